@@ -14,11 +14,10 @@ from preflight_gpu_scheduler.api.claim import Want
 from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.core.bind import BindJob, bind
 from preflight_gpu_scheduler.core.gang_reserve import (
-    Arrival,
     Assignment,
     Reservation,
     acquire,
-    arrival,
+    may_bind,
     tell,
 )
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, Slot, choose
@@ -137,7 +136,7 @@ def member(world: World, late: list[Request], pod: Pod, back: int) -> Actor | No
     mirror = world.mirror(back)
     shown = [sight.pod for key in world.past if (sight := mirror(key)).pod is not None]
     reserved = pod.reserved
-    if reserved is None or arrived(pod, shown) is not Arrival.BIND:
+    if reserved is None or not arrived(pod, shown):
         return None
     job = BindJob(
         pod=pod,
@@ -151,13 +150,13 @@ def member(world: World, late: list[Request], pod: Pod, back: int) -> Actor | No
     )
 
 
-def arrived(pod: Pod, shown: Iterable[Pod]) -> Arrival:
-    """What :func:`arrival` says where everybody of ``shown`` who may waits in its bind."""
+def arrived(pod: Pod, shown: Iterable[Pod]) -> bool:
+    """What :func:`may_bind` says where everybody of ``shown`` who may waits in its bind."""
     plans = [(one, one.reserved.plan) for one in shown if one.reserved is not None]
     plan, first = (pod.reserved.plan, pod.reserved.first_uid) if pod.reserved else ("", "")
     present = sum(plan == its and not (one.bound or one.ended) for one, its in plans)
     begun = any(one.metadata.uid == first and one.bound for one in shown)
-    return arrival(pod, present, begun)
+    return may_bind(pod, present, begun)
 
 
 def collector(

@@ -25,7 +25,7 @@ from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.gpu_node_status import InventoryStatus
 from preflight_gpu_scheduler.api.node_conditions import Complaints
 from preflight_gpu_scheduler.api.types import Metadata
-from preflight_gpu_scheduler.core.gang_reserve import Arrival, Assignment, acquire, tell
+from preflight_gpu_scheduler.core.gang_reserve import Assignment, acquire, tell
 from preflight_gpu_scheduler.core.lease_state import LeaseState, judge
 from preflight_gpu_scheduler.core.leases import relock
 from preflight_gpu_scheduler.core.node_view import own_ids
@@ -130,9 +130,7 @@ class Losses(RuleBasedStateMachine):
         if pod is None or len(self.binds) > 4:
             return
         gang = name in GANG
-        if gang and (
-            pod.reserved is None or arrived(pod, list(shown.values())) is not Arrival.BIND
-        ):
+        if gang and (pod.reserved is None or not arrived(pod, list(shown.values()))):
             return
         if self.claims[name] == 0:
             return  # deleted

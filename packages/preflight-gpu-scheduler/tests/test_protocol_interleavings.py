@@ -12,7 +12,7 @@ from explore import explore
 from preflight_gpu_scheduler.api.allocation import Reserved, written
 from preflight_gpu_scheduler.api.names import RESERVED_ANNOTATION, lease_name
 from preflight_gpu_scheduler.core.bind import NOT_COMMITTED, BindJob, bind
-from preflight_gpu_scheduler.core.gang_reserve import Arrival, Assignment
+from preflight_gpu_scheduler.core.gang_reserve import Assignment
 from preflight_gpu_scheduler.core.protocol import Steps
 from preflight_gpu_scheduler.core.reclaim import collect
 from world import Key, World
@@ -54,7 +54,7 @@ def member(name: str) -> Start:
         mirror = world.mirror(0)
         shown = [pod for one in world.past if (pod := mirror(one).pod) is not None]
         pod = mirror(key(name)).pod
-        if pod is None or pod.bound or arrived(pod, shown) is not Arrival.BIND:
+        if pod is None or pod.bound or not arrived(pod, shown):
             return None
         job = BindJob(
             pod=pod,

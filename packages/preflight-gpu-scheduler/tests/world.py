@@ -197,7 +197,7 @@ class World:
             case AdoptLease() | DeleteLease():
                 return self._change(request)
             case ReadPod():
-                pod = self.pods.get((request.namespace, request.name))
+                pod = self.pods.get(request.key)
                 return Stored(pod) if pod else Missing()
             case BindPod() | RaiseReclaimed() | ReservePod():
                 return self._write_pod(request)
@@ -228,27 +228,28 @@ class World:
         return Stored(lease)
 
     def _change(self, request: AdoptLease | DeleteLease) -> Answer:
-        lease = self.leases.get(request.name)
+        about = request.lease.metadata
+        lease = self.leases.get(about.name)
         if lease is None:
             return Missing()
-        if (lease.metadata.uid, lease.metadata.resource_version) != (request.uid, request.version):
+        if _version(lease.metadata) != _version(about):
             return Conflict()
         if isinstance(request, DeleteLease):
-            del self.leases[request.name]
+            del self.leases[about.name]
             self._tell("lease", lease, True)
             return Stored()
         stored = replace(
-            lease, metadata=replace(lease.metadata, resource_version=self._next(request.name))
+            lease, metadata=replace(lease.metadata, resource_version=self._next(about.name))
         )
-        self.leases[request.name] = stored
+        self.leases[about.name] = stored
         self._tell("lease", stored)
         return Stored(stored)
 
     def _write_pod(self, request: BindPod | RaiseReclaimed | ReservePod) -> Answer:
-        pod = self.pods.get((request.namespace, request.name))
+        pod = self.pods.get(request.pod.key)
         if pod is None:
             return Missing()
-        if (pod.metadata.uid, pod.metadata.resource_version) != (request.uid, request.version):
+        if _version(pod.metadata) != _version(request.pod.metadata):
             return Conflict()
         annotations, spec = dict(pod.metadata.said), pod.spec
         if isinstance(request, BindPod):
@@ -324,3 +325,7 @@ class World:
 
 def _was(pod: Pod, plan: str) -> bool:
     return f'"plan":"{plan}"' in pod.metadata.said.get(names.RESERVED_ANNOTATION, "")
+
+
+def _version(about: Metadata) -> tuple[str, str]:
+    return about.uid, about.resource_version

@@ -157,40 +157,52 @@ class Executor:
             case AdoptLease():
                 return await self._adopt(request)
             case DeleteLease():
-                path = f"{self._leases}/{request.name}"
-                await client.delete(path, uid=request.uid, resource_version=request.version)
-                return Stored()
-            case ReadPod():
-                return Stored(await client.get(_pod(request.namespace, request.name), Pod))
-            case BindPod():
-                await client.create(
-                    _pod(request.namespace, request.name) + "/binding",
-                    _binding(request),
-                    tells=False,
+                about = request.lease.metadata
+                await client.delete(
+                    f"{self._leases}/{about.name}",
+                    uid=about.uid,
+                    resource_version=about.resource_version,
                 )
                 return Stored()
+            case ReadPod():
+                return Stored(await client.get(_path(request.key), Pod))
+            case BindPod():
+                path = f"{_path(request.pod.key)}/binding"
+                await client.create(path, _binding(request), tells=False)
+                return Stored()
             case RaiseReclaimed():
-                wanted = {names.RECLAIMED_ANNOTATION: str(request.number)}
-                return await _annotate(client, request, wanted)
+                fence = {names.RECLAIMED_ANNOTATION: str(request.number)}
+                return await self._annotate(request.pod, fence)
             case ReservePod():
-                wanted = {names.RESERVED_ANNOTATION: allocation.written(request.reserved)}
-                return await _annotate(client, request, wanted, ungate=True)
+                reserved = {names.RESERVED_ANNOTATION: allocation.written(request.reserved)}
+                gates = [{"$patch": "delete", "name": names.GATE}]
+                return await self._annotate(request.pod, reserved, spec={"schedulingGates": gates})
 
     async def _adopt(self, request: AdoptLease) -> Answer:
+        about = request.lease.metadata
         operations = [
-            test(pointer("metadata", "uid"), request.uid),
-            test(pointer("metadata", "resourceVersion"), request.version),
+            test(pointer("metadata", "uid"), about.uid),
+            test(pointer("metadata", "resourceVersion"), about.resource_version),
             add(pointer("spec", "renewTime"), _now()),
         ]
-        path = f"{self._leases}/{request.name}"
+        path = f"{self._leases}/{about.name}"
         found = decoded(_LEASE, await self._client.json_patch(path, operations), path)
         # A patch that changes nothing stores nothing, and whoever created the Lease could still
         # give it back.
         return (
             protocol.Conflict()
-            if found.metadata.resource_version == request.version
+            if found.metadata.resource_version == about.resource_version
             else Stored(found)
         )
+
+    async def _annotate(self, pod: Pod, annotations: dict[str, str], **more: Any) -> Answer:
+        """In exactly this version of the pod; a strategic patch, as that takes a gate away by its
+        name.
+        """
+        about = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
+        patch = {"metadata": {**about, "annotations": annotations}, **more}
+        path = _path(pod.key)
+        return Stored(decoded(_POD, await self._client.strategic_patch(path, patch), path))
 
     def _lease(self, request: CreateLease) -> dict[str, Any]:
         now = _now()
@@ -222,42 +234,23 @@ def _binding(request: BindPod) -> dict[str, Any]:
     """uid and resourceVersion are the API server's preconditions; the annotations go into the pod
     in the same update.
     """
+    about = request.pod.metadata
     return {
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": {
-            "name": request.name,
-            "namespace": request.namespace,
-            "uid": request.uid,
-            "resourceVersion": request.version,
+            "name": about.name,
+            "namespace": about.namespace,
+            "uid": about.uid,
+            "resourceVersion": about.resource_version,
             "annotations": request.annotations,
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
     }
 
 
-async def _annotate(
-    client: Client,
-    request: RaiseReclaimed | ReservePod,
-    annotations: dict[str, str],
-    *,
-    ungate: bool = False,
-) -> Answer:
-    """In exactly this version of the pod; a strategic patch, as that takes a gate
-    away by its name.
-    """
-    about = {"uid": request.uid, "resourceVersion": request.version, "annotations": annotations}
-    gates = (
-        {"spec": {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}} if ungate else {}
-    )
-    path = _pod(request.namespace, request.name)
-    return Stored(
-        decoded(_POD, await client.strategic_patch(path, {"metadata": about, **gates}), path)
-    )
-
-
-def _pod(namespace: str, name: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+def _path(pod: tuple[str, str]) -> str:
+    return "/api/v1/namespaces/{}/pods/{}".format(*pod)
 
 
 def _now() -> str:

@@ -26,7 +26,7 @@ from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.controller.apply import Executor
 from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_gpu_scheduler.controller.events import Words, relocked, shares
-from preflight_gpu_scheduler.controller.gang_controller import Ganging
+from preflight_gpu_scheduler.controller.gang_controller import GangController
 from preflight_gpu_scheduler.core import claim_status as statuses
 from preflight_gpu_scheduler.core import desired_patches as controls
 from preflight_gpu_scheduler.core.desired_patches import Gate
@@ -81,7 +81,7 @@ class Controller:
         self._conflicts: dict[str, tuple[str, ...]] = {}
         self._words = Words(client)
         say = self._words.of_pod
-        self._ganging = Ganging(client, seen, metrics, self._executor, say)
+        self._gangs = GangController(seen, metrics, self._executor, say)
 
     async def lead(self) -> None:
         """Until cancelled. Begins with a look at everything."""
@@ -109,7 +109,7 @@ class Controller:
                         group.start_soon(queue.work, look)
                 group.start_soon(self._sweep)
                 group.start_soon(self._nudging)
-                group.start_soon(self._ganging.run)
+                group.start_soon(self._gangs.run)
         finally:
             seen.listeners.remove(self._changed)
 
@@ -165,7 +165,7 @@ class Controller:
             ):
                 self._claims.add((pod.metadata.namespace, pod.claim))
         if kind == "claim" or (kind in {"pod", "lease"} and seen.ganged):
-            self._ganging.look()
+            self._gangs.look()
 
     def _placed(self, key: Key, pod: Pod | None) -> None:
         """Note which pods wait for a node: those are nudged."""

@@ -8,23 +8,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import anyio
-from preflight_kube.client.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
 from preflight_kube.logs import get_logger
 
-from preflight_gpu_scheduler.api import allocation
 from preflight_gpu_scheduler.api.allocation import GangStart
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.controller.apply import Executor
-from preflight_gpu_scheduler.core import desired_patches as controls
 from preflight_gpu_scheduler.core import gang_plan as planning
 from preflight_gpu_scheduler.core.gang_plan import Gang, Member
 from preflight_gpu_scheduler.core.gang_reserve import Assignment, tell
 from preflight_gpu_scheduler.core.lease_state import Sightings
 from preflight_gpu_scheduler.core.node_view import own_ids
+from preflight_gpu_scheduler.core.protocol import Lost, Refused, ReservePod, only
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 
-__all__ = ["Ganging"]
+__all__ = ["GangController"]
 
 log = get_logger(__name__)
 
@@ -35,18 +33,17 @@ _BUDGET: Final = 60.0
 Say = Callable[[Pod, str, str, bool], Awaitable[None]]
 
 
-class Ganging:
+class GangController:
     """``say``: writes an Event of a pod, as :meth:`.events.Words.of_pod`."""
 
     def __init__(
         self,
-        client: Client,
         seen: GpuSnapshot,
         metrics: GpuControllerMetrics,
         executor: Executor,
         say: Say,
     ) -> None:
-        self._client, self._seen, self._metrics = client, seen, metrics
+        self._seen, self._metrics = seen, metrics
         self._executor, self._say = executor, say
         self._whole = Sightings()
         self._woken = anyio.Event()
@@ -94,14 +91,11 @@ class Ganging:
             pod, known = member.pod, member.pod.start
             if known is not None and (known.start, known.need) == (start.start, start.need):
                 continue
-            path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
-            try:
-                patch = controls.reserve_patch(pod, allocation.written(start))
-                await self._client.json_patch(path, patch)
-            except (PreconditionFailed, Conflict, NotFound):
-                pass  # it changed, and so is looked at again
-            except KubeError as error:
-                log.warning("a member is not started", pod="/".join(pod.key), error=str(error))
+            # Where it changed meanwhile it is looked at again.
+            answer = await self._executor.run(only(ReservePod(pod=pod, reserved=start)), _BUDGET)
+            if isinstance(answer, Refused | Lost):
+                why = answer.why if isinstance(answer, Refused) else "no answer"
+                log.warning("a member is not started", pod="/".join(pod.key), error=why)
 
     async def _finish(self, gang: Gang, start: GangStart) -> None:
         """Where as many as are needed have their leases they are told; then they may be bound."""

@@ -8,12 +8,12 @@ that no Binding was stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from preflight_gpu_scheduler.api import allocation
+from preflight_gpu_scheduler.api import allocation, names
 from preflight_gpu_scheduler.api.allocation import Reserved
 from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.core.gpu_selection import Chosen
@@ -94,16 +94,12 @@ def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
         ]
         taken = yield from take(needs, look, _AT_ONCE)
         created |= taken.created
-        held |= {
-            need.gpu for need in needs if need.name in taken.created or need.name in taken.adopted
-        }
+        held |= {need.gpu for need in needs if need.name in taken.created.keys() | taken.adopted}
         if taken.broken:
             yield from give_back(created.values())
             return BindOutcome(error=taken.broken)
         if not taken.busy:
-            wanted = {Need(pod=pod, node=job.node, gpu=gpu).name for gpu in chosen.ids}
-            yield from give_back(lease for name, lease in created.items() if name not in wanted)
-            created = {name: lease for name, lease in created.items() if name in wanted}
+            created = yield from _only_of(job.node, chosen.ids, created)
             return (yield from _written(job, chosen.ids, created))
         busy |= {need.gpu for need in taken.busy}
     yield from give_back(created.values())
@@ -123,14 +119,15 @@ def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome
     for gpu in reserved.ids:
         lease = job.own.get(gpu)
         if lease is None or not is_own(lease, pod):
-            answer = yield from only(ReadLease(name=Need(pod=pod, node=job.node, gpu=gpu).name))
+            answer = yield from only(ReadLease(name=names.lease_name(job.node, gpu)))
             found = answer.found if isinstance(answer, Stored) else None
             if not isinstance(found, Lease) or not is_own(found, pod):
                 return BindOutcome(error="gang is not reserved yet")
     if reserved.first_uid != pod.metadata.uid:
-        sight = look((pod.metadata.namespace, reserved.first))
+        first_key = pod.metadata.namespace, reserved.first
+        sight = look(first_key)
         if not _committed(sight, reserved):
-            answer = yield from only(ReadPod(namespace=pod.metadata.namespace, name=reserved.first))
+            answer = yield from only(ReadPod(key=first_key))
             first = answer.found if isinstance(answer, Stored) else None
             if not isinstance(first, Pod) or not _committed(Sight(first, live=True), reserved):
                 return BindOutcome(error=NOT_COMMITTED)
@@ -143,25 +140,26 @@ def _committed(sight: Sight, reserved: Reserved) -> bool:
     )
 
 
+def _only_of(
+    node: str, ids: Iterable[int], created: Mapping[str, Lease]
+) -> Steps[dict[str, Lease]]:
+    """Give back what was created and is not of these GPUs; the rest."""
+    kept = {names.lease_name(node, gpu) for gpu in ids}
+    yield from give_back(lease for name, lease in created.items() if name not in kept)
+    return {name: lease for name, lease in created.items() if name in kept}
+
+
 def _written(
     job: BindJob, ids: tuple[int, ...], created: Mapping[str, Lease]
 ) -> Steps[BindOutcome]:
     """The Binding. After a 409 once more with the pod's new version, if that is still unbound and
     of the same number.
     """
-    pod, about = job.pod, job.pod.metadata
+    pod, uid = job.pod, job.pod.metadata.uid
     annotations = allocation.binding_annotations(job.node, ids, job.uuids)
+    error = "the pod keeps changing"
     for _ in range(_VERSIONS):
-        answer = yield from only(
-            BindPod(
-                namespace=about.namespace,
-                name=about.name,
-                uid=about.uid,
-                version=pod.metadata.resource_version,
-                node=job.node,
-                annotations=annotations,
-            )
-        )
+        answer = yield from only(BindPod(pod=pod, node=job.node, annotations=annotations))
         if isinstance(answer, Stored):
             return BindOutcome(ids=ids, sent=True)
         if isinstance(answer, Lost):
@@ -170,44 +168,29 @@ def _written(
                 sent=True,
             )
         if not isinstance(answer, Conflict):
-            yield from give_back(created.values())
-            why = GONE if isinstance(answer, Missing) else getattr(answer, "why", "") or "refused"
-            return BindOutcome(
-                error=f"the API server refused the Binding: {why}" if why != GONE else GONE
-            )
-        read = yield from only(ReadPod(namespace=about.namespace, name=about.name))
+            why = getattr(answer, "why", "") or "refused"
+            refused = f"the API server refused the Binding: {why}"
+            error = GONE if isinstance(answer, Missing) else refused
+            break
+        read = yield from only(ReadPod(key=pod.key))
         found = read.found if isinstance(read, Stored) else None
-        gone = isinstance(read, Missing) or (
-            isinstance(found, Pod) and found.metadata.uid != about.uid
-        )
-        if (
-            gone
-            or not isinstance(found, Pod)
-            or found.ended
-            or (found.deleting and not found.bound)
-        ):
-            yield from give_back(created.values())
-            return BindOutcome(
-                error=GONE
-                if gone or isinstance(found, Pod)
-                else "the API server does not answer about the pod"
-            )
+        if not isinstance(found, Pod):
+            silent = "the API server does not answer about the pod"
+            error = GONE if isinstance(read, Missing) else silent
+            break
+        if found.metadata.uid != uid or found.ended or (found.deleting and not found.bound):
+            error = GONE
+            break
         if found.bound:
-            outcome = _already(found, job.node, ids)
-            kept = (
-                found.allocated.ids
-                if found.allocated and found.allocated.node == found.spec.node_name == job.node
-                else ()
-            )
-            names_kept = {Need(pod=pod, node=job.node, gpu=gpu).name for gpu in kept}
-            yield from give_back(lease for name, lease in created.items() if name not in names_kept)
-            return outcome
+            has = found.placed if found.spec.node_name == job.node else None
+            yield from _only_of(job.node, has.ids if has is not None else (), created)
+            return _already(found, job.node, ids)
         if found.number != pod.number:
-            yield from give_back(created.values())
-            return BindOutcome(error="its reservation was taken back")
+            error = "its reservation was taken back"
+            break
         pod = found
     yield from give_back(created.values())
-    return BindOutcome(error="the pod keeps changing")
+    return BindOutcome(error=error)
 
 
 def _already(pod: Pod, node: str, ids: tuple[int, ...] | None) -> BindOutcome:

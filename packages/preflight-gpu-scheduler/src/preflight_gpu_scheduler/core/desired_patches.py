@@ -153,19 +153,6 @@ def nudge_patch(pod: Pod, word: str) -> list[Operation]:
     return [*_same(pod), set_annotation(names.NUDGED_ANNOTATION, word)]
 
 
-def reclaim_patch(pod: Pod, number: int) -> list[Operation]:
-    """The fence as a JSON patch: refused unless the pod is still the version that
-    was seen unbound.
-    """
-    return [*_same(pod), set_annotation(names.RECLAIMED_ANNOTATION, str(number))]
-
-
-def reserve_patch(pod: Pod, reserved: str) -> list[Operation]:
-    """What a plan gives a member, and its gate away, in one write."""
-    told = set_annotation(names.RESERVED_ANNOTATION, reserved)
-    return [*(gate_patch(pod) if pod.gated else _same(pod)), told]
-
-
 def _same(pod: Pod) -> Sequence[Operation]:
     """Claim pods always have annotations, so a path into them exists."""
     about = pod.metadata

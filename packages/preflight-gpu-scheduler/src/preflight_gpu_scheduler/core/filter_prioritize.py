@@ -8,7 +8,7 @@ stands in ``Error``. ``NodeNames: null`` in an answer means none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ __all__ = [
     "suits",
 ]
 
+T = TypeVar("T")
 MOST_BODY: Final = 4 * 1024 * 1024
 """Bytes of a call: 10,000 names are 0.6 MB."""
 
@@ -83,36 +84,34 @@ class BindingResult(_Go, frozen=True):
     error: str = ""
 
 
-_ARGS: Final = msgspec.json.Decoder(FilterArgs)
-_BINDING: Final = msgspec.json.Decoder(BindingArgs)
+_NAMES_ONLY: Final = "set nodeCacheCapable: true for this extender"
+
+
+def _read(body: bytes, type_: type[T], called: str, hint: str) -> T | str:
+    if len(body) > MOST_BODY:
+        return f"the call has {len(body)} bytes, more than {MOST_BODY}{hint}"
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        return f"the call is not an {called}: {' '.join(str(error).split()):.200}"
 
 
 def read_args(body: bytes) -> FilterArgs | str:
     """The arguments of filter and prioritize, or one sentence about what is wrong with them."""
-    if len(body) > MOST_BODY:
-        return f"the call has {len(body)} bytes, more than {MOST_BODY}; set nodeCacheCapable: true for this extender"
-    try:
-        args = _ARGS.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        return f"the call is not an ExtenderArgs: {' '.join(str(error).split()):.200}"
-    if args.node_names is None:
-        return "the call has no NodeNames; set nodeCacheCapable: true for this extender"
+    args = _read(body, FilterArgs, "ExtenderArgs", f"; {_NAMES_ONLY}")
+    if isinstance(args, FilterArgs) and args.node_names is None:
+        return f"the call has no NodeNames; {_NAMES_ONLY}"
     return args
 
 
 def read_binding(body: bytes) -> BindingArgs | str:
     """The arguments of bind, or one sentence about what is wrong with them."""
-    if len(body) > MOST_BODY:
-        return f"the call has {len(body)} bytes, more than {MOST_BODY}"
-    try:
-        args = _BINDING.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        return f"the call is not an ExtenderBindingArgs: {' '.join(str(error).split()):.200}"
-    return (
-        args
-        if args.pod_name and args.pod_namespace and args.pod_uid and args.node
-        else "the call names no pod, no uid or no node"
-    )
+    args = _read(body, BindingArgs, "ExtenderBindingArgs", "")
+    if isinstance(args, str) or (
+        args.pod_name and args.pod_namespace and args.pod_uid and args.node
+    ):
+        return args
+    return "the call names no pod, no uid or no node"
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,24 +187,26 @@ def filter_nodes(
     results: dict[tuple[int, int], str] = {}  # nodes of one kind share their topology object
     for name in names:
         node = nodes.get(name)
-        if node is None:
-            failed[name] = messages.NODE_UNKNOWN
-        elif node.blocked:
-            failed[name] = node.blocked
-        elif wanted and any(node.labels.get(key) != value for key, value in wanted.items()):
-            failed[name] = messages.LABELS_DIFFER
+        if node is None or (why := refusal(node, wanted)):
+            failed[name] = messages.NODE_UNKNOWN if node is None else why
         elif kept and node.free.bit_count() - want.count < kept.get(name, 0) > 0:
             failed[name] = messages.KEPT
         else:
             key = (id(node.slots), node.free)
-            why = results.get(key)
-            if why is None:
-                why = results[key] = choose(node.slots, node.free, want).why
-            if why:
+            if key not in results:
+                results[key] = choose(node.slots, node.free, want).why
+            if why := results[key]:
                 failed[name] = why
             else:
                 passed.append(name)
     return Answered(tuple(passed), failed)
+
+
+def refusal(node: NodeView, wanted: Mapping[str, str]) -> str:
+    """Why no pod with a claim of these labels gets a GPU there; empty where one may."""
+    if node.blocked or all(node.labels.get(key) == value for key, value in wanted.items()):
+        return node.blocked
+    return messages.LABELS_DIFFER
 
 
 def suits(question: Question, name: str, nodes: Mapping[str, NodeView]) -> Chosen:
@@ -216,11 +217,8 @@ def suits(question: Question, name: str, nodes: Mapping[str, NodeView]) -> Chose
     node, (mask, ids) = nodes.get(name), question.own.get(name, (0, ()))
     if node is None:
         return Chosen(why=messages.NODE_UNKNOWN)
-    if node.blocked:
-        return Chosen(why=node.blocked)
-    wanted = claim.spec.selector.match_labels
-    if any(node.labels.get(key) != value for key, value in wanted.items()):
-        return Chosen(why=messages.LABELS_DIFFER)
+    if why := refusal(node, claim.spec.selector.match_labels):
+        return Chosen(why=why)
     return choose(node.slots, node.free | mask, claim.want, ids)
 
 
@@ -237,41 +235,31 @@ def _alone(names: Sequence[str], node: str) -> Answered:
 
 def result_of(answered: Answered) -> FilterResult:
     """What evicting pods cannot change goes where preemption does not look."""
-    for_good = {name: why for name, why in answered.failed.items() if why in messages.UNRESOLVABLE}
-    return FilterResult(
-        node_names=answered.passed,
-        failed_nodes={
-            name: why for name, why in answered.failed.items() if why not in messages.UNRESOLVABLE
-        },
-        failed_and_unresolvable_nodes=for_good,
+    result = FilterResult(
+        node_names=answered.passed, failed_nodes={}, failed_and_unresolvable_nodes={}
     )
+    for name, why in answered.failed.items():
+        unresolvable = why in messages.UNRESOLVABLE
+        (result.failed_and_unresolvable_nodes if unresolvable else result.failed_nodes)[name] = why
+    return result
 
 
 def prioritize(
     question: Question, names: Sequence[str], nodes: Mapping[str, NodeView]
 ) -> tuple[Priority, ...]:
     """0–10 for each of ``names``: how well the GPUs that the pod would get there fit together."""
-    if question.claim is None or question.pod.reserved is not None or question.own:
-        return tuple(
-            Priority(name, 10 if _holds(question, name) else suits(question, name, nodes).score)
-            for name in names
-        )
-    want = question.claim.want
+    reserved, claim = question.pod.reserved, question.claim
+    has = {reserved.node} if reserved is not None else question.own.keys()
     scores: dict[tuple[int, int], int] = {}
-    found: list[Priority] = []
+    priorities: list[Priority] = []
     for name in names:
         node = nodes.get(name)
-        if node is None or node.blocked:
-            found.append(Priority(name, 0))
-            continue
-        key = (id(node.slots), node.free)
-        points = scores.get(key)
-        if points is None:
-            points = scores[key] = choose(node.slots, node.free, want).score
-        found.append(Priority(name, points))
-    return tuple(found)
-
-
-def _holds(question: Question, name: str) -> bool:
-    reserved = question.pod.reserved
-    return name == reserved.node if reserved is not None else name in question.own
+        if claim is None or has or node is None or node.blocked:
+            score = 10 if name in has else suits(question, name, nodes).score
+        else:
+            key = (id(node.slots), node.free)
+            if key not in scores:
+                scores[key] = choose(node.slots, node.free, claim.want).score
+            score = scores[key]
+        priorities.append(Priority(name, score))
+    return tuple(priorities)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from enum import Enum
 
 import msgspec
 
@@ -31,7 +30,7 @@ from preflight_gpu_scheduler.core.protocol import (
 )
 from preflight_gpu_scheduler.core.reclaim import raise_number
 
-__all__ = ["Arrival", "Assignment", "Reservation", "acquire", "arrival", "plan_name", "tell"]
+__all__ = ["Assignment", "Reservation", "acquire", "may_bind", "plan_name", "tell"]
 
 _TRIES = 3
 
@@ -69,10 +68,6 @@ def plan_name(assignments: Iterable[Assignment]) -> str:
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
 
 
-def first_of(assignments: Sequence[Assignment]) -> Assignment:
-    return min(assignments, key=lambda one: one.pod.metadata.uid)
-
-
 def acquire(assignments: Sequence[Assignment], look: Look, *, at_once: int = 1) -> Steps[str]:
     """The leases of all, or none: why not; empty where they are stored.
 
@@ -93,10 +88,9 @@ def tell(assignments: Sequence[Assignment], leases: Sequence[Lease]) -> Steps[Re
     """Write into each member what it has, the first one first. ``leases``: those of all, which are
     stored; where somebody cannot be told they are given back.
     """
-    plan, first = plan_name(assignments), first_of(assignments)
+    plan, first = plan_name(assignments), min(assignments, key=lambda one: one.pod.metadata.uid)
     told: list[Pod] = []
-    ordered = sorted(assignments, key=lambda one: one is not first)
-    for one in ordered:
+    for one in sorted(assignments, key=lambda one: one is not first):
         start = one.pod.start or GangStart()
         reserved = Reserved(
             number=one.pod.number,
@@ -112,9 +106,8 @@ def tell(assignments: Sequence[Assignment], leases: Sequence[Lease]) -> Steps[Re
         now = yield from _tell(one.pod, reserved)
         if not isinstance(now, Pod):
             untold = {a.pod.metadata.uid for a in assignments} - {pod.metadata.uid for pod in told}
-            untold -= (
-                {one.pod.metadata.uid} if now else set()
-            )  # what became of this one is not known
+            if now:  # what became of this one is not known
+                untold.discard(one.pod.metadata.uid)
             yield from _undo(told, [lease for lease in leases if lease.holder in untold])
             return Reservation(why=f"member {one.pod.metadata.name} changed meanwhile")
         told.append(now)
@@ -123,30 +116,21 @@ def tell(assignments: Sequence[Assignment], leases: Sequence[Lease]) -> Steps[Re
 
 def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
     """The pod with its answer; else whether it may have one without our knowing."""
-    about = pod.metadata
-    unknown = False
+    uid, unknown = pod.metadata.uid, False
     for _ in range(_TRIES):
-        answer = yield from only(
-            ReservePod(
-                namespace=about.namespace,
-                name=about.name,
-                uid=about.uid,
-                version=pod.metadata.resource_version,
-                reserved=reserved,
-            )
-        )
+        answer = yield from only(ReservePod(pod=pod, reserved=reserved))
         if isinstance(answer, Stored) and isinstance(answer.found, Pod):
             return answer.found
         if not isinstance(answer, Conflict | Lost | Stored):
             return unknown
         unknown = unknown or not isinstance(answer, Conflict)
-        read = yield from only(ReadPod(namespace=about.namespace, name=about.name))
+        read = yield from only(ReadPod(key=pod.key))
         if isinstance(read, Missing):
             return False
         if not isinstance(read, Stored) or not isinstance(read.found, Pod):
             return True
         found = read.found
-        if found.metadata.uid != about.uid or found.number != pod.number or found.ended:
+        if found.metadata.uid != uid or found.number != pod.number or found.ended:
             return False
         if (
             found.reserved == reserved
@@ -170,22 +154,15 @@ def _undo(told: Sequence[Pod], leases: Sequence[Lease]) -> Steps[None]:
     yield from give_back(leases)
 
 
-class Arrival(Enum):
-    """What becomes of a member that the scheduler has brought to ``bind``."""
-
-    WAIT = "wait"
-    BIND = "bind"
-
-
-def arrival(pod: Pod, present: int, begun: bool) -> Arrival:
-    """``present``: members of its plan for which ``bind`` waits at this moment, this one among
-    them; ``begun``: whether the plan's first member is bound.
+def may_bind(pod: Pod, present: int, begun: bool) -> bool:
+    """Whether a member that the scheduler has brought to ``bind`` is bound now. ``present``:
+    members of its plan for which ``bind`` waits at this moment, this one among them; ``begun``:
+    whether the plan's first member is bound.
 
     The whole gang has arrived when as many wait as the plan has members; the first one is bound
     first, and the others when it is.
     """
     reserved = pod.reserved
     if reserved is None:
-        return Arrival.WAIT
-    whole = pod.metadata.uid == reserved.first_uid and present >= reserved.members
-    return Arrival.BIND if begun or whole else Arrival.WAIT
+        return False
+    return begun or (pod.metadata.uid == reserved.first_uid and present >= reserved.members)

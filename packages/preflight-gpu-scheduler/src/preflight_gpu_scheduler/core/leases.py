@@ -88,20 +88,20 @@ def take(needs: Sequence[Need], look: Look, at_once: int) -> Steps[Taken]:
     """
     created: dict[str, Lease] = {}
     adopted: set[str] = set()
+    busy: list[Need] = []
+    broken = ""
     ordered = sorted(needs, key=lambda need: need.name)
     for first in range(0, len(ordered), at_once):
         batch = ordered[first : first + at_once]
-        answers = yield tuple(_first(need) for need in batch)
-        busy: list[Need] = []
-        broken = ""
+        answers = yield tuple(
+            creation(need) if need.known is None else AdoptLease(lease=need.known) for need in batch
+        )
         for need, answer in zip(batch, answers, strict=True):
-            if isinstance(answer, Stored) and isinstance(answer.found, Lease):
-                if need.known is None:
-                    created[need.name] = answer.found
-                else:
-                    adopted.add(need.name)
-                continue
-            got = yield from _settle(need, answer, look)
+            stored = answer.found if isinstance(answer, Stored) else None
+            if isinstance(stored, Lease):
+                got: Lease | bool | str = stored if need.known is None else True
+            else:
+                got = yield from _settle(need, answer, look)
             if isinstance(got, Lease):
                 created[need.name] = got
             elif got is True:
@@ -111,17 +111,15 @@ def take(needs: Sequence[Need], look: Look, at_once: int) -> Steps[Taken]:
             else:
                 broken = got
         if busy or broken:
-            return Taken(
-                created=created, adopted=frozenset(adopted), busy=tuple(busy), broken=broken
-            )
-    return Taken(created=created, adopted=frozenset(adopted))
+            break
+    return Taken(created=created, adopted=frozenset(adopted), busy=tuple(busy), broken=broken)
 
 
 def relock(pod: Pod, look: Look) -> Steps[Taken]:
     """Make the leases again that somebody else has deleted of a pod that is bound, or that a plan
     gave its GPUs. ``busy``: GPUs whose leases another pod has. Nothing where the pod has none.
     """
-    answer = yield from only(ReadPod(namespace=pod.key[0], name=pod.key[1]))
+    answer = yield from only(ReadPod(key=pod.key))
     if not isinstance(answer, Stored | Missing):
         return Taken(broken="the API server does not answer about the pod")
     found = answer.found if isinstance(answer, Stored) else None
@@ -134,16 +132,6 @@ def relock(pod: Pod, look: Look) -> Steps[Taken]:
         Need(pod=found, node=placed.node, gpu=gpu, uuid=uuids.get(gpu, "")) for gpu in placed.ids
     ]
     return (yield from take(needs, look, len(needs)))
-
-
-def _first(need: Need) -> CreateLease | AdoptLease:
-    known = need.known
-    return creation(need) if known is None else adoption(known)
-
-
-def adoption(lease: Lease) -> AdoptLease:
-    about = lease.metadata
-    return AdoptLease(name=about.name, uid=about.uid, version=about.resource_version)
 
 
 def _settle(need: Need, answer: Answer, look: Look) -> Steps[Lease | bool | str]:
@@ -172,14 +160,14 @@ def _settle(need: Need, answer: Answer, look: Look) -> Steps[Lease | bool | str]
             return "the API server does not answer about a Lease"
         lease = found.found
         if is_own(lease, need.pod):
-            answer = yield from only(adoption(lease))
+            answer = yield from only(AdoptLease(lease=lease))
             if isinstance(answer, Stored):
                 return True
             continue
         sight = yield from look_again(lease, look)
         if sight is None or judge(lease, sight) is not LeaseState.FREE:
             return False
-        gone = yield from only(_deletion(lease))
+        gone = yield from only(DeleteLease(lease=lease))
         if isinstance(gone, Lost):
             return False
         answer = Missing() if isinstance(gone, Stored | Missing) else Exists()
@@ -196,17 +184,12 @@ def look_again(lease: Lease, look: Look) -> Steps[Sight | None]:
     sight = look(pod)
     if judge(lease, sight) is not LeaseState.UNSURE:
         return sight
-    answer = yield from only(ReadPod(namespace=pod[0], name=pod[1]))
+    answer = yield from only(ReadPod(key=pod))
     if isinstance(answer, Missing):
         return Sight(None, live=True)
     if isinstance(answer, Stored) and isinstance(answer.found, Pod):
         return Sight(answer.found, live=True)
     return None
-
-
-def _deletion(lease: Lease) -> DeleteLease:
-    about = lease.metadata
-    return DeleteLease(name=about.name, uid=about.uid, version=about.resource_version)
 
 
 def give_back(leases: Iterable[Lease]) -> Steps[tuple[Lease, ...]]:
@@ -216,7 +199,7 @@ def give_back(leases: Iterable[Lease]) -> Steps[tuple[Lease, ...]]:
     ordered = tuple(sorted(leases, key=lambda lease: lease.metadata.name))
     if not ordered:
         return ()
-    answers = yield tuple(_deletion(lease) for lease in ordered)
+    answers = yield tuple(DeleteLease(lease=lease) for lease in ordered)
     return tuple(
         lease
         for lease, answer in zip(ordered, answers, strict=True)

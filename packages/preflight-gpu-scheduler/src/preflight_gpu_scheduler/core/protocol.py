@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from preflight_gpu_scheduler.api.allocation import Reserved
+from preflight_gpu_scheduler.api.allocation import GangStart
 from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.core.lease_state import Sight
 
@@ -69,57 +69,44 @@ class AdoptLease(_Request, frozen=True, kw_only=True):
     """An update of nothing but ``renewTime``, in exactly this version. Whoever created it can then
     no longer give it back: its delete names the version before."""
 
-    name: str
-    uid: str
-    version: str
+    lease: Lease
 
 
 class DeleteLease(_Request, frozen=True, kw_only=True):
     """Exactly this object in exactly this version."""
 
-    name: str
-    uid: str
-    version: str
+    lease: Lease
 
 
 class ReadPod(_Request, frozen=True, kw_only=True):
-    """From the API server's store, not from its cache."""
+    """From the API server's store, not from its cache. ``key``: (namespace, name)."""
 
-    namespace: str
-    name: str
+    key: tuple[str, str]
 
 
-class BindPod(_Request, frozen=True, kw_only=True):
-    """One write: node and annotations, in exactly this version of the pod."""
+class _PodWrite(_Request, frozen=True, kw_only=True):
+    """One write, in exactly this version of the pod."""
 
-    namespace: str
-    name: str
-    uid: str
-    version: str
+    pod: Pod
+
+
+class BindPod(_PodWrite, frozen=True, kw_only=True):
+    """Node and annotations."""
+
     node: str
     annotations: dict[str, str]
 
 
-class RaiseReclaimed(_Request, frozen=True, kw_only=True):
-    """The fence: in exactly this version of the pod, which was unbound, say that ``number``
-    reservations have been taken back.
-    """
+class RaiseReclaimed(_PodWrite, frozen=True, kw_only=True):
+    """The fence: of the pod, which was unbound, ``number`` reservations have been taken back."""
 
-    namespace: str
-    name: str
-    uid: str
-    version: str
     number: int
 
 
-class ReservePod(_Request, frozen=True, kw_only=True):
-    """In exactly this version of the pod: write what the plan gives it, and take our gate away."""
+class ReservePod(_PodWrite, frozen=True, kw_only=True):
+    """Write with whom it starts, or what the plan gives it, and take our gate away."""
 
-    namespace: str
-    name: str
-    uid: str
-    version: str
-    reserved: Reserved
+    reserved: GangStart
 
 
 Request = (

@@ -85,7 +85,7 @@ def _dissolve(pod: Pod, reserved: Reserved, look: Look) -> Steps[Done | None]:
     if first is None or not _settled(first, reserved):
         # A mirror may be behind: at a time before the first one was reserved. It is reserved before
         # all others.
-        answer = yield from only(ReadPod(namespace=key[0], name=key[1]))
+        answer = yield from only(ReadPod(key=key))
         if isinstance(answer, Missing):
             return None
         if not isinstance(answer, Stored) or not isinstance(answer.found, Pod):
@@ -118,14 +118,5 @@ def raise_number(pod: Pod, number: int) -> Steps[bool]:
     """Whether the pod, unbound in this very version, now counts ``number`` reservations as taken
     back.
     """
-    about = pod.metadata
-    answer = yield from only(
-        RaiseReclaimed(
-            namespace=about.namespace,
-            name=about.name,
-            uid=about.uid,
-            version=about.resource_version,
-            number=number,
-        )
-    )
+    answer = yield from only(RaiseReclaimed(pod=pod, number=number))
     return isinstance(answer, Stored)

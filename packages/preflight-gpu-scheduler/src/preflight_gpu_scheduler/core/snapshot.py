@@ -239,9 +239,10 @@ class GpuSnapshot:
                 self._written[request.name] = (answer.found, self.now())
             self._dirty.add(request.node)
         elif isinstance(request, DeleteLease) and isinstance(answer, Stored):
-            written = self._written.get(request.name)
-            if written is not None and written[0].metadata.uid == request.uid:
-                self._forget(request.name)
+            about = request.lease.metadata
+            written = self._written.get(about.name)
+            if written is not None and written[0].metadata.uid == about.uid:
+                self._forget(about.name)
 
     # --- what the mirrors report
 

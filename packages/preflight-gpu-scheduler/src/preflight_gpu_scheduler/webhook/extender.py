@@ -30,13 +30,12 @@ from preflight_gpu_scheduler.core.filter_prioritize import (
     Priority,
     Question,
 )
-from preflight_gpu_scheduler.core.gang_reserve import Arrival
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose, mask_of
 from preflight_gpu_scheduler.core.node_view import own_ids
 from preflight_gpu_scheduler.core.protocol import Runner, Steps
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import ExtenderMetrics
-from preflight_gpu_scheduler.webhook.gang_barrier import Gathering
+from preflight_gpu_scheduler.webhook.gang_barrier import GangBarrier
 from preflight_gpu_scheduler.webhook.gang_start import Starting
 
 __all__ = ["Extender"]
@@ -61,7 +60,7 @@ class Extender:
     ) -> None:
         self._client, self._config, self._state, self._metrics = client, config, state, metrics
         self._runner = runner
-        self._gathering = Gathering()
+        self._barrier = GangBarrier()
         self._starting = Starting(state, config, runner)
         state.listeners.append(self._changed)
 
@@ -130,19 +129,19 @@ class Extender:
         others.
         """
         uid, key = pod.metadata.uid, pod.key
-        with self._gathering.joined(pod, reserved) as mine:
+        with self._barrier.joined(pod, reserved) as mine:
             with anyio.move_on_after(self._config.seconds("gang_bind")):
-                while self._gathering.arrival(mine, self._first(mine.pod)) is Arrival.WAIT:
+                while not self._barrier.may_bind(mine, self._first(mine.pod)):
                     await mine.change(_ARRIVAL_LOOK)
                     shown = self._state.pods.get(key)
                     if shown is None or shown.metadata.uid != uid or not _of_plan(shown, mine.plan):
                         return BindOutcome(error=messages.GANG_NOT_RESERVED)
                     mine.pod = shown
-            if self._gathering.arrival(mine, self._first(mine.pod)) is Arrival.WAIT:
+            if not self._barrier.may_bind(mine, self._first(mine.pod)):
                 return BindOutcome(error=messages.GANG_NOT_TOGETHER)
             outcome = await self._placed(mine.pod, node, claim)
             if not outcome.error:
-                self._gathering.bound(mine)
+                self._barrier.bound(mine)
             return outcome
 
     def _first(self, pod: Pod) -> Pod | None:
@@ -225,7 +224,7 @@ class Extender:
 
     def _changed(self, kind: str, key: tuple[str, str]) -> None:
         if kind == "pod":
-            self._gathering.changed(key, self._state.pods.get(key))
+            self._barrier.changed(key, self._state.pods.get(key))
             self._starting.changed(key, self._state.pods.get(key))
 
 

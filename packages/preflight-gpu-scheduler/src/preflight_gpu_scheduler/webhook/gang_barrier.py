@@ -14,9 +14,9 @@ import anyio
 
 from preflight_gpu_scheduler.api.allocation import Reserved
 from preflight_gpu_scheduler.api.types import Pod
-from preflight_gpu_scheduler.core.gang_reserve import Arrival, arrival
+from preflight_gpu_scheduler.core.gang_reserve import may_bind
 
-__all__ = ["Gathering", "Waiting"]
+__all__ = ["GangBarrier", "Waiting"]
 
 Key = tuple[str, str]
 
@@ -35,7 +35,7 @@ class Waiting:
         self.bell = anyio.Event()
 
 
-class Gathering:
+class GangBarrier:
     """Everything in it is of one event loop; nothing but :meth:`Waiting.change` waits."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Gathering:
                 del self._plans[plan]
                 self._begun.discard(plan)
 
-    def arrival(self, mine: Waiting, first: Pod | None) -> Arrival:
+    def may_bind(self, mine: Waiting, first: Pod | None) -> bool:
         """Whether ``mine`` may be bound now. ``first``: the plan's first member as
         a mirror has it.
         """
@@ -75,7 +75,7 @@ class Gathering:
             and first.bound
             and first.metadata.uid == reserved.first_uid
         )
-        return arrival(mine.pod, len(self._plans.get(mine.plan, ())), begun)
+        return may_bind(mine.pod, len(self._plans.get(mine.plan, ())), begun)
 
     def bound(self, mine: Waiting) -> None:
         """``mine`` is bound: if it is its plan's first, the others' turn has come."""

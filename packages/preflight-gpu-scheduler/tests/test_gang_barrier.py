@@ -9,8 +9,7 @@ import pytest
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import Reserved, written
 from preflight_gpu_scheduler.api.types import Pod
-from preflight_gpu_scheduler.core.gang_reserve import Arrival
-from preflight_gpu_scheduler.webhook.gang_barrier import Gathering, Waiting
+from preflight_gpu_scheduler.webhook.gang_barrier import GangBarrier, Waiting
 from shapes import pod
 
 MEMBERS = 4
@@ -32,30 +31,28 @@ def rung(waiting: list[Waiting]) -> list[str]:
     return [one.pod.metadata.name for one in found]
 
 
-def may(gathering: Gathering, waiting: list[Waiting], first: Pod | None = None) -> list[str]:
-    return [
-        one.pod.metadata.name for one in waiting if gathering.arrival(one, first) is Arrival.BIND
-    ]
+def may(barrier: GangBarrier, waiting: list[Waiting], first: Pod | None = None) -> list[str]:
+    return [one.pod.metadata.name for one in waiting if barrier.may_bind(one, first)]
 
 
 @pytest.mark.parametrize("last", ["m0", "m3"])
 def test_each_member_is_woken_once_however_many_there_are(last: str) -> None:
     async def body() -> None:
-        gathering = Gathering()
+        barrier = GangBarrier()
         with ExitStack() as stack:
             waiting: list[Waiting] = []
             names_ = sorted((f"m{n}" for n in range(MEMBERS)), key=lambda one: one == last)
             for name in names_:
-                assert may(gathering, waiting) == []
+                assert may(barrier, waiting) == []
                 assert rung(waiting) == []
-                waiting.append(stack.enter_context(gathering.joined(*told(name))))
-            assert may(gathering, waiting) == ["m0"]
+                waiting.append(stack.enter_context(barrier.joined(*told(name))))
+            assert may(barrier, waiting) == ["m0"]
             assert rung(waiting) == ["m0"]
             (first,) = (one for one in waiting if one.pod.metadata.name == "m0")
-            gathering.bound(first)
+            barrier.bound(first)
             assert sorted(rung(waiting)) == sorted(names_)
-            assert sorted(may(gathering, waiting)) == sorted(names_)
-            gathering.bound(next(one for one in waiting if one is not first))
+            assert sorted(may(barrier, waiting)) == sorted(names_)
+            barrier.bound(next(one for one in waiting if one is not first))
             assert rung(waiting) == []
 
     anyio.run(body)
@@ -63,13 +60,13 @@ def test_each_member_is_woken_once_however_many_there_are(last: str) -> None:
 
 def test_a_first_member_that_another_extender_bound_wakes_the_others_here() -> None:
     async def body() -> None:
-        gathering = Gathering()
-        with gathering.joined(*told("m1")) as one, gathering.joined(*told("m2")) as two:
+        barrier = GangBarrier()
+        with barrier.joined(*told("m1")) as one, barrier.joined(*told("m2")) as two:
             first, _ = told("m0", node_name="n")
-            assert may(gathering, [one, two], first) == ["m1", "m2"]
-            gathering.changed(first.key, first)
+            assert may(barrier, [one, two], first) == ["m1", "m2"]
+            barrier.changed(first.key, first)
             assert rung([one, two]) == ["m1", "m2"]
-            gathering.changed(two.pod.key, two.pod)
+            barrier.changed(two.pod.key, two.pod)
             assert rung([one, two]) == ["m2"]
 
     anyio.run(body)
@@ -77,38 +74,38 @@ def test_a_first_member_that_another_extender_bound_wakes_the_others_here() -> N
 
 def test_members_of_another_plan_and_those_that_left_are_not_counted() -> None:
     async def body() -> None:
-        gathering = Gathering()
+        barrier = GangBarrier()
         with ExitStack() as stack:
-            waiting = [stack.enter_context(gathering.joined(*told(f"m{n}"))) for n in range(3)]
-            with gathering.joined(*told("m3", plan="y")):
-                assert may(gathering, waiting) == []
-            with gathering.joined(*told("m3")):
-                assert may(gathering, waiting) == ["m0"]
-            assert may(gathering, waiting) == []
+            waiting = [stack.enter_context(barrier.joined(*told(f"m{n}"))) for n in range(3)]
+            with barrier.joined(*told("m3", plan="y")):
+                assert may(barrier, waiting) == []
+            with barrier.joined(*told("m3")):
+                assert may(barrier, waiting) == ["m0"]
+            assert may(barrier, waiting) == []
 
     anyio.run(body)
 
 
 def test_a_plan_that_nobody_waits_for_any_more_is_forgotten() -> None:
     async def body() -> None:
-        gathering = Gathering()
-        with gathering.joined(*told("m0")) as first:
-            gathering.bound(first)
-            assert may(gathering, [first]) == ["m0"]
-        with gathering.joined(*told("m1")) as other:
-            assert may(gathering, [other]) == []
+        barrier = GangBarrier()
+        with barrier.joined(*told("m0")) as first:
+            barrier.bound(first)
+            assert may(barrier, [first]) == ["m0"]
+        with barrier.joined(*told("m1")) as other:
+            assert may(barrier, [other]) == []
 
     anyio.run(body)
 
 
 def test_a_member_whose_bind_is_asked_for_twice_counts_once() -> None:
     async def body() -> None:
-        gathering = Gathering()
+        barrier = GangBarrier()
         with ExitStack() as stack:
-            waiting = [stack.enter_context(gathering.joined(*told(f"m{n}"))) for n in range(3)]
-            with gathering.joined(*told("m2")):
-                assert may(gathering, waiting) == []
-                again = stack.enter_context(gathering.joined(*told("m3")))
-                assert may(gathering, [*waiting, again]) == ["m0"]
+            waiting = [stack.enter_context(barrier.joined(*told(f"m{n}"))) for n in range(3)]
+            with barrier.joined(*told("m2")):
+                assert may(barrier, waiting) == []
+                again = stack.enter_context(barrier.joined(*told("m3")))
+                assert may(barrier, [*waiting, again]) == ["m0"]
 
     anyio.run(body)
