@@ -25,7 +25,6 @@ EXCEPTIONS = {
     "AddFinalizer": "one action of two controllers; in one of them a value of a metric's label",
     "RemoveFinalizer": "one action of two controllers; in one of them a value of a metric's label",
     "Conflict": "both are the API server's 409; the GPU scheduler's is a value of a metric's label",
-    "ConfigError": "both are a configuration that cannot be used, with its problems",
     **dict.fromkeys(
         ("Gang", "Kind", "Result", "Status", "Verdict"),
         "of `check_nccl_allreduce.localise`: simulators outside of the repository use it by these names",

@@ -26,13 +26,12 @@ from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Claim, Spec
 from preflight_gpu_scheduler.api.crd import crds
 from preflight_gpu_scheduler.api.types import Lease, Pod
-from preflight_gpu_scheduler.config import Config
+from preflight_gpu_scheduler.config import Config, scheduler_config
 from preflight_gpu_scheduler.controller.apply import Executor
 from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_gpu_scheduler.controller.controller import Controller
 from preflight_gpu_scheduler.core.admission import admit
 from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, BindingResult
-from preflight_gpu_scheduler.core.scheduler_config import scheduler_config
 from preflight_gpu_scheduler.metrics import ExtenderMetrics, GpuControllerMetrics
 from preflight_gpu_scheduler.webhook.extender import Extender
 from preflight_gpu_scheduler.webhook.http import Application, listener, serve_on

@@ -11,7 +11,7 @@ import pytest
 from doors import admitting, ask_preflight, preflight
 from plane import plane
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.core.injection import REFERENCES
+from preflight_gpu_scheduler.core.admission import REFERENCES
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(400)

@@ -7,14 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import GangStart, Reserved, written
 from preflight_gpu_scheduler.api.gpu_node_status import Device, Inventory
-from preflight_gpu_scheduler.api.types import Pod, Toleration
-from preflight_gpu_scheduler.core.admission import tolerates
+from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.core.claim_status import could_ever, status
 from preflight_gpu_scheduler.core.desired_patches import (
     Gate,
@@ -79,22 +77,6 @@ def test_of_more_members_than_are_needed_as_many_as_are_needed_are_placed() -> N
     assert isinstance(found, dict)
     assert len(found) == 4
     assert isinstance(placed(gang(6, size=4), 0b111), str)
-
-
-@pytest.mark.parametrize(
-    ("one", "yes"),
-    [
-        (Toleration(key="a", value="b", effect="NoSchedule"), True),
-        (Toleration(key="a", value="b"), True),
-        (Toleration(key="a", operator="Exists"), True),
-        (Toleration(operator="Exists"), True),
-        (Toleration(key="a", value="c"), False),
-        (Toleration(key="a", value="b", effect="NoExecute"), False),
-        (Toleration(), False),
-    ],
-)
-def test_a_toleration_is_read_as_kubernetes_does(one: Toleration, yes: bool) -> None:
-    assert tolerates(one, "a", "b", "NoSchedule") is yes
 
 
 def test_a_gangs_size_is_the_annotations_then_the_pod_groups_and_members_that_disagree_say_none() -> (

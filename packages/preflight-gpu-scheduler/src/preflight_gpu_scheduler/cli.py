@@ -15,8 +15,14 @@ import yaml
 from preflight_kube.cli import commands
 from preflight_kube.files import yaml_document as document
 
-from preflight_gpu_scheduler.config import Config, ConfigError, json_schema, of
-from preflight_gpu_scheduler.core.scheduler_config import EXTENDER_PORT, scheduler_config
+from preflight_gpu_scheduler.config import (
+    EXTENDER_PORT,
+    Config,
+    ConfigError,
+    json_schema,
+    of,
+    scheduler_config,
+)
 
 if TYPE_CHECKING:
     from preflight_gpu_scheduler.service import Process

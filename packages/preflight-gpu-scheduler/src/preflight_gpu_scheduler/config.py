@@ -1,19 +1,21 @@
 """The configuration file. One Struct is the schema; :func:`of` lists every problem of a file at
-once, each with its path.
+once, each with its path. And the KubeSchedulerConfiguration that follows from it.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 from preflight_kube.api.conditions import SICK, TypePatterns
+from preflight_kube.files.configfile import ConfigError
 from preflight_proto.durations import parse_duration
 
-from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api import messages, names
 
-__all__ = ["Config", "ConfigError", "json_schema", "of"]
+__all__ = ["EXTENDER_PORT", "Config", "ConfigError", "json_schema", "of", "scheduler_config"]
 
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 Label = Annotated[
@@ -43,6 +45,12 @@ LEAST: Final = {
     "heartbeat": (1.0, 3600.0),
 }
 """Least and most seconds."""
+
+
+EXTENDER_PORT: Final = 9443
+_SPARE: Final = 5.0
+"""Seconds between the end of what a bind may take and the end of the scheduler's patience."""
+_LEAST_TIMEOUT: Final = 30
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -82,16 +90,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
         return parse_duration(getattr(self, field))
 
 
-class ConfigError(Exception):
-    """The configuration cannot be used; ``problems`` has one sentence each, beginning with its
-    path.
-    """
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
-
-
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of :class:`Config`."""
     return msgspec.json.schema(Config)
@@ -104,27 +102,16 @@ def of(raw: object) -> Config:
     raw = {} if raw is None else raw
     meant = _meaning(raw) if isinstance(raw, dict) else []
     try:
-        found = msgspec.convert(raw, Config)
+        config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError([*_wrong(raw), *meant] or [_refused(error)]) from None
+        from preflight_kube.files import schema  # loads jsonschema, which a good file does not cost
+
+        # Every problem, where the types name the first; they refuse 60.0 for 60, as it does not.
+        wrong = [*schema.problems(json_schema(), raw, "the file"), *meant]
+        raise ConfigError(wrong or [messages.misfit(error, "the file", "change it")]) from None
     if meant:
         raise ConfigError(meant)
-    return found
-
-
-def _wrong(raw: object) -> list[str]:
-    """Every problem, where the types name the first only."""
-    from preflight_kube.files import (
-        schema,  # loads jsonschema: memory that a good file does not cost
-    )
-
-    return schema.problems(json_schema(), raw, "the file")
-
-
-def _refused(error: msgspec.ValidationError) -> str:
-    """What the schema lets pass and the types do not, as 60.0 for 60."""
-    what, _, where = str(error).partition(" - at `$.")
-    return f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."
+    return config
 
 
 def _meaning(raw: dict[Any, Any]) -> list[str]:
@@ -132,21 +119,21 @@ def _meaning(raw: dict[Any, Any]) -> list[str]:
     problems: list[str] = []
     seconds: dict[str, float] = {}
     for field, (least, most) in LEAST.items():
-        key = _camel(field)
-        text = raw.get(key, getattr(Config(), field))
+        key, default = _camel(field), getattr(Config(), field)
+        text = raw.get(key, default)
         if not isinstance(text, str):
             continue
         try:
-            found = parse_duration(text)
+            value = parse_duration(text)
         except ValueError as error:
             problems.append(f"{key}: {error}.")
             continue
-        if not least <= found <= most:
+        if least <= value <= most:
+            seconds[field] = value
+        else:
             problems.append(
-                f'{key}: "{text:.40}" is not between {least:g} s and {most:g} s; set e.g. {getattr(Config(), field)}.'
+                f'{key}: "{text:.40}" is not between {least:g} s and {most:g} s; set e.g. {default}.'
             )
-            continue
-        seconds[field] = found
     if seconds.get("heartbeat", 0.0) * 2 > seconds.get("stale_after", float("inf")):
         problems.append(
             "staleAfter: is less than two heartbeats, so that one that comes late empties the node; set three times heartbeat."
@@ -162,3 +149,63 @@ def _meaning(raw: dict[Any, Any]) -> list[str]:
 def _camel(field: str) -> str:
     first, *rest = field.split("_")
     return first + "".join(one.title() for one in rest)
+
+
+def scheduler_config(
+    config: Config,
+    *,
+    kubeconfig: str = "",
+    namespace: str = "kube-system",
+    port: int = EXTENDER_PORT,
+    leader_elect: bool = True,
+    lease: str = "gpu-scheduler-kube",
+) -> dict[str, Any]:
+    """The KubeSchedulerConfiguration with which the stock kube-scheduler asks our extender.
+
+    ``kubeconfig``: a file; empty for the pod's ServiceAccount. ``namespace``: where the
+    scheduler's own lease is.
+
+    All nodes are looked at: of a sample, as the scheduler takes it by default, the free GPUs may be
+    outside. A call may take as long as a gang's gathering and one bind together.
+    """
+    timeout = max(
+        _LEAST_TIMEOUT,
+        math.ceil(config.seconds("gang_bind") + config.seconds("bind_budget") + _SPARE),
+    )
+    counted = [{"name": config.count_resource, "weight": 5}] if config.count_resource else []
+    strategy = {"type": "MostAllocated", "resources": [*counted, {"name": "cpu", "weight": 1}]}
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "percentageOfNodesToScore": 100,
+        "clientConnection": {
+            "qps": 500,
+            "burst": 1000,
+            **({"kubeconfig": kubeconfig} if kubeconfig else {}),
+        },
+        "leaderElection": {
+            "leaderElect": leader_elect,
+            "resourceNamespace": namespace,
+            "resourceName": lease,
+        },
+        "profiles": [
+            {
+                "schedulerName": config.scheduler_name,
+                "pluginConfig": [
+                    {"name": "NodeResourcesFit", "args": {"scoringStrategy": strategy}}
+                ],
+            }
+        ],
+        "extenders": [
+            {
+                "urlPrefix": f"http://127.0.0.1:{port}",
+                "filterVerb": "filter",
+                "prioritizeVerb": "prioritize",
+                "bindVerb": "bind",
+                "weight": 10,
+                "httpTimeout": f"{timeout}s",
+                "nodeCacheCapable": True,
+                "ignorable": False,
+            }
+        ],
+    }

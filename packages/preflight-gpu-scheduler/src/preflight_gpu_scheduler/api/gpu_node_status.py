@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api import messages, names
 
 __all__ = [
     "CONFLICT_DEVICE_PLUGIN",
@@ -124,13 +124,7 @@ def read(raw: Mapping[str, Any]) -> Inventory:
     try:
         found = msgspec.convert(dict(raw), GpuNodeStatus, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
-        what, _, where = str(error).partition(" - at `$.")
-        return Inventory(
-            node=node,
-            problems=(
-                f"{where.rstrip('`') or 'the status'}: {what[:1].lower()}{what[1:200]}; correct it.",
-            ),
-        )
+        return Inventory(node=node, problems=(messages.misfit(error, "the status"),))
     wrong = []
     if found.spec.node_name and found.spec.node_name != node:
         wrong.append(

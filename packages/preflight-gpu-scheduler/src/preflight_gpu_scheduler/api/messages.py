@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["UNRESOLVABLE"]
+__all__ = ["UNRESOLVABLE", "misfit"]
 
 CLAIM_NOT_FOUND: Final = "GpuClaim not found"
 CLAIM_NOT_VALID: Final = "GpuClaim is not valid"
@@ -64,3 +64,11 @@ UNRESOLVABLE: Final = frozenset(
     }
 )
 """What evicting pods from the node does not change: preemption need not try."""
+
+
+def misfit(error: Exception, whole: str, remedy: str = "correct it") -> str:
+    """One sentence, with its path, for what types refuse; ``whole`` is what people call all of the
+    data.
+    """
+    what, _, where = str(error).partition(" - at `$.")
+    return f"{where.rstrip('`') or whole}: {what[:1].lower()}{what[1:200]}; {remedy}."

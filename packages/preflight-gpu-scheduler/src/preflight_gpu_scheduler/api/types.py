@@ -25,7 +25,6 @@ __all__ = [
     "PodGroup",
     "PodSpec",
     "PodStatus",
-    "Toleration",
 ]
 
 _KEPT: Final = {
@@ -95,15 +94,6 @@ class Metadata(_Object, frozen=True, kw_only=True):
     def said(self) -> dict[str, str]:
         """The annotations; empty where there are none."""
         return self.annotations or {}
-
-
-class Toleration(_Object, frozen=True, kw_only=True):
-    """As Kubernetes has it; an empty text is a field that is not set."""
-
-    key: str = ""
-    operator: str = ""
-    value: str = ""
-    effect: str = ""
 
 
 class PodSchedulingGate(_Object, frozen=True, kw_only=True):

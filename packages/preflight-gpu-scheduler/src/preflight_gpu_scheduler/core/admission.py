@@ -1,7 +1,9 @@
 """A pod that is created: what it becomes, or why not. One pure function, top to bottom.
 
 What is ours is rebuilt from the pod as it came, never found and skipped: a second call gives an
-empty patch, whoever came between.
+empty patch, whoever came between. Admission comes before scheduling, and a container's environment
+cannot change afterwards: so its variables refer to annotations that the Binding writes. One that is
+not there gives an empty string, and an empty string no GPU.
 """
 
 from __future__ import annotations
@@ -14,21 +16,14 @@ import msgspec
 from preflight_kube.api import jsonpatch
 from preflight_proto.devices import IMPLICIT
 
-from preflight_gpu_scheduler.api import allocation, names
+from preflight_gpu_scheduler.api import allocation, messages, names
 from preflight_gpu_scheduler.api.claim import Claim
-from preflight_gpu_scheduler.api.types import Toleration
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core.injection import (
-    REFERENCES,
-    VOID,
-    literal,
-    with_count,
-    with_variables,
-)
 
-__all__ = ["AdmissionVerdict", "admit"]
+__all__ = ["AdmissionVerdict", "admit", "tolerated"]
 
 Operation = dict[str, Any]
+Entry = dict[str, Any]
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 _TOLERATION: Final = {
@@ -38,6 +33,26 @@ _TOLERATION: Final = {
     "effect": "NoSchedule",
 }
 _DEFAULT_SCHEDULER: Final = "default-scheduler"
+
+
+CUDA: Final = "CUDA_VISIBLE_DEVICES"
+NVIDIA: Final = "NVIDIA_VISIBLE_DEVICES"
+ORDER: Final = "CUDA_DEVICE_ORDER"
+
+
+def _reference(variable: str, annotation: str) -> Entry:
+    # The API server writes the version into what is stored; without it a second call would see
+    # another entry than the first one made.
+    field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"}
+    return {"name": variable, "valueFrom": {"fieldRef": field}}
+
+
+REFERENCES: Final = (
+    _reference(NVIDIA, names.NVIDIA_ANNOTATION),
+    _reference(CUDA, names.CUDA_ANNOTATION),
+    {"name": ORDER, "value": "PCI_BUS_ID"},
+)
+VOID: Final = ({"name": NVIDIA, "value": "void"},)
 
 
 class AdmissionVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,10 +113,7 @@ def admit(
     try:
         shape = msgspec.convert(dict(pod), _Shape)
     except (msgspec.ValidationError, RecursionError) as error:
-        what, _, where = str(error).partition(" - at `$.")
-        return AdmissionVerdict(
-            refused=f"{where.rstrip('`') or 'the pod'}: {what[:1].lower()}{what[1:200]}; correct it."
-        )
+        return AdmissionVerdict(refused=messages.misfit(error, "the pod"))
     annotations = shape.metadata.annotations or {}
     name = annotations.get(names.CLAIM_ANNOTATION)
     if name is None:
@@ -181,21 +193,16 @@ def _with_claim(
         resources = with_count(
             raw["containers"][0], config.count_resource, claim.spec.devices.count
         )
-        patch.append({"op": "add", "path": "/spec/containers/0/resources", "value": resources})
-    if not any(_tolerated(one) for one in spec.tolerations or ()):
-        patch.append(
-            {
-                "op": "add",
-                "path": "/spec/tolerations",
-                "value": [*(raw.get("tolerations") or ()), _TOLERATION],
-            }
-        )
+        patch.append(jsonpatch.add("/spec/containers/0/resources", resources))
+    if not any(tolerated(one) for one in spec.tolerations or ()):
+        tolerations = [*(raw.get("tolerations") or ()), _TOLERATION]
+        patch.append(jsonpatch.add("/spec/tolerations", tolerations))
     waits = claim is None or claim.gang is not None
     if waits and not any(gate.name == names.GATE for gate in spec.scheduling_gates or ()):
         gates = [*(raw.get("schedulingGates") or ()), {"name": names.GATE}]
-        patch.append({"op": "add", "path": "/spec/schedulingGates", "value": gates})
+        patch.append(jsonpatch.add("/spec/schedulingGates", gates))
     if spec.scheduler_name != config.scheduler_name:
-        patch.append({"op": "add", "path": "/spec/schedulerName", "value": config.scheduler_name})
+        patch.append(jsonpatch.add("/spec/schedulerName", config.scheduler_name))
         warnings.append(
             f"spec.schedulerName: set to {config.scheduler_name}, as the pod names a GpuClaim"
         )
@@ -211,7 +218,7 @@ def _without_claim(
         return AdmissionVerdict(
             refused=f"annotation {names.ALLOCATED_ANNOTATION}: {_shown(allocated or '')} is not <node>:<id>,<id>; write e.g. node-a:0,1."
         )
-    entries = literal(ids) if ids else ()
+    entries = ({"name": CUDA, "value": ids},) if ids else ()
     return AdmissionVerdict(
         patch=tuple(_variables(pod["spec"], entries, guard=config.guard_others))
     )
@@ -232,8 +239,33 @@ def _variables(
             if guard and _of_plugin(container):
                 wanted.remove(VOID[0])
             if [_stored(one) for one in now] != [_stored(one) for one in wanted]:
-                patch.append({"op": "add", "path": f"/spec/{kind}/{n}/env", "value": wanted})
+                patch.append(jsonpatch.add(f"/spec/{kind}/{n}/env", wanted))
     return patch
+
+
+def with_variables(env: Sequence[Any], entries: Sequence[Entry]) -> list[Any]:
+    """``env`` with exactly ``entries``: the first of a name is replaced in place, further ones of
+    it go, others are appended in order.
+    """
+    wanted = {entry["name"]: entry for entry in entries}
+    made: list[Any] = []
+    done: set[str] = set()
+    for entry in env:
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or name not in wanted:
+            made.append(entry)
+        elif name not in done:
+            made.append(wanted[name])
+            done.add(name)
+    return [*made, *(entry for name, entry in wanted.items() if name not in done)]
+
+
+def with_count(container: Mapping[str, Any], resource: str, count: int) -> dict[str, Any]:
+    """The container's resources with ``count`` of ``resource``, request and limit."""
+    resources = dict(container.get("resources") or {})
+    for part in ("limits", "requests"):
+        resources[part] = {**(resources.get(part) or {}), resource: str(count)}
+    return resources
 
 
 def _stored(entry: Any) -> Any:
@@ -270,23 +302,16 @@ def _of_plugin(container: Mapping[str, Any], implicit: Sequence[str] = ()) -> se
     }
 
 
-def tolerates(toleration: Toleration, key: str, value: str, effect: str) -> bool:
-    """As Kubernetes: an empty effect is any, `Exists` without a key is everything, an empty
-    operator is `Equal`.
+def tolerated(toleration: Mapping[str, Any]) -> bool:
+    """Whether it is for our nodes' taint, as Kubernetes has it: an empty effect is any, `Exists`
+    without a key is everything, an empty operator is `Equal`.
     """
-    if toleration.effect not in {"", effect} or (toleration.key and toleration.key != key):
+    said = {name: value for name, value in toleration.items() if isinstance(value, str)}
+    key, operator = said.get("key", ""), said.get("operator", "")
+    if said.get("effect", "") not in {"", "NoSchedule"} or key not in {"", names.MANAGED_TAINT}:
         return False
-    if toleration.operator == "Exists":
-        return True
-    return (
-        bool(toleration.key) and toleration.operator in {"", "Equal"} and toleration.value == value
-    )
-
-
-def _tolerated(toleration: Mapping[str, Any]) -> bool:
-    said = {key: value for key, value in toleration.items() if isinstance(value, str)}
-    read = msgspec.convert(said, Toleration)
-    return tolerates(read, names.MANAGED_TAINT, "true", "NoSchedule")
+    equal = operator in {"", "Equal"} and said.get("value") == "true"
+    return operator == "Exists" or bool(key and equal)
 
 
 def _shown(text: str) -> str:
