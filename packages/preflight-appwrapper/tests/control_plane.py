@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from preflight_appwrapper.crd import crd
+from preflight_appwrapper.api.crd import crd
 from preflight_testing.apiserver import ApiServer
 
 CONTROLLERS = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
-from preflight_appwrapper.objects import LABEL
+from preflight_appwrapper.api.names import LABEL
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_testing.apidouble import RESOURCES, ApiAnswer, ApiDouble, ApiRequest, Resource

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import anyio
 from leading import OneNamespace
-from preflight_appwrapper.controller import Controller
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.controller.controller import Controller
 from preflight_appwrapper.metrics import Metrics
-from preflight_appwrapper.rules import WrapperRules
 from preflight_kube.auth.connection import Connection
 from preflight_kube.runtime.lease import Leadership
 

@@ -12,8 +12,8 @@ from typing import Any
 import anyio
 import trustme
 from lab import Lab
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.webhook.app import MUTATE, VALIDATE, Reviewer
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.webhook.handler import MUTATE, VALIDATE, Reviewer
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.reviews import Application, Reviews
 from preflight_kube.admission.server import HttpServer

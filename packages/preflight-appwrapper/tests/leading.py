@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
-from preflight_appwrapper.controller import Controller
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.controller.controller import Controller
 from preflight_appwrapper.metrics import Metrics
-from preflight_appwrapper.rules import WrapperRules
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.lease import Leadership

@@ -7,11 +7,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from preflight_appwrapper.components import build
-from preflight_appwrapper.objects import AppWrapper
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.seen import WrapperStep
-from preflight_appwrapper.step import step
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import AppWrapper
+from preflight_appwrapper.core.components import build
+from preflight_appwrapper.core.plan import WrapperStep
+from preflight_appwrapper.core.reconcile import step
 from world import DiedError, World
 
 PREFIX = "workload.codeflare.dev.appwrapper/"

@@ -12,7 +12,7 @@ from typing import Any
 
 from lab import Lab, condition, lab
 from player import bare_pod, job, service
-from preflight_appwrapper.objects import LABEL
+from preflight_appwrapper.api.names import LABEL
 from preflight_testing.apiserver import ApiServer
 
 __all__ = ["SCENARIOS", "Scenario", "played"]

@@ -11,24 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from player import bare_pod, job, service, wrapper
-from preflight_appwrapper.objects import LABEL, PREFIX, wrapper_from
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.served import Served
+from preflight_appwrapper.api.names import LABEL, PREFIX
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import wrapper_from
+from preflight_appwrapper.core.validation import ValidationResult, created, updated
 from preflight_appwrapper.webhook.access import (
     SubjectAccessReviewStatus,
     UserInfo,
     refusals,
     reviews,
 )
-from preflight_appwrapper.webhook.defaulting import label_value, patch
-from preflight_appwrapper.webhook.validation import ValidationResult, created, updated
+from preflight_appwrapper.webhook.mutate import label_value, patch
+from preflight_kube.api.kinds import RESTMapping
 
 SERVED = {
-    ("batch", "v1", "Job"): Served("jobs", True),
-    ("", "v1", "Service"): Served("services", True),
-    ("", "v1", "Pod"): Served("pods", True),
-    ("", "v1", "Namespace"): Served("namespaces", False),
-    ("apps", "v1", "Deployment"): Served("deployments", True),
+    ("batch", "v1", "Job"): RESTMapping("jobs", True),
+    ("", "v1", "Service"): RESTMapping("services", True),
+    ("", "v1", "Pod"): RESTMapping("pods", True),
+    ("", "v1", "Namespace"): RESTMapping("namespaces", False),
+    ("apps", "v1", "Deployment"): RESTMapping("deployments", True),
 }
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from player import job
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.webhook.app import MUTATE, VALIDATE, Reviewer
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.webhook.handler import MUTATE, VALIDATE, Reviewer
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.reviews import Reviews
 from preflight_testing.attacks import ATTACKS, BEYOND, attack

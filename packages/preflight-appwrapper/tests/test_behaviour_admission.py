@@ -9,7 +9,7 @@ import pytest
 from hooks import serving
 from lab import Lab
 from player import PREFIX, bare_pod, job, service
-from preflight_appwrapper.rules import WrapperRules
+from preflight_appwrapper.api.rules import WrapperRules
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, KubeError
 

@@ -13,7 +13,7 @@ from hooks import serving
 from lab import Lab, condition
 from leading import leads
 from player import PREFIX, bare_pod, job, service
-from preflight_appwrapper.objects import LABEL
+from preflight_appwrapper.api.names import LABEL
 from preflight_kube.client.client import KubeError
 from preflight_testing.grove_kinds import crd
 

@@ -11,7 +11,7 @@ import pytest
 from lab import Lab, condition
 from leading import leads
 from player import PREFIX
-from preflight_appwrapper.objects import LABEL
+from preflight_appwrapper.api.names import LABEL
 from preflight_testing.workload_kinds import WORKLOADS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]

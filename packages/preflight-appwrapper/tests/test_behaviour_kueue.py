@@ -11,8 +11,8 @@ from kueue import QUEUE, Kueue
 from lab import Lab, condition
 from leading import leads
 from player import PREFIX, job, service
-from preflight_appwrapper.live import look
-from preflight_appwrapper.rules import WrapperRules
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.service import explained
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -129,7 +129,7 @@ async def test_the_clock_of_admission_stands_still_while_a_wrapped_job_queues_by
         }
         await lab.client.create(lab.wrappers(), body)
         await lab.phase("Failed", "short")
-        found = await look(lab.client, lab.namespace, "queued", WrapperRules())
+        found = await explained(lab.client, lab.namespace, "queued", WrapperRules())
         assert found is not None
         assert found.phase == "Running"
         assert "suspended" in str(found), "explain says what it waits for"

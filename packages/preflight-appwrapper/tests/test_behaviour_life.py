@@ -13,7 +13,7 @@ import pytest
 from lab import Lab, condition
 from leading import leads
 from player import bare_pod, job, service
-from preflight_appwrapper.objects import FINALIZER, LABEL
+from preflight_appwrapper.api.names import FINALIZER, LABEL
 from versions import Seen
 
 pytestmark = pytest.mark.anyio

@@ -14,8 +14,8 @@ from hooks import serving
 from lab import Lab, condition
 from leading import leads
 from player import bare_pod, job, service
-from preflight_appwrapper.marks import MARK
-from preflight_appwrapper.rules import WrapperRules
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.core.marks import MARK
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, KubeError
 

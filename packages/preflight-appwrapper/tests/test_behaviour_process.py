@@ -13,8 +13,8 @@ import pytest
 from lab import Lab, condition
 from leading import leads
 from player import job
-from preflight_appwrapper.live import look
-from preflight_appwrapper.rules import WrapperRules
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.service import explained
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -83,7 +83,7 @@ async def test_what_explain_says_comes_next_is_what_happens_and_not_before(
         await lab.wrap(job(), failureGracePeriodDuration="4s", retryLimit="0")
         await lab.ends((await lab.running(2))[0], code=137)
         await lab.condition("Unhealthy", "True")
-        found = await look(lab.client, lab.namespace, "w", WrapperRules())
+        found = await explained(lab.client, lab.namespace, "w", WrapperRules())
         assert found is not None
         assert found.next is not None
         assert (found.rule, found.next.what) == (6, "Failed")

@@ -16,8 +16,7 @@ import yaml
 from lab import Lab
 from leading import leads
 from player import job
-from preflight_appwrapper.brake import BrakeRules
-from preflight_appwrapper.rules import WrapperRules
+from preflight_appwrapper.api.rules import BrakeRules, WrapperRules
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]

@@ -8,14 +8,15 @@ import pytest
 from doubled import client, double, has, objects, running
 from leading import Leading, leads
 from player import Player, job, wrapper
-from preflight_appwrapper.brake import Brake, BrakeRules, suspicion
+from preflight_appwrapper.api.rules import BrakeRules, WrapperRules
 from preflight_appwrapper.config import NodeHealth
-from preflight_appwrapper.evacuations import lines, release, waiting
-from preflight_appwrapper.health import RELEASE
-from preflight_appwrapper.labeler import HELD, Labeler, NodeCondition, code
+from preflight_appwrapper.controller.node_labeler import Labeler
+from preflight_appwrapper.core.brake import Brake, suspicion
+from preflight_appwrapper.core.health import RELEASE
+from preflight_appwrapper.core.node_labels import HELD, NodeCondition, code
+from preflight_appwrapper.core.snapshot import HeldEvacuation
 from preflight_appwrapper.metrics import Metrics
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.seen import HeldEvacuation
+from preflight_appwrapper.report.evacuations import lines, release, waiting
 from preflight_kube.runtime.lease import Leadership
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.waiting import until

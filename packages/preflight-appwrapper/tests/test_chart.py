@@ -7,9 +7,9 @@ import urllib.error
 from typing import Any
 
 import pytest
+from preflight_appwrapper.api.rules import LabelTaint
 from preflight_appwrapper.config import settings
 from preflight_appwrapper.metrics import Metrics
-from preflight_appwrapper.rules import LabelTaint
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import PARTS, UMBRELLA, ChartError, Object, problems, render
 

@@ -11,14 +11,12 @@ import pytest
 from doubled import client, condition, double, has, objects, running, write_status
 from leading import leads
 from player import Player, job, wrapper
-from preflight_appwrapper import controller
-from preflight_appwrapper.memory import Memory
-from preflight_appwrapper.objects import wrapper_from
-from preflight_appwrapper.observe import Mirrored, observe
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.seen import WrapperView
-from preflight_appwrapper.step import step
-from preflight_appwrapper.table import PHASES
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import PHASES, wrapper_from
+from preflight_appwrapper.controller import controller
+from preflight_appwrapper.core.leader_state import Memory
+from preflight_appwrapper.core.reconcile import step
+from preflight_appwrapper.core.snapshot import Mirrored, WrapperView, observe
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio

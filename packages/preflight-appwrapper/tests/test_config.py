@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 from player import job, service, wrapper
+from preflight_appwrapper.api.rules import Autopilot, LabelTaint, WrapperRules
 from preflight_appwrapper.config import ConfigError, json_schema, parse
-from preflight_appwrapper.rules import Autopilot, LabelTaint, WrapperRules
 
 
 def problems(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lab import Lab, condition
 from player import job
-from preflight_appwrapper.crd import crd
+from preflight_appwrapper.api.crd import crd
 from preflight_kube.client.client import Invalid
 
 pytestmark = pytest.mark.anyio
@@ -126,7 +126,7 @@ async def test_a_status_is_written_beside_the_spec_and_has_one_condition_of_each
 
 
 def test_the_definition_has_every_field_that_is_read_and_no_other() -> None:
-    from preflight_appwrapper.objects import (
+    from preflight_appwrapper.api.types import (
         AppWrapperSpec,
         AppWrapperStatus,
         ComponentStatus,

@@ -9,17 +9,12 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
-from preflight_appwrapper.actor import no_right
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.seen import (
-    Attempt,
-    Confirm,
-    Create,
-    SeenComponent,
-    WrapperAction,
-    WrapperView,
-)
-from preflight_appwrapper.step import step
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.controller.apply import no_right
+from preflight_appwrapper.core.leader_state import Attempt
+from preflight_appwrapper.core.plan import Confirm, Create, WrapperAction
+from preflight_appwrapper.core.reconcile import step
+from preflight_appwrapper.core.snapshot import SeenComponent, WrapperView
 from preflight_kube.client.client import KubeError
 from world import START
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from preflight_appwrapper.deletion import DeletionProgress, progress
-from preflight_appwrapper.objects import AppWrapperStatus, ComponentStatus, Condition, Pod, pod_from
-from preflight_appwrapper.rules import WrapperRules, parameters
-from preflight_appwrapper.seen import (
-    Confirm,
-    Delete,
-    DeletePod,
-    List,
-    SeenComponent,
-    State,
-    WrapperView,
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import (
+    AppWrapperStatus,
+    ComponentStatus,
+    Condition,
+    Pod,
+    pod_from,
 )
+from preflight_appwrapper.core.deletion import DeletionProgress, progress
+from preflight_appwrapper.core.parameters import parameters
+from preflight_appwrapper.core.plan import Confirm, Delete, DeletePod, List
+from preflight_appwrapper.core.snapshot import SeenComponent, State, WrapperView
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 P = parameters({}, WrapperRules())

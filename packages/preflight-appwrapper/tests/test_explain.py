@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from player import Player, job, wrapper
-from preflight_appwrapper.explain import Explanation, explain, plan, text
-from preflight_appwrapper.objects import wrapper_from
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.step import step
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import wrapper_from
+from preflight_appwrapper.core.reconcile import step
+from preflight_appwrapper.report.explain import Explanation, explain, plan, text
 
 
 def explained(player: Player) -> Explanation:

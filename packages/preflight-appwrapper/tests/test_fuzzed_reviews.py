@@ -13,8 +13,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 from player import bare_pod, job, service, wrapper
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.webhook.app import MUTATE, VALIDATE, Reviewer
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.webhook.handler import MUTATE, VALIDATE, Reviewer
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.reviews import Reviews
 from preflight_kube.client.client import Client, NotFound

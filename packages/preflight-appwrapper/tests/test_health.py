@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from preflight_appwrapper.health import HealthJudgment, judge
-from preflight_appwrapper.objects import (
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import (
     AppWrapper,
     AppWrapperSpec,
     AppWrapperStatus,
@@ -20,11 +20,12 @@ from preflight_appwrapper.objects import (
     PodSet,
     pod_from,
 )
-from preflight_appwrapper.podsets import slack
-from preflight_appwrapper.rules import WrapperRules, parameters
-from preflight_appwrapper.seen import SeenComponent, WrapperView
-from preflight_appwrapper.unhealthy_nodes import sick_resources
-from preflight_appwrapper.verdicts import ComponentVerdict
+from preflight_appwrapper.core.component_status import ComponentVerdict
+from preflight_appwrapper.core.health import HealthJudgment, judge
+from preflight_appwrapper.core.parameters import parameters
+from preflight_appwrapper.core.podsets import slack
+from preflight_appwrapper.core.snapshot import SeenComponent, WrapperView
+from preflight_appwrapper.core.unhealthy_nodes import sick_resources
 from preflight_proto.result import Result, encode_result
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from player import Player, job, wrapper
-from preflight_appwrapper.objects import LABEL
+from preflight_appwrapper.api.names import LABEL
 
 INFOS = [{"labels": {"kueue": "admitted"}, "nodeSelector": {"flavor": "a100"}}]
 

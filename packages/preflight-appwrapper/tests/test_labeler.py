@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from preflight_appwrapper.config import NodeHealth
-from preflight_appwrapper.labeler import NodeCondition, wanted
+from preflight_appwrapper.core.node_labels import NodeCondition, wanted
 from preflight_testing.matrix.scenario import fatal_subjects
 
 FATAL = sorted({condition for condition, _ in fatal_subjects()})

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from preflight_appwrapper.health import judge
-from preflight_appwrapper.objects import (
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import (
     AppWrapper,
     AppWrapperSpec,
     AppWrapperStatus,
@@ -26,9 +26,10 @@ from preflight_appwrapper.objects import (
     PodSet,
     pod_from,
 )
-from preflight_appwrapper.rules import WrapperRules, parameters
-from preflight_appwrapper.seen import SeenComponent, WrapperView
-from preflight_appwrapper.verdicts import ComponentVerdict
+from preflight_appwrapper.core.component_status import ComponentVerdict
+from preflight_appwrapper.core.health import judge
+from preflight_appwrapper.core.parameters import parameters
+from preflight_appwrapper.core.snapshot import SeenComponent, WrapperView
 from test_ownership import JOB, a_job, mirrors, raw, seen
 
 DECISIONS = int(os.environ.get("APPWRAPPER_DECISIONS", "4000"))

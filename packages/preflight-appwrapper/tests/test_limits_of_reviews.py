@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from player import job, service
-from preflight_appwrapper.kinds import ServedKinds
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.webhook.app import Reviewer
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.webhook.handler import Reviewer
 from preflight_kube.admission.review import AdmissionRequest, Response, UserInfo
 from preflight_kube.admission.review import GroupVersionKind as Kind
 from preflight_kube.admission.review import GroupVersionResource as Resource
 from preflight_kube.client.client import Client, NotFound
+from preflight_kube.runtime.discovery import RESTMapper
 
 pytestmark = pytest.mark.anyio
 
@@ -102,7 +102,7 @@ async def test_a_wrapper_of_more_components_is_denied_before_anything_is_asked()
 
 async def test_what_no_api_server_can_serve_is_asked_for_nowhere() -> None:
     api = Counting()
-    kinds = ServedKinds(cast(Client, api))
+    kinds = RESTMapper(cast(Client, api))
     for group, version in (
         ("x" * 30_000, "v1"),
         ("x.io", "v" * 64),
@@ -124,7 +124,7 @@ async def test_what_no_api_server_can_serve_is_asked_for_nowhere() -> None:
 
 async def test_what_was_asked_for_does_not_stay_for_ever() -> None:
     api = Counting(serves=False)
-    kinds = ServedKinds(cast(Client, api))
+    kinds = RESTMapper(cast(Client, api))
     name = "g" * 240
     tracemalloc.start()
     try:
@@ -141,7 +141,7 @@ async def test_what_was_asked_for_does_not_stay_for_ever() -> None:
 
 async def test_what_is_served_is_found_again_without_asking() -> None:
     api = Counting()
-    kinds = ServedKinds(cast(Client, api))
+    kinds = RESTMapper(cast(Client, api))
     for _ in range(3):
         assert await kinds.find(("batch", "v1", "Job")) is not None
     assert len(api.asked) == 1

@@ -11,10 +11,10 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from preflight_appwrapper.cluster import Loose
-from preflight_appwrapper.lists import PodLists
-from preflight_appwrapper.memory import Listed
-from preflight_appwrapper.objects import LABEL
+from preflight_appwrapper.api.names import LABEL
+from preflight_appwrapper.controller.pod_lists import PodLists
+from preflight_appwrapper.core.decode import Loose
+from preflight_appwrapper.core.leader_state import Listed
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError
 

@@ -10,14 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 from player import PREFIX, bare_pod, job, service, wrapper
-from preflight_appwrapper.explain import explain
-from preflight_appwrapper.marks import MARK, is_judged, mark, not_judged
-from preflight_appwrapper.objects import AppWrapper, wrapper_from
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.seen import AddFinalizer, WrapperStep, WrapperView
-from preflight_appwrapper.step import step
-from preflight_appwrapper.webhook.app import Reviewer
-from preflight_appwrapper.webhook.validation import ValidationResult
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import AppWrapper, wrapper_from
+from preflight_appwrapper.core.marks import MARK, is_judged, mark, not_judged
+from preflight_appwrapper.core.plan import AddFinalizer, WrapperStep
+from preflight_appwrapper.core.reconcile import step
+from preflight_appwrapper.core.snapshot import WrapperView
+from preflight_appwrapper.core.validation import ValidationResult
+from preflight_appwrapper.report.explain import explain
+from preflight_appwrapper.webhook.handler import Reviewer
 from preflight_kube.admission.review import decode
 
 KEY = b"k" * 64

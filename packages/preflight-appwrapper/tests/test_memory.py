@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from preflight_appwrapper.cluster import Loose, loose, wrapper
+from preflight_appwrapper.core.decode import Loose, loose, wrapper
 from worst import worst
 
 LIMIT = 512 * 1024 * 1024
@@ -16,10 +16,10 @@ KEEPS = """
 import os, ssl, sys
 sys.path.insert(0, sys.argv[1])
 from worst import worst
-from preflight_appwrapper.cluster import loose
-from preflight_appwrapper.kinds import ServedKinds
-from preflight_appwrapper.mirrors import WrapperMirrors
-from preflight_appwrapper.rules import WrapperRules
+from preflight_appwrapper.core.decode import loose
+from preflight_kube.runtime.discovery import RESTMapper
+from preflight_appwrapper.controller.cache import WrapperMirrors
+from preflight_appwrapper.api.rules import WrapperRules
 from preflight_kube.client.client import Client
 from preflight_kube.auth.connection import Connection
 
@@ -28,7 +28,7 @@ def resident():
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 client = Client(Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="test")
-mirrors = WrapperMirrors(client, ServedKinds(client), WrapperRules(), lambda _: None)
+mirrors = WrapperMirrors(client, RESTMapper(client), WrapperRules(), lambda _: None)
 before = resident()
 for number in range(int(sys.argv[3])):
     mirrors.keep(loose(worst(sys.argv[2], number)))

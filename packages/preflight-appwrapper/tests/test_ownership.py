@@ -10,16 +10,17 @@ import pytest
 from doubled import client, double, objects, running
 from leading import leads
 from player import bare_pod, job, wrapper
-from preflight_appwrapper.cluster import Loose
-from preflight_appwrapper.kinds import ServedKinds
-from preflight_appwrapper.memory import Listed, Memory, VersionedPod
-from preflight_appwrapper.mirrors import WrapperMirrors
-from preflight_appwrapper.objects import LABEL, pod_from, wrapper_from
-from preflight_appwrapper.observe import Mirrored, observe
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.webhook.validation import created
+from preflight_appwrapper.api.names import LABEL
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import pod_from, wrapper_from
+from preflight_appwrapper.controller.cache import WrapperMirrors
+from preflight_appwrapper.core.decode import Loose
+from preflight_appwrapper.core.leader_state import Listed, Memory, VersionedPod
+from preflight_appwrapper.core.snapshot import Mirrored, observe
+from preflight_appwrapper.core.validation import created
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
+from preflight_kube.runtime.discovery import RESTMapper
 from preflight_kube.runtime.reflector import Change
 from preflight_testing.waiting import until
 from world import START
@@ -29,7 +30,7 @@ NOWHERE = Client(Connection("https://127.0.0.1:1", ssl.create_default_context())
 
 
 def mirrors(changed: list[Any]) -> WrapperMirrors:
-    return WrapperMirrors(NOWHERE, ServedKinds(NOWHERE), WrapperRules(), changed.append)
+    return WrapperMirrors(NOWHERE, RESTMapper(NOWHERE), WrapperRules(), changed.append)
 
 
 def raw(name: str, label: str, owner: dict[str, Any]) -> Loose:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_appwrapper.objects import PREFIX
-from preflight_appwrapper.rules import FAULT_TOLERANCE, WrapperRules, parameters, seconds
+from preflight_appwrapper.api.names import PREFIX
+from preflight_appwrapper.api.rules import WrapperRules, seconds
+from preflight_appwrapper.core.parameters import FAULT_TOLERANCE, parameters
 
 H = 3600.0
 

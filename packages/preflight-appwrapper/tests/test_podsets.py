@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from player import job
-from preflight_appwrapper.objects import PREFIX
-from preflight_appwrapper.podsets import PodSetError, inferred, kueue_knows, pod_template
+from preflight_appwrapper.api.names import PREFIX
+from preflight_appwrapper.core.podsets import PodSetError, inferred, kueue_knows, pod_template
 
 TEMPLATE: dict[str, Any] = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
 INDEX = PREFIX + "tas-pod-index-label"

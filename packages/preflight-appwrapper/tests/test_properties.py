@@ -17,23 +17,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
-from preflight_appwrapper.explain import explain, plan, plan_text, text
-from preflight_appwrapper.objects import pod_from, wrapper_from, written
-from preflight_appwrapper.rules import WrapperRules
-from preflight_appwrapper.seen import (
-    AddFinalizer,
-    Attempt,
-    Create,
-    Delete,
-    DeletePod,
-    RemoveFinalizer,
-    SeenComponent,
-    Stray,
-    WrapperView,
-)
-from preflight_appwrapper.step import step
-from preflight_appwrapper.table import PHASES
-from preflight_appwrapper.verdicts import ComponentVerdict
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import PHASES, pod_from, wrapper_from, written
+from preflight_appwrapper.core.component_status import ComponentVerdict
+from preflight_appwrapper.core.leader_state import Attempt
+from preflight_appwrapper.core.plan import AddFinalizer, Create, Delete, DeletePod, RemoveFinalizer
+from preflight_appwrapper.core.reconcile import step
+from preflight_appwrapper.core.snapshot import SeenComponent, Stray, WrapperView
+from preflight_appwrapper.report.explain import explain, plan, plan_text, text
 
 QUICK = {
     "admissionGracePeriodDuration": "4s",

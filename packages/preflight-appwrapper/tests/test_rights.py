@@ -15,11 +15,11 @@ from control_plane import control_plane
 from lab import Lab, lab
 from leading import leads
 from player import bare_pod, job, service
-from preflight_appwrapper.brake import BrakeRules
+from preflight_appwrapper.api.names import LABEL
+from preflight_appwrapper.api.rules import BrakeRules
 from preflight_appwrapper.config import NodeHealth
-from preflight_appwrapper.labeler import Labeler
+from preflight_appwrapper.controller.node_labeler import Labeler
 from preflight_appwrapper.metrics import Metrics
-from preflight_appwrapper.objects import LABEL
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.runtime.lease import Leadership

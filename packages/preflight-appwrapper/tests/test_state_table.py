@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from player import Player, job, wrapper
-from preflight_appwrapper.seen import Attempt
-from preflight_appwrapper.table import PHASES, ROWS, markdown
+from preflight_appwrapper.api.types import PHASES
+from preflight_appwrapper.core.leader_state import Attempt
+from preflight_appwrapper.core.state_machine import ROWS, markdown
 
 SECOND = {"failureGracePeriodDuration": "1s", "retryPausePeriodDuration": "1s"}
 

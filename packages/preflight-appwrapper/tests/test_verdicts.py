@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_appwrapper.verdicts import BUILT_IN, FailureRule, StatusMatch, verdict
+from preflight_appwrapper.api.rules import BUILT_IN, FailureRule, StatusMatch
+from preflight_appwrapper.core.component_status import verdict
 
 
 def of(

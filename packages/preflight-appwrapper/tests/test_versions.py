@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from preflight_appwrapper.objects import LABEL
+from preflight_appwrapper.api.names import LABEL
 from versions import Seen, problems
 
 AT = "2026-11-22T10:00:0{}Z"

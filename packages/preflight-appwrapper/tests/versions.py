@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from preflight_appwrapper.objects import LABEL
+from preflight_appwrapper.api.names import LABEL
 
 __all__ = ["Seen", "condition", "problems"]
 

@@ -15,25 +15,24 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
-from preflight_appwrapper.conditions import Written
-from preflight_appwrapper.conditions import written as written_at
-from preflight_appwrapper.objects import LABEL, AppWrapper, pod_from, wrapper_from, written
-from preflight_appwrapper.seen import (
+from preflight_appwrapper.api.conditions import Written
+from preflight_appwrapper.api.conditions import written as written_at
+from preflight_appwrapper.api.names import LABEL
+from preflight_appwrapper.api.types import AppWrapper, pod_from, wrapper_from, written
+from preflight_appwrapper.core.component_status import verdict
+from preflight_appwrapper.core.leader_state import Attempt
+from preflight_appwrapper.core.plan import (
     AddFinalizer,
-    Attempt,
     Confirm,
     Create,
     Delete,
     DeletePod,
     List,
     RemoveFinalizer,
-    SeenComponent,
-    Stray,
     WrapperAction,
     WrapperStep,
-    WrapperView,
 )
-from preflight_appwrapper.verdicts import verdict
+from preflight_appwrapper.core.snapshot import SeenComponent, Stray, WrapperView
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 Key = tuple[str, str, str]

@@ -1,5 +1,5 @@
 """`python -m preflight_appwrapper`."""
 
-from .cli import main
+from preflight_appwrapper.cli import main
 
 main()

@@ -7,9 +7,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 import yaml
@@ -17,17 +16,12 @@ from msgspec.structs import replace
 from preflight_kube.cli import commands
 from preflight_kube.files import yaml_document as document
 
-from .config import Config, json_schema, settings
-from .crd import crd
-from .explain import plan, plan_text, text
-from .objects import API_VERSION, KIND, wrapper_from
-from .rules import WrapperRules
-
-if TYPE_CHECKING:
-    from preflight_kube.client.client import Client
-    from preflight_kube.runtime.manager import Parts
-
-    from .metrics import Metrics
+from preflight_appwrapper.api.crd import crd
+from preflight_appwrapper.api.names import API_VERSION, KIND
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import wrapper_from
+from preflight_appwrapper.config import Config, json_schema, settings
+from preflight_appwrapper.report.explain import plan, plan_text, text
 
 __all__ = ["CONFIGURATION", "main"]
 
@@ -201,15 +195,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _mark_key(path: Path | None) -> bytes:
-    key = commands.read(path).strip().encode() if path else b""
-    if path and len(key) < _LEAST_KEY:
-        raise commands.BadInput(
-            f"{path}: has {len(key)} characters, and a key at least {_LEAST_KEY}; let `preflight-appwrapper certs` make it"
-        )
-    return key
-
-
 def _as_service(parser: argparse.ArgumentParser) -> None:
     commands.add_config(parser)
     commands.add_lease(parser)
@@ -220,89 +205,47 @@ def _settings(path: Path | None) -> tuple[Config, WrapperRules]:
     return commands.load(settings, path) if path else settings("")
 
 
-def _run(args: argparse.Namespace) -> int:
-    from preflight_kube.runtime.manager import Parts
+def _mark_key(path: Path | None) -> bytes:
+    key = commands.read(path).strip().encode() if path else b""
+    if path and len(key) < _LEAST_KEY:
+        raise commands.BadInput(
+            f"{path}: has {len(key)} characters, and a key at least {_LEAST_KEY}; let `preflight-appwrapper certs` make it"
+        )
+    return key
 
-    from .controller import Controller
+
+def _run(args: argparse.Namespace) -> int:
+    from preflight_appwrapper import service
 
     config, rules = _settings(args.config)
     excluded = frozenset(args.exclude_namespace)
     rules = replace(rules, excluded=excluded, mark_key=_mark_key(args.mark_key))
-
-    async def build(client: Client, metrics: Metrics) -> Parts:
-        return Parts(lead=Controller(client, rules, metrics).lead)
-
-    return _replica(args, config, build, lease="preflight-appwrapper")
+    return service.controller(
+        config, rules, service.ReplicaAddress(args.host, args.port, args.namespace)
+    )
 
 
 def _label_nodes(args: argparse.Namespace) -> int:
-    from preflight_kube.runtime.manager import Parts
+    from preflight_appwrapper import service
 
-    from .labeler import Labeler
-
-    config, rules = _settings(args.config)
-
-    async def build(client: Client, metrics: Metrics) -> Parts:
-        return Parts(lead=Labeler(client, config.node_health, metrics, rules.brake).lead)
-
-    return _replica(args, config, build, lease="preflight-appwrapper-labeler")
+    place = service.ReplicaAddress(args.host, args.port, args.namespace)
+    return service.labeler(*_settings(args.config), place)
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from preflight_kube.admission.metrics import AdmissionMetrics
-    from preflight_kube.admission.reviews import Reviews
-    from preflight_kube.admission.server import HttpServer
     from preflight_kube.admission.tls import Certificate
-    from preflight_kube.runtime.manager import Parts
 
-    from .webhook.app import Reviewer
+    from preflight_appwrapper import service
 
     config, rules = _settings(args.config)
     wrapped = frozenset(args.wrapped_kind) | {"pods"} if args.wrapped_kind else frozenset()
-    rules = replace(rules, mark_key=_mark_key(args.mark_key), wrapped=wrapped)
-    certificate = Certificate(args.cert_dir, "`preflight-appwrapper certs`", args.client_ca)
-
-    async def build(client: Client, metrics: Metrics) -> Parts:
-        counted = AdmissionMetrics("appwrapper", metrics.registry)
-        application = Reviews(Reviewer(client, rules).applications, counted)
-        server = HttpServer(
-            "admission", application, counted, certificate, host=args.host, port=args.tls_port
-        )
-        return Parts(servers=[server])
-
-    return _replica(args, config, build, linger=args.linger)
-
-
-def _replica(
-    args: argparse.Namespace,
-    config: Config,
-    build: Callable[[Client, Metrics], Awaitable[Parts]],
-    *,
-    lease: str = "",
-    linger: float = 0.0,
-) -> int:
-    from preflight_kube.auth.connection import connection
-    from preflight_kube.runtime.manager import Election, run
-
-    from .metrics import Metrics
-
-    metrics = Metrics()
-
-    async def built(client: Client) -> Parts:
-        metrics.sent(client.requests)
-        metrics.mirrored(client.mirrors)
-        return await build(client, metrics)
-
-    return run(
-        built,
-        connection(),
-        component=_COMPONENT,
-        registry=metrics.registry,
-        host=args.host,
-        port=args.port,
-        election=Election(args.namespace, lease, config.lease_seconds) if lease else None,
-        linger=linger,
-        log_level=config.log_level,
+    return service.webhook(
+        config,
+        replace(rules, mark_key=_mark_key(args.mark_key), wrapped=wrapped),
+        service.ReplicaAddress(args.host, args.port),
+        certificate=Certificate(args.cert_dir, "`preflight-appwrapper certs`", args.client_ca),
+        tls_port=args.tls_port,
+        linger=args.linger,
     )
 
 
@@ -340,7 +283,7 @@ def _manifest(text: str) -> Any:
 def _evacuations(args: argparse.Namespace) -> int:
     import anyio
 
-    from .evacuations import evacuations, lines
+    from preflight_appwrapper.report.evacuations import evacuations, lines
 
     health = _settings(args.config)[0].node_health
     found = anyio.run(lambda: evacuations(health, released=args.release))
@@ -354,13 +297,13 @@ def _evacuations(args: argparse.Namespace) -> int:
 def _explain_live(args: argparse.Namespace, rules: WrapperRules) -> int:
     import anyio
 
-    from .live import explained
+    from preflight_appwrapper.service import explain_once
 
     if args.output == "yaml":
         raise commands.BadInput(
             "explain: -o yaml shows what would be created, and needs -f FILE; give -o json"
         )
-    found = anyio.run(explained, args.namespace, args.name, rules)
+    found = anyio.run(explain_once, args.namespace, args.name, rules)
     if found is None:
         raise commands.CommandFailed(
             f"no AppWrapper {args.name} in namespace {args.namespace}; `-n` names another one"

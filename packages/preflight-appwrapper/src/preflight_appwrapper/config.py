@@ -15,9 +15,16 @@ from preflight_kube.files import schema_errors
 from preflight_kube.files import yaml_document as document
 from preflight_kube.files.configfile import ConfigError
 
-from .brake import BrakeRules
-from .rules import DEFAULT_TAINTS, Autopilot, LabelTaint, WrapperRules, seconds
-from .verdicts import BUILT_IN, FailureRule
+from preflight_appwrapper.api.rules import (
+    BUILT_IN,
+    DEFAULT_TAINTS,
+    Autopilot,
+    BrakeRules,
+    FailureRule,
+    LabelTaint,
+    WrapperRules,
+    seconds,
+)
 
 __all__ = ["Config", "ConfigError", "NodeHealth", "json_schema", "parse", "settings"]
 

@@ -20,9 +20,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from .conditions import HELD, is_true
-from .objects import AppWrapperStatus
-from .table import PHASES
+from preflight_appwrapper.api.conditions import HELD, is_true
+from preflight_appwrapper.api.types import PHASES, AppWrapperStatus
 
 __all__ = ["Metrics"]
 

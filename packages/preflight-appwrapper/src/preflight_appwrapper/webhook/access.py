@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from preflight_kube.api.kinds import Kind, RESTMapping
 from preflight_proto.printable import printable
 
-from .. import podsets
-from ..objects import AppWrapper
-from ..served import Kind, Served
+from preflight_appwrapper.api.types import AppWrapper
+from preflight_appwrapper.core import podsets
 
 __all__ = ["SubjectAccessReviewStatus", "UserInfo", "refusals", "reviews"]
 
@@ -35,7 +35,7 @@ class SubjectAccessReviewStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reviews(
-    wrapper: AppWrapper, user: UserInfo, namespace: str, served: Mapping[Kind, Served]
+    wrapper: AppWrapper, user: UserInfo, namespace: str, served: Mapping[Kind, RESTMapping]
 ) -> dict[int, dict[str, Any]]:
     """By component: the SubjectAccessReview to create. One that is not served is denied without."""
     found: dict[int, dict[str, Any]] = {}

@@ -1,12 +1,19 @@
-"""What the cluster serves."""
+"""What the cluster serves: where a resource is, and where a kind is."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import anyio
 import msgspec
 
+from preflight_kube.api.kinds import Kind, RESTMapping, root
 from preflight_kube.client.client import Client
+from preflight_kube.errors import NotFound
 
-__all__ = ["served", "versions"]
+__all__ = ["RESTMapper", "served", "versions"]
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -25,10 +32,12 @@ class _Groups(msgspec.Struct):
 
 class _Resource(msgspec.Struct):
     name: str
+    kind: str = ""
+    namespaced: bool = False
 
 
 class _Resources(msgspec.Struct):
-    resources: list[_Resource]
+    resources: list[_Resource] = []
 
 
 async def served(client: Client, group: str, resource: str) -> str | None:
@@ -64,3 +73,74 @@ async def _known(client: Client, group: str) -> _Group | None:
 async def _has(client: Client, version: _Version, resource: str) -> bool:
     listed = await client.get_or_none(f"/apis/{version.group_version}", _Resources)
     return listed is not None and any(one.name == resource for one in listed.resources)
+
+
+_ASK_AGAIN: Final = 5.0
+"""Seconds after which what was not served is asked for again: a definition may have come."""
+_MAX_KNOWN: Final = 256
+"""Groups and versions that are remembered; anybody may ask for any."""
+_GROUP: Final = re.compile(
+    r"(?=.{0,253}$)([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?"
+)
+_VERSION: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""As Kubernetes has them; anything else is served nowhere, and must not lead elsewhere."""
+
+
+class _Known:
+    """What is served of one group and version. ``lock``: of whoever asks for it."""
+
+    def __init__(self) -> None:
+        self.at, self.kinds, self.lock = -_ASK_AGAIN, dict[str, RESTMapping](), anyio.Lock()
+
+
+class RESTMapper:
+    """What a cluster serves, as far as it was asked for."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[str, _Known] = {}  # the one that was asked for last is last
+
+    async def find(self, kind: Kind) -> RESTMapping | None:
+        """How it is served; None where it is not. Raises :class:`~preflight_kube.errors.KubeError`
+        when the cluster does not say.
+        """
+        if not _GROUP.fullmatch(kind[0]) or not _VERSION.fullmatch(kind[1]):
+            return None
+        where = root(kind)
+        known = self._known[where] = self._known.pop(where, _Known())
+        if len(self._known) > _MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        async with known.lock:
+            if kind[2] not in known.kinds and self._client.clock() - known.at >= _ASK_AGAIN:
+                known.kinds = await self._read(where)
+                known.at = self._client.clock()
+        return known.kinds.get(kind[2])
+
+    async def all(self, kinds: Iterable[Kind]) -> dict[Kind, RESTMapping]:
+        """Those of ``kinds`` that are served. Raises as :meth:`find`."""
+        found: dict[Kind, RESTMapping] = {}
+        for kind in dict.fromkeys(kinds):
+            if all(kind[1:]) and (served := await self.find(kind)) is not None:
+                found[kind] = served
+        return found
+
+    async def collection(self, kind: Kind, namespace: str = "") -> str | None:
+        """The path of its objects, in one namespace or in all; None where it is not served. Raises
+        as :meth:`find`.
+        """
+        served = await self.find(kind)
+        if served is None:
+            return None
+        within = f"/namespaces/{namespace}" if namespace and served.namespaced else ""
+        return f"{root(kind)}{within}/{served.resource}"
+
+    async def _read(self, where: str) -> dict[str, RESTMapping]:
+        try:
+            found = await self._client.get(where, _Resources)
+        except NotFound:
+            return {}
+        return {
+            one.kind: RESTMapping(one.name, one.namespaced)
+            for one in found.resources
+            if "/" not in one.name
+        }

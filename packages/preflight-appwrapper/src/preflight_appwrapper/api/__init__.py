@@ -1,0 +1,1 @@
+"""What crosses a border: names, types, rules, the definition."""

@@ -1,0 +1,195 @@
+"""Conditions of a wrapper and of its components: types, reasons, and how they change. Pure.
+
+``lastTransitionTime`` moves only when ``status`` moves; a message may change without it. Times have
+whole seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from preflight_appwrapper.api.types import AppWrapperStatus, ComponentStatus, Condition
+
+__all__ = [
+    "DELETING",
+    "DEPLOYED",
+    "FINISHED",
+    "HELD",
+    "QUOTA",
+    "READY",
+    "UNHEALTHY",
+    "component_is",
+    "drop",
+    "find",
+    "is_false",
+    "is_true",
+    "put",
+    "put_component",
+    "repaired",
+    "restored",
+    "since",
+    "written",
+]
+
+QUOTA: Final = "QuotaReserved"
+DEPLOYED: Final = "ResourcesDeployed"
+READY: Final = "PodsReady"
+UNHEALTHY: Final = "Unhealthy"
+DELETING: Final = "DeletingResources"
+HELD: Final = "EvacuationHeld"
+"""Of our own making: it is to leave where it runs, and the brake has it wait."""
+FINISHED: Final = "Finished"
+"""Of a component, and of our own making: it was seen to end well, so that it may be gone."""
+
+Written = tuple[str, str, datetime | None]
+"""Type, status and time of a condition."""
+_MOST: Final = 32
+"""Conditions that are kept; we have six."""
+
+
+def find(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
+    """The condition of this type; None where there is none."""
+    return next((one for one in conditions if one.type == type_), None)
+
+
+def is_true(status: AppWrapperStatus | ComponentStatus, type_: str) -> bool:
+    """Whether there is such a condition, and it is True."""
+    found = find(status.conditions, type_)
+    return found is not None and found.status == "True"
+
+
+def is_false(status: AppWrapperStatus | ComponentStatus, type_: str) -> bool:
+    """Whether there is such a condition, and it is False; absent or Unknown is not."""
+    found = find(status.conditions, type_)
+    return found is not None and found.status == "False"
+
+
+def since(status: AppWrapperStatus, type_: str) -> datetime | None:
+    """When the condition got the status that it has."""
+    found = find(status.conditions, type_)
+    return found.last_transition_time if found else None
+
+
+def component_is(one: ComponentStatus) -> str:
+    """``True``: created. ``Unknown``: its creation was begun. ``False``: it was deleted, or
+    refused. Empty: never begun.
+    """
+    found = find(one.conditions, DEPLOYED)
+    return found.status if found else ""
+
+
+def _set(
+    conditions: tuple[Condition, ...],
+    type_: str,
+    value: bool | None,
+    reason: str,
+    *,
+    message: str,
+    now: datetime,
+    seen: int,
+) -> tuple[Condition, ...]:
+    status = "Unknown" if value is None else str(value)
+    old = find(conditions, type_)
+    moved = old is None or old.status != status or old.last_transition_time is None
+    at = now.replace(microsecond=0)
+    if (
+        old is not None and old.last_transition_time is not None
+    ):  # clocks of two leaders differ; times never go back
+        at = max(at, old.last_transition_time) if moved else old.last_transition_time
+    made = Condition(
+        type=type_,
+        status=status,
+        reason=reason,
+        message=message,
+        last_transition_time=at,
+        observed_generation=seen,
+    )
+    if old is None:
+        return (*conditions, made)
+    return tuple(made if one is old else one for one in conditions)
+
+
+def put(
+    status: AppWrapperStatus,
+    type_: str,
+    value: bool,
+    reason: str,
+    message: str = "",
+    *,
+    now: datetime,
+    generation: int = 0,
+) -> AppWrapperStatus:
+    """With this condition; its time moves only where its status does, and never back."""
+    return replace(
+        status,
+        conditions=_set(
+            status.conditions, type_, value, reason, message=message, now=now, seen=generation
+        ),
+    )
+
+
+def put_component(
+    one: ComponentStatus,
+    type_: str,
+    value: bool | None,
+    reason: str,
+    message: str = "",
+    *,
+    now: datetime,
+) -> ComponentStatus:
+    """As :func:`put`, of a component; ``value`` None: Unknown."""
+    return replace(
+        one, conditions=_set(one.conditions, type_, value, reason, message=message, now=now, seen=0)
+    )
+
+
+def drop(status: AppWrapperStatus, type_: str) -> AppWrapperStatus:
+    """Without this condition, so that the next one of its type has a new time."""
+    return replace(status, conditions=tuple(one for one in status.conditions if one.type != type_))
+
+
+def repaired(
+    status: AppWrapperStatus, now: datetime, first_seen: Mapping[Written, datetime] = {}
+) -> AppWrapperStatus:
+    """``status`` with each condition once, and a time that a period can be counted from: one of
+    another leader's clock that is ahead counts from when this one has first seen it.
+    """
+    kept: dict[str, Condition] = {}
+    for one in status.conditions[: 4 * _MOST]:
+        if one.type and one.type not in kept and len(kept) < _MOST:
+            at = first_seen.get(written(one), one.last_transition_time)
+            at = now.replace(microsecond=0) if at is None or at > now else at
+            kept[one.type] = replace(one, last_transition_time=at)
+    conditions = tuple(kept.values())
+    return status if conditions == status.conditions else replace(status, conditions=conditions)
+
+
+def restored(
+    status: AppWrapperStatus, used: AppWrapperStatus, before: AppWrapperStatus
+) -> AppWrapperStatus:
+    """``status``, which was made from ``used`` instead of ``before``, with no time earlier than it
+    was written there: nothing is written because clocks differ.
+    """
+    if used is before:
+        return status
+    times = {one.type: one.last_transition_time for one in before.conditions}
+    made = []
+    for one in status.conditions:
+        old, at = times.get(one.type), one.last_transition_time
+        later = old is not None and at is not None and old > at
+        made.append(replace(one, last_transition_time=old) if later else one)
+    conditions = tuple(made)
+    return (
+        before
+        if replace(status, conditions=conditions) == before
+        else replace(status, conditions=conditions)
+    )
+
+
+def written(one: Condition) -> Written:
+    """What tells a condition from the same one at another time."""
+    return one.type, one.status, one.last_transition_time

@@ -1,0 +1,101 @@
+"""The CustomResourceDefinition of AppWrapper, made from the Structs that the controller itself
+reads. Pure.
+
+Kueue and manifests of today hold to names, types and columns; what the Structs leave open, because
+they survive a bad field, is closed here: fields that are required, integers of 32 bits, lists that
+are maps.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from preflight_kube.api import crd as definitions
+from preflight_kube.api.crd import Column, condition_column, embedded, list_map
+
+from preflight_appwrapper.api.names import GROUP, KIND, PLURAL
+from preflight_appwrapper.api.types import AppWrapperSpec, AppWrapperStatus
+
+__all__ = ["crd"]
+
+_VERSION: Final = "v1beta2"
+_COLUMNS: Final = (
+    Column("Status", ".status.phase"),
+    condition_column("QuotaReserved", name="Quota Reserved"),
+    condition_column("ResourcesDeployed", name="Resources Deployed"),
+    condition_column("Unhealthy"),
+    Column("Age", ".metadata.creationTimestamp", "date"),
+)
+_CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime")
+
+
+def crd() -> dict[str, Any]:
+    """The object, ready for `kubectl apply --server-side`."""
+    made = definitions.crd(
+        GROUP,
+        KIND,
+        _VERSION,
+        spec=AppWrapperSpec,
+        status=AppWrapperStatus,
+        plural=PLURAL,
+        short_names=["aw"],
+        description="The complete manifests of a workload, which is created, watched, reset and deleted as one.",
+        columns=_COLUMNS,
+        defaults=False,
+    )
+    whole = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    spec, status = whole["properties"]["spec"], whole["properties"]["status"]
+    _plain(whole)
+    spec["required"] = ["components"]
+    component = _items(spec, "components")
+    component["required"] = ["template"]
+    component["properties"]["template"] = {"type": "object", **embedded()}
+    _pod_set(_items(component, "podSets"))
+    info = _items(component, "podSetInfos")
+    info["properties"]["tolerations"]["items"] = {
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": True,
+    }
+    _items(info, "schedulingGates")["required"] = ["name"]
+    _int32(status, "resettingCount", "migrationCount")
+    _conditions(status)
+    known = _items(status, "componentStatus")
+    known["required"] = ["name", "kind", "apiVersion", "podSets"]
+    _conditions(known)
+    _pod_set(_items(known, "podSets"))
+    return made
+
+
+def _items(part: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = part["properties"][name]["items"]
+    return found
+
+
+def _int32(part: dict[str, Any], *names: str) -> None:
+    for name in names:
+        part["properties"][name] = {"type": "integer", "format": "int32"}
+
+
+def _pod_set(part: dict[str, Any]) -> None:
+    part["required"] = ["path"]
+    _int32(part, "replicas")
+
+
+def _conditions(part: dict[str, Any]) -> None:
+    found = part["properties"]["conditions"]
+    found.update(list_map("type"))
+    found["items"]["required"] = list(_CONDITION)
+    properties = found["items"]["properties"]
+    properties["status"]["enum"] = ["True", "False", "Unknown"]
+    properties["lastTransitionTime"] = {"type": "string", "format": "date-time"}
+    properties["observedGeneration"]["minimum"] = 0
+
+
+def _plain(part: Any) -> None:
+    """Without what a Struct says and a definition does not: null has no meaning of its own, and
+    titles none at all.
+    """
+    if isinstance(part, dict):
+        part.pop("nullable", None)
+        for value in part.values():
+            _plain(value)

@@ -1,0 +1,39 @@
+"""Names of the API: group, kind, labels, annotations, paths. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "API_VERSION",
+    "FINALIZER",
+    "GROUP",
+    "KIND",
+    "LABEL",
+    "LONGEST_VALUE",
+    "MANAGER",
+    "PLURAL",
+    "PREFIX",
+    "WRAPPERS",
+    "wrapper_path",
+]
+
+GROUP: Final = "workload.codeflare.dev"
+API_VERSION: Final = f"{GROUP}/v1beta2"
+KIND: Final = "AppWrapper"
+PLURAL: Final = "appwrappers"
+WRAPPERS: Final = f"/apis/{API_VERSION}/{PLURAL}"
+LABEL: Final = f"{GROUP}/appwrapper"
+"""On every component and every pod of it: the wrapper's name."""
+LONGEST_VALUE: Final = 63
+"""Characters of a label's value, and so of a wrapper's name."""
+FINALIZER: Final = f"{GROUP}/finalizer"
+MANAGER: Final = f"{GROUP}/appwrapper-controller"
+"""``spec.managedBy`` of the wrappers that are ours; empty is ours, too."""
+PREFIX: Final = f"{GROUP}.appwrapper/"
+"""Of the annotations: a dot before ``appwrapper``."""
+
+
+def wrapper_path(namespace: str, name: str) -> str:
+    """The path of an AppWrapper at the API server."""
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}/{name}"

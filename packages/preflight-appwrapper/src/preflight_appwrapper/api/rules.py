@@ -1,0 +1,192 @@
+"""What holds for all wrappers, as the operator's configuration says it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+from preflight_proto.durations import format_duration, parse_duration
+from preflight_proto.printable import printable
+
+__all__ = [
+    "BUILT_IN",
+    "DEFAULT_TAINTS",
+    "Autopilot",
+    "BrakeRules",
+    "FailureRule",
+    "LabelTaint",
+    "StatusMatch",
+    "WrapperRules",
+    "seconds",
+]
+
+_MOST_NANOSECONDS: Final = 2**63
+"""A Go duration is an int64 of nanoseconds."""
+_LONGEST: Final = 256
+Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+
+class StatusMatch(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """A test of an object: a condition of this type is True, or the text at ``path`` (dotted, from
+    the object) is among ``values``.
+    """
+
+    condition: str = ""
+    path: str = ""
+    values: tuple[str, ...] = ()
+
+
+class FailureRule(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
+):
+    """How the status of one kind is read. ``group``: without version. ``owns_pods``: its pods have
+    it as their controller, so that they can be told from those of other components.
+    ``unless_finished``: while neither holds it has more to do."""
+
+    group: str
+    kind: str
+    failed: tuple[StatusMatch, ...] = ()
+    finished: tuple[StatusMatch, ...] = ()
+    owns_pods: bool = False
+    unless_finished: bool = False
+
+
+def _condition(type_: str) -> tuple[StatusMatch, ...]:
+    return (StatusMatch(condition=type_),)
+
+
+BUILT_IN: Final = (
+    FailureRule(
+        group="batch",
+        kind="Job",
+        failed=_condition("Failed"),
+        finished=_condition("Complete"),
+        owns_pods=True,
+    ),
+    FailureRule(
+        group="kubeflow.org",
+        kind="PyTorchJob",
+        failed=_condition("Failed"),
+        finished=_condition("Succeeded"),
+        owns_pods=True,
+    ),
+    FailureRule(
+        group="kubeflow.org",
+        kind="MPIJob",
+        failed=_condition("Failed"),
+        finished=_condition("Succeeded"),
+    ),
+    FailureRule(
+        group="jobset.x-k8s.io",
+        kind="JobSet",
+        failed=_condition("Failed"),
+        finished=_condition("Completed"),
+    ),
+    FailureRule(
+        group="ray.io",
+        kind="RayJob",
+        # ValidationFailed is final, too: the operator never looks at such a RayJob again.
+        failed=(
+            StatusMatch(path="status.jobDeploymentStatus", values=("Failed", "ValidationFailed")),
+        ),
+        finished=(StatusMatch(path="status.jobDeploymentStatus", values=("Complete",)),),
+        unless_finished=True,
+    ),
+)
+
+
+class BrakeRules(msgspec.Struct, frozen=True):
+    """At most ``percent`` of what there is, or one if that is more, in ``window`` seconds; 100: no
+    brake.
+    """
+
+    percent: int = 10
+    window: float = 600
+
+    def sentence(self, what: str) -> str:
+        """Why something waits, the same for all that do."""
+        return (
+            f"at most {self.percent} % of {what}, or one, {'is' if self.percent == 1 else 'are'} evacuated in "
+            f"{format_duration(self.window)}; `preflight-appwrapper evacuations` shows what waits and releases it"
+        )
+
+
+class LabelTaint(msgspec.Struct, frozen=True):
+    """A node label that says something about a resource of that node."""
+
+    key: str
+    value: str
+    effect: Effect
+
+
+DEFAULT_TAINTS: Final[Mapping[str, tuple[LabelTaint, ...]]] = {
+    "nvidia.com/gpu": (
+        LabelTaint("autopilot.ibm.com/gpuhealth", "ERR", "NoSchedule"),
+        LabelTaint("autopilot.ibm.com/gpuhealth", "EVICT", "NoExecute"),
+    )
+}
+
+
+class Autopilot(msgspec.Struct, frozen=True, kw_only=True):
+    """``taints``: by resource name, in configured order. ``weight``: of the preferred terms, 1 to
+    100.
+    """
+
+    inject: bool = True
+    monitor: bool = True
+    weight: int = 50
+    taints: Mapping[str, tuple[LabelTaint, ...]] = msgspec.field(
+        default_factory=lambda: DEFAULT_TAINTS
+    )
+
+
+class WrapperRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for all wrappers, from the operator's configuration. Periods are in seconds.
+
+    ``set_`` names the parameters that the configuration sets. ``failed_pods`` says when a failed
+    pod counts: ``unreplaced`` until its controller has made up for it, ``any`` always.
+    ``trusted_users``: who may wrap what the controller may create, without being asked about.
+    ``wrapped``: the resources that the controller may create, each before its group; empty: any.
+    ``excluded``: namespaces of which nothing is created. ``mark_key``: see :mod:`.marks`; empty:
+    nobody marks, and no mark is asked for.
+    """
+
+    admission: float = 60
+    warmup: float = 300
+    failure: float = 60
+    retry_pause: float = 90
+    retry_limit: int = 3
+    forceful_deletion: float = 600
+    success_ttl: float = 7 * 86_400
+    maximum: float = 86_400
+    preflight_allowance: float = 1200
+    failed_pods: Literal["unreplaced", "any"] = "unreplaced"
+    scheduler_name: str = ""
+    default_queue: str = ""
+    autopilot: Autopilot = Autopilot()
+    failure_rules: tuple[FailureRule, ...] = BUILT_IN
+    brake: BrakeRules = BrakeRules()
+    trusted_users: frozenset[str] = frozenset()
+    wrapped: frozenset[str] = frozenset()
+    set_: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
+    mark_key: bytes = b""
+
+
+def seconds(text: str) -> float:
+    """A Go duration. Raises :class:`ValueError` with one sentence, also for what no int64 of
+    nanoseconds holds.
+    """
+    if not text:
+        raise ValueError("it is empty; write e.g. 90s, 10m or 1h30m")
+    if len(text) > _LONGEST:
+        raise ValueError(f"it has {len(text)} characters; write e.g. 90s, 10m or 1h30m")
+    found = parse_duration(text)
+    if abs(found) * 1e9 >= _MOST_NANOSECONDS:
+        raise ValueError(
+            f'"{printable(text, 60)}" is longer than a duration can be (about 292 years)'
+        )
+    return found

@@ -1,0 +1,389 @@
+"""The fields of Kubernetes objects that are read here, and no others. Pure.
+
+Every Struct is filled by :func:`wrapper_from` or :func:`pod_from`, which never raise: a wrapper
+somebody has edited by hand, or a pod that cannot be decoded, still has to be deleted in the end.
+Texts that anybody may write without a limit have one here.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from preflight_appwrapper.api.decode_partial import lenient
+from preflight_appwrapper.api.names import MANAGER
+from preflight_appwrapper.api.resources import positive
+
+__all__ = [
+    "PHASES",
+    "TERMINAL",
+    "AppWrapper",
+    "AppWrapperSpec",
+    "AppWrapperStatus",
+    "Component",
+    "ComponentStatus",
+    "Condition",
+    "Metadata",
+    "OwnerReference",
+    "Phase",
+    "Pod",
+    "PodSet",
+    "PodSetInfo",
+    "SchedulingGate",
+    "pod_from",
+    "wrapper_from",
+    "written",
+]
+
+
+Phase = Literal[
+    "",
+    "Suspended",
+    "Resuming",
+    "Running",
+    "Suspending",
+    "Resetting",
+    "Succeeded",
+    "Failed",
+    "Terminating",
+]
+PHASES: Final[tuple[Phase, ...]] = (
+    *(
+        "",
+        "Suspended",
+        "Resuming",
+        "Running",
+        "Suspending",
+        "Resetting",
+        "Succeeded",
+        "Failed",
+        "Terminating",
+    ),
+)
+TERMINAL: Final = frozenset({"Succeeded", "Failed"})
+"""Nothing revives a wrapper in one of these; only deletion leads on."""
+MOST_MESSAGE: Final = 4096
+"""Characters; also what a kubelet keeps of one termination message."""
+_MOST_NAME: Final = 1024
+_MOST_INT: Final = 2**31 - 1
+
+
+class _Object(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """Keys in camel case."""
+
+
+def _cut(one: msgspec.Struct, name: str, most: int) -> None:
+    value = getattr(one, name)
+    if len(value) > most:
+        msgspec.structs.force_setattr(one, name, value[: most - 1] + "…")
+
+
+def _aware(one: msgspec.Struct, name: str) -> None:
+    """A time without a zone is in UTC."""
+    value = getattr(one, name)
+    if value is not None and value.tzinfo is None:
+        msgspec.structs.force_setattr(one, name, value.replace(tzinfo=UTC))
+
+
+def _clamped(value: int, least: int = 0) -> int:
+    return min(max(value, least), _MOST_INT)
+
+
+class OwnerReference(_Object, frozen=True, kw_only=True):
+    """metav1.OwnerReference."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class Metadata(_Object, frozen=True, kw_only=True):
+    """metav1.ObjectMeta, as far as it is read."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    created: datetime | None = msgspec.field(name="creationTimestamp", default=None)
+    deletion_timestamp: datetime | None = None
+    finalizers: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The owner that manages the object; None where nobody does."""
+        return next((one for one in self.owner_references if one.controller), None)
+
+
+class Condition(_Object, frozen=True, kw_only=True):
+    """metav1.Condition."""
+
+    type: str = ""
+    status: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+    observed_generation: int = 0
+
+    def __post_init__(self) -> None:
+        _aware(self, "last_transition_time")
+        _cut(self, "message", MOST_MESSAGE)
+        _cut(self, "reason", _MOST_NAME)
+        _cut(self, "type", _MOST_NAME)
+
+
+class PodSet(_Object, frozen=True, kw_only=True):
+    """Equal pods of a component; ``path`` is where in it their template is."""
+
+    path: str = ""
+    replicas: int | None = None
+    annotations: dict[str, str] = {}
+
+    @property
+    def count(self) -> int:
+        """Pods: 1 where nothing is said, never below 0."""
+        return 1 if self.replicas is None else _clamped(self.replicas)
+
+
+class SchedulingGate(_Object, frozen=True, kw_only=True):
+    """What a pod waits for before it is scheduled."""
+
+    name: str = ""
+
+
+class PodSetInfo(_Object, frozen=True, kw_only=True):
+    """What Kueue wants in the pods of one pod set."""
+
+    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[dict[str, Any], ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+
+
+class Component(_Object, frozen=True, kw_only=True):
+    """``template`` is the complete manifest, as it was written."""
+
+    template: Any = None
+    pod_sets: tuple[PodSet, ...] = ()
+    pod_set_infos: tuple[PodSetInfo, ...] = ()
+    annotations: dict[str, str] = {}
+
+
+class AppWrapperSpec(_Object, frozen=True, kw_only=True):
+    """What is wrapped, whether it may run, and which controller is in charge of it."""
+
+    components: tuple[Component, ...] = ()
+    suspend: bool = False
+    managed_by: str | None = None
+
+
+class ComponentStatus(_Object, frozen=True, kw_only=True):
+    """``uid`` is ours, and absent where another CRD prunes it."""
+
+    name: str = ""
+    kind: str = ""
+    api_version: str = ""
+    pod_sets: tuple[PodSet, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    uid: str = ""
+
+    @property
+    def expected(self) -> int:
+        """Pods that there should be of it."""
+        return sum(one.count for one in self.pod_sets)
+
+
+class AppWrapperStatus(_Object, frozen=True, kw_only=True):
+    """How far it has got; how often it was reset, and evacuated in a row."""
+
+    phase: str = ""
+    resetting_count: int = 0
+    conditions: tuple[Condition, ...] = ()
+    component_status: tuple[ComponentStatus, ...] = ()
+    migration_count: int = 0
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "resetting_count", _clamped(self.resetting_count))
+        msgspec.structs.force_setattr(self, "migration_count", _clamped(self.migration_count))
+        _cut(self, "phase", _MOST_NAME)
+
+    @property
+    def expected(self) -> int:
+        """Pods that there should be."""
+        return sum(one.expected for one in self.component_status)
+
+
+class AppWrapper(_Object, frozen=True, kw_only=True):
+    """One wrapper; what could not be read of it has its default."""
+
+    metadata: Metadata = Metadata()
+    spec: AppWrapperSpec = AppWrapperSpec()
+    status: AppWrapperStatus = AppWrapperStatus()
+
+    @property
+    def ours(self) -> bool:
+        """Whether this controller looks after it."""
+        return self.spec.managed_by in {None, "", MANAGER}
+
+
+class _Resources(_Object, frozen=True, kw_only=True):
+    requests: dict[str, str | int | float] = {}
+    limits: dict[str, str | int | float] = {}
+
+
+class _Container(_Object, frozen=True, kw_only=True):
+    name: str = ""
+    resources: _Resources = _Resources()
+
+
+class Running(_Object, frozen=True, kw_only=True):
+    """A container's state."""
+
+    started_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        _aware(self, "started_at")
+
+
+class Terminated(_Object, frozen=True, kw_only=True):
+    """A container's state; ``message`` is what it has left behind."""
+
+    exit_code: int = 0
+    message: str = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        _aware(self, "started_at")
+        _aware(self, "finished_at")
+        _cut(self, "message", MOST_MESSAGE)
+
+
+class _State(_Object, frozen=True, kw_only=True):
+    running: Running | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(_Object, frozen=True, kw_only=True):
+    """``last_state``: of its run before."""
+
+    name: str = ""
+    state: _State = _State()
+    last_state: _State = _State()
+
+
+class _PodSpec(_Object, frozen=True, kw_only=True):
+    node_name: str = ""
+    containers: tuple[_Container, ...] = ()
+    init_containers: tuple[_Container, ...] = ()
+
+
+class _PodStatus(_Object, frozen=True, kw_only=True):
+    phase: str = "Unknown"
+    reason: str = ""
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(_Object, frozen=True, kw_only=True):
+    """As far as a decision asks for it."""
+
+    metadata: Metadata = Metadata()
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+    @property
+    def name(self) -> str:
+        """Within its namespace."""
+        return self.metadata.name
+
+    @property
+    def uid(self) -> str:
+        """Of this very pod."""
+        return self.metadata.uid
+
+    @property
+    def node(self) -> str:
+        """Empty while it is not scheduled."""
+        return self.spec.node_name
+
+    @property
+    def going(self) -> bool:
+        """It is being deleted, and counts as neither pending nor running."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def owner(self) -> str:
+        """The uid of its controller."""
+        controller = self.metadata.controller
+        return controller.uid if controller else ""
+
+    def asks(self, resource: str) -> bool:
+        """Whether a container, sidecars included, requests more than none of ``resource``."""
+        return any(
+            positive(amounts.get(resource))
+            for one in (*self.spec.containers, *self.spec.init_containers)
+            for amounts in (one.resources.requests, one.resources.limits)
+        )
+
+
+def wrapper_from(raw: object) -> AppWrapper:
+    """The AppWrapper in plain data. Never raises: what cannot be read has its default."""
+    return lenient(AppWrapper, raw)
+
+
+def pod_from(raw: object) -> Pod:
+    """The Pod in plain data. Never raises: one that cannot be read exists all the same, in the
+    phase ``Unknown``.
+    """
+    return lenient(Pod, raw)
+
+
+def written(status: AppWrapperStatus) -> dict[str, Any]:
+    """``status`` as the API server wants it: required fields always, others only where they say
+    something.
+    """
+    made: dict[str, Any] = {
+        "phase": status.phase,
+        "conditions": [_condition(one) for one in status.conditions],
+    }
+    if status.resetting_count:
+        made["resettingCount"] = status.resetting_count
+    if status.migration_count:
+        made["migrationCount"] = status.migration_count
+    made["componentStatus"] = [
+        {
+            "name": one.name,
+            "kind": one.kind,
+            "apiVersion": one.api_version,
+            "podSets": [_pod_set(it) for it in one.pod_sets],
+            "conditions": [_condition(it) for it in one.conditions],
+            **({"uid": one.uid} if one.uid else {}),
+        }
+        for one in status.component_status
+    ]
+    return made
+
+
+def _condition(one: Condition) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.to_builtins(one)
+    if not one.observed_generation:
+        del made["observedGeneration"]
+    return made
+
+
+def _pod_set(one: PodSet) -> dict[str, Any]:
+    made: dict[str, Any] = {"path": one.path}
+    if one.replicas is not None:
+        made["replicas"] = one.replicas
+    if one.annotations:
+        made["annotations"] = one.annotations
+    return made

@@ -1,0 +1,1 @@
+"""The shell: follow the cluster, decide, write, act."""

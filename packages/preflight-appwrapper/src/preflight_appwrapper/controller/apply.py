@@ -1,0 +1,261 @@
+"""The one place that asks and writes for a wrapper. Its client is fenced by the leadership: each
+write asks for the right as it is sent.
+
+Nothing is repeated here. A write whose answer does not come is not believed to have failed: what
+there is is read before anything else is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from preflight_kube.api import jsonpatch
+from preflight_kube.api.kinds import Kind, kind_of
+from preflight_kube.client.client import Client, Conflict, Fenced, KubeError, NotFound
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.discovery import RESTMapper
+from preflight_kube.runtime.retry import cause_of
+
+from preflight_appwrapper.api.names import API_VERSION, FINALIZER, KIND, wrapper_path
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Pod, written
+from preflight_appwrapper.controller.gather import together
+from preflight_appwrapper.controller.pod_lists import PodLists
+from preflight_appwrapper.core import decode as cluster
+from preflight_appwrapper.core.components import LONGEST_NAME, ComponentError, build
+from preflight_appwrapper.core.decode import POD, Loose, Thing
+from preflight_appwrapper.core.leader_state import Memory
+from preflight_appwrapper.core.plan import Create, Delete, DeletePod
+from preflight_appwrapper.metrics import Metrics
+
+__all__ = [
+    "WrapperActor",
+    "no_right",
+]
+
+_FATAL: Final = frozenset({400, 404, 405, 413, 422})
+"""What an API server will say again to the same create: malformed, not served,
+too large, invalid.
+"""
+
+_FORBIDDEN: Final = 403
+_FOLLOWED: Final = ("ray.io", "RayJob")
+"""Group and kind of objects with pods that carry no label of ours (its submitter): they are kept by
+the API server until all that they own is gone.
+"""
+
+log = get_logger(__name__)
+
+
+class WrapperActor:
+    """Writes as whoever ``client`` is fenced for."""
+
+    def __init__(
+        self, client: Client, kinds: RESTMapper, rules: WrapperRules, metrics: Metrics
+    ) -> None:
+        self._client, self._kinds, self._rules, self._metrics = client, kinds, rules, metrics
+        self._lists = PodLists(client)
+
+    # --- the wrapper
+
+    async def read(self, namespace: str, name: str) -> Loose | None:
+        """The wrapper as it is now. Raises :class:`KubeError`."""
+        return await self._client.get_or_none(wrapper_path(namespace, name), Loose)
+
+    async def write(self, wrapper: AppWrapper, status: AppWrapperStatus) -> Loose:
+        """Write the whole status. Raises Conflict where the wrapper has changed meanwhile, and
+        :class:`KubeError`.
+        """
+        metadata = wrapper.metadata
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": metadata.name,
+                "namespace": metadata.namespace,
+                "uid": metadata.uid,
+                "resourceVersion": metadata.resource_version,
+            },
+            "status": written(status),
+        }
+        path = wrapper_path(metadata.namespace, metadata.name)
+        return self._loose(
+            await self._counted("status", self._client.replace_status(path, body)), path
+        )
+
+    async def finalizer(self, wrapper: AppWrapper, *, wanted: bool) -> Loose:
+        """Set or remove our finalizer, and nothing else of the wrapper. Raises as :meth:`write`,
+        and PreconditionFailed for Conflict.
+        """
+        metadata = wrapper.metadata
+        others = [one for one in metadata.finalizers if one != FINALIZER]
+        patch = [
+            jsonpatch.test("/metadata/uid", metadata.uid),
+            jsonpatch.test("/metadata/resourceVersion", metadata.resource_version),
+            jsonpatch.add("/metadata/finalizers", [*others, FINALIZER] if wanted else others),
+        ]
+        path = wrapper_path(metadata.namespace, metadata.name)
+        return self._loose(
+            await self._counted("finalizer", self._client.json_patch(path, patch)), path
+        )
+
+    # --- components
+
+    async def create(self, wrapper: AppWrapper, action: Create, memory: Memory) -> None:
+        """Create a component, and remember what came of it."""
+        try:
+            manifest = build(wrapper, action.index, action.name, self._rules)
+        except ComponentError as error:
+            memory.tried(action.index, str(error), _now(), fatal=True)
+            return
+        api_version, named = manifest["apiVersion"], manifest["kind"]
+        kind = kind_of(api_version, named)
+        name = (kind, action.name)
+        # As bytes: of many that wait for an answer at once, none is kept as objects.
+        body = msgspec.Raw(msgspec.json.encode(manifest))
+        del manifest
+        path = await self._kinds.collection(kind, wrapper.metadata.namespace)
+        if path is None:
+            what = f"the API server does not serve {api_version} {named}"
+            memory.tried(action.index, what, _now(), fatal=True)
+            return
+        memory.found.pop(name, None)
+        try:
+            made = self._loose(
+                await self._counted("component", self._client.create(path, body)), path
+            )
+        except Fenced:
+            raise
+        except KubeError as error:
+            if error.reason == "AlreadyExists":
+                await self.look(wrapper.metadata.namespace, name, memory)
+                return
+            fatal = error.status in _FATAL or no_right(error)
+            unclear = not fatal and (error.status == 0 or error.status >= 500)
+            memory.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
+            return
+        memory.creates.pop(action.index, None)
+        memory.saw(name, cluster.thing(made, kind, self._rules.failure_rules))
+
+    async def look(
+        self, namespace: str, name: tuple[Kind, str], memory: Memory, *uids: str
+    ) -> Thing | None:
+        """What is there under a component's name, by a GET. Raises :class:`KubeError`."""
+        path = await self._kinds.collection(name[0], namespace)
+        raw = None
+        if path is not None and 0 < len(name[1]) <= LONGEST_NAME:  # else no object has it
+            raw = await self._client.get_or_none(f"{path}/{quote(name[1], safe='')}", Loose)
+        found = cluster.thing(raw, name[0], self._rules.failure_rules) if raw is not None else None
+        memory.saw(name, found, uids)
+        return found
+
+    async def delete(self, namespace: str, action: Delete | DeletePod, memory: Memory) -> None:
+        """Delete the very object that is meant; a pod, or by force, without waiting for a kubelet.
+        Raises :class:`KubeError` where no answer came.
+        """
+        grace: int | None = 0
+        kind = POD
+        path: str | None = f"/api/v1/namespaces/{namespace}/pods"
+        if isinstance(action, Delete):
+            kind = kind_of(action.api_version, action.kind)
+            path, grace = await self._kinds.collection(kind, namespace), 0 if action.force else None
+        if path is None:  # its kind is no longer served
+            memory.gone.add(action.uid)
+            return
+        request = self._client.delete(
+            f"{path}/{quote(action.name, safe='')}",
+            uid=action.uid,
+            grace=grace,
+            propagation="Foreground" if kind[::2] == _FOLLOWED else "Background",
+        )
+        try:
+            await self._counted("delete", request)
+        except (NotFound, Conflict):  # gone, or another one has its name
+            memory.gone.add(action.uid)
+        except KubeError as error:
+            if isinstance(error, Fenced) or error.status == 0:
+                raise
+            log.warning("object not deleted", path=f"{path}/{action.name}", error=cause_of(error))
+        memory.attempts[action.key] = _now()
+
+    # --- everything at once
+
+    async def survey(
+        self,
+        wrapper: AppWrapper,
+        memory: Memory,
+        elsewhere: Callable[[str], bool] = lambda _: False,
+    ) -> bool:
+        """Read all pods and components as they are now; whether there are any. ``elsewhere``: pods
+        by uid that another wrapper has. Raises :class:`KubeError`.
+        """
+        metadata = wrapper.metadata
+
+        async def pods() -> bool:
+            memory.listed = listed = await self._lists.of(metadata.namespace, metadata.name)
+            return any(not elsewhere(uid) for uid in listed.pods)
+
+        return any(await together([pods(), self._look_at_components(wrapper, memory)]))
+
+    async def still(self, wrapper: AppWrapper, pod: Pod, memory: Memory) -> bool:
+        """Whether a pod is as it was seen; the components are read, too.
+        Raises :class:`KubeError`.
+        """
+        path = f"/api/v1/namespaces/{wrapper.metadata.namespace}/pods/{quote(pod.name, safe='')}"
+
+        async def same() -> bool:
+            raw = await self._client.get_or_none(path, Loose)
+            return raw is not None and cluster.pod(raw) == pod
+
+        return (await together([same(), self._look_at_components(wrapper, memory)]))[0]
+
+    async def _look_at_components(self, wrapper: AppWrapper, memory: Memory) -> bool:
+        """Whether any of them is there."""
+        found = await together(
+            self.look(
+                wrapper.metadata.namespace,
+                (kind_of(one.api_version, one.kind), one.name),
+                memory,
+                one.uid,
+            )
+            for one in wrapper.status.component_status
+            if one.name
+        )
+        return any(
+            one is not None and one.owner is not None and one.owner.uid == wrapper.metadata.uid
+            for one in found
+        )
+
+    async def _counted(self, kind: str, request: Any) -> Any:
+        try:
+            answer = await request
+        except Fenced:
+            raise
+        except (Conflict, NotFound):
+            self._metrics.writes.labels(kind, "conflict").inc()
+            raise
+        except KubeError:
+            self._metrics.writes.labels(kind, "failed").inc()
+            raise
+        self._metrics.writes.labels(kind, "written").inc()
+        return answer
+
+    @staticmethod
+    def _loose(data: bytes, path: str) -> Loose:
+        try:
+            return cluster.loose(data)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise KubeError(f"{path}: the answer cannot be read ({error}).") from None
+
+
+def no_right(error: KubeError) -> bool:
+    """Whether RBAC refuses it, which no quota or webhook does in these words."""
+    return error.status == _FORBIDDEN and " cannot create resource " in str(error)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

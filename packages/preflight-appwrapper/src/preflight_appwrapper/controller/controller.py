@@ -1,0 +1,387 @@
+"""The page: what has changed → which wrappers to look at → observe → decide → write the status →
+act → look again.
+
+All that decides is :func:`.step.step`. Whoever leads reads the cluster anew and goes on from what
+stands in it; nothing that matters is kept here.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+
+import anyio
+from preflight_kube.api.kinds import kind_of
+from preflight_kube.client.client import (
+    Client,
+    Conflict,
+    Fenced,
+    KubeError,
+    NotFound,
+    PreconditionFailed,
+)
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.discovery import RESTMapper
+from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.workqueue import Key, Queue
+
+from preflight_appwrapper.api import conditions as c
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus
+from preflight_appwrapper.controller.apply import WrapperActor
+from preflight_appwrapper.controller.cache import WrapperMirrors
+from preflight_appwrapper.controller.events import Speaker
+from preflight_appwrapper.controller.gather import together
+from preflight_appwrapper.core.brake import Brake, suspicion
+from preflight_appwrapper.core.leader_state import Memory
+from preflight_appwrapper.core.plan import (
+    AddFinalizer,
+    Confirm,
+    Create,
+    Delete,
+    DeletePod,
+    List,
+    RemoveFinalizer,
+    WrapperAction,
+    WrapperStep,
+)
+from preflight_appwrapper.core.reconcile import BAD_ANNOTATION, step
+from preflight_appwrapper.core.snapshot import HeldEvacuation, WrapperView, observe
+from preflight_appwrapper.core.unhealthy_nodes import found_by_preflight, must_leave
+from preflight_appwrapper.metrics import Metrics
+
+__all__ = ["Controller"]
+
+_WORKERS: Final = 32
+_TURNS: Final = 50
+"""Of one look; a wrapper that is not settled by then lets others go first."""
+_REST: Final = 0.01
+"""Seconds between two looks at a wrapper: sixteen pods that change at once are one look."""
+_DEPLOYED: Final = ("Resuming", "Running", "Resetting")
+_BEGINS: Final = frozenset({"resume", "retry"})
+_VERIFIED: Final = frozenset(
+    {"leftover", "succeeded", "reset", "evacuate", "failed", "create-late", "create-last"}
+)
+"""Rows that cannot be taken back: they are decided once more, on what the API
+server says by then.
+"""
+_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+"""Of names that are made up: without those that are mistaken for others, or make words."""
+
+log = get_logger(__name__)
+
+
+class Controller:
+    """``lead`` is all that it does; it does nothing before."""
+
+    def __init__(self, client: Client, rules: WrapperRules, metrics: Metrics) -> None:
+        self._client, self._rules, self._metrics = client, rules, metrics
+        self._mirrors: WrapperMirrors | None = None
+        metrics.current(self._statuses)
+
+    def _statuses(self) -> Iterator[AppWrapperStatus]:
+        return (one for _, one in self._mirrors.statuses()) if self._mirrors else iter(())
+
+    async def lead(self, leadership: Leadership) -> None:
+        """Look after every wrapper until cancelled."""
+        with self._metrics.leading():
+            await _Leader(
+                self._client.fenced(leadership.valid), self._rules, self._metrics, self
+            ).run()
+
+
+class _Leader:
+    """What one leadership needs."""
+
+    def __init__(
+        self, client: Client, rules: WrapperRules, metrics: Metrics, of: Controller
+    ) -> None:
+        self._rules, self._metrics = rules, metrics
+        self._queue = Queue("wrapper", lambda _: _REST, client.clock)
+        self._clock = client.clock
+        kinds = RESTMapper(client)
+        self._mirrors = of._mirrors = WrapperMirrors(client, kinds, rules, self._queue.add)
+        self._actor = WrapperActor(client, kinds, rules, metrics)
+        self._speaker = Speaker(client, metrics)
+        self._memories: dict[Key, Memory] = {}
+        self._brake = Brake[Key](rules.brake, client.clock)
+        self._leaving: dict[Key, tuple[str, str]] = {}  # node and code
+        self._armed: dict[Key, float] = {}
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._mirrors.run)
+            group.start_soon(self._speaker.run)
+            await self._mirrors.synced()
+            # What an earlier leader has let through counts as if it were now.
+            for key, status in self._mirrors.statuses():
+                if status.migration_count:
+                    self._brake.take(key)
+            for _ in range(_WORKERS):
+                group.start_soon(self._queue.work, self._look)
+
+    # --- one look
+
+    async def _look(self, key: Key) -> float | None:
+        """Decide and act until nothing is left to do now; returns after how many seconds to look
+        again.
+        """
+        taken: list[Key] = []
+        try:
+            return await self._turns(key, taken)
+        finally:
+            for one in taken:
+                self._brake.give_back(one)
+
+    async def _turns(self, key: Key, taken: list[Key]) -> float | None:
+        """``taken``: what the brake has let through, and has not been written yet."""
+        verified = False
+        for _ in range(_TURNS):
+            wrapper = self._mirrors.wrapper(key)
+            if wrapper is None:
+                self._forget(key)
+                return None
+            await self._mirrors.follow(wrapper)
+            memory = self._memory(key, wrapper)
+            began = time.thread_time()
+            now = datetime.now(UTC)
+            seen = observe(
+                wrapper,
+                self._mirrors.view(key, wrapper),
+                memory,
+                suffix=_suffix(),
+                now=now,
+                clock=self._clock(),
+                held=self._held(key, now),
+            )
+            made = step(wrapper, seen, self._rules, now)
+            self._leave(key, made, seen, taken)
+            self._metrics.looks.observe(time.thread_time() - began)
+            if made.row in _VERIFIED and not verified:
+                await self._verify(wrapper, made, seen, memory)
+                verified = True
+                continue
+            verified = False
+            if made.status != wrapper.status:
+                if not await self._write(key, wrapper, made, memory, now):
+                    continue
+                if made.row:
+                    taken.clear()
+                wrapper = self._mirrors.wrapper(key) or wrapper
+            for one in made.say:
+                memory.say(one.key)
+                self._speaker.say(wrapper, one)
+                if one.reason == BAD_ANNOTATION:
+                    about = {"namespace": key[0], "name": key[1], "uid": wrapper.metadata.uid}
+                    log.warning("annotation ignored", **about, why=one.message)
+            self._note(wrapper, made, memory)
+            if made.actions:
+                await self._act(key, wrapper, made.actions, memory, seen)
+            elif made.status == wrapper.status and not made.row:
+                return self._timer(key, made, now)
+        log.warning(
+            "AppWrapper not settled yet, tried again",
+            namespace=key[0],
+            name=key[1],
+            next=made.next.what if made.next else "",
+        )
+        return 1.0
+
+    def _held(self, key: Key, now: datetime) -> HeldEvacuation | None:
+        total = sum(self._mirrors.by_phase[phase] for phase in _DEPLOYED)
+        wait = self._brake.wait(key, total)
+        if wait is None:
+            return None
+        why = self._rules.brake.sentence("the running workloads")
+        suspect = suspicion(self._leaving.values())
+        sentence = f"{suspect}; {why}" if suspect else why
+        return HeldEvacuation(sentence=sentence, at=now + timedelta(seconds=wait))
+
+    def _leave(self, key: Key, made: WrapperStep, seen: WrapperView, taken: list[Key]) -> None:
+        """What is evacuated takes its share of the brake, unless somebody has released it."""
+        if made.leaves is not None:
+            self._leaving[key] = made.leaves
+        elif not c.is_true(made.status, c.DELETING):
+            self._leaving.pop(key, None)
+        if made.leaves is None or not made.row:
+            while taken:
+                self._brake.give_back(taken.pop())
+        elif seen.held is None and self._brake.take(key):
+            taken.append(key)
+
+    async def _verify(
+        self, wrapper: AppWrapper, made: WrapperStep, seen: WrapperView, memory: Memory
+    ) -> None:
+        """Ask the API server itself. One pod is enough for what one pod decides: a list of all is
+        dear in a namespace of thousands.
+        """
+        if made.row == "evacuate":
+            by = must_leave(seen.pods, seen.nodes) or found_by_preflight(seen.pods)
+            pod = next((one for one in seen.pods if by is not None and one.name == by.pod), None)
+            if pod is not None and await self._actor.still(wrapper, pod, memory):
+                return
+        await self._actor.survey(wrapper, memory)
+
+    def _memory(self, key: Key, wrapper: AppWrapper) -> Memory:
+        known = self._memories.get(key)
+        if known is None or known.uid != wrapper.metadata.uid:
+            known = self._memories[key] = Memory(uid=wrapper.metadata.uid)
+        return known
+
+    def _forget(self, key: Key) -> None:
+        memory = self._memories.pop(key, None)
+        if memory is not None and memory.blocked:
+            self._metrics.blocked.dec()
+        self._armed.pop(key, None)
+        self._leaving.pop(key, None)
+
+    async def _write(
+        self, key: Key, wrapper: AppWrapper, made: WrapperStep, memory: Memory, now: datetime
+    ) -> bool:
+        """Write the status; False where the wrapper is another by now, so that all is to be looked
+        at again.
+        """
+        try:
+            stored = await self._actor.write(wrapper, made.status)
+        except Fenced:
+            raise
+        except KubeError as error:
+            await self._reread(key, wrapper)
+            if isinstance(error, Conflict | NotFound) or not error.status:
+                return False
+            raise
+        self._mirrors.keep(stored)
+        if made.row in _BEGINS:
+            memory.begin()
+        if not c.is_true(wrapper.status, c.DELETING):
+            memory.empty.clear()
+        if made.row:
+            self._moved(wrapper, made, memory, now)
+        return True
+
+    async def _reread(self, key: Key, wrapper: AppWrapper) -> None:
+        """What the wrapper is now: a watch may be behind."""
+        found = await self._actor.read(*key)
+        if found is None or found.metadata.uid != wrapper.metadata.uid:
+            self._mirrors.drop(key, wrapper.metadata.uid)
+        if found is not None:
+            self._mirrors.keep(found)
+
+    def _moved(self, before: AppWrapper, made: WrapperStep, memory: Memory, now: datetime) -> None:
+        """Count and log a transition."""
+        metadata = before.metadata
+        if memory.due is not None and memory.due <= now:
+            self._metrics.lateness.observe((datetime.now(UTC) - memory.due).total_seconds())
+        memory.due = None
+        phase = made.status.phase
+        if phase != before.status.phase:
+            self._metrics.phases.labels(metadata.namespace, phase).inc()
+        if phase == "Resetting" and before.status.phase != "Resetting":
+            unhealthy = c.find(made.status.conditions, c.UNHEALTHY)
+            counted = made.status.resetting_count > before.status.resetting_count
+            self._metrics.resets.labels(
+                unhealthy.reason if unhealthy else "", str(counted).lower()
+            ).inc()
+        start = c.since(before.status, c.DELETING)
+        if (
+            start is not None
+            and c.is_true(before.status, c.DELETING)
+            and not c.is_true(made.status, c.DELETING)
+        ):
+            forced = str(any(one.startswith("DeletionForced/") for one in memory.said)).lower()
+            self._metrics.deletion.labels(forced).observe(max(0.0, (now - start).total_seconds()))
+        moved = {"transition": made.row, "from": before.status.phase, "to": phase}
+        log.info(
+            "transition",
+            namespace=metadata.namespace,
+            name=metadata.name,
+            uid=metadata.uid,
+            **moved,
+            resets=made.status.resetting_count,
+        )
+
+    def _note(self, wrapper: AppWrapper, made: WrapperStep, memory: Memory) -> None:
+        if bool(made.blocked) != memory.blocked:
+            memory.blocked = bool(made.blocked)
+            self._metrics.blocked.inc(1 if memory.blocked else -1)
+            if made.blocked:
+                log.warning(
+                    "deletion blocked",
+                    namespace=wrapper.metadata.namespace,
+                    name=wrapper.metadata.name,
+                    by=list(made.blocked),
+                )
+
+    def _timer(self, key: Key, made: WrapperStep, now: datetime) -> float | None:
+        """One timer a wrapper: a later one than what is armed is armed when that has rung."""
+        at = made.next.at if made.next is not None else None
+        memory = self._memories.get(key)
+        if memory is not None:
+            memory.due = at
+        if at is None:
+            return None
+        seconds = max(0.0, (at - now).total_seconds())
+        rings, armed = self._clock() + seconds, self._armed.get(key)
+        if armed is not None and self._clock() < armed <= rings:
+            return None
+        self._armed[key] = rings
+        return seconds
+
+    # --- what is done
+
+    async def _act(
+        self,
+        key: Key,
+        wrapper: AppWrapper,
+        actions: tuple[WrapperAction, ...],
+        memory: Memory,
+        seen: WrapperView,
+    ) -> None:
+        namespace = key[0]
+        at_once: list[Delete | DeletePod] = []
+        for one in actions:
+            if not isinstance(one, List):
+                memory.empty.clear()
+            match one:
+                case AddFinalizer() | RemoveFinalizer():
+                    await self._finalizer(key, wrapper, wanted=isinstance(one, AddFinalizer))
+                case Create():
+                    await self._actor.create(wrapper, one, memory)
+                case Confirm(index=index):
+                    known = wrapper.status.component_status[index]
+                    shown = seen.component(index).uid
+                    name = (kind_of(known.api_version, known.kind), known.name)
+                    await self._actor.look(namespace, name, memory, known.uid, shown)
+                case Delete() | DeletePod():
+                    at_once.append(one)
+                case List():
+                    memory.attempts[one.key] = datetime.now(UTC)
+                    of = partial(self._mirrors.elsewhere, key)
+                    if await self._actor.survey(wrapper, memory, of):
+                        memory.empty.clear()
+                    else:
+                        memory.empty.append(self._clock())
+        await together(self._actor.delete(namespace, one, memory) for one in at_once)
+
+    async def _finalizer(self, key: Key, wrapper: AppWrapper, *, wanted: bool) -> None:
+        try:
+            stored = await self._actor.finalizer(wrapper, wanted=wanted)
+        except Fenced:
+            raise
+        except KubeError as error:
+            await self._reread(key, wrapper)
+            if isinstance(error, Conflict | NotFound | PreconditionFailed) or not error.status:
+                return
+            raise
+        if not wanted and not stored.metadata.finalizers:
+            self._mirrors.drop(key, wrapper.metadata.uid)
+        else:
+            self._mirrors.keep(stored)
+
+
+def _suffix() -> str:
+    return "".join(random.choices(_LETTERS, k=5))  # noqa: S311 - tells names apart, nothing more

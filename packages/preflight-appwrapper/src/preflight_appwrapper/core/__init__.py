@@ -1,0 +1,1 @@
+"""What decides, over plain data."""

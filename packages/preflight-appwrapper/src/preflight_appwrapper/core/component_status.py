@@ -1,0 +1,135 @@
+"""What a component's own status says of it: failed, ended well, or with more to do; by kind, as
+data. Pure.
+
+The paths are those of the kinds' own APIs: batch/v1 JobStatus; kubeflow.org/v1 JobStatus
+(PyTorchJob and MPIJob share it, and v2beta1 of MPIJob has the same conditions);
+jobset.x-k8s.io/v1alpha2 JobSetStatus; ray.io/v1 RayJobStatus, whose ``jobStatus`` flaps while Ray
+retries and whose ``jobDeploymentStatus`` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from preflight_appwrapper.api.decode_partial import lenient
+from preflight_appwrapper.api.rules import BUILT_IN, FailureRule, StatusMatch
+from preflight_appwrapper.api.types import Condition
+
+__all__ = ["ComponentVerdict", "Says", "verdict"]
+
+Says = Literal["nothing", "failed", "finished", "more"]
+
+_MOST_CONDITIONS: Final = 64
+_MOST_TEXT: Final = 256
+
+
+class ComponentVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """``message``: in the object's own words. ``suspended``: it is held back by its own
+    ``suspend``, e.g. queues by itself; ``resumed``: when that ended. ``owns_pods``: as in
+    :class:`FailureRule`."""
+
+    says: Says = "nothing"
+    message: str = ""
+    suspended: bool = False
+    resumed: datetime | None = None
+    owns_pods: bool = False
+
+
+def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVerdict:
+    """What the object in plain data says of itself. Never raises."""
+    if not isinstance(raw, Mapping):
+        return ComponentVerdict()
+    group, kind = _group(raw.get("apiVersion")), raw.get("kind")
+    conditions = _conditions(raw)
+    suspended, resumed = _suspension(raw, conditions)
+    rule = next((one for one in rules if one.group == group and one.kind == kind), None)
+    if rule is None:
+        return ComponentVerdict(suspended=suspended, resumed=resumed)
+    says, message = _says(rule, raw, conditions)
+    return ComponentVerdict(
+        says=says, message=message, suspended=suspended, resumed=resumed, owns_pods=rule.owns_pods
+    )
+
+
+def _says(
+    rule: FailureRule, raw: Mapping[str, Any], conditions: Mapping[str, Condition]
+) -> tuple[Says, str]:
+    for says, tests in (("failed", rule.failed), ("finished", rule.finished)):
+        for test in tests:
+            said = _holds(test, raw, conditions)
+            if said is not None:
+                return ("failed", said) if says == "failed" else ("finished", said)
+    if rule.unless_finished or (rule.group == "batch" and _waves(raw)):
+        return "more", ""
+    return "nothing", ""
+
+
+def _holds(
+    test: StatusMatch, raw: Mapping[str, Any], conditions: Mapping[str, Condition]
+) -> str | None:
+    if test.condition:
+        found = conditions.get(test.condition)
+        if found is None or found.status != "True":
+            return None
+        return ": ".join(part for part in (found.reason, found.message) if part) or found.type
+    text = _at(raw, test.path)
+    if not isinstance(text, str) or text not in test.values:
+        return None
+    message = _at(raw, test.path.rpartition(".")[0] + ".message")
+    return f"{text}: {message}" if isinstance(message, str) and message else text
+
+
+def _waves(raw: Mapping[str, Any]) -> bool:
+    """A Job with more completions than pods at once is between two waves until it says Complete."""
+    completions = _whole(_at(raw, "spec.completions"))
+    parallelism = _whole(_at(raw, "spec.parallelism"))
+    succeeded = _whole(_at(raw, "status.succeeded"))
+    if completions is None:
+        return False
+    at_once = 1 if parallelism is None else parallelism
+    return completions > at_once or completions > (succeeded or 0)
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _suspension(
+    raw: Mapping[str, Any], conditions: Mapping[str, Condition]
+) -> tuple[bool, datetime | None]:
+    for path in (
+        "spec.suspend",
+        "spec.runPolicy.suspend",
+    ):  # Job, JobSet, RayJob; then Kubeflow's
+        if _at(raw, path) is True:
+            return True, None
+    found = conditions.get("Suspended")
+    return (
+        False,
+        found.last_transition_time if found is not None and found.status == "False" else None,
+    )
+
+
+def _conditions(raw: Mapping[str, Any]) -> dict[str, Condition]:
+    found = _at(raw, "status.conditions")
+    if not isinstance(found, list):
+        return {}
+    made = [lenient(Condition, one) for one in found[:_MOST_CONDITIONS] if isinstance(one, dict)]
+    cut = [msgspec.structs.replace(one, message=one.message[:_MOST_TEXT]) for one in made]
+    return {one.type: one for one in reversed(cut)}
+
+
+def _group(api_version: object) -> str:
+    return api_version.rpartition("/")[0] if isinstance(api_version, str) else ""
+
+
+def _at(raw: object, path: str) -> Any:
+    for key in path.split("."):
+        if not isinstance(raw, Mapping):
+            return None
+        raw = raw.get(key)
+    return raw

@@ -1,0 +1,211 @@
+"""A component's manifest as it is created: labels, what Kueue wants in the pods, affinities, the
+owner. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, Final
+
+from msgspec import Struct
+
+from preflight_appwrapper.api.names import API_VERSION, KIND, LABEL
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import AppWrapper, PodSet, PodSetInfo
+from preflight_appwrapper.core import affinity, podsets
+
+__all__ = ["LONGEST_NAME", "ComponentError", "Named", "build", "named", "nested_too_deeply"]
+
+LONGEST_NAME: Final = 253
+"""Characters of any object's name."""
+_MOST_DEPTH: Final = 128
+_MOST_PREFIX: Final = 58
+"""Characters of ``generateName`` that are kept before five random ones: Kubernetes' own limit."""
+
+
+class ComponentError(ValueError):
+    """The component cannot be created, whatever is tried; one sentence that
+    begins with its path.
+    """
+
+
+class Named(Struct, frozen=True):
+    """What a component is called before it exists."""
+
+    api_version: str
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def named(wrapper: AppWrapper, index: int, suffix: str) -> Named:
+    """``suffix``: five random characters, for a component that only has a ``generateName``. Raises
+    :class:`ComponentError`.
+    """
+    where = f"spec.components[{index}].template"
+    template = wrapper.spec.components[index].template
+    if not isinstance(template, dict):
+        raise ComponentError(f"{where}: must be a manifest (a map); correct it.")
+    api, kind = template.get("apiVersion"), template.get("kind")
+    if not isinstance(api, str) or not api or not isinstance(kind, str) or not kind:
+        raise ComponentError(f"{where}: has no apiVersion and kind; set both.")
+    metadata = template.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    name, prefix = metadata.get("name"), metadata.get("generateName")
+    if isinstance(name, str) and name:
+        return Named(api, kind, name)
+    if isinstance(prefix, str) and prefix:
+        return Named(api, kind, prefix[:_MOST_PREFIX] + suffix)
+    raise ComponentError(f"{where}.metadata: has neither name nor generateName; set one.")
+
+
+def build(wrapper: AppWrapper, index: int, name: str, rules: WrapperRules) -> dict[str, Any]:
+    """The object to create under ``name``. Raises :class:`ComponentError` with the first thing that
+    is in the way.
+    """
+    where = f"spec.components[{index}]"
+    component = wrapper.spec.components[index]
+    if nested_too_deeply(component.template):
+        raise ComponentError(
+            f"{where}.template: is nested deeper than {_MOST_DEPTH} levels; make it flatter."
+        )
+    if not isinstance(component.template, dict):
+        raise ComponentError(f"{where}.template: must be a manifest (a map); correct it.")
+    made = deepcopy(component.template)
+    metadata = _map(made, "metadata", f"{where}.template.metadata")
+    _into_namespace(metadata, wrapper.metadata.namespace, where)
+    metadata.pop("generateName", None)
+    metadata["name"] = name
+    _merge(metadata, "labels", {LABEL: wrapper.metadata.name}, f"{where}.template.metadata.labels")
+    _own(metadata, wrapper, where)
+    known = wrapper.status.component_status
+    sets = known[index].pod_sets if index < len(known) else _pod_sets(component, where)
+    for i, one in enumerate(sets):
+        info = component.pod_set_infos[i] if i < len(component.pod_set_infos) else PodSetInfo()
+        _fill(made, one, info, wrapper.metadata.name, rules=rules, where=f"{where}.{one.path}")
+    return made
+
+
+def _pod_sets(component: Any, where: str) -> Any:
+    try:
+        return podsets.pod_sets(component)
+    except podsets.PodSetError as error:
+        raise ComponentError(f"{where}.podSets: {error}.") from None
+
+
+def _into_namespace(metadata: dict[str, Any], namespace: str, where: str) -> None:
+    if metadata.get("namespace") not in (None, "", namespace):
+        found = str(metadata["namespace"])[:60]
+        raise ComponentError(
+            f"{where}.template.metadata.namespace: {found} is not the wrapper's own, {namespace}; remove it."
+        )
+    metadata["namespace"] = namespace
+
+
+def _own(metadata: dict[str, Any], wrapper: AppWrapper, where: str) -> None:
+    owners = metadata.get("ownerReferences") or []
+    if not isinstance(owners, list) or any(
+        not isinstance(one, dict) or one.get("controller") for one in owners
+    ):
+        raise ComponentError(
+            f"{where}.template.metadata.ownerReferences: names another controller, or is not a list; remove it."
+        )
+    mine = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": wrapper.metadata.name,
+        "uid": wrapper.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    metadata["ownerReferences"] = [*owners, mine]
+
+
+def _fill(
+    made: dict[str, Any],
+    one: PodSet,
+    info: PodSetInfo,
+    owner: str,
+    *,
+    rules: WrapperRules,
+    where: str,
+) -> None:
+    try:
+        template = podsets.pod_template(made, one.path)
+    except podsets.PodSetError as error:
+        raise ComponentError(f"{where}: {error}.") from None
+    metadata, spec = _map(template, "metadata", f"{where}.metadata"), template["spec"]
+    if info.annotations:
+        _merge(metadata, "annotations", info.annotations, f"{where}.metadata.annotations")
+    _merge(metadata, "labels", {**info.labels, LABEL: owner}, f"{where}.metadata.labels")
+    if info.node_selector:
+        _merge(spec, "nodeSelector", info.node_selector, f"{where}.spec.nodeSelector")
+    if info.tolerations:
+        _list(spec, "tolerations", f"{where}.spec.tolerations").extend(
+            deepcopy(list(info.tolerations))
+        )
+    if info.scheduling_gates:
+        gates = _list(spec, "schedulingGates", f"{where}.spec.schedulingGates")
+        present = {
+            one.get("name")
+            for one in gates
+            if isinstance(one, dict) and isinstance(one.get("name"), str)
+        }
+        for gate in info.scheduling_gates:
+            if gate.name not in present:
+                present.add(gate.name)
+                gates.append({"name": gate.name})
+    if rules.scheduler_name and not spec.get("schedulerName"):
+        spec["schedulerName"] = rules.scheduler_name
+    try:
+        affinity.inject(spec, rules.autopilot)
+    except affinity.AffinityError as error:
+        raise ComponentError(f"{where}.spec.{error}.") from None
+
+
+def _merge(holder: dict[str, Any], key: str, added: Mapping[str, str], where: str) -> None:
+    found = _map(holder, key, where)
+    for name, value in added.items():
+        if name in found and found[name] != value:
+            raise ComponentError(
+                f'{where}: "{name}" is "{str(found[name])[:60]}" in the template and must be "{value[:60]}"; remove it there.'
+            )
+        found[name] = value
+
+
+def _map(holder: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    if holder.get(key) is None:
+        holder[key] = {}
+    if not isinstance(holder[key], dict):
+        raise ComponentError(f"{where}: must be a map; correct it.")
+    found: dict[str, Any] = holder[key]
+    return found
+
+
+def _list(holder: dict[str, Any], key: str, where: str) -> list[Any]:
+    if holder.get(key) is None:
+        holder[key] = []
+    if not isinstance(holder[key], list):
+        raise ComponentError(f"{where}: must be a list; correct it.")
+    found: list[Any] = holder[key]
+    return found
+
+
+def nested_too_deeply(raw: object) -> bool:
+    """More levels than any manifest has, and than may safely be copied."""
+    level: list[Any] = [raw]
+    for _ in range(_MOST_DEPTH):
+        below = {  # by identity: YAML may use one list in many places
+            id(item): item
+            for one in level
+            if isinstance(one, dict | list)
+            for item in (one.values() if isinstance(one, dict) else one)
+            if isinstance(item, dict | list)
+        }
+        level = list(below.values())
+        if not level:
+            return False
+    return True

@@ -1,0 +1,170 @@
+"""Creating the components in their order, each under a name that stands in the status before the
+create is sent. Pure.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from preflight_appwrapper.api import conditions as c
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, ComponentStatus
+from preflight_appwrapper.core.components import ComponentError, build, named
+from preflight_appwrapper.core.deadlines import over
+from preflight_appwrapper.core.leader_state import Attempt
+from preflight_appwrapper.core.parameters import Parameters
+from preflight_appwrapper.core.plan import Confirm, Create, Next, WrapperAction
+from preflight_appwrapper.core.snapshot import WrapperView
+
+__all__ = ["Creation", "proceed"]
+
+_LONGEST_PAUSE: Final = 10
+
+
+class Creation(msgspec.Struct, frozen=True, kw_only=True):
+    """``status``: with what is known of the components, and with the name of what is created now.
+    ``fatal``: why it can never succeed; ``late``: why it has not, for longer than
+    AdmissionGracePeriod. ``done``: everything is created."""
+
+    status: AppWrapperStatus
+    actions: tuple[WrapperAction, ...] = ()
+    next: Next | None = None
+    fatal: str = ""
+    late: str = ""
+    done: bool = False
+
+
+def proceed(
+    wrapper: AppWrapper,
+    status: AppWrapperStatus,
+    seen: WrapperView,
+    rules: WrapperRules,
+    *,
+    p: Parameters,
+    now: datetime,
+) -> Creation:
+    """The first component that is not created decides; ``status`` is the one to go on from."""
+    for i, known in enumerate(status.component_status):
+        state = c.component_is(known)
+        if state == "True":
+            continue
+        if state == "Unknown" and known.name:
+            one = seen.component(i)
+            if one.confirmed and one.state == "present" and one.ours:
+                status = _with(status, i, _created(known, one.uid, now))
+                continue
+            return _begun(wrapper, status, i, seen=seen, p=p, now=now)
+        return _begin(wrapper, status, i, seen=seen, rules=rules, now=now)
+    return Creation(status=status, done=True)
+
+
+def _begin(
+    wrapper: AppWrapper,
+    status: AppWrapperStatus,
+    i: int,
+    *,
+    seen: WrapperView,
+    rules: WrapperRules,
+    now: datetime,
+) -> Creation:
+    try:
+        name = named(wrapper, i, seen.suffix)
+        build(replace(wrapper, status=status), i, name.name, rules)
+    except ComponentError as error:
+        return Creation(status=status, fatal=str(error))
+    known = replace(
+        status.component_status[i],
+        name=name.name,
+        kind=name.kind,
+        api_version=name.api_version,
+        uid="",
+    )
+    known = c.put_component(known, c.DEPLOYED, None, "ComponentCreationInitiated", now=now)
+    known = replace(
+        known, conditions=tuple(one for one in known.conditions if one.type != c.FINISHED)
+    )
+    create = Create(i, name.name, wrapper.metadata.uid)
+    return Creation(status=_with(status, i, known), actions=(create,), next=_wait(str(name), None))
+
+
+def _begun(
+    wrapper: AppWrapper,
+    status: AppWrapperStatus,
+    i: int,
+    *,
+    seen: WrapperView,
+    p: Parameters,
+    now: datetime,
+) -> Creation:
+    """The name is written; whether the object exists is to be found out."""
+    known, one = status.component_status[i], seen.component(i)
+    what = f"{known.kind} {known.name}"
+    where = f"spec.components[{i}].template"
+    if one.state in {"present", "going"} and one.confirmed:
+        if not one.ours:
+            owner = f"belongs to {one.owner}" if one.owner else "belongs to nobody"
+            return Creation(
+                status=status,
+                fatal=f"{where}: {what} exists and {owner}; delete it, or choose another name.",
+            )
+        return Creation(
+            status=status, next=_wait(what, None, "it is created once its predecessor is gone")
+        )
+    attempt = one.attempt
+    create = Create(i, known.name, wrapper.metadata.uid)
+    if attempt is None:
+        return Creation(status=status, actions=(create,), next=_wait(what, None))
+    if attempt.fatal:
+        return Creation(
+            status=_with(status, i, _errored(known, attempt, now)),
+            fatal=f"{where}: {what} was refused: {attempt.error}",
+        )
+    if attempt.unclear and not one.confirmed:
+        return Creation(
+            status=status,
+            actions=(Confirm(i),),
+            next=_wait(what, None, "no answer came, so it is asked for"),
+        )
+    if over(c.since(status, c.DEPLOYED) or now, p.admission, now):
+        return Creation(
+            status=_with(status, i, _errored(known, attempt, now)),
+            late=f"{where}: {what} could not be created: {attempt.error}",
+        )
+    again = attempt.at + _pause(attempt)
+    if now >= again:
+        return Creation(status=status, actions=(create,), next=_wait(what, None))
+    return Creation(
+        status=status, next=_wait(what, again, f"the last try failed: {attempt.error:.300}")
+    )
+
+
+def _pause(attempt: Attempt) -> timedelta:
+    """1, 2, 4, 8, 10, 10 … seconds."""
+    return timedelta(seconds=min(2 ** min(max(attempt.tries - 1, 0), 10), _LONGEST_PAUSE))
+
+
+def _created(known: ComponentStatus, uid: str, now: datetime) -> ComponentStatus:
+    return c.put_component(
+        replace(known, uid=uid), c.DEPLOYED, True, "ComponentCreatedSuccessfully", now=now
+    )
+
+
+def _errored(known: ComponentStatus, attempt: Attempt, now: datetime) -> ComponentStatus:
+    return c.put_component(
+        known, c.DEPLOYED, False, "ComponentCreationErrored", attempt.error, now=now
+    )
+
+
+def _with(status: AppWrapperStatus, i: int, known: ComponentStatus) -> AppWrapperStatus:
+    held = status.component_status
+    return replace(status, component_status=(*held[:i], known, *held[i + 1 :]))
+
+
+def _wait(
+    what: str, at: datetime | None, why: str = "components are created one after another"
+) -> Next:
+    return Next(what=f"{what} is created", why=why, at=at, waits=("components", "wrapper"))

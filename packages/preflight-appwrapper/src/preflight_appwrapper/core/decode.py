@@ -1,0 +1,185 @@
+"""Objects as an API server has them, taken apart into what is read here: wrappers, pods,
+components, nodes. Pure.
+
+Only the metadata is decoded strictly, which the API server itself has checked. A spec or status
+that cannot be read does not hide an object: it exists all the same, and counts as what it may be at
+worst.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec.structs import replace
+from preflight_kube.api.kinds import Kind
+
+from preflight_appwrapper.api.decode_partial import lenient
+from preflight_appwrapper.api.names import LABEL, PREFIX
+from preflight_appwrapper.api.rules import FailureRule
+from preflight_appwrapper.api.types import (
+    AppWrapper,
+    AppWrapperSpec,
+    AppWrapperStatus,
+    Component,
+    Metadata,
+    OwnerReference,
+    Pod,
+)
+from preflight_appwrapper.core.component_status import ComponentVerdict, verdict
+from preflight_appwrapper.core.podsets import group_kind, slacks
+
+__all__ = ["POD", "Loose", "Node", "Thing", "loose", "pod", "thing", "version_of", "wrapper"]
+
+POD: Final[Kind] = ("", "v1", "Pod")
+_NULL: Final = msgspec.Raw(b"null")
+_FAILS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+class Loose(msgspec.Struct, frozen=True):
+    """Any object, with its parts still to be read."""
+
+    metadata: Metadata
+    spec: msgspec.Raw = _NULL
+    status: msgspec.Raw = _NULL
+
+    @property
+    def full(self) -> bool:
+        """Whether it has parts that can be read."""
+        return bytes(self.spec) != b"null" or bytes(self.status) != b"null"
+
+
+class _NodeMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    uid: str
+    labels: dict[str, str] = {}
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node's name and labels; its heartbeats are none of these, and so no change."""
+
+    metadata: _NodeMetadata
+
+
+class Thing(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that may be a component. ``owner``: its controller, if it has one. ``labeled``: it
+    has a wrapper's label, without which no mirror shows it."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    going: bool = False
+    finalizers: tuple[str, ...] = ()
+    owner: OwnerReference | None = None
+    labeled: bool = True
+    verdict: ComponentVerdict = ComponentVerdict()
+
+    @property
+    def api_version(self) -> str:
+        """Group and version, as a manifest has them."""
+        return "/".join(part for part in self.kind[:2] if part)
+
+    @property
+    def owner_words(self) -> str:
+        """Kind and name of its controller; empty where it has none."""
+        return f"{self.owner.kind} {self.owner.name}" if self.owner else ""
+
+
+def loose(data: bytes) -> Loose:
+    """The object in an answer. Raises :class:`ValueError`."""
+    try:
+        return msgspec.json.decode(data, type=Loose)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def version_of(text: str) -> int:
+    """A resourceVersion as a number, as which all of one API server can be compared; 0 for none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+
+
+class Packed(Sequence[Component]):
+    """The components of a spec, as few bytes as they can be: as objects, a megabyte of ``{}`` would
+    take 24, and whoever may create AppWrappers says how many there are. Those of one wrapper at a
+    time are unpacked.
+    """
+
+    def __init__(self, spec: bytes, components: Sequence[Component]) -> None:
+        self._packed, self._count = zlib.compress(spec, 1), len(components)
+        self.slacks = slacks(components)
+        self.kinds = tuple(dict.fromkeys(group_kind(one.template) for one in components))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return _unpacked(self._packed)[index]
+
+
+@lru_cache(maxsize=1)
+def _unpacked(packed: bytes) -> tuple[Component, ...]:
+    return lenient(AppWrapperSpec, _plain(msgspec.Raw(zlib.decompress(packed)))).components
+
+
+def wrapper(raw: Loose, known: AppWrapper | None = None) -> AppWrapper:
+    """What cannot be read of its spec or status is as if it were not there; what nobody asks of a
+    wrapper is not kept. ``known``: an earlier version of it, whose spec is the same as long as its
+    generation is.
+    """
+    annotations = {
+        key: value for key, value in raw.metadata.annotations.items() if key.startswith(PREFIX)
+    }
+    metadata = replace(raw.metadata, annotations=annotations, labels={}, owner_references=())
+    status = lenient(AppWrapperStatus, _plain(raw.status))
+    if known is not None and 0 < known.metadata.generation == metadata.generation:
+        return AppWrapper(metadata=metadata, spec=known.spec, status=status)
+    spec = lenient(AppWrapperSpec, _plain(raw.spec))
+    packed = cast("tuple[Component, ...]", Packed(bytes(raw.spec), spec.components))
+    return AppWrapper(metadata=metadata, spec=replace(spec, components=packed), status=status)
+
+
+def pod(raw: Loose) -> Pod:
+    """Without what nobody asks of a pod: thousands of them are kept."""
+    found = lenient(Pod, {"spec": _plain(raw.spec), "status": _plain(raw.status)})
+    metadata = raw.metadata
+    kept = Metadata(
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        deletion_timestamp=metadata.deletion_timestamp,
+        finalizers=metadata.finalizers,
+        owner_references=tuple(one for one in metadata.owner_references if one.controller),
+    )
+    return replace(found, metadata=kept)
+
+
+def thing(raw: Loose, kind: Kind, rules: Iterable[FailureRule]) -> Thing:
+    """An object of ``kind``, with what its status says by ``rules``."""
+    metadata = raw.metadata
+    api_version = "/".join(part for part in kind[:2] if part)
+    whole: dict[str, Any] = {"apiVersion": api_version, "kind": kind[2]}
+    says = verdict({**whole, "spec": _plain(raw.spec), "status": _plain(raw.status)}, rules)
+    return Thing(
+        kind=kind,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        version=version_of(metadata.resource_version),
+        going=metadata.deletion_timestamp is not None,
+        finalizers=metadata.finalizers,
+        owner=metadata.controller,
+        labeled=LABEL in metadata.labels,
+        verdict=says,
+    )
+
+
+def _plain(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except _FAILS:
+        return None

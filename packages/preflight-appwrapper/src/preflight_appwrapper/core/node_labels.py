@@ -1,0 +1,80 @@
+"""One label of our own on each node, made from its conditions. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+from preflight_kube.api import jsonpatch
+from preflight_kube.api.conditions import makes_sick
+
+from preflight_appwrapper.config import NodeHealth
+
+__all__ = ["HELD", "LabeledNode", "NodeCondition", "code", "patch", "wanted"]
+
+_CODE: Final = re.compile(r"\bErrorCode:([A-Za-z0-9_-]{1,64})")
+"""As the platform connector writes it."""
+HELD: Final = "HELD"
+"""The label's value for a node that is to be left, and that the brake has wait."""
+
+
+class NodeCondition(msgspec.Struct, frozen=True):
+    """Of a node; its heartbeats are not changes."""
+
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class _NodeMetadata(msgspec.Struct, frozen=True):
+    name: str
+    uid: str
+    labels: dict[str, str] = {}
+
+
+class _Status(msgspec.Struct, frozen=True):
+    conditions: tuple[NodeCondition, ...] = ()
+
+
+class LabeledNode(msgspec.Struct, frozen=True):
+    """A node, as far as its label follows from it."""
+
+    metadata: _NodeMetadata
+    status: _Status = _Status()
+
+
+def wanted(conditions: Iterable[NodeCondition], health: NodeHealth) -> str:
+    """The label's value; empty: there should be none."""
+    bad = any(makes_sick(one.type, one.status, health.conditions) for one in conditions)
+    return health.value if bad else ""
+
+
+def code(conditions: Iterable[NodeCondition], health: NodeHealth) -> str:
+    """The first condition that speaks against the node, with the error code in its message; empty
+    where there is none.
+    """
+    bad = (one for one in conditions if makes_sick(one.type, one.status, health.conditions))
+    first = next(bad, None)
+    if first is None:
+        return ""
+    found = _CODE.search(first.message)
+    return f"{found[1] if found else first.reason or 'no code'} of condition {first.type}"
+
+
+def patch(uid: str, labels: Mapping[str, str], key: str, value: str) -> list[jsonpatch.Operation]:
+    """What sets the label to ``value``, or removes it, on the node with this uid; nothing where it
+    is so already.
+    """
+    if labels.get(key, "") == value:
+        return []
+    about = [jsonpatch.test("/metadata/uid", uid)]
+    where = jsonpatch.pointer("metadata", "labels", key)
+    if not value:
+        return [*about, jsonpatch.test(where, labels[key]), jsonpatch.remove(where)]
+    if labels:
+        return [*about, jsonpatch.add(where, value)]
+    whole = jsonpatch.pointer("metadata", "labels")
+    return [*about, jsonpatch.test(whole, None), jsonpatch.add(whole, {key: value})]

@@ -1,0 +1,232 @@
+"""The parameters of fault tolerance: defaults, what the operator sets, what a wrapper's annotations
+say, and where each value is from.
+
+Pure. Annotations are read at every decision, so one that is changed holds at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+from preflight_proto.durations import format_duration
+from preflight_proto.printable import printable
+
+from preflight_appwrapper.api.names import PREFIX
+from preflight_appwrapper.api.rules import WrapperRules, seconds
+
+__all__ = [
+    "FAULT_TOLERANCE",
+    "ExitCodes",
+    "Parameter",
+    "Parameters",
+    "parameters",
+]
+
+Source = Literal["default", "operator", "annotation", "clipped", "malformed", "ignored"]
+
+_LONGEST: Final = 256
+_INT32: Final = (-(2**31), 2**31 - 1)
+_MOST_CODES: Final = 256
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+    """One parameter as it holds for one wrapper. ``value``: seconds, or a count; ``problem``: why
+    the annotation does not hold as it is written, one sentence."""
+
+    name: str
+    annotation: str
+    value: float
+    source: Source
+    written: str = ""
+    problem: str = ""
+
+    @property
+    def shown(self) -> str:
+        """For people: a count, or a duration."""
+        return str(int(self.value)) if self.name == "RetryLimit" else format_duration(self.value)
+
+
+class ExitCodes(msgspec.Struct, frozen=True, kw_only=True):
+    """``terminal``: these end the retries. ``retryable``: where it names any, all others do."""
+
+    terminal: frozenset[int] = frozenset()
+    retryable: frozenset[int] = frozenset()
+
+    def ends_retries(self, code: int) -> bool:
+        """Whether a failure with this code is final; ``code`` is not 0."""
+        return code in self.terminal or (bool(self.retryable) and code not in self.retryable)
+
+
+class Parameters(msgspec.Struct, frozen=True, kw_only=True):
+    """All parameters of one wrapper. ``problems``: by annotation and value, one sentence each."""
+
+    listed: tuple[Parameter, ...]
+    exit_codes: ExitCodes
+    problems: tuple[tuple[str, str], ...]
+    admission: float
+    warmup: float
+    failure: float
+    retry_pause: float
+    retry_limit: int
+    deletion_on_failure: float
+    forceful_deletion: float
+    success_ttl: float
+    preflight_allowance: float
+    maximum: float
+
+
+_PERIODS: Final = (
+    ("admission", "AdmissionGracePeriod", "admissionGracePeriodDuration"),
+    ("warmup", "WarmupGracePeriod", "warmupGracePeriodDuration"),
+    ("failure", "FailureGracePeriod", "failureGracePeriodDuration"),
+    ("retry_pause", "RetryPausePeriod", "retryPausePeriodDuration"),
+    ("deletion_on_failure", "DeletionOnFailureGracePeriod", "deletionOnFailureGracePeriodDuration"),
+    ("forceful_deletion", "ForcefulDeletionGracePeriod", "forcefulDeletionGracePeriodDuration"),
+    ("preflight_allowance", "PreflightAllowance", "preflightAllowanceDuration"),
+)
+_TTL: Final = "successTTLDuration"
+_LIMIT: Final = "retryLimit"
+_TERMINAL: Final = "terminalExitCodes"
+_RETRYABLE: Final = "retryableExitCodes"
+FAULT_TOLERANCE: Final = frozenset(
+    PREFIX + key for key in (*(it[2] for it in _PERIODS), _TTL, _LIMIT, _TERMINAL, _RETRYABLE)
+)
+"""The annotations that are read here; they belong on the wrapper's own metadata."""
+
+
+def parameters(annotations: Mapping[str, str], rules: WrapperRules) -> Parameters:
+    """What holds for a wrapper with these annotations. Never raises."""
+    listed = [_period(annotations, rules, *one) for one in _PERIODS]
+    ttl, limit = _success_ttl(annotations, rules), _retry_limit(annotations, rules)
+    terminal, said = _codes(annotations, _TERMINAL)
+    retryable, said_too = _codes(annotations, _RETRYABLE)
+    listed += [ttl, limit]
+    bad = [(f"{one.annotation}={one.written}", one.problem) for one in listed if one.problem]
+    values = {field: one.value for (field, _, _), one in zip(_PERIODS, listed, strict=False)}
+    return Parameters(
+        listed=tuple(listed),
+        exit_codes=ExitCodes(terminal=terminal, retryable=retryable),
+        problems=(*bad, *said, *said_too),
+        success_ttl=ttl.value,
+        retry_limit=int(limit.value),
+        maximum=rules.maximum,
+        **values,
+    )
+
+
+def _base(rules: WrapperRules, field: str) -> tuple[float, Source]:
+    value = 0.0 if field == "deletion_on_failure" else float(getattr(rules, field))
+    return value, "operator" if field in rules.set_ else "default"
+
+
+def _period(
+    annotations: Mapping[str, str], rules: WrapperRules, field: str, name: str, key: str
+) -> Parameter:
+    annotation = PREFIX + key
+    value, source = _base(rules, field)
+    value = min(max(value, 0.0), rules.maximum)
+    text = annotations.get(annotation)
+    if text is None:
+        return Parameter(name=name, annotation=annotation, value=value, source=source)
+    shown = printable(text, 60)
+    try:
+        asked = seconds(text)
+    except ValueError as error:
+        problem = f'annotation {annotation}: "{shown}" is not a duration ({printable(str(error))}); {format_duration(value)} holds instead.'
+        return Parameter(
+            name=name,
+            annotation=annotation,
+            value=value,
+            source="malformed",
+            written=shown,
+            problem=problem,
+        )
+    bounded = min(max(asked, 0.0), rules.maximum)
+    return Parameter(
+        name=name,
+        annotation=annotation,
+        value=bounded,
+        source="annotation" if bounded == asked else "clipped",
+        written=shown,
+    )
+
+
+def _success_ttl(annotations: Mapping[str, str], rules: WrapperRules) -> Parameter:
+    annotation, name = PREFIX + _TTL, "SuccessTTL"
+    value, source = _base(rules, "success_ttl")
+    text = annotations.get(annotation)
+    if text is None:
+        return Parameter(name=name, annotation=annotation, value=value, source=source)
+    shown = printable(text, 60)
+    try:
+        asked = seconds(text)
+    except ValueError as error:
+        problem = f'annotation {annotation}: "{shown}" is not a duration ({printable(str(error))}); {format_duration(value)} holds instead.'
+        return Parameter(
+            name=name,
+            annotation=annotation,
+            value=value,
+            source="malformed",
+            written=shown,
+            problem=problem,
+        )
+    held = 0 < asked < value
+    return Parameter(
+        name=name,
+        annotation=annotation,
+        value=asked if held else value,
+        source="annotation" if held else "ignored",
+        written=shown,
+    )
+
+
+def _retry_limit(annotations: Mapping[str, str], rules: WrapperRules) -> Parameter:
+    annotation, name = PREFIX + _LIMIT, "RetryLimit"
+    value, source = _base(rules, "retry_limit")
+    text = annotations.get(annotation)
+    if text is None:
+        return Parameter(name=name, annotation=annotation, value=value, source=source)
+    shown = printable(text, 60)
+    asked = _int32(text)
+    if asked is None:
+        problem = f'annotation {annotation}: "{shown}" is not a whole number of 32 bits; write e.g. 3; {int(value)} holds instead.'
+        return Parameter(
+            name=name,
+            annotation=annotation,
+            value=value,
+            source="malformed",
+            written=shown,
+            problem=problem,
+        )
+    return Parameter(
+        name=name, annotation=annotation, value=float(asked), source="annotation", written=shown
+    )
+
+
+def _int32(text: str) -> int | None:
+    if len(text) > _LONGEST or not re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII):
+        return None
+    found = int(text)
+    return found if _INT32[0] <= found <= _INT32[1] else None
+
+
+def _codes(
+    annotations: Mapping[str, str], key: str
+) -> tuple[frozenset[int], tuple[tuple[str, str], ...]]:
+    """Comma-separated whole numbers; what is none is skipped, and named."""
+    annotation = PREFIX + key
+    text = annotations.get(annotation)
+    if text is None:
+        return frozenset(), ()
+    parts = [part.strip() for part in text[: 16 * _MOST_CODES].split(",")][:_MOST_CODES]
+    found = {part: _int32(part) for part in parts}
+    bad = [printable(part, 20) or '""' for part, code in found.items() if code is None]
+    problem = (
+        f"annotation {annotation}: {', '.join(bad[:8])}{' …' if len(bad) > 8 else ''} "
+        f"{'is not a whole number and is' if len(bad) == 1 else 'are not whole numbers and are'} skipped; write e.g. 3, 10."
+    )
+    codes = frozenset(code for code in found.values() if code is not None)
+    return codes, ((f"{annotation}={printable(text, 60)}", problem),) if bad else ()

@@ -1,0 +1,67 @@
+"""All that a phase may ask when it decides, and how it answers. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+from msgspec.structs import replace
+
+from preflight_appwrapper.api import conditions as c
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus
+from preflight_appwrapper.core.parameters import Parameters
+from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperStep
+from preflight_appwrapper.core.snapshot import WrapperView
+from preflight_appwrapper.core.state_machine import ROWS
+
+__all__ = ["Look", "at_once"]
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a phase may ask. ``status``: the wrapper's, with times that periods can be counted
+    from.
+    """
+
+    wrapper: AppWrapper
+    status: AppWrapperStatus
+    seen: WrapperView
+    rules: WrapperRules
+    p: Parameters
+    now: datetime
+
+    def put(
+        self, status: AppWrapperStatus, type_: str, value: bool, reason: str, message: str = ""
+    ) -> AppWrapperStatus:
+        """``status`` with this condition, of now and of the wrapper's generation."""
+        generation = self.wrapper.metadata.generation
+        return c.put(status, type_, value, reason, message, now=self.now, generation=generation)
+
+    def say(self, reason: str, message: str, *, warning: bool = False) -> WrapperEvent:
+        """Once a version of the wrapper: only one leader can have written the status that this goes
+        with.
+        """
+        return WrapperEvent(
+            reason=reason,
+            message=message,
+            warning=warning,
+            key=f"{reason}/{self.wrapper.metadata.resource_version}",
+        )
+
+    def take(self, row: str, status: AppWrapperStatus, **more: object) -> WrapperStep:
+        """A step that takes a row of the table, which gives the phase; ``more``:
+        fields of the step.
+        """
+        return msgspec.structs.replace(
+            WrapperStep(status=replace(status, phase=ROWS[row].to), row=row, parameters=self.p),
+            **more,
+        )
+
+    def stay(self, status: AppWrapperStatus, **more: object) -> WrapperStep:
+        """A step in the same phase; ``more``: fields of the step."""
+        return msgspec.structs.replace(WrapperStep(status=status, parameters=self.p), **more)
+
+
+def at_once(look: Look, what: str, why: str) -> Next:
+    """What follows in the next look, which is now."""
+    return Next(what=what, why=why, at=look.now, waits=("wrapper",))

@@ -1,0 +1,264 @@
+"""Where a component's pods come from: the paths of its pod templates, how many pods each makes, and
+what follows from its kind. Pure.
+
+What :func:`inferred` finds for a kind that Kueue knows equals what Kueue finds, in order, counts,
+paths and annotations: else Kueue would see another workload, and suspend it. Paths and counts are
+those of :mod:`preflight_kube.api.workloads`; here stands what Kueue makes of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from preflight_kube.api.workloads.model import Keys, Object, at, dotted, whole
+from preflight_kube.api.workloads.places import places, pods_at
+from preflight_kube.api.workloads.table import kind_of
+
+from preflight_appwrapper.api.names import PREFIX
+from preflight_appwrapper.api.types import Component as _Component
+from preflight_appwrapper.api.types import ComponentStatus, PodSet
+
+__all__ = [
+    "MOST_POD_SETS",
+    "PodSetError",
+    "group_kind",
+    "inferred",
+    "initial",
+    "kueue_knows",
+    "pod_sets",
+    "pod_template",
+    "slack",
+    "slacks",
+]
+
+MOST_POD_SETS: Final = 8
+"""Of a wrapper: Kueue's own limit for a Workload."""
+
+_PATH: Final = re.compile(r"template((?:\.[^.\[\]]+|\[[0-9]{1,9}\])*)")
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
+_LONGEST: Final = 1024
+_POD_INDEX: Final = PREFIX + "tas-pod-index-label"
+_SUB_GROUP_INDEX: Final = PREFIX + "tas-sub-group-index-label"
+_SUB_GROUP_COUNT: Final = PREFIX + "tas-sub-group-count"
+_JOB_INDEX: Final = {_POD_INDEX: "batch.kubernetes.io/job-completion-index"}
+_REPLICA_INDEX: Final = {_POD_INDEX: "training.kubeflow.org/replica-index"}
+
+
+class PodSetError(ValueError):
+    """One sentence, without the place where it holds."""
+
+
+def pod_template(template: object, path: str) -> dict[str, Any]:
+    """The pod template at ``path`` (``template.spec.template``) of the manifest ``template``.
+    Raises :class:`PodSetError`.
+    """
+    match = _PATH.fullmatch(path) if len(path) <= _LONGEST else None
+    if match is None:
+        raise PodSetError(
+            f'"{path:.80}" is not a path; write template, then .field or [index], e.g. template.spec.template'
+        )
+    found: Any = template
+    walked = "template"
+    for step in _STEP.finditer(match[1]):
+        found = _below(found, step, walked)
+        walked += step[0]
+    spec = found.get("spec") if isinstance(found, dict) else None
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    if (
+        not isinstance(containers, list)
+        or not containers
+        or not all(isinstance(one, dict) for one in containers)
+    ):
+        raise PodSetError(
+            f'"{path:.80}" leads to no pod template (something with spec.containers); correct the path'
+        )
+    assert isinstance(found, dict)
+    return found
+
+
+def _below(found: Any, step: re.Match[str], walked: str) -> Any:
+    if step[1] is not None:
+        if not isinstance(found, dict) or step[1] not in found:
+            raise PodSetError(f'"{walked:.80}" has no field "{step[1]:.60}"; correct the path')
+        return found[step[1]]
+    if not isinstance(found, list) or int(step[2]) >= len(found):
+        size = f"has {len(found)} items" if isinstance(found, list) else "is not a list"
+        raise PodSetError(f'"{walked:.80}" {size}, and [{step[2]}] was asked for; correct the path')
+    return found[int(step[2])]
+
+
+def group_kind(template: object) -> tuple[str, str, str]:
+    """Group, version and kind of a manifest; empty where it says none."""
+    if not isinstance(template, dict):
+        return "", "", ""
+    api, kind = template.get("apiVersion"), template.get("kind")
+    group, _, version = api.rpartition("/") if isinstance(api, str) else ("", "", "")
+    return group, version, kind if isinstance(kind, str) else ""
+
+
+def kueue_knows(template: object) -> bool:
+    """Whether Kueue infers the pod sets of this kind by itself."""
+    return group_kind(template) in _KUEUE
+
+
+def inferred(template: object) -> tuple[PodSet, ...]:
+    """The pod sets that follow from the kind; none for one that is not known. Raises
+    :class:`PodSetError`.
+    """
+    known = {**_KUEUE, **_OURS}.get(group_kind(template))
+    if known is None or not isinstance(template, dict):
+        return ()
+    try:
+        found = tuple(_sets(template, known))
+    except ValueError as error:
+        raise PodSetError(f"template.{error}; correct it") from None
+    for one in found:
+        pod_template(template, one.path)
+    return found
+
+
+def slacks(components: Sequence[_Component]) -> tuple[int, ...]:
+    """By component: pods that it may be short of, as it is elastic by itself."""
+    known = getattr(components, "slacks", None)
+    return known if known is not None else tuple(slack(one.template) for one in components)
+
+
+def slack(template: object) -> int:
+    """Pods that a RayCluster's autoscaler, or a PyTorchJob's elastic policy, may take away. Never
+    raises.
+    """
+    group, _, kind = group_kind(template)
+    if not isinstance(template, dict):
+        return 0
+    if (group, kind) == ("kubeflow.org", "PyTorchJob"):
+        least = _whole(at(template, ("spec", "elasticPolicy", "minReplicas")), None)
+        workers = at(template, ("spec", "pytorchReplicaSpecs", "Worker", "replicas"))
+        return 0 if least is None else max(0, (_whole(workers, 1) or 0) - least)
+    inner: Keys = ("spec", "rayClusterSpec") if kind == "RayJob" else ("spec",)
+    if (
+        group != "ray.io"
+        or kind not in {"RayCluster", "RayJob"}
+        or at(template, (*inner, "enableInTreeAutoscaling")) is not True
+    ):
+        return 0
+    groups = at(template, (*inner, "workerGroupSpecs"))
+    made = 0
+    for one in groups if isinstance(groups, list) else []:
+        if isinstance(one, dict):
+            fewer = (_whole(one.get("replicas"), 1) or 0) - (_whole(one.get("minReplicas"), 0) or 0)
+            made += max(0, fewer) * (_whole(one.get("numOfHosts"), 1) or 1)
+    return made
+
+
+def _whole(value: object, default: int | None) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def pod_sets(component: _Component) -> tuple[PodSet, ...]:
+    """The declared ones, else those that follow from the kind. Raises :class:`PodSetError`."""
+    return component.pod_sets or inferred(component.template)
+
+
+def initial(components: tuple[_Component, ...]) -> tuple[ComponentStatus, ...]:
+    """``status.componentStatus`` at first sight; a component whose pod sets cannot be inferred has
+    none.
+    """
+    return tuple(ComponentStatus(pod_sets=_or_none(one)) for one in components)
+
+
+def _or_none(component: _Component) -> tuple[PodSet, ...]:
+    try:
+        return pod_sets(component)
+    except PodSetError:
+        return ()
+
+
+def _no_marks(_: Object, __: Keys) -> dict[str, str]:
+    return {}
+
+
+def _must(*places: Keys) -> Callable[[Object], Iterable[Keys]]:
+    return lambda _: places
+
+
+class _Sets(NamedTuple):
+    """How pod sets of a kind are found. ``needs``: where in an object there must be a template.
+    ``roles``: those whose pods count, in Kueue's order (empty: all, in the object's). ``marks``:
+    annotations for Kueue's topology-aware scheduling, of an object and the place of a template."""
+
+    needs: Callable[[Object], Iterable[Keys]] = _must()
+    roles: tuple[str, ...] = ()
+    marks: Callable[[Object, Keys], dict[str, str]] = _no_marks
+
+
+def _sets(item: Object, known: _Sets) -> Iterator[PodSet]:
+    """Raises :class:`ValueError` with the path of a number that is none."""
+    kind = kind_of(item)
+    assert kind is not None
+    found = [
+        one.keys
+        for one in places(item, kind)
+        if _SUBMITTER not in one.keys and (not known.roles or one.part in known.roles)
+    ]
+    if known.roles:
+        found.sort(key=lambda keys: known.roles.index(str(keys[-2])))
+    for keys in (*(one for one in known.needs(item) if one not in found), *found):
+        count = pods_at(item, kind, keys)
+        if count is None:
+            continue
+        path = f"template.{dotted(keys)}".removesuffix(".")
+        yield PodSet(path=path, replicas=count, annotations=known.marks(item, keys))
+
+
+def _of_job(_: Object, __: Keys) -> dict[str, str]:
+    return _JOB_INDEX
+
+
+def _of_job_set(item: Object, keys: Keys) -> dict[str, str]:
+    return {
+        **_JOB_INDEX,
+        _SUB_GROUP_INDEX: "jobset.sigs.k8s.io/job-index",
+        _SUB_GROUP_COUNT: str(whole(at(item, (*keys[:3], "replicas")), 1)),
+    }
+
+
+def _of_each_job(item: Object) -> Iterator[Keys]:
+    """Of each job that is described at all."""
+    jobs = at(item, ("spec", "replicatedJobs"))
+    for i in range(len(jobs) if isinstance(jobs, list) else 0):
+        job: Keys = ("spec", "replicatedJobs", i, "template")
+        if at(item, job) is not None:
+            yield (*job, "spec", "template")
+
+
+def _of_training(_: Object, __: Keys) -> dict[str, str]:
+    return _REPLICA_INDEX
+
+
+_SUBMITTER: Final = "submitterPodTemplate"
+"""Of a RayJob: Kueue leaves it out."""
+_WITHIN: Final = ("spec", "leaderWorkerTemplate")
+_KUEUE: Final = {
+    ("", "v1", "Pod"): _Sets(),
+    ("apps", "v1", "Deployment"): _Sets(),
+    ("apps", "v1", "StatefulSet"): _Sets(),
+    ("batch", "v1", "Job"): _Sets(needs=_must(("spec", "template")), marks=_of_job),
+    ("jobset.x-k8s.io", "v1alpha2", "JobSet"): _Sets(needs=_of_each_job, marks=_of_job_set),
+    ("kubeflow.org", "v1", "PyTorchJob"): _Sets(roles=("Master", "Worker"), marks=_of_training),
+    ("ray.io", "v1", "RayCluster"): _Sets(needs=_must(("spec", "headGroupSpec", "template"))),
+    ("ray.io", "v1", "RayJob"): _Sets(
+        needs=_must(("spec", "rayClusterSpec", "headGroupSpec", "template"))
+    ),
+}
+_OURS: Final = {
+    ("kubeflow.org", "v1", "MPIJob"): _Sets(roles=("Launcher", "Worker")),
+    ("kubeflow.org", "v2beta1", "MPIJob"): _Sets(roles=("Launcher", "Worker")),
+    ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"): _Sets(
+        needs=_must((*_WITHIN, "workerTemplate"))
+    ),
+}
+"""Kinds that Kueue does not know: admission writes their pod sets into the wrapper, so that it need
+not.
+"""

@@ -1,0 +1,296 @@
+"""Which AppWrappers are denied, and of what their authors are warned: all problems at once, each
+with its path. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from preflight_kube.admission.limits import LISTS, REQUESTS
+from preflight_kube.api.kinds import Kind, RESTMapping
+from preflight_proto.printable import printable
+
+from preflight_appwrapper.api.names import GROUP, KIND, LABEL, LONGEST_VALUE
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import AppWrapper, Component, PodSet
+from preflight_appwrapper.core import podsets
+from preflight_appwrapper.core.components import (
+    LONGEST_NAME,
+    ComponentError,
+    named,
+    nested_too_deeply,
+)
+from preflight_appwrapper.core.parameters import FAULT_TOLERANCE, parameters
+
+__all__ = ["USER_ID_LABEL", "USER_LABEL", "ValidationResult", "created", "limits", "updated"]
+
+USER_LABEL: Final = f"{GROUP}/user"
+USER_ID_LABEL: Final = f"{GROUP}/userid"
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+_LEAST_TTL: Final = 300
+_MOST_PROBLEMS: Final = 64
+_MOST_COMPONENTS: Final = LISTS["components"]
+"""The status names each of them, and is written once for each that is created."""
+_MOST_BYTES: Final = 1024 * 1024
+"""Of all templates as JSON. An API server stores 1.5 MiB, and beside them stand the status and who
+has managed which field.
+"""
+
+
+class ValidationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """``problems``: why it is denied, one sentence each; ``warnings``: what it is allowed with."""
+
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def created(
+    wrapper: AppWrapper,
+    rules: WrapperRules,
+    *,
+    namespace: str,
+    served: Mapping[Kind, RESTMapping] | None = None,
+) -> ValidationResult:
+    """A new wrapper. ``served``: the kinds of its components that the API server has; None: nobody
+    has asked.
+    """
+    if beyond := limits(wrapper):
+        return ValidationResult(problems=beyond)
+    problems = [
+        *_of_name(wrapper),
+        *_of_size(wrapper),
+        *_of_components(wrapper, namespace, served, rules.wrapped),
+        *_of_pod_sets(wrapper),
+    ]
+    return ValidationResult(
+        problems=tuple(problems[:_MOST_PROBLEMS]), warnings=tuple(_warnings(wrapper, rules))
+    )
+
+
+def limits(wrapper: AppWrapper) -> tuple[str, ...]:
+    """What is beyond a limit that is looked at before any other work, and any request."""
+    count = len(wrapper.spec.components)
+    if count > _MOST_COMPONENTS:
+        return (
+            f"spec.components: has {count} items, and an AppWrapper can have {_MOST_COMPONENTS}; split it into several.",
+        )
+    kinds = {podsets.group_kind(one.template) for one in wrapper.spec.components}
+    versions = {kind[:2] for kind in kinds}
+    if len(kinds) + len(versions) > REQUESTS:
+        return (
+            f"spec.components: has {len(kinds)} kinds of {len(versions)} API groups and versions, and {REQUESTS} in all are asked about; split it into several AppWrappers.",
+        )
+    return ()
+
+
+def _of_name(wrapper: AppWrapper) -> Iterator[str]:
+    name = wrapper.metadata.name
+    if len(name) > LONGEST_VALUE:
+        yield (
+            f"metadata.name: has {len(name)} characters, and as the value of a label it can have {LONGEST_VALUE}; choose a shorter one."
+        )
+    if not wrapper.spec.components:
+        yield "spec.components: is empty; wrap at least one resource that makes pods."
+
+
+def _of_size(wrapper: AppWrapper) -> Iterator[str]:
+    templates = [
+        one.template for one in wrapper.spec.components if not nested_too_deeply(one.template)
+    ]
+    size = len(msgspec.json.encode(templates))
+    if size > _MOST_BYTES:
+        yield f"spec.components: have {size} bytes, and {_MOST_BYTES} can be stored beside a status; put large data into a ConfigMap or an image."
+
+
+def _of_components(
+    wrapper: AppWrapper,
+    namespace: str,
+    served: Mapping[Kind, RESTMapping] | None,
+    wrapped: frozenset[str],
+) -> Iterator[str]:
+    seen: dict[tuple[str, str, str], int] = {}
+    for i, component in enumerate(wrapper.spec.components):
+        where = f"spec.components[{i}].template"
+        if nested_too_deeply(component.template):
+            yield f"{where}: is nested too deeply; make it flatter."
+            continue
+        try:
+            name = named(wrapper, i, "xxxxx")
+        except ComponentError as error:
+            yield str(error)
+            continue
+        if len(name.name) > LONGEST_NAME:
+            yield f"{where}.metadata.name: has {len(name.name)} characters, and a name can have {LONGEST_NAME}; choose a shorter one."
+        group, version, kind = podsets.group_kind(component.template)
+        if (group, kind) == (GROUP, KIND):
+            yield f"{where}: is an AppWrapper itself; wrap its components directly."
+        if (group, kind) == ("trainer.kubeflow.org", "TrainJob"):
+            yield f"{where}: is a TrainJob, whose pods cannot be told from here, so that its quota would be given back while they run; wrap the JobSet that its runtime describes."
+        yield from _of_namespace(component, namespace, where)
+        yield from _of_kind((group, version, kind), served, where, wrapped)
+        labels = _at(component.template, "metadata", "labels")
+        if isinstance(labels, dict) and labels.get(LABEL) not in (None, wrapper.metadata.name):
+            yield f"{where}.metadata.labels: {LABEL} has another value than the wrapper's name; remove it."
+        fixed = _at(component.template, "metadata", "name")
+        if isinstance(fixed, str) and fixed:
+            first = seen.setdefault((group, kind, name.name), i)
+            if first != i:
+                yield f"{where}: is {kind} {printable(name.name, 63)}, as spec.components[{first}] is; rename one of the two."
+
+
+def _of_namespace(component: Component, namespace: str, where: str) -> Iterator[str]:
+    found = _at(component.template, "metadata", "namespace")
+    if found not in (None, "", namespace):
+        yield f"{where}.metadata.namespace: is {printable(str(found), 63)}, and only the wrapper's own, {namespace}, is possible; remove it."
+
+
+def _of_kind(
+    kind: Kind, served: Mapping[Kind, RESTMapping] | None, where: str, wrapped: frozenset[str]
+) -> Iterator[str]:
+    if served is None:
+        return
+    shown = printable(f"{kind[0]}/{kind[1]} {kind[2]}".removeprefix("/"), 120)
+    known = served.get(kind)
+    if known is None:
+        yield f"{where}: the API server does not serve {shown}; install what defines it, or correct apiVersion and kind."
+    elif not known.namespaced:
+        yield f"{where}: {shown} belongs to the whole cluster, and a component to a namespace; create it beside the wrapper."
+    elif wrapped and f"{known.resource}.{kind[0]}".rstrip(".") not in wrapped:
+        yield f"{where}: {shown} is not among the kinds that the controller may create; have an administrator add it to wrappedKinds, or create it beside the wrapper."
+
+
+def _of_pod_sets(wrapper: AppWrapper) -> Iterator[str]:
+    total = 0
+    for i, component in enumerate(wrapper.spec.components):
+        where = f"spec.components[{i}]"
+        declared = component.pod_sets
+        try:
+            inferred = podsets.inferred(component.template)
+        except podsets.PodSetError as error:
+            inferred = ()
+            yield f"{where}.template: {error}."
+        total += max(len(declared), len(inferred))
+        yield from _of_declared(component, wrapper.metadata.name, where)
+        if declared and inferred and podsets.kueue_knows(component.template):
+            yield from _differences(declared, inferred, where)
+        elif not declared:
+            for one in inferred:
+                yield from _of_template(
+                    component, one.path, wrapper.metadata.name, f"{where}.{one.path}"
+                )
+    if wrapper.spec.components and total == 0:
+        yield "spec.components: makes no pods; declare podSets for the component that does, or wrap a kind whose pods are known."
+    if total > podsets.MOST_POD_SETS:
+        yield f"spec.components: has {total} pod sets, and Kueue takes {podsets.MOST_POD_SETS}; split it into several AppWrappers."
+
+
+def _of_declared(component: Component, name: str, where: str) -> Iterator[str]:
+    paths: dict[str, int] = {}
+    for j, one in enumerate(component.pod_sets):
+        here = f"{where}.podSets[{j}]"
+        if not one.path:
+            yield f"{here}.path: is empty; write where the pod template is, e.g. template.spec.template."
+            continue
+        if paths.setdefault(one.path, j) != j:
+            yield f"{here}.path: {printable(one.path, 120)} is in podSets[{paths[one.path]}] already; remove one of the two."
+            continue
+        if one.replicas is not None and not 0 <= one.replicas < 2**31:
+            yield f"{here}.replicas: is {one.replicas}; set a number of pods from 0 to {2**31 - 1}."
+        yield from _of_template(component, one.path, name, f"{here}.path")
+
+
+def _of_template(component: Component, path: str, name: str, where: str) -> Iterator[str]:
+    try:
+        template = podsets.pod_template(component.template, path)
+    except podsets.PodSetError as error:
+        yield f"{where}: {error}."
+        return
+    labels = _at(template, "metadata", "labels")
+    if isinstance(labels, dict) and labels.get(LABEL) not in (None, name):
+        yield f"{where}: the pod template's label {LABEL} has another value than the wrapper's name; remove it."
+
+
+def _differences(
+    declared: tuple[PodSet, ...], inferred: tuple[PodSet, ...], where: str
+) -> Iterator[str]:
+    known = {one.path: one for one in declared}
+    wanted = {one.path: one for one in inferred}
+    for path, one in wanted.items():
+        if path not in known:
+            yield f"{where}.podSets: has none at {path}, where this kind makes {one.count} pods; add it, or declare none at all."
+        elif known[path].count != one.count:
+            yield f"{where}.podSets: says {known[path].count} pods at {path}, and the template {one.count}; make them equal."
+    for path in known if wanted else ():
+        if path and path not in wanted:
+            yield f"{where}.podSets: {printable(path, 120)} makes no pods of this kind; remove it."
+
+
+def _warnings(wrapper: AppWrapper, rules: WrapperRules) -> Iterator[str]:
+    yield from (problem for _, problem in parameters(wrapper.metadata.annotations, rules).problems)
+    for i, component in enumerate(wrapper.spec.components):
+        where = f"spec.components[{i}]"
+        if component.pod_sets and not podsets.kueue_knows(component.template):
+            yield from _differences(component.pod_sets, _inferred(component.template), where)
+        lost = sorted(FAULT_TOLERANCE & component.annotations.keys())
+        below = _at(component.template, "metadata", "annotations")
+        if isinstance(below, dict):
+            lost += sorted(FAULT_TOLERANCE & {key for key in below if isinstance(key, str)})
+        if lost:
+            yield f"{where}: the annotation {lost[0]} says nothing there; write it into the wrapper's own metadata."
+        yield from _job_warnings(component.template, where)
+        labels = _at(component.template, "metadata", "labels")
+        if isinstance(labels, dict) and QUEUE_LABEL in labels:
+            yield f"{where}.template.metadata.labels: {QUEUE_LABEL} would queue this component by itself; write it on the wrapper."
+
+
+def _inferred(template: object) -> tuple[PodSet, ...]:
+    try:
+        return podsets.inferred(template)
+    except podsets.PodSetError:
+        return ()
+
+
+def _job_warnings(template: object, where: str) -> Iterator[str]:
+    if podsets.group_kind(template)[0::2] != ("batch", "Job"):
+        return
+    ttl = _at(template, "spec", "ttlSecondsAfterFinished")
+    if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl < _LEAST_TTL:
+        yield f"{where}.template.spec.ttlSecondsAfterFinished: is {ttl} s, so that the Job may be gone before its end is seen; set at least {_LEAST_TTL}."
+    if _at(template, "spec", "suspend") is True:
+        yield f"{where}.template.spec.suspend: is true, and nobody here will change it; remove it."
+
+
+def updated(old: AppWrapper, new: AppWrapper) -> tuple[str, ...]:
+    """Why the change is denied. What Kueue writes (``suspend``, ``podSetInfos``), annotations and
+    other labels may change.
+    """
+    return tuple(_changes(old, new))
+
+
+def _changes(old: AppWrapper, new: AppWrapper) -> Iterator[str]:
+    again = "cannot be changed; create another AppWrapper."
+    if len(old.spec.components) != len(new.spec.components):
+        yield f"spec.components: the number of components {again}"
+    for i, (before, after) in enumerate(
+        zip(old.spec.components, new.spec.components, strict=False)
+    ):
+        where = f"spec.components[{i}]"
+        if before.template != after.template:
+            yield f"{where}.template: {again}"
+        if [(one.path, one.count) for one in before.pod_sets] != [
+            (one.path, one.count) for one in after.pod_sets
+        ]:
+            yield f"{where}.podSets: {again}"
+    if (old.spec.managed_by or "") != (new.spec.managed_by or ""):
+        yield f"spec.managedBy: {again}"
+    for label in (USER_LABEL, USER_ID_LABEL):
+        if old.metadata.labels.get(label) != new.metadata.labels.get(label):
+            yield f"metadata.labels: {label} says who created it and cannot be changed; leave it as it was."
+
+
+def _at(raw: object, *keys: str) -> Any:
+    for key in keys:
+        raw = raw.get(key) if isinstance(raw, dict) else None
+    return raw

@@ -1,0 +1,237 @@
+"""Why a wrapper is as it is, and what happens next, for people. Pure: the same step that is acted
+on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from preflight_proto.durations import format_duration
+from preflight_proto.printable import printable
+
+from preflight_appwrapper.api import conditions as c
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import AppWrapper, Pod
+from preflight_appwrapper.core import podsets
+from preflight_appwrapper.core.components import ComponentError, build, named
+from preflight_appwrapper.core.deadlines import text as clock
+from preflight_appwrapper.core.exit_codes import exits
+from preflight_appwrapper.core.marks import NOT_JUDGED
+from preflight_appwrapper.core.parameters import parameters
+from preflight_appwrapper.core.plan import WrapperStep
+from preflight_appwrapper.core.snapshot import WrapperView
+from preflight_appwrapper.core.validation import created
+
+__all__ = ["Explanation", "Plan", "explain", "plan", "plan_text", "text"]
+
+_MOST_PODS = 32
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A parameter and where its value is from."""
+
+    name: str
+    value: str
+    source: str
+    written: str = ""
+
+
+class Coming(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What happens next; ``at`` in UTC where time decides it."""
+
+    what: str
+    why: str
+    at: str = ""
+    within: str = ""
+    waits: tuple[str, ...] = ()
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Everything that `explain` prints, for `-o json`."""
+
+    name: str
+    namespace: str
+    phase: str
+    since: str = ""
+    rule: int = 0
+    because: str = ""
+    next: Coming | None = None
+    pods: tuple[str, ...] = ()
+    resets: str = ""
+    blocked: tuple[str, ...] = ()
+    parameters: tuple[Shown, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def explain(
+    wrapper: AppWrapper, seen: WrapperView, made: WrapperStep, now: datetime
+) -> Explanation:
+    """``made``: the step that was decided on this wrapper, on what is ``seen``, at ``now``."""
+    holding, coming = made.holding, None
+    if made.next is not None:
+        at = made.next.at
+        coming = Coming(
+            what=made.next.what,
+            why=printable(made.next.why),
+            at=clock(at) if at else "",
+            within=format_duration(max(0, round((at - now).total_seconds()))) if at else "",
+            waits=made.next.waits,
+        )
+    status, p = made.status, made.parameters
+    quota = c.find(status.conditions, c.QUOTA)
+    if quota is not None and quota.reason == NOT_JUDGED and not wrapper.spec.suspend:
+        # the controller's word: who explains has no key
+        coming = Coming(what="Resuming", why=printable(quota.message), waits=("wrapper",))
+    moved = [
+        one.last_transition_time
+        for one in wrapper.status.conditions
+        if one.last_transition_time is not None
+    ]
+    limit = p.retry_limit if p else 0
+    evacuated = f", {status.migration_count} evacuations in a row" if status.migration_count else ""
+    figures = holding.figures if holding else None
+    because = holding.sentence if holding else _foreign(wrapper) or _cause(wrapper)
+    if figures is not None:
+        because += f" (expected {figures.expected}: {figures.pending} pending, {figures.running} running, {figures.succeeded} succeeded, {figures.failed} failed, of which {figures.counting} count)"
+    return Explanation(
+        name=wrapper.metadata.name,
+        namespace=wrapper.metadata.namespace,
+        phase=wrapper.status.phase or "not seen yet",
+        since=clock(max(moved)) if moved else "",
+        rule=holding.rule if holding else 0,
+        because=printable(because),
+        next=coming,
+        pods=tuple(_pod(one) for one in sorted(seen.pods, key=lambda it: it.name)[:_MOST_PODS]),
+        resets=f"{status.resetting_count} of {limit}{evacuated}",
+        blocked=tuple(printable(one) for one in made.blocked),
+        parameters=_shown(wrapper, None, made),
+        problems=tuple(problem for _, problem in p.problems) if p else (),
+    )
+
+
+def _foreign(wrapper: AppWrapper) -> str:
+    return (
+        ""
+        if wrapper.ours
+        else f"it is managed by {wrapper.spec.managed_by}, so nothing is done here"
+    )
+
+
+def _cause(wrapper: AppWrapper) -> str:
+    """Why it was reset last, or has failed."""
+    found = c.find(wrapper.status.conditions, c.UNHEALTHY)
+    if found is None or found.status != "True":
+        return ""
+    return f"{found.reason}: {found.message}" if found.message else found.reason
+
+
+def _shown(
+    wrapper: AppWrapper, rules: WrapperRules | None, made: WrapperStep | None = None
+) -> tuple[Shown, ...]:
+    p = made.parameters if made is not None else None
+    if p is None:
+        p = parameters(wrapper.metadata.annotations, rules or WrapperRules())
+    return tuple(
+        Shown(name=it.name, value=it.shown, source=it.source, written=it.written) for it in p.listed
+    )
+
+
+def _pod(pod: Pod) -> str:
+    where = f" on {pod.node}" if pod.node else ", not scheduled"
+    ends = ", ".join(f"{one.container} exited with {one.code}" for one in exits(pod))
+    going = ", being deleted" if pod.going else ""
+    why = f" ({pod.status.reason})" if pod.status.reason else ""
+    return printable(
+        f"{pod.name}: {pod.status.phase}{why}{where}{going}{f'; {ends}' if ends else ''}"
+    )
+
+
+def text(one: Explanation) -> str:
+    """For a terminal."""
+    return "\n".join(_lines(one))
+
+
+def _lines(one: Explanation) -> Iterator[str]:
+    yield f"{one.namespace}/{one.name}: {one.phase}{f', last change {one.since}' if one.since else ''}"
+    if one.because:
+        yield f"  {f'rule {one.rule}: ' if one.rule else ''}{one.because}"
+    if one.next is None:
+        yield "  next: nothing; it stays as it is until it is deleted"
+    else:
+        when = f" in {one.next.within}, at {one.next.at}" if one.next.at else ""
+        waits = (
+            f"; sooner when one of these changes: {', '.join(one.next.waits)}"
+            if one.next.waits
+            else ""
+        )
+        yield f"  next: {one.next.what}{when}: {one.next.why}{waits}"
+    yield f"  resets: {one.resets}"
+    yield from (f"  cannot be deleted: {it}" for it in one.blocked)
+    yield from (f"  pod {it}" for it in one.pods)
+    yield from _settings(one.parameters)
+    yield from (f"  problem: {it}" for it in one.problems)
+
+
+def _settings(listed: tuple[Shown, ...]) -> Iterator[str]:
+    for it in listed:
+        written = f', written "{it.written}"' if it.written and it.source != "annotation" else ""
+        yield f"  {it.name} = {it.value} ({it.source}{written})"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What would be created for a manifest, without a cluster, and every problem of it."""
+
+    name: str
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+    pod_sets: tuple[str, ...]
+    objects: tuple[Any, ...]
+    parameters: tuple[Shown, ...]
+
+
+def plan(wrapper: AppWrapper, rules: WrapperRules) -> Plan:
+    """``wrapper`` as a file has it; no kind is asked for, and no right. Never raises."""
+    judged = created(wrapper, rules, namespace=wrapper.metadata.namespace)
+    problems, objects, sets = list(judged.problems), [], []
+    for i, component in enumerate(wrapper.spec.components):
+        try:
+            name = named(wrapper, i, "xxxxx")
+            objects.append(build(wrapper, i, name.name, rules))
+            sets += [
+                f"{name}: {one.count} pods at {one.path}" for one in podsets.pod_sets(component)
+            ]
+        except ComponentError as error:
+            place = f"spec.components[{i}]"
+            if not any(_same(str(error), known, place) for known in problems):
+                problems.append(str(error))
+    return Plan(
+        name=wrapper.metadata.name,
+        problems=tuple(printable(one) for one in problems),
+        warnings=judged.warnings,
+        pod_sets=tuple(printable(one) for one in sets),
+        objects=tuple(objects),
+        parameters=_shown(wrapper, rules),
+    )
+
+
+def _same(one: str, other: str, place: str) -> bool:
+    """Whether two sentences speak of the same path, or say the same of one place; one of them is
+    enough.
+    """
+    mine, its = one.partition(": "), other.partition(": ")
+    alike = its[0].startswith(place) and mine[2].rstrip(".") == its[2].rstrip(".")
+    return mine[0] == its[0] or alike
+
+
+def plan_text(one: Plan) -> str:
+    """For a terminal, without the objects."""
+    count = len(one.objects)
+    lines = [f"{one.name}: {count} object{'s' if count != 1 else ''} would be created"]
+    lines += [f"  {it}" for it in one.pod_sets]
+    lines += list(_settings(one.parameters))
+    lines += [f"  warning: {it}" for it in one.warnings]
+    lines += [f"  problem: {it}" for it in one.problems]
+    return "\n".join(lines)

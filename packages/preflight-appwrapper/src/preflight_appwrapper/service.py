@@ -1,0 +1,122 @@
+"""One replica of each process from start to end, run by :mod:`preflight_kube.runtime.manager`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from preflight_kube.admission.metrics import AdmissionMetrics
+from preflight_kube.admission.reviews import Reviews
+from preflight_kube.admission.server import HttpServer
+from preflight_kube.admission.tls import Certificate
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.manager import Election, Parts, run
+
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.config import Config
+from preflight_appwrapper.controller.controller import Controller
+from preflight_appwrapper.controller.live import decided
+from preflight_appwrapper.controller.node_labeler import Labeler
+from preflight_appwrapper.metrics import Metrics
+from preflight_appwrapper.report.explain import Explanation, explain
+from preflight_appwrapper.webhook.handler import Reviewer
+
+__all__ = ["ReplicaAddress", "controller", "explain_once", "explained", "labeler", "webhook"]
+
+COMPONENT: Final = "preflight-appwrapper"
+
+
+class ReplicaAddress(NamedTuple):
+    """Where the plain port listens, and the namespace of the lease."""
+
+    host: str
+    port: int
+    namespace: str = ""
+
+
+def controller(config: Config, rules: WrapperRules, place: ReplicaAddress) -> int:
+    """Be one replica of the controller until SIGTERM or SIGINT; the exit status."""
+
+    async def build(client: Client, metrics: Metrics) -> Parts:
+        return Parts(lead=Controller(client, rules, metrics).lead)
+
+    return _run(build, config, place, lease="preflight-appwrapper")
+
+
+def labeler(config: Config, rules: WrapperRules, place: ReplicaAddress) -> int:
+    """Be one replica of the node labeler; as :func:`controller`."""
+
+    async def build(client: Client, metrics: Metrics) -> Parts:
+        return Parts(lead=Labeler(client, config.node_health, metrics, rules.brake).lead)
+
+    return _run(build, config, place, lease="preflight-appwrapper-labeler")
+
+
+def webhook(
+    config: Config,
+    rules: WrapperRules,
+    place: ReplicaAddress,
+    *,
+    certificate: Certificate,
+    tls_port: int,
+    linger: float,
+) -> int:
+    """Answer admission reviews, ``linger`` seconds after SIGTERM too; as :func:`controller`."""
+
+    async def build(client: Client, metrics: Metrics) -> Parts:
+        counted = AdmissionMetrics("appwrapper", metrics.registry)
+        application = Reviews(Reviewer(client, rules).applications, counted)
+        server = HttpServer(
+            "admission", application, counted, certificate, host=place.host, port=tls_port
+        )
+        return Parts(servers=[server])
+
+    return _run(build, config, place, linger=linger)
+
+
+def _run(
+    build: Callable[[Client, Metrics], Awaitable[Parts]],
+    config: Config,
+    place: ReplicaAddress,
+    *,
+    lease: str = "",
+    linger: float = 0.0,
+) -> int:
+    metrics = Metrics()
+
+    async def built(client: Client) -> Parts:
+        metrics.sent(client.requests)
+        metrics.mirrored(client.mirrors)
+        return await build(client, metrics)
+
+    return run(
+        built,
+        connection(),
+        component=COMPONENT,
+        registry=metrics.registry,
+        host=place.host,
+        port=place.port,
+        election=Election(place.namespace, lease, config.lease_seconds) if lease else None,
+        linger=linger,
+        log_level=config.log_level,
+    )
+
+
+async def explain_once(namespace: str, name: str, rules: WrapperRules) -> Explanation | None:
+    """Explain a wrapper of the cluster of KUBECONFIG, or of this pod; as :func:`explained`."""
+    async with Client(connection(home=Path.home()), agent=COMPONENT) as client:
+        return await explained(client, namespace, name, rules)
+
+
+async def explained(
+    client: Client, namespace: str, name: str, rules: WrapperRules
+) -> Explanation | None:
+    """Explain a wrapper; None where there is none. Raises
+    :class:`~preflight_kube.errors.KubeError`.
+    """
+    now = datetime.now(UTC)
+    decision = await decided(client, namespace, name, rules, now)
+    return explain(*decision, now) if decision is not None else None
