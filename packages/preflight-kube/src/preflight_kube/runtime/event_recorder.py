@@ -1,0 +1,117 @@
+"""Records Events beside the work, as client-go's EventRecorder does: nobody waits for one, and none
+fails a reconcile.
+
+An Event's name follows from its object and what it is about, so it is there once, whoever records
+it again. One is lost, which is logged and counted as ``failed``, where the API server refuses it,
+after :data:`MAX_TRIES` tries without an answer, and where more than :data:`MAX_PENDING` wait: then
+the oldest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import anyio
+
+from preflight_kube.client.client import Client
+from preflight_kube.errors import Fenced, KubeError
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.events import Regarding, event, timestamp
+from preflight_kube.runtime.workqueue import Backoff, Key, Queue
+
+__all__ = ["MAX_PENDING", "MAX_TRIES", "EventRecorder"]
+
+MAX_PENDING: Final = 10_000
+MAX_TRIES: Final = 5
+WORKERS: Final = 4
+BACKOFF: Final = Backoff(first=1.0, longest=30.0)
+
+log = get_logger(__name__)
+
+
+class EventRecorder:
+    """Writes as ``component``. ``client``: best fenced by the leadership. ``counted``: called with
+    what became of each Event; one that exists already counts as nothing.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        component: str,
+        *,
+        counted: Callable[[Literal["written", "failed"]], None] = lambda _: None,
+        backoff: Backoff = BACKOFF,
+        max_pending: int = MAX_PENDING,
+    ) -> None:
+        self._client, self._component, self._counted = client, component, counted
+        self._max_pending = max_pending
+        self._pending: dict[Key, dict[str, Any]] = {}  # the oldest first
+        self._queue = Queue("event", clock=client.clock, backoff=backoff)
+
+    def event(
+        self,
+        regarding: Regarding,
+        *,
+        reason: str,
+        message: str,
+        warning: bool,
+        about: str = "",
+        host: str = "",
+    ) -> None:
+        """Have an Event written soon. ``about`` tells it from others on the object (default: its
+        reason). One that still waits under the same name is replaced.
+        """
+        body = event(
+            self._component,
+            regarding,
+            about=about or reason,
+            good=not warning,
+            reason=reason,
+            message=message,
+            now=timestamp(datetime.now(UTC)),
+            host=host,
+        )
+        key = (body["metadata"]["namespace"], body["metadata"]["name"])
+        self._pending[key] = body
+        if len(self._pending) > self._max_pending:
+            oldest = next(iter(self._pending))
+            self._lost(self._pending.pop(oldest), f"more than {self._max_pending} wait")
+        self._queue.add(key)
+
+    async def run(self) -> None:
+        """Write what is recorded until cancelled."""
+        async with anyio.create_task_group() as group:
+            for _ in range(WORKERS):
+                group.start_soon(self._queue.work, self._write)
+
+    async def _write(self, key: Key) -> None:
+        body = self._pending.get(key)
+        if body is None:
+            return
+        try:
+            await self._client.create(f"/api/v1/namespaces/{key[0]}/events", body)
+        except Fenced:
+            raise
+        except KubeError as error:
+            unanswered = not error.status or error.status == 429 or error.status >= 500
+            if unanswered and self._queue.failures(key) + 1 < MAX_TRIES:
+                self._queue.retry(key)
+                return
+            if error.reason != "AlreadyExists":
+                self._lost(body, str(error))
+        else:
+            self._counted("written")
+        if self._pending.get(key) is body:
+            del self._pending[key]
+
+    def _lost(self, body: dict[str, Any], why: str) -> None:
+        self._counted("failed")
+        log.warning(
+            "Event not written",
+            namespace=body["metadata"]["namespace"],
+            name=body["involvedObject"]["name"],
+            reason=body["reason"],
+            error=why,
+        )

@@ -1,0 +1,144 @@
+"""An Event is written once, beside the work; and one answer to how it is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from preflight_kube.client.client import Client, Conflict, Fenced, KubeError
+from preflight_kube.clock import Clock
+from preflight_kube.runtime.event_recorder import MAX_TRIES, EventRecorder
+from preflight_kube.runtime.events import Regarding
+from preflight_kube.runtime.workqueue import Backoff
+from preflight_testing.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+Answer = Callable[[dict[str, Any]], None]
+
+
+def pod(name: str) -> Regarding:
+    return Regarding("v1", "Pod", name, f"uid-{name}", "ns")
+
+
+class Events(Client):
+    """Answers each create as ``answer`` does; ``written``: what it has taken."""
+
+    def __init__(self, answer: Answer = lambda _: None) -> None:
+        self.clock, self.answer = Clock(), answer
+        self.tried: list[dict[str, Any]] = []
+        self.written: list[dict[str, Any]] = []
+
+    async def create(self, path: str, body: Any, *, tells: bool = True) -> bytes:
+        assert path == f"/api/v1/namespaces/{body['metadata']['namespace']}/events"
+        await anyio.sleep(0)
+        self.tried.append(body)
+        self.answer(body)
+        self.written.append(body)
+        return b"{}"
+
+
+@asynccontextmanager
+async def recording(
+    client: Client, **more: Any
+) -> AsyncIterator[tuple[EventRecorder, Counter[str]]]:
+    counted = Counter[str]()
+
+    def count(result: str) -> None:
+        counted[result] += 1
+
+    backoff = Backoff(first=0.001, longest=0.001)
+    recorder = EventRecorder(client, "tests", counted=count, backoff=backoff, **more)
+    async with anyio.create_task_group() as group:
+        group.start_soon(recorder.run)
+        yield recorder, counted
+        group.cancel_scope.cancel()
+
+
+def failing(error: KubeError, times: int) -> Answer:
+    left = [times]
+
+    def answer(_: dict[str, Any]) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise error
+
+    return answer
+
+
+async def test_one_that_waits_is_written_once_with_its_last_words() -> None:
+    client = Events()
+    async with recording(client) as (recorder, counted):
+        for message in ("first", "last"):
+            recorder.event(pod("a"), reason="Moved", message=message, warning=True)
+        recorder.event(pod("a"), reason="Moved", about="again", message="other", warning=False)
+        await until(lambda: counted["written"] == 2, "both")
+    assert [one["message"] for one in client.written] == ["last", "other"]
+    assert [one["type"] for one in client.written] == ["Warning", "Normal"]
+
+
+async def test_without_an_answer_it_is_tried_again_until_it_is_written() -> None:
+    client = Events(failing(KubeError("no answer", 503), MAX_TRIES - 1))
+    async with recording(client) as (recorder, counted):
+        recorder.event(pod("a"), reason="Moved", message="m", warning=True)
+        await until(lambda: counted.total() == 1, "an end")
+    assert counted == {"written": 1}
+    assert len(client.tried) == MAX_TRIES
+
+
+async def test_it_is_lost_after_so_many_tries_and_counted_once() -> None:
+    client = Events(failing(KubeError("no answer"), 99))
+    async with recording(client) as (recorder, counted):
+        recorder.event(pod("a"), reason="Moved", message="m", warning=True)
+        await until(lambda: counted.total() == 1, "an end")
+    assert counted == {"failed": 1}
+    assert len(client.tried) == MAX_TRIES
+
+
+async def test_what_the_api_server_refuses_is_lost_at_once_and_holds_up_no_other() -> None:
+    client = Events(failing(KubeError("the namespace is going", 403), 1))
+    async with recording(client) as (recorder, counted):
+        recorder.event(pod("a"), reason="Moved", message="m", warning=True)
+        recorder.event(pod("b"), reason="Moved", message="m", warning=True)
+        await until(lambda: counted.total() == 2, "both")
+    assert counted == {"failed": 1, "written": 1}
+    assert len(client.tried) == 2
+
+
+async def test_one_that_exists_is_neither_lost_nor_written() -> None:
+    client = Events(failing(Conflict("there", 409, "AlreadyExists"), 1))
+    async with recording(client) as (recorder, counted):
+        recorder.event(pod("a"), reason="Moved", message="m", warning=True)
+        recorder.event(pod("b"), reason="Moved", message="m", warning=True)
+        await until(lambda: client.written, "the other")
+    assert counted == {"written": 1}
+    assert len(client.tried) == 2
+
+
+async def test_of_more_than_may_wait_the_oldest_is_lost() -> None:
+    client, counted = Events(), Counter[str]()
+    recorder = EventRecorder(
+        client, "tests", counted=lambda it: counted.update([it]), max_pending=2
+    )
+    for name in "abc":
+        recorder.event(pod(name), reason="Moved", message="m", warning=True)
+    assert counted == {"failed": 1}
+    async with anyio.create_task_group() as group:
+        group.start_soon(recorder.run)
+        await until(lambda: counted["written"] == 2, "two")
+        group.cancel_scope.cancel()
+    assert [one["involvedObject"]["name"] for one in client.written] == ["b", "c"]
+
+
+async def test_who_leads_no_longer_writes_none_and_counts_none() -> None:
+    client = Events(failing(Fenced("the right had ended"), 99))
+    async with recording(client) as (recorder, counted):
+        recorder.event(pod("a"), reason="Moved", message="m", warning=True)
+        await until(lambda: client.tried, "a try")
+        await anyio.wait_all_tasks_blocked()
+    assert not counted
+    assert len(client.tried) == 1
