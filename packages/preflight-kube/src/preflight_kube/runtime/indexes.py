@@ -57,6 +57,10 @@ class Index(Generic[T]):
         """The keys under ``value``, in the order in which they came under it."""
         return tuple(self._keys.get(value, ()))
 
+    def count(self, value: str) -> int:
+        """How many keys are under ``value``."""
+        return len(self._keys.get(value, ()))
+
     def values(self) -> tuple[str, ...]:
         """All values that there are."""
         return tuple(self._keys)

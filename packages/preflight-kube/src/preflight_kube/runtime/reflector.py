@@ -102,6 +102,8 @@ class Reflector(Generic[T]):
             on_change,
             on_unreadable,
         )
+        self._streamed = kept is not None
+        """Whether a list is taken in while it comes."""
         self._indexes = {name: Index(of) for name, of in (indexes or {}).items()}
         self._limit, self._absent_retry, self._watch_seconds = limit, absent_retry, watch_seconds
         self._version: str | None = None  # up to where the store is current; None: list first
@@ -181,12 +183,13 @@ class Reflector(Generic[T]):
         )
         async for items, listed in pages:
             for item in items:
-                found[key := self._key(item)] = item if self._kept is None else None
-                if self._kept is not None:
+                found[key := self._key(item)] = None if self._streamed else item
+                if self._streamed:
                     self._put(key, item)
             version = listed  # the same on every page, and there is one at least
         self._replace(found, unread)
         self._version = version
+        self._reached()
         self.synced.set()
 
     def _replace(self, found: dict[str, T | None], unread: dict[str, Unreadable]) -> None:
@@ -250,8 +253,12 @@ class Reflector(Generic[T]):
                 else:
                     self._put(key, event.object)
             self._version = event.resource_version or self._version
+            self._reached()
             if self._failures:
                 self._level()
+
+    def _reached(self) -> None:
+        """Called where :attr:`version` may have moved, after the store has."""
 
     def _put(self, key: str, item: T) -> None:
         self._readable(key)
