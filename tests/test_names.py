@@ -26,6 +26,10 @@ EXCEPTIONS = {
     "RemoveFinalizer": "one action of two controllers; in one of them a value of a metric's label",
     "Conflict": "both are the API server's 409; the GPU scheduler's is a value of a metric's label",
     **dict.fromkeys(
+        ("Exists", "Lost", "Missing", "Refused", "Stored"),
+        "both are answers to a write; the GPU scheduler's carry what it decodes",
+    ),
+    **dict.fromkeys(
         ("Gang", "Kind", "Result", "Status", "Verdict"),
         "of `check_nccl_allreduce.localise`: simulators outside of the repository use it by these names",
     ),

@@ -12,20 +12,16 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from preflight_kube.api.kinds import version_of
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.reflector import Reflector
 
-__all__ = ["OVERLAY_TTL", "Cache", "version_of"]
+__all__ = ["OVERLAY_TTL", "Cache"]
 
 T = TypeVar("T")
 
 OVERLAY_TTL: Final = 10.0
 """Seconds after which an answer that no watch has shown is believed to be outdated."""
-
-
-def version_of(text: str) -> int:
-    """A resourceVersion as a number, as which all of one API server can be compared; 0 for none."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
 
 
 def _object_version(item: Any) -> int:
