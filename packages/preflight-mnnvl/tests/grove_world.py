@@ -14,8 +14,8 @@ from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodClique, PodCli
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.expansion import expand, plan
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, decide
-from preflight_mnnvl.core.reconcile import ClusterWrite, DomainTurn
-from preflight_mnnvl.core.snapshot import World, announcements, turns
+from preflight_mnnvl.core.reconcile import ClusterWrite, DomainPlan, announcements, plans
+from preflight_mnnvl.core.snapshot import World
 from preflight_mnnvl.core.validate_podcliqueset import review
 
 __all__ = ["Cluster", "Died"]
@@ -305,10 +305,10 @@ class Cluster:
             unclaimed=dict(self.unclaimed),
         )
 
-    def turn(self) -> dict[Key, DomainTurn]:
+    def turn(self) -> dict[Key, DomainPlan]:
         """One turn of the controller about every domain, with its writes. Raises :class:`Died`."""
         world = self.world()
-        found = turns(world, self.config, support(self.config), self.now)
+        found = plans(world, self.config, support(self.config), self.now)
         self.unclaimed = {}
         for key, one in found.items():
             if one.unclaimed_since is not None:

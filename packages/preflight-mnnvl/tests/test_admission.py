@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from preflight_mnnvl.api.names import DECISION, FABRIC_LABEL
 from preflight_mnnvl.api.types import Metadata, OwnerReference
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.gpus import ClaimRef
+from preflight_mnnvl.core.claims import ClaimRef
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Needs, Review, decide
 from preflight_mnnvl.core.support import ClusterFacts, judge
 

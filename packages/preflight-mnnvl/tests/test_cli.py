@@ -16,8 +16,7 @@ from grove_world import NOW, Cluster
 from preflight_mnnvl.api.types import BadObject
 from preflight_mnnvl.config import Config, ConfigError, json_schema, parse
 from preflight_mnnvl.report.explain import explain, text
-from preflight_mnnvl.report.fabric import Pod
-from preflight_mnnvl.report.show import show
+from preflight_mnnvl.report.show import Pod, show
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -20,7 +20,7 @@ from preflight_mnnvl.controller.cache import MnnvlCache
 from preflight_mnnvl.core.reconcile import ClusterWrite
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.report.explain import Told
-from preflight_mnnvl.report.live import explained, shown
+from preflight_mnnvl.report.live import explain_live, show_live
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio
@@ -46,13 +46,13 @@ async def test_show_says_set_domain_owner_and_which_pods_have_their_claim(space:
         spec = {"containers": [container], "resourceClaims": claims}
         body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
         await space.client.create(f"/api/v1/namespaces/{space.namespace}/pods", body)
-    text = await shown(space.target, space.namespace, "", DRIVER)
+    text = await show_live(space.target, space.namespace, "", DRIVER)
     assert f"PodCliqueSet {space.namespace}/t\n  ComputeDomain t-0-cd: adopted\n" in text
     assert "belongs to the PodGang t-0" in text
     assert "with on no node yet, with its claim" in text
     assert "without on no node yet, WITHOUT its claim" in text
     assert "    One fabric: no: without without the claim\n" in text
-    assert await shown(space.target, space.namespace, "other", DRIVER) == "no domains\n"
+    assert await show_live(space.target, space.namespace, "other", DRIVER) == "no domains\n"
 
 
 async def test_where_a_podgang_may_not_be_annotated_adoption_counts_and_one_event_says_what_to_set(
@@ -243,11 +243,11 @@ async def test_explain_live_says_how_the_cluster_differs_from_the_set(space: Spa
     )
     _, differs = await found(space)
     assert [one.partition(", ")[0] for one in differs][:1] == ["PodClique t-0-w has no domain"]
-    assert await explained(space.target, space.namespace, "none", DRIVER) is None
+    assert await explain_live(space.target, space.namespace, "none", DRIVER) is None
 
 
 async def found(space: Space) -> tuple[Told, list[str]]:
-    seen = await explained(space.target, space.namespace, "t", DRIVER)
+    seen = await explain_live(space.target, space.namespace, "t", DRIVER)
     assert seen is not None
     return seen
 

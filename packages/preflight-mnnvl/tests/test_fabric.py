@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from preflight_mnnvl.api.types import ComputeDomain
-from preflight_mnnvl.report.fabric import DRIVER, ChannelClaim, Pod, cliques_of, one_fabric
+from preflight_mnnvl.report.show import DRIVER, ChannelClaim, Pod, cliques_of, one_fabric
 
 
 def pod(name: str, *, claims: bool = True, made: bool = True) -> Pod:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from preflight_mnnvl.api.names import CLAIM, PCS_NAME
 from preflight_mnnvl.api.types import ComputeDomain, PodClique, PodCliqueSet, PodGang
 from preflight_mnnvl.controller.cache import MnnvlCache, is_clique, is_gang
-from preflight_mnnvl.core.reconcile import decide
+from preflight_mnnvl.core.reconcile import reconcile
 
 EXAMPLES: Final = int(os.environ.get("MNNVL_HISTORIES", "40"))
 ENDS_AFTER: Final = 30.0
@@ -124,7 +124,7 @@ class History(Cluster):
         self.shared()
 
     def _turned(self, key: Key, mirror: MnnvlCache) -> None:
-        turn = decide(mirror.seen(key), DRIVER, support(DRIVER), self.now)
+        turn = reconcile(mirror.seen(key), DRIVER, support(DRIVER), self.now)
         mirror.unclaimed_since.pop(key, None)
         if turn.unclaimed_since is not None:
             mirror.unclaimed_since[key] = turn.unclaimed_since

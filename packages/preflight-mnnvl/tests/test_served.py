@@ -18,7 +18,7 @@ from cliques import DRIVER, LITERAL, clique, pcs, podclique
 from live import api_server, fixture, leading, space_of
 from preflight_kube.client.client import KubeError
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller import detection
+from preflight_mnnvl.controller import informers as detection
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import GROVE, compute_domains
 from registered import Registered, registered

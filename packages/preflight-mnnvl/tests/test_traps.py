@@ -20,11 +20,11 @@ from cliques import (
     support,
 )
 from grove_world import Cluster
-from preflight_mnnvl.api.decision import read
+from preflight_mnnvl.api.annotations import read_decision
 from preflight_mnnvl.api.names import DECISION
 from preflight_mnnvl.api.types import Metadata
+from preflight_mnnvl.core.builders import adoption
 from preflight_mnnvl.core.expansion import plan
-from preflight_mnnvl.core.ownership import adoption
 from preflight_mnnvl.core.support import ClusterFacts, judge
 from preflight_mnnvl.core.validate_podcliqueset import problems, warnings
 
@@ -362,5 +362,5 @@ def test_the_stored_decision_is_repeated_though_the_cluster_can_no_longer_have_i
     stored = patched(found, admit(found))
     again = on_update(found, stored)
     assert patched(found, again) == stored
-    assert read(stored["metadata"]["annotations"][DECISION]) is not None
+    assert read_decision(stored["metadata"]["annotations"][DECISION]) is not None
     assert not judge(ClusterFacts(), DRIVER).ok

@@ -15,15 +15,14 @@ from grove_world import NOW, Cluster
 from preflight_mnnvl.api.names import DECISION
 from preflight_mnnvl.api.types import Metadata, PodClique
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.desired import DomainMember, Ignored, member_of, wanted
-from preflight_mnnvl.core.ownership import announcement
+from preflight_mnnvl.core.builders import announcement
 from preflight_mnnvl.core.reasons import MOST_SUBJECTS, about, refused_announcement
 from preflight_mnnvl.core.reasons import EventSubject as About
-from preflight_mnnvl.core.reconcile import DomainTurn
-from preflight_mnnvl.core.snapshot import announcements, turns
+from preflight_mnnvl.core.reconcile import DomainPlan, announcements, plans
+from preflight_mnnvl.core.snapshot import DomainMember, Ignored, member_of, wanted
 from preflight_mnnvl.core.support import ClusterFacts, judge
-from preflight_mnnvl.report.compare import differences
 from preflight_mnnvl.report.explain import explain
+from preflight_mnnvl.report.live import differences
 from preflight_mnnvl.report.show import show
 
 ON = {"grove.io/mnnvl-enabled": "true"}
@@ -36,7 +35,7 @@ def cluster(config: Config = DRIVER, **steps: bool) -> Cluster:
     return found
 
 
-def the_turn(found: Cluster) -> DomainTurn:
+def the_turn(found: Cluster) -> DomainPlan:
     (turn,) = found.turn().values()
     return turn
 
@@ -196,7 +195,7 @@ def test_a_domain_follows_its_podcliques_to_another_gang_when_the_recorded_one_i
 def test_where_it_cannot_be_had_nothing_is_written_and_it_is_told_once_it_is_known() -> None:
     found = cluster()
     for facts, told in ((ClusterFacts(), 0), (ClusterFacts(domains=()), 2)):
-        (turn,) = turns(found.world(), DRIVER, judge(facts, DRIVER), NOW).values()
+        (turn,) = plans(found.world(), DRIVER, judge(facts, DRIVER), NOW).values()
         assert (turn.state, turn.actions, len(turn.events)) == ("unsupported", (), told)
 
 
@@ -318,7 +317,7 @@ def test_show_and_explain_name_who_has_the_claim_of_anothers_domain() -> None:
         assert f"PodCliqueSet default/{only}" in text
         assert "PodClique llm-0-pool-0-v, BLOCKED: it has the claim of this domain, and is of replica 0 of llm-0-pool" in text  # fmt: skip
     told = explain(found.store["pcs"]["llm-0-pool"], DRIVER)
-    now = turns(found.world(), DRIVER, support(DRIVER), NOW)
+    now = plans(found.world(), DRIVER, support(DRIVER), NOW)
     differs = differences(told, found.world(), now, "default")
     assert "PodClique llm-0-pool-0-v has the claim of the domain llm-0-pool-0-cd, which is that of replica 0 of llm, replica 0 of the scaling group pool; delete or rename one of them" in differs  # fmt: skip
 

@@ -17,7 +17,7 @@ from preflight_kube.client.client import Client
 from preflight_mnnvl.api.names import MOST_NAME
 from preflight_mnnvl.api.types import ComputeDomain, Metadata
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core import gpus
+from preflight_mnnvl.core import claims as gpus
 from preflight_mnnvl.core.mutate_podclique import MOST_LOOKUPS
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.webhook.cache import AdmissionCache

@@ -203,12 +203,10 @@ def _show(args: argparse.Namespace) -> int:
     import anyio
     from preflight_kube.auth.connection import connection
 
-    from preflight_mnnvl.report.live import shown as shown_live
+    from preflight_mnnvl.report.live import show_live
 
     print(
-        anyio.run(
-            shown_live, connection(home=Path.home()), args.namespace, args.pcs, _config(args)
-        ),
+        anyio.run(show_live, connection(home=Path.home()), args.namespace, args.pcs, _config(args)),
         end="",
     )
     return 0
@@ -248,7 +246,7 @@ def _explain_live(args: argparse.Namespace, config: Config) -> int:
     from preflight_kube.auth.connection import connection
 
     from preflight_mnnvl.report.explain import text
-    from preflight_mnnvl.report.live import explained
+    from preflight_mnnvl.report.live import explain_live
 
     if args.grove_nodes is not None:
         raise BadInput(
@@ -256,7 +254,7 @@ def _explain_live(args: argparse.Namespace, config: Config) -> int:
         )
     try:
         found = anyio.run(
-            explained, connection(home=Path.home()), args.namespace, args.live, config
+            explain_live, connection(home=Path.home()), args.namespace, args.live, config
         )
     except BadObject as error:
         raise BadInput(f"PodCliqueSet {args.namespace}/{args.live}: {error}; correct it.") from None

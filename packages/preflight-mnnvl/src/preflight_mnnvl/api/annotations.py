@@ -1,11 +1,19 @@
-"""What is asked for: three annotations, each by itself from the nearest layer that has it. Pure."""
+"""What is asked for: three annotations, each by itself from the nearest layer that has it; and what
+was decided about a PodClique at its creation, as it carries it for life in one annotation. Pure.
+
+The webhook writes the decision; the controller reads it, and the webhook at each update, from the
+stored object. Readers ignore unknown fields and refuse a higher version.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from preflight_mnnvl.api.names import (
+    CLAIM,
     DEFAULT_DEVICE_CLASS,
     DEVICE_CLASS,
     ENABLED,
@@ -16,7 +24,23 @@ from preflight_mnnvl.api.names import (
 )
 from preflight_mnnvl.api.types import Group, Metadata, PodCliqueSet, shown
 
-__all__ = ["SCOPES", "Layer", "Mode", "Scope", "Wish", "odd", "resolve", "scope_of", "wish_of"]
+__all__ = [
+    "SCOPES",
+    "VERSION",
+    "Layer",
+    "MnnvlDecision",
+    "Mode",
+    "Newer",
+    "Scope",
+    "Wish",
+    "odd",
+    "pod_claim",
+    "read_decision",
+    "resolve",
+    "scope_of",
+    "wish_of",
+    "write_decision",
+]
 
 Mode = Literal["driver", "literal"]
 Scope = Literal["replica", "clique", "scalingGroupReplica"]
@@ -125,3 +149,68 @@ def odd(value: str | None) -> str:
     if value is None or value in {"true", "false"}:
         return ""
     return f'{ENABLED} is "{shown(value, 40)}"; only "true" switches it on'
+
+
+VERSION: Final = 1
+MOST_TEXT: Final = 16 * 1024
+
+
+class MnnvlDecision(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """``gpu_claims``: the pod's own claims that give GPUs, as they were looked up
+    at the creation. ``restored``: when the decision was taken from the living domain, as the
+    PodClique had lost its own, in seconds of the epoch; else 0.
+    """
+
+    v: int
+    mode: Mode
+    scope: Scope
+    cd: str
+    claim: str
+    gang: str
+    placement: Literal["any", "fabric"] = "any"
+    device_class: str = DEFAULT_DEVICE_CLASS
+    gpu_claims: tuple[str, ...] = ()
+    restored: int = 0
+
+
+class _Version(msgspec.Struct):
+    v: int = 0
+
+
+class Newer(ValueError):
+    """The decision was written by a later version; the message is one clause."""
+
+
+_encoder: Final = msgspec.json.Encoder(order="deterministic")
+_decoder: Final = msgspec.json.Decoder(MnnvlDecision)
+_version: Final = msgspec.json.Decoder(_Version)
+
+
+def write_decision(decision: MnnvlDecision) -> str:
+    """The annotation: the same bytes for the same decision."""
+    return _encoder.encode(decision).decode()
+
+
+def read_decision(text: str | None) -> MnnvlDecision | None:
+    """The decision in the annotation; None where there is none that we wrote. Raises
+    :class:`Newer`.
+    """
+    if not text or len(text) > MOST_TEXT:
+        return None
+    try:
+        v = _version.decode(text).v
+        if v > VERSION:
+            raise Newer(
+                f"its decision has version {v}, and this program knows {VERSION}; install the release that wrote it, or a later one"
+            )
+        return _decoder.decode(text) if v == VERSION else None
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+
+
+def pod_claim(decision: MnnvlDecision) -> dict[str, str]:
+    """The entry among the pod's resource claims. `driver`: a claim for each pod, from the template;
+    `literal`: one claim for all.
+    """
+    key = "resourceClaimTemplateName" if decision.mode == "driver" else "resourceClaimName"
+    return {"name": CLAIM, key: decision.claim}

@@ -7,6 +7,8 @@ stays raw until it is known that the PodClique asks for anything.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from sys import intern
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -31,6 +33,7 @@ __all__ = [
     "Template",
     "decode",
     "decode_pod",
+    "picked",
     "shown",
 ]
 
@@ -86,6 +89,43 @@ class Metadata(_Object):
     def label(self, key: str) -> str | None:
         """Its value; None where there is none."""
         return self.labels.get(key) if self.labels else None
+
+    def brief(self) -> Metadata:
+        """What tells an object and its versions apart."""
+        return Metadata(
+            name=self.name,
+            namespace=intern(self.namespace),
+            uid=self.uid,
+            resource_version=self.resource_version,
+        )
+
+    def only(self, labels: Iterable[str] = (), annotations: Iterable[str] = ()) -> Metadata:
+        """A copy with these labels and annotations. Of thousands of objects most say the same of
+        set, release and owner: each text is kept once.
+        """
+        kept = self.brief()
+        kept.creation_timestamp = self.creation_timestamp and intern(self.creation_timestamp)
+        kept.deletion_timestamp = self.deletion_timestamp
+        kept.finalizers = self.finalizers if self.going else None
+        kept.labels = picked(self.labels, labels)
+        kept.annotations = picked(self.annotations, annotations)
+        kept.owner_references = self.owner_references and [
+            OwnerReference(
+                api_version=intern(owner.api_version),
+                kind=intern(owner.kind),
+                name=intern(owner.name),
+                uid=intern(owner.uid),
+                controller=owner.controller,
+                block_owner_deletion=owner.block_owner_deletion,
+            )
+            for owner in self.owner_references
+        ]
+        return kept
+
+
+def picked(texts: Mapping[str, str] | None, keys: Iterable[str]) -> dict[str, str] | None:
+    """Those of ``keys`` that are in ``texts``; None where none is."""
+    return {key: intern(texts[key]) for key in keys if key in texts} or None if texts else None
 
 
 class ResourceRequirements(_Object):

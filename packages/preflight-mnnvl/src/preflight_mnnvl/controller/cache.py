@@ -22,9 +22,17 @@ from preflight_mnnvl.api.types import (
 )
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.audit import CliqueAudit
-from preflight_mnnvl.core.desired import DomainMember, Ignored, Wanted, member_of, wanted
-from preflight_mnnvl.core.reconcile import DomainView
-from preflight_mnnvl.core.snapshot import World, announcements, seen
+from preflight_mnnvl.core.reconcile import announcements
+from preflight_mnnvl.core.snapshot import (
+    DomainMember,
+    DomainView,
+    Ignored,
+    Wanted,
+    World,
+    member_of,
+    view_of,
+    wanted,
+)
 
 __all__ = ["MnnvlCache", "clique_key", "gang_key", "is_clique", "is_gang"]
 
@@ -260,7 +268,7 @@ class MnnvlCache:
     def seen(self, key: Key) -> DomainView:
         """All that the domain's turn reads."""
         wants = self.wants(key)
-        return seen(self._world(key, wants), key, wants)
+        return view_of(self._world(key, wants), key, wants)
 
     def announced(self, namespace: str, name: str) -> dict[str, Any] | None:
         """The merge patch that says on the PodGang that all its domains are its own; None where it

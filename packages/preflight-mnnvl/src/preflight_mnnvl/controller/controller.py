@@ -32,7 +32,8 @@ from preflight_mnnvl.core.reasons import (
     refused_announcement,
     unclaimed,
 )
-from preflight_mnnvl.core.reconcile import DomainTurn, DomainView, decide
+from preflight_mnnvl.core.reconcile import DomainPlan, reconcile
+from preflight_mnnvl.core.snapshot import DomainView
 from preflight_mnnvl.core.support import ClusterFacts, Support, judge
 from preflight_mnnvl.metrics import Metrics
 
@@ -146,7 +147,7 @@ class Controller:
         for _ in range(LOOKS):
             support, now = self.support, time.time()
             seen = self.seen.seen(key)
-            turn = decide(seen, self._config, support, now)
+            turn = reconcile(seen, self._config, support, now)
             self._note(key, seen, turn)
             if turn.releases and not self.informers.cliques_are_level:
                 return WRITTEN_FOR  # who needs it may be there, and not seen
@@ -185,7 +186,7 @@ class Controller:
             self._say(event)
         return None
 
-    async def _write(self, writer: DomainWriter, turn: DomainTurn, support: Support) -> bool:
+    async def _write(self, writer: DomainWriter, turn: DomainPlan, support: Support) -> bool:
         """Send what a turn wants; whether anything was. Raises as
         :meth:`.writer.DomainWriter.act`.
         """
@@ -197,7 +198,7 @@ class Controller:
             wrote = True
         return wrote
 
-    def _note(self, key: Key, seen: DomainView, turn: DomainTurn) -> None:
+    def _note(self, key: Key, seen: DomainView, turn: DomainPlan) -> None:
         if turn.unclaimed_since is None:
             self.seen.unclaimed_since.pop(key, None)
         else:
@@ -206,7 +207,7 @@ class Controller:
             key, turn.state, wanted=seen.wanted is not None, made=seen.domain is not None
         )
 
-    def _adopted(self, key: Key, seen: DomainView, turn: DomainTurn) -> None:
+    def _adopted(self, key: Key, seen: DomainView, turn: DomainPlan) -> None:
         """Count an adoption, and have the PodGangs looked at to which the domain
         may belong by now, or no longer.
         """

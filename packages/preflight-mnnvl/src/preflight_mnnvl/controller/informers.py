@@ -1,16 +1,16 @@
-"""The informers of controller and webhook: reflectors of what the cluster serves, in the versions
-that it serves. A kind that is not served is an empty collection, until it is.
+"""The informers of controller and webhook: what the cluster serves, asked again, and reflectors of
+it. A kind that is not served is an empty collection, until it is; nothing here ends the process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from sys import intern
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import anyio
-from preflight_kube.client.client import Client, NotFound, Params
+from preflight_kube.client.client import Client, KubeError, NotFound, Params
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.discovery import versions
 from preflight_kube.runtime.reflector import Change, Reflector
 
 from preflight_mnnvl.api.names import (
@@ -32,16 +32,15 @@ from preflight_mnnvl.api.types import (
     Group,
     Key,
     Metadata,
-    OwnerReference,
     Part,
     PartialObjectMetadata,
     PodClique,
     PodCliqueSet,
     PodGang,
+    picked,
 )
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.cache import MnnvlCache
-from preflight_mnnvl.controller.detection import ABSENT, Detection
 from preflight_mnnvl.core.support import (
     CHANNEL_CLASS,
     ClusterFacts,
@@ -50,13 +49,104 @@ from preflight_mnnvl.core.support import (
     served_domains,
 )
 
-__all__ = ["AdmissionInformers", "DomainInformers"]
+__all__ = ["AdmissionInformers", "Detection", "DomainInformers"]
+
+ABSENT: Final = 30.0
+"""Seconds between two questions while ComputeDomains are not served."""
+PRESENT: Final = 30.0
+"""Seconds between two questions while they are. The controller's mirrors say at once when they are
+gone; the webhook has none of them, and would go on admitting pods that can only wait.
+"""
+UNANSWERED: Final = 2.0
+
+log = get_logger(__name__)
+
+
+class Detection:
+    """``facts`` are those of now; ``changed`` is called after each change of them."""
+
+    def __init__(
+        self,
+        client: Client,
+        config: Config,
+        changed: Callable[[ClusterFacts], None] = lambda _: None,
+    ) -> None:
+        self.facts = ClusterFacts()
+        self.known = anyio.Event()
+        """Set when the API server has answered once."""
+        self._client, self._config, self._changed = client, config, changed
+        self._poke = anyio.Event()
+        self._next = anyio.Event()
+
+    def ask(self) -> None:
+        """Have the cluster asked again now: a kind that was served is not any more."""
+        self._poke.set()
+
+    async def change(self) -> None:
+        """Wait for the next change of the facts."""
+        await self._next.wait()
+
+    def see(self, **facts: Any) -> None:
+        """Facts that others find: nodes, device classes."""
+        found = self.facts._replace(**facts)
+        if found != self.facts:
+            self.facts = found
+            self._next.set()
+            self._next = anyio.Event()
+            self._changed(found)
+
+    async def run(self) -> NoReturn:
+        """Ask again and again until cancelled, sooner after :meth:`ask`."""
+        while True:
+            self._poke = anyio.Event()
+            pause = await self.look()
+            with anyio.move_on_after(pause):
+                await self._poke.wait()
+                # What is being removed or made takes a moment, and this pause keeps requests few.
+                await anyio.sleep(UNANSWERED)
+
+    async def look(self) -> float:
+        """Ask once; the seconds until the next time."""
+        try:
+            domains = await versions(self._client, COMPUTE_DOMAIN_GROUP, "computedomains")
+            claims = await versions(self._client, RESOURCE_GROUP, "resourceclaims")
+            required = True
+            if self._config.mode == "literal" and domains:
+                required = await self._channel_required(domains)
+        except KubeError as error:
+            if not self.known.is_set():
+                log.warning("the API server has not said what it serves", error=str(error))
+            return UNANSWERED
+        if domains != self.facts.domains:
+            served = ", ".join(domains) or "not served"
+            log.info(
+                "what the cluster serves", computedomains=served, resourceclaims=", ".join(claims)
+            )
+        self.see(domains=domains, claims=claims, channel_required=required)
+        self.known.set()
+        return PRESENT if domains else ABSENT
+
+    async def _channel_required(self, versions: tuple[str, ...]) -> bool:
+        """Whether the schema of ComputeDomain wants `spec.channel`;
+        every account may read schemas.
+        """
+        version = "v1beta1" if "v1beta1" in versions else versions[0]
+        path = f"/openapi/v3/apis/{COMPUTE_DOMAIN_GROUP}/{version}"
+        found = await self._client.get_or_none(path, dict[str, Any])
+        schemas = ((found or {}).get("components") or {}).get("schemas") or {}
+        for name, schema in schemas.items():
+            if name.endswith(".ComputeDomain"):
+                spec = (schema.get("properties") or {}).get("spec") or {}
+                return "channel" in (spec.get("required") or ())
+        return True
+
 
 GLANCE: Final = 1.0
 """Seconds between two looks at whether a reflector says that its kind has gone; nothing is sent."""
 
 T = TypeVar("T")
 _NO_SPEC: Final = CliqueSpec()
+_ASKED: Final = (*KEYS, GROVE_MNNVL_GROUP)
 
 log = get_logger(__name__)
 
@@ -175,19 +265,19 @@ class DomainInformers(MnnvlInformers):
             f"{GROVE_GROUP}/v1alpha1/podcliques",
             PodClique,
             self._clique,
-            lambda one: PodClique(metadata=brief(one.metadata), spec=_NO_SPEC),
+            lambda one: PodClique(metadata=one.metadata.brief(), spec=_NO_SPEC),
         )
         self._grove(
             f"{GROVE_GROUP}/v1alpha1/podcliquesets",
             PodCliqueSet,
             self._set,
-            lambda one: PodCliqueSet(metadata=brief(one.metadata)),
+            lambda one: PodCliqueSet(metadata=one.metadata.brief()),
         )
         self._grove(
             f"{SCHEDULER_GROUP}/v1alpha1/podgangs",
             PodGang,
             self._gang,
-            lambda one: PodGang(metadata=brief(one.metadata)),
+            lambda one: PodGang(metadata=one.metadata.brief()),
         )
 
     @property
@@ -203,10 +293,16 @@ class DomainInformers(MnnvlInformers):
             log.warning("a decision is not followed", podclique=about, why=ignored.why)
 
     def _set(self, change: Change[PodCliqueSet]) -> None:
-        self._cache.set_(_wishes(change.object), gone=change.kind == "deleted")
+        set_ = PodCliqueSet(metadata=change.object.metadata.only(annotations=_ASKED))
+        set_.spec.template.pod_clique_scaling_groups = [
+            Group(name=group.name, annotations=asked)
+            for group in change.object.groups
+            if (asked := picked(group.annotations, _ASKED))
+        ]
+        self._cache.set_(set_, gone=change.kind == "deleted")
 
     def _gang(self, change: Change[PodGang]) -> None:
-        gang = PodGang(metadata=_short(change.object.metadata))
+        gang = PodGang(metadata=change.object.metadata.only(annotations=(ADOPTED,)))
         self._cache.gang(gang, gone=change.kind == "deleted")
 
 
@@ -222,7 +318,7 @@ class AdmissionInformers(MnnvlInformers):
             f"{GROVE_GROUP}/v1alpha1/podcliquesets",
             PodCliqueSet,
             lambda change: store.set_(change.object, gone=change.kind == "deleted"),
-            lambda one: PodCliqueSet(metadata=brief(one.metadata)),
+            lambda one: PodCliqueSet(metadata=one.metadata.brief()),
         )
         store.sets_are_level = lambda: sets.problem is None
 
@@ -300,7 +396,7 @@ class PartReflector:
                     f"/apis/{self._group}/{version}/{self._plural}",
                     ComputeDomain,
                     on_change=self._changed,
-                    kept=lambda one: ComputeDomain(metadata=brief(one.metadata)),
+                    kept=lambda one: ComputeDomain(metadata=one.metadata.brief()),
                     params=self._params,
                     absent_retry=ABSENT,
                 )
@@ -322,77 +418,12 @@ class PartReflector:
         self._detection.ask()
 
     def _changed(self, change: Change[ComputeDomain]) -> None:
-        found = ComputeDomain(metadata=_read(change.object.metadata))
+        found = ComputeDomain(metadata=change.object.metadata.only(READ_LABELS, (RECREATED,)))
         self._store.part(self._part, found, gone=change.kind == "deleted")
 
 
 def _fabric(node: PartialObjectMetadata) -> PartialObjectMetadata:
     """Of a node whether it is part of a fabric: no change is reported of anything else."""
     meta = node.metadata
-    labels = {FABRIC_LABEL: meta.label(FABRIC_LABEL) or ""}
+    labels = picked(meta.labels, (FABRIC_LABEL,))
     return PartialObjectMetadata(Metadata(name=meta.name, uid=meta.uid, labels=labels))
-
-
-def brief(meta: Metadata) -> Metadata:
-    """What tells an object and its versions apart; the rest passes by."""
-    return Metadata(
-        name=meta.name,
-        namespace=intern(meta.namespace),
-        uid=meta.uid,
-        resource_version=meta.resource_version,
-    )
-
-
-def _read(meta: Metadata) -> Metadata:
-    """What a turn reads of a ComputeDomain or claim. Of thousands, most say the same of set,
-    release and owner: each text is kept once.
-    """
-    labels, recreated = meta.labels or {}, meta.annotation(RECREATED)
-    kept = brief(meta)
-    kept.labels = {key: intern(labels[key]) for key in READ_LABELS if key in labels} or None
-    kept.annotations = None if recreated is None else {RECREATED: recreated}
-    kept.deletion_timestamp = meta.deletion_timestamp
-    kept.finalizers = meta.finalizers
-    kept.creation_timestamp = meta.creation_timestamp and intern(meta.creation_timestamp)
-    kept.owner_references = meta.owner_references and [
-        OwnerReference(
-            api_version=intern(one.api_version),
-            kind=intern(one.kind),
-            name=intern(one.name),
-            uid=intern(one.uid),
-            controller=one.controller,
-            block_owner_deletion=one.block_owner_deletion,
-        )
-        for one in meta.owner_references
-    ]
-    return kept
-
-
-def _wishes(set_: PodCliqueSet) -> PodCliqueSet:
-    """Of a set who it is, and what it and its scaling groups wish."""
-    kept = PodCliqueSet(metadata=_short(set_.metadata))
-    kept.metadata.annotations = _wish(set_.metadata.annotations)
-    kept.metadata.creation_timestamp = set_.metadata.creation_timestamp
-    kept.spec.template.pod_clique_scaling_groups = [
-        Group(name=one.name, annotations=wish)
-        for one in set_.groups
-        if (wish := _wish(one.annotations))
-    ]
-    return kept
-
-
-def _wish(annotations: dict[str, str] | None) -> dict[str, str] | None:
-    found = annotations or {}
-    return {key: found[key] for key in (*KEYS, GROVE_MNNVL_GROUP) if key in found} or None
-
-
-def _short(meta: Metadata) -> Metadata:
-    """Without what people and other controllers write on an object, of which nothing is read but
-    one annotation of a PodGang.
-    """
-    said = meta.annotation(ADOPTED)
-    kept = brief(meta)
-    kept.annotations = None if said is None else {ADOPTED: said}
-    kept.deletion_timestamp = meta.deletion_timestamp
-    kept.owner_references = meta.owner_references
-    return kept

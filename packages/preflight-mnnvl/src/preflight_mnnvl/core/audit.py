@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from preflight_mnnvl.api import decision as stored
-from preflight_mnnvl.api.annotations import wish_of
-from preflight_mnnvl.api.decision import Newer, pod_claim
+from preflight_mnnvl.api.annotations import Newer, pod_claim, read_decision, wish_of
 from preflight_mnnvl.api.identity import CliqueRefused, of_another, set_of
 from preflight_mnnvl.api.names import DECISION, GROVE_MNNVL_GROUP, KEYS, PCS_NAME, PCSG_NAME
 from preflight_mnnvl.api.types import BadObject, Key, Metadata, PodClique, PodCliqueSet, decode_pod
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.gpus import places
+from preflight_mnnvl.core.claims import places
 
 __all__ = ["CliqueAudit", "Unclaimed", "lacks_claim"]
 
-_READ: Final = (*PCS_NAME, *PCSG_NAME)
+_LABELS: Final = (*PCS_NAME, *PCSG_NAME)
+_ANNOTATIONS: Final = (*KEYS, DECISION, GROVE_MNNVL_GROUP)
 
 
 class Unclaimed(NamedTuple):
@@ -54,7 +53,7 @@ class CliqueAudit:
         if clique is not None and lacks_claim(clique, self._config):
             meta = clique.metadata
             key = (meta.namespace, set_of(meta))
-            self._lacking[uid] = key, _brief(meta)
+            self._lacking[uid] = key, meta.only(_LABELS, _ANNOTATIONS)
             self._of.setdefault(key, set()).add(uid)
         self._judge(uid, sets)
 
@@ -80,7 +79,7 @@ def lacks_claim(clique: PodClique, config: Config) -> bool:
     if meta.going:
         return False
     try:
-        made = stored.read(meta.annotation(DECISION))
+        made = read_decision(meta.annotation(DECISION))
         pod = decode_pod(clique.spec.pod_spec)
         if made is not None:
             return pod_claim(made) not in (pod.resource_claims or [])
@@ -96,20 +95,3 @@ def _asks(meta: Metadata, set_: PodCliqueSet | None, config: Config) -> bool:
         return False
     wish = wish_of(meta, set_, config.mode)
     return wish.enabled and wish.group is None
-
-
-def _brief(meta: Metadata) -> Metadata:
-    keys = (*KEYS, DECISION, GROVE_MNNVL_GROUP)
-    return Metadata(
-        name=meta.name,
-        namespace=meta.namespace,
-        uid=meta.uid,
-        creation_timestamp=meta.creation_timestamp,
-        labels={key: meta.labels[key] for key in _READ if meta.labels and key in meta.labels},
-        annotations={
-            key: meta.annotations[key]
-            for key in keys
-            if meta.annotations and key in meta.annotations
-        },
-        owner_references=meta.owner_references,
-    )

@@ -14,8 +14,8 @@ from preflight_mnnvl.api.identity import CliqueRefused
 from preflight_mnnvl.api.names import MOST_NAME
 from preflight_mnnvl.api.types import BadObject, Clique, Group, PodCliqueSet, PodSpec, decode_pod
 from preflight_mnnvl.config import Config
+from preflight_mnnvl.core.claims import places
 from preflight_mnnvl.core.domain import Pattern, meet, pattern
-from preflight_mnnvl.core.gpus import places
 
 __all__ = ["ExpandedClique", "Planned", "clashes", "expand", "named_alike", "nodes_needed", "plan"]
 

@@ -13,7 +13,7 @@ from preflight_kube.api.jsonpatch import pointer
 
 from preflight_mnnvl.api.names import CLAIM, FABRIC_LABEL
 from preflight_mnnvl.api.types import Container, PodSpec
-from preflight_mnnvl.core.gpus import ContainerPlace
+from preflight_mnnvl.core.claims import ContainerPlace
 
 __all__ = ["annotate", "inject"]
 

@@ -12,9 +12,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from preflight_mnnvl.api import decision as stored
-from preflight_mnnvl.api.annotations import Wish, odd, wish_of
-from preflight_mnnvl.api.decision import MnnvlDecision, Newer, pod_claim
+from preflight_mnnvl.api.annotations import (
+    VERSION,
+    MnnvlDecision,
+    Newer,
+    Wish,
+    odd,
+    pod_claim,
+    read_decision,
+    wish_of,
+    write_decision,
+)
 from preflight_mnnvl.api.identity import (
     CliqueIdentity,
     CliqueRefused,
@@ -45,7 +53,15 @@ from preflight_mnnvl.api.types import (
 )
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.builders import Head, compute_domain, resource_claim, set_owner
-from preflight_mnnvl.core.conflicts import refuse_claims, refuse_group
+from preflight_mnnvl.core.claims import (
+    ClaimRef,
+    ContainerPlace,
+    claim_refs,
+    gpu_claims,
+    places,
+    refuse_claims,
+    refuse_group,
+)
 from preflight_mnnvl.core.domain import (
     Domain,
     domain_of,
@@ -55,7 +71,6 @@ from preflight_mnnvl.core.domain import (
     pattern,
 )
 from preflight_mnnvl.core.expansion import named_alike
-from preflight_mnnvl.core.gpus import ClaimRef, ContainerPlace, claim_refs, gpu_claims, places
 from preflight_mnnvl.core.injection import Operation, annotate, inject
 from preflight_mnnvl.core.support import Support
 
@@ -241,7 +256,7 @@ def _decision(
     restored: int = 0,
 ) -> MnnvlDecision:
     return MnnvlDecision(
-        v=stored.VERSION,
+        v=VERSION,
         mode=config.mode,
         scope=domain.scope,
         cd=domain.name,
@@ -261,7 +276,7 @@ def _update(
     unless its living domain proves that it had one.
     """
     meta = clique.metadata
-    made = stored.read(old.annotation(DECISION))
+    made = read_decision(old.annotation(DECISION))
     if made is None:
         try:
             if (answer := _restored(clique, config, known, now)) is not None:
@@ -355,7 +370,7 @@ def _patch(
     without: Collection[str],
 ) -> tuple[Operation, ...]:
     operations = inject(pod, pod_claim(made), used, fabric=made.placement == "fabric")
-    wanted = {**keys, DECISION: stored.write(made)}
+    wanted = {**keys, DECISION: write_decision(made)}
     return (*operations, *annotate(meta.annotations, wanted, without))
 
 

@@ -1,8 +1,8 @@
-"""One turn of the controller about one domain: what is seen, and the time → what is to be done,
-said in Events, and looked at again. Pure.
+"""One reconcile of one domain: what is seen, and the time → what is to be done, said in Events, and
+reconciled again. Pure.
 
-Nothing is remembered that a restart would miss: each turn begins from the objects, and ends where
-it ended the last time if nothing has changed.
+Nothing is remembered that a restart would miss: each begins from the objects, and ends where it
+ended the last time if nothing has changed.
 """
 
 from __future__ import annotations
@@ -22,23 +22,29 @@ from preflight_mnnvl.api.names import (
     TEMPLATE_OF,
     label_value,
 )
-from preflight_mnnvl.api.types import ComputeDomain, Metadata, shown
+from preflight_mnnvl.api.types import ComputeDomain, Key, Metadata, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core import reasons as events
 from preflight_mnnvl.core.builders import (
     Head,
+    abandoned,
+    adopted,
+    adoption,
+    alive,
+    announcement,
     compute_domain,
     gang_owner,
+    owned_by_set,
     resource_claim,
     set_owner,
 )
-from preflight_mnnvl.core.desired import DomainMember, Wanted
 from preflight_mnnvl.core.domain import labels_of, other_identity, owned_by
-from preflight_mnnvl.core.ownership import abandoned, adopted, adoption, alive, owned_by_set
 from preflight_mnnvl.core.reasons import Event, EventSubject
+from preflight_mnnvl.core.snapshot import DomainMember, DomainView, Wanted, World, view_of
+from preflight_mnnvl.core.snapshot import wanted as wanted_of
 from preflight_mnnvl.core.support import Support
 
-__all__ = ["ClusterWrite", "DomainTurn", "DomainView", "decide"]
+__all__ = ["ClusterWrite", "DomainPlan", "announcements", "plans", "reconcile"]
 
 TEMPLATE_PATIENCE = 30.0
 """Seconds after which an Event says that a ComputeDomain has no claim template."""
@@ -62,28 +68,6 @@ State = Literal[
 ]
 
 
-class DomainView(NamedTuple):
-    """``wanted`` is None where no living PodClique needs the domain. ``claim``: the claim template,
-    in `literal` mode the claim.
-
-    ``gangs``: the PodGangs by name that exist, of those that the domain's members and label name.
-    ``lost``: the uid of a domain of this name that was seen and is gone, and that living members
-    needed then. ``unclaimed_since``: when it was first seen that nobody needs it, in seconds of the
-    epoch. ``others``: other sets that want the name, or whose object has it.
-    """
-
-    name: str
-    namespace: str
-    wanted: Wanted | None = None
-    domain: ComputeDomain | None = None
-    claim: ComputeDomain | None = None
-    gangs: Mapping[str, Metadata] = {}
-    set_: Metadata | None = None
-    lost: str = ""
-    unclaimed_since: float | None = None
-    others: tuple[Metadata, ...] = ()
-
-
 class ClusterWrite(NamedTuple):
     """One write. ``verb``: `create` with the object, or `patch` with a JSONPatch of the object
     called ``name``.
@@ -97,7 +81,7 @@ class ClusterWrite(NamedTuple):
     why: Literal["make", "adopt", "release"]
 
 
-class DomainTurn(NamedTuple):
+class DomainPlan(NamedTuple):
     """``again``: when to look again even if nothing changes, in seconds of the epoch. ``why``: one
     sentence for people. ``unclaimed_since``: to be kept until the next turn.
     """
@@ -115,242 +99,211 @@ class DomainTurn(NamedTuple):
         return any(one.why == "release" for one in self.actions)
 
 
-def decide(seen: DomainView, config: Config, support: Support, now: float) -> DomainTurn:
-    """What is to be done about the domain. The actions are in order; each turn after one of them
-    failed begins anew.
+def reconcile(view: DomainView, config: Config, support: Support, now: float) -> DomainPlan:
+    """What is to be done about the domain. The actions are in order; each reconcile after one of
+    them failed begins anew.
     """
-    if seen.wanted is None:
-        return _unwanted(seen, config, now)
-    turn = _needed(seen, seen.wanted, config, support, now=now)
-    if not seen.wanted.losers:
-        return turn
-    return turn._replace(events=(*turn.events, *_contested(seen, seen.wanted)))
+    if (wanted := view.wanted) is None:
+        return _unwanted(view, config, now)
+    plan = _Needed(view, wanted, config, support, now).plan()
+    return plan._replace(events=(*plan.events, *_contested(view, wanted)))
 
 
-def _needed(
-    seen: DomainView, wanted: Wanted, config: Config, support: Support, *, now: float
-) -> DomainTurn:
-    if not support.ok:
-        told = (
-            _tell(seen, events.UNSUPPORTED, f"{support.why}.", support.state)
-            if support.state != "unknown"
-            else ()
+class _Needed(NamedTuple):
+    """A domain that living PodCliques need."""
+
+    view: DomainView
+    wanted: Wanted
+    config: Config
+    support: Support
+    now: float
+
+    def plan(self) -> DomainPlan:
+        """Begin with what stands in the way."""
+        view, support = self.view, self.support
+        if not support.ok:
+            why = f"{support.why}."
+            known = support.state != "unknown"
+            told = _tell(view, events.UNSUPPORTED, why, support.state) if known else ()
+            return DomainPlan("unsupported", why, events=told)
+        if view.domain is None:
+            return self._missing()
+        meta = view.domain.metadata
+        if whose := other_identity(meta.labels, self.wanted.domain, self.config.instance):
+            return _blocked(view, "ComputeDomain", meta, whose, self.now)
+        return self._ending(meta) if meta.going else self._there(meta)
+
+    def _missing(self) -> DomainPlan:
+        """It must exist, and does not."""
+        view, wanted, support = self.view, self.wanted, self.support
+        head = self._head(view.gangs.get(wanted.gang), wanted.gang)
+        if head.owner is None:
+            return DomainPlan(
+                "wanted",
+                "the ComputeDomain waits for its PodCliqueSet, which is not there or is being deleted.",
+            )
+        lost = view.lost or ("unknown" if any(one.placed for one in wanted.members) else "")
+        actions = [_create("ComputeDomain", compute_domain(wanted.domain, head, support, lost))]
+        if wanted.decision.mode == "literal" and view.claim is None:
+            actions.append(self._new_claim(head))
+        why = f"the ComputeDomain {view.name} is made{' again' if lost else ''}."
+        return DomainPlan("wanted", why, tuple(actions))
+
+    def _ending(self, meta: Metadata) -> DomainPlan:
+        """It is waited for; what keeps it is said once that takes long."""
+        view = self.view
+        why = (
+            f"the ComputeDomain {shown(view.name)} is being deleted, and is made again at its end."
         )
-        return DomainTurn("unsupported", f"{support.why}.", events=told)
-    found = seen.domain
-    if found is None:
-        return _missing(seen, wanted, config, support)
-    if whose := other_identity(found.metadata.labels, wanted.domain, config.instance):
-        return _blocked(seen, "ComputeDomain", found.metadata, whose, now)
-    if found.metadata.going:
-        return _ending(seen, found.metadata, now)
-    return _there(seen, wanted, found.metadata, config, support=support, now=now)
-
-
-def _missing(seen: DomainView, wanted: Wanted, config: Config, support: Support) -> DomainTurn:
-    """It must exist, and does not."""
-    gang = seen.gangs.get(wanted.gang)
-    owner = _owner(seen, gang)
-    if owner is None:
-        return DomainTurn(
-            "wanted",
-            "the ComputeDomain waits for its PodCliqueSet, which is not there or is being deleted.",
+        late = (_when(meta.deletion_timestamp) or self.now) + ENDING_PATIENCE
+        if self.now < late:
+            return DomainPlan("ending", why, again=late)
+        held = ", ".join(shown(one) for one in meta.finalizers or ()) or "none that is known"
+        why = (
+            f"{why[:-1]}, for more than {ENDING_PATIENCE:.0f} s; its finalizers are {held}: is the DRA driver's "
+            "controller running, and have the pods of the old domain ended?"
         )
-    lost = seen.lost or ("unknown" if any(one.placed for one in wanted.members) else "")
-    head = Head(seen.namespace, labels_of(wanted.domain, wanted.gang, config.instance), owner)
-    actions = [_create("ComputeDomain", seen, compute_domain(wanted.domain, head, support, lost))]
-    if wanted.decision.mode == "literal" and seen.claim is None:
-        actions.append(_claim(seen, wanted, head, support))
-    return DomainTurn(
-        "wanted",
-        f"the ComputeDomain {seen.name} is made{' again' if lost else ''}.",
-        tuple(actions),
-    )
+        return DomainPlan("ending", why, events=_tell(view, events.ENDING, why, meta.uid))
+
+    def _there(self, meta: Metadata) -> DomainPlan:
+        """It exists and is ours: whose is it, and has it its claim?"""
+        view, now = self.view, self.now
+        gang = self._gang(meta)
+        mine = gang if gang is not None and adopted(meta, gang) else None
+        actions = [] if gang is None or mine else [_adopt(view, "ComputeDomain", meta, gang)]
+        told = list(_made(view, meta, now))
+        if mine and (_young(mine, now) or _young(meta, now)):
+            message = f"The ComputeDomain {view.name} belongs to the PodGang {mine.name}."
+            told += _tell(view, events.ADOPTED, message, f"{meta.uid} {mine.uid}")
+        told += _restored(view, self.wanted, now)
+        literal = self.wanted.decision.mode == "literal"
+        plan = self._literal_claim(gang) if literal else self._template(meta)
+        actions += plan.actions
+        told += plan.events
+        plan = plan._replace(actions=tuple(actions), events=tuple(told))
+        if plan.state == "blocked":
+            return plan
+        owner = f"PodGang {mine.name}" if mine else "PodCliqueSet"
+        why = plan.why or f"the ComputeDomain {view.name} belongs to the {owner}."
+        return plan._replace(state="adopted" if mine else "owned-by-set", why=why)
+
+    def _gang(self, meta: Metadata) -> Metadata | None:
+        """The PodGang to which it is to belong: the recorded one as long as members name it, and it
+        lives.
+        """
+        recorded, first = meta.label(PODGANG), self.wanted.gang
+        named = {one.decision.gang for one in self.wanted.members}
+        order = sorted(named, key=lambda name: (label_value(name) != recorded, name != first, name))
+        return next((gang for name in order if alive(gang := self.view.gangs.get(name))), None)
+
+    def _literal_claim(self, gang: Metadata | None) -> DomainPlan:
+        view, wanted = self.view, self.wanted
+        if view.claim is None:
+            head = self._head(gang, gang.name if gang is not None else wanted.gang)
+            return DomainPlan("wanted", "", (self._new_claim(head),) if head.owner else ())
+        meta = view.claim.metadata
+        if whose := other_identity(meta.labels, wanted.domain, self.config.instance):
+            return _blocked(view, "ResourceClaim", meta, whose, self.now)
+        if gang is None or meta.going or adopted(meta, gang):
+            return DomainPlan("wanted", "")
+        return DomainPlan("wanted", "", (_adopt(view, "ResourceClaim", meta, gang),))
+
+    def _template(self, meta: Metadata) -> DomainPlan:
+        """The driver makes the claim template; one that is not of this domain is never replaced by
+        it, and it does not say so.
+        """
+        view, now, template = self.view, self.now, self.view.claim
+        late = (_when(meta.creation_timestamp) or now) + TEMPLATE_PATIENCE
+        if template is None:
+            if now < late:
+                return DomainPlan("wanted", "", again=late)
+            why = f"the ComputeDomain {view.name} has no ResourceClaimTemplate after {TEMPLATE_PATIENCE:.0f} s: is the DRA driver's controller running?"
+            told = _tell(view, events.TEMPLATE_MISSING, why, meta.uid)
+            return DomainPlan("wanted", why, events=told)
+        of = template.metadata.label(TEMPLATE_OF)
+        if of == meta.uid:
+            return DomainPlan("wanted", "")
+        if of is None:
+            whose = "does not carry the uid of the ComputeDomain"
+        elif now < late or template.metadata.going:
+            # Of the domain before this one: the driver removes it.
+            return DomainPlan("wanted", "", again=late if now < late else None)
+        else:
+            whose = "carries the uid of another ComputeDomain"
+        return _blocked(view, "ResourceClaimTemplate", template.metadata, whose, now)
+
+    def _head(self, gang: Metadata | None, name: str) -> Head:
+        """What objects have in common that ``gang`` owns where it lives, and the set before."""
+        set_, owner = self.view.set_, None
+        if gang is not None and alive(gang):
+            owner = gang_owner(gang.name, gang.uid)
+        elif set_ is not None and alive(set_):
+            owner = set_owner(set_.name, set_.uid)
+        labels = labels_of(self.wanted.domain, name, self.config.instance)
+        return Head(self.view.namespace, labels, owner)
+
+    def _new_claim(self, head: Head) -> ClusterWrite:
+        wanted = self.wanted
+        claim = resource_claim(wanted.domain, head, self.support, wanted.decision.device_class)
+        return _create("ResourceClaim", claim)
 
 
-def _ending(seen: DomainView, meta: Metadata, now: float) -> DomainTurn:
-    """It is waited for; what keeps it is said once that takes long."""
-    why = f"the ComputeDomain {shown(seen.name)} is being deleted, and is made again at its end."
-    late = (_when(meta.deletion_timestamp) or now) + ENDING_PATIENCE
-    if now < late:
-        return DomainTurn("ending", why, again=late)
-    held = ", ".join(shown(one) for one in meta.finalizers or ()) or "none that is known"
-    why = (
-        f"{why[:-1]}, for more than {ENDING_PATIENCE:.0f} s; its finalizers are {held}: is the DRA driver's "
-        "controller running, and have the pods of the old domain ended?"
-    )
-    return DomainTurn(
-        "ending", why, events=_tell(seen, events.ENDING, why[0].upper() + why[1:], meta.uid)
-    )
-
-
-def _there(
-    seen: DomainView,
-    wanted: Wanted,
-    meta: Metadata,
-    config: Config,
-    *,
-    support: Support,
-    now: float,
-) -> DomainTurn:
-    """It exists and is ours: whose is it, and has it its claim?"""
-    gang = _gang(seen, meta, wanted)
-    actions, told = [], list(_made(seen, meta, now))
-    mine = gang is not None and adopted(meta, gang)
-    if gang is not None and not mine:
-        actions.append(_patch(seen, "ComputeDomain", meta, adoption(meta, gang), "adopt"))
-    if mine and gang is not None and (_young(gang, now) or _young(meta, now)):
-        told += _tell(
-            seen,
-            events.ADOPTED,
-            f"The ComputeDomain {seen.name} belongs to the PodGang {gang.name}.",
-            f"{meta.uid} {gang.uid}",
-        )
-    told += _restored(seen, wanted, now)
-    state: State = "adopted" if mine else "owned-by-set"
-    why = f"the ComputeDomain {seen.name} belongs to the {f'PodGang {gang.name}' if mine and gang else 'PodCliqueSet'}."
-    again = None
-    if wanted.decision.mode == "literal":
-        claim = _literal_claim(seen, wanted, gang, config, support=support, now=now)
-        if isinstance(claim, DomainTurn):
-            return claim._replace(actions=tuple(actions), events=(*told, *claim.events))
-        actions += claim
-    else:
-        template = _template(seen, meta, now)
-        if template.state == "blocked":
-            return template._replace(actions=tuple(actions), events=(*told, *template.events))
-        told += template.events
-        again, why = template.again, template.why or why
-    return DomainTurn(state, why, tuple(actions), tuple(told), again)
-
-
-def _gang(seen: DomainView, meta: Metadata, wanted: Wanted) -> Metadata | None:
-    """The PodGang to which it is to belong: the recorded one as long as members name it, and it
-    lives.
-    """
-    recorded = meta.label(PODGANG)
-    named = {one.decision.gang for one in wanted.members}
-    order = sorted(named, key=lambda one: (label_value(one) != recorded, one != wanted.gang, one))
-    return next((found for name in order if alive(found := seen.gangs.get(name))), None)
-
-
-def _literal_claim(
-    seen: DomainView,
-    wanted: Wanted,
-    gang: Metadata | None,
-    config: Config,
-    *,
-    support: Support,
-    now: float,
-) -> list[ClusterWrite] | DomainTurn:
-    if seen.claim is None:
-        owner = gang_owner(gang.name, gang.uid) if gang is not None else _owner(seen, None)
-        labels = labels_of(
-            wanted.domain, gang.name if gang is not None else wanted.gang, config.instance
-        )
-        return [_claim(seen, wanted, Head(seen.namespace, labels, owner), support)] if owner else []
-    meta = seen.claim.metadata
-    if whose := other_identity(meta.labels, wanted.domain, config.instance):
-        return _blocked(seen, "ResourceClaim", meta, whose, now)
-    if gang is None or meta.going or adopted(meta, gang):
-        return []
-    return [_patch(seen, "ResourceClaim", meta, adoption(meta, gang), "adopt")]
-
-
-def _template(seen: DomainView, meta: Metadata, now: float) -> DomainTurn:
-    """The driver makes the claim template; one that is not of this domain is never replaced by it,
-    and it does not say so.
-    """
-    late = (_when(meta.creation_timestamp) or now) + TEMPLATE_PATIENCE
-    template = seen.claim
-    if template is None:
-        if now < late:
-            return DomainTurn("wanted", "", again=late)
-        why = f"the ComputeDomain {seen.name} has no ResourceClaimTemplate after {TEMPLATE_PATIENCE:.0f} s: is the DRA driver's controller running?"
-        return DomainTurn(
-            "wanted",
-            why,
-            events=_tell(seen, events.TEMPLATE_MISSING, why[0].upper() + why[1:], meta.uid),
-        )
-    of = template.metadata.label(TEMPLATE_OF)
-    if of == meta.uid:
-        return DomainTurn("wanted", "")
-    if of is not None and (now < late or template.metadata.going):
-        return DomainTurn(
-            "wanted", "", again=late if now < late else None
-        )  # of the domain before this one: the driver removes it
-    whose = (
-        "does not carry the uid of the ComputeDomain"
-        if of is None
-        else "carries the uid of another ComputeDomain"
-    )
-    return _blocked(seen, "ResourceClaimTemplate", template.metadata, whose, now)
-
-
-def _unwanted(seen: DomainView, config: Config, now: float) -> DomainTurn:
+def _unwanted(view: DomainView, config: Config, now: float) -> DomainPlan:
     """Nobody needs it. What a living PodGang owns stays with it; what only the set owns would stay
     for ever, and is let go.
     """
+    # A claim template is the driver's, whatever its labels say.
+    claim = view.claim if config.mode == "literal" else None
+    kinds: tuple[tuple[Kind, ComputeDomain | None], ...] = (
+        ("ComputeDomain", view.domain),
+        ("ResourceClaim", claim),
+    )
     parts = [
-        (kind, found.metadata)
-        for kind, found in _parts(seen, config)
-        if found is not None and not found.metadata.going and _ours(found.metadata, config)
+        (kind, part.metadata)
+        for kind, part in kinds
+        if part is not None and not part.metadata.going and _ours(part.metadata, config)
     ]
     if not parts:
-        return DomainTurn("gone", "no PodClique needs it.")
+        return DomainPlan("gone", "no PodClique needs it.")
     recorded = parts[0][1].label(PODGANG)
-    gang = next(
-        (
-            found
-            for name, found in sorted(seen.gangs.items())
-            if label_value(name) == recorded and alive(found)
-        ),
-        None,
-    )
-    if gang is not None:
+    gangs = (gang for name, gang in sorted(view.gangs.items()) if label_value(name) == recorded)
+    if (gang := next(filter(alive, gangs), None)) is not None:
         actions = [
-            _patch(seen, kind, meta, adoption(meta, gang), "adopt")
-            for kind, meta in parts
-            if not adopted(meta, gang)
+            _adopt(view, kind, meta, gang) for kind, meta in parts if not adopted(meta, gang)
         ]
         why = f"it belongs to the PodGang {gang.name}; no PodClique needs it now."
-        return DomainTurn("owned-by-set" if actions else "adopted", why, tuple(actions))
+        return DomainPlan("owned-by-set" if actions else "adopted", why, tuple(actions))
     left = [
         (kind, meta)
         for kind, meta in parts
-        if owned_by_set(meta) and (not meta.owner_references or alive(seen.set_))
+        if owned_by_set(meta) and (not meta.owner_references or alive(view.set_))
     ]
     if not left:
-        return DomainTurn("gone", "its owner is gone, and the garbage collector removes it.")
-    since = now if seen.unclaimed_since is None else seen.unclaimed_since
-    if now < since + RELEASE_PATIENCE:
-        return DomainTurn(
-            "unclaimed",
-            "no PodClique needs it.",
-            again=since + RELEASE_PATIENCE,
-            unclaimed_since=since,
-        )
-    actions = [_patch(seen, kind, meta, abandoned(meta), "release") for kind, meta in left]
-    message = f"The {left[0][0]} {left[0][1].name} is removed: no PodClique needs it, and no PodGang owns it."
-    told = _tell(seen, events.RELEASED, message, left[0][1].uid)
+        return DomainPlan("gone", "its owner is gone, and the garbage collector removes it.")
+    since = now if view.unclaimed_since is None else view.unclaimed_since
+    if now < (late := since + RELEASE_PATIENCE):
+        why = "no PodClique needs it."
+        return DomainPlan("unclaimed", why, again=late, unclaimed_since=since)
+    actions = [_patch(view, kind, meta, abandoned(meta), "release") for kind, meta in left]
+    kind, meta = left[0]
+    message = f"The {kind} {meta.name} is removed: no PodClique needs it, and no PodGang owns it."
+    told = _tell(view, events.RELEASED, message, meta.uid)
     why = "no PodClique needs it, and it is handed to the garbage collector."
-    return DomainTurn("unclaimed", why, tuple(actions), told, unclaimed_since=since)
+    return DomainPlan("unclaimed", why, tuple(actions), told, unclaimed_since=since)
 
 
-def _parts(seen: DomainView, config: Config) -> tuple[tuple[Kind, ComputeDomain | None], ...]:
-    """The domain, and its claim; a claim template is the driver's, whatever its labels say."""
-    claim = seen.claim if config.mode == "literal" else None
-    return ("ComputeDomain", seen.domain), ("ResourceClaim", claim)
+def _adopt(view: DomainView, kind: Kind, meta: Metadata, gang: Metadata) -> ClusterWrite:
+    return _patch(view, kind, meta, adoption(meta, gang), "adopt")
 
 
 def _patch(
-    seen: DomainView,
+    view: DomainView,
     kind: Kind,
     meta: Metadata,
     body: list[dict[str, Any]],
     why: Literal["adopt", "release"],
 ) -> ClusterWrite:
-    return ClusterWrite("patch", kind, seen.namespace, meta.name, body, why)
+    return ClusterWrite("patch", kind, view.namespace, meta.name, body, why)
 
 
 def _ours(meta: Metadata, config: Config) -> bool:
@@ -358,15 +311,7 @@ def _ours(meta: Metadata, config: Config) -> bool:
     return all(meta.label(key) == value for key, value in wanted.items())
 
 
-def _owner(seen: DomainView, gang: Metadata | None) -> dict[str, Any] | None:
-    if gang is not None and alive(gang):
-        return gang_owner(gang.name, gang.uid)
-    if seen.set_ is not None and alive(seen.set_):
-        return set_owner(seen.set_.name, seen.set_.uid)
-    return None
-
-
-def _made(seen: DomainView, meta: Metadata, now: float) -> tuple[Event, ...]:
+def _made(view: DomainView, meta: Metadata, now: float) -> tuple[Event, ...]:
     """Told from the object itself, so that a controller that dies after the creation has not
     swallowed it.
     """
@@ -374,21 +319,21 @@ def _made(seen: DomainView, meta: Metadata, now: float) -> tuple[Event, ...]:
         return ()
     before = meta.annotation(RECREATED)
     if before is None:
-        return _tell(seen, events.CREATED, f"The ComputeDomain {seen.name} was made.", meta.uid)
-    message = f"The ComputeDomain {seen.name} was lost and is made again: pods that joined the old domain must be restarted{_of(seen.wanted.members if seen.wanted else ())}."
-    return _tell(seen, events.RECREATED, message, meta.uid)
+        return _tell(view, events.CREATED, f"The ComputeDomain {view.name} was made.", meta.uid)
+    message = f"The ComputeDomain {view.name} was lost and is made again: pods that joined the old domain must be restarted{_of(view.wanted.members if view.wanted else ())}."
+    return _tell(view, events.RECREATED, message, meta.uid)
 
 
-def _restored(seen: DomainView, wanted: Wanted, now: float) -> tuple[Event, ...]:
+def _restored(view: DomainView, wanted: Wanted, now: float) -> tuple[Event, ...]:
     back = [one for one in wanted.members if now - one.decision.restored < TOLD_FOR]
     if not back:
         return ()
     message = (
-        f"The claim of the ComputeDomain {seen.name} had been written away and is back: pods that were made without it must be restarted{_of(back)}; "
+        f"The claim of the ComputeDomain {view.name} had been written away and is back: pods that were made without it must be restarted{_of(back)}; "
         f"they are those without a claim {CLAIM}."
     )
     return _tell(
-        seen._replace(wanted=wanted._replace(members=tuple(back))), events.RESTORED, message, ""
+        view._replace(wanted=wanted._replace(members=tuple(back))), events.RESTORED, message, ""
     )
 
 
@@ -403,49 +348,44 @@ def _of(members: Sequence[DomainMember]) -> str:
     return f", those of the PodClique{several} {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"
 
 
-def _blocked(seen: DomainView, kind: str, meta: Metadata, whose: str, now: float) -> DomainTurn:
+def _blocked(view: DomainView, kind: str, meta: Metadata, whose: str, now: float) -> DomainPlan:
     then = "the domain is made"
     if kind == "ResourceClaimTemplate":
         then = "the driver makes its own; pods that run with claims of this one must be restarted"
-    why = f"the {kind} {shown(meta.name or seen.name)} {whose}{owned_by(meta)}; delete or rename it, and {then}."
-    told = _tell(seen, events.BLOCKED, why[0].upper() + why[1:], f"{kind} {meta.uid} {whose}")
-    return DomainTurn("blocked", why, events=told, again=now + BLOCKED_AGAIN)
+    why = f"the {kind} {shown(meta.name or view.name)} {whose}{owned_by(meta)}; delete or rename it, and {then}."
+    told = _tell(view, events.BLOCKED, why, f"{kind} {meta.uid} {whose}")
+    return DomainPlan("blocked", why, events=told, again=now + BLOCKED_AGAIN)
 
 
-def _contested(seen: DomainView, wanted: Wanted) -> tuple[Event, ...]:
+def _contested(view: DomainView, wanted: Wanted) -> tuple[Event, ...]:
     """PodCliques of several domains were given one name, and so one claim: both sides are told."""
+    if not wanted.losers:
+        return ()
     rival = wanted.losers[0].domain
     message = (
-        f"The ComputeDomain {seen.name} is that of {wanted.domain}, and pods of {rival} have the same claim{_of(wanted.losers)}; "
+        f"The ComputeDomain {view.name} is that of {wanted.domain}, and pods of {rival} have the same claim{_of(wanted.losers)}; "
         "delete or rename one of the two, as their pods must not share a domain."
     )
-    return _tell(seen, events.BLOCKED, message, f"contested {rival}")
+    return _tell(view, events.BLOCKED, message, f"contested {rival}")
 
 
-def _create(kind: Kind, seen: DomainView, body: dict[str, Any]) -> ClusterWrite:
-    return ClusterWrite("create", kind, seen.namespace, body["metadata"]["name"], body, "make")
+def _create(kind: Kind, body: dict[str, Any]) -> ClusterWrite:
+    meta = body["metadata"]
+    return ClusterWrite("create", kind, meta["namespace"], meta["name"], body, "make")
 
 
-def _claim(seen: DomainView, wanted: Wanted, head: Head, support: Support) -> ClusterWrite:
-    return _create(
-        "ResourceClaim",
-        seen,
-        resource_claim(wanted.domain, head, support, wanted.decision.device_class),
-    )
-
-
-def _tell(seen: DomainView, reason: str, message: str, fact: str) -> tuple[Event, ...]:
+def _tell(view: DomainView, reason: str, message: str, fact: str) -> tuple[Event, ...]:
     everybody = reason == events.BLOCKED  # also whose name or object it is
-    sets = [seen.set_, *(seen.others if everybody else ())]
+    sets = [view.set_, *(view.others if everybody else ())]
     subjects = [
-        EventSubject("PodCliqueSet", seen.namespace, one.name, one.uid) for one in sets if one
+        EventSubject("PodCliqueSet", view.namespace, one.name, one.uid) for one in sets if one
     ]
-    if (wanted := seen.wanted) is not None:
+    if (wanted := view.wanted) is not None:
         subjects += [
-            EventSubject("PodClique", seen.namespace, one.name, one.uid)
+            EventSubject("PodClique", view.namespace, one.name, one.uid)
             for one in (*(wanted.losers if everybody else ()), *wanted.members)
         ]
-    return events.about(subjects, reason, message, f"{seen.name} {fact}")
+    return events.about(subjects, reason, message[0].upper() + message[1:], f"{view.name} {fact}")
 
 
 def _young(meta: Metadata, now: float) -> bool:
@@ -459,3 +399,53 @@ def _when(text: str | None) -> float | None:
         return datetime.fromisoformat((text or "").replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+def plans(world: World, config: Config, support: Support, now: float) -> dict[Key, DomainPlan]:
+    """One turn for each domain that is wanted, or of which an object carries our label."""
+    wants = wanted_of(world.members()[0], world.domains)
+    keys = {
+        *wants,
+        *(key for key, one in world.domains.items() if one.metadata.label(MANAGED) == "true"),
+    }
+    for (namespace, claim), one in world.claims.items():
+        if one.metadata.label(MANAGED) == "true":
+            keys.add((namespace, f"{claim.removesuffix('-mnnvl-claim')}-cd"))
+    return {
+        key: reconcile(view_of(world, key, wants.get(key)), config, support, now)
+        for key in sorted(keys)
+    }
+
+
+def announcements(
+    world: World, wants: Mapping[Key, Wanted] | None = None
+) -> dict[Key, dict[str, Any]]:
+    """The merge patches of PodGangs: of those that own all of their domains, and in `literal` mode
+    claims, and of those that were said to and do not.
+
+    ``wants``: what living PodCliques want, where that is known already.
+    """
+    of: dict[Key, list[Metadata | None]] = {}
+    for key, one in (
+        wanted_of(world.members()[0], world.domains) if wants is None else wants
+    ).items():
+        found = world.domains.get(key)
+        parts: list[Metadata | None] = [found.metadata if found else None]
+        if one.decision.mode == "literal":
+            claim = world.claims.get((key[0], one.domain.claim))
+            parts.append(claim.metadata if claim else None)
+        of.setdefault((key[0], _owner_of(one, found)), []).extend(parts)
+    said: dict[Key, Mapping[str, Any] | None] = {}
+    for key, parts in of.items():
+        gang = world.gangs.get(key)
+        if gang is not None and alive(gang.metadata):
+            whole = all(one and adopted(one, gang.metadata) for one in parts)
+            said[key] = announcement(gang.metadata, whole=whole)
+    return {key: dict(patch) for key, patch in sorted(said.items()) if patch}
+
+
+def _owner_of(one: Wanted, found: ComputeDomain | None) -> str:
+    recorded = found.metadata.label(PODGANG) if found else None
+    return next(
+        (m.decision.gang for m in one.members if label_value(m.decision.gang) == recorded), one.gang
+    )

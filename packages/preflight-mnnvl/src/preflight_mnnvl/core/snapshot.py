@@ -1,26 +1,154 @@
-"""What is seen of all namespaces → one turn for each domain, and what is to be said on PodGangs.
-Pure.
+"""What is seen: living PodCliques and the domains that they need, all objects, and what a reconcile
+reads of them. Pure.
 
-For people (`show`) and tests; a controller keeps the same by key, and asks for one domain at a
-time.
+What a PodClique says it was given is compared with what its labels say it is: an annotation that
+somebody else wrote makes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from preflight_mnnvl.api.names import MANAGED, PCS_NAME, PODGANG, label_value
+from preflight_mnnvl.api.annotations import MnnvlDecision, Newer, read_decision
+from preflight_mnnvl.api.identity import CliqueRefused, identify
+from preflight_mnnvl.api.names import DECISION, PCS_NAME, PODGANG, label_value
 from preflight_mnnvl.api.types import ComputeDomain, Key, Metadata, PodClique, PodCliqueSet, PodGang
-from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.desired import DomainMember, Ignored, Wanted, member_of, wanted
-from preflight_mnnvl.core.ownership import adopted, alive, announcement
-from preflight_mnnvl.core.reconcile import DomainTurn, DomainView, decide
-from preflight_mnnvl.core.support import Support
+from preflight_mnnvl.core.domain import Domain, domain_of, identity_labels
 
-__all__ = ["World", "announcements", "seen", "turns"]
+__all__ = [
+    "DomainMember",
+    "DomainView",
+    "Ignored",
+    "Wanted",
+    "World",
+    "member_of",
+    "view_of",
+    "wanted",
+]
+
+
+class DomainMember(NamedTuple):
+    """A living PodClique that carries a decision. ``placed``: pods of it were scheduled, so that
+    their claims, and a domain, have been there.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    decision: MnnvlDecision
+    domain: Domain
+    placed: bool
+
+
+class Ignored(NamedTuple):
+    """A PodClique whose decision is not followed, and why: one clause."""
+
+    namespace: str
+    name: str
+    why: str
+
+
+class Wanted(NamedTuple):
+    """One domain that living PodCliques need; ``gang`` is the PodGang that most of its labels name
+    (see :func:`wanted`). ``losers``: PodCliques of other domains that have this name.
+    """
+
+    namespace: str
+    domain: Domain
+    members: tuple[DomainMember, ...]
+    gang: str
+    losers: tuple[DomainMember, ...] = ()
+
+    @property
+    def decision(self) -> MnnvlDecision:
+        """That of the first member: mode, names and class are alike in all."""
+        return self.members[0].decision
+
+
+def member_of(clique: PodClique) -> DomainMember | Ignored | None:
+    """The member that a PodClique is; None for one without a decision, and for one that is being
+    deleted.
+    """
+    meta = clique.metadata
+    text = meta.annotation(DECISION)
+    if text is None or meta.going:
+        return None
+    try:
+        made = read_decision(text)
+        if made is None:
+            return Ignored(
+                meta.namespace,
+                meta.name,
+                f"the annotation {DECISION} is none that the webhook wrote",
+            )
+        domain = domain_of(identify(meta, made.scope), made.scope)
+    except (Newer, CliqueRefused) as error:
+        return Ignored(meta.namespace, meta.name, str(error))
+    if (domain.name, domain.claim) != (made.cd, made.claim):
+        domain = domain._replace(plain=True)  # a name once given holds for life
+    if (domain.name, domain.claim) != (made.cd, made.claim):
+        return Ignored(
+            meta.namespace,
+            meta.name,
+            f"the annotation {DECISION} names {made.cd}, and its labels {domain.name}",
+        )
+    status = clique.status
+    placed = status is not None and bool(status.scheduled_replicas or status.ready_replicas)
+    return DomainMember(meta.namespace, meta.name, meta.uid, made, domain, placed)
+
+
+def wanted(
+    members: Iterable[DomainMember], there: Mapping[Key, ComputeDomain] = {}
+) -> dict[Key, Wanted]:
+    """The domains by namespace and name; ``there``: the ComputeDomains that exist.
+
+    Where members name several PodGangs (one domain for a whole replica, with the operator's
+    `base-podgang` label missing), it is the one with the shortest name: the others build upon it,
+    and their names begin with its. Of two domains of one name the one that exists is wanted, else
+    that of the PodClique that comes first by name; the members of the other are its losers.
+    """
+    found: dict[Key, dict[Domain, list[DomainMember]]] = {}
+    for member in sorted(members):
+        alike = found.setdefault((member.namespace, member.decision.cd), {})
+        alike.setdefault(member.domain, []).append(member)
+    return {key: _wanted(key, alike, there.get(key)) for key, alike in found.items()}
+
+
+def _wanted(
+    key: Key, alike: Mapping[Domain, list[DomainMember]], there: ComputeDomain | None
+) -> Wanted:
+    labels = (there.metadata.labels if there is not None else None) or {}
+    own = (one for one in alike if identity_labels(one).items() <= labels.items())
+    domain = next(own, next(iter(alike)))
+    gangs = [one.decision.gang for one in alike[domain]]
+    losers = [one for other, members in alike.items() if other != domain for one in members]
+    first = min(gangs, key=lambda gang: (len(gang), gang))
+    return Wanted(key[0], domain, tuple(alike[domain]), first, tuple(losers))
+
+
+class DomainView(NamedTuple):
+    """``wanted`` is None where no living PodClique needs the domain. ``claim``: the claim template,
+    in `literal` mode the claim.
+
+    ``gangs``: the PodGangs by name that exist, of those that the domain's members and label name.
+    ``lost``: the uid of a domain of this name that was seen and is gone, and that living members
+    needed then. ``unclaimed_since``: when it was first seen that nobody needs it, in seconds of the
+    epoch. ``others``: other sets that want the name, or whose object has it.
+    """
+
+    name: str
+    namespace: str
+    wanted: Wanted | None = None
+    domain: ComputeDomain | None = None
+    claim: ComputeDomain | None = None
+    gangs: Mapping[str, Metadata] = {}
+    set_: Metadata | None = None
+    lost: str = ""
+    unclaimed_since: float | None = None
+    others: tuple[Metadata, ...] = ()
 
 
 class World(msgspec.Struct, kw_only=True):
@@ -44,7 +172,7 @@ class World(msgspec.Struct, kw_only=True):
         ]
 
 
-def seen(world: World, key: Key, wants: Wanted | None) -> DomainView:
+def view_of(world: World, key: Key, wants: Wanted | None) -> DomainView:
     """All that one turn reads."""
     namespace, name = key
     domain = world.domains.get(key)
@@ -86,51 +214,4 @@ def seen(world: World, key: Key, wants: Wanted | None) -> DomainView:
             for name in sorted(others)
             if (at := (namespace, name)) in world.sets
         ),
-    )
-
-
-def turns(world: World, config: Config, support: Support, now: float) -> dict[Key, DomainTurn]:
-    """One turn for each domain that is wanted, or of which an object carries our label."""
-    wants = wanted(world.members()[0], world.domains)
-    keys = {
-        *wants,
-        *(key for key, one in world.domains.items() if one.metadata.label(MANAGED) == "true"),
-    }
-    for (namespace, claim), one in world.claims.items():
-        if one.metadata.label(MANAGED) == "true":
-            keys.add((namespace, f"{claim.removesuffix('-mnnvl-claim')}-cd"))
-    return {
-        key: decide(seen(world, key, wants.get(key)), config, support, now) for key in sorted(keys)
-    }
-
-
-def announcements(
-    world: World, wants: Mapping[Key, Wanted] | None = None
-) -> dict[Key, dict[str, Any]]:
-    """The merge patches of PodGangs: of those that own all of their domains, and in `literal` mode
-    claims, and of those that were said to and do not.
-
-    ``wants``: what living PodCliques want, where that is known already.
-    """
-    of: dict[Key, list[Metadata | None]] = {}
-    for key, one in (wanted(world.members()[0], world.domains) if wants is None else wants).items():
-        found = world.domains.get(key)
-        parts: list[Metadata | None] = [found.metadata if found else None]
-        if one.decision.mode == "literal":
-            claim = world.claims.get((key[0], one.domain.claim))
-            parts.append(claim.metadata if claim else None)
-        of.setdefault((key[0], _gang(one, found)), []).extend(parts)
-    said: dict[Key, Mapping[str, Any] | None] = {}
-    for key, parts in of.items():
-        gang = world.gangs.get(key)
-        if gang is not None and alive(gang.metadata):
-            whole = all(one and adopted(one, gang.metadata) for one in parts)
-            said[key] = announcement(gang.metadata, whole=whole)
-    return {key: dict(patch) for key, patch in sorted(said.items()) if patch}
-
-
-def _gang(one: Wanted, found: ComputeDomain | None) -> str:
-    recorded = found.metadata.label(PODGANG) if found else None
-    return next(
-        (m.decision.gang for m in one.members if label_value(m.decision.gang) == recorded), one.gang
     )

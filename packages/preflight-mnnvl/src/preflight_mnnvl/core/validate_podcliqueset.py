@@ -23,7 +23,7 @@ from preflight_mnnvl.api.names import (
 )
 from preflight_mnnvl.api.types import BadObject, PodCliqueSet, decode, shown
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.conflicts import refuse_claims, refuse_group
+from preflight_mnnvl.core.claims import refuse_claims, refuse_group
 from preflight_mnnvl.core.domain import Domain
 from preflight_mnnvl.core.expansion import SET_PATH, Planned, clashes, nodes_needed, plan
 from preflight_mnnvl.core.support import Support

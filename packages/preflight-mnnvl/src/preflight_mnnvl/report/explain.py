@@ -17,8 +17,8 @@ from preflight_mnnvl.api.names import BASE_PODGANG as BASE
 from preflight_mnnvl.api.names import PART_OF, PCS_INDEX, PCSG_INDEX, PCSG_NAME, PODGANG
 from preflight_mnnvl.api.types import Metadata, PodCliqueSet, PodSpec, decode, shown
 from preflight_mnnvl.config import Config
+from preflight_mnnvl.core.claims import claim_refs, matches
 from preflight_mnnvl.core.expansion import ExpandedClique, Planned, expand, nodes_needed, plan
-from preflight_mnnvl.core.gpus import claim_refs, matches
 from preflight_mnnvl.core.injection import Operation
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, ReviewAnswer, decide
 from preflight_mnnvl.core.support import ClusterFacts, judge

@@ -1,10 +1,11 @@
-"""One look at a cluster for `show` and `explain --live`: everything that turns
-read, listed once.
+"""One look at a cluster for `show` and `explain --live`: all that is read is listed once, and
+compared with what `explain` expects.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from preflight_kube.auth.connection import Connection
@@ -15,8 +16,11 @@ from preflight_mnnvl.api.names import (
     COMPUTE_DOMAIN_GROUP,
     FABRIC_LABEL,
     GROVE_GROUP,
+    PCS_NAME,
+    PODGANG,
     RESOURCE_GROUP,
     SCHEDULER_GROUP,
+    label_value,
 )
 from preflight_mnnvl.api.types import (
     ComputeDomain,
@@ -25,17 +29,88 @@ from preflight_mnnvl.api.types import (
     PodClique,
     PodCliqueSet,
     PodGang,
+    shown,
 )
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.desired import DomainMember, member_of
-from preflight_mnnvl.core.snapshot import World, turns
+from preflight_mnnvl.core.reconcile import DomainPlan, plans
+from preflight_mnnvl.core.snapshot import DomainMember, Ignored, World, member_of, wanted
 from preflight_mnnvl.core.support import ClusterFacts, judge, served_claims, served_domains
-from preflight_mnnvl.report.compare import differences
 from preflight_mnnvl.report.explain import Told, explain
-from preflight_mnnvl.report.fabric import DRIVER, ChannelClaim, Pod, cliques_of
-from preflight_mnnvl.report.show import show
+from preflight_mnnvl.report.show import DRIVER, ChannelClaim, Pod, cliques_of, show
 
-__all__ = ["explained", "shown"]
+__all__ = ["differences", "explain_live", "show_live"]
+
+
+def differences(
+    told: Told, world: World, found: Mapping[Key, DomainPlan], namespace: str
+) -> list[str]:
+    """``world``: what there is in ``namespace``, and ``found`` the controller's turns about it;
+    objects of other sets are passed over.
+    """
+    expected = {member: one.name for one in told.domains for member in one.members}
+    there = {name: one for (space, name), one in world.cliques.items() if space == namespace}
+    said = [
+        f"PodClique {shown(name)} is not there; Grove has not made it yet, or was refused (its Events on the set say why)"
+        for name in expected
+        if name not in there
+    ]
+    wants = wanted(world.members()[0], world.domains)
+    said += [
+        f"PodClique {shown(one.name)} has the claim of the domain {shown(one.decision.cd)}, which is that of {want.domain}; delete or rename one of them"
+        for (space, _), want in sorted(wants.items())
+        for one in want.losers
+        if space == namespace and one.domain.pcs == told.name
+    ]
+    for name, clique in sorted(there.items()):
+        if _set_of(clique) == told.name:
+            said += _clique(name, clique, expected.get(name))
+    for one in told.domains:
+        key = (namespace, one.name)
+        said += _domain(one.name, one.gang, found.get(key), world.domains.get(key))
+    return said
+
+
+def _clique(name: str, clique: PodClique, expected: str | None) -> list[str]:
+    if clique.metadata.going:
+        return [f"PodClique {shown(name)} is being deleted"]
+    member = member_of(clique)
+    if isinstance(member, Ignored):
+        return [f"PodClique {shown(name)}: its decision is not followed, since {member.why}"]
+    if member is None:
+        if expected is None:
+            return []
+        said = "it was made before the add-on was there, or while it was not supported; delete it, and Grove makes it anew"
+        return [f"PodClique {shown(name)} has no domain, and would get {expected} now: {said}"]
+    if expected is None:
+        return [
+            f"PodClique {shown(name)} has the domain {member.decision.cd}, and is not of the template as it is now"
+        ]
+    if member.decision.cd != expected:
+        return [
+            f"PodClique {shown(name)} has the domain {member.decision.cd}, and would get {expected} now"
+        ]
+    return []
+
+
+def _domain(
+    name: str, gang: str, turn: DomainPlan | None, found: ComputeDomain | None
+) -> list[str]:
+    if turn is None:
+        return [f"ComputeDomain {name} is not there"]
+    if turn.state != "adopted":
+        return [f"ComputeDomain {name} is {turn.state}: {turn.why}"]
+    recorded = found.metadata.label(PODGANG) if found is not None else None
+    if recorded != label_value(gang):
+        return [
+            f"ComputeDomain {name} belongs to PodGang {shown(recorded or 'unknown')}, and {gang} was expected"
+        ]
+    return []
+
+
+def _set_of(clique: PodClique) -> str | None:
+    labels: Mapping[str, str] = clique.metadata.labels or {}
+    return next((labels[key] for key in PCS_NAME if key in labels), None)
+
 
 AGENT: Final = "preflight-mnnvl"
 
@@ -51,7 +126,7 @@ class LiveView(NamedTuple):
     nodes: int | None
 
 
-async def shown(target: Connection, namespace: str, only: str, config: Config) -> str:
+async def show_live(target: Connection, namespace: str, only: str, config: Config) -> str:
     """The text of `show` about ``namespace``; ``only`` the PodCliqueSet of this name. Raises
     :class:`~preflight_kube.errors.KubeError`.
     """
@@ -90,7 +165,7 @@ async def _if_readable(
         return []
 
 
-async def explained(
+async def explain_live(
     target: Connection, namespace: str, name: str, config: Config
 ) -> tuple[Told, list[str]] | None:
     """What is expected of a PodCliqueSet as it is stored, and how the cluster differs; None where
@@ -108,7 +183,7 @@ async def explained(
     parts = (*seen.world.domains.values(), *seen.world.claims.values())
     there = {one.metadata.name: one.metadata for one in parts}
     told = explain(found, config, seen.nodes, seen.facts, there)
-    now = turns(seen.world, config, judge(seen.facts, config), time.time())
+    now = plans(seen.world, config, judge(seen.facts, config), time.time())
     return told, differences(told, seen.world, now, namespace)
 
 

@@ -11,7 +11,7 @@ from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
 
 from preflight_mnnvl.api.names import GROVE_GROUP, RESOURCE_GROUP, is_name
 from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodCliqueSet, shown
-from preflight_mnnvl.core.gpus import ClaimRef
+from preflight_mnnvl.core.claims import ClaimRef
 from preflight_mnnvl.core.support import Support
 
 __all__ = ["GroveLookups"]
