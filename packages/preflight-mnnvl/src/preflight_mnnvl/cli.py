@@ -205,10 +205,8 @@ def _show(args: argparse.Namespace) -> int:
 
     from preflight_mnnvl.report.live import show_live
 
-    print(
-        anyio.run(show_live, connection(home=Path.home()), args.namespace, args.pcs, _config(args)),
-        end="",
-    )
+    config, target = _config(args), connection(home=Path.home())
+    print(anyio.run(show_live, target, args.namespace, args.pcs, config), end="")
     return 0
 
 
@@ -219,64 +217,55 @@ def _config(args: argparse.Namespace) -> Config:
 def _explain(args: argparse.Namespace) -> int:
     import msgspec
 
-    from preflight_mnnvl.report.explain import explain, text
+    from preflight_mnnvl.report.explain import text
 
-    config = _config(args)
-    if args.live:
-        return _explain_live(args, config)
-    told = []
-    for i, found in enumerate(_sets(args.file)):
-        try:
-            told.append(explain(found, config, args.grove_nodes))
-        except BadObject as error:
-            raise BadInput(
-                f"{commands.named(args.file)}: document {i + 1}: {error}; correct it."
-            ) from None
+    told, differs = _explained_live(args) if args.live else (_explained(args), None)
     if args.output == "text":
-        color = commands.colored(args.color)
-        print("\n".join(text(one, color=color) for one in told), end="")
+        print("\n".join(text(one, color=commands.colored(args.color)) for one in told), end="")
+        if differs is not None:
+            differences = "\n".join(f"differs  {one}" for one in differs)
+            print(f"\n{differences or 'The cluster is as expected.'}")
     else:
-        _print(msgspec.to_builtins(told[0] if len(told) == 1 else told), args.output)
-    return _status(told)
+        plain = [msgspec.to_builtins(one) for one in told]
+        if differs is not None:
+            plain[0]["differences"] = differs
+        _print(plain[0] if len(plain) == 1 else plain, args.output)
+    refused = any(one.problems or any(clique.message for clique in one.cliques) for one in told)
+    return EXIT_REFUSED if refused else 0
 
 
-def _explain_live(args: argparse.Namespace, config: Config) -> int:
+def _explained(args: argparse.Namespace) -> list[Told]:
+    from preflight_mnnvl.report.explain import explain
+
+    config, told = _config(args), []
+    for i, manifest in enumerate(_sets(args.file)):
+        try:
+            told.append(explain(manifest, config, args.grove_nodes))
+        except BadObject as error:
+            where = f"{commands.named(args.file)}: document {i + 1}"
+            raise BadInput(f"{where}: {error}; correct it.") from None
+    return told
+
+
+def _explained_live(args: argparse.Namespace) -> tuple[list[Told], list[str]]:
     import anyio
-    import msgspec
     from preflight_kube.auth.connection import connection
 
-    from preflight_mnnvl.report.explain import text
     from preflight_mnnvl.report.live import explain_live
 
     if args.grove_nodes is not None:
         raise BadInput(
             "--grove-nodes: with --live the nodes are counted in the cluster; leave it out."
         )
+    config, target = _config(args), connection(home=Path.home())
+    set_ = f"PodCliqueSet {args.namespace}/{args.live}"
     try:
-        found = anyio.run(
-            explain_live, connection(home=Path.home()), args.namespace, args.live, config
-        )
+        live = anyio.run(explain_live, target, args.namespace, args.live, config)
     except BadObject as error:
-        raise BadInput(f"PodCliqueSet {args.namespace}/{args.live}: {error}; correct it.") from None
-    if found is None:
-        raise BadInput(
-            f"PodCliqueSet {args.namespace}/{args.live}: there is none; see `kubectl get pcs -A`."
-        )
-    told, differs = found
-    if args.output == "text":
-        print(text(told, color=commands.colored(args.color)))
-        print("\n".join(f"differs  {one}" for one in differs) or "The cluster is as expected.")
-    else:
-        _print({**msgspec.to_builtins(told), "differences": differs}, args.output)
-    return _status([told])
-
-
-def _status(told: list[Told]) -> int:
-    return (
-        EXIT_REFUSED
-        if any(one.problems or any(clique.message for clique in one.cliques) for one in told)
-        else 0
-    )
+        raise BadInput(f"{set_}: {error}; correct it.") from None
+    if live is None:
+        raise BadInput(f"{set_}: there is none; see `kubectl get pcs -A`.")
+    return [live[0]], live[1]
 
 
 def _print(plain: Any, output: str) -> None:
@@ -291,10 +280,11 @@ def _print(plain: Any, output: str) -> None:
 def _sets(path: str) -> list[dict[str, Any]]:
     """The PodCliqueSets of a file, those of a List among them."""
     items: list[Any] = []
-    for one in commands.manifests(path):
-        inner = one.get("items") if isinstance(one, dict) and one.get("kind") == "List" else None
-        items += inner if isinstance(inner, list) else [one]
-    found = [one for one in items if isinstance(one, dict) and one.get("kind") == "PodCliqueSet"]
-    if not found:
+    for manifest in commands.manifests(path):
+        kind = manifest.get("kind") if isinstance(manifest, dict) else None
+        inner = manifest.get("items") if kind == "List" else None
+        items += inner if isinstance(inner, list) else [manifest]
+    sets = [one for one in items if isinstance(one, dict) and one.get("kind") == "PodCliqueSet"]
+    if not sets:
         raise BadInput(f"{commands.named(path)}: has no PodCliqueSet; give a file with one.")
-    return found
+    return sets

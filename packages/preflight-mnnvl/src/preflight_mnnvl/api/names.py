@@ -20,6 +20,7 @@ __all__ = [
     "GROVE_CLAIM",
     "GROVE_GROUP",
     "GROVE_MNNVL_GROUP",
+    "IDENTITY",
     "INSTANCE",
     "KEYS",
     "MANAGED",
@@ -88,18 +89,9 @@ INSTANCE: Final = "app.kubernetes.io/instance"
 
 TEMPLATE_OF: Final = "resource.nvidia.com/computeDomain"
 """Label of a claim template: the uid of the ComputeDomain for which the driver made it."""
-READ_LABELS: Final = (
-    MANAGED,
-    MANAGED_BY,
-    INSTANCE,
-    PODGANG,
-    PCS_NAME[0],
-    PCS_INDEX[0],
-    CLIQUE_NAME,
-    PCSG_NAME[0],
-    PCSG_INDEX[0],
-    TEMPLATE_OF,
-)
+IDENTITY: Final = (PCS_NAME[0], PCS_INDEX[0], CLIQUE_NAME, PCSG_NAME[0], PCSG_INDEX[0])
+"""The labels that say which domain an object is of."""
+READ_LABELS: Final = (MANAGED, MANAGED_BY, INSTANCE, PODGANG, *IDENTITY, TEMPLATE_OF)
 """All that is read of a ComputeDomain, claim template or claim."""
 FABRIC_LABEL: Final = "nvidia.com/gpu.clique"
 """Label of a node: which NVLink fabric it is part of."""

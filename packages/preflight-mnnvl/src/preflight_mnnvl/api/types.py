@@ -7,9 +7,9 @@ stays raw until it is known that the PodClique asks for anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from sys import intern
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 from preflight_proto.printable import printable
@@ -19,6 +19,7 @@ __all__ = [
     "Clique",
     "ComputeDomain",
     "Container",
+    "ContainerPlace",
     "Group",
     "Key",
     "Metadata",
@@ -143,6 +144,14 @@ class Container(_Object):
     resources: ResourceRequirements | None = None
 
 
+class ContainerPlace(NamedTuple):
+    """A container, the list it stands in (`containers`, `initContainers`), and where in it."""
+
+    list: str
+    position: int
+    container: Container
+
+
 class PodSpec(_Object):
     """Of a pod's template. What is rebuilt is decoded whole, so that nothing of it is lost."""
 
@@ -150,6 +159,15 @@ class PodSpec(_Object):
     init_containers: list[Container] | None = None
     resource_claims: list[dict[str, Any]] | None = None
     affinity: dict[str, Any] | None = None
+
+    def everyone(self) -> Iterator[ContainerPlace]:
+        """Its containers and init containers, sidecars among them."""
+        for where, some in (
+            ("containers", self.containers),
+            ("initContainers", self.init_containers),
+        ):
+            for i, container in enumerate(some or ()):
+                yield ContainerPlace(where, i, container)
 
 
 class CliqueSpec(_Object):

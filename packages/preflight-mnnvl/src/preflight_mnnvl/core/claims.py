@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -12,12 +12,12 @@ from preflight_kube.api.quantities import parse_quantity
 
 from preflight_mnnvl.api.identity import CliqueRefused
 from preflight_mnnvl.api.names import CLAIM, ENABLED, GROVE_CLAIM, GROVE_MNNVL_GROUP
-from preflight_mnnvl.api.types import Container, PodSpec, shown
+from preflight_mnnvl.api.types import Container, ContainerPlace, PodSpec, shown
 
 __all__ = [
     "ClaimRef",
-    "ContainerPlace",
     "claim_refs",
+    "claims_of",
     "gpu_claims",
     "matches",
     "places",
@@ -27,16 +27,6 @@ __all__ = [
 
 LONGEST_NAME: Final = 317
 """Characters of a resource's name: a domain of 253, a slash, and 63."""
-
-
-class ContainerPlace(NamedTuple):
-    """A container that uses GPUs: the list it stands in (`containers`, `initContainers`) and where
-    in it.
-    """
-
-    list: str
-    position: int
-    container: Container
 
 
 class ClaimRef(NamedTuple):
@@ -68,8 +58,13 @@ def gpu_claims(
     """Names of the pod's claims that give GPUs; ``classes`` are the device
     classes each asks for.
     """
+    globs = tuple(of_gpus)
     return tuple(
-        sorted(name for name, ref in claim_refs(pod).items() if _any(classes.get(ref, ()), of_gpus))
+        sorted(
+            name
+            for name, ref in claim_refs(pod).items()
+            if any(matches(of, globs) for of in classes.get(ref, ()))
+        )
     )
 
 
@@ -81,38 +76,28 @@ def places(
 
     Raises :class:`~.identity.CliqueRefused` for an amount that is none.
     """
-    found = []
-    for where, containers in (
-        ("containers", pod.containers),
-        ("initContainers", pod.init_containers),
-    ):
-        for i, container in enumerate(containers or ()):
-            if _uses(container, f"spec.podSpec.{where}[{i}].resources", tuple(resources), claims):
-                found.append(ContainerPlace(where, i, container))
-    return found
+    globs = tuple(resources)
+    return [place for place in pod.everyone() if _uses(place, globs, claims)]
 
 
-def _uses(
-    container: Container, path: str, resources: tuple[str, ...], claims: Collection[str]
-) -> bool:
-    wanted = container.resources
+def _uses(place: ContainerPlace, resources: tuple[str, ...], claims: Collection[str]) -> bool:
+    path, wanted = (
+        f"spec.podSpec.{place.list}[{place.position}].resources",
+        place.container.resources,
+    )
     if wanted is None:
         return False
     for part, amounts in (("limits", wanted.limits), ("requests", wanted.requests)):
         for name, amount in (amounts or {}).items():
             if matches(name, resources) and _asks(amount, f"{path}.{part}[{shown(name)}]"):
                 return True
-    return bool(claims) and any(name in claims for name in _names(wanted.claims or ()))
+    return bool(claims) and not claims_of(place.container).isdisjoint(claims)
 
 
-def _names(claims: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    for one in claims:
-        if isinstance(name := one.get("name"), str):
-            yield name
-
-
-def _any(found: Iterable[str], globs: Collection[str]) -> bool:
-    return any(matches(one, tuple(globs)) for one in found)
+def claims_of(container: Container) -> set[str]:
+    """Names of the pod's claims that a container uses."""
+    uses = (container.resources and container.resources.claims) or ()
+    return {name for use in uses if isinstance(name := use.get("name"), str)}
 
 
 def matches(name: str, globs: tuple[str, ...]) -> bool:

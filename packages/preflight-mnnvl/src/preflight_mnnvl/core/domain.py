@@ -19,6 +19,7 @@ from preflight_mnnvl.api.annotations import SCOPES, Scope, scope_of
 from preflight_mnnvl.api.identity import CliqueIdentity, CliqueRefused
 from preflight_mnnvl.api.names import (
     CLIQUE_NAME,
+    IDENTITY,
     INSTANCE,
     MANAGED,
     MANAGED_BY,
@@ -47,8 +48,6 @@ __all__ = [
     "pattern",
 ]
 
-_OF: tuple[str, ...] = (PCS_NAME[0], PCS_INDEX[0], CLIQUE_NAME, PCSG_NAME[0], PCSG_INDEX[0])
-"""The labels that say which domain it is."""
 _INDEX: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 
 
@@ -162,7 +161,7 @@ def other_identity(found: Mapping[str, str] | None, domain: Domain, instance: st
     if labels.get(INSTANCE) != label_value(instance):
         return f'belongs to the release "{shown(labels.get(INSTANCE, ""))}", not to "{shown(instance)}"'
     wanted = identity_labels(domain)
-    for key in _OF:
+    for key in IDENTITY:
         if labels.get(key) != wanted.get(key):
             return f'is of another domain: its label {key} is "{shown(labels.get(key, ""))}", expected "{wanted.get(key, "")}"'
     return ""

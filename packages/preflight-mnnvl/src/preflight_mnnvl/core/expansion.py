@@ -14,7 +14,7 @@ from preflight_mnnvl.api.identity import CliqueRefused
 from preflight_mnnvl.api.names import MOST_NAME
 from preflight_mnnvl.api.types import BadObject, Clique, Group, PodCliqueSet, PodSpec, decode_pod
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.claims import places
+from preflight_mnnvl.core.claims import claims_of, places
 from preflight_mnnvl.core.domain import Pattern, meet, pattern
 
 __all__ = ["ExpandedClique", "Planned", "clashes", "expand", "named_alike", "nodes_needed", "plan"]
@@ -87,21 +87,20 @@ def _planned(set_: PodCliqueSet, i: int, clique: Clique, at: int | None, config:
         mode=config.mode,
         called=called,
     )
-    pod, gpus, problem = None, None, ""
+    pod: PodSpec | None = None
+    gpus: bool | None = None
+    problem = ""
     if wish.enabled:
         try:
             pod = decode_pod(clique.spec.pod_spec)
-            gpus = bool(places(pod, config.gpu_resources, ())) or (None if _claims(pod) else False)
+            gpus = bool(places(pod, config.gpu_resources, ()))
+            if not gpus and any(claims_of(place.container) for place in pod.everyone()):
+                gpus = None
         except BadObject as error:
             problem = f"{path}.spec: {error}; correct it"
         except CliqueRefused as error:
             problem = str(error).replace("spec.podSpec", f"{path}.spec.podSpec", 1)
     return Planned(path, clique, group, wish, scope_of(wish.scope), pod, gpus, problem)
-
-
-def _claims(pod: PodSpec) -> bool:
-    everyone = [*(pod.containers or ()), *(pod.init_containers or ())]
-    return any(one.resources is not None and one.resources.claims for one in everyone)
 
 
 def clashes(planned: list[Planned]) -> Iterator[tuple[Planned, Planned]]:

@@ -12,8 +12,7 @@ from typing import Any
 from preflight_kube.api.jsonpatch import pointer
 
 from preflight_mnnvl.api.names import CLAIM, FABRIC_LABEL
-from preflight_mnnvl.api.types import Container, PodSpec
-from preflight_mnnvl.core.claims import ContainerPlace
+from preflight_mnnvl.api.types import Container, ContainerPlace, PodSpec
 
 __all__ = ["annotate", "inject"]
 
@@ -28,13 +27,9 @@ def inject(
     nodes of a fabric. Without any such container, nothing of ours.
     """
     patch = _claims(f"{_ROOT}/resourceClaims", pod.resource_claims, [dict(entry)] if gpus else [])
-    wanted = {(place.list, place.position) for place in gpus}
-    for where, containers in (
-        ("containers", pod.containers),
-        ("initContainers", pod.init_containers),
-    ):
-        for i, container in enumerate(containers or ()):
-            patch += _use(f"{_ROOT}/{where}/{i}/resources", container, uses=(where, i) in wanted)
+    uses = {(place.list, place.position) for place in gpus}
+    for where, i, container in pod.everyone():
+        patch += _use(f"{_ROOT}/{where}/{i}/resources", container, uses=(where, i) in uses)
     return patch + _affinity(pod.affinity) if fabric and gpus else patch
 
 

@@ -43,6 +43,7 @@ from preflight_mnnvl.api.names import (
 )
 from preflight_mnnvl.api.types import (
     BadObject,
+    ContainerPlace,
     Metadata,
     PodClique,
     PodCliqueSet,
@@ -55,8 +56,8 @@ from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.builders import Head, compute_domain, resource_claim, set_owner
 from preflight_mnnvl.core.claims import (
     ClaimRef,
-    ContainerPlace,
     claim_refs,
+    claims_of,
     gpu_claims,
     places,
     refuse_claims,
@@ -301,14 +302,7 @@ def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -
     """A claim that does not exist may be the one that gives the GPUs, and its pods would run
     without ours in silence.
     """
-    everyone = [*(pod.containers or ()), *(pod.init_containers or ())]
-    used = {
-        use.get("name")
-        for one in everyone
-        if one.resources
-        for use in one.resources.claims or ()
-        if isinstance(use.get("name"), str)
-    }
+    used = {name for place in pod.everyone() for name in claims_of(place.container)}
     for name, ref in claim_refs(pod).items():
         if name in used and ref not in classes:
             raise CliqueRefused(

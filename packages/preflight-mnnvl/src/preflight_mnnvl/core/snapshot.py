@@ -164,6 +164,10 @@ class World(msgspec.Struct, kw_only=True):
     lost: dict[Key, str] = {}
     unclaimed: dict[Key, float] = {}
 
+    def parts(self) -> tuple[ComputeDomain, ...]:
+        """Domains and claims."""
+        return (*self.domains.values(), *self.claims.values())
+
     def members(self) -> tuple[list[DomainMember], list[Ignored]]:
         """Living PodCliques that carry a decision, and those whose decision is not followed."""
         found = [one for clique in self.cliques.values() if (one := member_of(clique)) is not None]

@@ -7,7 +7,7 @@ judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from preflight_mnnvl.api.annotations import SCOPES, odd
@@ -21,7 +21,7 @@ from preflight_mnnvl.api.names import (
     SCOPE,
     is_name,
 )
-from preflight_mnnvl.api.types import BadObject, PodCliqueSet, decode, shown
+from preflight_mnnvl.api.types import BadObject, Clique, Group, PodCliqueSet, decode, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import refuse_claims, refuse_group
 from preflight_mnnvl.core.domain import Domain
@@ -50,13 +50,11 @@ class SetAnswer(NamedTuple):
         """What the user reads: the first problems, and how many more there are;
         empty where there is none.
         """
+        if self.allowed:
+            return ""
         rest = len(self.problems) - MOST_PROBLEMS
         more = f" {rest} more problems." if rest > 0 else ""
-        return (
-            f"PodCliqueSet {self.name}: {' '.join(self.problems[:MOST_PROBLEMS])}{more}"
-            if self.problems
-            else ""
-        )
+        return f"PodCliqueSet {self.name}: {' '.join(self.problems[:MOST_PROBLEMS])}{more}"
 
 
 def review(
@@ -72,16 +70,9 @@ def review(
     except BadObject as error:
         # The schema of Grove's own resource says what is wrong with it, and refuses it.
         return SetAnswer(warnings=(f"multi-node NVLink was not judged: {error}",))
-    name = "/".join(
-        filter(
-            None,
-            (
-                shown(found.metadata.namespace),
-                shown(found.metadata.name or found.metadata.generate_name),
-            ),
-        )
-    )
-    if found.metadata.going:
+    meta = found.metadata
+    name = "/".join(filter(None, map(shown, (meta.namespace, meta.name or meta.generate_name))))
+    if meta.going:
         return SetAnswer(name=name)
     before = None
     if old is not None:
@@ -126,7 +117,12 @@ def _of_clique(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
         not one.gpus or one.pod is None
     ):  # where a claim may give the GPUs, it is not known here whether ours is added at all
         return
-    for refuse in (_group(one), _claims(one)):
+    pod, path = one.pod, f"{one.path}.spec.podSpec"
+    refusals: list[Callable[[], None]] = [
+        lambda: refuse_group(one.wish.group),
+        lambda: refuse_claims(pod, None, {}, path),
+    ]
+    for refuse in refusals:
         try:
             refuse()
         except CliqueRefused as error:
@@ -142,14 +138,6 @@ def _of_clique(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
         )
         return
     yield from _names(set_, one)
-
-
-def _group(one: Planned) -> Callable[[], None]:
-    return lambda: refuse_group(one.wish.group)
-
-
-def _claims(one: Planned) -> Callable[[], None]:
-    return lambda: refuse_claims(one.pod, None, {}, f"{one.path}.spec.podSpec") if one.pod else None
 
 
 def _names(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
@@ -174,23 +162,17 @@ def changed(old: PodCliqueSet, new: PodCliqueSet) -> list[str]:
     are found by name.
     """
     said = _changed(SET_PATH, old.metadata.annotations, new.metadata.annotations)
-    cliques = (
-        [(one.name, one.annotations) for one in old.cliques],
-        [(one.name, one.annotations) for one in new.cliques],
-    )
-    groups = (
-        [(one.name, one.annotations) for one in old.groups],
-        [(one.name, one.annotations) for one in new.groups],
-    )
-    for path, (before, after) in (
-        ("spec.template.cliques", cliques),
-        ("spec.template.podCliqueScalingGroups", groups),
-    ):
-        named = dict(reversed(before))
-        for i, (name, annotations_now) in enumerate(after):
-            if name in named:
-                said += _changed(f"{path}[{i}]", named[name], annotations_now)
+    for (path, before), (_, after) in zip(_entries(old), _entries(new), strict=True):
+        named = {entry.name: entry.annotations for entry in reversed(before)}
+        for i, entry in enumerate(after):
+            if entry.name in named:
+                said += _changed(f"{path}[{i}]", named[entry.name], entry.annotations)
     return said
+
+
+def _entries(set_: PodCliqueSet) -> Iterator[tuple[str, Sequence[Clique | Group]]]:
+    yield "spec.template.cliques", set_.cliques
+    yield "spec.template.podCliqueScalingGroups", set_.groups
 
 
 def _changed(path: str, old: Mapping[str, str] | None, new: Mapping[str, str] | None) -> list[str]:
@@ -239,17 +221,14 @@ def warnings(
     set_: PodCliqueSet, planned: list[Planned], config: Config, support: Support
 ) -> list[str]:
     """What a user should know of a set that is admitted."""
-    said: list[str] = []
-    for path, found in (
-        (SET_PATH, set_.metadata.annotations),
-        *[(f"spec.template.cliques[{i}]", one.annotations) for i, one in enumerate(set_.cliques)],
-        *[
-            (f"spec.template.podCliqueScalingGroups[{i}]", one.annotations)
-            for i, one in enumerate(set_.groups)
-        ],
-    ):
-        if warning := odd((found or {}).get(ENABLED)):
-            said.append(f"{path}.annotations: {warning}")
+    layers = [(SET_PATH, set_.metadata.annotations)]
+    for path, entries in _entries(set_):
+        layers += [(f"{path}[{i}]", one.annotations) for i, one in enumerate(entries)]
+    said = [
+        f"{path}.annotations: {warning}"
+        for path, annotations in layers
+        if (warning := odd((annotations or {}).get(ENABLED)))
+    ]
     asked = [one for one in planned if one.wish.enabled]
     without = (
         f"no container asks for GPUs ({', '.join(config.gpu_resources)}), so its pods get no claim"

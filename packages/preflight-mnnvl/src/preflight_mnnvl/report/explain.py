@@ -92,11 +92,8 @@ def explain(
     set_ = decode(msgspec.json.encode(found), PodCliqueSet)
     support = judge(facts._replace(fabric_nodes=nodes), config)
     planned = plan(set_, config)
-    by_name = (
-        {one.get("name", ""): one for one in found["spec"]["template"]["cliques"]}
-        if set_.cliques
-        else {}
-    )
+    templates = found["spec"]["template"]["cliques"] if set_.cliques else ()
+    by_name = {template.get("name", ""): template for template in templates}
     namespace = set_.metadata.namespace or "default"
     domains: dict[str, DomainTold] = {}
     cliques: dict[str, CliqueTold] = {}
@@ -104,38 +101,24 @@ def explain(
     known = ClusterView(support, set_, True, dict.fromkeys(refs, ()), there)
     expanded = list(expand(set_, planned, MOST_PODCLIQUES + 1))
     for made in expanded[:MOST_PODCLIQUES]:
-        template = by_name[made.planned.clique.name]
-        built = _podclique(set_.metadata.name, namespace, made, template)
+        clique = made.planned.clique
+        built = _podclique(set_.metadata.name, namespace, made, by_name[clique.name])
         answer = decide(Review("CREATE", namespace, msgspec.json.encode(built)), config, known)
-        if made.planned.clique.name not in cliques:
-            cliques[made.planned.clique.name] = _told(made, built, answer)
-        if answer.decision is not None:
-            one = domains.setdefault(
-                answer.decision.cd,
-                DomainTold(
-                    answer.decision.cd,
-                    answer.decision.claim,
-                    answer.decision.scope,
-                    answer.decision.gang,
-                    [],
-                    0,
-                    0,
-                ),
+        if clique.name not in cliques:
+            cliques[clique.name] = _told(made, built, answer)
+        if (given := answer.decision) is not None:
+            domain = domains.setdefault(
+                given.cd, DomainTold(given.cd, given.claim, given.scope, given.gang, [], 0, 0)
             )
-            pods = (
-                1
-                if made.planned.clique.spec.replicas is None
-                else made.planned.clique.spec.replicas
-            )
-            one.members.append(made.name)
-            one.pods += pods
-            one.gpus += pods * _gpus(made.planned.pod, config)
+            pods = 1 if clique.spec.replicas is None else clique.spec.replicas
+            domain.members.append(made.name)
+            domain.pods += pods
+            domain.gpus += pods * _gpus(made.planned.pod, config)
     warned = warnings(set_, planned, config, support)
-    said = list(dict.fromkeys([*warned, *surprises(set_, planned, config), *_unseen(planned)]))
     return Told(
         set_.metadata.name,
         problems(set_, planned, config, support),
-        said,
+        list(dict.fromkeys([*warned, *surprises(set_, planned, config), *_unseen(planned)])),
         nodes_needed(set_, planned),
         list(domains.values()),
         list(cliques.values()),
@@ -173,16 +156,7 @@ def _told(made: ExpandedClique, built: Object, answer: ReviewAnswer) -> CliqueTo
         yaml.safe_dump(one, sort_keys=False).splitlines()
         for one in (built, _after(built, answer.patch))
     )
-    diff = list(
-        difflib.unified_diff(
-            before,
-            after,
-            f"{made.name} as Grove makes it",
-            f"{made.name} as it is stored",
-            lineterm="",
-            n=2,
-        )
-    )
+    names = f"{made.name} as Grove makes it", f"{made.name} as it is stored"
     return CliqueTold(
         made.planned.clique.name,
         made.name,
@@ -190,7 +164,7 @@ def _told(made: ExpandedClique, built: Object, answer: ReviewAnswer) -> CliqueTo
         answer.message,
         list(answer.warnings),
         list(answer.patch),
-        diff,
+        list(difflib.unified_diff(before, after, *names, lineterm="", n=2)),
     )
 
 
@@ -215,24 +189,18 @@ def _gpus(pod: PodSpec | None, config: Config) -> int:
     """Whole GPUs of one pod by its containers' limits; what is not a whole number
     counts as none.
     """
-    count = 0
-    for one in (pod.containers if pod else None) or ():
-        for name, amount in ((one.resources.limits if one.resources else None) or {}).items():
-            whole = str(amount)
-            if (
-                matches(name, config.gpu_resources)
-                and whole.isascii()
-                and whole.isdecimal()
-                and len(whole) < 6
-            ):
-                count += int(whole)
-    return count
+    containers = (pod.containers if pod else None) or ()
+    amounts = [
+        str(amount)
+        for container in containers
+        for name, amount in ((container.resources and container.resources.limits) or {}).items()
+        if matches(name, config.gpu_resources)
+    ]
+    return sum(int(one) for one in amounts if one.isascii() and one.isdecimal() and len(one) < 6)
 
 
 def _unseen(planned: Sequence[Planned]) -> list[str]:
-    named = [
-        shown(one.clique.name) for one in planned if one.pod is not None and one.pod.resource_claims
-    ]
+    named = [shown(one.clique.name) for one in planned if one.pod and one.pod.resource_claims]
     said = "what their resource claims ask for is in the cluster, and was not looked up"
     return [f"{', '.join(named)}: {said}"] if named else []
 

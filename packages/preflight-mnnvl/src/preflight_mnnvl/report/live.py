@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError, NotFound, Params
@@ -33,7 +33,7 @@ from preflight_mnnvl.api.types import (
 )
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
-from preflight_mnnvl.core.snapshot import DomainMember, Ignored, World, member_of, wanted
+from preflight_mnnvl.core.snapshot import Ignored, World, member_of, wanted
 from preflight_mnnvl.core.support import ClusterFacts, judge, served_claims, served_domains
 from preflight_mnnvl.report.explain import Told, explain
 from preflight_mnnvl.report.show import DRIVER, ChannelClaim, Pod, cliques_of, show
@@ -41,89 +41,12 @@ from preflight_mnnvl.report.show import DRIVER, ChannelClaim, Pod, cliques_of, s
 __all__ = ["differences", "explain_live", "show_live"]
 
 
-def differences(
-    told: Told, world: World, found: Mapping[Key, DomainPlan], namespace: str
-) -> list[str]:
-    """``world``: what there is in ``namespace``, and ``found`` the controller's turns about it;
-    objects of other sets are passed over.
-    """
-    expected = {member: one.name for one in told.domains for member in one.members}
-    there = {name: one for (space, name), one in world.cliques.items() if space == namespace}
-    said = [
-        f"PodClique {shown(name)} is not there; Grove has not made it yet, or was refused (its Events on the set say why)"
-        for name in expected
-        if name not in there
-    ]
-    wants = wanted(world.members()[0], world.domains)
-    said += [
-        f"PodClique {shown(one.name)} has the claim of the domain {shown(one.decision.cd)}, which is that of {want.domain}; delete or rename one of them"
-        for (space, _), want in sorted(wants.items())
-        for one in want.losers
-        if space == namespace and one.domain.pcs == told.name
-    ]
-    for name, clique in sorted(there.items()):
-        if _set_of(clique) == told.name:
-            said += _clique(name, clique, expected.get(name))
-    for one in told.domains:
-        key = (namespace, one.name)
-        said += _domain(one.name, one.gang, found.get(key), world.domains.get(key))
-    return said
-
-
-def _clique(name: str, clique: PodClique, expected: str | None) -> list[str]:
-    if clique.metadata.going:
-        return [f"PodClique {shown(name)} is being deleted"]
-    member = member_of(clique)
-    if isinstance(member, Ignored):
-        return [f"PodClique {shown(name)}: its decision is not followed, since {member.why}"]
-    if member is None:
-        if expected is None:
-            return []
-        said = "it was made before the add-on was there, or while it was not supported; delete it, and Grove makes it anew"
-        return [f"PodClique {shown(name)} has no domain, and would get {expected} now: {said}"]
-    if expected is None:
-        return [
-            f"PodClique {shown(name)} has the domain {member.decision.cd}, and is not of the template as it is now"
-        ]
-    if member.decision.cd != expected:
-        return [
-            f"PodClique {shown(name)} has the domain {member.decision.cd}, and would get {expected} now"
-        ]
-    return []
-
-
-def _domain(
-    name: str, gang: str, turn: DomainPlan | None, found: ComputeDomain | None
-) -> list[str]:
-    if turn is None:
-        return [f"ComputeDomain {name} is not there"]
-    if turn.state != "adopted":
-        return [f"ComputeDomain {name} is {turn.state}: {turn.why}"]
-    recorded = found.metadata.label(PODGANG) if found is not None else None
-    if recorded != label_value(gang):
-        return [
-            f"ComputeDomain {name} belongs to PodGang {shown(recorded or 'unknown')}, and {gang} was expected"
-        ]
-    return []
-
-
-def _set_of(clique: PodClique) -> str | None:
-    labels: Mapping[str, str] = clique.metadata.labels or {}
-    return next((labels[key] for key in PCS_NAME if key in labels), None)
-
-
 AGENT: Final = "preflight-mnnvl"
+_MADE_BEFORE: Final = "it was made before the add-on was there, or while it was not supported; delete it, and Grove makes it anew"
+_NODES: Final = {"labelSelector": FABRIC_LABEL}
 
-T = TypeVar("T", PodClique, PodCliqueSet, PodGang, ComputeDomain, Pod)
-
-
-class LiveView(NamedTuple):
-    """``nodes``: how many carry the fabric's label, None where nobody says."""
-
-    world: World
-    pods: list[Pod]
-    facts: ClusterFacts
-    nodes: int | None
+T = TypeVar("T")
+Listed = TypeVar("Listed", PodClique, PodCliqueSet, PodGang, ComputeDomain)
 
 
 async def show_live(target: Connection, namespace: str, only: str, config: Config) -> str:
@@ -131,38 +54,33 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
     :class:`~preflight_kube.errors.KubeError`.
     """
     async with Client(target, agent=AGENT) as client:
-        seen = await _look(client, namespace, config, pods=True)
-        resources = f"/apis/{RESOURCE_GROUP}/{served_claims(seen.facts) or 'v1'}"
-        claims = await _if_readable(client, f"{resources}/namespaces/{namespace}/resourceclaims")
-        slices = await _if_readable(
-            client, f"{resources}/resourceslices", {"fieldSelector": f"spec.driver={DRIVER}"}
+        world, facts = await _look(client, namespace, config)
+        pods = await _list(client, f"/api/v1/namespaces/{namespace}/pods", Pod)
+        resources = f"/apis/{RESOURCE_GROUP}/{served_claims(facts) or 'v1'}"
+        claims = await _list(
+            client,
+            f"{resources}/namespaces/{namespace}/resourceclaims",
+            dict[str, Any],
+            absent=KubeError,
         )
-        nodes = await _if_readable(client, "/api/v1/nodes", {"labelSelector": FABRIC_LABEL})
-    labels = {one["metadata"]["name"]: one["metadata"]["labels"][FABRIC_LABEL] for one in nodes}
+        slices = await _list(
+            client,
+            f"{resources}/resourceslices",
+            dict[str, Any],
+            absent=KubeError,
+            params={"fieldSelector": f"spec.driver={DRIVER}"},
+        )
+        nodes = await _fabric_nodes(client) or {}
     return show(
-        seen.world,
-        seen.pods,
+        world,
+        pods,
         config,
-        judge(seen.facts, config),
+        judge(facts, config),
         time.time(),
         only=only,
         claims={(namespace, one["metadata"]["name"]): ChannelClaim.read(one) for one in claims},
-        cliques={**{node: one for node, one in labels.items() if one}, **cliques_of(slices)},
+        cliques={**nodes, **cliques_of(slices)},
     )
-
-
-async def _if_readable(
-    client: Client, path: str, params: Params | None = None
-) -> list[dict[str, Any]]:
-    """What a path lists; nothing where who asks may not read it: what rests on it is not known."""
-    try:
-        return [
-            one
-            async for page, _ in client.pages(path, dict[str, Any], params=params)
-            for one in page
-        ]
-    except KubeError:
-        return []
 
 
 async def explain_live(
@@ -171,79 +89,129 @@ async def explain_live(
     """What is expected of a PodCliqueSet as it is stored, and how the cluster differs; None where
     there is no such set.
 
-    Raises :class:`~preflight_kube.errors.KubeError`, and :class:`~.objects.BadObject` for what is
-    no PodCliqueSet.
+    Raises :class:`~preflight_kube.errors.KubeError`, and :class:`~.types.BadObject` for what is no
+    PodCliqueSet.
     """
     async with Client(target, agent=AGENT) as client:
-        try:
-            found = await client.get(f"{_grove(namespace)}/podcliquesets/{name}", dict[str, Any])
-        except NotFound:
+        path = f"/apis/{GROVE_GROUP}/v1alpha1/namespaces/{namespace}/podcliquesets/{name}"
+        if (set_ := await client.get_or_none(path, dict[str, Any])) is None:
             return None
-        seen = await _look(client, namespace, config, pods=False)
-    parts = (*seen.world.domains.values(), *seen.world.claims.values())
-    there = {one.metadata.name: one.metadata for one in parts}
-    told = explain(found, config, seen.nodes, seen.facts, there)
-    now = plans(seen.world, config, judge(seen.facts, config), time.time())
-    return told, differences(told, seen.world, now, namespace)
+        world, facts = await _look(client, namespace, config)
+        nodes = await _fabric_nodes(client)
+    there = {part.metadata.name: part.metadata for part in world.parts()}
+    told = explain(set_, config, None if nodes is None else len(nodes), facts, there)
+    now = plans(world, config, judge(facts, config), time.time())
+    return told, differences(told, world, now, namespace)
 
 
-def _grove(namespace: str) -> str:
-    return f"/apis/{GROVE_GROUP}/v1alpha1/namespaces/{namespace}"
-
-
-async def _look(client: Client, namespace: str, config: Config, *, pods: bool) -> LiveView:
+async def _look(client: Client, namespace: str, config: Config) -> tuple[World, ClusterFacts]:
+    """All that is reconciled in ``namespace``, and what the cluster serves."""
     facts = ClusterFacts(
         await versions(client, COMPUTE_DOMAIN_GROUP, "computedomains"),
         await versions(client, RESOURCE_GROUP, "resourceclaims"),
     )
-    claims = served_claims(facts) or "v1"
-    domains = served_domains(config.mode)(facts)
 
-    async def all_of(path: str, type_: type[T]) -> dict[Key, T]:
-        try:
-            return {
-                (one.metadata.namespace, one.metadata.name): one
-                async for page, _ in client.pages(path, type_)
-                for one in page
-            }
-        except NotFound:  # not served
-            return {}
+    async def all_of(version: str, plural: str, type_: type[Listed]) -> dict[Key, Listed]:
+        listed = await _list(client, f"/apis/{version}/namespaces/{namespace}/{plural}", type_)
+        return {(one.metadata.namespace, one.metadata.name): one for one in listed}
 
-    grove = _grove(namespace)
-    resources = f"/apis/{RESOURCE_GROUP}/{claims}/namespaces/{namespace}"
-    cliques = await all_of(f"{grove}/podcliques", PodClique)
-    members = [
-        found for one in cliques.values() if isinstance(found := member_of(one), DomainMember)
-    ]
-    literal = any(one.decision.mode == "literal" for one in members)
+    grove = f"{GROVE_GROUP}/v1alpha1"
     world = World(
-        cliques=cliques,
-        sets=await all_of(f"{grove}/podcliquesets", PodCliqueSet),
-        gangs=await all_of(
-            f"/apis/{SCHEDULER_GROUP}/v1alpha1/namespaces/{namespace}/podgangs", PodGang
-        ),
-        claims=await all_of(
-            f"{resources}/{'resourceclaims' if literal else 'resourceclaimtemplates'}",
-            ComputeDomain,
-        ),
+        cliques=await all_of(grove, "podcliques", PodClique),
+        sets=await all_of(grove, "podcliquesets", PodCliqueSet),
+        gangs=await all_of(f"{SCHEDULER_GROUP}/v1alpha1", "podgangs", PodGang),
     )
-    if domains:
-        path = f"/apis/{COMPUTE_DOMAIN_GROUP}/{domains}/namespaces/{namespace}/computedomains"
-        world.domains = await all_of(path, ComputeDomain)
-    listed = await all_of(f"/api/v1/namespaces/{namespace}/pods", Pod) if pods else {}
-    return LiveView(
-        world, list(listed.values()), facts, None if pods else await _fabric_nodes(client)
-    )
+    literal = any(member.decision.mode == "literal" for member in world.members()[0])
+    claims = "resourceclaims" if literal else "resourceclaimtemplates"
+    version = f"{RESOURCE_GROUP}/{served_claims(facts) or 'v1'}"
+    world.claims = await all_of(version, claims, ComputeDomain)
+    if served := served_domains(config.mode)(facts):
+        version = f"{COMPUTE_DOMAIN_GROUP}/{served}"
+        world.domains = await all_of(version, "computedomains", ComputeDomain)
+    return world, facts
 
 
-async def _fabric_nodes(client: Client) -> int | None:
-    """Who may read a namespace may often read no nodes."""
+async def _list(
+    client: Client,
+    path: str,
+    type_: type[T],
+    *,
+    absent: type[KubeError] = NotFound,
+    params: Params | None = None,
+) -> list[T]:
+    """What a path lists; nothing where that fails with ``absent``: it is not served, or, by
+    KubeError, not everybody's to read.
+    """
     try:
-        pages = client.pages(
-            "/api/v1/nodes", PartialObjectMetadata, params={"labelSelector": FABRIC_LABEL}
-        )
-        return sum(
-            [bool(one.metadata.label(FABRIC_LABEL)) async for page, _ in pages for one in page]
-        )
+        pages = client.pages(path, type_, params=params)
+        return [one async for page, _ in pages for one in page]
+    except absent:
+        return []
+
+
+async def _fabric_nodes(client: Client) -> dict[str, str] | None:
+    """The fabrics of nodes; None for who may not read them, as often who may read a namespace."""
+    try:
+        pages = client.pages("/api/v1/nodes", PartialObjectMetadata, params=_NODES)
+        nodes = [node.metadata async for page, _ in pages for node in page]
     except KubeError:
         return None
+    return {node.name: fabric for node in nodes if (fabric := node.label(FABRIC_LABEL))}
+
+
+def differences(
+    told: Told, world: World, found: Mapping[Key, DomainPlan], namespace: str
+) -> list[str]:
+    """How ``world``, what there is in ``namespace``, and ``found``, the controller's plans about
+    it, differ from what is expected; objects of other sets are passed over.
+    """
+    expected = {member: domain.name for domain in told.domains for member in domain.members}
+    there = {name: clique for (space, name), clique in world.cliques.items() if space == namespace}
+    said = [
+        f"PodClique {shown(name)} is not there; Grove has not made it yet, or was refused (its Events on the set say why)"
+        for name in expected
+        if name not in there
+    ]
+    said += [
+        f"PodClique {shown(loser.name)} has the claim of the domain {shown(loser.decision.cd)}, which is that of {want.domain}; delete or rename one of them"
+        for (space, _), want in sorted(wanted(world.members()[0], world.domains).items())
+        for loser in want.losers
+        if space == namespace and loser.domain.pcs == told.name
+    ]
+    for name, clique in sorted(there.items()):
+        labels = clique.metadata.labels or {}
+        own = next((labels[key] for key in PCS_NAME if key in labels), None) == told.name
+        if own and (difference := _of_clique(clique, expected.get(name))):
+            said.append(f"PodClique {shown(name)}{difference}")
+    for domain in told.domains:
+        key = (namespace, domain.name)
+        if difference := _of_domain(domain.gang, found.get(key), world.domains.get(key)):
+            said.append(f"ComputeDomain {domain.name} {difference}")
+    return said
+
+
+def _of_clique(clique: PodClique, expected: str | None) -> str:
+    if clique.metadata.going:
+        return " is being deleted"
+    member = member_of(clique)
+    if isinstance(member, Ignored):
+        return f": its decision is not followed, since {member.why}"
+    if member is None:
+        would = f" has no domain, and would get {expected} now: {_MADE_BEFORE}"
+        return "" if expected is None else would
+    if expected is None:
+        return f" has the domain {member.decision.cd}, and is not of the template as it is now"
+    if member.decision.cd != expected:
+        return f" has the domain {member.decision.cd}, and would get {expected} now"
+    return ""
+
+
+def _of_domain(gang: str, plan: DomainPlan | None, domain: ComputeDomain | None) -> str:
+    if plan is None:
+        return "is not there"
+    if plan.state != "adopted":
+        return f"is {plan.state}: {plan.why}"
+    recorded = domain.metadata.label(PODGANG) if domain is not None else None
+    if recorded != label_value(gang):
+        return f"belongs to PodGang {shown(recorded or 'unknown')}, and {gang} was expected"
+    return ""

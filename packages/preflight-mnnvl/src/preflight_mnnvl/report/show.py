@@ -106,18 +106,15 @@ def one_fabric(
     made = [(pod, claim) for pod in asking if (claim := claims.get(pod.claim)) is not None]
     nodes = {claim.node for _, claim in made if claim.node}
     known = {cliques[node] for node in nodes if node in cliques}
-    without = [pod for pod in pods if not pod.claims]
-    foreign = [pod for pod, claim in made if claim.domain != uid]
     waiting = len(asking) - sum(bool(claim.node) for _, claim in made)
-    wrong = [
-        *([f"{_named(without)} without the claim"] if without else ()),
-        *([f"{_named(foreign)} with the claim of another domain"] if foreign else ()),
-        *(
-            [f"nodes of {len(known)} NVLink cliques ({', '.join(sorted(map(shown, known)))})"]
-            if len(known) > 1
-            else ()
-        ),
-    ]
+    wrong = []
+    if without := [pod for pod in pods if not pod.claims]:
+        wrong.append(f"{_named(without)} without the claim")
+    if foreign := [pod for pod, claim in made if claim.domain != uid]:
+        wrong.append(f"{_named(foreign)} with the claim of another domain")
+    if len(known) > 1:
+        of = ", ".join(sorted(map(shown, known)))
+        wrong.append(f"nodes of {len(known)} NVLink cliques ({of})")
     if wrong:
         return f"no: {'; '.join(wrong)}"
     if not pods or waiting:
@@ -131,9 +128,7 @@ def one_fabric(
 
 
 def _daemons(domain: ComputeDomain | None) -> str:
-    nodes = (
-        domain.status.nodes if domain is not None and domain.status is not None else None
-    ) or ()
+    nodes = (domain and domain.status and domain.status.nodes) or ()
     if not nodes:
         return "its daemons are the hosts' and are not asked"
     ready = sum(one.status == "Ready" for one in nodes)
@@ -162,21 +157,22 @@ def show(
     cliques: Mapping[str, str] = {},
 ) -> str:
     """Text, one set after the other; ``only`` the PodCliqueSet of this name. ``claims``,
-    ``cliques``: those of pods, and of nodes (:func:`~.fabric.one_fabric`).
+    ``cliques``: those of pods, and of nodes (:func:`one_fabric`).
     """
     wants = wanted(world.members()[0], world.domains)
     found = plans(world, config, support, now)
-    by_clique: dict[Key, list[Pod]] = {}
-    for pod in pods:
-        by_clique.setdefault((pod.metadata.namespace, pod.metadata.label(POD_OF) or ""), []).append(
-            pod
-        )
+    of_clique: dict[Key, list[Pod]] = {}
+    for pod in sorted(pods, key=lambda pod: pod.metadata.name):
+        key = (pod.metadata.namespace, pod.metadata.label(POD_OF) or "")
+        of_clique.setdefault(key, []).append(pod)
     by_set: dict[Key, list[Key]] = {}
     for key in found:
-        labels = _labels(world.domains.get(key))
-        pcs = wants[key].domain.pcs if key in wants else labels.get(PCS_NAME[0], "")
-        losers = {one.domain.pcs for one in wants[key].losers} if key in wants else set()
-        for name in {pcs, *losers}:
+        domain, want = world.domains.get(key), wants.get(key)
+        if want is not None:
+            sets = {want.domain.pcs, *(loser.domain.pcs for loser in want.losers)}
+        else:
+            sets = {(domain and domain.metadata.label(PCS_NAME[0])) or ""}
+        for name in sets:
             by_set.setdefault((key[0], name), []).append(key)
     lines: list[str] = []
     for (namespace, pcs), keys in sorted(by_set.items()):
@@ -184,53 +180,43 @@ def show(
             continue
         gone = "" if (namespace, pcs) in world.sets else " (not there)"
         lines.append(f"PodCliqueSet {shown(namespace)}/{shown(pcs)}{gone}")
+        here = {name: claim for (space, name), claim in claims.items() if space == namespace}
         for key in keys:
-            lines += _domain(key, found[key], world.domains.get(key))
-            want = wants.get(key)
-            if want is not None:
-                own = [
-                    pod for one in want.members for pod in by_clique.get((namespace, one.name), ())
-                ]
-                here = {name: one for (space, name), one in claims.items() if space == namespace}
-                said = one_fabric(world.domains.get(key), own, here, cliques)
-                lines.append(f"    One fabric: {said}")
-            for member in (*want.members, *want.losers) if want else ():
+            domain = world.domains.get(key)
+            lines += _domain(key, found[key], domain)
+            if (want := wants.get(key)) is None:
+                continue
+            own = [pod for one in want.members for pod in of_clique.get((namespace, one.name), ())]
+            lines.append(f"    One fabric: {one_fabric(domain, own, here, cliques)}")
+            for member in (*want.members, *want.losers):
                 lines.append(f"    PodClique {member.name}")
-                if want and member in want.losers:
+                if member in want.losers:
                     lines[-1] += (
                         f", BLOCKED: it has the claim of this domain, and is of {member.domain}; delete or rename one of them"
                     )
-                for pod in sorted(
-                    by_clique.get((namespace, member.name), ()), key=lambda one: one.metadata.name
-                ):
-                    lines.append(f"      {_pod(pod)}")
-    ignored = world.members()[1]
+                lines += [
+                    f"      {_pod(pod)}" for pod in of_clique.get((namespace, member.name), ())
+                ]
     lines += [
-        f"ignored  PodClique {shown(one.namespace)}/{shown(one.name)}: {one.why}" for one in ignored
+        f"ignored  PodClique {shown(one.namespace)}/{shown(one.name)}: {one.why}"
+        for one in world.members()[1]
     ]
     return "\n".join(lines or ["no domains"]) + "\n"
 
 
-def _domain(key: Key, turn: DomainPlan, domain: ComputeDomain | None) -> list[str]:
-    lines = [
-        f"  ComputeDomain {shown(key[1])}: {turn.state}",
-        f"    {turn.why[:1].upper()}{turn.why[1:]}",
-    ]
+def _domain(key: Key, plan: DomainPlan, domain: ComputeDomain | None) -> list[str]:
+    why = f"    {plan.why[:1].upper()}{plan.why[1:]}"
+    lines = [f"  ComputeDomain {shown(key[1])}: {plan.state}", why]
     if domain is not None and domain.status is not None:
         nodes = [
-            f"{shown(one.name)} ({shown(one.status) or 'unknown'})"
-            for one in domain.status.nodes or ()
+            f"{shown(node.name)} ({shown(node.status) or 'unknown'})"
+            for node in domain.status.nodes or ()
         ]
-        lines.append(
-            f"    {shown(domain.status.status) or 'no status'}; nodes: {', '.join(nodes) or 'none'}"
-        )
+        status = shown(domain.status.status) or "no status"
+        lines.append(f"    {status}; nodes: {', '.join(nodes) or 'none'}")
     return lines
 
 
 def _pod(pod: Pod) -> str:
     where = f"on {shown(pod.spec.node_name)}" if pod.spec.node_name else "on no node yet"
     return f"{shown(pod.metadata.name)} {where}, {'with' if pod.claims else 'WITHOUT'} its claim"
-
-
-def _labels(domain: ComputeDomain | None) -> dict[str, str]:
-    return (domain.metadata.labels if domain is not None else None) or {}
