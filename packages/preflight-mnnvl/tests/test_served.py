@@ -18,7 +18,7 @@ from cliques import DRIVER, LITERAL, clique, pcs, podclique
 from live import api_server, fixture, leading, space_of
 from preflight_kube.client.client import KubeError
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller import informers as detection
+from preflight_mnnvl.controller import informers
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import GROVE, compute_domains
 from registered import Registered, registered
@@ -105,8 +105,7 @@ async def defined(server: ApiServer, kind: dict[str, Any]) -> AsyncIterator[Call
 async def test_once_computedomains_are_removed_who_asks_is_refused_and_what_is_stored_stays_as_it_is(
     older: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(detection, "ABSENT", 0.2)
-    monkeypatch.setattr(detection, "PRESENT", 0.2)
+    monkeypatch.setattr(informers, "ASKED_AGAIN", 0.2)
     sentence = "MNNVL cannot be had: this cluster serves no computedomains.resource.nvidia.com"
     async with (
         defined(older, compute_domains()) as remove,

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_kube.files import schema_errors
+from preflight_kube.files import schema
 from preflight_kube.files import yaml_document as document
 from preflight_kube.files.configfile import ConfigError
 
@@ -77,10 +76,7 @@ def parse(text: str) -> Config:
     except document.DocumentError as error:
         raise ConfigError(error.problems) from None
     found = {} if raw is None else raw
-    problems = schema_errors.sentences(
-        jsonschema.Draft202012Validator(json_schema()).iter_errors(found), "the file"
-    )
-    if problems:
+    if problems := schema.problems(json_schema(), found, "the file"):
         raise ConfigError(problems)
     config = msgspec.convert(found, Config)
     if problems := _meaning(config):

@@ -25,6 +25,7 @@ from preflight_mnnvl.api.names import (
 from preflight_mnnvl.api.types import Group, Metadata, PodCliqueSet, shown
 
 __all__ = [
+    "CLASS_WITHOUT_EFFECT",
     "SCOPES",
     "VERSION",
     "Layer",
@@ -44,6 +45,9 @@ __all__ = [
 
 Mode = Literal["driver", "literal"]
 Scope = Literal["replica", "clique", "scalingGroupReplica"]
+CLASS_WITHOUT_EFFECT: Final = (
+    f"{DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)"
+)
 SCOPES: Final[tuple[Scope, ...]] = ("replica", "clique", "scalingGroupReplica")
 Layer = tuple[str, Mapping[str, str]]
 """Where annotations stand, in words, and the annotations."""
@@ -71,7 +75,7 @@ def resolve(
     mode: Mode,
     called: tuple[str, str, str] = ("the PodClique", "the scaling group", "the PodCliqueSet"),
 ) -> Wish:
-    """The effective wish of a PodClique, whose layers are ``called`` so in sentences.
+    """The annotations in force for a PodClique, whose layers are ``called`` so in sentences.
 
     ``grouped``: it belongs to a scaling group, whose entry is ``group`` where it is known.
     `driver`: the clique's own annotations, then the group's, then the set's. `literal`, as the
@@ -108,8 +112,8 @@ def resolve(
 
 
 def wish_of(meta: Metadata, set_: PodCliqueSet | None, mode: Mode) -> Wish:
-    """The effective wish of the PodClique ``meta``. Its scaling group is found by exact names:
-    Grove's own search by the name's end would take `worker` for `gpu-worker`.
+    """The annotations in force for the PodClique ``meta``. Its scaling group is found by exact
+    names: Grove's own search by the name's end would take `worker` for `gpu-worker`.
     """
     short, full = (meta.label(key) for key in PCSG_NAME)
     grouped = bool(short or full)

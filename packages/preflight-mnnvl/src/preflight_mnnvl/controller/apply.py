@@ -50,7 +50,7 @@ Kind = Literal["ComputeDomain", "ResourceClaim", "PodGang", "Event"]
 
 
 class NameTaken(Exception):
-    """An object of this name exists, and the mirror does not have it: ``part`` and ``found`` say
+    """An object of this name exists, and the cache does not have it: ``part`` and ``found`` say
     what is there.
     """
 
@@ -71,10 +71,10 @@ class DomainWriter:
         self._told: OrderedDict[str, None] = OrderedDict()
 
     async def act(self, action: ClusterWrite, support: Support) -> None:
-        """Send one write of a turn; its answer counts as seen.
+        """Send one write of a plan; its answer counts as seen.
 
         Raises:
-            Taken: something of that name exists.
+            NameTaken: something of that name exists.
             Ending: the namespace is being deleted.
             KubeError: it was refused, or is no longer what was read.
         """
@@ -88,15 +88,12 @@ class DomainWriter:
                 said = await self._client.json_patch(path, action.body)
         except KubeError as error:
             self._count(action.kind, error)
-            if (
-                action.verb == "create"
-                and isinstance(error, Conflict)
-                and error.reason == "AlreadyExists"
-            ):
-                found = await self._there(collection, action.name)
-                if found is not None:
+            if action.verb != "create":
+                raise
+            if isinstance(error, Conflict) and error.reason == "AlreadyExists":
+                if (found := await self._there(collection, action.name)) is not None:
                     raise NameTaken(part, found) from None
-            if action.verb == "create" and error.status == 403 and "being terminated" in str(error):
+            elif error.status == 403 and "being terminated" in str(error):
                 raise Ending from None
             raise
         self._metrics.writes.labels(action.kind, _DONE[action.why]).inc()
@@ -104,7 +101,7 @@ class DomainWriter:
         self._cache.wrote(part, msgspec.json.decode(said, type=ComputeDomain))
 
     async def _there(self, collection: str, name: str) -> ComputeDomain | None:
-        """What has the name, by the right to list that mirrors have."""
+        """What has the name, by the right to list that reflectors have."""
         pages = self._client.pages(
             collection, ComputeDomain, params={"fieldSelector": f"metadata.name={name}"}
         )
@@ -172,8 +169,8 @@ class DomainWriter:
 
 
 def _collection(action: ClusterWrite, support: Support) -> str:
+    version, plural = f"{RESOURCE_GROUP}/{support.claim_version or 'v1'}", "resourceclaims"
     if action.kind == "ComputeDomain":
         version = f"{COMPUTE_DOMAIN_GROUP}/{support.domain_version or 'v1beta1'}"
-        return f"/apis/{version}/namespaces/{action.namespace}/computedomains"
-    version = f"{RESOURCE_GROUP}/{support.claim_version or 'v1'}"
-    return f"/apis/{version}/namespaces/{action.namespace}/resourceclaims"
+        plural = "computedomains"
+    return f"/apis/{version}/namespaces/{action.namespace}/{plural}"

@@ -1,5 +1,5 @@
 """What is seen of the cluster, kept by key: each change → the domains that must be looked at, and
-for each of them all that its turn reads. Pure.
+for each of them all that a reconcile reads. Pure.
 
 A PodClique is kept as a member, or not at all: its pod's template is read once, as it passes.
 """
@@ -77,14 +77,11 @@ class MnnvlCache:
         self._config, self._touch, self._clock = config, touch, clock
         self.sets: dict[Key, PodCliqueSet] = {}
         self.gangs: dict[Key, PodGang] = {}
-        self._parts: dict[Part, dict[Key, ComputeDomain]] = {
-            "domain": {},
-            "template": {},
-            "claim": {},
-        }
+        kinds: tuple[Part, ...] = ("domain", "template", "claim")
+        self._parts: dict[Part, dict[Key, ComputeDomain]] = {kind: {} for kind in kinds}
         self._written: dict[tuple[Part, Key], tuple[ComputeDomain, float]] = {}
         # A domain that went, and the PodCliques whose pods may have joined it: what is kept ends
-        # with them, also on a replica that takes no turns.
+        # with them, also on a replica that reconciles nothing.
         self.lost: dict[Key, tuple[str, set[str]]] = {}
         self.unclaimed_since: dict[Key, float] = {}
         self.audit = CliqueAudit(config, lambda *of: touch(clique_key(*of)), clock)
@@ -222,9 +219,8 @@ class MnnvlCache:
             del self._written[part, key]
 
     def _key_of(self, part: Part, place: Key) -> Key:
-        return (
-            place if part == "domain" else (place[0], f"{place[1].removesuffix('-mnnvl-claim')}-cd")
-        )
+        claims = place[0], f"{place[1].removesuffix('-mnnvl-claim')}-cd"
+        return place if part == "domain" else claims
 
     # --- links: which domains a PodGang or a set concerns, by members and by labels
 
@@ -245,7 +241,7 @@ class MnnvlCache:
     def _linked(self, kind: str, meta: Metadata) -> list[Key]:
         return list(self._links.get((kind, meta.namespace, label_value(meta.name)), ()))
 
-    # --- what a turn reads
+    # --- what a reconcile reads
 
     def every(self) -> Iterator[Key]:
         """Every domain that is wanted, or of which an object carries our label; every PodGang that
@@ -266,7 +262,7 @@ class MnnvlCache:
         return wanted(self._of.get(key, {}).values(), {key: there} if there else {}).get(key)
 
     def seen(self, key: Key) -> DomainView:
-        """All that the domain's turn reads."""
+        """All that the domain's reconcile reads."""
         wants = self.wants(key)
         return view_of(self._world(key, wants), key, wants)
 
@@ -277,11 +273,8 @@ class MnnvlCache:
         gang = self.gangs.get((namespace, name))
         if gang is None:
             return None
-        wants = {
-            key: found
-            for key in self._linked("gang", gang.metadata)
-            if (found := self.wants(key)) is not None
-        }
+        linked = self._linked("gang", gang.metadata)
+        wants = {key: want for key in linked if (want := self.wants(key)) is not None}
         world = World(gangs={(namespace, name): gang})
         for key, one in wants.items():
             part = self._world(key, one)
@@ -290,11 +283,9 @@ class MnnvlCache:
         return announcements(world, wants).get((namespace, name))
 
     def _world(self, key: Key, wants: Wanted | None) -> World:
-        namespace = key[0]
-        claim_place = (
-            namespace,
-            wants.domain.claim if wants else f"{key[1].removesuffix('-cd')}-mnnvl-claim",
-        )
+        namespace, name = key
+        claim_name = wants.domain.claim if wants else f"{name.removesuffix('-cd')}-mnnvl-claim"
+        claim_place = (namespace, claim_name)
         mode = wants.decision.mode if wants is not None else self._config.mode
         domain = self._now("domain", key, key)
         claim = self._now("claim" if mode == "literal" else "template", key, claim_place)
@@ -323,11 +314,8 @@ class MnnvlCache:
 
 
 def _some(store: Mapping[Key, T], namespace: str, names: Iterable[str]) -> dict[Key, T]:
-    return {
-        (namespace, name): found
-        for name in names
-        if (found := store.get((namespace, name))) is not None
-    }
+    keys = [(namespace, name) for name in names]
+    return {key: store[key] for key in keys if key in store}
 
 
 def _kept(store: dict[Key, Seeable], key: Key, found: Seeable, gone: bool) -> bool:
@@ -345,8 +333,5 @@ def _kept(store: dict[Key, Seeable], key: Key, found: Seeable, gone: bool) -> bo
 
 
 def _version(meta: Metadata) -> int:
-    return (
-        int(meta.resource_version)
-        if meta.resource_version.isascii() and meta.resource_version.isdecimal()
-        else 0
-    )
+    text = meta.resource_version
+    return int(text) if text.isascii() and text.isdecimal() else 0

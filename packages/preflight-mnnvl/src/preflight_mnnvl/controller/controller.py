@@ -1,8 +1,8 @@
-"""The page: what changes in the cluster → which domains to look at → one turn each → its writes →
-adoption → Events.
+"""The loop: what changes in the cluster → which domains to reconcile → a plan for each → its writes
+→ adoption → Events.
 
-All replicas mirror the cluster; the one that leads writes. It keeps nothing that matters: each turn
-begins from the objects, so whoever leads next goes on from there.
+All replicas follow the cluster; the one that leads writes. It keeps nothing that matters: each
+reconcile begins from the objects, so whoever leads next goes on from there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LOOKS: Final = 3
 TELLERS: Final = 4
 """Events written at the same time: they come after everything else."""
 MOST_UNTOLD: Final = 1000
-"""Events that wait to be written. Where there are more, a turn that wrote nothing says its own when
+"""Events that wait to be written. Where there are more, a plan that wrote nothing says its own when
 it comes again: it says the same then, and thousands of sentences need not be kept meanwhile.
 """
 SAID_LATER: Final = 15.0
@@ -61,9 +61,7 @@ log = get_logger(__name__)
 
 
 class Controller:
-    """Writes while :meth:`lead` runs.
-    ``account``: who writes, for people.
-    """
+    """Writes while :meth:`lead` runs. ``account``: who writes, for people."""
 
     def __init__(self, client: Client, config: Config, metrics: Metrics, account: str = "") -> None:
         # What nodes say is judged at admission: what was admitted gets its domain, also where nodes
@@ -77,10 +75,10 @@ class Controller:
         self._leads = False
         self._gangs: dict[Key, tuple[str, float]] = {}  # a PodGang's uid, and when it was seen
         self._announced: dict[str, float] = {}  # uid of a PodGang → when it may be annotated again
-        self.seen = MnnvlCache(self._config, self._changed, client.clock)
-        self.informers = DomainInformers(client, self._config, self.seen, self._facts_changed)
+        self.cache = MnnvlCache(self._config, self._changed, client.clock)
+        self.informers = DomainInformers(client, self._config, self.cache, self._facts_changed)
         metrics.controller(
-            lambda: float(len(self.seen.audit.found)), client.requests, client.mirrors
+            lambda: float(len(self.cache.audit.found)), client.requests, client.mirrors
         )
 
     # --- what changes in the cluster
@@ -94,11 +92,11 @@ class Controller:
         support = judge(facts, self._config)
         self._metrics.support(support.ok, support.fabric_nodes)
         if self._leads:
-            self._look_at_everything()
+            self._reconcile_all()
 
     def _changed(self, key: Key) -> None:
         if name := is_gang(key):
-            gang = self.seen.gangs.get((key[0], name))
+            gang = self.cache.gangs.get((key[0], name))
             at = (key[0], name)
             if gang is None:
                 uid, _ = self._gangs.pop(at, ("", 0.0))
@@ -108,8 +106,8 @@ class Controller:
         if self._leads:
             self.domains.add(key)
 
-    def _look_at_everything(self) -> None:
-        for key in self.seen.every():
+    def _reconcile_all(self) -> None:
+        for key in self.cache.every():
             self.domains.add(key)
 
     # --- what the leader does
@@ -118,16 +116,16 @@ class Controller:
         """Look at every domain, and again whenever something of it changes, until cancelled."""
         await self.informers.wait_synced()
         writer = DomainWriter(
-            self._client.fenced(leadership.valid), self._config, self.seen, self._metrics
+            self._client.fenced(leadership.valid), self._config, self.cache, self._metrics
         )
-        self.seen.unclaimed_since.clear()
+        self.cache.unclaimed_since.clear()
         self._leads = True
         self._metrics.leader.set(1)
-        self._look_at_everything()
+        self._reconcile_all()
         try:
             async with anyio.create_task_group() as group:
                 for _ in range(WORKERS):
-                    group.start_soon(self.domains.work, lambda key: self._look(writer, key))
+                    group.start_soon(self.domains.work, lambda key: self._reconcile(writer, key))
                 for _ in range(TELLERS):
                     group.start_soon(self._events.work, lambda key: self._tell(writer, key))
         finally:
@@ -136,8 +134,8 @@ class Controller:
             self._untold.clear()
             self._metrics.forget_domains()
 
-    async def _look(self, writer: DomainWriter, key: Key) -> float | None:
-        """One turn about one domain, or one PodGang; the seconds until the next one. Raises
+    async def _reconcile(self, writer: DomainWriter, key: Key) -> float | None:
+        """Reconcile one domain, or one PodGang; the seconds until the next one. Raises
         :class:`KubeError`.
         """
         if name := is_gang(key):
@@ -146,28 +144,25 @@ class Controller:
             return self._audit(uid)
         for _ in range(LOOKS):
             support, now = self.support, time.time()
-            seen = self.seen.seen(key)
-            turn = reconcile(seen, self._config, support, now)
-            self._note(key, seen, turn)
-            if turn.releases and not self.informers.cliques_are_level:
+            view = self.cache.seen(key)
+            plan = reconcile(view, self._config, support, now)
+            self._note(key, view, plan)
+            if plan.releases and not self.informers.cliques_are_level:
                 return WRITTEN_FOR  # who needs it may be there, and not seen
             try:
-                wrote = await self._write(writer, turn, support)
-            except NameTaken as taken:  # the mirror is behind, or does not have what is others'
-                self.seen.wrote(taken.part, taken.found)
+                wrote = await self._write(writer, plan, support)
+            except NameTaken as taken:  # the cache is behind, or does not have what is others'
+                self.cache.wrote(taken.part, taken.found)
                 continue
             except Ending:
-                log.info(
-                    "the namespace is being deleted, nothing is made in it",
-                    namespace=key[0],
-                    computedomain=key[1],
-                )
+                said = "the namespace is being deleted, nothing is made in it"
+                log.info(said, namespace=key[0], computedomain=key[1])
                 return None
-            self._adopted(key, seen, turn)
-            again = None if turn.again is None else max(0.0, turn.again - now)
-            if turn.events and not wrote and len(self._untold) >= MOST_UNTOLD:
+            self._adopted(key, view, plan)
+            again = None if plan.again is None else max(0.0, plan.again - now)
+            if plan.events and not wrote and len(self._untold) >= MOST_UNTOLD:
                 return SAID_LATER if again is None else min(SAID_LATER, again)
-            for event in turn.events:
+            for event in plan.events:
                 self._say(event)
             if wrote:
                 self.domains.add_after(key, WRITTEN_FOR)
@@ -176,7 +171,7 @@ class Controller:
 
     def _audit(self, uid: str) -> float | None:
         """Tell of a PodClique without its claim; the seconds until that is to be done."""
-        if (found := self.seen.audit.found.get(uid)) is None:
+        if (found := self.cache.audit.found.get(uid)) is None:
             return None
         # Mirrors of different kinds are not read at the same moment.
         if (wait := found.since + UNCLAIMED_PATIENCE - self._client.clock()) > 0:
@@ -186,36 +181,36 @@ class Controller:
             self._say(event)
         return None
 
-    async def _write(self, writer: DomainWriter, turn: DomainPlan, support: Support) -> bool:
-        """Send what a turn wants; whether anything was. Raises as
+    async def _write(self, writer: DomainWriter, plan: DomainPlan, support: Support) -> bool:
+        """Send what is planned; whether anything was. Raises as
         :meth:`.writer.DomainWriter.act`.
         """
         wrote = False
-        for action in turn.actions:
+        for action in plan.actions:
             if action.kind == "ResourceClaim" and self._config.mode != "literal":
                 continue  # decided when the mode was another; there is no right to claims now
             await writer.act(action, support)
             wrote = True
         return wrote
 
-    def _note(self, key: Key, seen: DomainView, turn: DomainPlan) -> None:
-        if turn.unclaimed_since is None:
-            self.seen.unclaimed_since.pop(key, None)
+    def _note(self, key: Key, view: DomainView, plan: DomainPlan) -> None:
+        if plan.unclaimed_since is None:
+            self.cache.unclaimed_since.pop(key, None)
         else:
-            self.seen.unclaimed_since[key] = turn.unclaimed_since
+            self.cache.unclaimed_since[key] = plan.unclaimed_since
         self._metrics.domain(
-            key, turn.state, wanted=seen.wanted is not None, made=seen.domain is not None
+            key, plan.state, wanted=view.wanted is not None, made=view.domain is not None
         )
 
-    def _adopted(self, key: Key, seen: DomainView, turn: DomainPlan) -> None:
+    def _adopted(self, key: Key, view: DomainView, plan: DomainPlan) -> None:
         """Count an adoption, and have the PodGangs looked at to which the domain
         may belong by now, or no longer.
         """
-        adopts = any(one.why == "adopt" and one.kind == "ComputeDomain" for one in turn.actions)
-        said = any(gang.annotation(ADOPTED) for gang in seen.gangs.values())
-        if not adopts and not said and turn.state != "adopted":
+        adopts = any(one.why == "adopt" and one.kind == "ComputeDomain" for one in plan.actions)
+        said = any(gang.annotation(ADOPTED) for gang in view.gangs.values())
+        if not adopts and not said and plan.state != "adopted":
             return
-        for gang in seen.gangs.values():
+        for gang in view.gangs.values():
             _, since = self._gangs.get((key[0], gang.name), ("", self._client.clock()))
             if adopts:
                 self._metrics.adoption.observe(self._client.clock() - since)
@@ -225,8 +220,8 @@ class Controller:
         """Say on a PodGang that all its domains are its own, or take that back; adoption counts
         without it.
         """
-        gang = self.seen.gangs.get((namespace, name))
-        patch = self.seen.announced(namespace, name)
+        gang = self.cache.gangs.get((namespace, name))
+        patch = self.cache.announced(namespace, name)
         if gang is None or patch is None:
             return None
         uid = gang.metadata.uid
@@ -246,19 +241,14 @@ class Controller:
         return None
 
     def _refused(self, namespace: str, name: str, uid: str, error: KubeError) -> None:
-        message = refused_announcement(name, self._account)
-        log.warning(
-            "a PodGang may not be annotated",
-            podgang=f"{namespace}/{name}",
-            error=str(error),
-            advice=message,
-        )
-        gang = self.seen.gangs.get((namespace, name))
-        owners = (gang.metadata.owner_references if gang is not None else None) or []
+        message, gang = refused_announcement(name, self._account), f"{namespace}/{name}"
+        about_gang = {"podgang": gang, "error": str(error), "advice": message}
+        log.warning("a PodGang may not be annotated", **about_gang)
+        found = self.cache.gangs.get((namespace, name))
         subjects = [
-            EventSubject(one.kind, namespace, one.name, one.uid)
-            for one in owners
-            if one.kind == "PodCliqueSet"
+            EventSubject(owner.kind, namespace, owner.name, owner.uid)
+            for owner in (found and found.metadata.owner_references) or ()
+            if owner.kind == "PodCliqueSet"
         ]
         for event in about(subjects, ANNOUNCEMENT_REFUSED, message, uid):
             self._say(event)

@@ -51,25 +51,24 @@ from preflight_mnnvl.core.support import (
 
 __all__ = ["AdmissionInformers", "Detection", "DomainInformers"]
 
-ABSENT: Final = 30.0
-"""Seconds between two questions while ComputeDomains are not served."""
-PRESENT: Final = 30.0
-"""Seconds between two questions while they are. The controller's mirrors say at once when they are
-gone; the webhook has none of them, and would go on admitting pods that can only wait.
+ASKED_AGAIN: Final = 30.0
+"""Seconds between two questions what is served, also while ComputeDomains are: in mode `literal`
+the webhook has no reflector that says when they have gone, and pods could only wait.
 """
 UNANSWERED: Final = 2.0
+GLANCE: Final = 1.0
+"""Seconds between two looks at whether a reflector says that its kind has gone; nothing is sent."""
 
-log = get_logger(__name__)
+T = TypeVar("T")
+_NO_SPEC: Final = CliqueSpec()
+_ASKED: Final = (*KEYS, GROVE_MNNVL_GROUP)
 
 
 class Detection:
     """``facts`` are those of now; ``changed`` is called after each change of them."""
 
     def __init__(
-        self,
-        client: Client,
-        config: Config,
-        changed: Callable[[ClusterFacts], None] = lambda _: None,
+        self, client: Client, config: Config, changed: Callable[[ClusterFacts], None]
     ) -> None:
         self.facts = ClusterFacts()
         self.known = anyio.Event()
@@ -118,13 +117,11 @@ class Detection:
                 log.warning("the API server has not said what it serves", error=str(error))
             return UNANSWERED
         if domains != self.facts.domains:
-            served = ", ".join(domains) or "not served"
-            log.info(
-                "what the cluster serves", computedomains=served, resourceclaims=", ".join(claims)
-            )
+            served = {"computedomains": ", ".join(domains) or "not served"}
+            log.info("what the cluster serves", **served, resourceclaims=", ".join(claims))
         self.see(domains=domains, claims=claims, channel_required=required)
         self.known.set()
-        return PRESENT if domains else ABSENT
+        return ASKED_AGAIN
 
     async def _channel_required(self, versions: tuple[str, ...]) -> bool:
         """Whether the schema of ComputeDomain wants `spec.channel`;
@@ -140,13 +137,6 @@ class Detection:
                 return "channel" in (spec.get("required") or ())
         return True
 
-
-GLANCE: Final = 1.0
-"""Seconds between two looks at whether a reflector says that its kind has gone; nothing is sent."""
-
-T = TypeVar("T")
-_NO_SPEC: Final = CliqueSpec()
-_ASKED: Final = (*KEYS, GROVE_MNNVL_GROUP)
 
 log = get_logger(__name__)
 
@@ -207,7 +197,12 @@ class MnnvlInformers:
         kept: Callable[[T], T],
     ) -> Reflector[T]:
         reflector = Reflector(
-            self._client, f"/apis/{path}", type_, on_change=changed, kept=kept, absent_retry=ABSENT
+            self._client,
+            f"/apis/{path}",
+            type_,
+            on_change=changed,
+            kept=kept,
+            absent_retry=ASKED_AGAIN,
         )
         self._reflectors.append(reflector)
         return reflector
@@ -346,7 +341,7 @@ class AdmissionInformers(MnnvlInformers):
                             device_class=change.kind != "deleted"
                         ),
                         params={"fieldSelector": f"metadata.name={CHANNEL_CLASS}"},
-                        absent_retry=ABSENT,
+                        absent_retry=ASKED_AGAIN,
                     )
                     group.start_soon(reflector.run)
                     await reflector.synced.wait()
@@ -398,7 +393,7 @@ class PartReflector:
                     on_change=self._changed,
                     kept=lambda one: ComputeDomain(metadata=one.metadata.brief()),
                     params=self._params,
-                    absent_retry=ABSENT,
+                    absent_retry=ASKED_AGAIN,
                 )
                 group.start_soon(reflector.run)
                 await reflector.synced.wait()

@@ -13,6 +13,7 @@ from preflight_kube.api.quantities import parse_quantity
 from preflight_mnnvl.api.identity import CliqueRefused
 from preflight_mnnvl.api.names import CLAIM, ENABLED, GROVE_CLAIM, GROVE_MNNVL_GROUP
 from preflight_mnnvl.api.types import Container, ContainerPlace, PodSpec, shown
+from preflight_mnnvl.config import Config
 
 __all__ = [
     "ClaimRef",
@@ -23,6 +24,7 @@ __all__ = [
     "places",
     "refuse_claims",
     "refuse_group",
+    "without_gpus",
 ]
 
 LONGEST_NAME: Final = 317
@@ -122,6 +124,12 @@ def _asks(amount: Any, path: str) -> bool:
 
 
 _CHANNELS = ("compute-domain-*", "compute-domain.*")
+
+
+def without_gpus(config: Config) -> str:
+    """The warning about who asks for a claim and for no GPUs: a clause."""
+    resources = ", ".join(config.gpu_resources)
+    return f"no container asks for GPUs ({resources}), so its pods get no claim"
 
 
 def refuse_group(group: tuple[str, str] | None) -> None:

@@ -39,6 +39,7 @@ from preflight_mnnvl.api.types import Metadata, shown
 __all__ = [
     "Domain",
     "Pattern",
+    "bad_name",
     "domain_of",
     "identity_labels",
     "labels_of",
@@ -110,16 +111,18 @@ def domain_of(identity: CliqueIdentity, scope: str) -> Domain:
         domain = domain._replace(clique=identity.clique)
     elif known == "scalingGroupReplica":
         domain = domain._replace(group=identity.group, group_index=identity.group_index)
-    for name in (domain.claim, domain.name):
-        if len(name) > MOST_NAME:
-            raise CliqueRefused(
-                f"the name {shown(name)} would have {len(name)} characters, more than {MOST_NAME}; shorten the names of set and clique"
-            )
-        if not is_name(name):
-            raise CliqueRefused(
-                f'the name "{shown(name)}" is none that Kubernetes takes; use lower-case letters, digits, "-" and "."'
-            )
+    if problem := bad_name(domain.claim) or bad_name(domain.name):
+        raise CliqueRefused(problem)
     return domain
+
+
+def bad_name(name: str) -> str:
+    """Why Kubernetes does not take a name, as a clause; empty where it does."""
+    if len(name) > MOST_NAME:
+        return f"the name {shown(name)} would have {len(name)} characters, more than {MOST_NAME}; shorten the names of set and clique"
+    if not is_name(name):
+        return f'the name "{shown(name)}" is none that Kubernetes takes; use lower-case letters, digits, "-" and "."'
+    return ""
 
 
 def identity_labels(domain: Domain) -> dict[str, str]:

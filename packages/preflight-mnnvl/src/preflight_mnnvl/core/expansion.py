@@ -68,7 +68,7 @@ class ExpandedClique(NamedTuple):
 
 
 def plan(set_: PodCliqueSet, config: Config) -> list[Planned]:
-    """Each clique template with its effective wish."""
+    """Each clique template with the annotations in force."""
     groups = set_.grouped()
     return [
         _planned(set_, i, clique, groups.get(clique.name), config)
@@ -79,13 +79,9 @@ def plan(set_: PodCliqueSet, config: Config) -> list[Planned]:
 def _planned(set_: PodCliqueSet, i: int, clique: Clique, at: int | None, config: Config) -> Planned:
     path, group = f"spec.template.cliques[{i}]", None if at is None else set_.groups[at]
     called = (path, f"spec.template.podCliqueScalingGroups[{at}]", SET_PATH)
+    grouped, mode = group is not None, config.mode
     wish = resolve(
-        clique.annotations,
-        group,
-        set_.metadata,
-        grouped=group is not None,
-        mode=config.mode,
-        called=called,
+        clique.annotations, group, set_.metadata, grouped=grouped, mode=mode, called=called
     )
     pod: PodSpec | None = None
     gpus: bool | None = None

@@ -18,6 +18,7 @@ __all__ = ["annotate", "inject"]
 
 Operation = dict[str, Any]
 _ROOT = "/spec/podSpec"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def inject(
@@ -80,15 +81,10 @@ def _affinity(affinity: Mapping[str, Any] | None) -> list[Operation]:
     terms_of = {"nodeSelectorTerms": [{"matchExpressions": [ours]}]}
     path = f"{_ROOT}/affinity"
     found: Any = affinity
+    required = {_REQUIRED: terms_of}
     for key, whole in (
-        (
-            "nodeAffinity",
-            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms_of}},
-        ),
-        (
-            "requiredDuringSchedulingIgnoredDuringExecution",
-            {"requiredDuringSchedulingIgnoredDuringExecution": terms_of},
-        ),
+        ("nodeAffinity", {"nodeAffinity": required}),
+        (_REQUIRED, required),
         ("nodeSelectorTerms", terms_of),
     ):
         if not isinstance(found, Mapping):

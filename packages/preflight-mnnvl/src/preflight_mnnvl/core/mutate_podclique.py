@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from preflight_mnnvl.api.annotations import (
+    CLASS_WITHOUT_EFFECT,
     VERSION,
     MnnvlDecision,
     Newer,
@@ -62,6 +63,7 @@ from preflight_mnnvl.core.claims import (
     places,
     refuse_claims,
     refuse_group,
+    without_gpus,
 )
 from preflight_mnnvl.core.domain import (
     Domain,
@@ -198,9 +200,8 @@ def _create(review: Review, clique: PodClique, config: Config, known: ClusterVie
     wish = wish_of(meta, known.set_, config.mode)
     warning = odd(wish.keys.get(ENABLED))
     if not wish.enabled:
-        return ReviewAnswer(
-            "not-enabled", patch=_unmarked(meta), warnings=(warning,) if warning else ()
-        )
+        warned = (warning,) if warning else ()
+        return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=warned)
     pod = decode_pod(clique.spec.pod_spec)
     refs = tuple(ref for entry, ref in claim_refs(pod).items() if entry != CLAIM)
     if refs and known.classes is None:
@@ -215,36 +216,24 @@ def _create(review: Review, clique: PodClique, config: Config, known: ClusterVie
     if not used:
         _refuse_unknown(pod, classes)
         own = (meta.annotations or {}).get(ENABLED) == "true"
-        said = f"no container asks for GPUs ({', '.join(config.gpu_resources)}), so its pods get no claim"
-        return ReviewAnswer("no-gpu", patch=_unmarked(meta), warnings=(said,) if own else ())
+        warned = (without_gpus(config),) if own else ()
+        return ReviewAnswer("no-gpu", patch=_unmarked(meta), warnings=warned)
     refuse_group(wish.group)
     if not known.support.ok:
         if config.on_unsupported == "deny":
             raise _Unsupported(known.support.why)
-        return ReviewAnswer(
-            "unsupported",
-            patch=_unmarked(meta),
-            warnings=(f"{known.support.why}; its pods get no claim",),
-        )
+        said = f"{known.support.why}; its pods get no claim"
+        return ReviewAnswer("unsupported", patch=_unmarked(meta), warnings=(said,))
     identity = identify(meta, wish.scope)
     domain = _named(domain_of(identity, wish.scope), known, config)
     _refuse_taken(domain, identity, known, config)
     made = _decision(domain, identity, wish, config, of_gpus=of_gpus)
     refuse_claims(pod, pod_claim(made), classes)
-    patch = _patch(meta, pod, made, used=used, keys=wish.keys, without=())
-    make = (
-        _make(domain, made, review, config, known)
-        if config.mode == "literal" and not review.dry_run
-        else ()
-    )
-    return ReviewAnswer(
-        "injected" if patch else "unchanged",
-        "",
-        patch,
-        _told(wish, config, known.support),
-        made,
-        make=make,
-    )
+    patch = _patch(meta, pod, made, used=used, keys=wish.keys)
+    makes = config.mode == "literal" and not review.dry_run
+    make = _make(domain, made, review, config, known) if makes else ()
+    told = _told(wish, config, known.support)
+    return ReviewAnswer("injected" if patch else "unchanged", "", patch, told, made, make=make)
 
 
 def _decision(
@@ -292,9 +281,8 @@ def _update(
     refuse_claims(pod, pod_claim(made), known.classes or _NO_CLASSES)
     used = places(pod, config.gpu_resources, made.gpu_claims)
     keys = {key: value for key in KEYS if (value := old.annotation(key)) is not None}
-    patch = _patch(
-        meta, pod, made, used=used, keys=keys, without=[key for key in KEYS if key not in keys]
-    )
+    without = [key for key in KEYS if key not in keys]
+    patch = _patch(meta, pod, made, used=used, keys=keys, without=without)
     return ReviewAnswer("injected" if patch else "unchanged", "", patch, (), made)
 
 
@@ -361,7 +349,7 @@ def _patch(
     *,
     used: list[ContainerPlace],
     keys: Mapping[str, str],
-    without: Collection[str],
+    without: Collection[str] = (),
 ) -> tuple[Operation, ...]:
     operations = inject(pod, pod_claim(made), used, fabric=made.placement == "fabric")
     wanted = {**keys, DECISION: write_decision(made)}
@@ -395,7 +383,7 @@ def _restored(
     _refuse_taken(domain, identity, known, config)
     made = _decision(domain, identity, wish, config, restored=now)
     refuse_claims(pod, pod_claim(made), _NO_CLASSES)
-    patch = _patch(meta, pod, made, used=used, keys=wish.keys, without=())
+    patch = _patch(meta, pod, made, used=used, keys=wish.keys)
     said = (
         f"PodClique {shown(meta.name)} had lost its claim, and has it again, as its domain {shown(domain.name)} lives; "
         "restart those of its pods that were made without it",
@@ -412,22 +400,13 @@ def _late(clique: PodClique, config: Config, set_: PodCliqueSet | None) -> tuple
     except (BadObject, CliqueRefused):
         return ()
     name = shown(clique.metadata.name)
-    return (
-        (
-            f"PodClique {name} asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one",
-        )
-        if used
-        else ()
-    )
+    said = f"PodClique {name} asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one"
+    return (said,) if used else ()
 
 
 def _told(wish: Wish, config: Config, support: Support) -> tuple[str, ...]:
-    said = list(support.warnings)
-    if config.mode == "driver" and DEVICE_CLASS in wish.keys:
-        said.append(
-            f"{DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)"
-        )
-    return tuple(said)
+    without_effect = config.mode == "driver" and DEVICE_CLASS in wish.keys
+    return (*support.warnings, CLASS_WITHOUT_EFFECT) if without_effect else support.warnings
 
 
 def _make(
@@ -436,14 +415,8 @@ def _make(
     """In `literal` mode, as the requirement has it: both objects exist before the
     PodClique does.
     """
-    labels = labels_of(domain, made.gang, config.instance)
-    set_ = known.set_
-    owner = (
-        set_owner(set_.metadata.name, set_.metadata.uid)
-        if set_ is not None and set_.metadata.uid
-        else None
-    )
-    head = Head(review.namespace, labels, owner)
-    return compute_domain(domain, head, known.support), resource_claim(
-        domain, head, known.support, made.device_class
-    )
+    set_ = known.set_.metadata if known.set_ is not None else None
+    owner = set_owner(set_.name, set_.uid) if set_ is not None and set_.uid else None
+    head = Head(review.namespace, labels_of(domain, made.gang, config.instance), owner)
+    claim = resource_claim(domain, head, known.support, made.device_class)
+    return compute_domain(domain, head, known.support), claim

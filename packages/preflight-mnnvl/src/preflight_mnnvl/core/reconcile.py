@@ -53,7 +53,7 @@ BLOCKED_AGAIN = 60.0
 ENDING_PATIENCE = 60.0
 """Seconds after which an Event says what keeps a domain that is being deleted."""
 RELEASE_PATIENCE = 5.0
-"""Seconds for which nobody must want a domain: mirrors of different kinds are not read at the same
+"""Seconds for which nobody must want a domain: different kinds are not listed at the same
 moment.
 """
 TOLD_FOR = 3600.0
@@ -83,7 +83,7 @@ class ClusterWrite(NamedTuple):
 
 class DomainPlan(NamedTuple):
     """``again``: when to look again even if nothing changes, in seconds of the epoch. ``why``: one
-    sentence for people. ``unclaimed_since``: to be kept until the next turn.
+    sentence for people. ``unclaimed_since``: to be kept until the next reconcile.
     """
 
     state: State
@@ -402,7 +402,7 @@ def _when(text: str | None) -> float | None:
 
 
 def plans(world: World, config: Config, support: Support, now: float) -> dict[Key, DomainPlan]:
-    """One turn for each domain that is wanted, or of which an object carries our label."""
+    """A plan for each domain that is wanted, or of which an object carries our label."""
     wants = wanted_of(world.members()[0], world.domains)
     keys = {
         *wants,

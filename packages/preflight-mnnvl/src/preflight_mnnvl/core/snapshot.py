@@ -153,7 +153,7 @@ class DomainView(NamedTuple):
 
 class World(msgspec.Struct, kw_only=True):
     """Objects by namespace and name. ``claims``: claim templates, in `literal` mode claims.
-    ``lost``, ``unclaimed``: what earlier turns have left.
+    ``lost``, ``unclaimed``: what earlier reconciles have left.
     """
 
     cliques: dict[Key, PodClique] = {}
@@ -177,45 +177,39 @@ class World(msgspec.Struct, kw_only=True):
 
 
 def view_of(world: World, key: Key, wants: Wanted | None) -> DomainView:
-    """All that one turn reads."""
+    """All that one reconcile reads."""
     namespace, name = key
     domain = world.domains.get(key)
-    claim = world.claims.get(
-        (namespace, wants.domain.claim if wants else f"{name.removesuffix('-cd')}-mnnvl-claim")
+    claim_name = wants.domain.claim if wants else f"{name.removesuffix('-cd')}-mnnvl-claim"
+    claim = world.claims.get((namespace, claim_name))
+    parts = [part.metadata.labels for part in (domain, claim) if part is not None]
+    labels = next(filter(None, parts), {})
+    here = {
+        gang: found.metadata for (space, gang), found in world.gangs.items() if space == namespace
+    }
+    named = {member.decision.gang for member in wants.members} if wants else set()
+    recorded = labels.get(PODGANG)
+    pcs = {wants.domain.pcs if wants else labels.get(PCS_NAME[0], "")}
+    others = (
+        {labels.get(PCS_NAME[0], ""), *(one.domain.pcs for one in wants.losers)} if wants else ()
     )
-    labels = next(
-        (one.metadata.labels for one in (domain, claim) if one is not None and one.metadata.labels),
-        {},
+    set_, rivals = (
+        [
+            world.sets[namespace, of].metadata
+            for of in sorted(names)
+            if (namespace, of) in world.sets
+        ]
+        for names in (pcs, {*others} - pcs)
     )
-    gangs = {one.decision.gang for one in wants.members} if wants else set()
-    if PODGANG in labels:
-        recorded = labels[PODGANG]
-        gangs |= {
-            other
-            for space, other in world.gangs
-            if space == namespace and label_value(other) == recorded
-        }
-    labelled = labels.get(PCS_NAME[0], "")
-    pcs = wants.domain.pcs if wants else labelled
-    set_ = world.sets.get((namespace, pcs))
-    others = {labelled, *(one.domain.pcs for one in wants.losers)} - {pcs} if wants else set()
     return DomainView(
         name,
         namespace,
         wants,
         domain,
         claim,
-        {
-            gang: found.metadata
-            for gang in gangs
-            if (found := world.gangs.get((namespace, gang))) is not None
-        },
-        set_.metadata if set_ else None,
+        {gang: one for gang, one in here.items() if gang in named or label_value(gang) == recorded},
+        set_[0] if set_ else None,
         world.lost.get(key, ""),
         world.unclaimed.get(key),
-        tuple(
-            world.sets[at].metadata
-            for name in sorted(others)
-            if (at := (namespace, name)) in world.sets
-        ),
+        tuple(rivals),
     )

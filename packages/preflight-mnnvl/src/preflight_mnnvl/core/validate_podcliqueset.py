@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from preflight_mnnvl.api.annotations import SCOPES, odd
+from preflight_mnnvl.api.annotations import CLASS_WITHOUT_EFFECT, SCOPES, odd
 from preflight_mnnvl.api.identity import CliqueRefused
 from preflight_mnnvl.api.names import (
     DEVICE_CLASS,
@@ -19,12 +19,11 @@ from preflight_mnnvl.api.names import (
     KEYS,
     MOST_NAME,
     SCOPE,
-    is_name,
 )
 from preflight_mnnvl.api.types import BadObject, Clique, Group, PodCliqueSet, decode, shown
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.claims import refuse_claims, refuse_group
-from preflight_mnnvl.core.domain import Domain
+from preflight_mnnvl.core.claims import refuse_claims, refuse_group, without_gpus
+from preflight_mnnvl.core.domain import Domain, bad_name
 from preflight_mnnvl.core.expansion import SET_PATH, Planned, clashes, nodes_needed, plan
 from preflight_mnnvl.core.support import Support
 
@@ -147,10 +146,9 @@ def _names(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
     clique = f"{group}-{index}-{one.clique.name}" if group else one.clique.name
     last = Domain(one.scope or "replica", set_.metadata.name, _last(set_.spec.replicas))
     name = last._replace(clique=clique, group=group, group_index=index).claim
-    if len(name) > MOST_NAME:
-        yield f"{one.path}.name: the name {shown(name)} would have {len(name)} characters, more than {MOST_NAME}; shorten the names of set and clique."
-    elif set_.metadata.name and not is_name(name):
-        yield f'{one.path}.name: the name "{shown(name)}" is none that Kubernetes takes; use lower-case letters, digits, "-" and ".".'
+    problem = bad_name(name)
+    if problem and (set_.metadata.name or len(name) > MOST_NAME):
+        yield f"{one.path}.name: {problem}."
 
 
 def _last(replicas: int | None) -> str:
@@ -230,18 +228,13 @@ def warnings(
         if (warning := odd((annotations or {}).get(ENABLED)))
     ]
     asked = [one for one in planned if one.wish.enabled]
-    without = (
-        f"no container asks for GPUs ({', '.join(config.gpu_resources)}), so its pods get no claim"
-    )
     said += [
-        f"{one.path}: {without}"
+        f"{one.path}: {without_gpus(config)}"
         for one in asked
         if one.gpus is False and one.wish.at[ENABLED] == one.path
     ]
     if config.mode == "driver" and any(DEVICE_CLASS in one.wish.keys for one in asked):
-        said.append(
-            f"{DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)"
-        )
+        said.append(CLASS_WITHOUT_EFFECT)
     if not asked:
         return said
     if not support.ok:

@@ -1,5 +1,5 @@
-"""The shell around admission: a review → what is known → the decision → its answer. Mirrors answer;
-what they lack is read live, and no update asks anybody.
+"""The shell around admission: a review → what is known → the decision → its answer. What the
+cache lacks is read live, and no update asks anybody.
 
 In mode `driver` nothing is written; in mode `literal` the objects of an admitted PodClique are made
 first, and none on a dry run.

@@ -1,4 +1,4 @@
-"""What a decision needs and the mirrors do not have: read once, live, within bounds."""
+"""What a decision needs and the cache does not have: read once, live, within bounds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GroveLookups:
         self._flights: dict[str, _Flight] = {}
 
     async def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
-        """A PodCliqueSet that the mirror does not have yet; None where it does not exist."""
+        """A PodCliqueSet that the cache does not have yet; None where it does not exist."""
         if not is_name(name):  # labels are validated after admission
             return None
         path = f"/apis/{GROVE_GROUP}/v1alpha1/namespaces/{namespace}/podcliquesets/{name}"
