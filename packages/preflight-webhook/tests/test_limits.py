@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from preflight_kube.admission.limits import VALUES
+from preflight_kube.admission.review import MOST_TEXT, MOST_WARNINGS, uid_of
 from preflight_webhook.api import review
 from preflight_webhook.config.config import parse
 from preflight_webhook.core import limits
@@ -209,8 +210,8 @@ def test_an_answer_carries_little_of_a_tenants_text(made: dict[str, Any]) -> Non
     decision = decided(made)
     answer = json.loads(encode_answer("u", decision))["response"]
     said = [answer.get("status", {}).get("message", ""), *answer.get("warnings", ())]
-    assert max(map(len, said)) <= review.MOST_TEXT
-    assert len(said) <= review.MOST_WARNINGS + 1
+    assert max(map(len, said)) <= MOST_TEXT
+    assert len(said) <= MOST_WARNINGS + 1
     assert all(one.count("x") < 1_100 for one in said)
 
 
@@ -229,9 +230,9 @@ def test_what_is_nested_too_deep_is_refused_in_a_sentence(depth: int, where: str
 
 def test_the_uid_of_a_review_that_is_not_read_is_found_at_its_beginning_alone() -> None:
     begun = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"705ab4f5-6393","kind":{'
-    assert review.uid_of(begun) == "705ab4f5-6393"
-    assert review.uid_of(b'{"a":' + begun) == ""
-    assert review.uid_of(begun.replace(b"705ab", b'\\"')) == ""
+    assert uid_of(begun) == "705ab4f5-6393"
+    assert uid_of(b'{"a":' + begun) == ""
+    assert uid_of(begun.replace(b"705ab", b'\\"')) == ""
 
 
 HOSTILE = "a\u202eb\u200bc\x1b[2Jd\r\ne\x00f\u2066"

@@ -7,10 +7,10 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
+from preflight_proto.gang_source import BUILT_IN as SOURCES
 from preflight_webhook.config.config import Config, ConfigError, GangDiscovery, parse
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import Decision
-from preflight_webhook.core.gang.sources import SOURCES
 
 ALL = "[kubeflow, lws, jobset, grove, kueueWorkload, job]"
 

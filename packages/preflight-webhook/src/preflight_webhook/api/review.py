@@ -3,70 +3,32 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
-from preflight_kube.admission.review import (
-    API_VERSION,
-    MOST_TEXT,
-    MOST_WARNINGS,
-    BadReview,
-    uid_of,
-)
+from preflight_kube.admission.review import API_VERSION, BadReview
 from preflight_proto.printable import printable
 
 from preflight_webhook.api.types import (
     AnyReview,
     DnsConfig,
     HostAlias,
+    NameOnly,
     Pod,
     PodReview,
     PodReviewRequest,
     ResourceRequirements,
     SecurityContext,
-    VolumeMount,
 )
-
-__all__ = [
-    "MOST_TEXT",
-    "MOST_WARNINGS",
-    "BadReview",
-    "TooDeep",
-    "decode_aliases",
-    "decode_dns",
-    "decode_entries",
-    "decode_mounts",
-    "decode_pod",
-    "decode_resources",
-    "decode_review",
-    "decode_security",
-    "decode_whole",
-    "decode_whole_of",
-    "shown",
-    "uid_of",
-]
 
 T = TypeVar("T")
+Encoded = bytes | bytearray | msgspec.Raw
 _review = msgspec.json.Decoder(PodReview)
 _any_review = msgspec.json.Decoder(AnyReview)
-_pod = msgspec.json.Decoder(Pod)
-_resources: msgspec.json.Decoder[ResourceRequirements | None] = msgspec.json.Decoder(
-    ResourceRequirements | None
-)
-_mounts: msgspec.json.Decoder[list[VolumeMount] | None] = msgspec.json.Decoder(
-    list[VolumeMount] | None
-)
-_security: msgspec.json.Decoder[SecurityContext | None] = msgspec.json.Decoder(
-    SecurityContext | None
-)
-_aliases: msgspec.json.Decoder[list[HostAlias] | None] = msgspec.json.Decoder(
-    list[HostAlias] | None
-)
-_dns: msgspec.json.Decoder[DnsConfig | None] = msgspec.json.Decoder(DnsConfig | None)
-_entries: msgspec.json.Decoder[list[dict[str, Any]] | None] = msgspec.json.Decoder(
+_entries: Final[msgspec.json.Decoder[list[dict[str, Any]] | None]] = msgspec.json.Decoder(
     list[dict[str, Any]] | None
 )
-_whole: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
 def shown(text: str, most: int = 256) -> str:
@@ -80,7 +42,7 @@ class TooDeep(BadReview):
     """What was sent is nested deeper than any pod is."""
 
 
-def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | bytearray | msgspec.Raw, what: str) -> T:
+def _decode(decoder: msgspec.json.Decoder[T], raw: Encoded, what: str) -> T:
     """The one place where text of others is read here. ``what`` begins the
     sentence of the error.
     """
@@ -134,39 +96,30 @@ def _check(review: PodReview | AnyReview) -> None:
         )
 
 
-def decode_pod(raw: bytes | bytearray | msgspec.Raw) -> Pod:
-    """The fields we read of a pod. Raises :class:`BadReview`."""
-    return _decode(_pod, raw, "request.object is not a pod")
+def _reader(shape: Any, part: str = "") -> Callable[[Encoded], Any]:
+    """What reads JSON of ``shape``, a pod or a ``part`` of one. It raises :class:`BadReview`."""
+    decoder = msgspec.json.Decoder(shape)
+    what = f"request.object is not a pod{f': {part}' if part else ''}"
+    return lambda raw: _decode(decoder, raw, what)
 
 
-def decode_whole(raw: bytes | bytearray | msgspec.Raw) -> dict[str, Any]:
-    """A pod with everything in it. Raises :class:`BadReview`."""
-    return _decode(_whole, raw, "request.object is not a pod")
-
-
-def decode_resources(raw: bytes) -> ResourceRequirements | None:
-    """A container's or a pod's resources. Raises :class:`BadReview`."""
-    return _part(_resources, raw, "resources")
-
-
-def decode_mounts(raw: bytes) -> list[VolumeMount]:
-    """A container's mounts. Raises :class:`BadReview`."""
-    return _part(_mounts, raw, "volumeMounts") or []
-
-
-def decode_security(raw: bytes) -> SecurityContext | None:
-    """A container's security context. Raises :class:`BadReview`."""
-    return _part(_security, raw, "securityContext")
-
-
-def decode_aliases(raw: bytes) -> list[HostAlias]:
-    """A pod's hostAliases. Raises :class:`BadReview`."""
-    return _part(_aliases, raw, "hostAliases") or []
-
-
-def decode_dns(raw: bytes) -> DnsConfig | None:
-    """A pod's dnsConfig. Raises :class:`BadReview`."""
-    return _part(_dns, raw, "dnsConfig")
+decode_pod: Callable[[Encoded], Pod] = _reader(Pod)
+"""The fields we read of a pod."""
+decode_whole: Callable[[Encoded], dict[str, Any]] = _reader(dict[str, Any])
+"""A pod with everything in it."""
+decode_resources: Callable[[bytes], ResourceRequirements | None] = _reader(
+    ResourceRequirements | None, "resources"
+)
+decode_mounts: Callable[[bytes], Sequence[NameOnly] | None] = _reader(
+    list[NameOnly] | None, "volumeMounts"
+)
+decode_security: Callable[[bytes], SecurityContext | None] = _reader(
+    SecurityContext | None, "securityContext"
+)
+decode_aliases: Callable[[bytes], Sequence[HostAlias] | None] = _reader(
+    list[HostAlias] | None, "hostAliases"
+)
+decode_dns: Callable[[bytes], DnsConfig | None] = _reader(DnsConfig | None, "dnsConfig")
 
 
 def decode_entries(raw: bytes) -> list[dict[str, Any]]:
@@ -179,7 +132,3 @@ def decode_entries(raw: bytes) -> list[dict[str, Any]]:
         raise
     except BadReview:
         return []
-
-
-def _part(decoder: msgspec.json.Decoder[T], raw: bytes, what: str) -> T:
-    return _decode(decoder, raw, f"request.object is not a pod: {what}")

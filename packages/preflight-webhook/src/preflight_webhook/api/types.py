@@ -9,35 +9,6 @@ from typing import Annotated, Final
 
 import msgspec
 
-__all__ = [
-    "NULL",
-    "Amount",
-    "AnyReview",
-    "Capabilities",
-    "ClaimEntry",
-    "ClaimUse",
-    "Container",
-    "DnsConfig",
-    "DnsOption",
-    "EmptyDirVolumeSource",
-    "HostAlias",
-    "Metadata",
-    "Os",
-    "OwnerReference",
-    "Pod",
-    "PodReview",
-    "PodReviewRequest",
-    "PodSpec",
-    "PullSecret",
-    "ResourceRequirements",
-    "SchedulingGroup",
-    "SecurityContext",
-    "Variable",
-    "Volume",
-    "VolumeMount",
-    "WorkloadRef",
-]
-
 Amount = str | int | float
 Amounts = dict[str, Amount]
 
@@ -50,8 +21,10 @@ class _Object(msgspec.Struct, rename="camel", gc=False):
     pass
 
 
-class ClaimUse(_Object):
-    """A container's use of one of the pod's claims."""
+class NameOnly(_Object):
+    """What is read by its name alone: a container's use of a claim, a mount by its volume, a Secret
+    by which images are pulled, the operating system that the pod asks for.
+    """
 
     name: str = ""
 
@@ -61,13 +34,7 @@ class ResourceRequirements(_Object):
 
     requests: Amounts | None = None
     limits: Amounts | None = None
-    claims: list[ClaimUse] | None = None
-
-
-class VolumeMount(_Object):
-    """A mount, by its volume."""
-
-    name: str = ""
+    claims: list[NameOnly] | None = None
 
 
 class Capabilities(_Object):
@@ -140,12 +107,6 @@ class DnsConfig(_Object):
     options: list[DnsOption] | None = None
 
 
-class Os(_Object):
-    """The operating system that the pod asks for."""
-
-    name: str = ""
-
-
 class SchedulingGroup(_Object):
     """The PodGroup of a pod (Kubernetes 1.36)."""
 
@@ -170,12 +131,6 @@ class ClaimEntry(_Object):
     resource_claim_template_name: str | None = None
 
 
-class PullSecret(_Object):
-    """A Secret by which images are pulled."""
-
-    name: str = ""
-
-
 class PodSpec(_Object):
     """A pod's spec; what is Raw is decoded where it is needed."""
 
@@ -183,12 +138,12 @@ class PodSpec(_Object):
     init_containers: list[Container] | None = None
     volumes: list[Volume] | None = None
     resources: msgspec.Raw = NULL
-    os: Os | None = None
+    os: NameOnly | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None
     scheduler_name: str = ""
     resource_claims: list[ClaimEntry] | None = None
-    image_pull_secrets: list[PullSecret] | None = None
+    image_pull_secrets: list[NameOnly] | None = None
     host_aliases: msgspec.Raw = NULL
     dns_config: msgspec.Raw = NULL
     dns_policy: str | None = None
@@ -225,6 +180,8 @@ class Pod(_Object):
 
 
 class Kind(_Object):
+    """What a review is about."""
+
     kind: str
     group: str = ""
     version: str = ""

@@ -176,7 +176,7 @@ class GangLabels(_Section, frozen=True, kw_only=True):
 
 
 class GangDiscovery(_Section, frozen=True, kw_only=True):
-    """How a pod's gang is recognised; see :mod:`..core.gang.sources` for what each word reads.
+    """How a pod's gang is recognised; see :mod:`..core.gang` for what each word reads.
 
     ``method``: one source, or ``auto`` for all that imply co-scheduling. ``opt_in``: further ones
     that do not. ``owner_schedulers``: pods of these schedulers form a gang with what else their

@@ -138,7 +138,7 @@ def _sources(variable: dict[str, Any]) -> str:
     return "it has an annotation and a value; remove one of the two."
 
 
-_VALUES: Final[tuple[tuple[str, type, Callable[[Any], str]], ...]] = (
+_VALUES: Final[tuple[tuple[str, type[Any], Callable[[Any], str]], ...]] = (
     ("checkTimeout", str, _duration),
     ("gangTimeout", str, _duration),
     ("checks[].timeout", str, _duration),

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 from preflight_kube.admission.limits import of_object
+from preflight_kube.admission.review import BadReview
 from preflight_proto import admitted
 from preflight_proto.admitted import Admitted, SeenClaim
 from preflight_proto.names import (
@@ -24,20 +25,25 @@ from preflight_proto.names import (
 from preflight_proto.stamp import Stamp
 
 from preflight_webhook.api.review import (
-    BadReview,
     decode_pod,
     decode_resources,
     decode_whole,
     decode_whole_of,
     shown,
 )
-from preflight_webhook.api.types import ClaimEntry, ClaimUse, Container, Pod, Volume
+from preflight_webhook.api.types import ClaimEntry, Container, NameOnly, Pod, Volume
 from preflight_webhook.config.config import Config
 from preflight_webhook.core import limits
 from preflight_webhook.core.cache import SizedCache
 from preflight_webhook.core.decision import UNKNOWN, Decision, Skip
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref, detects, ref
-from preflight_webhook.core.detect.pod_devices import Holdings, Named, gives, holdings, will_test
+from preflight_webhook.core.detect.pod_devices import (
+    PodClaim,
+    PodDevices,
+    devices_of,
+    gives,
+    will_test,
+)
 from preflight_webhook.core.detect.resources import (
     COMPUTE,
     Demand,
@@ -47,8 +53,7 @@ from preflight_webhook.core.detect.resources import (
     kind,
     unknown,
 )
-from preflight_webhook.core.gang.identity import identify, marks, ordered, stamp
-from preflight_webhook.core.gang.sources import GangIdentity
+from preflight_webhook.core.gang import GangIdentity, identify, marks, ordered, stamp
 from preflight_webhook.core.guard import reserved
 from preflight_webhook.core.guard.bypass import (
     GpuInitContainer,
@@ -58,7 +63,6 @@ from preflight_webhook.core.guard.bypass import (
     with_room,
 )
 from preflight_webhook.core.guard.endpoint_guard import Redirect, redirects, trusted
-from preflight_webhook.core.guard.hostpaths import forbidden
 from preflight_webhook.core.inject import patch
 from preflight_webhook.core.inject.encoded import encode_patch
 from preflight_webhook.core.inject.inheritance import ContainerSettings, inherit, inheriting
@@ -69,7 +73,13 @@ from preflight_webhook.core.inject.injection import (
     inject,
     place,
 )
-from preflight_webhook.core.selection import PodRefused, PodTraits, not_applicable, select
+from preflight_webhook.core.selection import (
+    PodRefused,
+    PodTraits,
+    forbidden,
+    not_applicable,
+    select,
+)
 
 __all__ = ["CREATE_FIRST", "decide"]
 
@@ -96,7 +106,7 @@ class DecisionKey(msgspec.Struct, frozen=True):
     ordered: str
     settings: tuple[ContainerSettings, ...]  # of all containers, where any check inherits
     pull_secrets: tuple[str, ...] | None
-    claims: tuple[Named, ...]
+    claims: tuple[PodClaim, ...]
     confined: bool
     memory: tuple[str, ...]  # volumes that are memory, where any check inherits
     redirects: tuple[Redirect, ...]
@@ -258,7 +268,7 @@ def _settings(container: Container) -> ContainerSettings:
     )  # as above
 
 
-def _claim(entry: ClaimEntry, claims: Mapping[Ref, DeviceClaim | None]) -> Named:
+def _claim(entry: ClaimEntry, claims: Mapping[Ref, DeviceClaim | None]) -> PodClaim:
     wanted = ref(entry)
     return entry.name, wanted, claims.get(wanted) if wanted else None
 
@@ -282,7 +292,7 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
         containers = [_demands(raw) for raw in facts.containers]
         resources = _names([*containers, *(step.demands for step in init)], config)
         first = _place(init, containers, resources, place(init, config.provider_init))
-        found = holdings(first.accounts, facts.claims, config, claimed=facts.claimed)
+        found = devices_of(first.accounts, facts.claims, config, claimed=facts.claimed)
         if not found.of_gpus:
             strange = unknown([*containers, *[step.demands for step in init]], config)
             told = _unknown(strange, config) if strange else _no_gpu(config)
@@ -327,9 +337,7 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
         facts.settings, gets if facts.settings else (), len(containers), facts.memory, config
     )
     workload = WorkloadTraits(
-        devices=found.counts,
-        claims=found.claims,
-        kinds=found.kinds,
+        devices=found,
         containers=len(init) + len(containers),
         own={}
         if facts.own == b"null"
@@ -416,7 +424,7 @@ def _who_gets_gpus(
     facts: DecisionKey,
     init: Sequence[StartStep],
     containers: Sequence[tuple[Demand, ...]],
-    found: Holdings,
+    found: PodDevices,
 ) -> tuple[bool, ...]:
     """Of each container, then of each init container."""
     gets = []
@@ -439,7 +447,7 @@ _SMALL: Final = 1024
 """Bytes of resources that are remembered, a thousand of them; ordinary ones have two hundred."""
 
 
-def _claims_of(raw: bytes) -> tuple[ClaimUse, ...]:
+def _claims_of(raw: bytes) -> tuple[NameOnly, ...]:
     return _small_claims(raw) if len(raw) <= _SMALL else _small_claims.__wrapped__(raw)
 
 
@@ -448,7 +456,7 @@ def _demands(raw: bytes) -> tuple[Demand, ...]:
 
 
 @lru_cache(maxsize=256)
-def _small_claims(raw: bytes) -> tuple[ClaimUse, ...]:
+def _small_claims(raw: bytes) -> tuple[NameOnly, ...]:
     resources = decode_resources(raw)
     return tuple((resources.claims if resources is not None else None) or ())
 

@@ -1,4 +1,4 @@
-"""Which of the configured checks a pod gets."""
+"""Which of the configured checks a pod gets, and whether its namespace allows what they mount."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from preflight_proto.names import CHECKS_ANNOTATION
 
 from preflight_webhook.api.review import shown
 from preflight_webhook.config.config import CheckConfig, Config
+from preflight_webhook.config.extra_volumes import host_paths
 from preflight_webhook.core.decision import Skip
 
-__all__ = ["PodRefused", "PodTraits", "not_applicable", "select"]
+__all__ = ["PodRefused", "PodTraits", "forbidden", "not_applicable", "select"]
 
 
 class PodRefused(ValueError):
@@ -117,3 +118,32 @@ def _asked(checks: Sequence[CheckConfig], asked: str) -> tuple[list[CheckConfig]
         Skip(check.name, "not-asked", "the pod's annotation does not name it") for check in left_out
     ]
     return required + [by_name[name] for name in names], skips
+
+
+_LEVEL: Final = (
+    "the namespace's Pod Security level (label pod-security.kubernetes.io/enforce) forbids"
+)
+_CONFINED: Final = (
+    f"{_LEVEL} the hostPath volume through which checks report; set that label to privileged, or set onPodSecurityConflict: report-off to "
+    "check without reports."
+)
+
+
+def forbidden(checks: Sequence[CheckConfig], config: Config) -> str | None:
+    """Why a pod with ``checks`` is denied in a namespace whose Pod Security level is baseline or
+    restricted: the API server would refuse it with a sentence about volumes that its author never
+    wrote. None where the checks can do without."""
+    return _forbidden(tuple(checks), config)
+
+
+@lru_cache(maxsize=1024)
+def _forbidden(checks: tuple[CheckConfig, ...], config: Config) -> str | None:
+    for check in checks:
+        if paths := host_paths(check.extra_volumes):
+            return (
+                f"{_LEVEL} the hostPath volumes of the check {check.name} (extraVolumes: {', '.join(paths)[:200]}); set that label to privileged, "
+                "or have the operator leave that check or its extraVolumes out."
+            )
+    if config.platform_connector.enabled and config.on_pod_security_conflict == "deny":
+        return _CONFINED
+    return None

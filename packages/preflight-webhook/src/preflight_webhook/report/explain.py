@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import yaml
 from msgspec import to_builtins
+from preflight_kube.admission.review import BadReview
 from preflight_kube.text import printable
 from preflight_proto.durations import format_duration
 from preflight_proto.names import container_name
 from preflight_proto.policy import KIND, ContractError, decode_spec, refusal
 
-from preflight_webhook.api.review import BadReview
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.merged_config import effective, in_force
 from preflight_webhook.core.admit import CREATE_FIRST, decide

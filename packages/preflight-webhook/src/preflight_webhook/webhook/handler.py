@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from preflight_kube import logs
 from preflight_kube.admission.fast_path import HttpAnswer
 from preflight_kube.admission.request_body import Body, Receive, ReviewRefused, Scope, problem, read
+from preflight_kube.admission.review import MOST_TEXT, BadReview, uid_of
 from preflight_kube.files.polling import Looks
 
 from preflight_webhook.api import review
@@ -43,7 +44,7 @@ BEHIND: Final = 300.0
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
 _PATHS: Final = (PATH, CONFINED_PATH)
-_BEGUN: Final = "preflight.begun"
+_PENDING: Final = "preflight.pending"
 """Where a request's scope holds what was worked out of it before it turned out that somebody must
 be asked.
 """
@@ -104,12 +105,14 @@ class _TooLarge(Exception):
 
     def __init__(self, body: Body) -> None:
         super().__init__()
-        self.size, self.uid = body.size, review.uid_of(body.read())
+        self.size, self.uid = body.size, uid_of(body.read())
         self.message = f"its review of {body.size} bytes is too large: {body.dropped}"
 
 
-class _Begun(NamedTuple):
-    """A review as far as it could be answered: what its pod ``needs`` must be asked for."""
+class _Pending(NamedTuple):
+    """A review and the rules that hold for it, and what its pod ``needs`` to be asked for before it
+    can be answered.
+    """
 
     started: float
     body: bytes | bytearray
@@ -117,7 +120,7 @@ class _Begun(NamedTuple):
     confined: bool
     config: Config
     policy: NamespaceOverride | None
-    needs: tuple[Ref, ...]
+    needs: tuple[Ref, ...] = ()
 
 
 class _Application:
@@ -151,10 +154,10 @@ class Admission(_Application):
             return
         self.state.metrics.in_flight += 1
         try:
-            begun = scope.get(_BEGUN) or self._begin(scope["path"], await _read(scope, receive))
-            await _respond(
-                send, begun if isinstance(begun, HttpAnswer) else await self._after_lookup(begun)
-            )
+            answer = scope.get(_PENDING) or self._begin(scope["path"], await _read(scope, receive))
+            while not isinstance(answer, HttpAnswer):
+                answer = await self._after_lookup(answer)
+            await _respond(send, answer)
         except ReviewRefused as error:
             await _respond(send, self._refuse(error.status, error.message))
         except _TooLarge as error:
@@ -168,58 +171,33 @@ class Admission(_Application):
         """
         if problem(scope, _PATHS) is not None:
             return None
-        begun = self._begin(scope["path"], body)
-        if isinstance(begun, HttpAnswer):
-            return begun
-        scope[_BEGUN] = begun
+        answer = self._begin(scope["path"], body)
+        if isinstance(answer, HttpAnswer):
+            return answer
+        scope[_PENDING] = answer
         return None
 
-    def _begin(self, path: str, body: bytes | bytearray) -> HttpAnswer | _Begun:
+    def _begin(self, path: str, body: bytes | bytearray) -> HttpAnswer | _Pending:
         """The answer, where all that it takes is known."""
-        started, uid = time.perf_counter(), ""
+        started, uid, state = time.perf_counter(), "", self.state
         try:
             request = review.decode_review(body)
-            uid, confined = request.uid, path == CONFINED_PATH
-            config, policy = self.state.rules(request.namespace)
-            recall = (
-                partial(self.state.lookups.known, request.namespace)
-                if self.state.lookups is not None
-                else None
+            uid, namespace = request.uid, request.namespace
+            pending = _Pending(
+                started, body, request, path == CONFINED_PATH, *state.rules(namespace)
             )
-            decision = admission.decide(
-                body,
-                request.namespace,
-                config,
-                confined=confined,
-                recall=recall,
-                read=request.object,
-            )
-            if decision.needs:
-                return _Begun(started, body, request, confined, config, policy, decision.needs)
-            return self._decided(request, decision, policy, len(body), started)
-        except (review.TooDeep, RecursionError) as error:
-            why = str(error) if isinstance(error, review.TooDeep) else "the pod is nested too deep"
-            return self._unread(uid or review.uid_of(body), why, len(body), 400)
+            recall = partial(state.lookups.known, namespace) if state.lookups is not None else None
+            return self._decided(pending, recall=recall)
         except Exception as error:
-            return self._failed(error, uid)
+            return self._failed(error, uid, body)
 
-    async def _after_lookup(self, begun: _Begun) -> HttpAnswer:
-        request = begun.request
+    async def _after_lookup(self, pending: _Pending) -> HttpAnswer | _Pending:
+        request, body = pending.request, pending.body
         try:
-            claims = await self._claims(request.namespace, begun.needs, len(begun.body))
-            decision = admission.decide(
-                begun.body,
-                request.namespace,
-                begun.config,
-                claims,
-                confined=begun.confined,
-                read=request.object,
-            )
-            return self._decided(request, decision, begun.policy, len(begun.body), begun.started)
-        except (review.TooDeep, RecursionError):
-            return self._unread(request.uid, "the pod is nested too deep", len(begun.body), 400)
+            claims = await self._claims(request.namespace, pending.needs, len(body))
+            return self._decided(pending, claims)
         except Exception as error:
-            return self._failed(error, request.uid)
+            return self._failed(error, request.uid, body)
 
     async def _claims(
         self, namespace: str, needs: tuple[Ref, ...], size: int
@@ -244,18 +222,27 @@ class Admission(_Application):
 
     def _decided(
         self,
-        request: PodReviewRequest,
-        decision: Decision,
-        policy: NamespaceOverride | None,
-        size: int,
-        started: float,
-    ) -> HttpAnswer:
-        answer = encode_answer(request.uid, decision)
-        metrics = self.state.metrics
+        pending: _Pending,
+        claims: Mapping[Ref, DeviceClaim | None] | None = None,
+        recall: admission.Recall | None = None,
+    ) -> HttpAnswer | _Pending:
+        started, body, request, confined, config, policy, _ = pending
+        decision = admission.decide(
+            body,
+            request.namespace,
+            config,
+            claims,
+            confined=confined,
+            recall=recall,
+            read=request.object,
+        )
+        if decision.needs:
+            return pending._replace(needs=decision.needs)
+        answer, metrics = encode_answer(request.uid, decision), self.state.metrics
         metrics.decided(decision.label, time.perf_counter() - started)
-        metrics.bytes_read += size
+        metrics.bytes_read += len(body)
         metrics.bytes_sent += len(answer)
-        _tell(metrics, request, decision, policy)
+        _record(metrics, request, decision, policy)
         return HttpAnswer(200, answer, _JSON, self.state.stopping)
 
     def _unread(self, uid: str, why: str, size: int, status: int) -> HttpAnswer:
@@ -274,8 +261,13 @@ class Admission(_Application):
             last=self.state.stopping,
         )
 
-    def _failed(self, error: Exception, uid: str) -> HttpAnswer:
-        if isinstance(error, review.BadReview):
+    def _failed(self, error: Exception, uid: str, body: bytes | bytearray) -> HttpAnswer:
+        if isinstance(error, review.TooDeep | RecursionError):
+            # What decodes may say where; of what is worked out nobody knows.
+            deep = isinstance(error, review.TooDeep) and str(error)
+            why = deep or "the pod is nested too deep"
+            return self._unread(uid or uid_of(body), why, len(body), 400)
+        if isinstance(error, BadReview):
             return self._refuse(400, str(error), uid)
         # Not 503: of that one the API server does not show the user why.
         if isinstance(error, LookupUnavailable):
@@ -333,7 +325,7 @@ async def _respond(send: Send, answer: HttpAnswer) -> None:
     await send({"type": "http.response.body", "body": answer.body})
 
 
-def _tell(
+def _record(
     metrics: Metrics,
     request: PodReviewRequest,
     decision: Decision,
@@ -377,4 +369,4 @@ def _common(decision: Decision, level: str) -> bytes:
         about["gang"] = shown(decision.stamp.id)
     if decision.skipped:
         about["skipped"] = {skip.check: skip.reason for skip in decision.skipped}
-    return logs.part(level, shown(decision.message, review.MOST_TEXT), about)
+    return logs.part(level, shown(decision.message, MOST_TEXT), about)

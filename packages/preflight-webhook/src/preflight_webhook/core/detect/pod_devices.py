@@ -13,33 +13,31 @@ from preflight_webhook.core.detect.claims import ClaimDevices, DeviceClaim, Ref
 from preflight_webhook.core.detect.claims import devices as gives_of
 from preflight_webhook.core.detect.resources import COMPUTE, ResourceTally, kind
 
-__all__ = ["DeviceKinds", "Holdings", "Named", "gives", "holdings", "will_test"]
+__all__ = ["NO_GPU", "PodClaim", "PodDevices", "devices_of", "gives", "will_test"]
 
 NO_GPU: Final = frozenset({"network", "mirrored"})
 """Kinds of what a pod gets beside GPUs."""
-Named = tuple[str, Ref | None, DeviceClaim | None]
+PodClaim = tuple[str, Ref | None, DeviceClaim | None]
 """A claim of a pod: its name there, which it is, and what it asks for, None where there is none."""
 
 
-class DeviceKinds(NamedTuple):
-    """By name."""
+class PodDevices(NamedTuple):
+    """What a pod gets.
 
-    devices: Mapping[str, str]
-    claims: Mapping[str, str]
-
-
-class Holdings(NamedTuple):
-    """What a pod gets. ``counts``: extended resources; ``claims``: those that checks get, with how
-    many GPUs each gives, None where that is not known; ``kinds``: of both by name (a claim of
-    neither GPUs nor network devices is mirrored); ``network``: whether any of it is a network
-    device; ``busy``: GPU claims that another pod has now, each with that pod; ``gpus``: those of
-    ``counts`` that are GPUs or slices of them; ``gpu_claims``: names of those for GPUs;
-    ``of_gpus``: the kinds of GPUs that there are (gpu, mig, shared); ``annotation``: which alone
-    says that the pod gets GPUs, how many nobody knows yet; empty for none."""
+    ``counts``: extended resources that the scheduler reserves; ``claims``: those that checks get,
+    with how many GPUs each gives, None where that is not known; ``kinds`` and ``claim_kinds``: of
+    both by name: gpu (whole ones of the pod's own), mig, shared, network, or mirrored (a claim of
+    neither); ``network``: whether any of it is a network device; ``busy``: GPU claims that another
+    pod has now, each with that pod; ``gpus``: those of ``counts`` that are GPUs or slices of them;
+    ``gpu_claims``: names of those for GPUs; ``of_gpus``: the kinds of GPUs that there are (gpu,
+    mig, shared); ``annotation``: which alone says that the pod gets GPUs, how many nobody knows
+    yet; empty for none.
+    """
 
     counts: dict[str, int]
     claims: dict[str, int | None]
-    kinds: DeviceKinds
+    kinds: dict[str, str]
+    claim_kinds: dict[str, str]
     network: bool
     busy: dict[str, str]
     gpus: dict[str, int]
@@ -48,9 +46,13 @@ class Holdings(NamedTuple):
     annotation: str
 
 
-def holdings(
-    accounts: Mapping[str, ResourceTally], named: Sequence[Named], config: Config, *, claimed: bool
-) -> Holdings:
+def devices_of(
+    accounts: Mapping[str, ResourceTally],
+    named: Sequence[PodClaim],
+    config: Config,
+    *,
+    claimed: bool,
+) -> PodDevices:
     """What a pod with these ``accounts`` of its resources and these claims gets. ``claimed``: it
     has the annotation of deviceVariables, be its claim there already or not.
     """
@@ -85,10 +87,11 @@ def holdings(
         [*[kinds[name] for name in gpus], *[claim_kinds[name] for name in gpu_claims]]
     )
     annotation = config.device_variables.claim_annotation if claimed and not of_gpus else ""
-    return Holdings(
+    return PodDevices(
         counts,
         claims,
-        DeviceKinds(kinds, claim_kinds),
+        kinds,
+        claim_kinds,
         network,
         busy,
         gpus,
@@ -118,16 +121,15 @@ def _shared(which: Ref | None, claim: DeviceClaim | None, config: Config) -> boo
             return False
 
 
-def will_test(checks: Sequence[CheckConfig], found: Holdings) -> str:
+def will_test(checks: Sequence[CheckConfig], devices: PodDevices) -> str:
     """What is tested, and what of the pod's GPUs no check can test."""
-    tell = _told if len(found.counts) + len(found.claims) <= _FEW else _told.__wrapped__
-    kinds = found.kinds
-    return tell(
+    few = len(devices.counts) + len(devices.claims) <= _FEW
+    return (_will_test if few else _will_test.__wrapped__)(
         tuple(checks),
-        (*found.counts.items(),),
-        (*kinds.devices.values(),),
-        (*kinds.claims.items(),),
-        found.annotation,
+        (*devices.counts.items(),),
+        (*devices.kinds.values(),),
+        (*devices.claim_kinds.items(),),
+        devices.annotation,
     )
 
 
@@ -138,7 +140,7 @@ could be long.
 
 
 @lru_cache(maxsize=64)
-def _told(
+def _will_test(
     checks: tuple[CheckConfig, ...],
     counts: tuple[tuple[str, int], ...],
     kinds: tuple[str, ...],

@@ -11,7 +11,7 @@ from preflight_proto.names import container_name
 
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.core.decision import Skip
-from preflight_webhook.core.detect.pod_devices import Holdings
+from preflight_webhook.core.detect.pod_devices import PodDevices
 from preflight_webhook.core.guard.endpoint_guard import Redirect, servers
 from preflight_webhook.core.inject.injection import InjectionPoint, has_room
 from preflight_webhook.core.selection import PodRefused
@@ -37,17 +37,17 @@ def _must(check: CheckConfig) -> bool:
 
 
 def refuse_busy(
-    checks: Sequence[CheckConfig], skipped: Sequence[Skip], found: Holdings, config: Config
+    checks: Sequence[CheckConfig], skipped: Sequence[Skip], devices: PodDevices, config: Config
 ) -> None:
     """Raises :class:`PodRefused` for GPUs that a required check should test and another
     pod uses just now.
     """
-    if not found.busy or config.gpu_detection.shared_claims != "auto":
+    if not devices.busy or config.gpu_detection.shared_claims != "auto":
         return
     left_out = {skip.check for skip in skipped if skip.reason == "shared"}
     wanting = [check for check in config.checks if check in checks or check.name in left_out]
     if must := [check.name for check in wanting if _must(check) and "shared" not in check.supports]:
-        name, pod = next(iter(found.busy.items()))
+        name, pod = next(iter(devices.busy.items()))
         raise PodRefused(
             f'spec.resourceClaims: claim "{name}" is in use by pod {pod[:253]}, whose work {", ".join(must)} would measure and disturb; wait until '
             "that pod has ended, give this one a claim of its own (resourceClaimTemplateName), or have the operator set "

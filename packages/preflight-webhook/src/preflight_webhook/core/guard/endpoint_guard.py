@@ -108,7 +108,7 @@ def _without(config: Config, hosts: frozenset[Host]) -> Config:
 
 def _reasons(pod: Pod, namespace: str, host: Host) -> Iterator[str]:
     spec = pod.spec
-    for alias in decode_aliases(bytes(spec.host_aliases)):
+    for alias in decode_aliases(bytes(spec.host_aliases)) or ():
         for name in alias.hostnames or ():
             if _same(name.lower().rstrip("."), host.name):
                 yield f'spec.hostAliases says where "{shown(name)}" is; remove that name'

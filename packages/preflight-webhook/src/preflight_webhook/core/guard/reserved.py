@@ -88,7 +88,7 @@ def misuse(pod: Pod, config: Config) -> str | None:
             raw = bytes(container.volume_mounts)
             if _PREFIX not in raw and b"\\" not in raw:  # an escape could spell it
                 continue
-            for mount in decode_mounts(raw):
+            for mount in decode_mounts(raw) or ():
                 if mount.name.startswith(VOLUME_PREFIX):
                     section = "containers" if containers is spec.containers else "initContainers"
                     return (

@@ -121,7 +121,7 @@ def inherit(
 
 
 def _locks_memory(raw: bytes) -> bool:
-    own = None if raw == b"null" else decode_security(raw)
+    own = decode_security(raw)
     if own is None:
         return False
     added = (own.capabilities and own.capabilities.add) or ()

@@ -31,7 +31,7 @@ from preflight_proto.roster import FILE as ROSTER_FILE
 from preflight_webhook.config import extra_volumes as extras
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.core.cache import SizedCache
-from preflight_webhook.core.detect.pod_devices import DeviceKinds
+from preflight_webhook.core.detect.pod_devices import NO_GPU, PodDevices
 from preflight_webhook.core.detect.resources import COMPUTE, Demand, ResourceTally, StartStep
 from preflight_webhook.core.inject.encoded import Built, text_of
 from preflight_webhook.core.inject.inheritance import Inherited
@@ -98,9 +98,7 @@ class InjectionPoint(NamedTuple):
 class WorkloadTraits(NamedTuple):
     """What the checks take over from the pod.
 
-    ``devices``: extended resources that the scheduler reserves, ``claims``: the pod's device
-    claims, each with how many GPUs it gives, None when it is not known; ``kinds``: of both by name,
-    gpu (whole ones of the pod's own), mig, shared or network; ``containers``: how many containers
+    ``devices``: what it gets; ``containers``: how many containers
     and init containers it has; ``own``: resources of the pod itself (`spec.resources`), by name;
     ``gang_config_map``: the gang's where the pod takes part in one; ``inherited``: by check;
     ``ipc_lock``: whether it may lock memory; ``pull_secrets``: those that it has; ``reports``:
@@ -108,9 +106,7 @@ class WorkloadTraits(NamedTuple):
     operator's say which GPUs a container sees.
     """
 
-    devices: Mapping[str, int]
-    claims: Mapping[str, int | None]
-    kinds: DeviceKinds
+    devices: PodDevices
     containers: int
     own: Mapping[str, Demand]
     gang_config_map: str | None
@@ -186,8 +182,8 @@ def _resources(
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     gets = {"gpu", "network", "mirrored", *check.supports}
-    for name, reserved in pod.devices.items():
-        if pod.kinds.devices[name] not in gets:
+    for name, reserved in pod.devices.counts.items():
+        if pod.devices.kinds[name] not in gets:
             continue
         account = accounts[name]
         room = reserved - account.requests.held // UNIT
@@ -212,7 +208,9 @@ def _resources(
         resources["requests"] = requests
     if limits:
         resources["limits"] = limits
-    if claims := [{"name": name} for name in pod.claims if pod.kinds.claims[name] in gets]:
+    if claims := [
+        {"name": name} for name in pod.devices.claims if pod.devices.claim_kinds[name] in gets
+    ]:
         resources["claims"] = claims
     return resources
 
@@ -223,14 +221,14 @@ def _expected(resources: Mapping[str, Any], pod: WorkloadTraits) -> int | None:
     """
     total = 0
     limits = resources.get("limits", {})
-    for name, kind in pod.kinds.devices.items():
+    for name, kind in pod.devices.kinds.items():
         if kind != "network" and name in limits:
             if kind != "gpu":  # how many devices that makes, nobody knows here
                 return None
             total += int(limits[name])
     for claim in resources.get("claims", ()):
-        if pod.kinds.claims[claim["name"]] not in {"network", "mirrored"}:
-            if (count := pod.claims[claim["name"]]) is None:
+        if pod.devices.claim_kinds[claim["name"]] not in NO_GPU:
+            if (count := pod.devices.claims[claim["name"]]) is None:
                 return None
             total += count
     return None if pod.named_devices and not total else total

@@ -1,4 +1,4 @@
-"""Which field of a pod names its gang: one small function a source.
+"""Which gang a pod belongs to, decided here and nowhere else: sources, and the stamp.
 
 A source looks at the pod alone, as it is at admission, and says what it finds there; nobody is
 asked. Which object knows the gang's size, and how, is the gang controller's knowledge.
@@ -7,23 +7,19 @@ asked. Which object knows the gang's size, and how, is the gang controller's kno
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
 from preflight_kube.api.workloads import labels as keys
-from preflight_proto.gang_source import BUILT_IN, GangSource
+from preflight_proto import names
+from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash
 
 from preflight_webhook.api.types import Container, OwnerReference, Pod, Variable
 from preflight_webhook.config.config import GangDiscovery
 
-__all__ = ["SOURCES", "GangIdentity", "Source", "controller_of", "sources"]
-
-# ADR-026's own names for Volcano and Kueue come last in their source.
-_VOLCANO: Final = (keys.VOLCANO_GROUP, "scheduling.volcano.sh/group-name", "volcano.sh/pod-group")
-_OSMO: Final = "osmo.group_uuid"
-_KUEUE_ADR: Final = "kueue.x-k8s.io/workload-name"
+__all__ = ["GangIdentity", "identify", "marks", "ordered", "stamp"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _SIZE: Final = re.compile(r"0*[1-9][0-9]{0,5}", re.ASCII)
@@ -32,8 +28,13 @@ _SIBLINGS_ARE_NO_GANG: Final = frozenset({"ReplicaSet", "DaemonSet", "StatefulSe
 pod of a plain Job).
 """
 
+_ROLES: Final = (keys.TRAINING + "job-role", keys.TRAINING + "replica-type")
+_NOT_SCHEDULED_TOGETHER: Final = frozenset({"labels", "kueue", "kueueWorkload"})
+"""Sources under which a StatefulSet that starts its pods one by one can run; a gang scheduler would
+never start it.
+"""
+_NONE: Final[Mapping[str, str]] = {}
 _env = msgspec.json.Decoder(list[Variable] | None)
-_NONE: Final[dict[str, str]] = {}
 
 
 class GangIdentity(NamedTuple):
@@ -51,6 +52,74 @@ class GangIdentity(NamedTuple):
 
 
 Source = Callable[[Pod, GangDiscovery], GangIdentity | None]
+
+
+def identify(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
+    """The pod's gang by the first source that knows one, or None."""
+    for source in _sources(config):
+        if gang := source(pod, config):
+            return gang
+    return None
+
+
+def ordered(pod: Pod, gang: GangIdentity, config: GangDiscovery) -> str:
+    """Why this member starts before or after others instead of with them, or nothing.
+
+    Such a member would wait in its init containers for members that wait for it to run.
+    """
+    labels = pod.metadata.labels or {}
+    for key in _ROLES:
+        if labels.get(key, "").lower() == "launcher":
+            return "an MPI launcher may be started only when its workers run"
+    if (
+        gang.source in _NOT_SCHEDULED_TOGETHER
+        and not config.parallel_stateful_sets
+        and keys.LWS + "name" not in labels
+    ):
+        maker = _controller_of(pod)
+        if maker is not None and maker.kind == "StatefulSet":
+            return (
+                "a StatefulSet may start its pods one after the other (set gangDiscovery.parallelStatefulSets "
+                "where all of them are podManagementPolicy: Parallel)"
+            )
+    return ""
+
+
+def stamp(namespace: str, gang: GangIdentity, *, takes_part: bool) -> Stamp:
+    """What the gang controller learns about a member."""
+    return Stamp(
+        v=VERSION,
+        id=gang.id,
+        source=gang.source,
+        config_map=configmap_name(namespace, gang.id, gang.source),
+        takes_part=takes_part,
+        object=gang.object,
+        size=gang.size,
+    )
+
+
+def marks(namespace: str, stamp: Stamp) -> tuple[dict[str, str], dict[str, str]]:
+    """(labels, annotations) of a member. An empty roster means: no answer yet."""
+    annotations = {names.GANG_ANNOTATION: encode_stamp(stamp)}
+    if stamp.takes_part:
+        annotations[names.ROSTER_ANNOTATION] = ""
+    return {names.GANG_LABEL: gang_hash(namespace, stamp.id, stamp.source)}, annotations
+
+
+def _named(source: str, *of: str, annotation: bool = False) -> Source:
+    """The source ``source``: the value of a label (or an annotation) is the name of the object that
+    knows the size. The first of the keys ``of`` counts.
+    """
+
+    def find(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
+        metadata = pod.metadata
+        if entries := metadata.annotations if annotation else metadata.labels:
+            for key in of:
+                if name := _name(entries.get(key)):
+                    return GangIdentity(name, source, name)
+        return None
+
+    return find
 
 
 def scheduling_group(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
@@ -80,37 +149,6 @@ def workload_ref(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     )
 
 
-def volcano(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
-    """Volcano's PodGroup, which its job controller (and LWS with Volcano) writes when it creates
-    the pod.
-    """
-    if annotations := pod.metadata.annotations:
-        for key in _VOLCANO:
-            if name := _name(annotations.get(key)):
-                return GangIdentity(name, "volcano", name)
-    return None
-
-
-def coscheduling(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
-    """The PodGroup of the scheduler-plugins."""
-    name = _name(_labels(pod).get(keys.COSCHEDULING_GROUP))
-    return GangIdentity(name, "coscheduling", name) if name else None
-
-
-def kai(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
-    """KAI's PodGroup, where somebody wrote it before KAI's own pod-grouper does
-    (after admission).
-    """
-    name = _name((pod.metadata.annotations or _NONE).get(keys.KAI_GROUP))
-    return GangIdentity(name, "kai", name) if name else None
-
-
-def osmo(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
-    """OSMO's task group; its PodGroup of KAI bears the same name."""
-    name = _name(_labels(pod).get(_OSMO))
-    return GangIdentity(name, "osmo", name) if name else None
-
-
 def owner(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     """For schedulers that derive the group from the owner after admission: the owner stands for it.
 
@@ -122,33 +160,16 @@ def owner(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     for workload in (grove, lws, kubeflow, jobset):
         if gang := workload(pod, config):
             return gang
-    made_by = controller_of(pod)
+    made_by = _controller_of(pod)
     uid = made_by and made_by.kind not in _SIBLINGS_ARE_NO_GANG and _name(made_by.uid)
     return GangIdentity(uid, "owner") if uid else None
 
 
 def kueue(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
-    """Kueue's pod group, whose annotation has the size; ADR-026's label, which today's Kueue does
-    not write.
-    """
-    labels = _labels(pod)
-    if name := _name(labels.get(keys.KUEUE_GROUP)):
-        size, warning = _size(
-            (pod.metadata.annotations or _NONE).get(keys.KUEUE_COUNT),
-            "annotation",
-            keys.KUEUE_COUNT,
-        )
-        return GangIdentity(name, "kueue", name, size, warning)
-    name = _name(labels.get(_KUEUE_ADR))
-    return GangIdentity(name, "kueueWorkload", name) if name else None
-
-
-def kueue_workload(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
-    """The Workload of any kind of job that Kueue admits (written under
-    topology-aware scheduling).
-    """
-    name = _name((pod.metadata.annotations or _NONE).get(keys.KUEUE_WORKLOAD))
-    return GangIdentity(name, "kueueWorkload", name) if name else None
+    """Kueue's pod group, whose annotation has the size."""
+    if not (name := _name(_labels(pod).get(keys.KUEUE_GROUP))):
+        return None
+    return GangIdentity(name, "kueue", name, *_annotated_size(pod, keys.KUEUE_COUNT))
 
 
 def labels(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
@@ -169,23 +190,14 @@ def kubeflow(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     train_job = None if name else _name(found.get(keys.JOBSET + "jobset-name"))
     if not name and not train_job:
         return None
-    nodes = next(
-        (
-            v.value
-            for c in pod.spec.containers
-            for v in _variables(c)
-            if v.name == keys.TRAINING_NODES
-        ),
-        None,
-    )
+    variables = (v for c in pod.spec.containers for v in _variables(c))
+    nodes = next((v.value for v in variables if v.name == keys.TRAINING_NODES), None)
     if not name and nodes is None:
         return None
     job = name or train_job or ""
-    # min:max is an elastic job, which has no one size.
-    size, warning = (
-        (None, "") if nodes and ":" in nodes else _size(nodes, "variable", keys.TRAINING_NODES)
-    )
-    return GangIdentity(job, "kubeflow", job, size, warning)
+    if nodes and ":" in nodes:  # min:max is an elastic job, which has no one size
+        return GangIdentity(job, "kubeflow", job)
+    return GangIdentity(job, "kubeflow", job, *_size(nodes, "variable", keys.TRAINING_NODES))
 
 
 def lws(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
@@ -194,10 +206,7 @@ def lws(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     name, index = _name(found.get(keys.LWS + "name")), _name(found.get(keys.LWS + "group-index"))
     if not name or not index:
         return None
-    size, warning = _size(
-        (pod.metadata.annotations or _NONE).get(keys.LWS + "size"), "annotation", keys.LWS + "size"
-    )
-    return GangIdentity(f"{name}/{index}", "lws", name, size, warning)
+    return GangIdentity(f"{name}/{index}", "lws", name, *_annotated_size(pod, keys.LWS + "size"))
 
 
 def jobset(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
@@ -207,12 +216,6 @@ def jobset(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
         return None
     group = _name(found.get(keys.JOBSET + "group-name"))
     return GangIdentity(f"{name}/{group}" if group and group != "default" else name, "jobset", name)
-
-
-def grove(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
-    """Grove's PodGang."""
-    name = _name(_labels(pod).get(keys.GROVE_GANG))
-    return GangIdentity(name, "grove", name) if name else None
 
 
 def job(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
@@ -237,39 +240,37 @@ def kueue_admitted(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     )
 
 
-def configured(source: GangSource) -> Source:
-    """A source of the configuration: the value of a label or an annotation is the name of the
-    object that knows the size.
-    """
-
-    def find(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
-        key, found = source.pod_label, pod.metadata.labels
-        if key is None:
-            key, found = source.pod_annotation or "", pod.metadata.annotations
-        name = _name((found or _NONE).get(key))
-        return GangIdentity(name, source.name, name) if name else None
-
-    return find
-
-
+# ADR-026's own names for Volcano and Kueue come last.
+volcano: Final = _named(
+    "volcano",
+    keys.VOLCANO_GROUP,
+    "scheduling.volcano.sh/group-name",
+    "volcano.sh/pod-group",
+    annotation=True,
+)
+"""Volcano's PodGroup, which its job controller (and LWS with Volcano) writes when it creates the
+pod.
+"""
+kai: Final = (
+    _named("kai", keys.KAI_GROUP, annotation=True),  # before KAI's own pod-grouper writes it
+    _named("osmo", "osmo.group_uuid"),  # its PodGroup of KAI bears the same name
+    owner,
+)
+coscheduling: Final = _named("coscheduling", keys.COSCHEDULING_GROUP)
+grove: Final = _named("grove", keys.GROVE_GANG)
+kueue_adr: Final = _named("kueueWorkload", "kueue.x-k8s.io/workload-name")
+kueue_workload: Final = _named("kueueWorkload", keys.KUEUE_WORKLOAD, annotation=True)
+"""The Workload of any kind of job that Kueue admits (written under topology-aware scheduling)."""
 _METHODS: Final[dict[str, tuple[Source, ...]]] = {
     "workloadRef": (scheduling_group, workload_ref),
     "volcano": (volcano,),
     "coscheduling": (coscheduling,),
-    "kai": (kai, osmo, owner),
-    "kueue": (kueue, kueue_workload, kueue_admitted),
+    "kai": kai,
+    "kueue": (kueue, kueue_adr, kueue_workload, kueue_admitted),
     "labels": (labels,),
     "auto": (
-        scheduling_group,
-        workload_ref,
-        volcano,
-        coscheduling,
-        kai,
-        osmo,
-        owner,
-        kueue,
-        labels,
-        kueue_admitted,
+        *(scheduling_group, workload_ref, volcano, coscheduling, *kai),
+        *(kueue, kueue_adr, labels, kueue_admitted),
     ),
 }
 _OPT_IN: Final[dict[str, Source]] = {
@@ -282,28 +283,28 @@ _OPT_IN: Final[dict[str, Source]] = {
     "kueueWorkload": kueue_workload,
     "job": job,
 }
-SOURCES: Final = BUILT_IN
-"""Every word that a stamp's ``source`` can be, beside the names of configured ones."""
 
 
 @lru_cache(maxsize=256)  # namespaces may differ
-def sources(config: GangDiscovery) -> tuple[Source, ...]:
+def _sources(config: GangDiscovery) -> tuple[Source, ...]:
     """The sources in the order in which they are asked; the first that answers decides."""
-    own = [configured(one) for one in config.sources]
     chosen = [
-        *own,
-        *_METHODS[config.method],
-        *(source for word, source in _OPT_IN.items() if word in config.opt_in),
+        _named(
+            one.name, one.pod_label or one.pod_annotation or "", annotation=one.pod_label is None
+        )
+        for one in config.sources
     ]
+    chosen += _METHODS[config.method]
+    chosen += (source for word, source in _OPT_IN.items() if word in config.opt_in)
     return tuple(dict.fromkeys(chosen))
 
 
-def controller_of(pod: Pod) -> OwnerReference | None:
+def _controller_of(pod: Pod) -> OwnerReference | None:
     """The owner that made the pod."""
     return next((owner for owner in pod.metadata.owner_references or () if owner.controller), None)
 
 
-def _labels(pod: Pod) -> dict[str, str]:
+def _labels(pod: Pod) -> Mapping[str, str]:
     return pod.metadata.labels or _NONE
 
 
@@ -317,6 +318,10 @@ def _variables(container: Container) -> list[Variable]:
 def _name(text: str | None) -> str | None:
     """``text`` where it can be the name of something in Kubernetes, else None."""
     return text if text and _NAME.fullmatch(text) else None
+
+
+def _annotated_size(pod: Pod, key: str) -> tuple[int | None, str]:
+    return _size((pod.metadata.annotations or _NONE).get(key), "annotation", key)
 
 
 def _size(text: str | None, kind: str, key: str) -> tuple[int | None, str]:

@@ -1,1 +1,0 @@
-"""The gang of a pod, and what it is stamped with. Pure."""
