@@ -12,7 +12,7 @@ from preflight_proto.stamp import gang_hash
 from preflight_testing.documents import CommandEnd, ended
 from preflight_webhook.cli import main
 from preflight_webhook.config.config import parse
-from preflight_webhook.report.delay import worst_case_delay
+from preflight_webhook.report.explain import worst_case_delay
 
 JOB = """
 apiVersion: batch/v1

@@ -42,49 +42,46 @@ class _Plain(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
+        metrics = self._metrics
+        latency = HistogramMetricFamily(
+            "preflight_webhook_latency_seconds", "Time from a whole request to its answer."
+        )
+        bounds = [*map(floatToGoString, _BUCKETS), "+Inf"]
+        up_to = accumulate(metrics.latencies)
+        latency.add_metric([], list(zip(bounds, up_to, strict=True)), metrics.seconds)
         flying = GaugeMetricFamily(
             "preflight_webhook_in_flight",
             "Requests that wait for their body or for a resource claim; most are answered at once.",
+            metrics.in_flight,
         )
-        flying.add_metric([], self._metrics.in_flight)
-        yield flying
         volume = CounterMetricFamily(
             "preflight_webhook_bytes", "Bytes of reviews and answers.", labels=["direction"]
         )
-        volume.add_metric(["read"], self._metrics.bytes_read)
-        volume.add_metric(["sent"], self._metrics.bytes_sent)
-        yield volume
         decided = CounterMetricFamily(
             "preflight_injection",
             "Admission reviews. stamped: a gang's member without a check; mirror: of a static pod; no-checks-REASON and "
             "stamped-REASON where one reason left all checks out.",
             labels=["result"],
         )
-        for result, number in self._metrics.results.items():
-            decided.add_metric([result], number)
-        yield decided
         members = CounterMetricFamily(
             "preflight_gang_members",
             "Members of gangs, by what named their gang.",
             labels=["source"],
         )
-        for source, number in self._metrics.members.items():
-            members.add_metric([source], number)
-        yield members
-        latency = HistogramMetricFamily(
-            "preflight_webhook_latency_seconds", "Time from a whole request to its answer."
-        )
-        bounds = [*map(floatToGoString, _BUCKETS), "+Inf"]
-        up_to = accumulate(self._metrics.latencies)
-        latency.add_metric([], list(zip(bounds, up_to, strict=True)), self._metrics.seconds)
-        yield latency
         unreadable = CounterMetricFamily(
             "preflight_webhook_unreadable",
             "Objects of the API server that were skipped as they cannot be read, by kind.",
             labels=["kind"],
         )
-        unreadable.add_metric(["PreflightConfig"], self._metrics.unreadable())
-        yield unreadable
+        for family, values in (
+            (volume, {"read": metrics.bytes_read, "sent": metrics.bytes_sent}),
+            (decided, metrics.results),
+            (members, metrics.members),
+            (unreadable, {"PreflightConfig": metrics.unreadable()}),
+        ):
+            for label, number in values.items():
+                family.add_metric([label], number)
+        yield from (flying, volume, decided, members, latency, unreadable)
 
 
 class Metrics:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -81,7 +81,9 @@ from preflight_webhook.core.selection import (
     select,
 )
 
-__all__ = ["CREATE_FIRST", "decide"]
+__all__ = ["CREATE_FIRST", "Recall", "decide"]
+
+T = TypeVar("T")
 
 
 class DecisionKey(msgspec.Struct, frozen=True):
@@ -162,16 +164,17 @@ def decide(
     pod = read or decode_pod(raw)
     looked_up = detects(config)
     mirror = pod.metadata.annotations and _MIRROR in pod.metadata.annotations
-    problem = None if mirror else limits.of_pod(pod, claims=looked_up)
-    suspected = problem is None and reserved.suspected(pod)
+    if not mirror and (problem := limits.of_pod(pod, claims=looked_up)):
+        return Decision("denied", problem)
+    ours, mounts_ours = reserved.traces(pod)
     if mirror:
-        if suspected and reserved.present(pod):
+        if ours:
             return Decision("denied", _NO_CHECK_IN_A_MIRROR)
         return Decision(
             "mirror",
             "the pod only shows a static pod that a kubelet runs by itself, without these checks.",
         )
-    if problem or (suspected and (problem := reserved.misuse(pod, config))):
+    if (ours or mounts_ours) and (problem := reserved.misuse(pod, config)):
         return Decision("denied", problem)
     if pod.spec.resource_claims and claims is None and looked_up:
         needs = tuple(
@@ -183,7 +186,7 @@ def decide(
                 "needs-claims", "the pod's resource claims must be known first.", needs=needs
             )
     known: Mapping[Ref, DeviceClaim | None] = claims or {}
-    if not (suspected and reserved.present(pod)):
+    if not ours:
         facts = _facts(pod, namespace, config, known, confined)
         key = facts, config
         if (kept := _decisions.get(key)) is not None:
@@ -447,23 +450,19 @@ _SMALL: Final = 1024
 """Bytes of resources that are remembered, a thousand of them; ordinary ones have two hundred."""
 
 
-def _claims_of(raw: bytes) -> tuple[NameOnly, ...]:
-    return _small_claims(raw) if len(raw) <= _SMALL else _small_claims.__wrapped__(raw)
+def _remembered(read: Callable[[bytes], T], most: int) -> Callable[[bytes], T]:
+    """``read``, which is remembered for the ``most`` last of ordinary resources."""
+    kept = lru_cache(maxsize=most)(read)
+    return lambda raw: kept(raw) if len(raw) <= _SMALL else read(raw)
 
 
-def _demands(raw: bytes) -> tuple[Demand, ...]:
-    return _small_demands(raw) if len(raw) <= _SMALL else _small_demands.__wrapped__(raw)
-
-
-@lru_cache(maxsize=256)
-def _small_claims(raw: bytes) -> tuple[NameOnly, ...]:
+def _read_claims(raw: bytes) -> tuple[NameOnly, ...]:
     resources = decode_resources(raw)
     return tuple((resources.claims if resources is not None else None) or ())
 
 
-@lru_cache(maxsize=1024)
-def _small_demands(raw: bytes) -> tuple[Demand, ...]:
-    return demands(decode_resources(raw))
+_claims_of: Final = _remembered(_read_claims, 256)
+_demands: Final = _remembered(lambda raw: demands(decode_resources(raw)), 1024)
 
 
 def _unchecked(

@@ -122,20 +122,6 @@ def of_inherited(environments: Iterable[Sequence[bytes]], volumes: int) -> str |
     return None
 
 
-def _of_resources(container: Container) -> str | None:
-    raw = bytes(container.resources)
-    where = f'spec: container "{container.name}"'
-    # Each entry has a colon of its own.
-    if raw.count(b":") > RESOURCES and (number := _entries(raw)) > RESOURCES:
-        return _sentence(where, f"{number} entries in its resources", f"{RESOURCES}")
-    if len(raw) > RESOURCE_NAME:
-        for amounts in _amounts(raw):
-            for name in amounts:
-                if len(name) > RESOURCE_NAME:
-                    return _long(f"{where}: the resource name", name, RESOURCE_NAME)
-    return None
-
-
 class _Resources(msgspec.Struct):
     """What stands in the three maps, with its amounts as they came."""
 
@@ -147,21 +133,21 @@ class _Resources(msgspec.Struct):
 _resources: Final[msgspec.json.Decoder[_Resources | None]] = msgspec.json.Decoder(_Resources | None)
 
 
-def _read(raw: bytes) -> _Resources:
+def _of_resources(container: Container) -> str | None:
+    raw, where = bytes(container.resources), f'spec: container "{container.name}"'
+    # Each entry has a colon of its own, and no name is longer than all of it.
+    if raw.count(b":") <= RESOURCES and len(raw) <= RESOURCE_NAME:
+        return None
     try:
-        return _resources.decode(raw) or _Resources()
+        read = _resources.decode(raw) or _Resources()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Resources()  # whoever reads it says so
-
-
-def _entries(raw: bytes) -> int:
-    read = _read(raw)
-    return sum(len(part) for part in (read.requests, read.limits, read.claims) if part)
-
-
-def _amounts(raw: bytes) -> Iterable[dict[str, msgspec.Raw]]:
-    read = _read(raw)
-    return [part for part in (read.requests, read.limits) if part]
+        return None  # whoever reads it says so
+    if (number := sum(map(len, filter(None, msgspec.structs.astuple(read))))) > RESOURCES:
+        return _sentence(where, f"{number} entries in its resources", f"{RESOURCES}")
+    for name in [*(read.requests or ()), *(read.limits or ())]:
+        if len(name) > RESOURCE_NAME:
+            return _long(f"{where}: the resource name", name, RESOURCE_NAME)
+    return None
 
 
 def _count(raw: bytes) -> int:

@@ -12,8 +12,8 @@ import yaml
 from msgspec import to_builtins
 from preflight_kube.admission.review import BadReview
 from preflight_kube.text import printable
-from preflight_proto.durations import format_duration
-from preflight_proto.names import container_name
+from preflight_proto import names, time_limits
+from preflight_proto.durations import format_duration, gang_run, parse_duration
 from preflight_proto.policy import KIND, ContractError, decode_spec, refusal
 
 from preflight_webhook.config.config import CheckConfig, Config
@@ -23,11 +23,10 @@ from preflight_webhook.core.decision import Decision
 from preflight_webhook.core.inject.allow_list import inheritable, loads_code, of_the_fabric
 from preflight_webhook.core.inject.injection import variables_of
 from preflight_webhook.core.inject.patch import applied
-from preflight_webhook.report.delay import worst_case_delay
 from preflight_webhook.report.optin import Lists, OptIn, opt_in
 from preflight_webhook.report.workloads import FoundPod, Object, missing
 
-__all__ = ["About", "explain"]
+__all__ = ["About", "explain", "worst_case_delay"]
 
 _COLORS = {"+": "\33[32m", "-": "\33[31m", "@": "\33[36m"}
 _END = "\33[0m"
@@ -192,7 +191,7 @@ def _code(decision: Decision, config: Config) -> Iterator[str]:
     as the operator listed them.
     """
     configured = {
-        (container_name(check.name), entry["name"])
+        (names.container_name(check.name), entry["name"])
         for check in config.checks
         for entry in variables_of(check, config)
     }
@@ -306,3 +305,30 @@ def _yaml(value: Any) -> str:
             return True  # what stands twice is written twice
 
     return yaml.dump(value, Dumper=Plain, sort_keys=False, width=1000).rstrip()
+
+
+def worst_case_delay(check: CheckConfig, config: Config, ranks: int = 0) -> float:
+    """Seconds: waiting for others, running, reporting. ``ranks``: GPUs of the whole gang, 0 where
+    its size is not known.
+    """
+    own = {variable.name: variable.value for variable in check.env}
+    given = own.get(names.ENV_CHECK_TIMEOUT) or check.timeout or config.check_timeout
+    runs = _seconds(given) or {
+        names.DCGM_DIAG: time_limits.DCGM_DIAG[config.dcgm.diag_level],
+        names.NCCL_LOOPBACK: time_limits.NCCL_LOOPBACK,
+        names.NCCL_ALLREDUCE: gang_run(ranks),
+    }.get(check.name, time_limits.CHECK)
+    waits = 0.0
+    if check.gang_wide:
+        waits = _seconds(own.get(names.ENV_GANG_TIMEOUT) or config.gang_timeout)
+    elif check.name == names.DCGM_DIAG:  # an engine runs one diagnostic at a time
+        waits = _seconds(own.get("DCGM_QUEUE_TIMEOUT", "")) or runs
+    return waits + runs + time_limits.REPORT
+
+
+def _seconds(text: str) -> float:
+    """0 for what is empty, or no duration: the check itself refuses that."""
+    try:
+        return parse_duration(text) if text else 0.0
+    except ValueError:
+        return 0.0

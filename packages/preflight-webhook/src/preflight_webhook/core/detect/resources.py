@@ -160,10 +160,7 @@ def effective_resources(
         for resource, request, limit in container:
             if (account := accounts.get(resource)) is None:
                 continue
-            if limit > 0:
-                account.limited += 1
-                account.equal += request == limit
-            account.largest = max(account.largest, request)
+            account.count(request, limit)
             account.requests.running += request
             account.limits.running += limit
     return accounts

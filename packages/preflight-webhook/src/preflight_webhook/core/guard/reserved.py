@@ -19,46 +19,31 @@ from preflight_webhook.api.review import decode_mounts, shown
 from preflight_webhook.api.types import Pod
 from preflight_webhook.config.config import Config
 
-__all__ = ["cleaned", "misuse", "present", "suspected"]
+__all__ = ["cleaned", "misuse", "traces"]
 
 _PREFIX: Final = VOLUME_PREFIX.encode()
 
 
-def suspected(pod: Pod) -> bool:
-    """Whether :func:`misuse` or :func:`present` could find anything. One pass, as it is asked of
-    every pod, and most say nothing of us.
+def traces(pod: Pod) -> tuple[bool, bool]:
+    """(whether the pod carries anything under a reserved name, whether it may mount a volume of
+    ours). One pass, as it is asked of every pod, and most say nothing of us.
     """
     spec, metadata = pod.spec, pod.metadata
-    for containers in (spec.containers, spec.init_containers):
-        if containers:
-            for container in containers:
-                raw = bytes(container.volume_mounts)
-                if _PREFIX in raw or b"\\" in raw or container.name.startswith(CONTAINER_PREFIX):
-                    return True
-    if spec.volumes:
-        for volume in spec.volumes:
-            if volume.name.startswith(VOLUME_PREFIX):
-                return True
-    for entries in (metadata.labels, metadata.annotations):
-        if entries and PREFIX in "\n".join(entries):
-            return True
-    return False
-
-
-def present(pod: Pod) -> bool:
-    """Whether the pod carries anything under a reserved name."""
-    spec, metadata = pod.spec, pod.metadata
+    named = mounted = False
     for containers in (spec.containers, spec.init_containers):
         for container in containers or ():
-            if container.name.startswith(CONTAINER_PREFIX):
-                return True
+            named = named or container.name.startswith(CONTAINER_PREFIX)
+            mounted = mounted or _may_mount(bytes(container.volume_mounts))
     for volume in spec.volumes or ():
-        if volume.name.startswith(VOLUME_PREFIX):
-            return True
+        named = named or volume.name.startswith(VOLUME_PREFIX)
     for entries in (metadata.labels, metadata.annotations):
-        if any(key.startswith(PREFIX) for key in entries or ()):
-            return True
-    return False
+        if entries and not named and PREFIX in "\n".join(entries):
+            named = any(key.startswith(PREFIX) for key in entries)
+    return named, mounted
+
+
+def _may_mount(raw: bytes) -> bool:
+    return _PREFIX in raw or b"\\" in raw  # an escape could spell it
 
 
 @lru_cache(maxsize=256)
@@ -76,21 +61,18 @@ def misuse(pod: Pod, config: Config) -> str | None:
 
     Raises :class:`BadReview` when it is not a pod.
     """
-    spec = pod.spec
     seen = pod.metadata.labels is not None and CHECKED_LABEL in pod.metadata.labels
-    for containers in (spec.containers, spec.init_containers):
+    sections = {"containers": pod.spec.containers, "initContainers": pod.spec.init_containers}
+    for section, containers in sections.items():
         for container in containers or ():
             if container.name.startswith(CONTAINER_PREFIX):
-                if containers is spec.containers or not seen or container.name not in _ours(config):
-                    section = "containers" if containers is spec.containers else "initContainers"
-                    return _reserved(container.name, section, known=container.name in _ours(config))
+                known = container.name in _ours(config)
+                if section == "containers" or not seen or not known:
+                    return _reserved(container.name, section, known=known)
                 continue
             raw = bytes(container.volume_mounts)
-            if _PREFIX not in raw and b"\\" not in raw:  # an escape could spell it
-                continue
-            for mount in decode_mounts(raw) or ():
+            for mount in (decode_mounts(raw) if _may_mount(raw) else None) or ():
                 if mount.name.startswith(VOLUME_PREFIX):
-                    section = "containers" if containers is spec.containers else "initContainers"
                     return (
                         f'spec.{section}: container "{container.name}" mounts the volume "{shown(mount.name, 64)}", which belongs to the preflight checks '
                         "(through it a workload could report about the node); remove the mount, or give your own volume another name."
