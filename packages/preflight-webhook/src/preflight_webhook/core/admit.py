@@ -55,13 +55,7 @@ from preflight_webhook.core.detect.resources import (
 )
 from preflight_webhook.core.gang import GangIdentity, identify, marks, ordered, stamp
 from preflight_webhook.core.guard import reserved
-from preflight_webhook.core.guard.bypass import (
-    GpuInitContainer,
-    not_redirected,
-    refuse_busy,
-    refuse_use_before,
-    with_room,
-)
+from preflight_webhook.core.guard.bypass import GpuInitContainer, guarded
 from preflight_webhook.core.guard.endpoint_guard import Redirect, redirects, trusted
 from preflight_webhook.core.inject import patch
 from preflight_webhook.core.inject.encoded import encode_patch
@@ -279,102 +273,93 @@ def _claim(entry: ClaimEntry, claims: Mapping[Ref, DeviceClaim | None]) -> PodCl
 def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | None]:
     if facts.windows:
         return _unchecked(facts, config, Decision("windows", "Windows pods are not checked."))
-    config = trusted(config, facts.redirects)
-    asked = facts.asked if config.pod_selection.enabled else None
-    if asked is not None and (problem := limits.of_asked(CHECKS_ANNOTATION, asked)):
-        return Decision("denied", problem), None
-    missing = _unresolved(facts, config)
-    if (
-        missing and config.gpu_detection.device_classes
-    ):  # it may be the claim that gives the pod its GPUs
-        return Decision("denied", missing), None
     try:
-        init = [
-            StartStep(name, _demands(raw), policy == "Always") for name, raw, policy in facts.init
-        ]
-        containers = [_demands(raw) for raw in facts.containers]
-        resources = _names([*containers, *(step.demands for step in init)], config)
-        first = _place(init, containers, resources, place(init, config.provider_init))
-        found = devices_of(first.accounts, facts.claims, config, claimed=facts.claimed)
-        if not found.of_gpus:
-            strange = unknown([*containers, *[step.demands for step in init]], config)
-            told = _unknown(strange, config) if strange else _no_gpu(config)
-            return _unchecked(facts, config, told)
-        if missing:
-            return Decision("denied", missing), None
-        situation = PodTraits(found.network, facts.gang is not None, facts.ordered, found.of_gpus)
-        checks, skipped = select(config, facts.asked, situation)
-        refuse_busy(checks, skipped, found, config)
-        checks, skipped = not_redirected(checks, skipped, facts.redirects, config)
-        behind = any(check.placement == "last" for check in checks)
-        last = _place(init, containers, resources, len(init)) if behind else first
-        gets = _who_gets_gpus(facts, init, containers, found)
-        users = [
-            GpuInitContainer(i, step.name, step.sidecar)
-            for i, step in enumerate(init)
-            if gets[len(containers) + i]
-        ]
-        refuse_use_before(checks, users, first.position)
-        if init and found.gpus and not found.gpu_claims:  # else nobody holds any before the checks
-            checks, skipped = with_room(checks, skipped, first, last, found.gpus)
+        return _checked(facts, trusted(config, facts.redirects))
     except PodRefused as error:
         return Decision("denied", str(error)), None
     except BadReview:  # a ValueError too, but the API server's to hear of
         raise
     except ValueError as error:
         return Decision("denied", f"spec: {error}."), None
-    gpus = {**found.gpus, **{f"claim {name}": 1 for name in found.gpu_claims}}
-    if found.annotation:
-        gpus[f"claim of annotation {found.annotation}"] = 1
+
+
+def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | None]:
+    """The decision about a pod that may get checks. Raises :class:`ValueError`."""
+    if facts.asked is not None and config.pod_selection.enabled:
+        _refuse(limits.of_asked(CHECKS_ANNOTATION, facts.asked))
+    missing = _unresolved(facts, config)
+    if config.gpu_detection.device_classes:  # it may be the claim that gives the pod its GPUs
+        _refuse(missing)
+    init = [StartStep(name, _demands(raw), policy == "Always") for name, raw, policy in facts.init]
+    containers = [_demands(raw) for raw in facts.containers]
+    everyone = [*containers, *[step.demands for step in init]]
+    resources = _names(everyone, config)
+    first = _place(init, containers, resources, place(init, config.provider_init))
+    devices = devices_of(first.accounts, facts.claims, config, claimed=facts.claimed)
+    if not devices.of_gpus:
+        strange = unknown(everyone, config)
+        without = _unknown(strange, config) if strange else _no_gpu(config)
+        return _unchecked(facts, config, without)
+    _refuse(missing)
+    traits = PodTraits(devices.network, facts.gang is not None, facts.ordered, devices.of_gpus)
+    checks, skipped = select(config, facts.asked, traits)
+    behind = any(check.placement == "last" for check in checks)
+    last = _place(init, containers, resources, len(init)) if behind else first
+    gets = _who_gets_gpus(facts, everyone, devices)
+    users = [
+        GpuInitContainer(i, step.name, step.sidecar)
+        for i, (step, uses) in enumerate(zip(init, gets[len(containers) :], strict=True))
+        if uses
+    ]
+    checks, skipped = guarded(checks, skipped, devices, facts.redirects, users, first, last, config)
+    gpus = {**devices.gpus, **{f"claim {name}": 1 for name in devices.gpu_claims}}
+    if devices.annotation:
+        gpus[f"claim of annotation {devices.annotation}"] = 1
     if not checks:
-        told = Decision(
-            "no-checks", "no configured check applies to this pod.", skipped=skipped, gpus=gpus
-        )
+        why = "no configured check applies to this pod."
+        told = Decision("no-checks", why, skipped=skipped, gpus=gpus)
         return _unchecked(facts, config, told, marked=not_applicable(skipped))
-    if facts.confined and (problem := forbidden(checks, config)):
-        return Decision("denied", problem), None
-    if problem := limits.of_inherited(facts.settings, facts.volumes):
-        return Decision("denied", problem), None
+    _refuse(forbidden(checks, config) if facts.confined else None)
+    _refuse(limits.of_inherited(facts.settings, facts.volumes))
     member = _stamp(facts, takes_part=any(check.gang_wide for check in checks))
     inherited = inherit(
         facts.settings, gets if facts.settings else (), len(containers), facts.memory, config
     )
     workload = WorkloadTraits(
-        devices=found,
-        containers=len(init) + len(containers),
-        own={}
-        if facts.own == b"null"
-        else {demand.resource: demand for demand in _demands(facts.own)},
+        devices=devices,
+        containers=len(everyone),
+        own={demand.resource: demand for demand in _demands(facts.own)},
         gang_config_map=member.config_map if member is not None and member.takes_part else None,
         inherited=inherited.by_check,
         ipc_lock=inherited.ipc_lock,
         pull_secrets=frozenset(facts.pull_secrets or ()),
         reports=config.platform_connector.enabled and not facts.confined,
         named_devices=facts.claimed
-        and not found.gpu_claims
-        and {*found.gpus} <= {config.device_variables.resource_name},
+        and not devices.gpu_claims
+        and {*devices.gpus} <= {config.device_variables.resource_name},
     )
     injection = inject(config, checks, workload, first, last)
-    warnings = [
-        w for check in checks if (one := inherited.by_check.get(check.name)) for w in one.warnings
-    ]
+    passed_on = [one for check in checks if (one := inherited.by_check.get(check.name))]
+    warnings = [warning for one in passed_on for warning in one.warnings]
     if facts.confined and config.platform_connector.enabled:
         warnings.append(
             "the namespace's Pod Security level forbids the connector's socket: checks run and report nothing"
         )
-    unseen = [
-        u for check in checks if (one := inherited.by_check.get(check.name)) for u in one.unseen
-    ]
-    told = Decision(
+    decision = Decision(
         "injected",
-        will_test(checks, found),
+        will_test(checks, devices),
         [check.name for check in checks],
         skipped,
         gpus,
         warnings=warnings,
-        unseen=unseen,
+        unseen=[variables for one in passed_on for variables in one.unseen],
     )
-    return _finished(facts, config, told, injection, member)
+    return _finished(facts, config, decision, injection, member)
+
+
+def _refuse(why: str | None) -> None:
+    if why:
+        raise PodRefused(why)
 
 
 def _names(wanted: list[tuple[Demand, ...]], config: Config) -> list[str]:
@@ -424,25 +409,18 @@ def _unresolved(facts: DecisionKey, config: Config) -> str | None:
 
 
 def _who_gets_gpus(
-    facts: DecisionKey,
-    init: Sequence[StartStep],
-    containers: Sequence[tuple[Demand, ...]],
-    found: PodDevices,
+    facts: DecisionKey, everyone: Sequence[tuple[Demand, ...]], devices: PodDevices
 ) -> tuple[bool, ...]:
     """Of each container, then of each init container."""
-    gets = []
-    for wanted in (*containers, *[step.demands for step in init]):
-        for resource, request, _ in wanted:
-            if request and resource in found.gpus:
-                gets.append(True)
-                break
-        else:
-            gets.append(False)
-    if found.annotation and containers:
+    gets = [
+        any(request and resource in devices.gpus for resource, request, _ in wanted)
+        for wanted in everyone
+    ]
+    if devices.annotation and facts.containers:
         gets[0] = True  # which the count is added to where the claim is known
-    if found.gpu_claims:
+    if devices.gpu_claims:
         for i, raw in enumerate((*facts.containers, *[raw for _, raw, _ in facts.init])):
-            gets[i] = gets[i] or any(use.name in found.gpu_claims for use in _claims_of(raw))
+            gets[i] = gets[i] or any(use.name in devices.gpu_claims for use in _claims_of(raw))
     return tuple(gets)
 
 

@@ -16,7 +16,7 @@ from preflight_webhook.core.guard.endpoint_guard import Redirect, servers
 from preflight_webhook.core.inject.injection import InjectionPoint, has_room
 from preflight_webhook.core.selection import PodRefused
 
-__all__ = ["GpuInitContainer", "not_redirected", "refuse_busy", "refuse_use_before", "with_room"]
+__all__ = ["GpuInitContainer", "guarded"]
 
 
 class GpuInitContainer(NamedTuple):
@@ -36,7 +36,28 @@ def _must(check: CheckConfig) -> bool:
     return check.is_required and check.enforcement == "enforce"
 
 
-def refuse_busy(
+def guarded(  # noqa: PLR0917
+    checks: list[CheckConfig],
+    skipped: list[Skip],
+    devices: PodDevices,
+    redirects: Sequence[Redirect],
+    users: Sequence[GpuInitContainer],
+    first: InjectionPoint,
+    last: InjectionPoint,
+    config: Config,
+) -> tuple[list[CheckConfig], list[Skip]]:
+    """(the checks that the pod cannot go round, those left out). ``users``: which init containers
+    get GPUs; ``first`` and ``last``: where checks stand. Raises :class:`PodRefused`.
+    """
+    _refuse_busy(checks, skipped, devices, config)
+    checks, skipped = _not_redirected(checks, skipped, redirects, config)
+    _refuse_use_before(checks, users, first.position)
+    if devices.gpu_claims or not devices.gpus:  # else nobody holds any before the checks
+        return checks, skipped
+    return _with_room(checks, skipped, first, last, devices.gpus)
+
+
+def _refuse_busy(
     checks: Sequence[CheckConfig], skipped: Sequence[Skip], devices: PodDevices, config: Config
 ) -> None:
     """Raises :class:`PodRefused` for GPUs that a required check should test and another
@@ -55,7 +76,7 @@ def refuse_busy(
         )
 
 
-def not_redirected(
+def _not_redirected(
     checks: list[CheckConfig], skipped: list[Skip], redirects: Sequence[Redirect], config: Config
 ) -> tuple[list[CheckConfig], list[Skip]]:
     """Without checks that the pod could lead to a server of its own choice; where one of them holds
@@ -79,7 +100,7 @@ def not_redirected(
     return left, without
 
 
-def refuse_use_before(
+def _refuse_use_before(
     checks: Sequence[CheckConfig], users: Sequence[GpuInitContainer], first: int
 ) -> None:
     """Raises :class:`PodRefused` where a container gets GPUs before the required check
@@ -104,7 +125,7 @@ def refuse_use_before(
             )
 
 
-def with_room(
+def _with_room(
     checks: list[CheckConfig],
     skipped: list[Skip],
     first: InjectionPoint,
