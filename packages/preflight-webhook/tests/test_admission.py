@@ -280,6 +280,14 @@ def test_a_bad_quantity_is_denied_by_name() -> None:
     assert '"two" is not a quantity' in judged(pod)[0].message
 
 
+def test_a_bad_quantity_among_the_pods_own_resources_is_denied_by_name() -> None:
+    decision, _ = judged(gpu_pod(resources={"requests": {"cpu": "lots"}}))
+    assert (decision.result, decision.message) == (
+        "denied",
+        'spec: "lots" is not a quantity; write e.g. 8, 500m or 64Gi.',
+    )
+
+
 @pytest.mark.parametrize("cpu", ["8", "16"])
 def test_a_guaranteed_pod_of_one_container_gives_its_checks_all_of_its_cores(cpu: str) -> None:
     limits = {GPU: "1", "cpu": cpu, "memory": "1Gi"}

@@ -27,7 +27,7 @@ def test_the_chart_s_own_values_are_good() -> None:
         [values] = {path.resolve() for path in CHARTS.glob(f"**/{name}/values.yaml")}
         given = parse(values.read_text())
         assert [check.name for check in given.config.checks] == ["dcgm-diag"]
-        assert given.said
+        assert given.source
 
 
 def test_every_value_by_which_the_chart_is_deployed_is_known() -> None:

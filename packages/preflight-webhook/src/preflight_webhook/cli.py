@@ -14,7 +14,7 @@ from preflight_proto.names import MANAGED_BY_LABEL
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from preflight_webhook.report.values import Given
+    from preflight_webhook.report.values import InstalledRelease
 
 __all__ = ["main"]
 
@@ -140,12 +140,12 @@ def _serve(args: argparse.Namespace) -> int:
     return commands.DONE
 
 
-def _about(found: Given) -> Iterator[str]:
+def _about(found: InstalledRelease) -> Iterator[str]:
     yield f"checks: {', '.join(check.name for check in found.config.checks) or 'none'}"
-    if found.said:
-        yield found.said
+    if found.source:
+        yield found.source
 
 
-def _warnings(found: Given) -> Iterator[str]:
+def _warnings(found: InstalledRelease) -> Iterator[str]:
     if not found.config.checks:
         yield "checks: is empty, so no pod is checked; name at least one."

@@ -14,12 +14,12 @@ from preflight_webhook.api.types import (
     AnyReview,
     DnsConfig,
     HostAlias,
-    NameOnly,
     Pod,
     PodReview,
     PodReviewRequest,
     ResourceRequirements,
     SecurityContext,
+    VolumeMount,
 )
 
 T = TypeVar("T")
@@ -110,8 +110,8 @@ decode_whole: Callable[[Encoded], dict[str, Any]] = _reader(dict[str, Any])
 decode_resources: Callable[[bytes], ResourceRequirements | None] = _reader(
     ResourceRequirements | None, "resources"
 )
-decode_mounts: Callable[[bytes], Sequence[NameOnly] | None] = _reader(
-    list[NameOnly] | None, "volumeMounts"
+decode_mounts: Callable[[bytes], Sequence[VolumeMount] | None] = _reader(
+    list[VolumeMount] | None, "volumeMounts"
 )
 decode_security: Callable[[bytes], SecurityContext | None] = _reader(
     SecurityContext | None, "securityContext"

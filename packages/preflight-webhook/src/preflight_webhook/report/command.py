@@ -92,7 +92,7 @@ def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Fou
     """What can be read of the files; ``problems`` gets a sentence for each thing that cannot."""
     if args.config is not None:
         given = commands.load(values.parse, args.config)
-        by = f"{args.config}{f' ({given.said})' if given.said else ''}"
+        by = f"{args.config}{f' ({given.source})' if given.source else ''}"
         about = About(given.config, given.lists, by, from_files=True)
     else:
         by = "the defaults (dcgm-diag alone); give the values of your release, or its configuration, with --config"
@@ -140,7 +140,7 @@ async def _read(args: argparse.Namespace) -> tuple[list[FoundPod], About]:
                 if error.status != _FORBIDDEN:
                     raise
                 raise CommandFailed(live.unreadable(error)) from None
-            about = About(release.config, release.lists, release.where, from_files=False)
+            about = About(release.config, release.lists, release.source, from_files=False)
         policies = about.config.preflight_configs.enabled
         objects = await live.objects_of(client, kind, name, args.namespace, policies=policies)
         found, problems = found_in(objects, args.live)

@@ -4,7 +4,7 @@ own configuration.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from preflight_kube.api.workloads.kubeflow import runtime_of
 from preflight_kube.api.workloads.model import Object, WorkloadKind
@@ -13,26 +13,17 @@ from preflight_kube.cli.commands import BadInput, CommandFailed
 from preflight_kube.client.client import Client, KubeError, Params
 from preflight_proto import policy
 
-from preflight_webhook.config.config import Config, ConfigError, parse
+from preflight_webhook.config.config import ConfigError, parse
 from preflight_webhook.core.detect import claims
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref
-from preflight_webhook.report.optin import Lists, lists_of
+from preflight_webhook.report.optin import lists_of
+from preflight_webhook.report.values import InstalledRelease
 from preflight_webhook.report.workloads import FoundPod, references
 
-__all__ = ["InstalledRelease", "needed", "objects_of", "release_of", "unreadable", "wanted_of"]
+__all__ = ["needed", "objects_of", "release_of", "unreadable", "wanted_of"]
 
 _WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _OURS: Final[Params] = {"labelSelector": "app.kubernetes.io/name=preflight-injector"}
-
-
-class InstalledRelease(NamedTuple):
-    """``config`` and ``where`` it was read; ``lists``: the namespaces of its
-    webhook configuration.
-    """
-
-    config: Config
-    lists: Lists
-    where: str
 
 
 async def release_of(client: Client) -> InstalledRelease:

@@ -12,7 +12,7 @@ from preflight_proto.helm_values import DEPLOYED, part_of
 from preflight_webhook.config.config import Config, ConfigError, of, raw_of
 from preflight_webhook.report.optin import EXCLUDED, Lists
 
-__all__ = ["CHART", "OWN", "Given", "parse"]
+__all__ = ["CHART", "OWN", "InstalledRelease", "parse"]
 
 CHART: Final = "preflight-injector"
 OWN: Final = DEPLOYED | {
@@ -36,22 +36,24 @@ _LISTS: Final = jsonschema.Draft202012Validator(
 )
 
 
-class Given(NamedTuple):
-    """``config``; ``lists``: what the chart says of namespaces, None where the file does not say (a
-    bare configuration); ``said``: what of the file was taken, empty for a bare configuration."""
+class InstalledRelease(NamedTuple):
+    """``config``; ``lists``: what the chart says of namespaces, None where that is not known (a
+    bare configuration); ``source``: where it was read, or what of the file was taken; empty for a
+    bare configuration.
+    """
 
     config: Config
     lists: Lists | None
-    said: str
+    source: str
 
 
-def parse(text: str) -> Given:
+def parse(text: str) -> InstalledRelease:
     """The configuration in a configuration file or in Helm values. Raises
     :class:`~preflight_kube.files.configfile.ConfigError` with every problem.
     """
     part = part_of(raw_of(text), CHART, OWN, _merged)
     if part.chart is None:
-        return Given(of(part.config), None, "")
+        return InstalledRelease(of(part.config), None, "")
     own = {key: value for key, value in part.chart.items() if value is not None}
     problems = schema_errors.sentences(_LISTS.iter_errors(own), "the file")
     try:
@@ -66,7 +68,7 @@ def parse(text: str) -> Given:
     if problems:
         raise ConfigError([_located(problem, part.path, shared=shared) for problem in problems])
     excluded = tuple(part.chart.get("excludeNamespaces", EXCLUDED) or ())
-    return Given(config, Lists(tuple(own.get("namespaces", ())), excluded), part.said)
+    return InstalledRelease(config, Lists(tuple(own.get("namespaces", ())), excluded), part.said)
 
 
 def _located(problem: str, path: str, *, shared: bool) -> str:

@@ -29,10 +29,14 @@ TOPOLOGY: Final = "NCCL_TOPO_FILE"
 """A file, and yet inherited: it is mounted anew at a path of ours, and the variable rewritten."""
 
 
+def _words(text: str) -> list[str]:
+    """The words of ``text``; the rest of a line behind a # is a comment."""
+    return [word for line in text.splitlines() for word in line.partition("#")[0].split()]
+
+
 def _listed(text: str) -> Callable[[str], object]:
-    """Whether a name is one of those in ``text``, which are globs; a line may be a comment."""
-    lines = [line.partition("#")[0] for line in text.splitlines()]
-    return re.compile("|".join(translate(glob) for line in lines for glob in line.split())).match
+    """Whether a name is one of the globs in ``text``."""
+    return re.compile("|".join(map(translate, _words(text)))).match
 
 
 _known: Final = _listed(
@@ -85,46 +89,13 @@ _never: Final = _listed(
 )
 _code: Final = _listed("LD_* PYTHON* PATH BASH_ENV CUDA_INJECTION64_PATH GLIBC_TUNABLES GCONV_PATH")
 _CODE_WORDS: Final = frozenset(
-    [
-        "AGENT",
-        "CMD",
-        "COMMAND",
-        "CONF",
-        "CONFIG",
-        "DEST",
-        "DIR",
-        "DIRECTORY",
-        "DUMP",
-        "ENV",
-        "EXEC",
-        "FILE",
-        "FILENAME",
-        "FILES",
-        "GDB",
-        "HOOK",
-        "HOOKS",
-        "LIB",
-        "LIBRARY",
-        "LIBS",
-        "LOG",
-        "MAIL",
-        "MODULE",
-        "MODULES",
-        "PATH",
-        "PATHS",
-        "PLUGIN",
-        "PLUGINS",
-        "PRELOAD",
-        "PROFILE",
-        "PROFILER",
-        "SCRIPT",
-        "SOCK",
-        "STATS",
-        "TRACE",
-        "TRACER",
-        "TUNER",
-        "URL",
-    ]
+    _words(
+        """
+        AGENT CMD COMMAND CONF CONFIG DEST DIR DIRECTORY DUMP ENV EXEC FILE FILENAME FILES GDB HOOK
+        HOOKS LIB LIBRARY LIBS LOG MAIL MODULE MODULES PATH PATHS PLUGIN PLUGINS PRELOAD PROFILE
+        PROFILER SCRIPT SOCK STATS TRACE TRACER TUNER URL
+        """
+    )
 )
 """Parts of a name (between underscores) that say a command, code, or a file: not even in a family
 that is known.
@@ -139,33 +110,12 @@ of_the_fabric: Final = _listed(
 something else.
 """
 _SYSTEM: Final = frozenset(
-    [
-        "app",
-        "bin",
-        "boot",
-        "conda",
-        "dev",
-        "etc",
-        "home",
-        "init",
-        "lib",
-        "lib32",
-        "lib64",
-        "libx32",
-        "nix",
-        "opt",
-        "proc",
-        "root",
-        "run",
-        "sbin",
-        "snap",
-        "sys",
-        "tmp",
-        "usr",
-        "var",
-        "venv",
-        "workspace",
-    ]
+    _words(
+        """
+        app bin boot conda dev etc home init lib lib32 lib64 libx32 nix opt proc root run sbin snap
+        sys tmp usr var venv workspace
+        """
+    )
 )
 """Folders of an image that hold programs, libraries, settings, state or whatever it is started in.
 """

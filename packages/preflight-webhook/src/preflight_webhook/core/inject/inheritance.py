@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -47,23 +48,16 @@ class Source(NamedTuple):
     settings: ContainerSettings
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Inherited:
-    """Entries for a check's container. Made once for alike pods; compared by identity, and not to
-    be changed.
+    """Entries for a check's container, mounts by their paths. Made once for alike pods; compared by
+    identity, and not to be changed.
     """
 
-    __slots__ = ("env", "mounts", "paths", "unseen", "warnings")
-
-    def __init__(
-        self,
-        env: list[dict[str, Any]],
-        mounts: dict[str, dict[str, Any]],
-        warnings: list[str],
-        unseen: tuple[UnreadEnvFrom, ...],
-    ) -> None:
-        self.env, self.mounts, self.paths = env, list(mounts.values()), frozenset(mounts)
-        self.warnings = tuple(dict.fromkeys(warnings))
-        self.unseen = unseen
+    env: list[dict[str, Any]]
+    mounts: dict[str, dict[str, Any]]
+    warnings: tuple[str, ...]
+    unseen: tuple[UnreadEnvFrom, ...]
 
 
 @lru_cache(maxsize=256)  # namespaces may differ
@@ -181,7 +175,7 @@ def _inherit(
             elif there is None:  # Bidirectional takes a privileged container
                 mounts[path] = {k: v for k, v in mount.items() if k != "mountPropagation"}
     unseen = tuple(one for source in ranked for one in _unseen(check, source, patterns))
-    return Inherited(env, {**mounts, **topology}, warnings, unseen)
+    return Inherited(env, {**mounts, **topology}, tuple(dict.fromkeys(warnings)), unseen)
 
 
 def _topology(

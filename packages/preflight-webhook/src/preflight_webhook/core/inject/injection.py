@@ -98,12 +98,12 @@ class InjectionPoint(NamedTuple):
 class WorkloadTraits(NamedTuple):
     """What the checks take over from the pod.
 
-    ``devices``: what it gets; ``containers``: how many containers
-    and init containers it has; ``own``: resources of the pod itself (`spec.resources`), by name;
-    ``gang_config_map``: the gang's where the pod takes part in one; ``inherited``: by check;
-    ``ipc_lock``: whether it may lock memory; ``pull_secrets``: those that it has; ``reports``:
-    whether the connector's socket may be mounted; ``named_devices``: whether variables of the
-    operator's say which GPUs a container sees.
+    ``devices``: what it gets; ``containers``: how many containers and init containers it has;
+    ``own``: resources of the pod itself (`spec.resources`), by name; ``gang_config_map``: the
+    gang's where the pod takes part in one; ``inherited``: by check; ``ipc_lock``: whether it may
+    lock memory; ``pull_secrets``: those that it has; ``reports``: whether the connector's socket
+    may be mounted; ``named_devices``: whether variables of the operator's say which GPUs a
+    container sees.
     """
 
     devices: PodDevices
@@ -355,7 +355,7 @@ def _made(  # noqa: PLR0917
         ours = {entry["name"] for entry in env}
         env += [entry for entry in inherited.env if entry["name"] not in ours]
         there = {mount["mountPath"] for mount in mounts}
-        mounts += [mount for mount in inherited.mounts if mount["mountPath"] not in there]
+        mounts += [m for m in inherited.mounts.values() if m["mountPath"] not in there]
     capabilities = (
         {"add": ["IPC_LOCK"], "drop": ["ALL"]}
         if ipc_lock and check.nccl
@@ -395,7 +395,7 @@ def _own_shm(check: CheckConfig, inherited: Inherited | None) -> bool:
     """A container gets 64 MiB of /dev/shm, which NCCL outgrows; where the workload brings a larger
     one, that one is used.
     """
-    return check.nccl and (inherited is None or names.SHM_DIR not in inherited.paths)
+    return check.nccl and (inherited is None or names.SHM_DIR not in inherited.mounts)
 
 
 def _maps_topologies(config: Config) -> bool:
