@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from allreduce_testing.worlds.fabrics import Fabric, FabricWorld
 from allreduce_testing.worlds.simulation import play, worlds
-from check_nccl_allreduce.localise import State, Verdict, table, witness
+from check_nccl_allreduce.localise import State, Verdict, witness
 
 NOT_SUSPECT = "not a suspect at the end"
 ANOTHER = "another verdict, or the cap"
@@ -34,7 +34,7 @@ class Count:
     alone: Counter[str] = field(default_factory=Counter)
 
     def add(self, bad: Iterable[int], verdict: Verdict, state: State) -> None:
-        found = table.hindered(state)
+        found = witness.Court(state).obstacles
         stood: set[str] = set()
         alone: set[str] = set()
         self.gangs += 1
@@ -44,7 +44,7 @@ class Count:
                 self.blamed += 1
                 continue
             rules = (
-                [str(rule) for rule in found[one]] or [ANOTHER] if one in found else [NOT_SUSPECT]
+                [rule.name for rule in found[one]] or [ANOTHER] if one in found else [NOT_SUSPECT]
             )
             stood.update(rules)
             alone.update(rules if len(rules) == 1 else ())

@@ -26,9 +26,8 @@ from check_nccl_allreduce.localise import (
     Verdict,
     Zone,
 )
-from check_nccl_allreduce.localise.evidence import weigh
 from check_nccl_allreduce.localise.own import GROWTH, owned
-from check_nccl_allreduce.localise.score import hairpins, scored
+from check_nccl_allreduce.localise.witness import Court
 from hypothesis import given
 from hypothesis import strategies as st
 from test_localise import Chance, chances, gangs
@@ -270,8 +269,7 @@ def test_more_evidence_of_its_ports_never_lowers_a_nodes_score(
     )
 
     def value(of: State) -> tuple[float, float]:
-        evidence = weigh(of)
-        score = scored(of, evidence, hairpins(of, evidence)).get(one)
+        score = Court(of).scores.get(one)
         return (score.noise, score.local) if score else (0.0, 0.0)
 
     before, after = value(last), value(replace(last, endpoints=ends))

@@ -24,10 +24,10 @@ from check_nccl_allreduce.localise import (
     Status,
     Zone,
     next,
-    table,
 )
 from check_nccl_allreduce.localise.evidence import weigh
 from check_nccl_allreduce.localise.silence import halved
+from check_nccl_allreduce.localise.witness import Court
 
 
 def gang(size: int, seed: int = 7, domains: int = 0) -> State:
@@ -191,6 +191,6 @@ def test_the_rules_between_a_suspect_and_blame_are_told(
         ]
 
     verdict, state = play(gang(12, domains=2), measure)
-    found = set(table.hindered(state)[2])
+    found = {rule.name for rule in Court(state).obstacles[2]}
     assert set(rules) <= found
     assert (2 in verdict.blamed) is not bool(found)

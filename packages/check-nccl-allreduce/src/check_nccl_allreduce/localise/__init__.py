@@ -2,8 +2,7 @@
 the verdict.
 
 Pure and deterministic: no clock, no I/O, no chance. Whoever runs probes calls :func:`next`, runs
-the round
-it returns, adds the results to the state and calls again::
+the round it returns, adds the results to the state and calls again::
 
     state = localise.State(endpoints, seed).after_gang(zone, gbps)  # round 1 and its gate
     while isinstance(step := localise.next(state, now(), until), localise.Round):
@@ -15,76 +14,25 @@ dead with known-good partners on paths that serve others well (*path*), and to i
 NICs, where known-good nodes are not (*local*; *data* where it computes wrong sums), is named. It is
 blamed where a witness (:mod:`.witness`) shows that the cause is its own: a fact of its own device,
 or a good node that shares all that its hairpin passes.
+
+The names of :mod:`.model` and the functions below are for simulators too, which find them here.
 """
 
-from __future__ import annotations
-
-from collections import Counter
-from dataclasses import replace
-
 from ..ports import Local, PortErrors, PortFault
-from . import rounds, score, table, two
-from .evidence import BAD, EdgeMap, Evidence, weigh
-from .model import (
-    HAIRPINS,
-    MAX_ROUNDS,
-    PAIR_ROUNDS,
-    Endpoint,
-    Fact,
-    FactKind,
-    Gang,
-    Grade,
-    Kind,
-    Layout,
-    Measured,
-    Phase,
-    Played,
-    Probe,
-    Result,
-    Role,
-    Round,
-    Score,
-    State,
-    Status,
-    Suspect,
-    Verdict,
-    Zone,
-)
+from . import model
+from .model import *  # noqa: F403
 from .rounds import chance
-from .score import APART, FATAL, Hairpins, hairpins
-from .silence import crowded, halved
+from .score import APART, FATAL
+from .steps import most_rounds, next, suspected
 from .table import many
 from .words import matrix
 
 __all__ = [
     "APART",
     "FATAL",
-    "HAIRPINS",
-    "MAX_ROUNDS",
-    "PAIR_ROUNDS",
-    "Endpoint",
-    "Fact",
-    "FactKind",
-    "Gang",
-    "Grade",
-    "Kind",
-    "Layout",
     "Local",
-    "Measured",
-    "Phase",
-    "Played",
     "PortErrors",
     "PortFault",
-    "Probe",
-    "Result",
-    "Role",
-    "Round",
-    "Score",
-    "State",
-    "Status",
-    "Suspect",
-    "Verdict",
-    "Zone",
     "chance",
     "many",
     "matrix",
@@ -92,196 +40,4 @@ __all__ = [
     "next",
     "suspected",
 ]
-
-
-HEATED = 60.0
-"""Seconds from the first round, after which pairs that were all good are measured once more: what
-throttles has become warm by then.
-"""
-MATCHINGS = 4
-"""Of a slow gang all of whose edges are good: so many see a node that is bad half of the time with
-a probability of 15 in 16.
-"""
-
-
-def next(state: State, now: float | None = None, until: float | None = None) -> Round | Verdict:
-    """The round to run now, or the verdict.
-
-    ``now``: seconds on the clock of :attr:`Played.at` (default: when the last round was over).
-    ``until``: the last second at which a round may start; where the last confirmation would have to
-    wait beyond it, it does not wait, and says less for it. Raises ValueError for a gang without
-    endpoints.
-    """
-    if not state.endpoints:
-        raise ValueError("a gang without endpoints cannot be localised")
-    if (known := table.by_facts(state)) is not None:
-        return known
-    if state.gang is None:
-        return Round(1, Phase.GANG, (Probe(tuple(range(len(state.endpoints))), Role.GANG),))
-    if (early := table.without_rounds(state)) is not None:
-        return early
-    evidence = weigh(state)
-    found = hairpins(state, evidence)
-    if len(state.endpoints) == 2:
-        return two.ask(state, found, now, until) or table.verdict(state, evidence, found)
-    if (
-        step := _matching(state, evidence) or _following(state, evidence, found, now, until)
-    ) is not None:
-        return step
-    return _hairpin(state, evidence, found) or table.verdict(state, evidence, found)
-
-
-def most_rounds(endpoints: int) -> int:
-    """How many rounds so many endpoints may take, the gang's own all-reduce included."""
-    return two.MOST_ROUNDS if endpoints == 2 else MAX_ROUNDS
-
-
-def suspected(state: State) -> tuple[int, ...]:
-    """Whom a known-good endpoint found bad and nobody found good so far; of two endpoints, which is
-    bad to itself alone. For the log.
-    """
-    if state.gang is None or not state.rounds:
-        return ()
-    evidence = weigh(state)
-    if len(state.endpoints) == 2:
-        one = two.culprit(state, hairpins(state, evidence))
-        return () if one is None else (one,)
-    return tuple(one for one in evidence.suspects if evidence.rounds_against(one))
-
-
-def _matching(state: State, evidence: Evidence) -> Round | None:
-    """M1 and M2 for everyone, twice where there are NVLink domains; M3 where three make a triangle,
-    or where too few are known good to judge the rest."""
-    done = sum(1 for played in state.rounds if played.round.phase is Phase.MATCH)
-    # Two matchings that follow each other are of one ring, even where the first one shows that
-    # labels lie: else pairs would meet twice.
-    before = EdgeMap(replace(state, rounds=()))
-    if done < 2:
-        return rounds.match(state, before, done)
-    if len(state.rounds) > done:
-        return None
-    few_good = bool(evidence.suspects) and len(evidence.suspects) > evidence.known_good
-    confirmed = all(evidence.map.seen[one] >= 0 for one in evidence.suspects)
-    if few_good and confirmed and evidence.known_good >= rounds.HAIRPIN_CONTROLS:
-        few_good = not crowded(
-            evidence.map.seen, evidence.suspects
-        )  # a look at themselves shows who slows the others
-    if done == 2 and (few_good or evidence.map.size == 3):
-        third = rounds.rematch(state, evidence)
-        return third if third.probes else None
-    if done < 4 and not evidence.suspects:
-        return rounds.within(state, before, done - 2)
-    return None
-
-
-def _following(
-    state: State, evidence: Evidence, found: Hairpins, now: float | None, until: float | None
-) -> Round | None:
-    """Confirmations while there is something to confirm; where no edge is bad and the gang is,
-    pairs that have not met, then halves.
-
-    Before them, suspects that may slow each other have a look at themselves.
-    """
-    phases = [played.round.phase for played in state.rounds]
-    hairpin = phases.index(Phase.HAIRPIN) if Phase.HAIRPIN in phases else None
-    looked = hairpin is not None and Phase.CONFIRM not in phases[:hairpin]
-    limit = MAX_ROUNDS if not evidence.suspects else PAIR_ROUNDS
-    if evidence.suspects and evidence.suspect_set <= set(evidence.turned):
-        limit += 1  # they were found late: one look at themselves must do
-    if looked and evidence.suspects and not _apart(evidence, found, phases):
-        limit += 1
-    if (
-        len(phases) + 1 >= limit
-        or (hairpin is not None and not looked)
-        or table.early(state, evidence)
-    ):
-        return None
-    if phases.count(Phase.HAIRPIN) > 1:
-        return None
-    if (
-        hairpin is None
-        and Phase.CONFIRM not in phases
-        and crowded(evidence.map.seen, evidence.suspects)
-    ):
-        first = rounds.hairpin(state, evidence, evidence.suspects)
-        if first is not None:
-            return first
-    halved = phases.count(Phase.HALVES)
-    if (
-        not halved
-        and (confirmation := rounds.confirm(state, evidence, found.bad if looked else None))
-        is not None
-    ):
-        if not evidence.suspects and Phase.CONFIRM in phases:
-            return _wait(confirmation, state, state.rounds[0].at + HEATED, now, until)
-        at_once = confirmation.phase is Phase.SILENCE or not (looked or Phase.CONFIRM in phases)
-        return confirmation if at_once else _later(state, evidence, confirmation, now, until)
-    dirty = (
-        evidence.suspects
-        or evidence.gray
-        or evidence.among_good
-        or evidence.mild()
-        or evidence.unreached
-    )
-    if dirty or evidence.crossing() < BAD:
-        return None
-    if not halved and (evidence.map.size <= rounds.FEW or phases.count(Phase.MATCH) < MATCHINGS):
-        others = rounds.rematch(
-            state, evidence, detail=rounds.CONTROLS if phases.count(Phase.MATCH) == 2 else 0
-        )
-        if others.probes:
-            if phases.count(Phase.MATCH) == 2:
-                others = _wait(others, state, state.rounds[0].at + HEATED, now, until)
-            return others
-    return rounds.halves(state, evidence, halved) if halved < 2 else None
-
-
-def _apart(evidence: Evidence, found: Hairpins, phases: list[Phase]) -> bool:
-    """Whether those that are slow to themselves must be so one half after the other, which takes a
-    round more.
-    """
-    slow = [one for one in evidence.suspects if one in found.bad]
-    return Phase.SILENCE not in phases and crowded(evidence.map.seen, slow)
-
-
-def _later(
-    state: State, evidence: Evidence, step: Round, now: float | None, until: float | None
-) -> Round:
-    """From the second confirmation on, every round sees another moment than the first bad edge of
-    each suspect.
-    """
-    slow: dict[int, float] = {}
-    for edge in evidence.edges:
-        if edge.grade is Grade.BAD and edge.status is Status.OK:
-            # Whoever is a suspect's partner may be known good later, and its edge evidence then.
-            for one in evidence.suspect_set & {edge.a, edge.b}:
-                slow[one] = min(edge.at, slow.get(one, edge.at))
-    if not slow:
-        return step
-    return _wait(step, state, max(slow.values()) + score.APART, now, until)
-
-
-def _wait(step: Round, state: State, to: float, now: float | None, until: float | None) -> Round:
-    """The round, not before that second where there is time for it."""
-    moment = state.rounds[-1].at if now is None else now
-    wait = max(0.0, to - moment)
-    return step if until is not None and moment + wait > until else step._replace(wait=wait)
-
-
-def _hairpin(state: State, evidence: Evidence, found: Hairpins) -> Round | None:
-    """Suspects to themselves, and once more unless the first time has cleared them all: one half
-    after the other where there is time for it, for one of them may be what slows the others."""
-    done = sum(1 for played in state.rounds if played.round.phase is Phase.HAIRPIN)
-    times = Counter(row.a for row in found.rows)
-    asked = [one for one in evidence.suspects if times[one] < HAIRPINS]
-    if done:
-        asked = [one for one in asked if not times[one] or one in found.bad]
-    if not asked or len(state.rounds) + 1 >= MAX_ROUNDS or (done and not found.bad):
-        return None
-    if table.early(state, evidence):
-        return None
-    again = [one for one in asked if times[one]]
-    if len(state.rounds) + 2 < MAX_ROUNDS and crowded(evidence.map.seen, again):
-        shares = {one: evidence.share(evidence.against[one]) for one in asked}
-        asked = halved(evidence.map.seen, asked, shares)
-    return rounds.hairpin(state, evidence, sorted(asked))
+__all__ += model.__all__

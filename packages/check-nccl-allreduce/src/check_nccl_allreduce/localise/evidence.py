@@ -23,7 +23,7 @@ from .references import (
 )
 from .silence import explained
 
-__all__ = ["BAD", "GOOD", "EdgeMap", "Evidence", "weigh"]
+__all__ = ["BAD", "GOOD", "EdgeMap", "Evidence", "voided", "weigh"]
 
 EVIDENCE = 3
 """Distinct rounds in which known-good endpoints must have found a suspect bad
@@ -77,7 +77,6 @@ class Evidence:
         for played in rounds:
             if played.round.phase in _PAIRS:
                 self._add(played)
-        self.voids = _voids(state.rounds)
         self.matching = sum(1 for e in self.edges if e.role is Role.MATCH)
         self._place()
 
@@ -508,6 +507,11 @@ def weigh(state: State, *, nvlink: bool = False) -> Evidence:
     return Evidence(state, nvlink=nvlink)
 
 
+def voided(state: State) -> list[Result]:
+    """The results of probes that say nothing but what one side had."""
+    return [r for played in state.rounds for r in played.results if r.status is Status.VOID]
+
+
 def _disturbed(rows: list[Measured]) -> bool:
     """Whether known-good endpoints were slow too, so that this round says nothing about anybody."""
     controls = sorted(
@@ -548,9 +552,3 @@ def _drifted(rows: list[Measured]) -> float:
     ):
         return 1.0
     return shares[len(shares) // 2]
-
-
-def _voids(rounds: tuple[Played, ...]) -> list[Result]:
-    return [
-        result for played in rounds for result in played.results if result.status is Status.VOID
-    ]

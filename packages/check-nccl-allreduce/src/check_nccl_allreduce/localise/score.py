@@ -8,11 +8,12 @@ how often a fabric breaks that. Pure.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .evidence import Evidence
 from .model import Grade, Measured, Phase, Played, Role, Score, State, Status
-from .own import NOTHING, Own, owned
+from .own import NOTHING, Own
 
 __all__ = ["FATAL", "NAMED", "Hairpins", "hairpins", "scored"]
 
@@ -133,11 +134,12 @@ def _graded(state: State, evidence: Evidence, played: Played) -> list[Measured]:
     return rows
 
 
-def scored(state: State, evidence: Evidence, found: Hairpins) -> dict[int, Score]:
+def scored(
+    state: State, evidence: Evidence, found: Hairpins, ports: Mapping[int, Own]
+) -> dict[int, Score]:
     """Of each suspect, and of each endpoint whose own devices say something."""
     noise = (_noise(evidence, found, broken=False), _noise(evidence, found, broken=True))
     corrupted = state.gang.corrupted if state.gang is not None else -1
-    ports = owned(state)
     asked = {
         row.a for row in found.rows if row.grade is not Grade.NONE and not evidence.good[row.a]
     }

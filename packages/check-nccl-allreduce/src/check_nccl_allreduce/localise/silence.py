@@ -7,7 +7,7 @@ which it takes no part.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -20,8 +20,6 @@ __all__ = [
     "crowded",
     "explained",
     "halved",
-    "shadowed",
-    "together",
 ]
 
 ALIKE = 0.08
@@ -105,51 +103,6 @@ def explained(
                 victims |= ends
                 found.add(edge)
     return ExplainedEdges(frozenset(found), frozenset(victims))
-
-
-def shadowed(
-    rounds: Iterable[Played],
-    rows: Iterable[Measured],
-    domain: Sequence[int],
-    suspects: Collection[int],
-    *,
-    victims: Collection[int],
-    shares: dict[int, float],
-) -> set[int]:
-    """Suspects whose bad hairpins may be another one's doing.
-
-    Where somebody that may share their switch was bad to itself beside others and good without
-    them, hairpins there are not independent: they speak against those alone that were bad with no
-    other suspect beside them. Elsewhere two, or several that are equally slow, must have been
-    measured apart; unless ``victims`` that are known to be there were good to themselves beside
-    them.
-    """
-    present = _present(rounds)
-    bad: dict[int, set[int]] = {}
-    good: set[int] = set()
-    for row in rows:
-        if row.grade is Grade.BAD:
-            bad.setdefault(row.a, set()).add(row.round)
-        elif row.grade is Grade.GOOD:
-            good.add(row.a)
-    relieved = good & set(bad) & set(suspects)
-    found = set()
-    for one in suspects:
-        others = [o for o in suspects if o != one and o in bad and together(domain, one, o)]
-        mine = bad.get(one, set())
-        if any(together(domain, one, other) for other in relieved - {one}):
-            if not any(all(other not in present[number] for other in others) for number in mine):
-                found.add(one)
-            continue
-        if any(domain[one] == domain[other] >= 0 for other in good & set(victims)):
-            continue
-        beside = [other for other in others if all(other in present[number] for number in mine)]
-        like = [other for other in beside if alike(shares[one], shares[other])]
-        if beside and (
-            len(like) > 1 or (len(beside) == len(others) and (like or len(others) == 1))
-        ):
-            found.add(one)
-    return found
 
 
 def _present(rounds: Iterable[Played]) -> dict[int, set[int]]:

@@ -1,12 +1,16 @@
-"""The decision table: from all evidence to one verdict, first matching row first."""
+"""The decision table: rules in a list, the first one that applies is the verdict. Rules return
+data, of which :mod:`.words` makes a sentence. Pure.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from . import own, two, words
-from .evidence import BAD, Evidence, weigh
+from . import two, words
+from .evidence import BAD, Evidence, voided, weigh
 from .model import (
     Fact,
     FactKind,
@@ -22,24 +26,17 @@ from .model import (
     Verdict,
     Zone,
 )
-from .score import FATAL, NAMED, Hairpins, scored
-from .score import hairpins as hairpins_of
+from .score import NAMED
 from .silence import alike
-from .witness import Court, foreign, settle
+from .witness import Court
 
-__all__ = ["by_facts", "cap", "early", "hindered", "many", "verdict", "without_rounds"]
+__all__ = ["Findings", "Rule", "by_facts", "cap", "many", "verdict", "without_rounds"]
 
 _BELOW = frozenset({Zone.BELOW, Zone.WRONG, Zone.HANG, Zone.ERROR})
 _CONFIRMED = frozenset(
-    {
-        Kind.DEVICE,
-        Kind.MEMBER,
-        Kind.DOMAIN,
-        Kind.CORRELATED,
-        Kind.NODE,
-        Kind.LINK,
-    }
+    {Kind.DEVICE, Kind.MEMBER, Kind.DOMAIN, Kind.CORRELATED, Kind.NODE, Kind.LINK}
 )
+LOST, DEVICE = FactKind.LOST, FactKind.DEVICE
 _UNPROVEN = frozenset(
     {
         "no known-good node in its domain",
@@ -47,7 +44,6 @@ _UNPROVEN = frozenset(
         "evidence in too few rounds",
     }
 )
-_SHADOW = "perhaps another suspect's doing"
 
 
 def cap(size: int) -> int:
@@ -64,392 +60,391 @@ def many(size: int) -> int:
     return max(1, size // 20)
 
 
-def by_facts(state: State) -> Verdict | None:
-    """The rows that need no probe: a lost member, evidence of its own device, a member that could
-    not take part.
-    """
-    facts = [*state.facts, *_facts_of_voids(state)]
-    lost = [f for f in facts if f.kind is FactKind.LOST]
-    device = [f for f in facts if f.kind is FactKind.DEVICE]
-    member = [f for f in facts if f.kind is FactKind.MEMBER]
-    if lost:
-        return _local(state, Kind.LOST, lost, also=device)
-    if device:
-        return _local(state, Kind.DEVICE, device)
-    return _local(state, Kind.MEMBER, member) if member else None
+class Findings(Court):
+    """What the rules of the table look at, each part of it when it is asked for."""
 
+    @cached_property
+    def size(self) -> int:
+        """Of the gang."""
+        return len(self.state.endpoints)
 
-def _facts_of_voids(state: State) -> list[Fact]:
-    """A void probe is a fact about one side; a mere process fault is believed at
-    its second time.
-    """
-    voids = [r for played in state.rounds for r in played.results if r.status is Status.VOID]
-    times = Counter(r.member for r in voids if r.fact is FactKind.MEMBER)
-    return [
-        Fact(r.member, r.fact, r.cause)
-        for r in voids
-        if r.fact is not FactKind.MEMBER or times[r.member] > 1
-    ]
+    @property
+    def zone(self) -> Zone | None:
+        """Of the gang's own all-reduce."""
+        return self.state.gang.zone if self.state.gang else None
 
+    def facts(self, kind: FactKind) -> list[Fact]:
+        """What is known without a probe, and by void ones: each is a fact about one side; a mere
+        process fault is believed at its second time.
+        """
+        voids = [r for r in voided(self.state) if r.fact is kind]
+        times = Counter(r.member for r in voids)
+        return [fact for fact in self.state.facts if fact.kind is kind] + [
+            Fact(r.member, kind, r.cause)
+            for r in voids
+            if kind is not FactKind.MEMBER or times[r.member] > 1
+        ]
 
-def _local(state: State, kind: Kind, facts: list[Fact], also: list[Fact] | None = None) -> Verdict:
-    members = tuple(sorted({f.member for f in facts + (also or [])}))
-    fatal = members if kind is Kind.DEVICE and len(members) <= many(len(state.endpoints)) else ()
-    at_once = kind is Kind.DEVICE and not fatal
-    return Verdict(
-        kind,
-        words.at_once(state, facts) if at_once else words.local(state, kind, facts, also or []),
-        fails=kind is not Kind.LOST,
-        inconclusive=kind is Kind.LOST,
-        blamed=fatal,
-        named=members,
-        fatal_for=fatal,
-        rounds=_spent(state),
-    )
+    @cached_property
+    def failed(self) -> tuple[int, ...]:
+        """Endpoints with a device fault."""
+        return tuple(sorted({fact.member for fact in self.facts(DEVICE)}))
 
+    @cached_property
+    def intra(self) -> list[int]:
+        """Which one of two is below its floor inside, where the other is not."""
+        inside = [endpoint.intra for endpoint in self.state.endpoints]
+        return [inside.index(False)] if inside in ([True, False], [False, True]) else []
 
-def without_rounds(state: State) -> Verdict | None:
-    """What needs no localisation, or cannot have one: a gang that passed, one endpoint alone, two
-    endpoints.
-    """
-    assert state.gang is not None
-    size = len(state.endpoints)
-    if state.gang.zone is Zone.PASSED:
-        return Verdict(
-            Kind.PASSED,
-            "the gang's all-reduce reached its expected bandwidth with correct data.",
-            False,
+    @cached_property
+    def early(self) -> Kind | None:
+        """Causes that no further round would change: nothing known good, or too many paths bad
+        again between good ends.
+        """
+        evidence, lasting = self.evidence, self.persistent
+        if not evidence.known_good and evidence.judged:
+            return Kind.SYSTEMIC
+        most = max(1, evidence.matching // 256)
+        if len(lasting) > most and not set.intersection(*map(set, lasting)):
+            return Kind.FABRIC
+        return Kind.SYSTEMIC if _all_slow(self.state, evidence) else None
+
+    @cached_property
+    def persistent(self) -> list[tuple[int, int]]:
+        """Edges between known-good ends that were bad, and bad again, and never better."""
+        return [pair for pair, again, better in self.evidence.isolated if again and not better]
+
+    @cached_property
+    def boundary(self) -> str | None:
+        """The one domain that two or more slow paths between good ends all lead into, if there is
+        one.
+        """
+        domain = self.evidence.map.domain
+        ends = [{domain[a], domain[b]} for a, b in self.persistent]
+        if len(ends) < 2 or any(len(both) < 2 or -1 in both for both in ends):
+            return None
+        common = set.intersection(*ends)
+        return self.evidence.map.domain_names[min(common)] if common else None
+
+    @cached_property
+    def inside(self) -> Evidence:
+        """Of the paths inside NVLink domains."""
+        return weigh(self.state, nvlink=True)
+
+    @cached_property
+    def dark_names(self) -> list[str]:
+        """Domains in which nobody is known good."""
+        return [self.evidence.map.domain_names[d] for d in self.dark]
+
+    @cached_property
+    def busy_ones(self) -> list[int]:
+        """Through whose adapters somebody else's traffic passed: suspects, or either of two."""
+        asked = (0, 1) if self.size == 2 else self.evidence.suspects
+        return [one for one in asked if self.busy(one)]
+
+    @cached_property
+    def proven(self) -> list[int]:
+        """Suspects whose paths are bad beyond doubt."""
+        names = {one: {rule.name for rule in rules} for one, rules in self.obstacles.items()}
+        return [one for one in self.evidence.suspects if not _UNPROVEN & names[one]]
+
+    @cached_property
+    def guilty(self) -> list[int]:
+        """Suspects between whom and blame no rule stands."""
+        return [one for one in self.proven if not self.obstacles[one]]
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether several are proven, and each is as slow as another one, or as one that only
+        fellow suspects cleared: perhaps one hidden switch.
+        """
+        evidence = self.evidence
+        shares = [(one, evidence.share(evidence.against[one])) for one in self.proven]
+        bad: dict[int, list[Measured]] = defaultdict(list)
+        for (a, b), edges in evidence.among_good.items():
+            for one in {a, b} & evidence.cleared_by_suspects:
+                bad[one] += edges
+        others = shares + [(one, evidence.share(edges)) for one, edges in bad.items()]
+        return len(shares) > 1 and all(
+            any(other != one and alike(share, theirs) for other, theirs in others)
+            for one, share in shares
         )
-    if size > 2:
-        return None
-    fails = state.gang.zone in _BELOW
-    everyone = tuple(range(size))
-    if size == 1:
-        return Verdict(
-            Kind.SUSPECT, words.alone(state), fails, named=(0,), undecided=(words.NO_PEER,)
-        )
-    below = [i for i in everyone if state.endpoints[i].intra is False]
-    above = [i for i in everyone if state.endpoints[i].intra is True]
-    if len(below) == 1 and len(above) == 1:
-        culprit = (below[0],)
-        return Verdict(
-            Kind.NODE,
-            words.intra(state, below[0]),
-            True,
-            blamed=culprit,
-            named=culprit,
-            fatal_for=culprit,
-        )
-    return None
 
-
-def early(state: State, evidence: Evidence) -> Kind | None:
-    """Causes that no further round would change: nothing known good, or too many paths bad again
-    between good ends.
-    """
-    if not evidence.known_good and evidence.judged:
-        return Kind.SYSTEMIC
-    lasting = persistent(evidence)
-    if len(lasting) > max(1, evidence.matching // 256) and not set.intersection(*map(set, lasting)):
-        return Kind.FABRIC
-    return Kind.SYSTEMIC if _all_slow(state, evidence) else None
-
-
-def persistent(evidence: Evidence) -> list[tuple[int, int]]:
-    """Edges between known-good ends that were bad, and bad again, and never better."""
-    return [pair for pair, again, better in evidence.isolated if again and not better]
-
-
-def _pair(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
-    """Two endpoints: which of them is bad to itself, where the other is not, or has a fact of its
-    own device against it. Only the latter is blamed: the other end is no witness.
-    """
-    assert state.gang is not None
-    one = two.culprit(state, hairpins)
-    rows = (*evidence.edges, *hairpins.rows)
-    ports = {other: said for other, said in own.owned(state).items() if said.factor >= NAMED}
-    busy = [other for other in (0, 1) if foreign(state, evidence, other)]
-    if one is None:
-        lacking = list(ports)
-        named = tuple(busy or lacking)
-        return Verdict(
-            Kind.BUSY if busy else Kind.PAIR,
-            (words.busy(state, busy) if busy else words.pair(state, None, lacking))
-            + words.ports(state, ports),
-            state.gang.zone in _BELOW,
-            inconclusive=bool(busy),
-            named=named if len(named) == 1 else (0, 1),
-            undecided=(words.TWO_ENDPOINTS,),
-            rounds=_spent(state),
-            matrix=rows,
-        )
-    itself = tuple(hairpins.bad.get(one, ()))
-    shares = sorted(row.gbps / row.reference for row in itself)
-    score = two.scored(state, hairpins, one)
-    guilty = (
-        not busy
-        and one in ports
-        and state.gang.zone is Zone.BELOW
-        and min(score.noise, score.spell, score.path * score.local) >= FATAL
-    )
-    suspect = Suspect(
-        one,
-        itself[-1].status if itself else Status.OK,
-        shares[len(shares) // 2] if shares else 0.0,
-        itself,
-        score=score,
-        witness=f"its own devices say why: {ports[one].told}" if guilty else "",
-        settle=two.settle(score),
-    )
-    kind = Kind.NODE if guilty else Kind.BUSY if busy else Kind.PAIR
-    said = words.ports(state, {other: fact for other, fact in ports.items() if not guilty})
-    return Verdict(
-        kind,
-        words.inside(state, suspect)
-        if guilty
-        else words.busy(state, busy) + said
-        if busy
-        else words.pair(state, suspect) + said,
-        state.gang.zone in _BELOW,
-        inconclusive=kind is Kind.BUSY,
-        blamed=(one,) if guilty else (),
-        named=tuple(sorted({one, *busy})),
-        fatal_for=(one,) if guilty else (),
-        suspects=(suspect,),
-        undecided=() if guilty else (words.TWO_ENDPOINTS,),
-        rounds=_spent(state),
-        matrix=rows,
-    )
-
-
-def verdict(state: State, evidence: Evidence, hairpins: Hairpins) -> Verdict:
-    """The first row that matches, once no further round is worth its time."""
-    assert state.gang is not None
-    if len(state.endpoints) == 2:
-        return _pair(state, evidence, hairpins)
-    found = _Findings(state, evidence, hairpins)
-    kind, reason = found.row()
-    dark = tuple(evidence.map.domain_names[d] for d in found.dark)
-    named = found.named if kind is not Kind.SYSTEMIC else []
-    reason += words.ports(
-        state, {one: said for one, said in found.ports.items() if one in set(named)}
-    )
-    blamed = tuple(found.blamed) if kind is Kind.NODE else ()
-    return Verdict(
-        kind,
-        reason,
-        fails=state.gang.zone in _BELOW or kind in _CONFIRMED,
-        inconclusive=kind is Kind.BUSY,
-        blamed=blamed,
-        named=tuple(named),
-        fatal_for=blamed,
-        suspects=tuple(found.suspect(one) for one in named),
-        links=tuple(found.persistent),
-        domains=dark,
-        undecided=tuple(words.undecided(state, evidence, kind, found.dark)),
-        rounds=_spent(state),
-        matrix=(*evidence.edges, *found.inside.edges, *hairpins.rows),
-    )
-
-
-def hindered(state: State) -> dict[int, tuple[str, ...]]:
-    """At the end of a run: each suspect, and the names of the rules that keep it from being blamed.
-    Beside them, only another verdict or the cap does.
-    """
-    evidence = weigh(state)
-    return _Findings(state, evidence, hairpins_of(state, evidence)).obstacles
-
-
-@dataclass(frozen=True, slots=True)
-class _Halves:
-    """What the halves said against each other and against the whole gang."""
-
-    boundary: bool = False
-    only_whole: bool = False
-
-
-class _Findings:
-    def __init__(self, state: State, evidence: Evidence, hairpins: Hairpins) -> None:
-        self.state, self.evidence = state, evidence
-        self.persistent = persistent(evidence)
-        self.inside = weigh(state, nvlink=True)
-        self.scores = scored(state, evidence, hairpins)
-        self.own = hairpins
-        self.dark = _dark_domains(evidence)
-        self.ports = own.owned(state)
-        self.court = Court(state, evidence, hairpins, self.scores, self.ports, self.dark)
-        self.obstacles = {
-            one: tuple(rule.name for rule in self.court.obstacles(one)) for one in evidence.suspects
-        }
-        self.proven = [s for s in evidence.suspects if not _UNPROVEN & set(self.obstacles[s])]
-        guilty = [s for s in self.proven if set(self.obstacles[s]) <= {_SHADOW}]
-        self.busy = [s for s in evidence.suspects if self.court.busy(s)]
-        self.too_many = len(guilty) > cap(evidence.map.size)
-        self.blamed = [s for s in guilty if not self.obstacles[s]]
-        rest = [s for s in self.proven if s not in set(self.blamed)]
-        self.alike = _alike(evidence, rest)
-        weak = {
+    @cached_property
+    def doubtful(self) -> set[int]:
+        """Whoever is not cleared, or a little slow, or at the end of what is."""
+        evidence = self.evidence
+        return {
+            *evidence.suspects,
+            *evidence.intermittent,
             *evidence.gray,
             *evidence.mild(),
             *evidence.unreached,
             *evidence.ends,
             *self.inside.suspects,
         }
-        self.doubtful = {*evidence.suspects, *weak, *evidence.intermittent}
-        lacking = {one for one, said in self.ports.items() if said.factor >= NAMED}
-        self.named = sorted(self.doubtful | lacking)
-        self.halves = _halves(state)
-        self.notes = _notes(state)
-        self.seen: dict[int, list[Measured]] = defaultdict(list)
-        for edge in evidence.edges:
-            if edge.grade:
-                self.seen[edge.a].append(edge)
-                self.seen[edge.b].append(edge)
 
-    def row(self) -> tuple[Kind, str]:
-        state, evidence = self.state, self.evidence
-        at_once = early(state, evidence)
-        if at_once is Kind.SYSTEMIC:
-            return Kind.SYSTEMIC, words.systemic(state, evidence)
-        if evidence.intermittent and not self.blamed and at_once is not Kind.FABRIC:
-            return Kind.INTERMITTENT, words.intermittent(state, evidence.intermittent)
-        shared = self._shared_boundary()
-        if shared is not None or at_once is Kind.FABRIC:
-            return Kind.FABRIC, words.fabric(state, self.persistent, shared)
-        if (rail := _common_rail(state)) is not None:
-            return Kind.FABRIC, words.rail(rail)
-        if self.busy and set(self.busy) == evidence.suspect_set:
-            return Kind.BUSY, words.busy(state, self.busy)
-        dark = [evidence.map.domain_names[d] for d in self.dark]
-        if dark and not self.blamed:
-            return Kind.DOMAIN, words.domain(state, dark)
-        if self.too_many:
-            return Kind.CORRELATED, words.correlated(state, self.proven, too_many=True)
-        if self.blamed:
-            return Kind.NODE, words.node(state, [self.suspect(s) for s in self.blamed], dark)
-        if len(self.proven) > 1 and set(self.proven) <= self.alike:
-            return Kind.CORRELATED, words.correlated(state, self.proven, too_many=False)
-        doubtful = [
-            one
-            for one in sorted(self.doubtful)
-            if one not in set(evidence.ends) or not self.persistent
-        ]
-        if doubtful:
-            return Kind.SUSPECT, words.suspect(
-                state, [self.suspect(one) for one in doubtful], evidence.unreached
-            )
-        if self.persistent:
-            return Kind.LINK, words.link(state, self.persistent)
-        if state.gang and state.gang.zone in _BELOW and (share := evidence.crossing()) < BAD:
-            return Kind.FABRIC, words.crossing(state, share)
-        if self.named and not self.doubtful:
-            return Kind.SUSPECT, words.lacking(state, self.named)
-        if evidence.among_good:
-            return Kind.TRANSIENT, words.transient(state, sorted(evidence.among_good))
-        return self._without_a_bad_edge()
+    @cached_property
+    def unclear(self) -> list[int]:
+        """The doubtful ones that are more than an end of a path that stays bad."""
+        ends = set(self.evidence.ends) if self.persistent else set()
+        return sorted(self.doubtful - ends)
 
-    def _without_a_bad_edge(self) -> tuple[Kind, str]:
-        assert self.state.gang is not None
-        if self.state.gang.zone is Zone.WRONG:
-            return Kind.DATA_UNLOCALISED, words.data_unlocalised(self.state)
-        if self.halves.boundary:
-            return Kind.FABRIC, words.halves(self.state)
-        return Kind.UNEXPLAINED, words.unexplained(self.state, only_whole=self.halves.only_whole)
+    @cached_property
+    def marked(self) -> list[int]:
+        """Whose devices say enough to name them."""
+        return [one for one, own in self.ports.items() if own.factor >= NAMED]
 
-    def _shared_boundary(self) -> str | None:
-        """The one domain that two or more slow paths between good ends all lead into, if there is
-        one.
+    @cached_property
+    def rails(self) -> list[int]:
+        """Rails that are slow in every probe that measured rails, those among known-good endpoints
+        included.
         """
-        if len(self.persistent) < 2:
-            return None
-        domain = self.evidence.map.domain
-        ends = [{domain[a], domain[b]} for a, b in self.persistent]
-        if any(len(both) < 2 or -1 in both for both in ends):
-            return None
-        common = set.intersection(*ends)
-        return self.evidence.map.domain_names[min(common)] if common else None
+        seen = [(p.role, _slow_rails(r.rails)) for p, r in _details(self.state) if r.rails]
+        if len(seen) < 2 or not any(role in {Role.CONTROL, Role.MATCH} for role, _ in seen):
+            return []
+        return sorted(set.intersection(*(slow for _, slow in seen)))
+
+    @cached_property
+    def halves(self) -> list[list[float]]:
+        """GB/s of the halves by domain and of the interleaved ones, where kinds are all alike."""
+        rounds = [
+            [r.gbps if r.status is Status.OK else 0.0 for r in played.results]
+            for played in self.state.rounds
+            if played.round.phase is Phase.HALVES
+        ]
+        alike = len({endpoint.kind for endpoint in self.state.endpoints}) == 1
+        return rounds if len(rounds) > 1 and alike else []
+
+    @cached_property
+    def only_whole(self) -> bool:
+        """Whether the halves are faster than the whole gang."""
+        gbps = self.state.gang.gbps if self.state.gang is not None else 0.0
+        return bool(self.halves) and gbps < BAD * min(map(min, self.halves))
+
+    @cached_property
+    def _notes(self) -> dict[int, str]:
+        """Which rail and which direction of an accused endpoint is slow, from the last probe that
+        measured them.
+        """
+        notes: dict[int, str] = {}
+        for probe, result in _details(self.state):
+            if probe.role is Role.ACCUSED:
+                rails, there = sorted(_slow_rails(result.rails)), result.directions
+                back = (there[1], there[0]) if there else None
+                for one, sending in zip(probe.members, (there, back), strict=True):
+                    notes[one] = words.detail(rails, sending, BAD)
+        return notes
+
+    @cached_property
+    def _graded(self) -> dict[int, list[Measured]]:
+        graded: dict[int, list[Measured]] = defaultdict(list)
+        for edge in self.evidence.edges:
+            if edge.grade:
+                graded[edge.a].append(edge)
+                graded[edge.b].append(edge)
+        return graded
 
     def suspect(self, one: int) -> Suspect:
-        edges = tuple(self.evidence.against.get(one, ())) or tuple(self.seen.get(one, ()))
-        edges = edges or tuple(self.inside.against.get(one, ()))
+        """What is known of one that is named."""
+        edges = self.evidence.against.get(one) or self._graded.get(one)
+        edges = edges or self.inside.against.get(one, [])
         kinds: Counter[Status] = Counter(e.status for e in edges if e.status is not Status.OK)
-        symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
-        suspected = one in self.evidence.suspect_set
+        suspected = one in self.obstacles
         return Suspect(
             one,
-            symptom,
+            max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK,
             self.evidence.share(edges),
-            edges,
-            self.notes.get(one, ""),
+            tuple(edges),
+            self._notes.get(one, ""),
             self.scores.get(one),
-            self.court.witness(one) if suspected else "",
-            settle(self.court, one) if suspected else "",
+            self.witness(one) if suspected else "",
+            self.obstacles[one][0].settle if suspected and self.obstacles[one] else "",
         )
 
+    @cached_property
+    def culprit(self) -> Suspect | None:
+        """Of two endpoints, the one that differs; with a witness where it is to blame."""
+        return two.culprit(self)
 
-def _spent(state: State) -> int:
-    return len(state.rounds) + (1 if state.gang else 0)
 
-
-def _dark_domains(evidence: Evidence) -> list[int]:
-    """Domains with two or more endpoints here, some suspect and none known good: their switch, not
-    their nodes.
+class Rule(NamedTuple):
+    """``name``: of its sentence in :data:`.words.SENTENCES`; ``verdict``: what the sentence tells,
+    where the rule applies, and else nothing, nobody or None.
     """
-    members: dict[int, list[int]] = defaultdict(list)
-    for one, domain in enumerate(evidence.map.domain):
-        if domain >= 0:
-            members[domain].append(one)
-    suspected = {evidence.map.domain[s] for s in evidence.suspects} - {-1}
-    return [
-        d
-        for d in sorted(suspected)
-        if len(members[d]) > 1 and not any(evidence.strong[i] for i in members[d])
-    ]
+
+    name: str
+    kind: Kind
+    verdict: Callable[[Findings], Any]
 
 
-def _alike(evidence: Evidence, proven: list[int]) -> frozenset[int]:
-    """Proven suspects as slow as another one, or as one that only fellow suspects cleared: perhaps
-    one hidden switch.
+FACTS = (
+    Rule("lost", Kind.LOST, lambda f: (lost := f.facts(LOST)) and (lost, f.facts(DEVICE))),
+    Rule("at once", Kind.DEVICE, lambda f: len(f.failed) > many(f.size) and f.facts(DEVICE)),
+    Rule("device", Kind.DEVICE, lambda f: f.facts(DEVICE)),
+    Rule("member", Kind.MEMBER, lambda f: f.facts(FactKind.MEMBER)),
+)
+"""What needs no probe: a lost member, evidence of its own device, a member that could not take
+part."""
+
+ALONE = (
+    Rule("passed", Kind.PASSED, lambda f: f.zone is Zone.PASSED),
+    Rule("alone", Kind.SUSPECT, lambda f: f.size == 1 and [0]),
+    Rule("intra", Kind.NODE, lambda f: f.size == 2 and f.intra),
+)
+"""What needs no localisation, or cannot have one."""
+
+PAIR = (
+    Rule("inside", Kind.NODE, lambda f: f.culprit and f.culprit.witness and f.culprit),
+    Rule("busy", Kind.BUSY, lambda f: f.busy_ones),
+    Rule("bad to itself", Kind.PAIR, lambda f: f.culprit and f.culprit.evidence and f.culprit),
+    Rule("marked", Kind.PAIR, lambda f: [f.culprit.member] if f.culprit else _only(f.marked)),
+    Rule("pair", Kind.PAIR, lambda _: (0, 1)),
+)
+"""Of two endpoints: the other end is no witness, so only a fact of a node's own device blames
+it."""
+
+RULES = (
+    Rule(
+        "none good",
+        Kind.SYSTEMIC,
+        lambda f: f.early is Kind.SYSTEMIC and not f.evidence.known_good,
+    ),
+    Rule("all slow", Kind.SYSTEMIC, lambda f: f.early is Kind.SYSTEMIC),
+    Rule(
+        "intermittent",
+        Kind.INTERMITTENT,
+        lambda f: not f.guilty and f.early is not Kind.FABRIC and f.evidence.intermittent,
+    ),
+    Rule("boundary", Kind.FABRIC, lambda f: f.boundary is not None and (f.persistent, f.boundary)),
+    Rule("fabric", Kind.FABRIC, lambda f: f.early is Kind.FABRIC and f.persistent),
+    Rule("rail", Kind.FABRIC, lambda f: f.rails),
+    Rule("busy", Kind.BUSY, lambda f: f.busy_ones == f.evidence.suspects and f.busy_ones),
+    Rule("domain", Kind.DOMAIN, lambda f: not f.guilty and f.dark_names),
+    Rule("too many", Kind.CORRELATED, lambda f: len(f.guilty) > cap(f.size) and f.proven),
+    Rule(
+        "node",
+        Kind.NODE,
+        lambda f: f.guilty and ([f.suspect(one) for one in f.guilty], f.dark_names),
+    ),
+    Rule("alike", Kind.CORRELATED, lambda f: f.alike and f.proven),
+    Rule(
+        "suspect",
+        Kind.SUSPECT,
+        lambda f: [(f.suspect(one), one in f.evidence.unreached) for one in f.unclear],
+    ),
+    Rule("link", Kind.LINK, lambda f: f.persistent),
+    Rule(
+        "crossing",
+        Kind.FABRIC,
+        lambda f: f.zone in _BELOW and (share := f.evidence.crossing()) < BAD and [share],
+    ),
+    Rule("lacking", Kind.SUSPECT, lambda f: not f.doubtful and sorted(f.marked)),
+    Rule("transient", Kind.TRANSIENT, lambda f: sorted(f.evidence.among_good)),
+    Rule("data", Kind.DATA_UNLOCALISED, lambda f: f.zone is Zone.WRONG),
+    Rule("halves", Kind.FABRIC, lambda f: f.halves and max(f.halves[1]) < BAD * min(f.halves[0])),
+    Rule("only whole", Kind.UNEXPLAINED, lambda f: f.only_whole),
+    Rule("unexplained", Kind.UNEXPLAINED, lambda _: True),
+)
+"""Of three and more, once no further round is worth its time."""
+
+
+def by_facts(f: Findings) -> Verdict | None:
+    """The verdict of :data:`FACTS`, if one applies."""
+    named = {fact.member for kind in (LOST, DEVICE) for fact in f.facts(kind)}
+    named = named or {fact.member for fact in f.facts(FactKind.MEMBER)}
+    blamed = f.failed if len(f.failed) <= many(f.size) and not f.facts(LOST) else ()
+    return _verdict(f, FACTS, blamed=blamed, named=tuple(sorted(named)))
+
+
+def without_rounds(f: Findings) -> Verdict | None:
+    """The verdict of :data:`ALONE`, if one applies."""
+    if f.zone is Zone.PASSED or f.size > 2:
+        return _verdict(f, ALONE)
+    if f.size == 1:
+        return _verdict(f, ALONE, named=(0,), undecided=(words.NO_PEER,))
+    return _verdict(f, ALONE, blamed=tuple(f.intra), named=tuple(f.intra))
+
+
+def verdict(f: Findings) -> Verdict:
+    """The verdict of :data:`RULES` or, of two endpoints, :data:`PAIR`."""
+    matrix = (*f.evidence.edges, *f.inside.edges, *f.hairpins.rows)
+    if f.size == 2:
+        own = [f.culprit.member] if f.culprit else []
+        named = sorted({*own, *f.busy_ones}) if own else f.busy_ones or f.marked
+        blamed = own if f.culprit and f.culprit.witness else []
+        found = _verdict(
+            f,
+            PAIR,
+            ports=[one for one in f.marked if one not in blamed],
+            blamed=tuple(blamed),
+            named=tuple(named) if own or len(named) == 1 else (0, 1),
+            suspects=(f.culprit,) if f.culprit else (),
+            undecided=() if blamed else (words.TWO_ENDPOINTS,),
+            matrix=matrix,
+        )
+    else:
+        ends = f.early is not Kind.SYSTEMIC
+        named = sorted(f.doubtful | set(f.marked)) if ends else []
+        found = _verdict(
+            f,
+            RULES,
+            ports=[one for one in f.ports if one in set(named)],
+            blamed=tuple(f.guilty),
+            named=tuple(named),
+            suspects=tuple(f.suspect(one) for one in named),
+            links=tuple(f.persistent),
+            domains=tuple(f.dark_names),
+            matrix=matrix,
+        )
+    assert found is not None  # the last rule always applies
+    return found
+
+
+def _verdict(
+    f: Findings,
+    rules: Sequence[Rule],
+    *,
+    blamed: tuple[int, ...] = (),
+    ports: Sequence[int] = (),
+    **more: Any,
+) -> Verdict | None:
+    """The verdict of the first rule that applies. ``blamed``: where its kind blames anybody;
+    ``ports``: those of whom the sentence has what their devices say.
     """
-    shares = [(one, evidence.share(evidence.against[one])) for one in proven]
-    bad: dict[int, list[Measured]] = defaultdict(list)
-    for (a, b), edges in evidence.among_good.items():
-        for one in {a, b} & evidence.cleared_by_suspects:
-            bad[one] += edges
-    others = shares + [(one, evidence.share(edges)) for one, edges in bad.items()]
-    return frozenset(
-        one
-        for one, share in shares
-        if any(other != one and alike(share, theirs) for other, theirs in others)
-    )
+    for name, kind, applies in rules:
+        if not (told := applies(f)):
+            continue
+        if rules is RULES:
+            more["undecided"] = tuple(words.undecided(f.state, f.evidence, kind, f.dark))
+        blamed = blamed if kind in {Kind.NODE, Kind.DEVICE} else ()
+        said = words.sentence(f.state, name, told)
+        return Verdict(
+            kind,
+            said + words.ports(f.state, {one: f.ports[one] for one in ports}),
+            fails=kind is not Kind.LOST and (f.zone in _BELOW or kind in _CONFIRMED),
+            inconclusive=kind in {Kind.LOST, Kind.BUSY},
+            blamed=blamed,
+            fatal_for=blamed,
+            rounds=len(f.state.rounds) + (1 if f.state.gang else 0),
+            **more,
+        )
+    return None
+
+
+def _only(ones: list[int]) -> list[int]:
+    return ones if len(ones) == 1 else []
 
 
 def _all_slow(state: State, evidence: Evidence) -> bool:
     """Whether edges are alike, and even their references stay below what two such
     nodes must reach.
     """
-    floors = [e.pair_floor for e in state.endpoints]
-    if evidence.suspects or evidence.among_good or any(f is None for f in floors):
+    floors = [e.pair_floor for e in state.endpoints if e.pair_floor is not None]
+    if evidence.suspects or evidence.among_good or len(floors) < len(state.endpoints):
         return False
-    least = min(f for f in floors if f is not None)
     graded = [e for e in evidence.edges if e.reference > 0]
-    return bool(graded) and all(e.reference < least for e in graded)
-
-
-def _halves(state: State) -> _Halves:
-    """The boundary is to blame where both halves by domain are fast and both interleaved ones are
-    not.
-    """
-    assert state.gang is not None
-    rounds = [
-        [r.gbps if r.status is Status.OK else 0.0 for r in played.results]
-        for played in state.rounds
-        if played.round.phase is Phase.HALVES
-    ]
-    if len(rounds) < 2 or len({e.kind for e in state.endpoints}) > 1:
-        return _Halves()
-    boundary = max(rounds[1]) < BAD * min(rounds[0])
-    return _Halves(boundary, only_whole=state.gang.gbps < BAD * min(map(min, rounds)))
+    return bool(graded) and all(e.reference < min(floors) for e in graded)
 
 
 def _details(state: State) -> list[tuple[Probe, Result]]:
@@ -464,31 +459,3 @@ def _details(state: State) -> list[tuple[Probe, Result]]:
 def _slow_rails(rails: tuple[float, ...]) -> set[int]:
     middle = sorted(rails)[len(rails) // 2] if rails else 0.0
     return {i for i, value in enumerate(rails) if value < BAD * middle}
-
-
-def _common_rail(state: State) -> int | None:
-    """A rail that is slow in every probe that measured rails, those among known-good endpoints
-    included.
-    """
-    seen = [
-        (probe.role, _slow_rails(result.rails)) for probe, result in _details(state) if result.rails
-    ]
-    if len(seen) < 2 or not any(role in {Role.CONTROL, Role.MATCH} for role, _ in seen):
-        return None
-    common = set.intersection(*(slow for _, slow in seen))
-    return min(common) if common else None
-
-
-def _notes(state: State) -> dict[int, str]:
-    """Which rail and which direction of an accused endpoint is slow, from the last probe that
-    measured them.
-    """
-    notes: dict[int, str] = {}
-    for probe, result in _details(state):
-        if probe.role is Role.ACCUSED:
-            rails = sorted(_slow_rails(result.rails))
-            there = result.directions
-            back = (there[1], there[0]) if there else None
-            for one, sending in zip(probe.members, (there, back), strict=True):
-                notes[one] = words.detail(rails, sending, BAD)
-    return notes

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from . import score
 from .evidence import BAD
-from .model import Measured, Phase, Probe, Role, Round, Score, State, Status, Zone
-from .own import NOTHING, owned
-from .score import BUSY, FATAL, KIND, LEAST_NOISE, NAMED, Hairpins
+from .model import Phase, Probe, Role, Round, Score, State, Status, Suspect, Zone
+from .own import NOTHING
+from .score import BUSY, FATAL, KIND, LEAST_NOISE, NAMED
+from .witness import Court
 
-__all__ = ["MOST_ROUNDS", "ask", "culprit", "scored", "settle"]
+__all__ = ["MOST_ROUNDS", "ask", "culprit", "suspected"]
 
 AGAIN = (Phase.MATCH, Phase.HAIRPIN, Phase.HAIRPIN)
 """What follows the first hairpins where they differ: the pair, and each to itself twice. The gang's
@@ -23,29 +24,31 @@ MOST_ROUNDS = 2 + len(AGAIN)
 """With the gang's own all-reduce and the first hairpins."""
 
 
-def culprit(state: State, found: Hairpins) -> int | None:
+def suspected(court: Court) -> int | None:
     """Which of the two was bad to itself, each time, where the other was not; or, where there are
     no hairpins, has a fact of its own device against it. None where that is neither or both.
     """
+    found = court.hairpins
     bad = [one for one in (0, 1) if found.bad.get(one) and not found.good.get(one)]
     if not found.bad and not found.good:
-        bad = [one for one, said in owned(state).items() if said.factor >= NAMED]
+        bad = [one for one, said in court.ports.items() if said.factor >= NAMED]
     return bad[0] if len(bad) == 1 else None
 
 
-def ask(state: State, found: Hairpins, now: float | None, until: float | None) -> Round | None:
+def ask(court: Court, now: float | None, until: float | None) -> Round | None:
     """The next round, or None. Only the wait depends on the time."""
+    state = court.state
     assert state.gang is not None
     done, number = len(state.rounds), len(state.rounds) + 2
     if not done:
         return Round(number, Phase.HAIRPIN, _alone())
-    if culprit(state, found) is None:
+    if suspected(court) is None:
         return None
     if (
         state.gang.zone is not Zone.BELOW
     ):  # nothing would be blamed: a hairpin more tells chance from what lasts
         return Round(number, Phase.HAIRPIN, _alone()) if done == 1 else None
-    if done > (len(AGAIN) if found.bad else 1):
+    if done > (len(AGAIN) if court.hairpins.bad else 1):
         return None
     if AGAIN[done - 1] is Phase.HAIRPIN:
         return Round(number, Phase.HAIRPIN, _alone())
@@ -61,31 +64,51 @@ def _alone() -> tuple[Probe, ...]:
     return (Probe((0,), Role.HAIRPIN), Probe((1,), Role.HAIRPIN))
 
 
-def scored(state: State, found: Hairpins, one: int) -> Score:
-    """Of the culprit. The explanations are those of larger gangs."""
-    own = found.bad.get(one, [])
+def culprit(court: Court) -> Suspect | None:
+    """The one that is suspected, and what is known of it; with a witness where it is to blame."""
+    one, state = suspected(court), court.state
+    if one is None:
+        return None
+    itself, device = tuple(court.hairpins.bad.get(one, ())), court.ports.get(one, NOTHING)
+    shares = sorted(row.gbps / row.reference for row in itself)
+    score_ = _scored(court, one)
+    guilty = (
+        device.factor >= NAMED
+        and not any(court.busy(each) for each in (0, 1))
+        and state.gang is not None
+        and state.gang.zone is Zone.BELOW
+        and min(score_.noise, score_.spell, score_.path * score_.local) >= FATAL
+    )
+    again = f"measure it again, at least {score.APART:g} s after the first time"
+    return Suspect(
+        one,
+        itself[-1].status if itself else Status.OK,
+        shares[len(shares) // 2] if shares else 0.0,
+        itself,
+        score=score_,
+        witness=f"its own devices say why: {device.told}" if guilty else "",
+        settle=again
+        if itself and score_.spell < FATAL
+        else "test it with a third node, behind the same leaf",
+    )
+
+
+def _scored(court: Court, one: int) -> Score:
+    """Of the suspected one. The explanations are those of larger gangs."""
+    state, own = court.state, court.hairpins.bad.get(one, [])
     slow, fine = _pairs(state)
     bad = 1 + len(slow)  # with the gang's own all-reduce
-    device = owned(state).get(one, NOTHING)
-    path = min(KIND, (1 / LEAST_NOISE) ** (bad - 2 * len(fine))) if not _by_nvlink(state) else 1.0
+    device = court.ports.get(one, NOTHING)
+    a, b = state.endpoints
+    by_nics = a.nvlink is None or a.nvlink != b.nvlink
+    path = min(KIND, (1 / LEAST_NOISE) ** (bad - 2 * len(fine))) if by_nics else 1.0
     local = min(KIND, (1 / LEAST_NOISE) ** len(own) * device.factor)
     chance = (1 / LEAST_NOISE) ** (bad - 2 * len(fine) + len(own)) * device.factor
     first = state.rounds[0].at if state.rounds else 0.0
-    late = [at for at in (*slow, *_times(own)) if at >= first + score.APART]
+    late = [at for at in (*slow, *(row.at for row in own)) if at >= first + score.APART]
     spell = (1 / BUSY) * (1 / LEAST_NOISE) ** len(late) * (device.factor if late else 1.0)
     kinds = tuple(kind for kind, value in (("path", path), ("local", local)) if value >= KIND)
     return Score(chance, spell, path, local, kinds, device.told, itself=len(own))
-
-
-def settle(score_: Score) -> str:
-    """What would decide about the one that is only named."""
-    if score_.itself and score_.spell < FATAL:
-        return f"measure it again, at least {score.APART:g} s after the first time"
-    return "test it with a third node, behind the same leaf"
-
-
-def _times(rows: list[Measured]) -> list[float]:
-    return [row.at for row in rows]
 
 
 def _pairs(state: State) -> tuple[list[float], list[float]]:
@@ -101,9 +124,3 @@ def _pairs(state: State) -> tuple[list[float], list[float]]:
         if played.round.phase is Phase.MATCH and played.results[0].status is Status.OK:
             (slow if played.results[0].gbps < least else fine).append(played.at)
     return slow, fine
-
-
-def _by_nvlink(state: State) -> bool:
-    """Whether what the two share passes no NIC."""
-    a, b = state.endpoints
-    return a.nvlink is not None and a.nvlink == b.nvlink

@@ -6,20 +6,21 @@ The rules stand in one list; a suspect is blamed where none of them applies to i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
 from typing import NamedTuple
 
-from .evidence import Evidence
+from .evidence import Evidence, weigh
 from .model import Layout, Score, State, Status
-from .own import Own
+from .own import Own, owned
 from .rounds import CONFIRMATIONS, FEW
-from .score import APART, FATAL, KIND, NAMED, Hairpins
-from .silence import ALIKE, shadowed
+from .score import APART, FATAL, KIND, NAMED, Hairpins, hairpins, scored
+from .silence import ALIKE
 
-__all__ = ["RULES", "SILENCE", "Court", "Rule", "foreign", "settle"]
+__all__ = ["RULES", "SILENCE", "Court", "Obstacle"]
 
 SILENCE = 20.0
 """Seconds without a byte of somebody else's, at least, before a node counts as not busy."""
@@ -34,29 +35,54 @@ SPREADS = 3.5
 """Shares of normal that differ by less than so many spreads of this gang's noise are alike."""
 
 
-def foreign(state: State, evidence: Evidence, one: int) -> bool:
-    """Whether somebody else's bytes passed its adapters while nothing of ours ran."""
-    usual = evidence.references.of_kind(evidence.map.kind[one])
-    gang = state.gang.gbps if state.gang is not None else 0.0
-    return state.endpoints[one].local.foreign > FOREIGN * max(gang, usual.gbps if usual else 0.0)
-
-
 @dataclass(frozen=True)
 class Court:
-    """What the rules look at. ``ports``: what nodes' own devices say; ``dark``: domains in which
-    nobody is known good.
-    """
+    """What the rules look at, each part of it when it is asked for."""
 
     state: State
-    evidence: Evidence
-    hairpins: Hairpins
-    scores: Mapping[int, Score]
-    ports: Mapping[int, Own]
-    dark: Collection[int]
 
-    def obstacles(self, one: int) -> list[Rule]:
-        """The rules that keep a suspect from being blamed."""
-        return [rule for rule in RULES if rule.applies(self, one)]
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Of the paths over NICs."""
+        return weigh(self.state)
+
+    @cached_property
+    def hairpins(self) -> Hairpins:
+        """What nodes reach to themselves."""
+        return hairpins(self.state, self.evidence)
+
+    @cached_property
+    def ports(self) -> dict[int, Own]:
+        """What nodes' own devices say."""
+        return owned(self.state)
+
+    @cached_property
+    def scores(self) -> dict[int, Score]:
+        """Of suspects, and of those whose own devices say something."""
+        return scored(self.state, self.evidence, self.hairpins, self.ports)
+
+    @cached_property
+    def dark(self) -> list[int]:
+        """Domains with two or more endpoints here, some suspect and none known good: their switch,
+        not their nodes.
+        """
+        members: dict[int, list[int]] = defaultdict(list)
+        for one, domain in enumerate(self.evidence.map.domain):
+            members[domain].append(one)
+        suspected = {self.evidence.map.domain[s] for s in self.evidence.suspects} - {-1}
+        return [
+            d
+            for d in sorted(suspected)
+            if len(members[d]) > 1 and not any(self.evidence.strong[i] for i in members[d])
+        ]
+
+    @cached_property
+    def obstacles(self) -> dict[int, list[Obstacle]]:
+        """Of each suspect, the rules that keep it from being blamed."""
+        return {
+            one: [rule for rule in RULES if rule.applies(self, one)]
+            for one in self.evidence.suspects
+        }
 
     def witness(self, one: int) -> str:
         """What shows that the cause is the node's own, in words; empty where nothing does."""
@@ -111,8 +137,13 @@ class Court:
         )
 
     def busy(self, one: int) -> bool:
-        """Whether somebody else's traffic was seen, which slows and breaks nothing."""
-        return foreign(self.state, self.evidence, one) and not self.broken(one)
+        """Whether somebody else's bytes passed its adapters while nothing of ours ran; they slow,
+        and break nothing.
+        """
+        usual = self.evidence.references.of_kind(self.evidence.map.kind[one])
+        gang = self.state.gang.gbps if self.state.gang is not None else 0.0
+        much = FOREIGN * max(gang, usual.gbps if usual else 0.0)
+        return self.state.endpoints[one].local.foreign > much and not self.broken(one)
 
     def shared(self, one: int) -> bool:
         """Whether another suspect may have the same cause.
@@ -174,101 +205,79 @@ class Court:
         apart, rate = min((abs(value - log(rate)), rate) for rate in RATES for value in seen)
         return rate if apart < limit else 0.0
 
-    @cached_property
-    def hidden(self) -> Collection[int]:
-        """Suspects whose bad hairpins may be another one's pause frames."""
-        return shadowed(
-            self.state.rounds,
-            self.hairpins.rows,
-            self.evidence.map.seen,
-            self.evidence.suspects,
-            victims=self.evidence.shaded,
-            shares=self._shares,
-        )
 
-
-class Rule(NamedTuple):
+class Obstacle(NamedTuple):
     """``name``: what is said of a suspect to which it applies; ``applies``: whether it keeps that
-    one from being blamed; ``verdict``: what would settle it.
+    one from being blamed; ``settle``: what would settle it.
     """
 
     name: str
     applies: Callable[[Court, int], bool]
-    verdict: str
+    settle: str
 
 
 _CABLE = "look at its cable, its switch port and the path behind it"
 
 RULES = (
-    Rule(
+    Obstacle(
         "somebody else's traffic passes its adapters",
         Court.busy,
         "test it when that traffic has ended",
     ),
-    Rule(
+    Obstacle(
         "good to itself",
         lambda c, one: c.scores[one].fine > 0 and not c.scores[one].itself,
         f"to itself it is as fast as others: {_CABLE}",
     ),
-    Rule(
+    Obstacle(
         "perhaps of another kind",
         lambda c, one: c.rate(one) > 0,
         "compare the kinds of the adapters: it is as slow, to others and to itself, as links of a lower rate are",
     ),
-    Rule(
+    Obstacle(
         "no known-good node in its domain",
         lambda c, one: c.evidence.map.domain[one] in c.dark,
         "look at that switch, and test it with a good node behind the same one",
     ),
-    Rule(
+    Obstacle(
         "another suspect may share its cause",
         Court.shared,
         "look at what these nodes share, such as a line card, and test each without the others",
     ),
-    Rule(
+    Obstacle(
         "no witness",
         lambda c, one: not c.witness(one),
         "test it with a good node behind the same leaf, and look at its switch port: no fact of its own devices stands against it",
     ),
-    Rule(
+    Obstacle(
         "not bad to itself",
         lambda c, one: c.scores[one].local < KIND,
         "measure it to itself over its own NICs, beside a healthy node",
     ),
-    Rule(
+    Obstacle(
         "a busy spell explains it",
         lambda c, one: c.scores[one].spell < FATAL,
         f"measure it again, at least {APART:g} s after the first time",
     ),
-    Rule(
+    Obstacle(
         "no evidence of paths",
         lambda c, one: c.scores[one].path < KIND,
         "measure it with more nodes that are known good",
     ),
-    Rule(
+    Obstacle(
         "fewer than two confirmations",
         lambda c, one: c.evidence.confirmed[one] < CONFIRMATIONS,
         "measure it with more nodes that are known good",
     ),
-    Rule(
+    Obstacle(
         "evidence in too few rounds",
         lambda c, one: c.evidence.rounds_against(one) < c.evidence.enough,
         "measure it with more nodes that are known good",
     ),
-    Rule(
+    Obstacle(
         "chance explains it",
         lambda c, one: c.scores[one].noise < FATAL,
         "measure it again in another gang",
     ),
-    Rule(
-        "perhaps another suspect's doing",
-        lambda c, one: one in c.hidden,
-        "measure it while the other suspects are silent",
-    ),
 )
 """The first one that applies says what would settle it."""
-
-
-def settle(court: Court, one: int) -> str:
-    """What would decide about a suspect; empty where nothing stands between it and blame."""
-    return next((rule.verdict for rule in RULES if rule.applies(court, one)), "")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from .evidence import Evidence
+from .evidence import Evidence, voided
 from .model import (
     Fact,
     FactKind,
@@ -44,100 +45,164 @@ _ZONE = {
 }
 
 
-def names(state: State, members: Sequence[int]) -> str:
-    told = ", ".join(state.endpoints[i].name for i in members[:MOST])
-    return told if len(members) <= MOST else f"{told} and {len(members) - MOST} more"
+SENTENCES = {
+    "passed": "the gang's all-reduce reached its expected bandwidth with correct data.",
+    "lost": "the gang could not be tested because members were lost: {lost}; see their nodes and logs.",
+    "at once": "{nodes} nodes report a device fault at the same moment: {causes}; "
+    "so many at once share one cause, so none is blamed: look at what they have in common (driver, image, power).",
+    "device": "local evidence of a device fault: {causes}; take the node out of service.",
+    "member": "a member could not take part for a reason of its own: {causes}; see its log.",
+    "alone": "{gang}, and {who} is the only one; run the loopback check on it.",
+    "intra": "{gang}, and already inside {who} the bandwidth is below its floor while {other} reaches its own; take {who} out of service.",
+    "inside": "{gang}, and the cause is known: {itself}the pair stayed slow, and of {culprit} {witness}; take {culprit} out of service.",
+    "bad to itself": "{gang}, and {culprit} is bad to itself as well, over its own NICs, where {peer} is not. What would settle it: {settle}.",
+    "marked": "{gang}: {both} or the path between them, and of the two {who} has a device that is not as it should be; "
+    "look at that first, and test {who} with a third node.",
+    "pair": "{gang}: {both} or the path between them; test each with a third node.",
+    "busy": "{gang}, and while nothing of it ran, somebody else's traffic passed the adapters of {traffic}: "
+    "busy nodes are not judged; try again when that has ended, or look for who shares these nodes.",
+    "none good": "{gang} and no pair of them works as it should: look for what all share (image, NCCL settings, fabric).",
+    "all slow": "{gang} and all pairs are alike and slow: look for what all share (NCCL settings, NIC rate, fabric).",
+    "intermittent": "{gang}; every path that was bad has {who} at its end, but not each time: it may come and go. "
+    "Test it for longer, and look at its cable and error counters.",
+    "fabric": "{gang}; {count} paths between good nodes stay bad ({paths}): check the fabric.",
+    "boundary": "{gang}; {across}: check the fabric.",
+    "rail": "rail {rail} is slow on every node measured, on known-good ones too: check that rail's switches.",
+    "domain": "{gang}, and in {domains} no node is known good: check that switch or domain, not its nodes.",
+    "too many": "{gang}; {count} nodes look bad ({who}), more than one run may blame: look for what they share.",
+    "alike": "{gang}; {count} nodes look bad ({who}), about equally slow, so that one cause is likely: look for what they share.",
+    "node": "{gang}, and the cause is known: {culprits}; take {them} out of service.{dark}",
+    "suspect": "{gang}, and {hinted} could not be cleared, nor proven bad. What would settle it: {hints}.",
+    "link": "{gang}; both ends are good but the path {paths} stays bad: check its cables and ports.",
+    "crossing": "{gang}; its nodes are good, but every path between domains reaches only {share} of those inside "
+    "them: check uplinks and oversubscription.",
+    "lacking": "{gang}; no node is slow with known-good ones by as much as would be a suspicion, and ports of {who} are not "
+    "as they should be: look at those ports, their cables and the switch ports at their other ends.",
+    "transient": "{gang}; {paths} was bad once and good again, and nothing else is bad; try again.",
+    "data": "{gang}, and every pair delivered correct data: not localised; run it again before trusting results.",
+    "halves": "{gang}; every pair and each half by itself is good, halves that mix both are not: check the fabric between them.",
+    "only whole": "{gang}, but every pair and half measured is good: only the whole gang is slow; the cause was not found.",
+    "unexplained": "{gang}, but no pair measured is bad; the cause was not found.",
+}
+"""By the name of the rule. In braces is which of :data:`_WRITERS` writes what the rule tells."""
 
 
-def pairs(state: State, edges: Sequence[tuple[int, int]]) -> str:
-    told = ", ".join(
-        f"{state.endpoints[a].name}–{state.endpoints[b].name}" for a, b in edges[:MOST]
-    )
-    return told if len(edges) <= MOST else f"{told} and {len(edges) - MOST} more"
+def sentence(state: State, name: str, told: Any) -> str:
+    """The sentence of a rule that tells so much."""
+    return SENTENCES[name].format_map(_Writing(state, told))
 
 
-def gang(state: State) -> str:
+class _Writing(dict[str, str]):
+    """What stands in the braces of a sentence, each written when it is asked for."""
+
+    def __init__(self, state: State, told: Any) -> None:
+        super().__init__()
+        self._state, self._told = state, told
+
+    def __missing__(self, key: str) -> str:
+        return _WRITERS[key](self._state, self._told)
+
+
+def _gang(state: State, _: object) -> str:
     zone = state.gang.zone if state.gang else Zone.UNKNOWN
     size = len(state.endpoints)
     return f"the all-reduce of {size} node{'' if size == 1 else 's'} {_ZONE[zone]}"
 
 
-def local(state: State, kind: Kind, facts: Sequence[Fact], also: Sequence[Fact]) -> str:
-    told = "; ".join(f"{state.endpoints[f.member].name}: {f.cause}" for f in facts[:MOST])
-    more = f" and {len(facts) - MOST} more" if len(facts) > MOST else ""
-    if kind is Kind.LOST:
-        seen = f" (seen before: {local(state, Kind.DEVICE, also, ())})" if also else ""
-        return f"the gang could not be tested because members were lost: {told}{more}{seen}; see their nodes and logs."
-    if kind is Kind.DEVICE:
-        return f"local evidence of a device fault: {told}{more}; take the node out of service."
-    return f"a member could not take part for a reason of its own: {told}{more}; see its log."
+def _some(told: Sequence[str], between: str = ", ") -> str:
+    """The first ones, and how many more there are."""
+    more = f" and {len(told) - MOST} more" if len(told) > MOST else ""
+    return between.join(told[:MOST]) + more
 
 
-def at_once(state: State, facts: Sequence[Fact]) -> str:
-    told = "; ".join(f"{state.endpoints[f.member].name}: {f.cause}" for f in facts[:MOST])
-    more = f" and {len(facts) - MOST} more" if len(facts) > MOST else ""
+def names(state: State, members: Sequence[int]) -> str:
+    return _some([state.endpoints[i].name for i in members])
+
+
+def _paths(state: State, edges: Sequence[tuple[int, int]]) -> str:
+    return _some([f"{state.endpoints[a].name}–{state.endpoints[b].name}" for a, b in edges])
+
+
+def _causes(state: State, facts: Sequence[Fact]) -> str:
+    return _some([f"{state.endpoints[f.member].name}: {f.cause}" for f in facts], "; ")
+
+
+def _lost(state: State, told: tuple[Sequence[Fact], Sequence[Fact]]) -> str:
+    """Facts of lost members and of devices."""
+    lost, device = told
+    before = f" (seen before: {sentence(state, 'device', device)})" if device else ""
+    return _causes(state, lost) + before
+
+
+def _traffic(state: State, members: Sequence[int]) -> str:
+    each = [(state.endpoints[one].name, state.endpoints[one].local.foreign) for one in members]
+    return _some([f"{name} {foreign:.3g} GB/s" for name, foreign in each], "; ")
+
+
+def _culprits(state: State, told: tuple[Sequence[Suspect], Sequence[str]]) -> str:
+    each = [
+        f"{state.endpoints[s.member].name} {_finding(s)}{', and to itself as well' if s.score and s.score.itself else ''}; {s.witness}"
+        for s in told[0]
+    ]
+    return _some(each, "; ")
+
+
+def _hints(state: State, told: Sequence[tuple[Suspect, bool]]) -> str:
+    """Suspects, and whether no path to each came up."""
+    return "; ".join(
+        f"{state.endpoints[s.member].name}{_found(s)}: {_settle(s, unreached)}"
+        for s, unreached in told[:MOST]
+    )
+
+
+def _itself(state: State, s: Suspect) -> str:
+    if not s.evidence:
+        return ""
     return (
-        f"{len({f.member for f in facts})} nodes report a device fault at the same moment: {told}{more}; "
-        "so many at once share one cause, so none is blamed: look at what they have in common (driver, image, power)."
+        f"{names(state, [s.member])} to itself, over its own NICs, reached {s.share:.0%} "
+        f"of what {names(state, [1 - s.member])} did in {len(s.evidence)} rounds, "
     )
 
 
-def alone(state: State) -> str:
-    return f"{gang(state)}, and {state.endpoints[0].name} is the only one; run the loopback check on it."
-
-
-def intra(state: State, culprit: int) -> str:
-    other = state.endpoints[1 - culprit].name
+def _across(state: State, told: tuple[Sequence[tuple[int, int]], str]) -> str:
+    edges, domain = told
     return (
-        f"{gang(state)}, and already inside {state.endpoints[culprit].name} the bandwidth is below its floor while "
-        f"{other} reaches its own; take {state.endpoints[culprit].name} out of service."
+        f"{len(edges)} paths between good nodes stay bad ({_paths(state, edges)}), "
+        f"all across the boundary of {domain}"
     )
 
 
-def inside(state: State, culprit: Suspect) -> str:
-    one, other = state.endpoints[culprit.member].name, state.endpoints[1 - culprit.member].name
-    itself = (
-        f"{one} to itself, over its own NICs, reached {culprit.share:.0%} of what {other} did in {len(culprit.evidence)} rounds, "
-        if culprit.evidence
-        else ""
-    )
-    return f"{gang(state)}, and the cause is known: {itself}the pair stayed slow, and of {one} {culprit.witness}; take {one} out of service."
+def _dark(_: State, told: tuple[Sequence[Suspect], Sequence[str]]) -> str:
+    domains = ", ".join(told[1][:MOST])
+    return f" In {domains} no node is known good: check that switch as well." if domains else ""
 
 
-def pair(state: State, bad: Suspect | None, lacking: Sequence[int] = ()) -> str:
-    if bad is not None and bad.evidence:
-        one, other = state.endpoints[bad.member].name, state.endpoints[1 - bad.member].name
-        return (
-            f"{gang(state)}, and {one} is bad to itself as well, over its own NICs, where {other} is not. "
-            f"What would settle it: {bad.settle}."
-        )
-    lacking = [bad.member] if bad is not None else lacking
-    if len(lacking) == 1:
-        one = state.endpoints[lacking[0]].name
-        return (
-            f"{gang(state)}: {names(state, (0, 1))} or the path between them, and of the two {one} has a device that is not as it should be; "
-            f"look at that first, and test {one} with a third node."
-        )
-    return f"{gang(state)}: {names(state, (0, 1))} or the path between them; test each with a third node."
-
-
-def busy(state: State, members: Sequence[int]) -> str:
-    each = "; ".join(
-        f"{state.endpoints[one].name} {state.endpoints[one].local.foreign:.3g} GB/s"
-        for one in members[:MOST]
-    )
-    more = f" and {len(members) - MOST} more" if len(members) > MOST else ""
-    return (
-        f"{gang(state)}, and while nothing of it ran, somebody else's traffic passed the adapters of {each}{more}: "
-        "busy nodes are not judged; try again when that has ended, or look for who shares these nodes."
-    )
-
-
-def lacking(state: State, members: Sequence[int]) -> str:
-    return (
-        f"{gang(state)}; no node is slow with known-good ones by as much as would be a suspicion, and ports of {names(state, members)} are not "
-        "as they should be: look at those ports, their cables and the switch ports at their other ends."
-    )
+_WRITERS: dict[str, Callable[[State, Any], str]] = {
+    "gang": _gang,
+    "who": names,
+    "other": lambda state, ones: names(state, [1 - ones[0]]),
+    "both": lambda state, _: names(state, (0, 1)),
+    "count": lambda _, ones: str(len(ones)),
+    "nodes": lambda _, facts: str(len({fact.member for fact in facts})),
+    "paths": _paths,
+    "across": _across,
+    "causes": _causes,
+    "lost": _lost,
+    "traffic": _traffic,
+    "culprit": lambda state, s: names(state, [s.member]),
+    "peer": lambda state, s: names(state, [1 - s.member]),
+    "witness": lambda _, s: str(s.witness),
+    "settle": lambda _, s: str(s.settle),
+    "itself": _itself,
+    "culprits": _culprits,
+    "them": lambda _, told: "it" if len(told[0]) == 1 else "them",
+    "dark": _dark,
+    "hinted": lambda state, told: names(state, [s.member for s, _ in told]),
+    "hints": _hints,
+    "domains": lambda _, domains: ", ".join(domains[:MOST]),
+    "rail": lambda _, rails: str(rails[0]),
+    "share": lambda _, shares: f"{shares[0]:.0%}",
+}
 
 
 def ports(state: State, told: Mapping[int, Own]) -> str:
@@ -149,56 +214,6 @@ def ports(state: State, told: Mapping[int, Own]) -> str:
         for one, said in list(told.items())[:MOST]
         if said.told
     )
-
-
-def systemic(state: State, evidence: Evidence) -> str:
-    if not evidence.known_good:
-        return f"{gang(state)} and no pair of them works as it should: look for what all share (image, NCCL settings, fabric)."
-    return f"{gang(state)} and all pairs are alike and slow: look for what all share (NCCL settings, NIC rate, fabric)."
-
-
-def fabric(state: State, edges: Sequence[tuple[int, int]], boundary: str | None) -> str:
-    where = f", all across the boundary of {boundary}" if boundary is not None else ""
-    return f"{gang(state)}; {len(edges)} paths between good nodes stay bad ({pairs(state, edges)}){where}: check the fabric."
-
-
-def crossing(state: State, share: float) -> str:
-    return (
-        f"{gang(state)}; its nodes are good, but every path between domains reaches only {share:.0%} of those inside "
-        "them: check uplinks and oversubscription."
-    )
-
-
-def rail(number: int) -> str:
-    return f"rail {number} is slow on every node measured, on known-good ones too: check that rail's switches."
-
-
-def domain(state: State, domains: Sequence[str]) -> str:
-    return f"{gang(state)}, and in {', '.join(domains[:MOST])} no node is known good: check that switch or domain, not its nodes."
-
-
-def correlated(state: State, members: Sequence[int], *, too_many: bool) -> str:
-    why = (
-        "more than one run may blame"
-        if too_many
-        else "about equally slow, so that one cause is likely"
-    )
-    return f"{gang(state)}; {len(members)} nodes look bad ({names(state, members)}), {why}: look for what they share."
-
-
-def node(state: State, suspects: Sequence[Suspect], domains: Sequence[str]) -> str:
-    told = "; ".join(
-        f"{state.endpoints[s.member].name} {_finding(s)}{', and to itself as well' if s.score and s.score.itself else ''}; {s.witness}"
-        for s in suspects[:MOST]
-    )
-    more = f" and {len(suspects) - MOST} more" if len(suspects) > MOST else ""
-    them = "it" if len(suspects) == 1 else "them"
-    dark = (
-        f" In {', '.join(domains[:MOST])} no node is known good: check that switch as well."
-        if domains
-        else ""
-    )
-    return f"{gang(state)}, and the cause is known: {told}{more}; take {them} out of service.{dark}"
 
 
 def _found(s: Suspect) -> str:
@@ -221,52 +236,11 @@ def _finding(s: Suspect) -> str:
     return f"reached {s.share:.0%} of normal, {value:.4g} of {reference:.4g} GB/s, {seen}"
 
 
-def suspect(state: State, suspects: Sequence[Suspect], unreached: Sequence[int]) -> str:
-    told = names(state, [s.member for s in suspects])
-    hints = [
-        f"{state.endpoints[s.member].name}{_found(s)}: {settle(s, s.member in unreached)}"
-        for s in suspects[:MOST]
-    ]
-    return f"{gang(state)}, and {told} could not be cleared, nor proven bad. What would settle it: {'; '.join(hints)}."
-
-
-def settle(s: Suspect, unreached: bool = False) -> str:
+def _settle(s: Suspect, unreached: bool) -> str:
     """What would decide about a node that is only named."""
     if unreached:
         return "no path to it came up, and its partners reach each other: look at its NIC, cable and switch port"
     return s.settle or "test it with other nodes"
-
-
-def intermittent(state: State, members: Sequence[int]) -> str:
-    return (
-        f"{gang(state)}; every path that was bad has {names(state, members)} at its end, but not each time: it may come and go. "
-        "Test it for longer, and look at its cable and error counters."
-    )
-
-
-def link(state: State, edges: Sequence[tuple[int, int]]) -> str:
-    return f"{gang(state)}; both ends are good but the path {pairs(state, edges)} stays bad: check its cables and ports."
-
-
-def transient(state: State, edges: Sequence[tuple[int, int]]) -> str:
-    return f"{gang(state)}; {pairs(state, edges)} was bad once and good again, and nothing else is bad; try again."
-
-
-def data_unlocalised(state: State) -> str:
-    return f"{gang(state)}, and every pair delivered correct data: not localised; run it again before trusting results."
-
-
-def halves(state: State) -> str:
-    return f"{gang(state)}; every pair and each half by itself is good, halves that mix both are not: check the fabric between them."
-
-
-def unexplained(state: State, *, only_whole: bool) -> str:
-    how = (
-        "every pair and half measured is good: only the whole gang is slow"
-        if only_whole
-        else "no pair measured is bad"
-    )
-    return f"{gang(state)}, but {how}; the cause was not found."
 
 
 def detail(rails: Sequence[int], sending: tuple[float, float] | None, bad: float) -> str:
@@ -309,7 +283,7 @@ def undecided(
         yield f"anything about {names(state, unseen)}, for lack of a comparable measurement"
     for number in sorted(evidence.void_rounds):
         yield f"anything from round {number}, in which known-good nodes were slow too"
-    for void in evidence.voids:
+    for void in voided(state):
         if void.fact is FactKind.MEMBER:
             yield f"a probe of {state.endpoints[void.member].name} in which it could not take part ({void.cause})"
     if kind is Kind.TRANSIENT and any(True for _, again, _ in evidence.isolated if not again):

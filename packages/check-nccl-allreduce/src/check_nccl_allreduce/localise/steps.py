@@ -1,0 +1,218 @@
+"""Which step is next: a round of probes, while one is worth its time, else the verdict. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from . import rounds, score, table, two
+from .evidence import BAD, EdgeMap, Evidence
+from .model import (
+    HAIRPINS,
+    MAX_ROUNDS,
+    PAIR_ROUNDS,
+    Grade,
+    Phase,
+    Probe,
+    Role,
+    Round,
+    State,
+    Status,
+    Verdict,
+)
+from .score import Hairpins
+from .silence import crowded, halved
+from .table import Findings
+
+__all__ = ["most_rounds", "next", "suspected"]
+
+HEATED = 60.0
+"""Seconds from the first round, after which pairs that were all good are measured once more: what
+throttles has become warm by then.
+"""
+MATCHINGS = 4
+"""Of a slow gang all of whose edges are good: so many see a node that is bad half of the time with
+a probability of 15 in 16.
+"""
+
+
+def next(state: State, now: float | None = None, until: float | None = None) -> Round | Verdict:
+    """The round to run now, or the verdict.
+
+    ``now``: seconds on the clock of :attr:`Played.at` (default: when the last round was over).
+    ``until``: the last second at which a round may start; where the last confirmation would have to
+    wait beyond it, it does not wait, and says less for it. Raises ValueError for a gang without
+    endpoints.
+    """
+    if not state.endpoints:
+        raise ValueError("a gang without endpoints cannot be localised")
+    findings = Findings(state)
+    if (known := table.by_facts(findings)) is not None:
+        return known
+    if state.gang is None:
+        return Round(1, Phase.GANG, (Probe(tuple(range(len(state.endpoints))), Role.GANG),))
+    if (known := table.without_rounds(findings)) is not None:
+        return known
+    if len(state.endpoints) == 2:
+        step = two.ask(findings, now, until)
+    else:
+        step = _matching(findings) or _following(findings, now, until) or _hairpin(findings)
+    return step or table.verdict(findings)
+
+
+def most_rounds(endpoints: int) -> int:
+    """How many rounds so many endpoints may take, the gang's own all-reduce included."""
+    return two.MOST_ROUNDS if endpoints == 2 else MAX_ROUNDS
+
+
+def suspected(state: State) -> tuple[int, ...]:
+    """Whom a known-good endpoint found bad and nobody found good so far; of two endpoints, which is
+    bad to itself alone. For the log.
+    """
+    if state.gang is None or not state.rounds:
+        return ()
+    findings = Findings(state)
+    if len(state.endpoints) == 2:
+        one = two.suspected(findings)
+        return () if one is None else (one,)
+    evidence = findings.evidence
+    return tuple(one for one in evidence.suspects if evidence.rounds_against(one))
+
+
+def _matching(findings: Findings) -> Round | None:
+    """M1 and M2 for everyone, twice where there are NVLink domains; M3 where three make a triangle,
+    or where too few are known good to judge the rest."""
+    state = findings.state
+    done = sum(1 for played in state.rounds if played.round.phase is Phase.MATCH)
+    # Two matchings that follow each other are of one ring, even where the first one shows that
+    # labels lie: else pairs would meet twice.
+    before = EdgeMap(replace(state, rounds=()))
+    if done < 2:
+        return rounds.match(state, before, done)
+    if len(state.rounds) > done:
+        return None
+    evidence = findings.evidence
+    few_good = bool(evidence.suspects) and len(evidence.suspects) > evidence.known_good
+    confirmed = all(evidence.map.seen[one] >= 0 for one in evidence.suspects)
+    if few_good and confirmed and evidence.known_good >= rounds.HAIRPIN_CONTROLS:
+        few_good = not crowded(
+            evidence.map.seen, evidence.suspects
+        )  # a look at themselves shows who slows the others
+    if done == 2 and (few_good or evidence.map.size == 3):
+        third = rounds.rematch(state, evidence)
+        return third if third.probes else None
+    if done < 4 and not evidence.suspects:
+        return rounds.within(state, before, done - 2)
+    return None
+
+
+def _following(findings: Findings, now: float | None, until: float | None) -> Round | None:
+    """Confirmations while there is something to confirm; where no edge is bad and the gang is,
+    pairs that have not met, then halves.
+
+    Before them, suspects that may slow each other have a look at themselves.
+    """
+    state, evidence, found = findings.state, findings.evidence, findings.hairpins
+    phases = [played.round.phase for played in state.rounds]
+    hairpin = phases.index(Phase.HAIRPIN) if Phase.HAIRPIN in phases else None
+    looked = hairpin is not None and Phase.CONFIRM not in phases[:hairpin]
+    limit = MAX_ROUNDS if not evidence.suspects else PAIR_ROUNDS
+    if evidence.suspects and evidence.suspect_set <= set(evidence.turned):
+        limit += 1  # they were found late: one look at themselves must do
+    if looked and evidence.suspects and not _apart(evidence, found, phases):
+        limit += 1
+    if (
+        len(phases) + 1 >= limit
+        or (hairpin is not None and not looked)
+        or findings.early
+        or phases.count(Phase.HAIRPIN) > 1
+    ):
+        return None
+    if (
+        hairpin is None
+        and Phase.CONFIRM not in phases
+        and crowded(evidence.map.seen, evidence.suspects)
+    ):
+        first = rounds.hairpin(state, evidence, evidence.suspects)
+        if first is not None:
+            return first
+    halved = phases.count(Phase.HALVES)
+    if (
+        not halved
+        and (confirmation := rounds.confirm(state, evidence, found.bad if looked else None))
+        is not None
+    ):
+        if not evidence.suspects and Phase.CONFIRM in phases:
+            return _wait(confirmation, state, state.rounds[0].at + HEATED, now, until)
+        at_once = confirmation.phase is Phase.SILENCE or not (looked or Phase.CONFIRM in phases)
+        return confirmation if at_once else _later(state, evidence, confirmation, now, until)
+    dirty = (
+        evidence.suspects
+        or evidence.gray
+        or evidence.among_good
+        or evidence.mild()
+        or evidence.unreached
+    )
+    if dirty or evidence.crossing() < BAD:
+        return None
+    if not halved and (evidence.map.size <= rounds.FEW or phases.count(Phase.MATCH) < MATCHINGS):
+        others = rounds.rematch(
+            state, evidence, detail=rounds.CONTROLS if phases.count(Phase.MATCH) == 2 else 0
+        )
+        if others.probes:
+            if phases.count(Phase.MATCH) == 2:
+                others = _wait(others, state, state.rounds[0].at + HEATED, now, until)
+            return others
+    return rounds.halves(state, evidence, halved) if halved < 2 else None
+
+
+def _apart(evidence: Evidence, found: Hairpins, phases: list[Phase]) -> bool:
+    """Whether those that are slow to themselves must be so one half after the other, which takes a
+    round more.
+    """
+    slow = [one for one in evidence.suspects if one in found.bad]
+    return Phase.SILENCE not in phases and crowded(evidence.map.seen, slow)
+
+
+def _later(
+    state: State, evidence: Evidence, step: Round, now: float | None, until: float | None
+) -> Round:
+    """From the second confirmation on, every round sees another moment than the first bad edge of
+    each suspect.
+    """
+    slow: dict[int, float] = {}
+    for edge in evidence.edges:
+        if edge.grade is Grade.BAD and edge.status is Status.OK:
+            # Whoever is a suspect's partner may be known good later, and its edge evidence then.
+            for one in evidence.suspect_set & {edge.a, edge.b}:
+                slow[one] = min(edge.at, slow.get(one, edge.at))
+    if not slow:
+        return step
+    return _wait(step, state, max(slow.values()) + score.APART, now, until)
+
+
+def _wait(step: Round, state: State, to: float, now: float | None, until: float | None) -> Round:
+    """The round, not before that second where there is time for it."""
+    moment = state.rounds[-1].at if now is None else now
+    wait = max(0.0, to - moment)
+    return step if until is not None and moment + wait > until else step._replace(wait=wait)
+
+
+def _hairpin(findings: Findings) -> Round | None:
+    """Suspects to themselves, and once more unless the first time has cleared them all: one half
+    after the other where there is time for it, for one of them may be what slows the others."""
+    state, evidence, found = findings.state, findings.evidence, findings.hairpins
+    done = sum(1 for played in state.rounds if played.round.phase is Phase.HAIRPIN)
+    times = Counter(row.a for row in found.rows)
+    asked = [one for one in evidence.suspects if times[one] < HAIRPINS]
+    if done:
+        asked = [one for one in asked if not times[one] or one in found.bad]
+    if not asked or len(state.rounds) + 1 >= MAX_ROUNDS or (done and not found.bad):
+        return None
+    if findings.early:
+        return None
+    again = [one for one in asked if times[one]]
+    if len(state.rounds) + 2 < MAX_ROUNDS and crowded(evidence.map.seen, again):
+        shares = {one: evidence.share(evidence.against[one]) for one in asked}
+        asked = halved(evidence.map.seen, asked, shares)
+    return rounds.hairpin(state, evidence, sorted(asked))
