@@ -14,7 +14,7 @@ from math import log
 from typing import NamedTuple
 
 from .evidence import Evidence, weigh
-from .model import Layout, Score, State, Status
+from .model import Grade, Layout, Score, State, Status
 from .own import Own, owned
 from .rounds import CONFIRMATIONS, FEW
 from .score import APART, FATAL, KIND, NAMED, Hairpins, hairpins, scored
@@ -190,6 +190,12 @@ class Court:
     def _noise(self) -> float:
         return max(ALIKE, SPREADS * self.evidence.spread)
 
+    @cached_property
+    def _usual(self) -> float:
+        """What good edges reach of their references: of few, these are of few, and err as well."""
+        good = (edge for edge in self.evidence.edges if edge.grade is Grade.GOOD)
+        return self.evidence.share(good) or 1.0
+
     def rate(self, one: int) -> float:
         """The ratio of link rates at which it is, to others and to itself; 0 where that is none, or
         a fact of its own device stands against it.
@@ -201,8 +207,8 @@ class Court:
         itself = [
             row.gbps / row.reference for row in self.hairpins.bad.get(one, ()) if row.gbps > 0
         ]
-        seen = [log(share), *([log(max(itself))] if itself else [])]  # dips slow single ones
-        apart, rate = min((abs(value - log(rate)), rate) for rate in RATES for value in seen)
+        shares = [share, share / self._usual, *([max(itself)] if itself else [])]  # dips slow one
+        apart, rate = min((abs(log(value / rate)), rate) for rate in RATES for value in shares)
         return rate if apart < limit else 0.0
 
 
