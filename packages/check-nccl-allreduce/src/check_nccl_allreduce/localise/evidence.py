@@ -123,21 +123,11 @@ class Evidence:
         """In a disturbed round: bad if it is so even against the slowest control, else without a
         word.
         """
-        reference = self.references.of(self.map.edge_class(row.a, row.b))
-        if (
-            row.role is Role.CONTROL
-            or row.status is not Status.OK
-            or reference is None
-            or share <= 0
-        ):
-            return row._replace(dropped=True, grade=Grade.NONE)
-        now = Reference(share * reference.gbps, reference.bad)
-        bad = now.grade(row.gbps) is Grade.BAD
-        return (
-            row._replace(reference=now.gbps, grade=Grade.BAD)
-            if bad
-            else row._replace(dropped=True, grade=Grade.NONE)
-        )
+        if row.role is not Role.CONTROL and row.status is Status.OK and share > 0:
+            against = self._regraded(row, share)
+            if against.reference > 0 and against.grade is Grade.BAD:
+                return against
+        return row._replace(dropped=True, grade=Grade.NONE)
 
     def _place(self) -> None:
         """Sort the endpoints by what their edges say: known good, bad, grey."""
@@ -420,26 +410,23 @@ class Evidence:
         """Endpoints none of whose probes came up, with two partners or more whose other probes did:
         their path is dead.
         """
-        silent: dict[int, set[int]] = defaultdict(set)
-        for edge in self.edges:
-            if edge.status is Status.UNJUDGED:
-                silent[edge.a].add(edge.b)
-                silent[edge.b].add(edge.a)
-        judged = {one for edge in self.edges if edge.status in JUDGED for one in (edge.a, edge.b)}
-        return [
-            one
-            for one, others in sorted(silent.items())
-            if one not in judged and len(others & judged) > 1
-        ]
+        return [one for one in self.silent if len(self._unjudged[one].difference(self.silent)) > 1]
 
     @cached_property
     def silent(self) -> list[int]:
         """Endpoints none of whose probes has come up so far."""
-        tried = {
-            one for edge in self.edges if edge.status is Status.UNJUDGED for one in (edge.a, edge.b)
-        }
-        judged = {one for edge in self.edges if edge.status in JUDGED for one in (edge.a, edge.b)}
-        return sorted(tried - judged)
+        judged = {one for e in self.edges if e.status in JUDGED for one in (e.a, e.b)}
+        return sorted(self._unjudged.keys() - judged)
+
+    @cached_property
+    def _unjudged(self) -> dict[int, set[int]]:
+        """By endpoint, with whom a probe did not come up."""
+        partners: dict[int, set[int]] = defaultdict(set)
+        for edge in self.edges:
+            if edge.status is Status.UNJUDGED:
+                partners[edge.a].add(edge.b)
+                partners[edge.b].add(edge.a)
+        return partners
 
     @cached_property
     def _shares(self) -> tuple[dict[int, tuple[int, float, float]], float]:
@@ -486,12 +473,6 @@ class Evidence:
         """How far noise spreads edges about what is usual, as a share; at least 1.5 %."""
         return self._shares[1]
 
-    def crossing(self) -> float:
-        """What paths between domains reach as a share of those inside, where that is least; 1 where
-        it is not known.
-        """
-        return self.references.crossing()
-
     def share(self, edges: Iterable[Measured]) -> float:
         """The median of value / reference over measured edges; 0 where none has a value."""
         shares = sorted(
@@ -512,13 +493,18 @@ def voided(state: State) -> list[Result]:
     return [r for played in state.rounds for r in played.results if r.status is Status.VOID]
 
 
-def _disturbed(rows: list[Measured]) -> bool:
-    """Whether known-good endpoints were slow too, so that this round says nothing about anybody."""
-    controls = sorted(
+def _controls(rows: list[Measured]) -> list[float]:
+    """What the round's controls reached of normal, the slowest first; 0 where one broke."""
+    return sorted(
         row.gbps / row.reference if row.status is Status.OK else 0.0
         for row in rows
         if row.role is Role.CONTROL and row.status in JUDGED and row.reference > 0
     )
+
+
+def _disturbed(rows: list[Measured]) -> bool:
+    """Whether known-good endpoints were slow too, so that this round says nothing about anybody."""
+    controls = _controls(rows)
     # Of an even number the better middle one: a single dip among two controls disturbs nothing.
     return bool(controls) and controls[len(controls) // 2] < GOOD
 
@@ -527,12 +513,8 @@ def _least(rows: list[Measured]) -> float:
     """The share of normal that the slowest control reached; 0 where it was slower than drift
     explains, or broke.
     """
-    shares = [
-        row.gbps / row.reference if row.status is Status.OK else 0.0
-        for row in rows
-        if row.role is Role.CONTROL and row.status in JUDGED and row.reference > 0
-    ]
-    return min(shares) if shares and min(shares) >= DRIFT else 0.0
+    shares = _controls(rows)
+    return shares[0] if shares and shares[0] >= DRIFT else 0.0
 
 
 def _drifted(rows: list[Measured]) -> float:

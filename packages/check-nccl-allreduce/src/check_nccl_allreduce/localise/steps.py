@@ -153,7 +153,7 @@ def _following(findings: Findings, now: float | None, until: float | None) -> Ro
         or evidence.mild()
         or evidence.unreached
     )
-    if dirty or evidence.crossing() < BAD:
+    if dirty or evidence.references.crossing() < BAD:
         return None
     if not halved and (evidence.map.size <= rounds.FEW or phases.count(Phase.MATCH) < MATCHINGS):
         others = rounds.rematch(

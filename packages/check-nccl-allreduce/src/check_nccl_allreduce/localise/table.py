@@ -337,7 +337,9 @@ RULES = (
     Rule(
         "crossing",
         Kind.FABRIC,
-        lambda f: f.zone in _BELOW and (share := f.evidence.crossing()) < BAD and [share],
+        lambda f: (
+            f.zone in _BELOW and (share := f.evidence.references.crossing()) < BAD and [share]
+        ),
     ),
     Rule("lacking", Kind.SUSPECT, lambda f: not f.doubtful and sorted(f.marked)),
     Rule("transient", Kind.TRANSIENT, lambda f: sorted(f.evidence.among_good)),
