@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
-import msgspec
 import pytest
 from preflight_kube.api import jsonpatch
 from preflight_kube.client.client import Client, Fenced, KubeError
@@ -36,7 +35,7 @@ def config_map(name: str) -> dict[str, Any]:
 async def test_each_write_has_the_answer_that_says_what_became_of_it(client: Client) -> None:
     made = await apply(client, Create(MAPS, config_map("applied")))
     assert isinstance(made, Stored)
-    about = msgspec.json.decode(made.body)["metadata"]
+    about = made.object(dict[str, Any])["metadata"]
     path = f"{MAPS}/applied"
     assert await apply(client, Create(MAPS, config_map("applied"))) == Exists()
     nowhere = "/api/v1/namespaces/none-such/configmaps"
@@ -67,7 +66,7 @@ async def test_a_status_that_somebody_else_has_written_is_not_replaced(client: C
         client, Create("/api/v1/namespaces", {**about, "metadata": {"name": "applied-status"}})
     )
     assert isinstance(made, Stored)
-    body = msgspec.json.decode(made.body)
+    body = made.object(dict[str, Any])
     path = "/api/v1/namespaces/applied-status"
     again = await apply(client, ReplaceStatus(path, body))
     assert isinstance(again, Stored)

@@ -71,6 +71,8 @@ class Queue:
         *,
         backoff: Backoff = Backoff(),
     ) -> None:
+        self.adds = 0
+        """How often something was added."""
         self._backoff = backoff
         self._failures: Counter[Key] = Counter()  # in a row
         self._retried: set[Key] = set()  # within the look that is under way
@@ -89,8 +91,14 @@ class Queue:
         self._idle: deque[anyio.Event] = deque()  # a bell for each loop that has nothing to do
         self._refusals: Refusals[Key] = Refusals(random.random)
 
+    @property
+    def depth(self) -> int:
+        """How many wait for a worker."""
+        return sum(len(ready) for ready in self._ready.values())
+
     def add(self, key: Key) -> None:
         """Have ``key`` looked at, soon; once more if that is being done just now."""
+        self.adds += 1
         if key in self._busy:
             self._again.add(key)
             return

@@ -13,6 +13,7 @@ import anyio
 import msgspec
 
 from preflight_kube.client.client import Client, Propagation
+from preflight_kube.client.decoding import decoded
 from preflight_kube.errors import Conflict, Fenced, KubeError, NotFound, PreconditionFailed
 
 __all__ = [
@@ -76,7 +77,12 @@ Write = Create | Patch | ReplaceStatus | Delete
 class Stored(msgspec.Struct, frozen=True):
     """It was done. ``body``: the object as it is now, or a bare Status."""
 
+    path: str
     body: bytes
+
+    def object(self, type_: type[T]) -> T:
+        """The object as it is now. Raises :class:`KubeError` where it cannot be read."""
+        return decoded(msgspec.json.Decoder(type_), self.body, self.path)
 
 
 class Exists(msgspec.Struct, frozen=True):
@@ -108,7 +114,7 @@ Answer = Stored | Exists | Missing | Refused | Lost
 async def apply(client: Client, write: Write) -> Answer:
     """Send a write once. Raises :class:`Fenced` where it was not sent: leadership had ended."""
     try:
-        return Stored(await _send(client, write))
+        return Stored(write.path, await _send(client, write))
     except Fenced:
         raise
     except NotFound as error:

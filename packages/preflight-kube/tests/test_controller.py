@@ -1,0 +1,69 @@
+"""Reconciles are counted by what came of them, under names that dashboards know."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from preflight_kube.client.client import Fenced, KubeError
+from preflight_kube.runtime.controller import Controller, RuntimeMetrics
+from preflight_kube.runtime.workqueue import Key, Queue
+from preflight_testing.waiting import until
+from prometheus_client import CollectorRegistry
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_each_reconcile_is_counted_by_its_result_and_the_queue_by_its_length() -> None:
+    registry = CollectorRegistry()
+    metrics, queue = RuntimeMetrics(registry), Queue("thing")
+    held = anyio.Event()
+
+    def value(metric: str, /, **labels: str) -> float | None:
+        return registry.get_sample_value(metric, labels)
+
+    def results(result: str) -> float | None:
+        return value("controller_runtime_reconcile_total", controller="things", result=result)
+
+    async def reconcile(key: Key) -> float | None:
+        match key[1]:
+            case "refused":
+                raise KubeError("no", 403)
+            case "fenced":
+                raise Fenced("leadership had ended")
+            case "later":
+                return 3600.0
+            case "held":
+                await held.wait()
+        return None
+
+    async with anyio.create_task_group() as group:
+        controller = Controller("things", queue, reconcile, workers=1, metrics=metrics)
+        group.start_soon(controller.run)
+        for name in ("done", "refused", "fenced", "later", "held"):
+            queue.add(("ns", name))
+        await until(lambda: results("requeue_after"), "four")
+        await anyio.wait_all_tasks_blocked()
+        queue.add(("ns", "waits"))
+        assert value("workqueue_depth", name="things") == 1
+        adds = value("workqueue_adds_total", name="things")
+        assert adds is not None
+        assert adds >= 6  # what was refused is added again
+        held.set()
+        await until(lambda: results("success") == 3, "all")
+        group.cancel_scope.cancel()
+    assert results("error")
+    assert [results(it) for it in ("fenced", "requeue_after")] == [1, 1]
+    assert value("controller_runtime_reconcile_time_seconds_count", controller="things")
+    assert value("workqueue_depth", name="things") is None
+
+
+def test_leadership_is_shown_while_it_lasts() -> None:
+    registry = CollectorRegistry()
+    metrics = RuntimeMetrics(registry)
+
+    def leads() -> float | None:
+        return registry.get_sample_value("leader_election_master_status", {"name": "lease"})
+
+    with metrics.leading("lease"):
+        assert leads() == 1
+    assert leads() == 0
