@@ -50,8 +50,7 @@ def _mnnvl() -> CollectorRegistry:
 def _appwrapper() -> CollectorRegistry:
     metrics = import_module("preflight_appwrapper.metrics").Metrics()
     metrics.current(lambda: iter(()))
-    metrics.sent(_requests())
-    metrics.mirrored(_mirrors())
+    metrics.follow(SimpleNamespace(requests=_requests(), mirrors=_mirrors()))
     return _of(metrics)
 
 

@@ -20,6 +20,7 @@ PACKAGES = sorted(p.parent for p in ROOT.glob("packages/*/pyproject.toml"))
 CHECKS = [package for package in PACKAGES if package.name.startswith("check-")]
 SERVICES = [package for package in PACKAGES if list(package.glob("src/*/metrics.py"))]
 KIT = ROOT / "packages/preflight-proto/src/preflight_proto/check"
+RUNTIME = ROOT / "packages/preflight-kube/src/preflight_kube/runtime/controller.py"
 NAMES = ROOT / "packages/preflight-proto/src/preflight_proto/names.py"
 
 LONG = 60
@@ -242,9 +243,12 @@ _FAMILIES = {
 
 
 def metrics(package: Path) -> dict[str, set[str]]:
-    """Label names by the metric's name, as Prometheus shows it."""
-    found = {}
-    for node in nodes(source(package) / "metrics.py"):
+    """Label names by the metric's name, as Prometheus shows it; those of the kit's controller, too,
+    where the package has them.
+    """
+    found, own = {}, source(package) / "metrics.py"
+    kit = [RUNTIME] if "RuntimeMetrics" in own.read_text() else []
+    for node in (node for path in (own, *kit) for node in nodes(path)):
         if (
             isinstance(node, ast.Call)
             and called(node) in _FAMILIES

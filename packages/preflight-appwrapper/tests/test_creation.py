@@ -12,7 +12,7 @@ from player import Player, bare_pod, job, service, wrapper
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.controller.apply import no_right
 from preflight_appwrapper.core.leader_state import Attempt
-from preflight_appwrapper.core.plan import Confirm, Create, WrapperAction
+from preflight_appwrapper.core.plan import Confirm, CreateComponent, WrapperAction
 from preflight_appwrapper.core.reconcile import step
 from preflight_appwrapper.core.snapshot import SeenComponent, WrapperView
 from preflight_kube.client.client import KubeError
@@ -35,7 +35,7 @@ def resuming(
     return made.actions, (at - START).total_seconds() if at else None, made.status.phase
 
 
-CREATE = Create(0, "train", "wrapper-uid")
+CREATE = CreateComponent(0, "train", "wrapper-uid")
 
 
 def refused(**more: object) -> SeenComponent:
@@ -85,7 +85,7 @@ def test_the_name_stands_in_the_status_when_the_create_is_sent_and_is_new_in_eac
     for _ in range(12):
         made = player.look()
         for action in made.actions:
-            if isinstance(action, Create):
+            if isinstance(action, CreateComponent):
                 known = made.status.component_status[action.index]
                 assert known.name == action.name
                 assert known.conditions[0].reason == "ComponentCreationInitiated"

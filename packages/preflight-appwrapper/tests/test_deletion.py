@@ -15,7 +15,7 @@ from preflight_appwrapper.api.types import (
 )
 from preflight_appwrapper.core.deletion import DeletionProgress, progress
 from preflight_appwrapper.core.parameters import parameters
-from preflight_appwrapper.core.plan import Confirm, Delete, DeletePod, List
+from preflight_appwrapper.core.plan import Confirm, DeleteObject, DeletePod, List
 from preflight_appwrapper.core.snapshot import SeenComponent, State, WrapperView
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,7 +38,7 @@ def pods(count: int) -> tuple[Pod, ...]:
 
 
 GONE = component("absent")
-DELETE = Delete("batch/v1", "Job", "train", "uid-1")
+DELETE = DeleteObject("batch/v1", "Job", "train", "uid-1")
 
 
 @pytest.mark.parametrize(("after", "again"), [(0, True), (9, False), (10, True)])
@@ -62,7 +62,7 @@ def test_an_object_of_somebody_else_counts_as_gone_and_is_not_touched() -> None:
 
 def test_an_object_of_ours_with_another_uid_is_deleted_under_that_uid() -> None:
     found = going_on(WrapperView(components=(component(uid="uid-2"),)))
-    assert found.actions == (Delete("batch/v1", "Job", "train", "uid-2"),)
+    assert found.actions == (DeleteObject("batch/v1", "Job", "train", "uid-2"),)
 
 
 def test_a_component_that_nobody_has_seen_is_asked_for() -> None:
@@ -85,7 +85,7 @@ def test_force_begins_a_second_after_its_period_with_32_pods_at_a_time_and_objec
     assert len(found.actions) == 32
     assert all(isinstance(one, DeletePod) for one in found.actions)
     assert going_on(WrapperView(components=(component("going"),)), 601).actions == (
-        Delete("batch/v1", "Job", "train", "uid-1", force=True),
+        DeleteObject("batch/v1", "Job", "train", "uid-1", force=True),
     )
 
 

@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
-from preflight_appwrapper.core.decode import Loose, loose, wrapper
+from preflight_appwrapper.core.decode import Loose, wrapper
 from worst import worst
 
 LIMIT = 512 * 1024 * 1024
@@ -16,7 +17,8 @@ KEEPS = """
 import os, ssl, sys
 sys.path.insert(0, sys.argv[1])
 from worst import worst
-from preflight_appwrapper.core.decode import loose
+import msgspec
+from preflight_appwrapper.core.decode import Loose
 from preflight_kube.runtime.discovery import RESTMapper
 from preflight_appwrapper.controller.cache import WrapperMirrors
 from preflight_appwrapper.api.rules import WrapperRules
@@ -27,14 +29,14 @@ def resident():
     fields = open("/proc/self/statm").read().split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
-client = Client(Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="test")
+client = Client(Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="test", clock=lambda: 0.0)
 mirrors = WrapperMirrors(client, RESTMapper(client), WrapperRules(), lambda _: None)
 before = resident()
 for number in range(int(sys.argv[3])):
-    mirrors.keep(loose(worst(sys.argv[2], number)))
+    mirrors.keep(msgspec.json.decode(worst(sys.argv[2], number), type=Loose))
 wrapper = mirrors.wrapper(("ns", "w0"))
 assert len(wrapper.spec.components) == 1 and wrapper.spec.components[0].template["kind"] == "Pod"
-print(before, resident(), len(list(mirrors.statuses())))
+print(before, resident(), len(list(mirrors.wrappers())))
 """
 
 
@@ -57,7 +59,8 @@ def test_a_spec_is_read_anew_only_when_its_generation_is_another() -> None:
     def version(number: int, generation: int) -> Loose:
         raw = worst("objects", 0)[:-1] + b',"status":{"phase":"Suspended"}}'
         metadata = f'"generation":{generation},"resourceVersion":"{number}",'.encode()
-        return loose(raw.replace(b'"name":"w0",', b'"name":"w0",' + metadata, 1))
+        named = b'"name":"w0",'
+        return msgspec.json.decode(raw.replace(named, named + metadata, 1), type=Loose)
 
     first = wrapper(version(1, 4))
     again = wrapper(version(2, 4), first)

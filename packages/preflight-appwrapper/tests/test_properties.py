@@ -21,7 +21,13 @@ from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import PHASES, pod_from, wrapper_from, written
 from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.leader_state import Attempt
-from preflight_appwrapper.core.plan import AddFinalizer, Create, Delete, DeletePod, RemoveFinalizer
+from preflight_appwrapper.core.plan import (
+    AddFinalizer,
+    CreateComponent,
+    DeleteObject,
+    DeletePod,
+    RemoveFinalizer,
+)
 from preflight_appwrapper.core.reconcile import step
 from preflight_appwrapper.core.snapshot import SeenComponent, Stray, WrapperView
 from preflight_appwrapper.report.explain import explain, plan, plan_text, text
@@ -72,10 +78,12 @@ class Histories(RuleBasedStateMachine):
         before = self.player.world.read()
         made = self.player.look()
         for action in made.actions:
-            if isinstance(action, Delete | DeletePod | AddFinalizer | RemoveFinalizer | Create):
+            if isinstance(
+                action, DeleteObject | DeletePod | AddFinalizer | RemoveFinalizer | CreateComponent
+            ):
                 assert action.uid, "an action without the uid that it is meant for"
         if before.spec.suspend and before.status.phase in {"Running", "Resuming", "Suspended"}:
-            assert not any(isinstance(one, Create) for one in made.actions)
+            assert not any(isinstance(one, CreateComponent) for one in made.actions)
 
     @rule(seconds=st.sampled_from([0.0, 0.3, 1.0, 2.0, 5.0, 30.0]))
     def time_passes(self, seconds: float) -> None:

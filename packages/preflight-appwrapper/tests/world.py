@@ -24,8 +24,8 @@ from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.plan import (
     AddFinalizer,
     Confirm,
-    Create,
-    Delete,
+    CreateComponent,
+    DeleteObject,
     DeletePod,
     List,
     RemoveFinalizer,
@@ -233,11 +233,11 @@ class World:
             if self.objects_of_ours() or self.pods:
                 raise BrokenError("the finalizer goes while something is left")
             self.wrapper = None
-        elif isinstance(action, Create):
+        elif isinstance(action, CreateComponent):
             self._create(action)
         elif isinstance(action, Confirm):
             memory.confirmed.add(action.index)
-        elif isinstance(action, Delete):
+        elif isinstance(action, DeleteObject):
             self._delete(action)
         elif isinstance(action, DeletePod):
             self._delete_pod(action)
@@ -249,7 +249,7 @@ class World:
                 memory.empty.append(self.now)
         self.check()
 
-    def _create(self, action: Create) -> None:
+    def _create(self, action: CreateComponent) -> None:
         memory, wrapper = self.memory, self.read()
         memory.confirmed.add(action.index)
         tries = memory.creates[action.index].tries + 1 if action.index in memory.creates else 1
@@ -269,7 +269,7 @@ class World:
         self.created.append((action.name, made["metadata"]["uid"]))
         self.spawn(made)
 
-    def _delete(self, action: Delete) -> None:
+    def _delete(self, action: DeleteObject) -> None:
         key = (action.api_version, action.kind, action.name)
         found = self.objects.get(key)
         if found is None or found["metadata"]["uid"] != action.uid:

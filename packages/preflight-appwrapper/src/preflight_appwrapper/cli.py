@@ -17,7 +17,7 @@ from preflight_kube.cli import commands
 from preflight_kube.files import yaml_document as document
 
 from preflight_appwrapper.api.crd import crd
-from preflight_appwrapper.api.names import API_VERSION, KIND
+from preflight_appwrapper.api.names import API_VERSION, COMPONENT, KIND
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import wrapper_from
 from preflight_appwrapper.config import Config, json_schema, settings
@@ -30,7 +30,6 @@ CONFIGURATION: Final = "appwrapper-preflight"
 and Kueue's begins with ``kueue-``.
 """
 _LEAST_KEY: Final = 32
-_COMPONENT: Final = "preflight-appwrapper"
 
 _ABOUT = """AppWrapper: workloads that are watched, reset, moved off sick nodes, and gone without a trace.
 
@@ -150,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
 
         certs.add_command(
             subparsers,
-            component=_COMPONENT,
+            component=COMPONENT,
             service="preflight-appwrapper-webhook",
             secret="preflight-appwrapper-tls",  # noqa: S106 - its name
             mutating=[CONFIGURATION],

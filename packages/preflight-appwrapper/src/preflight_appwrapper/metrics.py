@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter as TotalOf
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from preflight_kube.client.client import Requests
-from preflight_kube.client.watch_lag import Mirrors
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.controller import Collected, RuntimeMetrics
 from preflight_proto.program import package_version
 from prometheus_client import (
     CollectorRegistry,
@@ -18,7 +18,6 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from preflight_appwrapper.api.conditions import HELD, is_true
 from preflight_appwrapper.api.types import PHASES, AppWrapperStatus
@@ -30,14 +29,6 @@ _LOOK = (0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.002, 0.005, 0.01, 0.1
 _LATENESS = (0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30)
 
 
-class _Collected(Collector):
-    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
-        self._collect = collect
-
-    def collect(self) -> Iterable[Metric]:
-        return self._collect()
-
-
 class Metrics:
     """In a registry of its own."""
 
@@ -45,6 +36,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         registry = self.registry
+        self.runtime = RuntimeMetrics(registry)
         self.phases = Counter(
             "appwrapper_phase",
             "Transitions of wrappers, by the phase they came to.",
@@ -95,13 +87,18 @@ class Metrics:
         ).labels(package_version("preflight-appwrapper")).set(1)
 
     @contextmanager
-    def leading(self) -> Iterator[None]:
+    def leading(self, lease: str) -> Iterator[None]:
         """Show that this replica leads, as long as it does."""
         self.leader.set(1)
         try:
-            yield
+            with self.runtime.leading(lease):
+                yield
         finally:
             self.leader.set(0)
+
+    def event(self, result: str) -> None:
+        """Count what became of an Event."""
+        self.writes.labels("event", result).inc()
 
     def current(self, statuses: Callable[[], Iterator[AppWrapperStatus]]) -> None:
         """Show what the wrappers' statuses say, counted when somebody asks."""
@@ -125,32 +122,26 @@ class Metrics:
                 moved,
             )
 
-        self.registry.register(_Collected(collect))
+        self.registry.register(Collected(collect))
 
-    def sent(self, requests: Requests) -> None:
-        """Show what a client has sent, as it counts it itself."""
+    def follow(self, client: Client) -> None:
+        """Show what ``client`` sends, and how far what it mirrors is behind the cluster."""
+        self.runtime.sends(client)
 
         def collect() -> Iterator[Metric]:
             family = CounterMetricFamily(
                 "appwrapper_requests", "Requests to the API server by verb.", labels=["verb"]
             )
-            for verb, value in sorted(dict(requests.count).items()):
+            for verb, value in sorted(dict(client.requests.count).items()):
                 family.add_metric([verb], value)
             yield family
-
-        self.registry.register(_Collected(collect))
-
-    def mirrored(self, mirrors: Mirrors) -> None:
-        """Show how far what is mirrored is behind the cluster."""
-
-        def collect() -> Iterator[Metric]:
             behind = GaugeMetricFamily(
                 "appwrapper_mirror_behind_seconds",
                 "For how long a mirror has been behind.",
                 labels=["path"],
             )
-            for path, seconds in sorted(mirrors.behind().items()):
+            for path, seconds in sorted(client.mirrors.behind().items()):
                 behind.add_metric([path], seconds)
             yield behind
 
-        self.registry.register(_Collected(collect))
+        self.registry.register(Collected(collect))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.reviews import Reviews
@@ -15,6 +15,7 @@ from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.manager import Election, Parts, run
 
+from preflight_appwrapper.api.names import COMPONENT
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.config import Config
 from preflight_appwrapper.controller.controller import Controller
@@ -25,8 +26,6 @@ from preflight_appwrapper.report.explain import Explanation, explain
 from preflight_appwrapper.webhook.handler import Reviewer
 
 __all__ = ["ReplicaAddress", "controller", "explain_once", "explained", "labeler", "webhook"]
-
-COMPONENT: Final = "preflight-appwrapper"
 
 
 class ReplicaAddress(NamedTuple):
@@ -88,8 +87,7 @@ def _run(
     metrics = Metrics()
 
     async def built(client: Client) -> Parts:
-        metrics.sent(client.requests)
-        metrics.mirrored(client.mirrors)
+        metrics.follow(client)
         return await build(client, metrics)
 
     return run(

@@ -6,6 +6,7 @@ from typing import Final
 
 __all__ = [
     "API_VERSION",
+    "COMPONENT",
     "FINALIZER",
     "GROUP",
     "KIND",
@@ -18,6 +19,8 @@ __all__ = [
     "wrapper_path",
 ]
 
+COMPONENT: Final = "preflight-appwrapper"
+"""Who writes, in Events and in managed fields."""
 GROUP: Final = "workload.codeflare.dev"
 API_VERSION: Final = f"{GROUP}/v1beta2"
 KIND: Final = "AppWrapper"

@@ -54,45 +54,27 @@ class FailureRule(
     unless_finished: bool = False
 
 
-def _condition(type_: str) -> tuple[StatusMatch, ...]:
-    return (StatusMatch(condition=type_),)
+def _by_conditions(
+    group: str, kind: str, failed: str, finished: str, *, owns_pods: bool = False
+) -> FailureRule:
+    tests = ((StatusMatch(condition=failed),), (StatusMatch(condition=finished),))
+    return FailureRule(
+        group=group, kind=kind, failed=tests[0], finished=tests[1], owns_pods=owns_pods
+    )
 
 
+_RAY_JOB: Final = "status.jobDeploymentStatus"
 BUILT_IN: Final = (
-    FailureRule(
-        group="batch",
-        kind="Job",
-        failed=_condition("Failed"),
-        finished=_condition("Complete"),
-        owns_pods=True,
-    ),
-    FailureRule(
-        group="kubeflow.org",
-        kind="PyTorchJob",
-        failed=_condition("Failed"),
-        finished=_condition("Succeeded"),
-        owns_pods=True,
-    ),
-    FailureRule(
-        group="kubeflow.org",
-        kind="MPIJob",
-        failed=_condition("Failed"),
-        finished=_condition("Succeeded"),
-    ),
-    FailureRule(
-        group="jobset.x-k8s.io",
-        kind="JobSet",
-        failed=_condition("Failed"),
-        finished=_condition("Completed"),
-    ),
+    _by_conditions("batch", "Job", "Failed", "Complete", owns_pods=True),
+    _by_conditions("kubeflow.org", "PyTorchJob", "Failed", "Succeeded", owns_pods=True),
+    _by_conditions("kubeflow.org", "MPIJob", "Failed", "Succeeded"),
+    _by_conditions("jobset.x-k8s.io", "JobSet", "Failed", "Completed"),
     FailureRule(
         group="ray.io",
         kind="RayJob",
         # ValidationFailed is final, too: the operator never looks at such a RayJob again.
-        failed=(
-            StatusMatch(path="status.jobDeploymentStatus", values=("Failed", "ValidationFailed")),
-        ),
-        finished=(StatusMatch(path="status.jobDeploymentStatus", values=("Complete",)),),
+        failed=(StatusMatch(path=_RAY_JOB, values=("Failed", "ValidationFailed")),),
+        finished=(StatusMatch(path=_RAY_JOB, values=("Complete",)),),
         unless_finished=True,
     ),
 )

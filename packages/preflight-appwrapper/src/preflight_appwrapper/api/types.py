@@ -8,7 +8,7 @@ Texts that anybody may write without a limit have one here.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -49,19 +49,7 @@ Phase = Literal[
     "Failed",
     "Terminating",
 ]
-PHASES: Final[tuple[Phase, ...]] = (
-    *(
-        "",
-        "Suspended",
-        "Resuming",
-        "Running",
-        "Suspending",
-        "Resetting",
-        "Succeeded",
-        "Failed",
-        "Terminating",
-    ),
-)
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 """Nothing revives a wrapper in one of these; only deletion leads on."""
 MOST_MESSAGE: Final = 4096

@@ -9,31 +9,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 from preflight_kube.api import jsonpatch
 from preflight_kube.api.kinds import Kind, kind_of
-from preflight_kube.client.client import Client, Conflict, Fenced, KubeError, NotFound
+from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.discovery import RESTMapper
 from preflight_kube.runtime.retry import cause_of
+from preflight_kube.runtime.writes import (
+    Answer,
+    Create,
+    Delete,
+    Exists,
+    Lost,
+    Missing,
+    Patch,
+    Refused,
+    ReplaceStatus,
+    Stored,
+    Write,
+    apply,
+    gather,
+)
 
 from preflight_appwrapper.api.names import API_VERSION, FINALIZER, KIND, wrapper_path
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Pod, written
-from preflight_appwrapper.controller.gather import together
 from preflight_appwrapper.controller.pod_lists import PodLists
-from preflight_appwrapper.core import decode as cluster
+from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.components import LONGEST_NAME, ComponentError, build
 from preflight_appwrapper.core.decode import POD, Loose, Thing
 from preflight_appwrapper.core.leader_state import Memory
-from preflight_appwrapper.core.plan import Create, Delete, DeletePod
+from preflight_appwrapper.core.plan import CreateComponent, DeleteObject, DeletePod
 from preflight_appwrapper.metrics import Metrics
 
 __all__ = [
-    "WrapperActor",
+    "WrapperApplier",
     "no_right",
 ]
 
@@ -51,7 +65,7 @@ the API server until all that they own is gone.
 log = get_logger(__name__)
 
 
-class WrapperActor:
+class WrapperApplier:
     """Writes as whoever ``client`` is fenced for."""
 
     def __init__(
@@ -66,10 +80,8 @@ class WrapperActor:
         """The wrapper as it is now. Raises :class:`KubeError`."""
         return await self._client.get_or_none(wrapper_path(namespace, name), Loose)
 
-    async def write(self, wrapper: AppWrapper, status: AppWrapperStatus) -> Loose:
-        """Write the whole status. Raises Conflict where the wrapper has changed meanwhile, and
-        :class:`KubeError`.
-        """
+    async def write(self, wrapper: AppWrapper, status: AppWrapperStatus) -> Answer:
+        """Write the whole status, onto exactly this version of the wrapper."""
         metadata = wrapper.metadata
         body = {
             "apiVersion": API_VERSION,
@@ -83,14 +95,10 @@ class WrapperActor:
             "status": written(status),
         }
         path = wrapper_path(metadata.namespace, metadata.name)
-        return self._loose(
-            await self._counted("status", self._client.replace_status(path, body)), path
-        )
+        return await self._apply("status", ReplaceStatus(path, body))
 
-    async def finalizer(self, wrapper: AppWrapper, *, wanted: bool) -> Loose:
-        """Set or remove our finalizer, and nothing else of the wrapper. Raises as :meth:`write`,
-        and PreconditionFailed for Conflict.
-        """
+    async def finalizer(self, wrapper: AppWrapper, *, wanted: bool) -> Answer:
+        """Set or remove our finalizer, and nothing else, on exactly this version of the wrapper."""
         metadata = wrapper.metadata
         others = [one for one in metadata.finalizers if one != FINALIZER]
         patch = [
@@ -99,18 +107,16 @@ class WrapperActor:
             jsonpatch.add("/metadata/finalizers", [*others, FINALIZER] if wanted else others),
         ]
         path = wrapper_path(metadata.namespace, metadata.name)
-        return self._loose(
-            await self._counted("finalizer", self._client.json_patch(path, patch)), path
-        )
+        return await self._apply("finalizer", Patch(path, patch))
 
     # --- components
 
-    async def create(self, wrapper: AppWrapper, action: Create, memory: Memory) -> None:
+    async def create(self, wrapper: AppWrapper, action: CreateComponent, memory: Memory) -> None:
         """Create a component, and remember what came of it."""
         try:
             manifest = build(wrapper, action.index, action.name, self._rules)
-        except ComponentError as error:
-            memory.tried(action.index, str(error), _now(), fatal=True)
+        except ComponentError as problem:
+            memory.tried(action.index, str(problem), _now(), fatal=True)
             return
         api_version, named = manifest["apiVersion"], manifest["kind"]
         kind = kind_of(api_version, named)
@@ -124,22 +130,17 @@ class WrapperActor:
             memory.tried(action.index, what, _now(), fatal=True)
             return
         memory.found.pop(name, None)
-        try:
-            made = self._loose(
-                await self._counted("component", self._client.create(path, body)), path
-            )
-        except Fenced:
-            raise
-        except KubeError as error:
-            if error.reason == "AlreadyExists":
+        match await self._apply("component", Create(path, body)):
+            case Stored() as stored:
+                made = stored.object(Loose)
+                memory.creates.pop(action.index, None)
+                memory.saw(name, decode.thing(made, kind, self._rules.failure_rules))
+            case Exists():
                 await self.look(wrapper.metadata.namespace, name, memory)
-                return
-            fatal = error.status in _FATAL or no_right(error)
-            unclear = not fatal and (error.status == 0 or error.status >= 500)
-            memory.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
-            return
-        memory.creates.pop(action.index, None)
-        memory.saw(name, cluster.thing(made, kind, self._rules.failure_rules))
+            case Refused(error=error) | Lost(error=error) as answer:
+                fatal = error.status in _FATAL or no_right(error)
+                unclear = isinstance(answer, Lost)
+                memory.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
 
     async def look(
         self, namespace: str, name: tuple[Kind, str], memory: Memory, *uids: str
@@ -149,37 +150,38 @@ class WrapperActor:
         raw = None
         if path is not None and 0 < len(name[1]) <= LONGEST_NAME:  # else no object has it
             raw = await self._client.get_or_none(f"{path}/{quote(name[1], safe='')}", Loose)
-        found = cluster.thing(raw, name[0], self._rules.failure_rules) if raw is not None else None
+        found = decode.thing(raw, name[0], self._rules.failure_rules) if raw is not None else None
         memory.saw(name, found, uids)
         return found
 
-    async def delete(self, namespace: str, action: Delete | DeletePod, memory: Memory) -> None:
+    async def delete(
+        self, namespace: str, action: DeleteObject | DeletePod, memory: Memory
+    ) -> None:
         """Delete the very object that is meant; a pod, or by force, without waiting for a kubelet.
         Raises :class:`KubeError` where no answer came.
         """
         grace: int | None = 0
         kind = POD
         path: str | None = f"/api/v1/namespaces/{namespace}/pods"
-        if isinstance(action, Delete):
+        if isinstance(action, DeleteObject):
             kind = kind_of(action.api_version, action.kind)
             path, grace = await self._kinds.collection(kind, namespace), 0 if action.force else None
         if path is None:  # its kind is no longer served
             memory.gone.add(action.uid)
             return
-        request = self._client.delete(
-            f"{path}/{quote(action.name, safe='')}",
+        delete = Delete(
+            path=f"{path}/{quote(action.name, safe='')}",
             uid=action.uid,
             grace=grace,
             propagation="Foreground" if kind[::2] == _FOLLOWED else "Background",
         )
-        try:
-            await self._counted("delete", request)
-        except (NotFound, Conflict):  # gone, or another one has its name
-            memory.gone.add(action.uid)
-        except KubeError as error:
-            if isinstance(error, Fenced) or error.status == 0:
-                raise
-            log.warning("object not deleted", path=f"{path}/{action.name}", error=cause_of(error))
+        match await self._apply("delete", delete):
+            case Missing():  # gone, or another one has its name
+                memory.gone.add(action.uid)
+            case Lost(error=error) if not error.status:
+                raise error
+            case Refused(error=error) | Lost(error=error):
+                log.warning("object not deleted", path=delete.path, error=cause_of(error))
         memory.attempts[action.key] = _now()
 
     # --- everything at once
@@ -199,7 +201,7 @@ class WrapperActor:
             memory.listed = listed = await self._lists.of(metadata.namespace, metadata.name)
             return any(not elsewhere(uid) for uid in listed.pods)
 
-        return any(await together([pods(), self._look_at_components(wrapper, memory)]))
+        return any(await gather([pods(), self._look_at_components(wrapper, memory)]))
 
     async def still(self, wrapper: AppWrapper, pod: Pod, memory: Memory) -> bool:
         """Whether a pod is as it was seen; the components are read, too.
@@ -209,13 +211,13 @@ class WrapperActor:
 
         async def same() -> bool:
             raw = await self._client.get_or_none(path, Loose)
-            return raw is not None and cluster.pod(raw) == pod
+            return raw is not None and decode.pod(raw) == pod
 
-        return (await together([same(), self._look_at_components(wrapper, memory)]))[0]
+        return (await gather([same(), self._look_at_components(wrapper, memory)]))[0]
 
     async def _look_at_components(self, wrapper: AppWrapper, memory: Memory) -> bool:
         """Whether any of them is there."""
-        found = await together(
+        found = await gather(
             self.look(
                 wrapper.metadata.namespace,
                 (kind_of(one.api_version, one.kind), one.name),
@@ -230,26 +232,17 @@ class WrapperActor:
             for one in found
         )
 
-    async def _counted(self, kind: str, request: Any) -> Any:
-        try:
-            answer = await request
-        except Fenced:
-            raise
-        except (Conflict, NotFound):
-            self._metrics.writes.labels(kind, "conflict").inc()
-            raise
-        except KubeError:
-            self._metrics.writes.labels(kind, "failed").inc()
-            raise
-        self._metrics.writes.labels(kind, "written").inc()
+    async def _apply(self, kind: str, write: Write) -> Answer:
+        answer = await apply(self._client, write)
+        match answer:
+            case Stored():
+                result = "written"
+            case Exists() | Missing() | Refused(stale=True):
+                result = "conflict"
+            case _:
+                result = "failed"
+        self._metrics.writes.labels(kind, result).inc()
         return answer
-
-    @staticmethod
-    def _loose(data: bytes, path: str) -> Loose:
-        try:
-            return cluster.loose(data)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise KubeError(f"{path}: the answer cannot be read ({error}).") from None
 
 
 def no_right(error: KubeError) -> bool:

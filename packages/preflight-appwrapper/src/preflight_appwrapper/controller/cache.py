@@ -7,25 +7,26 @@ answered goes in here, too: it is newer than what a watch has brought so far.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
-from preflight_kube.api.kinds import Kind, kind_of
+from preflight_kube.api.kinds import Kind, kind_of, version_of
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.cache import Cache
 from preflight_kube.runtime.discovery import RESTMapper
+from preflight_kube.runtime.indexes import namespaced_name
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.workqueue import Key
 
 from preflight_appwrapper.api.names import API_VERSION, LABEL, WRAPPERS
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Pod
+from preflight_appwrapper.api.types import AppWrapper, Pod
 from preflight_appwrapper.core import decode as cluster
-from preflight_appwrapper.core.decode import POD, Loose, Node, Thing, version_of
+from preflight_appwrapper.core.decode import POD, Loose, Node, Thing
 from preflight_appwrapper.core.leader_state import VersionedPod
 from preflight_appwrapper.core.snapshot import Mirrored
 from preflight_appwrapper.core.unhealthy_nodes import sick_resources
@@ -70,11 +71,6 @@ class WrapperMirrors:
         changed: Callable[[Key], None],
     ) -> None:
         self._client, self._kinds, self._rules, self._changed = client, kinds, rules, changed
-        self._wrappers: dict[Key, AppWrapper] = {}
-        self.by_phase = Counter[str]()
-        self._removed: set[str] = (
-            set()
-        )  # uids of wrappers that are gone, though a watch may still speak of them
         self._pods: dict[Key, dict[str, VersionedPod]] = {}
         self._pod_places: dict[str, tuple[Key, bool]] = {}  # by uid; whether its owner says so
         self._wrapper_of: dict[str, Key] = {}  # by a component's uid
@@ -85,8 +81,15 @@ class WrapperMirrors:
         self._nodes: dict[str, frozenset[str]] = {}
         self._open: dict[Kind, _Mirror] = {}
         self._group: TaskGroup | None = None
-        self._wrapper_mirror = self._reflector(WRAPPERS, self._wrapper_changed, {})
-        self._pod_mirror = self._reflector("/api/v1/pods", self._pod_changed, _LABELED)
+        self._wrappers: Cache[AppWrapper] = Cache(
+            client,
+            WRAPPERS,
+            Loose,
+            decode=self._decoded,
+            on_change=self._wrapper_changed,
+            indexes={"name": namespaced_name, "phase": lambda it: (it.status.phase,)},
+        )
+        self._pod_mirror = self._reflector("/api/v1/pods", self._pod_changed)
         self._node_mirror = Reflector(client, "/api/v1/nodes", Node, on_change=self._node_changed)
 
     async def run(self) -> None:
@@ -94,7 +97,7 @@ class WrapperMirrors:
         async with anyio.create_task_group() as group:
             self._group = group
             self._open[POD] = _Mirror(self._pod_mirror)
-            group.start_soon(self._wrapper_mirror.run)
+            group.start_soon(self._wrappers.run)
             group.start_soon(self._pod_mirror.run)
             if self._rules.autopilot.monitor:
                 group.start_soon(self._node_mirror.run)
@@ -103,62 +106,47 @@ class WrapperMirrors:
     async def _announce(self) -> None:
         """Have everything looked at once the first mirrors are there."""
         await self.synced()
-        for key in list(self._wrappers):
-            self._changed(key)
+        for wrapper in list(self.wrappers()):
+            self._changed((wrapper.metadata.namespace, wrapper.metadata.name))
 
     async def synced(self) -> None:
         """Wait until wrappers, pods and nodes have been read."""
-        await self._wrapper_mirror.synced.wait()
+        await self._wrappers.synced.wait()
         await self._pod_mirror.synced.wait()
         if self._rules.autopilot.monitor:
             await self._node_mirror.synced.wait()
 
-    def statuses(self) -> Iterator[tuple[Key, AppWrapperStatus]]:
-        """Of each wrapper."""
-        return ((key, one.status) for key, one in self._wrappers.items())
-
     # --- wrappers
+
+    def wrappers(self) -> Iterable[AppWrapper]:
+        """All that are known."""
+        return self._wrappers.store.values()
+
+    def in_phase(self, phase: str) -> int:
+        """How many wrappers are in this phase."""
+        return self._wrappers.count("phase", phase)
 
     def wrapper(self, key: Key) -> AppWrapper | None:
         """The newest that is known; None where it is gone."""
-        return self._wrappers.get(key)
+        named = self._wrappers.by_index("name", "/".join(key))
+        return max(named, key=lambda it: version_of(it.metadata.resource_version), default=None)
 
     def keep(self, raw: Loose) -> None:
-        """What the API server has answered of a wrapper."""
-        key = (raw.metadata.namespace, raw.metadata.name)
-        known = self._wrappers.get(key)
-        if raw.metadata.uid in self._removed:
-            return
-        same = known is not None and known.metadata.uid == raw.metadata.uid
-        before = version_of(known.metadata.resource_version) if known is not None and same else 0
-        if same and version_of(raw.metadata.resource_version) <= before:
-            return
-        if known is not None:
-            self.by_phase[known.status.phase] -= 1
-        kept = self._wrappers[key] = cluster.wrapper(raw, known if same else None)
-        self.by_phase[kept.status.phase] += 1
-        self._changed(key)
+        """Take in what the API server has answered of a wrapper."""
+        self._wrappers.wrote(raw)
 
-    def drop(self, key: Key, uid: str) -> None:
-        """The API server has said that this wrapper is gone."""
-        self._removed.add(uid)
-        self._forget(key, uid)
+    def drop(self, uid: str) -> None:
+        """Take in that the API server has said that this wrapper is gone."""
+        self._wrappers.deleted(uid)
 
-    def _forget(self, key: Key, uid: str) -> None:
-        known = self._wrappers.get(key)
-        if known is not None and known.metadata.uid == uid:
-            del self._wrappers[key]
-            self.by_phase[known.status.phase] -= 1
-            self._departed.pop(uid, None)
-            self._changed(key)
+    def _decoded(self, raw: Loose) -> AppWrapper:
+        return cluster.wrapper(raw, self._wrappers.store.get(raw.metadata.uid))
 
-    def _wrapper_changed(self, change: Change[Loose]) -> None:
+    def _wrapper_changed(self, change: Change[AppWrapper]) -> None:
         metadata = change.object.metadata
         if change.kind == "deleted":
-            self._forget((metadata.namespace, metadata.name), metadata.uid)
-            self._removed.discard(metadata.uid)
-        else:
-            self.keep(change.object)
+            self._departed.pop(metadata.uid, None)
+        self._changed((metadata.namespace, metadata.name))
 
     # --- pods and components
 
@@ -229,17 +217,15 @@ class WrapperMirrors:
             self._wake(kind)
 
     def _wake(self, kind: Kind) -> None:
-        for key, wrapper in self._wrappers.items():
+        for wrapper in self.wrappers():
             if kind in _kinds_of(wrapper):
-                self._changed(key)
+                self._changed((wrapper.metadata.namespace, wrapper.metadata.name))
 
     def _component_mirror(self, path: str, kind: Kind) -> Reflector[Loose]:
-        return self._reflector(path, lambda change: self._thing_changed(change, kind), _LABELED)
+        return self._reflector(path, lambda change: self._thing_changed(change, kind))
 
-    def _reflector(
-        self, path: str, changed: Callable[[Change[Loose]], None], params: dict[str, str]
-    ) -> Reflector[Loose]:
-        return Reflector(self._client, path, Loose, on_change=changed, kept=_kept, params=params)
+    def _reflector(self, path: str, changed: Callable[[Change[Loose]], None]) -> Reflector[Loose]:
+        return Reflector(self._client, path, Loose, on_change=changed, kept=_kept, params=_LABELED)
 
     def _pod_changed(self, change: Change[Loose]) -> None:
         metadata = change.object.metadata
@@ -306,7 +292,7 @@ class WrapperMirrors:
                 del self._things[place]
                 self._wrapper_of.pop(made.uid, None)
                 self._disown(before, place)
-            if made.owner is not None and self._is_wrapper(made):
+            if made.owner is not None and self._wrappers.get(made.owner.uid) is not None:
                 # A list only says that it has gone; then what was seen before says more.
                 last = (
                     before
@@ -324,12 +310,6 @@ class WrapperMirrors:
             if before is not None and _same(before, made):
                 return
         self._changed((made.namespace, change.object.metadata.labels.get(LABEL, "")))
-
-    def _is_wrapper(self, made: Thing) -> bool:
-        if made.owner is None:
-            return False
-        found = self._wrappers.get((made.namespace, made.owner.name))
-        return found is not None and found.metadata.uid == made.owner.uid
 
     def _disown(self, one: Thing, place: Place) -> None:
         if one.owner is not None and (places := self._owned.get(one.owner.uid)) is not None:

@@ -1,5 +1,5 @@
-"""The page: what has changed → which wrappers to look at → observe → decide → write the status →
-act → look again.
+"""Main flow: what has changed → which wrappers → snapshot → decide → write the status → act →
+reconcile again.
 
 All that decides is :func:`.step.step`. Whoever leads reads the cluster anew and goes on from what
 stands in it; nothing that matters is kept here.
@@ -18,31 +18,30 @@ import anyio
 from preflight_kube.api.kinds import kind_of
 from preflight_kube.client.client import (
     Client,
-    Conflict,
-    Fenced,
-    KubeError,
-    NotFound,
-    PreconditionFailed,
 )
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.controller import Controller as Reconciler
 from preflight_kube.runtime.discovery import RESTMapper
+from preflight_kube.runtime.event_recorder import EventRecorder
+from preflight_kube.runtime.events import Regarding
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.workqueue import Key, Queue
+from preflight_kube.runtime.writes import Answer, Lost, Refused, Stored, gather
 
 from preflight_appwrapper.api import conditions as c
+from preflight_appwrapper.api.names import API_VERSION, COMPONENT, KIND
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus
-from preflight_appwrapper.controller.apply import WrapperActor
+from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.controller.cache import WrapperMirrors
-from preflight_appwrapper.controller.events import Speaker
-from preflight_appwrapper.controller.gather import together
 from preflight_appwrapper.core.brake import Brake, suspicion
+from preflight_appwrapper.core.decode import Loose
 from preflight_appwrapper.core.leader_state import Memory
 from preflight_appwrapper.core.plan import (
     AddFinalizer,
     Confirm,
-    Create,
-    Delete,
+    CreateComponent,
+    DeleteObject,
     DeletePod,
     List,
     RemoveFinalizer,
@@ -84,11 +83,11 @@ class Controller:
         metrics.current(self._statuses)
 
     def _statuses(self) -> Iterator[AppWrapperStatus]:
-        return (one for _, one in self._mirrors.statuses()) if self._mirrors else iter(())
+        return (one.status for one in self._mirrors.wrappers()) if self._mirrors else iter(())
 
     async def lead(self, leadership: Leadership) -> None:
         """Look after every wrapper until cancelled."""
-        with self._metrics.leading():
+        with self._metrics.leading(COMPONENT):
             await _Leader(
                 self._client.fenced(leadership.valid), self._rules, self._metrics, self
             ).run()
@@ -105,8 +104,8 @@ class _Leader:
         self._clock = client.clock
         kinds = RESTMapper(client)
         self._mirrors = of._mirrors = WrapperMirrors(client, kinds, rules, self._queue.add)
-        self._actor = WrapperActor(client, kinds, rules, metrics)
-        self._speaker = Speaker(client, metrics)
+        self._applier = WrapperApplier(client, kinds, rules, metrics)
+        self._events = EventRecorder(client, COMPONENT, counted=metrics.event)
         self._memories: dict[Key, Memory] = {}
         self._brake = Brake[Key](rules.brake, client.clock)
         self._leaving: dict[Key, tuple[str, str]] = {}  # node and code
@@ -115,18 +114,25 @@ class _Leader:
     async def run(self) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(self._mirrors.run)
-            group.start_soon(self._speaker.run)
+            group.start_soon(self._events.run)
             await self._mirrors.synced()
             # What an earlier leader has let through counts as if it were now.
-            for key, status in self._mirrors.statuses():
-                if status.migration_count:
-                    self._brake.take(key)
-            for _ in range(_WORKERS):
-                group.start_soon(self._queue.work, self._look)
+            for wrapper in self._mirrors.wrappers():
+                if wrapper.status.migration_count:
+                    self._brake.take((wrapper.metadata.namespace, wrapper.metadata.name))
+            group.start_soon(
+                Reconciler(
+                    KIND,
+                    self._queue,
+                    self._reconcile,
+                    workers=_WORKERS,
+                    metrics=self._metrics.runtime,
+                ).run
+            )
 
     # --- one look
 
-    async def _look(self, key: Key) -> float | None:
+    async def _reconcile(self, key: Key) -> float | None:
         """Decide and act until nothing is left to do now; returns after how many seconds to look
         again.
         """
@@ -174,7 +180,13 @@ class _Leader:
                 wrapper = self._mirrors.wrapper(key) or wrapper
             for one in made.say:
                 memory.say(one.key)
-                self._speaker.say(wrapper, one)
+                self._events.event(
+                    Regarding(API_VERSION, KIND, key[1], wrapper.metadata.uid, key[0]),
+                    about=one.key,
+                    reason=one.reason,
+                    message=one.message,
+                    warning=one.warning,
+                )
                 if one.reason == BAD_ANNOTATION:
                     about = {"namespace": key[0], "name": key[1], "uid": wrapper.metadata.uid}
                     log.warning("annotation ignored", **about, why=one.message)
@@ -192,7 +204,7 @@ class _Leader:
         return 1.0
 
     def _held(self, key: Key, now: datetime) -> HeldEvacuation | None:
-        total = sum(self._mirrors.by_phase[phase] for phase in _DEPLOYED)
+        total = sum(map(self._mirrors.in_phase, _DEPLOYED))
         wait = self._brake.wait(key, total)
         if wait is None:
             return None
@@ -222,9 +234,9 @@ class _Leader:
         if made.row == "evacuate":
             by = must_leave(seen.pods, seen.nodes) or found_by_preflight(seen.pods)
             pod = next((one for one in seen.pods if by is not None and one.name == by.pod), None)
-            if pod is not None and await self._actor.still(wrapper, pod, memory):
+            if pod is not None and await self._applier.still(wrapper, pod, memory):
                 return
-        await self._actor.survey(wrapper, memory)
+        await self._applier.survey(wrapper, memory)
 
     def _memory(self, key: Key, wrapper: AppWrapper) -> Memory:
         known = self._memories.get(key)
@@ -245,16 +257,11 @@ class _Leader:
         """Write the status; False where the wrapper is another by now, so that all is to be looked
         at again.
         """
-        try:
-            stored = await self._actor.write(wrapper, made.status)
-        except Fenced:
-            raise
-        except KubeError as error:
-            await self._reread(key, wrapper)
-            if isinstance(error, Conflict | NotFound) or not error.status:
-                return False
-            raise
-        self._mirrors.keep(stored)
+        if (
+            await self._settled(key, wrapper, await self._applier.write(wrapper, made.status))
+            is None
+        ):
+            return False
         if made.row in _BEGINS:
             memory.begin()
         if not c.is_true(wrapper.status, c.DELETING):
@@ -263,13 +270,23 @@ class _Leader:
             self._moved(wrapper, made, memory, now)
         return True
 
-    async def _reread(self, key: Key, wrapper: AppWrapper) -> None:
-        """What the wrapper is now: a watch may be behind."""
-        found = await self._actor.read(*key)
+    async def _settled(self, key: Key, wrapper: AppWrapper, answer: Answer) -> Loose | None:
+        """The wrapper as it was stored. None where it is another by now, or may be: then what it is
+        was read, for a watch may be behind. Raises :class:`KubeError` where it was refused.
+        """
+        if isinstance(answer, Stored):
+            stored = answer.object(Loose)
+            self._mirrors.keep(stored)
+            return stored
+        found = await self._applier.read(*key)
         if found is None or found.metadata.uid != wrapper.metadata.uid:
-            self._mirrors.drop(key, wrapper.metadata.uid)
+            self._mirrors.drop(wrapper.metadata.uid)
         if found is not None:
             self._mirrors.keep(found)
+        match answer:
+            case Refused(error=error, stale=False) | Lost(error=error) if error.status:
+                raise error
+        return None
 
     def _moved(self, before: AppWrapper, made: WrapperStep, memory: Memory, now: datetime) -> None:
         """Count and log a transition."""
@@ -342,45 +359,36 @@ class _Leader:
         seen: WrapperView,
     ) -> None:
         namespace = key[0]
-        at_once: list[Delete | DeletePod] = []
+        at_once: list[DeleteObject | DeletePod] = []
         for one in actions:
             if not isinstance(one, List):
                 memory.empty.clear()
             match one:
                 case AddFinalizer() | RemoveFinalizer():
                     await self._finalizer(key, wrapper, wanted=isinstance(one, AddFinalizer))
-                case Create():
-                    await self._actor.create(wrapper, one, memory)
+                case CreateComponent():
+                    await self._applier.create(wrapper, one, memory)
                 case Confirm(index=index):
                     known = wrapper.status.component_status[index]
                     shown = seen.component(index).uid
                     name = (kind_of(known.api_version, known.kind), known.name)
-                    await self._actor.look(namespace, name, memory, known.uid, shown)
-                case Delete() | DeletePod():
+                    await self._applier.look(namespace, name, memory, known.uid, shown)
+                case DeleteObject() | DeletePod():
                     at_once.append(one)
                 case List():
                     memory.attempts[one.key] = datetime.now(UTC)
                     of = partial(self._mirrors.elsewhere, key)
-                    if await self._actor.survey(wrapper, memory, of):
+                    if await self._applier.survey(wrapper, memory, of):
                         memory.empty.clear()
                     else:
                         memory.empty.append(self._clock())
-        await together(self._actor.delete(namespace, one, memory) for one in at_once)
+        await gather(self._applier.delete(namespace, one, memory) for one in at_once)
 
     async def _finalizer(self, key: Key, wrapper: AppWrapper, *, wanted: bool) -> None:
-        try:
-            stored = await self._actor.finalizer(wrapper, wanted=wanted)
-        except Fenced:
-            raise
-        except KubeError as error:
-            await self._reread(key, wrapper)
-            if isinstance(error, Conflict | NotFound | PreconditionFailed) or not error.status:
-                return
-            raise
-        if not wanted and not stored.metadata.finalizers:
-            self._mirrors.drop(key, wrapper.metadata.uid)
-        else:
-            self._mirrors.keep(stored)
+        answer = await self._applier.finalizer(wrapper, wanted=wanted)
+        stored = await self._settled(key, wrapper, answer)
+        if stored is not None and not wanted and not stored.metadata.finalizers:
+            self._mirrors.drop(wrapper.metadata.uid)
 
 
 def _suffix() -> str:

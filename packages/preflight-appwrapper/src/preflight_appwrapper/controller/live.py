@@ -11,7 +11,7 @@ from preflight_kube.runtime.discovery import RESTMapper
 
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper
-from preflight_appwrapper.controller.apply import WrapperActor
+from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.decode import Node
 from preflight_appwrapper.core.leader_state import Memory
@@ -30,12 +30,12 @@ async def decided(
     """Read a wrapper and all of it, and decide; None where there is none. Raises
     :class:`~preflight_kube.errors.KubeError`.
     """
-    actor = WrapperActor(client, RESTMapper(client), rules, Metrics())
-    raw = await actor.read(namespace, name)
+    applier = WrapperApplier(client, RESTMapper(client), rules, Metrics())
+    raw = await applier.read(namespace, name)
     if raw is None:
         return None
     wrapper, memory = decode.wrapper(raw), Memory(uid=raw.metadata.uid)
-    await actor.survey(wrapper, memory)
+    await applier.survey(wrapper, memory)
     nodes = {}
     for node in {held.pod.node for held in memory.listed.pods.values()} if memory.listed else ():
         found = (

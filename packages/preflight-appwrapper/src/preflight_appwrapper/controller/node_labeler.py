@@ -8,13 +8,16 @@ from datetime import UTC, datetime
 from typing import Final
 
 import anyio
-from preflight_kube.client.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
+from preflight_kube.client.client import Client, Conflict, NotFound, PreconditionFailed
 from preflight_kube.logs import get_logger
-from preflight_kube.runtime.events import Regarding, event, timestamp
+from preflight_kube.runtime.controller import Controller
+from preflight_kube.runtime.event_recorder import EventRecorder
+from preflight_kube.runtime.events import Regarding, timestamp
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.workqueue import Key, Queue
 
+from preflight_appwrapper.api.names import COMPONENT
 from preflight_appwrapper.api.rules import BrakeRules
 from preflight_appwrapper.config import NodeHealth
 from preflight_appwrapper.core.brake import Brake, suspicion
@@ -26,7 +29,6 @@ __all__ = [
 ]
 
 _WORKERS: Final = 4
-_COMPONENT: Final = "preflight-appwrapper"
 
 log = get_logger(__name__)
 
@@ -41,7 +43,7 @@ class Labeler:
 
     async def lead(self, leadership: Leadership) -> None:
         """Keep the label of every node right until cancelled."""
-        with self._metrics.leading():
+        with self._metrics.leading(f"{COMPONENT}-labeler"):
             await _Leading(
                 self._client.fenced(leadership.valid), self._health, self._metrics, self._brake
             ).run()
@@ -55,6 +57,7 @@ class _Leading:
     ) -> None:
         self._client, self._health, self._metrics, self._rules = client, health, metrics, rules
         self._nodes: dict[str, LabeledNode] = {}
+        self._events = EventRecorder(client, COMPONENT, counted=metrics.event)
         self._queue = Queue("node", clock=client.clock)
         self._brake = Brake[str](rules, client.clock)
 
@@ -62,9 +65,16 @@ class _Leading:
         mirror = Reflector(self._client, "/api/v1/nodes", LabeledNode, on_change=self._changed)
         async with anyio.create_task_group() as group:
             group.start_soon(mirror.run)
+            group.start_soon(self._events.run)
             await mirror.synced.wait()  # a share is of all nodes
-            for _ in range(_WORKERS):
-                group.start_soon(self._queue.work, self._look)
+            labels = Controller(
+                "NodeLabel",
+                self._queue,
+                self._reconcile,
+                workers=_WORKERS,
+                metrics=self._metrics.runtime,
+            )
+            group.start_soon(labels.run)
 
     def _changed(self, change: Change[LabeledNode]) -> None:
         name = change.object.metadata.name
@@ -84,7 +94,7 @@ class _Leading:
     def _label(self, node: LabeledNode) -> str:
         return node.metadata.labels.get(self._health.key, "")
 
-    async def _look(self, key: Key) -> float | None:
+    async def _reconcile(self, key: Key) -> float | None:
         node = self._nodes.get(key[1])
         return await self._settle(node) if node is not None else None
 
@@ -115,10 +125,10 @@ class _Leading:
             value=value,
         )
         if value == HELD:
-            await self._tell(node)
+            self._tell(node)
         return wait
 
-    async def _tell(self, node: LabeledNode) -> None:
+    def _tell(self, node: LabeledNode) -> None:
         """An Event on the node that waits; what many nodes have in common is said first."""
         conditions = {one.metadata.name: one.status.conditions for one in self._nodes.values()}
         codes = {name: code(its, self._health) for name, its in conditions.items()}
@@ -126,20 +136,10 @@ class _Leading:
         why = f"{codes[node.metadata.name]}; {self._rules.sentence('the nodes')}"
         message = f"{suspect}; {why}" if suspect else why
         log.warning("node not labeled yet", node=node.metadata.name, why=message)
-        now = timestamp(datetime.now(UTC))
-        body = event(
-            _COMPONENT,
+        self._events.event(
             Regarding("v1", "Node", node.metadata.name, node.metadata.uid),
-            about=f"EvacuationHeld/{now}",
-            good=False,
+            about=f"EvacuationHeld/{timestamp(datetime.now(UTC))}",
             reason="EvacuationHeld",
             message=message,
-            now=now,
+            warning=True,
         )
-        try:
-            await self._client.create(
-                f"/api/v1/namespaces/{body['metadata']['namespace']}/events", body
-            )
-        except KubeError as error:
-            self._metrics.writes.labels("event", "failed").inc()
-            log.warning("Event not written", node=node.metadata.name, error=str(error))

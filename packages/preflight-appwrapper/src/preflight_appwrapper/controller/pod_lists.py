@@ -11,11 +11,12 @@ from typing import Final
 
 import anyio
 import msgspec
+from preflight_kube.api.kinds import version_of
 from preflight_kube.client.client import Client, KubeError
 
 from preflight_appwrapper.api.names import LABEL, LONGEST_VALUE
 from preflight_appwrapper.core import decode as cluster
-from preflight_appwrapper.core.decode import Loose, version_of
+from preflight_appwrapper.core.decode import Loose
 from preflight_appwrapper.core.leader_state import Listed, VersionedPod
 
 __all__ = ["PodLists"]

@@ -17,7 +17,7 @@ from preflight_appwrapper.core.components import ComponentError, build, named
 from preflight_appwrapper.core.deadlines import over
 from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.parameters import Parameters
-from preflight_appwrapper.core.plan import Confirm, Create, Next, WrapperAction
+from preflight_appwrapper.core.plan import Confirm, CreateComponent, Next, WrapperAction
 from preflight_appwrapper.core.snapshot import WrapperView
 
 __all__ = ["Creation", "proceed"]
@@ -87,7 +87,7 @@ def _begin(
     known = replace(
         known, conditions=tuple(one for one in known.conditions if one.type != c.FINISHED)
     )
-    create = Create(i, name.name, wrapper.metadata.uid)
+    create = CreateComponent(i, name.name, wrapper.metadata.uid)
     return Creation(status=_with(status, i, known), actions=(create,), next=_wait(str(name), None))
 
 
@@ -115,7 +115,7 @@ def _begun(
             status=status, next=_wait(what, None, "it is created once its predecessor is gone")
         )
     attempt = one.attempt
-    create = Create(i, known.name, wrapper.metadata.uid)
+    create = CreateComponent(i, known.name, wrapper.metadata.uid)
     if attempt is None:
         return Creation(status=status, actions=(create,), next=_wait(what, None))
     if attempt.fatal:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import msgspec
 from msgspec.structs import replace
-from preflight_kube.api.kinds import Kind
+from preflight_kube.api.kinds import Kind, version_of
 
 from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import LABEL, PREFIX
@@ -32,7 +32,7 @@ from preflight_appwrapper.api.types import (
 from preflight_appwrapper.core.component_status import ComponentVerdict, verdict
 from preflight_appwrapper.core.podsets import group_kind, slacks
 
-__all__ = ["POD", "Loose", "Node", "Thing", "loose", "pod", "thing", "version_of", "wrapper"]
+__all__ = ["POD", "Loose", "Node", "Thing", "pod", "thing", "wrapper"]
 
 POD: Final[Kind] = ("", "v1", "Pod")
 _NULL: Final = msgspec.Raw(b"null")
@@ -88,19 +88,6 @@ class Thing(msgspec.Struct, frozen=True, kw_only=True):
     def owner_words(self) -> str:
         """Kind and name of its controller; empty where it has none."""
         return f"{self.owner.kind} {self.owner.name}" if self.owner else ""
-
-
-def loose(data: bytes) -> Loose:
-    """The object in an answer. Raises :class:`ValueError`."""
-    try:
-        return msgspec.json.decode(data, type=Loose)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def version_of(text: str) -> int:
-    """A resourceVersion as a number, as which all of one API server can be compared; 0 for none."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
 
 
 class Packed(Sequence[Component]):

@@ -14,7 +14,14 @@ from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.types import AppWrapperStatus
 from preflight_appwrapper.core.deadlines import end, over
 from preflight_appwrapper.core.parameters import Parameters
-from preflight_appwrapper.core.plan import Confirm, Delete, DeletePod, List, Next, WrapperAction
+from preflight_appwrapper.core.plan import (
+    Confirm,
+    DeleteObject,
+    DeletePod,
+    List,
+    Next,
+    WrapperAction,
+)
 from preflight_appwrapper.core.snapshot import WrapperView
 
 __all__ = ["DeletionProgress", "leftovers", "progress"]
@@ -49,8 +56,8 @@ class _Thing(msgspec.Struct, frozen=True):
     going: bool
     finalizers: tuple[str, ...]
 
-    def delete(self, force: bool) -> Delete:
-        return Delete(self.api_version, self.kind, self.name, self.uid, force)
+    def delete(self, force: bool) -> DeleteObject:
+        return DeleteObject(self.api_version, self.kind, self.name, self.uid, force)
 
 
 def leftovers(status: AppWrapperStatus, seen: WrapperView) -> bool:
@@ -135,7 +142,7 @@ def _force(
     forced_at: datetime,
     now: datetime,
 ) -> DeletionProgress:
-    forced: list[Delete | DeletePod]
+    forced: list[DeleteObject | DeletePod]
     if seen.pods:
         forced = [
             DeletePod(pod.name, pod.uid)

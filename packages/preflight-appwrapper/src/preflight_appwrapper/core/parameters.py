@@ -7,10 +7,11 @@ Pure. Annotations are read at every decision, so one that is changed holds at on
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 from preflight_proto.durations import format_duration
 from preflight_proto.printable import printable
 
@@ -99,111 +100,80 @@ FAULT_TOLERANCE: Final = frozenset(
 
 def parameters(annotations: Mapping[str, str], rules: WrapperRules) -> Parameters:
     """What holds for a wrapper with these annotations. Never raises."""
-    listed = [_period(annotations, rules, *one) for one in _PERIODS]
-    ttl, limit = _success_ttl(annotations, rules), _retry_limit(annotations, rules)
-    terminal, said = _codes(annotations, _TERMINAL)
-    retryable, said_too = _codes(annotations, _RETRYABLE)
-    listed += [ttl, limit]
+    periods = {
+        field: _parameter(annotations, rules, field, name, key, read=_period)
+        for field, name, key in _PERIODS
+    }
+    ttl = _parameter(annotations, rules, "success_ttl", "SuccessTTL", _TTL, read=_success_ttl)
+    limit = _parameter(annotations, rules, "retry_limit", "RetryLimit", _LIMIT, read=_retry_limit)
+    listed = (*periods.values(), ttl, limit)
+    terminal, bad_terminal = _codes(annotations, _TERMINAL)
+    retryable, bad_retryable = _codes(annotations, _RETRYABLE)
     bad = [(f"{one.annotation}={one.written}", one.problem) for one in listed if one.problem]
-    values = {field: one.value for (field, _, _), one in zip(_PERIODS, listed, strict=False)}
     return Parameters(
-        listed=tuple(listed),
+        listed=listed,
         exit_codes=ExitCodes(terminal=terminal, retryable=retryable),
-        problems=(*bad, *said, *said_too),
+        problems=(*bad, *bad_terminal, *bad_retryable),
         success_ttl=ttl.value,
         retry_limit=int(limit.value),
         maximum=rules.maximum,
-        **values,
+        **{field: one.value for field, one in periods.items()},
     )
 
 
-def _base(rules: WrapperRules, field: str) -> tuple[float, Source]:
-    value = 0.0 if field == "deletion_on_failure" else float(getattr(rules, field))
-    return value, "operator" if field in rules.set_ else "default"
-
-
-def _period(
-    annotations: Mapping[str, str], rules: WrapperRules, field: str, name: str, key: str
+def _parameter(
+    annotations: Mapping[str, str],
+    rules: WrapperRules,
+    field: str,
+    name: str,
+    key: str,
+    *,
+    read: Callable[[str, float, float], tuple[float, Source]],
 ) -> Parameter:
-    annotation = PREFIX + key
-    value, source = _base(rules, field)
-    value = min(max(value, 0.0), rules.maximum)
-    text = annotations.get(annotation)
+    value = 0.0 if field == "deletion_on_failure" else float(getattr(rules, field))
+    if read is _period:
+        value = min(max(value, 0.0), rules.maximum)
+    found = Parameter(
+        name=name,
+        annotation=PREFIX + key,
+        value=value,
+        source="operator" if field in rules.set_ else "default",
+    )
+    text = annotations.get(found.annotation)
     if text is None:
-        return Parameter(name=name, annotation=annotation, value=value, source=source)
+        return found
     shown = printable(text, 60)
     try:
-        asked = seconds(text)
+        value, source = read(text, value, rules.maximum)
     except ValueError as error:
-        problem = f'annotation {annotation}: "{shown}" is not a duration ({printable(str(error))}); {format_duration(value)} holds instead.'
-        return Parameter(
-            name=name,
-            annotation=annotation,
-            value=value,
-            source="malformed",
-            written=shown,
-            problem=problem,
-        )
-    bounded = min(max(asked, 0.0), rules.maximum)
-    return Parameter(
-        name=name,
-        annotation=annotation,
-        value=bounded,
-        source="annotation" if bounded == asked else "clipped",
-        written=shown,
-    )
+        problem = f'annotation {found.annotation}: "{shown}" {error}; {found.shown} holds instead.'
+        return replace(found, source="malformed", written=shown, problem=problem)
+    return replace(found, value=value, source=source, written=shown)
 
 
-def _success_ttl(annotations: Mapping[str, str], rules: WrapperRules) -> Parameter:
-    annotation, name = PREFIX + _TTL, "SuccessTTL"
-    value, source = _base(rules, "success_ttl")
-    text = annotations.get(annotation)
-    if text is None:
-        return Parameter(name=name, annotation=annotation, value=value, source=source)
-    shown = printable(text, 60)
+def _period(text: str, _: float, maximum: float) -> tuple[float, Source]:
+    asked = _duration(text)
+    bounded = min(max(asked, 0.0), maximum)
+    return bounded, "annotation" if bounded == asked else "clipped"
+
+
+def _success_ttl(text: str, value: float, _: float) -> tuple[float, Source]:
+    asked = _duration(text)
+    return (asked, "annotation") if 0 < asked < value else (value, "ignored")
+
+
+def _duration(text: str) -> float:
     try:
-        asked = seconds(text)
+        return seconds(text)
     except ValueError as error:
-        problem = f'annotation {annotation}: "{shown}" is not a duration ({printable(str(error))}); {format_duration(value)} holds instead.'
-        return Parameter(
-            name=name,
-            annotation=annotation,
-            value=value,
-            source="malformed",
-            written=shown,
-            problem=problem,
-        )
-    held = 0 < asked < value
-    return Parameter(
-        name=name,
-        annotation=annotation,
-        value=asked if held else value,
-        source="annotation" if held else "ignored",
-        written=shown,
-    )
+        raise ValueError(f"is not a duration ({printable(str(error))})") from None
 
 
-def _retry_limit(annotations: Mapping[str, str], rules: WrapperRules) -> Parameter:
-    annotation, name = PREFIX + _LIMIT, "RetryLimit"
-    value, source = _base(rules, "retry_limit")
-    text = annotations.get(annotation)
-    if text is None:
-        return Parameter(name=name, annotation=annotation, value=value, source=source)
-    shown = printable(text, 60)
+def _retry_limit(text: str, *_: float) -> tuple[float, Source]:
     asked = _int32(text)
     if asked is None:
-        problem = f'annotation {annotation}: "{shown}" is not a whole number of 32 bits; write e.g. 3; {int(value)} holds instead.'
-        return Parameter(
-            name=name,
-            annotation=annotation,
-            value=value,
-            source="malformed",
-            written=shown,
-            problem=problem,
-        )
-    return Parameter(
-        name=name, annotation=annotation, value=float(asked), source="annotation", written=shown
-    )
+        raise ValueError("is not a whole number of 32 bits; write e.g. 3")
+    return float(asked), "annotation"
 
 
 def _int32(text: str) -> int | None:

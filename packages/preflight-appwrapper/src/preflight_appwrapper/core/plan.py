@@ -12,8 +12,8 @@ from preflight_appwrapper.core.parameters import Parameters
 __all__ = [
     "AddFinalizer",
     "Confirm",
-    "Create",
-    "Delete",
+    "CreateComponent",
+    "DeleteObject",
     "DeletePod",
     "Figures",
     "Holding",
@@ -49,7 +49,7 @@ class RemoveFinalizer(WrapperAction, frozen=True, tag=True):
     resource_version: str
 
 
-class Create(WrapperAction, frozen=True, tag=True):
+class CreateComponent(WrapperAction, frozen=True, tag=True):
     """Component ``index`` under ``name``, owned by the wrapper with ``uid``; see
     :func:`.components.build`.
     """
@@ -75,7 +75,7 @@ class Confirm(WrapperAction, frozen=True, tag=True):
         return f"Confirm/{self.index}"
 
 
-class Delete(WrapperAction, frozen=True, tag=True):
+class DeleteObject(WrapperAction, frozen=True, tag=True):
     """With ``uid`` as precondition and ``propagationPolicy: Background``; ``force``: with a grace
     period of 0.
     """

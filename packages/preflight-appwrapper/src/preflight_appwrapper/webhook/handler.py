@@ -10,7 +10,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import anyio
 import msgspec
 from msgspec.structs import replace
 from preflight_kube.admission.review import AdmissionRequest, Response
@@ -19,6 +18,7 @@ from preflight_kube.api.kinds import Kind
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.runtime.discovery import RESTMapper
 from preflight_kube.runtime.retry import cause_of
+from preflight_kube.runtime.writes import gather
 
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, wrapper_from
@@ -148,20 +148,12 @@ class Reviewer:
         if user.username in self._rules.trusted_users:
             return judged
         wanted = reviews(wrapper, user, request.namespace, served)
-        answers: dict[Kind, SubjectAccessReviewStatus] = {}
-        failed: list[KubeError] = []
 
-        async def ask(kind: Kind, body: dict[str, Any]) -> None:
-            try:
-                answers[kind] = (await self._client.ask(_REVIEWS, body, _Asked)).status
-            except KubeError as error:
-                failed.append(error)
+        async def ask(kind: Kind, body: dict[str, Any]) -> tuple[Kind, SubjectAccessReviewStatus]:
+            return kind, (await self._client.ask(_REVIEWS, body, _Asked)).status
 
-        async with anyio.create_task_group() as group:
-            for kind, body in {kinds[i]: body for i, body in wanted.items()}.items():
-                group.start_soon(ask, kind, body)
-        if failed:
-            raise failed[0]
+        once = {kinds[i]: body for i, body in wanted.items()}
+        answers = dict(await gather(ask(kind, body) for kind, body in once.items()))
         return replace(
             judged,
             problems=(
