@@ -130,8 +130,12 @@ async def test_of_more_than_may_wait_the_oldest_is_lost() -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(recorder.run)
         await until(lambda: counted["written"] == 2, "two")
+        for name in "de":  # what is written waits no longer
+            recorder.event(pod(name), reason="Moved", message="m", warning=True)
+        await until(lambda: counted["written"] == 4, "two more")
         group.cancel_scope.cancel()
-    assert [one["involvedObject"]["name"] for one in client.written] == ["b", "c"]
+    assert [one["involvedObject"]["name"] for one in client.written] == [*"bcde"]
+    assert counted["failed"] == 1
 
 
 async def test_who_leads_no_longer_writes_none_and_counts_none() -> None:
