@@ -14,7 +14,7 @@ from player import Player, job, wrapper
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import PHASES, wrapper_from
 from preflight_appwrapper.controller import controller
-from preflight_appwrapper.core.leader_state import Memory
+from preflight_appwrapper.core.leader_state import LeaderState
 from preflight_appwrapper.core.reconcile import step
 from preflight_appwrapper.core.snapshot import Mirrored, WrapperView, observe
 from preflight_testing.waiting import until
@@ -93,7 +93,7 @@ def test_nothing_is_written_because_a_time_is_still_to_come(phase: str, seconds:
         player.world.objects.clear()
         player.world.pods.clear()
     before = player.world.read()
-    memory = Memory(uid=before.metadata.uid)
+    memory = LeaderState(uid=before.metadata.uid)
     seen = player.world.seen()
     ahead = observe(before, NOTHING, memory, suffix="x", now=NOW, clock=5.0).first_seen
     same = step(before, _with(seen, {}), WrapperRules(), NOW + timedelta(days=1))
@@ -124,7 +124,7 @@ def test_a_period_of_a_clock_that_is_ahead_begins_when_this_leader_first_sees_it
         "conditions": [condition("QuotaReserved", "True"), deployed],
         "componentStatus": [{"name": "", "kind": "", "apiVersion": "", "podSets": []}],
     }
-    before, memory = wrapper_from(raw), Memory(uid="wrapper-uid")
+    before, memory = wrapper_from(raw), LeaderState(uid="wrapper-uid")
 
     def look(seconds: float) -> Any:
         now = NOW + timedelta(seconds=seconds)

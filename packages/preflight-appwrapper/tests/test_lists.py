@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from preflight_appwrapper.api.names import LABEL
 from preflight_appwrapper.controller.pod_lists import PodLists
-from preflight_appwrapper.core.decode import Loose
+from preflight_appwrapper.core.decode import PartialObject
 from preflight_appwrapper.core.leader_state import Listed
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError
@@ -21,10 +21,10 @@ from preflight_kube.client.client import Client, KubeError
 pytestmark = pytest.mark.anyio
 
 
-def pod(name: str, of: str) -> Loose:
+def pod(name: str, of: str) -> PartialObject:
     metadata = {"name": name, "uid": f"uid-{name}", "namespace": "ns", "resourceVersion": "5"}
     raw = {"metadata": {**metadata, "labels": {LABEL: of}}, "spec": {}, "status": {}}
-    return msgspec.json.decode(msgspec.json.encode(raw), type=Loose)
+    return msgspec.json.decode(msgspec.json.encode(raw), type=PartialObject)
 
 
 class Slow(Client):
@@ -35,7 +35,7 @@ class Slow(Client):
             Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="tests"
         )
         self.asked: list[str] = []
-        self.pods: list[Loose] = []
+        self.pods: list[PartialObject] = []
         self.refuse: KubeError | None = None
         self.gate = anyio.Semaphore(0)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from preflight_appwrapper.core.decode import Loose, wrapper
+from preflight_appwrapper.core.decode import PartialObject, wrapper
 from worst import worst
 
 LIMIT = 512 * 1024 * 1024
@@ -18,9 +18,9 @@ import os, ssl, sys
 sys.path.insert(0, sys.argv[1])
 from worst import worst
 import msgspec
-from preflight_appwrapper.core.decode import Loose
+from preflight_appwrapper.core.decode import PartialObject
 from preflight_kube.runtime.discovery import RESTMapper
-from preflight_appwrapper.controller.cache import WrapperMirrors
+from preflight_appwrapper.controller.cache import WrapperCache
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_kube.client.client import Client
 from preflight_kube.auth.connection import Connection
@@ -30,10 +30,10 @@ def resident():
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 client = Client(Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="test", clock=lambda: 0.0)
-mirrors = WrapperMirrors(client, RESTMapper(client), WrapperRules(), lambda _: None)
+mirrors = WrapperCache(client, RESTMapper(client), WrapperRules(), lambda _: None)
 before = resident()
 for number in range(int(sys.argv[3])):
-    mirrors.keep(msgspec.json.decode(worst(sys.argv[2], number), type=Loose))
+    mirrors.keep(msgspec.json.decode(worst(sys.argv[2], number), type=PartialObject))
 wrapper = mirrors.wrapper(("ns", "w0"))
 assert len(wrapper.spec.components) == 1 and wrapper.spec.components[0].template["kind"] == "Pod"
 print(before, resident(), len(list(mirrors.wrappers())))
@@ -56,11 +56,11 @@ def test_two_hundred_wrappers_of_990_kilobytes_leave_half_of_the_limit(shape: st
 
 
 def test_a_spec_is_read_anew_only_when_its_generation_is_another() -> None:
-    def version(number: int, generation: int) -> Loose:
+    def version(number: int, generation: int) -> PartialObject:
         raw = worst("objects", 0)[:-1] + b',"status":{"phase":"Suspended"}}'
         metadata = f'"generation":{generation},"resourceVersion":"{number}",'.encode()
         named = b'"name":"w0",'
-        return msgspec.json.decode(raw.replace(named, named + metadata, 1), type=Loose)
+        return msgspec.json.decode(raw.replace(named, named + metadata, 1), type=PartialObject)
 
     first = wrapper(version(1, 4))
     again = wrapper(version(2, 4), first)

@@ -13,9 +13,9 @@ from player import bare_pod, job, wrapper
 from preflight_appwrapper.api.names import LABEL
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import pod_from, wrapper_from
-from preflight_appwrapper.controller.cache import WrapperMirrors
-from preflight_appwrapper.core.decode import Loose
-from preflight_appwrapper.core.leader_state import Listed, Memory, VersionedPod
+from preflight_appwrapper.controller.cache import WrapperCache
+from preflight_appwrapper.core.decode import PartialObject
+from preflight_appwrapper.core.leader_state import LeaderState, Listed, VersionedPod
 from preflight_appwrapper.core.snapshot import Mirrored, observe
 from preflight_appwrapper.core.validation import created
 from preflight_kube.auth.connection import Connection
@@ -29,11 +29,11 @@ JOB = ("batch", "v1", "Job")
 NOWHERE = Client(Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="tests")
 
 
-def mirrors(changed: list[Any]) -> WrapperMirrors:
-    return WrapperMirrors(NOWHERE, RESTMapper(NOWHERE), WrapperRules(), changed.append)
+def mirrors(changed: list[Any]) -> WrapperCache:
+    return WrapperCache(NOWHERE, RESTMapper(NOWHERE), WrapperRules(), changed.append)
 
 
-def raw(name: str, label: str, owner: dict[str, Any]) -> Loose:
+def raw(name: str, label: str, owner: dict[str, Any]) -> PartialObject:
     metadata = {
         "name": name,
         "namespace": "ns",
@@ -43,23 +43,23 @@ def raw(name: str, label: str, owner: dict[str, Any]) -> Loose:
         "ownerReferences": [{**owner, "controller": True}],
     }
     whole = {"metadata": metadata, "spec": {}, "status": {"phase": "Running"}}
-    return msgspec.json.decode(msgspec.json.encode(whole), type=Loose)
+    return msgspec.json.decode(msgspec.json.encode(whole), type=PartialObject)
 
 
-def a_job(name: str, of: str) -> Loose:
+def a_job(name: str, of: str) -> PartialObject:
     owner = {"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper", "name": of}
     return raw(name, of, {**owner, "uid": f"uid-{of}"})
 
 
-def a_pod(label: str, owner: str = "uid-train") -> Loose:
+def a_pod(label: str, owner: str = "uid-train") -> PartialObject:
     return raw("p", label, {"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": owner})
 
 
-def seen(one: Loose, kind: Literal["modified", "deleted"] = "modified") -> Any:
+def seen(one: PartialObject, kind: Literal["modified", "deleted"] = "modified") -> Any:
     return Change(kind, one.metadata.uid, one, None)
 
 
-def places(made: WrapperMirrors) -> dict[str, list[str]]:
+def places(made: WrapperCache) -> dict[str, list[str]]:
     return {key[1]: sorted(held) for key, held in made._pods.items()}
 
 
@@ -106,7 +106,7 @@ def test_a_list_by_label_neither_hides_a_strayed_pod_nor_gives_it_to_another() -
             pods_version=0,
             **more,
         )
-        memory = Memory(uid="wrapper-uid", listed=Listed(9, listed))
+        memory = LeaderState(uid="wrapper-uid", listed=Listed(9, listed))
         return len(observe(mine, made, memory, suffix="x", now=START, clock=0.0).pods)
 
     held = {"uid-p": VersionedPod(pod, 7, strayed=True)}

@@ -47,7 +47,7 @@ class BrokenError(AssertionError):
 
 
 @dataclass
-class Memory:
+class LeaderState:
     """What one controller process knows beyond the cluster."""
 
     attempts: dict[str, datetime] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class World:
         self.nodes: dict[str, frozenset[str]] = {}
         self.held: set[str] = set()  # uids of pods that nobody but force removes
         self.refuse: dict[str, Attempt] = {}  # by component name: what creating it gives
-        self.memory = Memory()
+        self.memory = LeaderState()
         self.build = build
         self.events: list[str] = []
         self.phases: list[str] = []
@@ -204,7 +204,7 @@ class World:
     def restart(self, skew: float = 0) -> None:
         """Another leads, whose clock is ``skew`` seconds ahead."""
         self.skewed = self.skewed or bool(skew)
-        self.memory, self.skew, self.ahead = Memory(), timedelta(seconds=skew), {}
+        self.memory, self.skew, self.ahead = LeaderState(), timedelta(seconds=skew), {}
 
     def _write(self, made: WrapperStep) -> None:
         assert self.wrapper is not None

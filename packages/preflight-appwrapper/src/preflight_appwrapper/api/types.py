@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
 import msgspec
+from preflight_kube.api.quantities import parse_quantity
 
 from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import MANAGER
-from preflight_appwrapper.api.resources import positive
 
 __all__ = [
     "PHASES",
@@ -31,6 +31,7 @@ __all__ = [
     "Pod",
     "PodSet",
     "PodSetInfo",
+    "PodSpec",
     "SchedulingGate",
     "pod_from",
     "wrapper_from",
@@ -268,10 +269,20 @@ class ContainerStatus(_Object, frozen=True, kw_only=True):
     last_state: _State = _State()
 
 
-class _PodSpec(_Object, frozen=True, kw_only=True):
+class PodSpec(_Object, frozen=True, kw_only=True):
+    """As far as a decision asks for it."""
+
     node_name: str = ""
     containers: tuple[_Container, ...] = ()
     init_containers: tuple[_Container, ...] = ()
+
+    def asks(self, resource: str) -> bool:
+        """Whether a container, sidecars included, requests more than none of ``resource``."""
+        return any(
+            _positive(amounts.get(resource))
+            for one in (*self.containers, *self.init_containers)
+            for amounts in (one.resources.requests, one.resources.limits)
+        )
 
 
 class _PodStatus(_Object, frozen=True, kw_only=True):
@@ -285,7 +296,7 @@ class Pod(_Object, frozen=True, kw_only=True):
     """As far as a decision asks for it."""
 
     metadata: Metadata = Metadata()
-    spec: _PodSpec = _PodSpec()
+    spec: PodSpec = PodSpec()
     status: _PodStatus = _PodStatus()
 
     @property
@@ -315,12 +326,17 @@ class Pod(_Object, frozen=True, kw_only=True):
         return controller.uid if controller else ""
 
     def asks(self, resource: str) -> bool:
-        """Whether a container, sidecars included, requests more than none of ``resource``."""
-        return any(
-            positive(amounts.get(resource))
-            for one in (*self.spec.containers, *self.spec.init_containers)
-            for amounts in (one.resources.requests, one.resources.limits)
-        )
+        """Whether it asks for more than none of ``resource``."""
+        return self.spec.asks(resource)
+
+
+def _positive(quantity: str | float | None) -> bool:
+    if not isinstance(quantity, str):
+        return quantity is not None and quantity > 0
+    try:
+        return parse_quantity(quantity) > 0
+    except ValueError:
+        return False
 
 
 def wrapper_from(raw: object) -> AppWrapper:

@@ -40,9 +40,10 @@ from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Pod, written
 from preflight_appwrapper.controller.pod_lists import PodLists
 from preflight_appwrapper.core import decode
-from preflight_appwrapper.core.components import LONGEST_NAME, ComponentError, build
-from preflight_appwrapper.core.decode import POD, Loose, Thing
-from preflight_appwrapper.core.leader_state import Memory
+from preflight_appwrapper.core.affinity import ComponentError
+from preflight_appwrapper.core.components import LONGEST_NAME, build
+from preflight_appwrapper.core.decode import POD, ComponentObject, PartialObject
+from preflight_appwrapper.core.leader_state import LeaderState
 from preflight_appwrapper.core.plan import CreateComponent, DeleteObject, DeletePod
 from preflight_appwrapper.metrics import Metrics
 
@@ -76,9 +77,9 @@ class WrapperApplier:
 
     # --- the wrapper
 
-    async def read(self, namespace: str, name: str) -> Loose | None:
+    async def read(self, namespace: str, name: str) -> PartialObject | None:
         """The wrapper as it is now. Raises :class:`KubeError`."""
-        return await self._client.get_or_none(wrapper_path(namespace, name), Loose)
+        return await self._client.get_or_none(wrapper_path(namespace, name), PartialObject)
 
     async def write(self, wrapper: AppWrapper, status: AppWrapperStatus) -> Answer:
         """Write the whole status, onto exactly this version of the wrapper."""
@@ -111,7 +112,9 @@ class WrapperApplier:
 
     # --- components
 
-    async def create(self, wrapper: AppWrapper, action: CreateComponent, memory: Memory) -> None:
+    async def create(
+        self, wrapper: AppWrapper, action: CreateComponent, memory: LeaderState
+    ) -> None:
         """Create a component, and remember what came of it."""
         try:
             manifest = build(wrapper, action.index, action.name, self._rules)
@@ -132,7 +135,7 @@ class WrapperApplier:
         memory.found.pop(name, None)
         match await self._apply("component", Create(path, body)):
             case Stored() as stored:
-                made = stored.object(Loose)
+                made = stored.object(PartialObject)
                 memory.creates.pop(action.index, None)
                 memory.saw(name, decode.thing(made, kind, self._rules.failure_rules))
             case Exists():
@@ -143,19 +146,19 @@ class WrapperApplier:
                 memory.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
 
     async def look(
-        self, namespace: str, name: tuple[Kind, str], memory: Memory, *uids: str
-    ) -> Thing | None:
+        self, namespace: str, name: tuple[Kind, str], memory: LeaderState, *uids: str
+    ) -> ComponentObject | None:
         """What is there under a component's name, by a GET. Raises :class:`KubeError`."""
         path = await self._kinds.collection(name[0], namespace)
         raw = None
         if path is not None and 0 < len(name[1]) <= LONGEST_NAME:  # else no object has it
-            raw = await self._client.get_or_none(f"{path}/{quote(name[1], safe='')}", Loose)
+            raw = await self._client.get_or_none(f"{path}/{quote(name[1], safe='')}", PartialObject)
         found = decode.thing(raw, name[0], self._rules.failure_rules) if raw is not None else None
         memory.saw(name, found, uids)
         return found
 
     async def delete(
-        self, namespace: str, action: DeleteObject | DeletePod, memory: Memory
+        self, namespace: str, action: DeleteObject | DeletePod, memory: LeaderState
     ) -> None:
         """Delete the very object that is meant; a pod, or by force, without waiting for a kubelet.
         Raises :class:`KubeError` where no answer came.
@@ -189,7 +192,7 @@ class WrapperApplier:
     async def survey(
         self,
         wrapper: AppWrapper,
-        memory: Memory,
+        memory: LeaderState,
         elsewhere: Callable[[str], bool] = lambda _: False,
     ) -> bool:
         """Read all pods and components as they are now; whether there are any. ``elsewhere``: pods
@@ -203,19 +206,19 @@ class WrapperApplier:
 
         return any(await gather([pods(), self._look_at_components(wrapper, memory)]))
 
-    async def still(self, wrapper: AppWrapper, pod: Pod, memory: Memory) -> bool:
+    async def still(self, wrapper: AppWrapper, pod: Pod, memory: LeaderState) -> bool:
         """Whether a pod is as it was seen; the components are read, too.
         Raises :class:`KubeError`.
         """
         path = f"/api/v1/namespaces/{wrapper.metadata.namespace}/pods/{quote(pod.name, safe='')}"
 
         async def same() -> bool:
-            raw = await self._client.get_or_none(path, Loose)
+            raw = await self._client.get_or_none(path, PartialObject)
             return raw is not None and decode.pod(raw) == pod
 
         return (await gather([same(), self._look_at_components(wrapper, memory)]))[0]
 
-    async def _look_at_components(self, wrapper: AppWrapper, memory: Memory) -> bool:
+    async def _look_at_components(self, wrapper: AppWrapper, memory: LeaderState) -> bool:
         """Whether any of them is there."""
         found = await gather(
             self.look(

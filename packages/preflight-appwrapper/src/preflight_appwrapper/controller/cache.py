@@ -26,12 +26,12 @@ from preflight_appwrapper.api.names import API_VERSION, LABEL, WRAPPERS
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, Pod
 from preflight_appwrapper.core import decode as cluster
-from preflight_appwrapper.core.decode import POD, Loose, Node, Thing
+from preflight_appwrapper.core.decode import POD, ComponentObject, Node, PartialObject
 from preflight_appwrapper.core.leader_state import VersionedPod
 from preflight_appwrapper.core.snapshot import Mirrored
 from preflight_appwrapper.core.unhealthy_nodes import sick_resources
 
-__all__ = ["WrapperMirrors"]
+__all__ = ["WrapperCache"]
 
 _LABELED: Final = {"labelSelector": LABEL}
 _LOOK: Final = 1.0
@@ -48,7 +48,7 @@ Place = tuple[str, Kind, str]
 class _Mirror:
     """Of one kind. ``barred``: it may not be listed, and so cannot be followed."""
 
-    def __init__(self, reflector: Reflector[Loose] | None) -> None:
+    def __init__(self, reflector: Reflector[PartialObject] | None) -> None:
         self.reflector, self.barred = reflector, False
 
     @property
@@ -60,7 +60,7 @@ class _Mirror:
         return version_of(self.reflector.version) if self.reflector is not None else 0
 
 
-class WrapperMirrors:
+class WrapperCache:
     """``changed`` is called with each wrapper that something has changed about."""
 
     def __init__(
@@ -75,16 +75,16 @@ class WrapperMirrors:
         self._pod_places: dict[str, tuple[Key, bool]] = {}  # by uid; whether its owner says so
         self._wrapper_of: dict[str, Key] = {}  # by a component's uid
         self._unowned: dict[str, dict[str, Key]] = {}  # by an owner not known: uids and labels
-        self._things: dict[Place, Thing] = {}
+        self._things: dict[Place, ComponentObject] = {}
         self._owned: dict[str, set[Place]] = {}  # by the controller's uid
-        self._departed: dict[str, dict[Name, Thing]] = {}  # the same
+        self._departed: dict[str, dict[Name, ComponentObject]] = {}  # the same
         self._nodes: dict[str, frozenset[str]] = {}
         self._open: dict[Kind, _Mirror] = {}
         self._group: TaskGroup | None = None
         self._wrappers: Cache[AppWrapper] = Cache(
             client,
             WRAPPERS,
-            Loose,
+            PartialObject,
             decode=self._decoded,
             on_change=self._wrapper_changed,
             indexes={"name": namespaced_name, "phase": lambda it: (it.status.phase,)},
@@ -131,7 +131,7 @@ class WrapperMirrors:
         named = self._wrappers.by_index("name", "/".join(key))
         return max(named, key=lambda it: version_of(it.metadata.resource_version), default=None)
 
-    def keep(self, raw: Loose) -> None:
+    def keep(self, raw: PartialObject) -> None:
         """Take in what the API server has answered of a wrapper."""
         self._wrappers.wrote(raw)
 
@@ -139,7 +139,7 @@ class WrapperMirrors:
         """Take in that the API server has said that this wrapper is gone."""
         self._wrappers.deleted(uid)
 
-    def _decoded(self, raw: Loose) -> AppWrapper:
+    def _decoded(self, raw: PartialObject) -> AppWrapper:
         return cluster.wrapper(raw, self._wrappers.store.get(raw.metadata.uid))
 
     def _wrapper_changed(self, change: Change[AppWrapper]) -> None:
@@ -221,13 +221,17 @@ class WrapperMirrors:
             if kind in _kinds_of(wrapper):
                 self._changed((wrapper.metadata.namespace, wrapper.metadata.name))
 
-    def _component_mirror(self, path: str, kind: Kind) -> Reflector[Loose]:
+    def _component_mirror(self, path: str, kind: Kind) -> Reflector[PartialObject]:
         return self._reflector(path, lambda change: self._thing_changed(change, kind))
 
-    def _reflector(self, path: str, changed: Callable[[Change[Loose]], None]) -> Reflector[Loose]:
-        return Reflector(self._client, path, Loose, on_change=changed, kept=_kept, params=_LABELED)
+    def _reflector(
+        self, path: str, changed: Callable[[Change[PartialObject]], None]
+    ) -> Reflector[PartialObject]:
+        return Reflector(
+            self._client, path, PartialObject, on_change=changed, kept=_kept, params=_LABELED
+        )
 
-    def _pod_changed(self, change: Change[Loose]) -> None:
+    def _pod_changed(self, change: Change[PartialObject]) -> None:
         metadata = change.object.metadata
         label = (metadata.namespace, metadata.labels.get(LABEL, ""))
         if change.kind == "deleted":
@@ -272,7 +276,7 @@ class WrapperMirrors:
             del self._pods[known[0]]
         self._changed(known[0])
 
-    def _own(self, made: Thing) -> None:
+    def _own(self, made: ComponentObject) -> None:
         """Pods that came before their owner go where that belongs."""
         if made.owner is None or made.owner.api_version != API_VERSION:
             return
@@ -283,7 +287,7 @@ class WrapperMirrors:
                 held = self._pods[known[0]][uid]
                 self._hold_pod(held.pod, label, held.version)
 
-    def _thing_changed(self, change: Change[Loose], kind: Kind) -> None:
+    def _thing_changed(self, change: Change[PartialObject], kind: Kind) -> None:
         made = cluster.thing(change.object, kind, self._rules.failure_rules)
         place = (made.namespace, kind, made.name)
         before = self._things.get(place)
@@ -311,7 +315,7 @@ class WrapperMirrors:
                 return
         self._changed((made.namespace, change.object.metadata.labels.get(LABEL, "")))
 
-    def _disown(self, one: Thing, place: Place) -> None:
+    def _disown(self, one: ComponentObject, place: Place) -> None:
         if one.owner is not None and (places := self._owned.get(one.owner.uid)) is not None:
             places.discard(place)
             if not places:
@@ -345,10 +349,10 @@ def _kinds_of(wrapper: AppWrapper) -> Iterable[Kind]:
     return [kind for kind in found if all(kind[1:])]
 
 
-def _kept(raw: Loose) -> Loose:
+def _kept(raw: PartialObject) -> PartialObject:
     """What tells one version from the next; all else is kept in a form of its own."""
     metadata = raw.metadata
-    return Loose(
+    return PartialObject(
         metadata=msgspec.structs.replace(
             metadata,
             labels={LABEL: metadata.labels.get(LABEL, "")},
@@ -359,5 +363,5 @@ def _kept(raw: Loose) -> Loose:
     )
 
 
-def _same(one: Thing, other: Thing) -> bool:
+def _same(one: ComponentObject, other: ComponentObject) -> bool:
     return msgspec.structs.replace(one, version=other.version) == other

@@ -33,10 +33,10 @@ from preflight_appwrapper.api.names import API_VERSION, COMPONENT, KIND
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus
 from preflight_appwrapper.controller.apply import WrapperApplier
-from preflight_appwrapper.controller.cache import WrapperMirrors
+from preflight_appwrapper.controller.cache import WrapperCache
 from preflight_appwrapper.core.brake import Brake, suspicion
-from preflight_appwrapper.core.decode import Loose
-from preflight_appwrapper.core.leader_state import Memory
+from preflight_appwrapper.core.decode import PartialObject
+from preflight_appwrapper.core.leader_state import LeaderState
 from preflight_appwrapper.core.plan import (
     AddFinalizer,
     Confirm,
@@ -79,7 +79,7 @@ class Controller:
 
     def __init__(self, client: Client, rules: WrapperRules, metrics: Metrics) -> None:
         self._client, self._rules, self._metrics = client, rules, metrics
-        self._mirrors: WrapperMirrors | None = None
+        self._mirrors: WrapperCache | None = None
         metrics.current(self._statuses)
 
     def _statuses(self) -> Iterator[AppWrapperStatus]:
@@ -103,10 +103,10 @@ class _Leader:
         self._queue = Queue("wrapper", lambda _: _REST, client.clock)
         self._clock = client.clock
         kinds = RESTMapper(client)
-        self._mirrors = of._mirrors = WrapperMirrors(client, kinds, rules, self._queue.add)
+        self._mirrors = of._mirrors = WrapperCache(client, kinds, rules, self._queue.add)
         self._applier = WrapperApplier(client, kinds, rules, metrics)
         self._events = EventRecorder(client, COMPONENT, counted=metrics.event)
-        self._memories: dict[Key, Memory] = {}
+        self._memories: dict[Key, LeaderState] = {}
         self._brake = Brake[Key](rules.brake, client.clock)
         self._leaving: dict[Key, tuple[str, str]] = {}  # node and code
         self._armed: dict[Key, float] = {}
@@ -226,7 +226,7 @@ class _Leader:
             taken.append(key)
 
     async def _verify(
-        self, wrapper: AppWrapper, made: WrapperStep, seen: WrapperView, memory: Memory
+        self, wrapper: AppWrapper, made: WrapperStep, seen: WrapperView, memory: LeaderState
     ) -> None:
         """Ask the API server itself. One pod is enough for what one pod decides: a list of all is
         dear in a namespace of thousands.
@@ -238,10 +238,10 @@ class _Leader:
                 return
         await self._applier.survey(wrapper, memory)
 
-    def _memory(self, key: Key, wrapper: AppWrapper) -> Memory:
+    def _memory(self, key: Key, wrapper: AppWrapper) -> LeaderState:
         known = self._memories.get(key)
         if known is None or known.uid != wrapper.metadata.uid:
-            known = self._memories[key] = Memory(uid=wrapper.metadata.uid)
+            known = self._memories[key] = LeaderState(uid=wrapper.metadata.uid)
         return known
 
     def _forget(self, key: Key) -> None:
@@ -252,7 +252,7 @@ class _Leader:
         self._leaving.pop(key, None)
 
     async def _write(
-        self, key: Key, wrapper: AppWrapper, made: WrapperStep, memory: Memory, now: datetime
+        self, key: Key, wrapper: AppWrapper, made: WrapperStep, memory: LeaderState, now: datetime
     ) -> bool:
         """Write the status; False where the wrapper is another by now, so that all is to be looked
         at again.
@@ -270,12 +270,12 @@ class _Leader:
             self._moved(wrapper, made, memory, now)
         return True
 
-    async def _settled(self, key: Key, wrapper: AppWrapper, answer: Answer) -> Loose | None:
+    async def _settled(self, key: Key, wrapper: AppWrapper, answer: Answer) -> PartialObject | None:
         """The wrapper as it was stored. None where it is another by now, or may be: then what it is
         was read, for a watch may be behind. Raises :class:`KubeError` where it was refused.
         """
         if isinstance(answer, Stored):
-            stored = answer.object(Loose)
+            stored = answer.object(PartialObject)
             self._mirrors.keep(stored)
             return stored
         found = await self._applier.read(*key)
@@ -288,7 +288,9 @@ class _Leader:
                 raise error
         return None
 
-    def _moved(self, before: AppWrapper, made: WrapperStep, memory: Memory, now: datetime) -> None:
+    def _moved(
+        self, before: AppWrapper, made: WrapperStep, memory: LeaderState, now: datetime
+    ) -> None:
         """Count and log a transition."""
         metadata = before.metadata
         if memory.due is not None and memory.due <= now:
@@ -321,7 +323,7 @@ class _Leader:
             resets=made.status.resetting_count,
         )
 
-    def _note(self, wrapper: AppWrapper, made: WrapperStep, memory: Memory) -> None:
+    def _note(self, wrapper: AppWrapper, made: WrapperStep, memory: LeaderState) -> None:
         if bool(made.blocked) != memory.blocked:
             memory.blocked = bool(made.blocked)
             self._metrics.blocked.inc(1 if memory.blocked else -1)
@@ -355,7 +357,7 @@ class _Leader:
         key: Key,
         wrapper: AppWrapper,
         actions: tuple[WrapperAction, ...],
-        memory: Memory,
+        memory: LeaderState,
         seen: WrapperView,
     ) -> None:
         namespace = key[0]

@@ -14,7 +14,7 @@ from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.decode import Node
-from preflight_appwrapper.core.leader_state import Memory
+from preflight_appwrapper.core.leader_state import LeaderState
 from preflight_appwrapper.core.plan import WrapperStep
 from preflight_appwrapper.core.reconcile import step
 from preflight_appwrapper.core.snapshot import Mirrored, WrapperView, observe
@@ -34,7 +34,7 @@ async def decided(
     raw = await applier.read(namespace, name)
     if raw is None:
         return None
-    wrapper, memory = decode.wrapper(raw), Memory(uid=raw.metadata.uid)
+    wrapper, memory = decode.wrapper(raw), LeaderState(uid=raw.metadata.uid)
     await applier.survey(wrapper, memory)
     nodes = {}
     for node in {held.pod.node for held in memory.listed.pods.values()} if memory.listed else ():
@@ -45,14 +45,6 @@ async def decided(
         )
         if found is not None:
             nodes[node] = sick_resources(found.metadata.labels, rules.autopilot)
-    nothing = Mirrored(
-        complete=True,
-        things={},
-        departed={},
-        pods={},
-        nodes=nodes,
-        version=lambda _: 0,
-        pods_version=0,
-    )
+    nothing = Mirrored(complete=True, nodes=nodes)
     seen = observe(wrapper, nothing, memory, suffix="xxxxx", now=now, clock=client.clock())
     return wrapper, seen, step(wrapper, seen, rules, now)

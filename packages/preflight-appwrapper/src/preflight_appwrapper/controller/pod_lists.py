@@ -16,7 +16,7 @@ from preflight_kube.client.client import Client, KubeError
 
 from preflight_appwrapper.api.names import LABEL, LONGEST_VALUE
 from preflight_appwrapper.core import decode as cluster
-from preflight_appwrapper.core.decode import Loose
+from preflight_appwrapper.core.decode import PartialObject
 from preflight_appwrapper.core.leader_state import Listed, VersionedPod
 
 __all__ = ["PodLists"]
@@ -88,7 +88,7 @@ class PodLists:
             f"/api/v1/namespaces/{namespace}/pods",
             {"labelSelector": f"{LABEL} in ({','.join(names)})"},
         )
-        async for page, at in self._client.pages(path, Loose, params=params):
+        async for page, at in self._client.pages(path, PartialObject, params=params):
             version = at
             for raw in page:
                 found[raw.metadata.labels[LABEL]][raw.metadata.uid] = VersionedPod(

@@ -14,20 +14,15 @@ from preflight_appwrapper.api.names import API_VERSION, KIND, LABEL
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, PodSet, PodSetInfo
 from preflight_appwrapper.core import affinity, podsets
+from preflight_appwrapper.core.affinity import ComponentError, list_of, map_of
 
-__all__ = ["LONGEST_NAME", "ComponentError", "Named", "build", "named", "nested_too_deeply"]
+__all__ = ["LONGEST_NAME", "Named", "build", "named", "nested_too_deeply"]
 
 LONGEST_NAME: Final = 253
 """Characters of any object's name."""
 _MOST_DEPTH: Final = 128
 _MOST_PREFIX: Final = 58
 """Characters of ``generateName`` that are kept before five random ones: Kubernetes' own limit."""
-
-
-class ComponentError(ValueError):
-    """The component cannot be created, whatever is tried; one sentence that
-    begins with its path.
-    """
 
 
 class Named(Struct, frozen=True):
@@ -75,7 +70,7 @@ def build(wrapper: AppWrapper, index: int, name: str, rules: WrapperRules) -> di
     if not isinstance(component.template, dict):
         raise ComponentError(f"{where}.template: must be a manifest (a map); correct it.")
     made = deepcopy(component.template)
-    metadata = _map(made, "metadata", f"{where}.template.metadata")
+    metadata = map_of(made, "metadata", f"{where}.template.metadata")
     _into_namespace(metadata, wrapper.metadata.namespace, where)
     metadata.pop("generateName", None)
     metadata["name"] = name
@@ -137,18 +132,18 @@ def _fill(
         template = podsets.pod_template(made, one.path)
     except podsets.PodSetError as error:
         raise ComponentError(f"{where}: {error}.") from None
-    metadata, spec = _map(template, "metadata", f"{where}.metadata"), template["spec"]
+    metadata, spec = map_of(template, "metadata", f"{where}.metadata"), template["spec"]
     if info.annotations:
         _merge(metadata, "annotations", info.annotations, f"{where}.metadata.annotations")
     _merge(metadata, "labels", {**info.labels, LABEL: owner}, f"{where}.metadata.labels")
     if info.node_selector:
         _merge(spec, "nodeSelector", info.node_selector, f"{where}.spec.nodeSelector")
     if info.tolerations:
-        _list(spec, "tolerations", f"{where}.spec.tolerations").extend(
+        list_of(spec, "tolerations", f"{where}.spec.tolerations").extend(
             deepcopy(list(info.tolerations))
         )
     if info.scheduling_gates:
-        gates = _list(spec, "schedulingGates", f"{where}.spec.schedulingGates")
+        gates = list_of(spec, "schedulingGates", f"{where}.spec.schedulingGates")
         present = {
             one.get("name")
             for one in gates
@@ -160,38 +155,17 @@ def _fill(
                 gates.append({"name": gate.name})
     if rules.scheduler_name and not spec.get("schedulerName"):
         spec["schedulerName"] = rules.scheduler_name
-    try:
-        affinity.inject(spec, rules.autopilot)
-    except affinity.AffinityError as error:
-        raise ComponentError(f"{where}.spec.{error}.") from None
+    affinity.inject(spec, rules.autopilot, f"{where}.spec")
 
 
 def _merge(holder: dict[str, Any], key: str, added: Mapping[str, str], where: str) -> None:
-    found = _map(holder, key, where)
+    found = map_of(holder, key, where)
     for name, value in added.items():
         if name in found and found[name] != value:
             raise ComponentError(
                 f'{where}: "{name}" is "{str(found[name])[:60]}" in the template and must be "{value[:60]}"; remove it there.'
             )
         found[name] = value
-
-
-def _map(holder: dict[str, Any], key: str, where: str) -> dict[str, Any]:
-    if holder.get(key) is None:
-        holder[key] = {}
-    if not isinstance(holder[key], dict):
-        raise ComponentError(f"{where}: must be a map; correct it.")
-    found: dict[str, Any] = holder[key]
-    return found
-
-
-def _list(holder: dict[str, Any], key: str, where: str) -> list[Any]:
-    if holder.get(key) is None:
-        holder[key] = []
-    if not isinstance(holder[key], list):
-        raise ComponentError(f"{where}: must be a list; correct it.")
-    found: list[Any] = holder[key]
-    return found
 
 
 def nested_too_deeply(raw: object) -> bool:

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, ComponentStatus
-from preflight_appwrapper.core.components import ComponentError, build, named
-from preflight_appwrapper.core.deadlines import over
+from preflight_appwrapper.core.affinity import ComponentError
+from preflight_appwrapper.core.components import build, named
+from preflight_appwrapper.core.deadlines import expired
 from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.parameters import Parameters
 from preflight_appwrapper.core.plan import Confirm, CreateComponent, Next, WrapperAction
@@ -129,7 +130,7 @@ def _begun(
             actions=(Confirm(i),),
             next=_wait(what, None, "no answer came, so it is asked for"),
         )
-    if over(c.since(status, c.DEPLOYED) or now, p.admission, now):
+    if expired(c.since(status, c.DEPLOYED) or now, p.admission, now):
         return Creation(
             status=_with(status, i, _errored(known, attempt, now)),
             late=f"{where}: {what} could not be created: {attempt.error}",

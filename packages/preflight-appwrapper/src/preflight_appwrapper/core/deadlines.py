@@ -7,12 +7,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-__all__ = ["end", "over", "text"]
+__all__ = ["deadline", "expired", "text"]
 
 _LAST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
-def end(since: datetime, seconds: float) -> datetime:
+def deadline(since: datetime, seconds: float) -> datetime:
     """The moment at which it is acted: one second after the period, except that a period of zero is
     over at once.
     """
@@ -24,9 +24,9 @@ def end(since: datetime, seconds: float) -> datetime:
         return _LAST
 
 
-def over(since: datetime, seconds: float, now: datetime) -> bool:
-    """Whether :func:`end` has come."""
-    return seconds <= 0 or now >= end(since, seconds)
+def expired(since: datetime, seconds: float, now: datetime) -> bool:
+    """Whether :func:`deadline` has come."""
+    return seconds <= 0 or now >= deadline(since, seconds)
 
 
 def text(at: datetime) -> str:

@@ -32,14 +32,14 @@ from preflight_appwrapper.api.types import (
 from preflight_appwrapper.core.component_status import ComponentVerdict, verdict
 from preflight_appwrapper.core.podsets import group_kind, slacks
 
-__all__ = ["POD", "Loose", "Node", "Thing", "pod", "thing", "wrapper"]
+__all__ = ["POD", "ComponentObject", "Node", "PartialObject", "pod", "thing", "wrapper"]
 
 POD: Final[Kind] = ("", "v1", "Pod")
 _NULL: Final = msgspec.Raw(b"null")
 _FAILS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-class Loose(msgspec.Struct, frozen=True):
+class PartialObject(msgspec.Struct, frozen=True):
     """Any object, with its parts still to be read."""
 
     metadata: Metadata
@@ -64,7 +64,7 @@ class Node(msgspec.Struct, frozen=True):
     metadata: _NodeMetadata
 
 
-class Thing(msgspec.Struct, frozen=True, kw_only=True):
+class ComponentObject(msgspec.Struct, frozen=True, kw_only=True):
     """An object that may be a component. ``owner``: its controller, if it has one. ``labeled``: it
     has a wrapper's label, without which no mirror shows it."""
 
@@ -113,7 +113,7 @@ def _unpacked(packed: bytes) -> tuple[Component, ...]:
     return lenient(AppWrapperSpec, _plain(msgspec.Raw(zlib.decompress(packed)))).components
 
 
-def wrapper(raw: Loose, known: AppWrapper | None = None) -> AppWrapper:
+def wrapper(raw: PartialObject, known: AppWrapper | None = None) -> AppWrapper:
     """What cannot be read of its spec or status is as if it were not there; what nobody asks of a
     wrapper is not kept. ``known``: an earlier version of it, whose spec is the same as long as its
     generation is.
@@ -130,7 +130,7 @@ def wrapper(raw: Loose, known: AppWrapper | None = None) -> AppWrapper:
     return AppWrapper(metadata=metadata, spec=replace(spec, components=packed), status=status)
 
 
-def pod(raw: Loose) -> Pod:
+def pod(raw: PartialObject) -> Pod:
     """Without what nobody asks of a pod: thousands of them are kept."""
     found = lenient(Pod, {"spec": _plain(raw.spec), "status": _plain(raw.status)})
     metadata = raw.metadata
@@ -145,13 +145,13 @@ def pod(raw: Loose) -> Pod:
     return replace(found, metadata=kept)
 
 
-def thing(raw: Loose, kind: Kind, rules: Iterable[FailureRule]) -> Thing:
+def thing(raw: PartialObject, kind: Kind, rules: Iterable[FailureRule]) -> ComponentObject:
     """An object of ``kind``, with what its status says by ``rules``."""
     metadata = raw.metadata
     api_version = "/".join(part for part in kind[:2] if part)
     whole: dict[str, Any] = {"apiVersion": api_version, "kind": kind[2]}
     says = verdict({**whole, "spec": _plain(raw.spec), "status": _plain(raw.status)}, rules)
-    return Thing(
+    return ComponentObject(
         kind=kind,
         namespace=metadata.namespace,
         name=metadata.name,

@@ -12,7 +12,7 @@ import msgspec
 
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.types import AppWrapperStatus
-from preflight_appwrapper.core.deadlines import end, over
+from preflight_appwrapper.core.deadlines import deadline, expired
 from preflight_appwrapper.core.parameters import Parameters
 from preflight_appwrapper.core.plan import (
     Confirm,
@@ -84,9 +84,9 @@ def progress(
             if not asked
             else DeletionProgress(actions=tuple(asked), next=_wait(None))
         )
-    if over(start, p.forceful_deletion, now):
-        return _force(things, seen, asked, end(start, p.forceful_deletion), now)
-    return _normal(things, seen, asked, end(start, p.forceful_deletion), now)
+    if expired(start, p.forceful_deletion, now):
+        return _force(things, seen, asked, deadline(start, p.forceful_deletion), now)
+    return _normal(things, seen, asked, deadline(start, p.forceful_deletion), now)
 
 
 def _things(status: AppWrapperStatus, seen: WrapperView) -> Iterator[_Thing]:

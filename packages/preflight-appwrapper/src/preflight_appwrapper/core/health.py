@@ -15,7 +15,7 @@ from preflight_appwrapper.api.names import PREFIX
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Pod
 from preflight_appwrapper.core import podsets
-from preflight_appwrapper.core.deadlines import end, over, text
+from preflight_appwrapper.core.deadlines import deadline, expired, text
 from preflight_appwrapper.core.exit_codes import Exit, exits, terminal
 from preflight_appwrapper.core.parameters import Parameters
 from preflight_appwrapper.core.plan import Figures, Holding
@@ -104,7 +104,7 @@ def _credit(status: AppWrapperStatus, seen: WrapperView) -> tuple[int, int]:
     if all(finished(status, seen, i) for i, _ in with_pods):
         rest = max(0, status.expected - len(alive))
         return rest, rest
-    credit, over, going_on, owners = 0, 0, 0, set[str]()
+    credit, surplus, going_on, owners = 0, 0, 0, set[str]()
     for i, known in with_pods:
         uid, ended = known.uid or seen.component(i).uid, finished(status, seen, i)
         if uid and (
@@ -114,13 +114,13 @@ def _credit(status: AppWrapperStatus, seen: WrapperView) -> tuple[int, int]:
             found = sum(1 for pod in alive if pod.owner == uid)
             credit += max(0, known.expected - found) if ended else 0
         elif ended:
-            over += known.expected
+            surplus += known.expected
         else:
             going_on += known.expected
     others = [pod for pod in alive if pod.owner not in owners]
     succeeded = sum(pod.status.phase == "Succeeded" for pod in others)
-    ready = credit + max(0, over - max(0, len(others) - going_on))
-    return ready, credit + max(0, over - succeeded)
+    ready = credit + max(0, surplus - max(0, len(others) - going_on))
+    return ready, credit + max(0, surplus - succeeded)
 
 
 def _lost(pod: Pod) -> bool:
@@ -330,9 +330,9 @@ def _too_few(
             p.warmup,
             f"{found.needed - found.ready} of {found.needed} pods do not run",
         )
-        if over(start, period + spent, now):
+        if expired(start, period + spent, now):
             extra = spent
-    if over(start, period + extra, now):
+    if expired(start, period + extra, now):
         sentence = (
             f"{what} {(now - start).total_seconds():.0f} s after {_text(start, wrapper.status)}"
         )
@@ -346,7 +346,7 @@ def _too_few(
     return HealthJudgment(
         result="waiting",
         holding=_holding(9, found, f"{what} yet"),
-        at=end(start, period + extra),
+        at=deadline(start, period + extra),
         then=f"rule {rule}: too few pods",
     )
 

@@ -17,9 +17,9 @@ from preflight_kube.api.kinds import Kind
 
 from preflight_appwrapper.api.conditions import Written
 from preflight_appwrapper.api.types import Pod
-from preflight_appwrapper.core.decode import Thing
+from preflight_appwrapper.core.decode import ComponentObject
 
-__all__ = ["Absent", "Attempt", "Listed", "Memory", "Name", "VersionedPod"]
+__all__ = ["Absent", "Attempt", "LeaderState", "Listed", "Name", "VersionedPod"]
 
 Name = tuple[Kind, str]
 """Of an object in the wrapper's namespace."""
@@ -58,7 +58,7 @@ class Listed(msgspec.Struct, frozen=True):
     pods: Mapping[str, VersionedPod]
 
 
-class Memory(msgspec.Struct, kw_only=True):
+class LeaderState(msgspec.Struct, kw_only=True):
     """``found``: what a GET or the answer to a create said of a name. ``gone``: uids of which it is
     known that they are no more. ``empty``: when consistent reads of everything found nothing, since
     they last found something. ``first_seen``: conditions whose time was still to come. Both are
@@ -67,7 +67,7 @@ class Memory(msgspec.Struct, kw_only=True):
     uid: str
     attempts: dict[str, datetime] = {}
     creates: dict[int, Attempt] = {}
-    found: dict[Name, Thing | Absent] = {}
+    found: dict[Name, ComponentObject | Absent] = {}
     gone: set[str] = set()
     listed: Listed | None = None
     empty: list[float] = []
@@ -94,11 +94,11 @@ class Memory(msgspec.Struct, kw_only=True):
         tries = known.tries + 1 if known is not None else 1
         self.creates[index] = Attempt(error=error, at=at, tries=tries, fatal=fatal, unclear=unclear)
 
-    def saw(self, name: Name, one: Thing | None, uids: Iterable[str] = ()) -> None:
+    def saw(self, name: Name, one: ComponentObject | None, uids: Iterable[str] = ()) -> None:
         """What the API server says of a name just now; ``uids``: of what was known under it."""
         before = self.found.get(name)
         known = {uid for uid in uids if uid} | (
-            {before.uid} if isinstance(before, Thing) else set()
+            {before.uid} if isinstance(before, ComponentObject) else set()
         )
         self.gone |= known - ({one.uid} if one is not None else set())
         self.found[name] = Absent() if one is None else one

@@ -16,7 +16,7 @@ from preflight_appwrapper.api.names import FINALIZER
 from preflight_appwrapper.api.types import AppWrapperStatus, ComponentStatus
 from preflight_appwrapper.core import deletion, podsets
 from preflight_appwrapper.core.creation import proceed
-from preflight_appwrapper.core.deadlines import end, over
+from preflight_appwrapper.core.deadlines import deadline, expired
 from preflight_appwrapper.core.health import HealthJudgment, finished, judge
 from preflight_appwrapper.core.marks import NOT_JUDGED, not_judged
 from preflight_appwrapper.core.phase_context import Look, at_once
@@ -99,12 +99,12 @@ def _begin_deletion(look: Look, step: WrapperStep) -> WrapperStep:
     """``step``, which takes a row, with the first of deletion; whether it is done is for the next
     look, for that is a row of its own.
     """
-    step, _ = _delete(look, step)
-    return (
-        step
-        if step.next
-        else replace(step, next=at_once(look, "deletion", "nothing is seen of it any more"))
-    )
+    return _or_now(look, _delete(look, step)[0], "nothing is seen of it any more")
+
+
+def _or_now(look: Look, step: WrapperStep, why: str) -> WrapperStep:
+    """``step``; where it waits for nothing, deletion goes on at once."""
+    return step if step.next else replace(step, next=at_once(look, "deletion", why))
 
 
 def _undeployed(
@@ -309,7 +309,7 @@ def _succeed(look: Look, status: AppWrapperStatus, holding: Holding) -> WrapperS
     status = look.put(status, c.UNHEALTHY, False, "FoundNoFailedPods")
     status = c.drop(status, c.DELETING)
     said = look.say("Succeeded", holding.sentence)
-    ttl = end(look.now.replace(microsecond=0), look.p.success_ttl)
+    ttl = deadline(look.now.replace(microsecond=0), look.p.success_ttl)
     waits = Next(what="everything is deleted", why="SuccessTTL is over", at=ttl, waits=("wrapper",))
     return look.take("succeeded", status, say=(said,), next=waits, holding=holding)
 
@@ -320,10 +320,10 @@ def _healthy(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> Wra
     at, what, why = found.at, found.then or "the rules are looked at again", found.holding.sentence
     if status.migration_count:
         ready, held = c.since(status, c.READY), c.is_true(status, c.READY)
-        if held and ready is not None and over(ready, look.p.warmup, look.now):
+        if held and ready is not None and expired(ready, look.p.warmup, look.now):
             status = replace(status, migration_count=0)
         elif held and ready is not None and at is None:
-            at, what = end(ready, look.p.warmup), "earlier evacuations are forgotten"
+            at, what = deadline(ready, look.p.warmup), "earlier evacuations are forgotten"
     waits = Next(what=what, why=why, at=at, waits=("pods", "components", "nodes", "wrapper"))
     return look.stay(status, next=waits, holding=found.holding)
 
@@ -351,12 +351,12 @@ def _unhealthy(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> W
         status = look.put(status, c.UNHEALTHY, True, found.reason, found.holding.sentence)
         say = (look.say(found.reason, found.holding.sentence, warning=True),)
     since = c.since(status, c.UNHEALTHY) or look.now
-    if found.grace and not over(since, look.p.failure, look.now):
+    if found.grace and not expired(since, look.p.failure, look.now):
         left = status.resetting_count < look.p.retry_limit and found.result != "fail"
         waits = Next(
             what="Resetting" if left else "Failed",
             why=f"FailureGracePeriod is over, unless it is healthy by then ({found.holding.sentence})",
-            at=end(since, look.p.failure),
+            at=deadline(since, look.p.failure),
             waits=("pods", "components", "nodes", "wrapper"),
         )
         return look.stay(status, say=say, next=waits, holding=found.holding)
@@ -401,9 +401,12 @@ def _fail(look: Look, status: AppWrapperStatus, row: str, reason: str, why: str)
         status = look.put(
             status, c.DELETING, False, "DeletionPaused", "DeletionOnFailureGracePeriod"
         )
-        at = end(look.now.replace(microsecond=0), look.p.deletion_on_failure)
+        at = deadline(look.now.replace(microsecond=0), look.p.deletion_on_failure)
         waits = Next(
-            what="deletion", why="DeletionOnFailureGracePeriod is over", at=at, waits=("wrapper",)
+            what="deletion",
+            why="DeletionOnFailureGracePeriod is over",
+            at=at,
+            waits=("wrapper",),
         )
     else:
         waits = at_once(look, "deletion", "it has failed")
@@ -427,11 +430,7 @@ def suspending(look: Look) -> WrapperStep:
     """Everything is deleted, whatever ``suspend`` says by now."""
     step, done = _delete(look, look.stay(look.status))
     if not done:
-        return (
-            step
-            if step.next
-            else replace(step, next=at_once(look, "deletion", why="it is suspended"))
-        )
+        return _or_now(look, step, "it is suspended")
     status = _undeployed(look, look.status, "Suspended", quota=True)
     status = look.put(status, c.READY, False, "Suspended")
     status = look.put(status, c.UNHEALTHY, False, "Suspended")
@@ -464,22 +463,18 @@ def resetting(look: Look) -> WrapperStep:
     if not c.is_false(look.status, c.DEPLOYED):
         step, done = _delete(look, look.stay(look.status))
         if not done:
-            return (
-                step
-                if step.next
-                else replace(step, next=at_once(look, "deletion", why="it is reset"))
-            )
+            return _or_now(look, step, "it is reset")
         status = _undeployed(look, look.status, "Resetting", quota=False)
-        at = end(look.now.replace(microsecond=0), _retry_pause(look, status))
+        at = deadline(look.now.replace(microsecond=0), _retry_pause(look, status))
         waits = Next(what="Resuming", why="RetryPausePeriod is over", at=at, waits=("wrapper",))
         return look.take("reset-deleted", status, next=waits)
     since = c.since(look.status, c.DEPLOYED) or look.now
     pause = _retry_pause(look, look.status)
-    if not over(since, pause, look.now):
+    if not expired(since, pause, look.now):
         waits = Next(
             what="Resuming",
             why="RetryPausePeriod is over",
-            at=end(since, pause),
+            at=deadline(since, pause),
             waits=("wrapper",),
         )
         return look.stay(look.status, next=waits)
@@ -522,11 +517,11 @@ def _ended(look: Look, rows: str, reason: str, *, quota: bool) -> WrapperStep:
 def _deletion_due(look: Look, reason: str) -> datetime | None:
     """None: now."""
     if reason == "Succeeded":
-        return end(c.since(look.status, c.QUOTA) or look.now, look.p.success_ttl)
+        return deadline(c.since(look.status, c.QUOTA) or look.now, look.p.success_ttl)
     paused = c.since(look.status, c.DELETING)
     if paused is None or look.wrapper.spec.suspend or look.p.deletion_on_failure <= 0:
         return None
-    return end(paused, look.p.deletion_on_failure)
+    return deadline(paused, look.p.deletion_on_failure)
 
 
 def terminating(look: Look) -> WrapperStep:
@@ -559,11 +554,7 @@ def terminating(look: Look) -> WrapperStep:
         return _begin_deletion(look, look.take("terminating", status, say=(said,)))
     step, done = _delete(look, look.stay(status))
     if not done:
-        return (
-            step
-            if step.next
-            else replace(step, next=at_once(look, "deletion", "it is being deleted"))
-        )
+        return _or_now(look, step, "it is being deleted")
     status = _undeployed(look, status, "Terminating", quota=True)
     return look.take(
         "gone", status, next=at_once(look, "the finalizer is removed", "everything is deleted")

@@ -14,8 +14,8 @@ from preflight_kube.api.kinds import Kind, kind_of
 from preflight_appwrapper.api.conditions import Written, written
 from preflight_appwrapper.api.types import AppWrapper, ComponentStatus, Pod
 from preflight_appwrapper.core.component_status import ComponentVerdict
-from preflight_appwrapper.core.decode import Thing
-from preflight_appwrapper.core.leader_state import Absent, Attempt, Memory, VersionedPod
+from preflight_appwrapper.core.decode import ComponentObject
+from preflight_appwrapper.core.leader_state import Absent, Attempt, LeaderState, VersionedPod
 
 __all__ = ["HeldEvacuation", "Mirrored", "SeenComponent", "Stray", "WrapperView", "observe"]
 
@@ -100,19 +100,19 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     ``elsewhere``: whether the pod with this uid is another wrapper's."""
 
     complete: bool
-    things: Mapping[tuple[Kind, str], Thing]
-    departed: Mapping[tuple[Kind, str], Thing]
-    pods: Mapping[str, VersionedPod]
-    nodes: Mapping[str, frozenset[str]]
-    version: Callable[[Kind], int]
-    pods_version: int
+    things: Mapping[tuple[Kind, str], ComponentObject] = {}
+    departed: Mapping[tuple[Kind, str], ComponentObject] = {}
+    pods: Mapping[str, VersionedPod] = {}
+    nodes: Mapping[str, frozenset[str]] = {}
+    version: Callable[[Kind], int] = lambda _: 0
+    pods_version: int = 0
     elsewhere: Callable[[str], bool] = lambda _: False
 
 
 def observe(
     wrapper: AppWrapper,
     mirrored: Mirrored,
-    memory: Memory,
+    memory: LeaderState,
     *,
     suffix: str,
     now: datetime,
@@ -155,7 +155,7 @@ def _at(mono: float, now: datetime, clock: float) -> datetime:
 
 
 def _first_seen(
-    wrapper: AppWrapper, memory: Memory, now: datetime, clock: float
+    wrapper: AppWrapper, memory: LeaderState, now: datetime, clock: float
 ) -> dict[Written, datetime]:
     before, ahead = memory.first_seen, dict[Written, float]()
     for one in wrapper.status.conditions:
@@ -166,7 +166,7 @@ def _first_seen(
     return {key: _at(mono, now, clock) for key, mono in ahead.items()}
 
 
-def _pods(mirrored: Mirrored, memory: Memory) -> tuple[Pod, ...]:
+def _pods(mirrored: Mirrored, memory: LeaderState) -> tuple[Pod, ...]:
     listed = memory.listed
     if listed is not None and mirrored.pods_version >= listed.version:
         listed = memory.listed = None
@@ -184,7 +184,7 @@ def _pods(mirrored: Mirrored, memory: Memory) -> tuple[Pod, ...]:
 
 
 def _component(
-    wrapper: AppWrapper, index: int, known: ComponentStatus, mirrored: Mirrored, memory: Memory
+    wrapper: AppWrapper, index: int, known: ComponentStatus, mirrored: Mirrored, memory: LeaderState
 ) -> SeenComponent:
     attempt = memory.creates.get(index)
     if not known.name:
@@ -195,7 +195,9 @@ def _component(
         shown = None
     found = memory.found.get(name)
     one, confirmed = _newer(shown, found, mirrored.version(name[0]))
-    if one is None and isinstance(found, Thing):  # the mirror has passed what was known better
+    if one is None and isinstance(
+        found, ComponentObject
+    ):  # the mirror has passed what was known better
         memory.found.pop(name, None)
     if one is None:
         says = _last(known, mirrored.departed.get(name), found)
@@ -213,8 +215,8 @@ def _component(
 
 
 def _newer(
-    shown: Thing | None, found: Thing | Absent | None, passed: int
-) -> tuple[Thing | None, bool]:
+    shown: ComponentObject | None, found: ComponentObject | Absent | None, passed: int
+) -> tuple[ComponentObject | None, bool]:
     """What is there by the newest that is known, and whether the API server itself was asked."""
     if found is None:
         return shown, False
@@ -228,17 +230,17 @@ def _newer(
 
 
 def _last(
-    known: ComponentStatus, departed: Thing | None, found: Thing | Absent | None
+    known: ComponentStatus, departed: ComponentObject | None, found: ComponentObject | Absent | None
 ) -> ComponentVerdict:
     """What it said last, so that one that has ended well may be gone."""
     for one in (departed, found):
-        if isinstance(one, Thing) and known.uid in {"", one.uid}:
+        if isinstance(one, ComponentObject) and known.uid in {"", one.uid}:
             return one.verdict
     return ComponentVerdict()
 
 
 def _strays(
-    wrapper: AppWrapper, named: set[tuple[Kind, str]], mirrored: Mirrored, memory: Memory
+    wrapper: AppWrapper, named: set[tuple[Kind, str]], mirrored: Mirrored, memory: LeaderState
 ) -> Iterable[Stray]:
     for name, one in sorted(mirrored.things.items()):
         if (

@@ -16,12 +16,8 @@ from preflight_appwrapper.api.names import GROUP, KIND, LABEL, LONGEST_VALUE
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, Component, PodSet
 from preflight_appwrapper.core import podsets
-from preflight_appwrapper.core.components import (
-    LONGEST_NAME,
-    ComponentError,
-    named,
-    nested_too_deeply,
-)
+from preflight_appwrapper.core.affinity import ComponentError
+from preflight_appwrapper.core.components import LONGEST_NAME, named, nested_too_deeply
 from preflight_appwrapper.core.parameters import FAULT_TOLERANCE, parameters
 
 __all__ = ["USER_ID_LABEL", "USER_LABEL", "ValidationResult", "created", "limits", "updated"]

@@ -20,7 +20,7 @@ from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.config import NodeHealth
 from preflight_appwrapper.core.brake import suspicion
 from preflight_appwrapper.core.deadlines import text as clock
-from preflight_appwrapper.core.decode import Loose, wrapper
+from preflight_appwrapper.core.decode import PartialObject, wrapper
 from preflight_appwrapper.core.health import RELEASE
 from preflight_appwrapper.core.node_labels import HELD, LabeledNode, code, patch
 
@@ -83,7 +83,7 @@ async def evacuations(health: NodeHealth, *, released: bool) -> Evacuations:
 async def waiting(client: Client, health: NodeHealth) -> Evacuations:
     """What waits; two lists."""
     workloads, nodes, codes = [], [], []
-    async for page, _ in client.pages(WRAPPERS, Loose):
+    async for page, _ in client.pages(WRAPPERS, PartialObject):
         workloads += [one for raw in page if (one := held(wrapper(raw))) is not None]
     async for some, _ in client.pages(_NODES, LabeledNode):
         for node in some:
