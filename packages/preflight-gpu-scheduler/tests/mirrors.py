@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
+from preflight_gpu_scheduler.api.claim import RawClaim
 from preflight_gpu_scheduler.api.types import Metadata
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.controller.cache import GpuCache
@@ -48,7 +49,7 @@ class Mirrors:
         """A GpuClaim of the namespace ``team``."""
         spec = {"devices": {"count": count}, **({"gangRef": gang} if gang else {})}
         about = Metadata(name=name, namespace="team", uid=f"uid-{name}")
-        self.show("claim", SimpleNamespace(metadata=about, spec=spec))
+        self.show("claim", RawClaim(metadata=about, spec=spec))
 
     def free(self, node: str) -> set[int]:
         """Ids that a pod could have there; none where the node takes no pods."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.allocation import Reserved, written
 from preflight_gpu_scheduler.api.gpu_node_status import Device, Inventory
-from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.api.types import Node, Pod
+from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.filter_prioritize import (
     NodeView,
     Question,
@@ -20,8 +22,8 @@ from preflight_gpu_scheduler.core.filter_prioritize import (
     suits,
 )
 from preflight_gpu_scheduler.core.lease_state import Sight
-from preflight_gpu_scheduler.core.node_view import busy_ids, own_ids
-from preflight_gpu_scheduler.core.node_view import view as seen
+from preflight_gpu_scheduler.core.node_view import busy_ids, known, own_ids
+from preflight_gpu_scheduler.core.node_view import view as view_of
 from shapes import claim, lease, node, pod, view
 
 NODES = {
@@ -31,6 +33,14 @@ NODES = {
     "stale": view(blocked=messages.STATUS_STALE),
     "labelled": view(labels={"pool": "a"}),
 }
+
+
+def seen(
+    found: Node | None, inventory: Inventory | None, busy: Collection[int], **more: Any
+) -> NodeView:
+    """The view of a node; ``more`` is the configuration's, or the view's."""
+    config = Config(**{key: more.pop(key) for key in set(more) & set(Config.__struct_fields__)})
+    return view_of(found, known(inventory, "n", config), busy, config, **more)
 
 
 def ask(**changes: Any) -> Question:
@@ -181,7 +191,7 @@ def test_what_keeps_a_whole_node_from_being_used(
 
 def test_a_node_that_is_not_there_is_not_known_and_one_without_a_status_may_be_assumed() -> None:
     assert seen(None, None, ()).blocked == messages.NODE_UNKNOWN
-    assert seen(node(), None, {0}, missing_status="assume16").free == 0xFFFE
+    assert seen(node(), None, {0}, missing_node_status="assume16").free == 0xFFFE
 
 
 def test_leased_and_sick_gpus_and_those_that_the_agent_sees_in_use_are_not_free() -> None:

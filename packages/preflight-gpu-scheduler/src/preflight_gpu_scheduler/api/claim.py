@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.types import Metadata
 
 __all__ = [
     "RULES",
@@ -21,6 +22,7 @@ __all__ = [
     "Devices",
     "Mode",
     "Policy",
+    "RawClaim",
     "Selector",
     "Spec",
     "Topology",
@@ -224,6 +226,19 @@ def _meaning(spec: Spec) -> list[str]:
         any(len(key) > MOST_KEY for key in spec.selector.match_labels),
     )
     return [rule.message for rule, found in zip(RULES, broken, strict=True) if found]
+
+
+class RawClaim(msgspec.Struct, frozen=True):
+    """A GpuClaim as a mirror keeps it, without its status, which nobody here reads."""
+
+    metadata: Metadata
+    spec: Any = None
+
+    def read(self) -> Claim | list[str]:
+        """The claim, or what is wrong with it."""
+        about = self.metadata
+        said = {"namespace": about.namespace, "name": about.name, "uid": about.uid}
+        return read({"metadata": said, "spec": self.spec})
 
 
 def read(raw: Mapping[str, Any]) -> Claim | list[str]:

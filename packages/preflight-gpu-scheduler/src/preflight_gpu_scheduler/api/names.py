@@ -17,7 +17,6 @@ __all__ = [
     "COUNT_RESOURCE",
     "CUDA_ANNOTATION",
     "DEVICE_PLUGIN_RESOURCE",
-    "ENABLED_LABEL",
     "FORGEABLE",
     "GANG_SIZE_ANNOTATION",
     "GATE",
@@ -41,6 +40,7 @@ __all__ = [
     "UNHEALTHY_ANNOTATION",
     "UUID_ANNOTATION",
     "VERSION",
+    "is_object_name",
     "lease_name",
     "split_lease_name",
 ]
@@ -69,7 +69,6 @@ PLUGIN_RESOURCES: Final = (
 """
 MANAGED_TAINT: Final = PREFIX + "managed"
 GATE: Final = PREFIX + "waiting"
-ENABLED_LABEL: Final = PREFIX + "enabled"
 
 CLAIM_ANNOTATION: Final = PREFIX + "claim"
 GANG_SIZE_ANNOTATION: Final = PREFIX + "gang-size"
@@ -110,11 +109,18 @@ COLLECTED_REASONS: Final = ("gone", "ended", "elsewhere", "deleted", "void")
 MOST_ID: Final = 1023
 """The highest id of a GPU on its node."""
 
+_LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 _LEASE_PREFIX: Final = "gpu-"
 _MOST_NAME: Final = 253  # an object's name is a DNS subdomain
 _HASH: Final = 32
 _HASHED: Final = re.compile(rf"[0-9a-f]{{{_HASH}}}")
 _ID: Final = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
+
+
+def is_object_name(text: str) -> bool:
+    """Whether an object can have this name, and it can stand in a path: a DNS subdomain."""
+    return len(text) <= _MOST_NAME and _NAME.fullmatch(text) is not None
 
 
 def lease_name(node: str, gpu: int) -> str:

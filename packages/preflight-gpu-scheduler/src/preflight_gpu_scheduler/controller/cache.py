@@ -12,9 +12,10 @@ from preflight_kube.client.client import Client, Unreadable
 from preflight_kube.runtime.reflector import Change, Reflector
 
 from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.claim import RawClaim
 from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod, PodGroup
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key, RawClaim, RawStatus
+from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key, RawStatus
 
 __all__ = ["GpuCache"]
 

@@ -8,7 +8,6 @@ not there gives an empty string, and an empty string no GPU.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -24,8 +23,6 @@ __all__ = ["AdmissionVerdict", "admit", "tolerated"]
 
 Operation = dict[str, Any]
 Entry = dict[str, Any]
-_LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 _TOLERATION: Final = {
     "key": names.MANAGED_TAINT,
     "operator": "Equal",
@@ -135,7 +132,7 @@ def _refusals(
     """Everything that speaks against the pod, one sentence each."""
     found = []
     where = f"annotation {names.CLAIM_ANNOTATION}"
-    if len(name) > 253 or not _NAME.fullmatch(name):
+    if not names.is_object_name(name):
         found.append(
             f"{where}: {_shown(name)} is not the name of a GpuClaim; write the claim's name."
         )

@@ -5,17 +5,17 @@ or why none is given here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal
 
 from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.gpu_node_status import CONFLICT_DEVICE_PLUGIN, Inventory, assumed
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
+from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import gpu_selection as choice
 from preflight_gpu_scheduler.core.filter_prioritize import NodeView
-from preflight_gpu_scheduler.core.lease_state import LeaseState, judge
+from preflight_gpu_scheduler.core.lease_state import LeaseState, is_own, judge
 from preflight_gpu_scheduler.core.protocol import Look
 
-__all__ = ["busy_ids", "own_ids", "view"]
+__all__ = ["busy_ids", "known", "own_ids", "view"]
 
 
 def busy_ids(
@@ -47,27 +47,26 @@ def own_ids(leases: Iterable[Lease], pod: Pod) -> Mapping[str, tuple[int, ...]]:
     """Ids by node of the leases with which ``pod``, in this version, may go on."""
     found: dict[str, list[int]] = {}
     for lease in leases:
-        gpu = lease.gpu
-        if (
-            gpu is not None
-            and lease.ours
-            and lease.holder == pod.metadata.uid
-            and lease.number == pod.number
-        ):
+        if (gpu := lease.gpu) is not None and is_own(lease, pod):
             found.setdefault(gpu[0], []).append(gpu[1])
     return {node: tuple(sorted(ids)) for node, ids in found.items()}
+
+
+def known(found: Inventory | None, node: str, config: Config) -> Inventory | None:
+    """What is to be believed of the GPUs of ``node``, of which this status was ``found``."""
+    assume = found is None and config.missing_node_status == "assume16"
+    return assumed(node) if assume else found
 
 
 def view(
     node: Node | None,
     inventory: Inventory | None,
     busy: Collection[int],
+    config: Config,
     *,
     over: Collection[str] = (),
     unlocked: bool = False,
     stale: bool = False,
-    missing_status: Literal["refuse", "assume16"] = "refuse",
-    device_plugin: Literal["refuse", "ignore"] = "refuse",
 ) -> NodeView:
     """``busy``: ids with leases, those that pods have by their Bindings, and those that this
     process holds in memory. ``over``: uids of pods that are known to have ended, though the status
@@ -77,8 +76,6 @@ def view(
     """
     if node is None:
         return NodeView(blocked=messages.NODE_UNKNOWN)
-    if inventory is None and missing_status == "assume16":
-        inventory = assumed(node.metadata.name)
     if inventory is None:
         return NodeView(blocked=messages.NO_STATUS)
     labels = node.metadata.labels or {}
@@ -89,7 +86,7 @@ def view(
         why = messages.STATUS_STALE
     elif inventory.reason:
         why = messages.GPUS_UNKNOWN
-    elif inventory.conflicts and device_plugin == "refuse":
+    elif inventory.conflicts and config.device_plugin == "refuse":
         why = messages.PLUGIN if CONFLICT_DEVICE_PLUGIN in inventory.conflicts else messages.DRIVER
     elif unlocked:
         why = messages.UNLOCKED

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from preflight_gpu_scheduler.api import claim as claims
 from preflight_gpu_scheduler.api import gpu_node_status as inventories
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.api.claim import Claim
+from preflight_gpu_scheduler.api.claim import Claim, RawClaim
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
 from preflight_gpu_scheduler.config import Config
@@ -25,26 +24,21 @@ from preflight_gpu_scheduler.core.filter_prioritize import NodeView
 from preflight_gpu_scheduler.core.gpu_selection import Topology
 from preflight_gpu_scheduler.core.lease_state import Sight, Sightings
 from preflight_gpu_scheduler.core.ledger import Ledger
-from preflight_gpu_scheduler.core.node_view import busy_ids, view
+from preflight_gpu_scheduler.core.node_view import busy_ids, known, view
 from preflight_gpu_scheduler.core.protocol import Answer, CreateLease, DeleteLease, Request, Stored
 
-__all__ = ["GpuSnapshot", "Key", "RawClaim", "RawStatus"]
+__all__ = ["GpuSnapshot", "Key", "RawStatus"]
 
 Key = tuple[str, str]
 _UNSEEN: Final = 10.0
 """Seconds after which a lease of our own making that no mirror has shown is believed gone again."""
 
 
-class RawClaim(msgspec.Struct, frozen=True):
-    """A GpuClaim before it is read, without its status, which nobody here reads."""
+class RawStatus(msgspec.Struct, frozen=True):
+    """A GpuNodeStatus before it is read."""
 
     metadata: Metadata
     spec: Any = None
-
-
-class RawStatus(RawClaim, frozen=True):
-    """A GpuNodeStatus before it is read."""
-
     status: Any = None
 
 
@@ -142,7 +136,7 @@ class GpuSnapshot:
 
     def ids(self, node: str) -> tuple[int, ...]:
         """Of the GPUs that the status of ``node`` names; empty where there is none."""
-        found = self._inventory(node)
+        found = known(self.inventories.get(node), node, self._config)
         return tuple(one.id for one in found.devices) if found is not None else ()
 
     def leases_on(self, node: str) -> Iterator[tuple[int, Lease]]:
@@ -287,8 +281,7 @@ class GpuSnapshot:
             self.claims.pop(key, None)
             self.ganged.discard(key)
         else:
-            said = {"namespace": about.namespace, "name": about.name, "uid": about.uid}
-            found = claims.read({"metadata": said, "spec": raw.spec})
+            found = raw.read()
             if self.claims.get(key) == found:
                 return  # its status, which nobody here reads
             self.claims[key] = found
@@ -412,17 +405,16 @@ class GpuSnapshot:
                 self._stale.discard(name)
 
     def _seen(self, name: str) -> NodeView:
-        found = self.inventories.get(name)
+        found = known(self.inventories.get(name), name, self._config)
         users = {uid for one in found.devices for uid in one.in_use_by} if found else set()
         made = view(
             self.nodes.get(name),
             found,
             self._busy(name),
+            self._config,
             over={uid for uid in users if self._ledger.ended(uid)},
             unlocked=any(lease is None for *_, lease in self.unlocked(name)),
             stale=name in self._stale,
-            missing_status=self._config.missing_node_status,
-            device_plugin=self._config.device_plugin,
         )
         slots = self._topologies.setdefault(made.slots, made.slots)
         return msgspec.structs.replace(made, slots=slots)
@@ -433,12 +425,6 @@ class GpuSnapshot:
         numbers = {uuid: gpu for gpu, uuid in self.uuids(name).items() if uuid}
         locked = busy_ids((lease for _, lease in leases), self.look, numbers)
         return frozenset(foreign) | locked | self.others(name)
-
-    def _inventory(self, node: str) -> Inventory | None:
-        found = self.inventories.get(node)
-        if found is None and self._config.missing_node_status == "assume16":
-            return inventories.assumed(node)
-        return found
 
 
 def _node_of(lease: Lease) -> str:

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from preflight_gpu_scheduler.api import gpu_node_status as inventories
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Node
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.admission import admit
-from preflight_gpu_scheduler.core.gpu_selection import choose
-from preflight_gpu_scheduler.core.node_view import view
+from preflight_gpu_scheduler.core.filter_prioritize import refusal
+from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose
+from preflight_gpu_scheduler.core.node_view import known, view
 
 __all__ = ["Explained", "NodeSays", "explain", "text"]
 
@@ -69,7 +69,7 @@ def explain(
             name,
             nodes.get(name),
             statuses.get(name),
-            busy=busy.get(name, ()),
+            busy.get(name, ()),
             claim=claim,
             config=config,
         )
@@ -83,47 +83,27 @@ def _node(
     name: str,
     node: Node | None,
     found: Inventory | None,
-    *,
     busy: Collection[int],
+    *,
     claim: Claim,
     config: Config,
 ) -> NodeSays:
-    if found is None and config.missing_node_status == "assume16":
-        found = inventories.assumed(name)
-    seen = view(
-        node,
-        found,
-        busy,
-        missing_status=config.missing_node_status,
-        device_plugin=config.device_plugin,
-    )
+    found = known(found, name, config)
+    seen, wanted = view(node, found, busy, config), claim.spec.selector.match_labels
+    why = refusal(seen, wanted)
+    chosen = Chosen(why=why) if why else choose(seen.slots, seen.free, claim.want)
+    figures = ""
     if seen.blocked:
-        return NodeSays(
-            node=name,
-            why=seen.blocked,
-            figures=" ".join(found.problems) if found is not None else "",
-        )
-    wrong = {
-        key: value
-        for key, value in claim.spec.selector.match_labels.items()
-        if seen.labels.get(key) != value
-    }
-    if wrong:
-        told = ", ".join(
+        figures = " ".join(found.problems) if found is not None else ""
+    elif why:
+        figures = ", ".join(
             f"{key} is {seen.labels.get(key, 'not set')}, not {value}"
-            for key, value in wrong.items()
+            for key, value in wanted.items()
+            if seen.labels.get(key) != value
         )
-        return NodeSays(
-            node=name, why="node labels do not match the claim's selector", figures=told
-        )
-    chosen = choose(seen.slots, seen.free, claim.want)
-    if chosen.ids:
-        return NodeSays(node=name, ids=chosen.ids, score=chosen.score)
-    return NodeSays(
-        node=name,
-        why=chosen.why,
-        figures=_figures(found, seen.free.bit_count(), len(seen.slots), claim),
-    )
+    elif chosen.why:
+        figures = _figures(found, seen.free.bit_count(), len(seen.slots), claim)
+    return NodeSays(node=name, ids=chosen.ids, score=chosen.score, why=chosen.why, figures=figures)
 
 
 def _figures(found: Inventory | None, free: int, usable: int, claim: Claim) -> str:

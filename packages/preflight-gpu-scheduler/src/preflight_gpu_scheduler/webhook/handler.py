@@ -16,10 +16,8 @@ from preflight_kube.admission.reviews import Unavailable
 from preflight_kube.client.client import Client, KubeError, Unreadable
 from preflight_kube.runtime.reflector import Change, Reflector
 
-from preflight_gpu_scheduler.api import claim as claims
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.api.claim import Claim
-from preflight_gpu_scheduler.api.types import Metadata
+from preflight_gpu_scheduler.api.claim import Claim, RawClaim
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.admission import admit
 
@@ -28,11 +26,10 @@ __all__ = ["MUTATE", "Webhook"]
 MUTATE: Final = "/mutate-pods"
 _REFUSED: Final = 403
 Key = tuple[str, str]
-
-
-class _Raw(msgspec.Struct, frozen=True):
-    metadata: Metadata
-    spec: Any = None
+_CLAIM_KINDS: Final = (
+    ("resourceclaims", "resourceClaimName"),
+    ("resourceclaimtemplates", "resourceClaimTemplateName"),
+)
 
 
 class Webhook:
@@ -42,7 +39,7 @@ class Webhook:
         self._client, self._config = client, config
         self._known: dict[Key, Claim | list[str]] = {}
         self.claims = Reflector(
-            client, names.CLAIMS, _Raw, on_change=self._changed, on_unreadable=self._unreadable
+            client, names.CLAIMS, RawClaim, on_change=self._changed, on_unreadable=self._unreadable
         )
 
     async def __call__(self, request: AdmissionRequest) -> Response:
@@ -82,11 +79,11 @@ class Webhook:
             return found
         try:
             raw = await self._client.get_or_none(
-                f"/apis/{names.API_VERSION}/namespaces/{namespace}/gpuclaims/{name}", _Raw
+                f"/apis/{names.API_VERSION}/namespaces/{namespace}/gpuclaims/{name}", RawClaim
             )
         except KubeError as error:
             raise Unavailable(f"GpuClaim {name} cannot be read ({error})") from None
-        return None if raw is None else _read(raw)
+        return None if raw is None else raw.read()
 
     async def _gpu_entries(self, namespace: str, pod: dict[str, Any]) -> list[str]:
         """Those of its resourceClaims that ask for a device class of GPUs. What cannot be found out
@@ -98,12 +95,9 @@ class Webhook:
         for entry in (spec.get("resourceClaims") or ()) if isinstance(spec, dict) else ():
             if not isinstance(entry, dict):
                 continue
-            for plural, field in (
-                ("resourceclaims", "resourceClaimName"),
-                ("resourceclaimtemplates", "resourceClaimTemplateName"),
-            ):
+            for plural, field in _CLAIM_KINDS:
                 name = entry.get(field)
-                if isinstance(name, str) and claims_name(name):
+                if isinstance(name, str) and names.is_object_name(name):
                     path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/{plural}/{name}"
                     if await self._asks_for_gpus(path):
                         found.append(str(entry.get("name")))
@@ -118,13 +112,13 @@ class Webhook:
         text = msgspec.json.encode((raw or {}).get("spec")).decode()
         return any(f'"deviceClassName":"{one}"' in text for one in self._config.gpu_classes)
 
-    def _changed(self, change: Change[_Raw]) -> None:
+    def _changed(self, change: Change[RawClaim]) -> None:
         about = change.object.metadata
         key = (about.namespace, about.name)
         if change.kind == "deleted":
             self._known.pop(key, None)
         else:
-            self._known[key] = _read(change.object)
+            self._known[key] = change.object.read()
 
     def _unreadable(self, one: Unreadable, bad: bool) -> None:
         key = (one.metadata.namespace, one.metadata.name)
@@ -134,27 +128,8 @@ class Webhook:
             del self._known[key]
 
 
-def _read(raw: _Raw) -> Claim | list[str]:
-    about = raw.metadata
-    return claims.read(
-        {
-            "metadata": {"namespace": about.namespace, "name": about.name, "uid": about.uid},
-            "spec": raw.spec,
-        }
-    )
-
-
-def claims_name(name: str) -> bool:
-    """Whether it can stand in a path: names of objects are lower case letters, digits, dashes and
-    dots.
-    """
-    return 0 < len(name) <= 253 and all(
-        c.isascii() and (c.islower() or c.isdigit() or c in "-.") for c in name
-    )
-
-
 def _claim_name(pod: dict[str, Any]) -> str:
     about = pod.get("metadata")
     said = about.get("annotations") if isinstance(about, dict) else None
     name = said.get(names.CLAIM_ANNOTATION) if isinstance(said, dict) else None
-    return name if isinstance(name, str) and claims_name(name) else ""
+    return name if isinstance(name, str) and names.is_object_name(name) else ""
