@@ -343,6 +343,13 @@ class Plane:
         await made.start()
         return made
 
+    async def services(self, gates: str = "") -> Extending:
+        """An extender, which it returns, a scheduler that asks it, and a controller."""
+        extender = await self.extender()
+        self.scheduler(extender.port, gates=gates)
+        await self.controller()
+        return extender
+
     async def controller(
         self, trap: Trap | None = None, target: Connection | None = None
     ) -> anyio.CancelScope:

@@ -194,9 +194,7 @@ def test_a_gpu_that_a_node_condition_names_is_nobodys_until_the_condition_clears
             await node.until("four GPUs are listed", lambda found: len(found) == 4)
             for name, count in (("three", 3), ("four", 4)):
                 await world.claim(name, count)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            extender = await world.services()
 
             async def conditions(*more: dict[str, str]) -> None:
                 said = [{"type": "Ready", "status": "True"}, *more]

@@ -68,9 +68,7 @@ def test_a_lease_that_somebody_made_by_hand_is_busy_and_named_by_show(
             await world.client.create(
                 where, {"metadata": {"name": name}, "spec": {"holderIdentity": "me"}}
             )
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             await world.pod("p", "one")
             pod = await world.bound("p")
             assert pod.allocated is not None

@@ -23,9 +23,7 @@ async def _one_runs_and_one_waits(world: Plane, namespace: str = "") -> None:
     await world.node("a", 1)
     for name in {where, world.namespace}:
         await world.claim("one", 1, namespace=name)
-    extender = await world.extender()
-    world.scheduler(extender.port)
-    await world.controller()
+    await world.services()
     await world.pod("first", "one", namespace=where)
     await world.bound("first", namespace=where)
     await world.pod("second", "one")

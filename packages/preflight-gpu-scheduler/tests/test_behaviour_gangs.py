@@ -126,9 +126,7 @@ def test_a_gang_starts_on_the_first_nodes_that_the_scheduler_would_have_it_on_an
             if what == "volume zone":
                 await _volume(world)
             spec = dict(SPECS[what])
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             await world.claim("g", 1, gang="g")
             pods = [f"g-{n}" for n in range(3)]
             for name in pods:
@@ -157,9 +155,7 @@ def test_a_gang_of_pods_with_two_claims_starts_when_all_of_them_fit(
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 4)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             for count, name in ((1, "one"), (2, "two")):
                 await world.claim(name, count, gang="g")
             pods = {f"g-{n}": "two" if n % 2 else "one" for n in range(4)}
@@ -208,9 +204,7 @@ def test_of_two_gangs_that_wait_the_one_of_higher_priority_starts_first(
         async with plane(real_api_server) as world:
             await world.node("a", 2)
             await _priorities(world)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             for name in ("low", "high"):
                 await world.claim(name, 1, gang=name)
                 spec = {"priorityClassName": f"{name}-{world.namespace}"}
@@ -228,9 +222,7 @@ def test_the_second_job_of_one_claim_is_a_gang_of_its_own(real_api_server: ApiSe
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 6)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             await world.claim("g", 1, gang="g")
             for n in range(4):
                 await world.pod(f"first-{n}", "g", gang_size="4", owner="first")
@@ -259,9 +251,7 @@ def test_an_elastic_gang_starts_with_as_many_as_it_needs_and_the_others_come(
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 4)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             await world.claim("g", 1, gang="g")
             for n in range(6):
                 await world.pod(f"g-{n}", "g", gang_size="4")
@@ -282,9 +272,7 @@ def test_small_pods_never_starve_a_gang_that_has_waited_long_enough(
         async with plane(real_api_server, gang_patience="0s") as world:
             await world.node("a", 4)
             await world.node("small", 1)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             await world.claim("one", 1)
             await world.claim("g", 1, gang="g")
             for n in range(5):

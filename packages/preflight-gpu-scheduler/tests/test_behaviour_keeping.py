@@ -58,9 +58,7 @@ def test_a_pod_waits_behind_its_gate_for_the_claim_and_says_so(real_api_server: 
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 2)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             await world.pod("p", "late", counted=2)
 
             async def said() -> bool:
@@ -155,9 +153,7 @@ def test_a_gpu_that_turns_well_is_not_kept_from_a_pod_by_an_older_one_that_canno
             sick = {**gpu, "health": "Unhealthy"}
             await world.status_of("a", {"total": 1, "devices": [sick]})
             await world.claim("one", 1)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             for name, cpu in (("a-large-one", "64"), ("b", "1")):
                 await world.pod(name, "one", cpu=cpu)
 
@@ -268,9 +264,7 @@ def test_of_two_gangs_that_do_not_fit_together_one_runs_and_the_other_holds_noth
         async with plane(real_api_server) as world:
             for node in ("a", "b", "c"):
                 await world.node(node, 4)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             async with anyio.create_task_group() as group:
                 group.start_soon(_gang, world, "red", 8)
                 group.start_soon(_gang, world, "blue", 8)
@@ -293,9 +287,7 @@ def test_a_gang_with_a_member_that_the_scheduler_cannot_place_binds_nobody_and_h
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 4, cpu="2")
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             await world.claim("g", 1, gang="g")
             await world.pod("g-0", "g", gang_size="2")
             await world.pod("g-1", "g", gang_size="2", cpu="16")
@@ -321,9 +313,7 @@ def test_members_of_a_native_pod_group_are_a_gang_of_its_size_and_run_together(
         async with plane(real_api_server) as world:
             for node in ("a", "b"):
                 await world.node(node, 2)
-            extender = await world.extender()
-            world.scheduler(extender.port, gates="GenericWorkload=true,GangScheduling=true")
-            await world.controller()
+            await world.services(gates="GenericWorkload=true,GangScheduling=true")
             path = f"/apis/scheduling.k8s.io/v1alpha2/namespaces/{world.namespace}/podgroups"
             group = {
                 "apiVersion": "scheduling.k8s.io/v1alpha2",

@@ -88,9 +88,7 @@ def test_a_pod_that_was_counted_before_its_claim_was_there_is_told_to_come_again
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 8)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             await world.pod("early", "two")
             await world.claim("two", 2)
             told = await world.until("it is told", partial(_said, world, "GpuCountDiffers"))

@@ -33,9 +33,7 @@ def test_a_pod_with_a_name_of_253_characters_is_placed_on_a_node_of_any_name_and
         async with plane(real_api_server) as world:
             await world.node(node, 2)
             await world.claim("two", 2)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             await world.pod(LONG, "two")
             pod = await world.bound(LONG)
             assert pod.allocated is not None
@@ -167,9 +165,7 @@ def test_a_claim_of_another_namespace_is_none_and_the_pod_waits(real_api_server:
             other = await world.make_namespace(f"{world.namespace}-b")
             await world.node("a", 2)
             await world.claim("theirs", 1, namespace=other)
-            extender = await world.extender()
-            world.scheduler(extender.port)
-            await world.controller()
+            await world.services()
             await world.pod("p", "theirs")
 
             async def said() -> bool:
