@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from preflight_gpu_scheduler.api import messages
+from mirrors import Mirrors
+from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.reflector import Change
-from shapes import node
+from shapes import node, pod
 
 FIRST, NEXT = "2026-01-01T00:00:00Z", "2026-01-01T00:00:30Z"
 
@@ -68,3 +69,16 @@ def test_the_time_that_a_status_says_is_compared_with_no_clock() -> None:
     assert seen.why(60) == ""
     seen.reports("1999-01-01T00:00:30Z")
     assert seen.why(60) == ""
+
+
+def test_a_pod_is_refused_for_a_claim_that_is_not_there_or_not_valid() -> None:
+    seen = Mirrors()
+    waiting = pod(annotations={names.CLAIM_ANNOTATION: "one"})
+    assert seen.state.refusal_of(waiting) == messages.CLAIM_NOT_FOUND
+    seen.claim("one", 0)
+    assert seen.state.refusal_of(waiting) == messages.CLAIM_NOT_VALID
+    seen.claim("one", 1)
+    assert seen.state.refusal_of(waiting) == messages.COUNT_DIFFERS
+    uncounted = Mirrors(count_resource="")
+    uncounted.claim("one", 1)
+    assert uncounted.state.refusal_of(waiting) == ""

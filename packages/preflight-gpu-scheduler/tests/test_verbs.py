@@ -68,8 +68,8 @@ def test_what_eviction_cannot_change_is_unresolvable() -> None:
 @pytest.mark.parametrize(
     ("question", "why"),
     [
-        (ask(claim=None), messages.CLAIM_NOT_FOUND),
-        (ask(claim=None, valid=False), messages.CLAIM_NOT_VALID),
+        (ask(claim=None, refused=messages.CLAIM_NOT_FOUND), messages.CLAIM_NOT_FOUND),
+        (ask(refused=messages.COUNT_DIFFERS), messages.COUNT_DIFFERS),
         (ask(claim=claim(gang="job")), messages.GANG_NOT_RESERVED),
         (ask(claim=claim(labels={"pool": "b"})), messages.LABELS_DIFFER),
         (ask(claim=claim(9)), messages.TOO_SMALL),

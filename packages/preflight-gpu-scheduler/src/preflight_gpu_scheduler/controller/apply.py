@@ -46,7 +46,7 @@ from preflight_gpu_scheduler.core.protocol import (
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import WriteMetrics
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "pod_path"]
 
 T = TypeVar("T")
 _LEASE: Final = msgspec.json.Decoder(Lease)
@@ -165,9 +165,9 @@ class Executor:
                 )
                 return Stored()
             case ReadPod():
-                return Stored(await client.get(_path(request.key), Pod))
+                return Stored(await client.get(pod_path(request.key), Pod))
             case BindPod():
-                path = f"{_path(request.pod.key)}/binding"
+                path = f"{pod_path(request.pod.key)}/binding"
                 await client.create(path, _binding(request), tells=False)
                 return Stored()
             case RaiseReclaimed():
@@ -201,7 +201,7 @@ class Executor:
         """
         about = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
         patch = {"metadata": {**about, "annotations": annotations}, **more}
-        path = _path(pod.key)
+        path = pod_path(pod.key)
         return Stored(decoded(_POD, await self._client.strategic_patch(path, patch), path))
 
     def _lease(self, request: CreateLease) -> dict[str, Any]:
@@ -249,7 +249,8 @@ def _binding(request: BindPod) -> dict[str, Any]:
     }
 
 
-def _path(pod: tuple[str, str]) -> str:
+def pod_path(pod: tuple[str, str]) -> str:
+    """Where the API server has a pod of this (namespace, name)."""
     return "/api/v1/namespaces/{}/pods/{}".format(*pod)
 
 

@@ -23,9 +23,9 @@ from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.node_conditions import complaints
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.controller.apply import Executor
+from preflight_gpu_scheduler.controller.apply import Executor, pod_path
 from preflight_gpu_scheduler.controller.cache import GpuCache
-from preflight_gpu_scheduler.controller.events import Words, relocked, shares
+from preflight_gpu_scheduler.controller.events import GpuEventRecorder, relocked, shares
 from preflight_gpu_scheduler.controller.gang_controller import GangController
 from preflight_gpu_scheduler.core import claim_status as statuses
 from preflight_gpu_scheduler.core import desired_patches as controls
@@ -72,15 +72,13 @@ class Controller:
         self._said: dict[Key, dict[str, Any]] = {}
         self._sick: set[tuple[str, int]] = set()
         self._unplaced: set[Key] = set()
-        self._reserved: dict[
-            Key, tuple[str, int]
-        ] = {}  # reservations that an Event was written about
-        self._unknown: dict[
-            str, tuple[str, ...]
-        ] = {}  # UUIDs that are named, and no GPU's, by node
+        # What Events were written about: reservations by pod; UUIDs that are named and no GPU's,
+        # and who else hands out GPUs, by node.
+        self._reserved: dict[Key, tuple[str, int]] = {}
+        self._unknown: dict[str, tuple[str, ...]] = {}
         self._conflicts: dict[str, tuple[str, ...]] = {}
-        self._words = Words(client)
-        say = self._words.of_pod
+        self._events = GpuEventRecorder(client)
+        say = self._events.of_pod
         self._gangs = GangController(seen, metrics, self._executor, say)
 
     async def lead(self) -> None:
@@ -126,20 +124,18 @@ class Controller:
         if kind == "pod":
             pod = seen.pods.get(key)
             if pod is not None:
-                if pod.gated or _unallocated(pod) or seen.miscount(pod):
-                    self._gates.add(key)
+                self._gate(pod)
                 if pod.claim and pod.placed is not None:
                     self._locks.add(key)
                 if pod.claim:
                     self._claims.add((key[0], pod.claim))
             self._placed(key, pod)
-            for name in seen.by_pod.get(key, ()):
+            for name in seen.leases_for(key):
                 self._leases.add((key[0], name))
         elif kind == "claim":
             self._claims.add(key)
             for pod in seen.pods_of([key]):
-                if pod.gated or _unallocated(pod) or seen.miscount(pod):
-                    self._gates.add(pod.key)
+                self._gate(pod)
             self._nudge.set()
         elif kind == "node":
             self._nodes.add(key)
@@ -166,6 +162,10 @@ class Controller:
                 self._claims.add((pod.metadata.namespace, pod.claim))
         if kind == "claim" or (kind in {"pod", "lease"} and seen.ganged):
             self._gangs.look()
+
+    def _gate(self, pod: Pod) -> None:
+        if pod.gated or _unallocated(pod) or self._seen.miscount(pod):
+            self._gates.add(pod.key)
 
     def _placed(self, key: Key, pod: Pod | None) -> None:
         """Note which pods wait for a node: those are nudged."""
@@ -258,7 +258,7 @@ class Controller:
             log.warning("locked again", pod="/".join(key), leases=sorted(taken.created))
             self._nudge.set()
         for event, said in relocked(node, taken, seen.lease):
-            await self._words.of_pod(pod, event, said)
+            await self._events.of_pod(pod, event, said)
         return self._config.seconds("sweep") if taken.busy or taken.broken else _AGAIN
 
     async def _tell_reserved(self, lease: Lease, lasts: float) -> None:
@@ -275,14 +275,14 @@ class Controller:
         listed = ", ".join(f"{gpu} of {node}" for node, gpu in gpus)
         which = f"GPU{'s' if len(gpus) > 1 else ''} {listed}"
         said = f"it holds {which} for {lasts:g} s, and is not bound to its node yet"
-        await self._words.of_pod(pod, "GpusReserved", said, True)
+        await self._events.of_pod(pod, "GpusReserved", said, True)
 
     async def _tell_gang(self, lease: Lease) -> None:
         pod = self._seen.pods.get(lease.pod) if lease.pod is not None else None
-        claim = self._seen.claim_of(pod)[0] if pod is not None else None
+        claim = self._seen.claim_of(pod) if pod is not None else None
         if pod is None or claim is None or claim.gang is None or pod.metadata.uid != lease.holder:
             return
-        await self._words.of_pod(
+        await self._events.of_pod(
             pod,
             "GangTimedOut",
             f"gang {claim.gang[1]} was not bound within {self._config.reservation_seconds} s of its reservation {lease.number}; its GPUs "
@@ -296,29 +296,27 @@ class Controller:
         if pod is None or pod.deleting:
             return None
         if _unallocated(pod):
-            await self._words.of_pod(
+            await self._events.of_pod(
                 pod,
                 "GpusNotAllocated",
                 "it was bound by somebody else than the GPU scheduler, and sees no GPU",
             )
             return None
-        claim, _ = self._seen.claim_of(pod)
+        claim = self._seen.claim_of(pod)
         if why := self._seen.miscount(pod):
-            await self._words.of_pod(pod, "GpuCountDiffers", why)
+            await self._events.of_pod(pod, "GpuCountDiffers", why)
             return None
         what = controls.gate(pod, claim)
         if what is Gate.REMOVE:
-            path = f"/api/v1/namespaces/{key[0]}/pods/{key[1]}"
-            try:
-                await self._client.json_patch(path, controls.gate_patch(pod))
-            except (PreconditionFailed, Conflict, NotFound):
-                return None  # it changed, and so is looked at again
+            # Where it changed meanwhile it is looked at again.
+            with contextlib.suppress(PreconditionFailed, Conflict, NotFound):
+                await self._client.json_patch(pod_path(key), controls.gate_patch(pod))
             return None
         if what is Gate.WAIT_CLAIM:
             waited = self._since.note("/".join(key), pod.metadata.uid, self._client.clock())
             if waited < CLAIM_PATIENCE:
                 return CLAIM_PATIENCE - waited
-            await self._words.of_pod(
+            await self._events.of_pod(
                 pod,
                 "GpuClaimMissing",
                 f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits",
@@ -337,17 +335,11 @@ class Controller:
         unbound = (pod for pod in pods if not pod.bound)
         leases = [lease for pod in unbound for lease in seen.held_by(pod.metadata.uid)]
         views = seen.views()
-        possible = not views or statuses.could_ever(
-            claim,
-            [
-                (one.slots, dict(one.labels))
-                for one in {id(v.slots): v for v in views.values()}.values()
-            ],
-        )
-        if claim.spec.selector.match_labels and views:  # nodes of one topology differ by labels
-            possible = statuses.could_ever(
-                claim, [(one.slots, dict(one.labels)) for one in views.values()]
-            )
+        kinds = list(views.values())
+        if not claim.spec.selector.match_labels:  # nodes of one topology differ by labels
+            kinds = list({id(one.slots): one for one in kinds}.values())
+        slots = [(one.slots, dict(one.labels)) for one in kinds]
+        possible = not views or statuses.could_ever(claim, slots)
         wanted = statuses.status(claim, pods, leases, possible=possible)
         if self._said.get(key) == wanted:
             return None
@@ -372,7 +364,7 @@ class Controller:
             return None
         await self._tell_unknown(node, inventory)
         if inventory.conflicts and self._conflicts.get(key[1]) != inventory.conflicts:
-            await self._words.of_node(node, "DevicePluginConflict", shares(inventory.conflicts))
+            await self._events.of_node(node, "DevicePluginConflict", shares(inventory.conflicts))
         self._conflicts[key[1]] = inventory.conflicts
         leases = {gpu: lease for gpu, lease in self._seen.leases_on(key[1]) if lease.ours}
         await self._tell_sick(key[1], inventory, leases)
@@ -405,7 +397,7 @@ class Controller:
         unknown = tuple(sorted(named.keys() - listed))
         if unknown and self._unknown.get(name) != unknown:
             said = "; ".join(f"{named[uuid]} names {uuid:.64}" for uuid in unknown[:4])
-            await self._words.of_node(node, "UnknownGpu", f"{said}, which is no GPU of this node")
+            await self._events.of_node(node, "UnknownGpu", f"{said}, which is no GPU of this node")
         self._unknown[name] = unknown
         self._metrics.unknown.set(sum(map(len, self._unknown.values())))
 
@@ -415,23 +407,15 @@ class Controller:
         """A pod keeps a GPU that turned sick, and gets one Event that says so."""
         for device in inventory.devices:
             lease = leases.get(device.id)
-            pod = (
-                self._seen.pods.get(lease.pod)
-                if lease is not None and lease.pod is not None
-                else None
-            )
-            if (
-                device.health != "Unhealthy"
-                or lease is None
-                or pod is None
-                or not pod.bound
-                or pod.ended
-            ):
+            if device.health != "Unhealthy" or lease is None or lease.pod is None:
                 continue
-            if pod.metadata.uid != lease.holder or (lease.holder, device.id) in self._sick:
+            pod = self._seen.pods.get(lease.pod)
+            if pod is None or not pod.bound or pod.ended or pod.metadata.uid != lease.holder:
+                continue
+            if (lease.holder, device.id) in self._sick:
                 continue
             self._sick.add((lease.holder, device.id))
-            await self._words.of_pod(
+            await self._events.of_pod(
                 pod,
                 "GpuUnhealthy",
                 f"GPU {device.id} of {node} is unhealthy: {device.reason or 'no reason given'}",
@@ -464,16 +448,17 @@ class Controller:
             waiting = []
             unplaced = (seen.pods[key] for key in self._unplaced if more and key in seen.pods)
             for pod in unplaced:
-                claim, _ = seen.claim_of(pod)
+                claim = seen.claim_of(pod)
                 if claim is None or pod.bound or seen.miscount(pod):
                     continue
                 if not seen.held_by(pod.metadata.uid):
                     waiting.append((pod, claim))
             for pod in controls.nudged(waiting, more, again=not changed) if more else ():
                 word = datetime.now(UTC).isoformat(timespec="milliseconds")
-                path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
                 try:
-                    await self._client.json_patch(path, controls.nudge_patch(pod, word))
+                    await self._client.json_patch(
+                        pod_path(pod.key), controls.nudge_patch(pod, word)
+                    )
                 except (PreconditionFailed, Conflict, NotFound):
                     continue  # it has changed, which is an event by itself
                 except KubeError as error:

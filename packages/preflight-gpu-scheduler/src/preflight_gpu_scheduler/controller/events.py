@@ -16,13 +16,13 @@ from preflight_gpu_scheduler.api.gpu_node_status import CONFLICT_DRA
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.core.leases import Taken
 
-__all__ = ["Words", "relocked", "shares"]
+__all__ = ["GpuEventRecorder", "relocked", "shares"]
 
 log = get_logger(__name__)
 COMPONENT: Final = "gpu-scheduler-controller"
 
 
-class Words:
+class GpuEventRecorder:
     """What cannot be written is logged, and nothing else suffers."""
 
     def __init__(self, client: Client) -> None:

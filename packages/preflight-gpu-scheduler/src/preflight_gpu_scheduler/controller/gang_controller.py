@@ -34,7 +34,7 @@ Say = Callable[[Pod, str, str, bool], Awaitable[None]]
 
 
 class GangController:
-    """``say``: writes an Event of a pod, as :meth:`.events.Words.of_pod`."""
+    """``say``: writes an Event of a pod, as :meth:`.events.GpuEventRecorder.of_pod`."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from preflight_gpu_scheduler.api import allocation, names
+from preflight_gpu_scheduler.api import allocation, messages, names
 from preflight_gpu_scheduler.api.allocation import Reserved
 from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.core.gpu_selection import Chosen
@@ -77,7 +77,7 @@ def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
     if pod.reserved is not None:
         return (yield from _reserved(job, pod.reserved, look))
     if job.gang:
-        return BindOutcome(error="gang is not reserved yet")
+        return BindOutcome(error=messages.GANG_NOT_RESERVED)
     own = {gpu: lease for gpu, lease in job.own.items() if is_own(lease, pod)}
     created: dict[str, Lease] = {}
     busy: frozenset[int] = frozenset()
@@ -115,14 +115,14 @@ def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome
     """
     pod = job.pod
     if reserved.node != job.node:
-        return BindOutcome(error="its GPUs are reserved on another node")
+        return BindOutcome(error=messages.ELSEWHERE)
     for gpu in reserved.ids:
         lease = job.own.get(gpu)
         if lease is None or not is_own(lease, pod):
             answer = yield from only(ReadLease(name=names.lease_name(job.node, gpu)))
             found = answer.found if isinstance(answer, Stored) else None
             if not isinstance(found, Lease) or not is_own(found, pod):
-                return BindOutcome(error="gang is not reserved yet")
+                return BindOutcome(error=messages.GANG_NOT_RESERVED)
     if reserved.first_uid != pod.metadata.uid:
         first_key = pod.metadata.namespace, reserved.first
         sight = look(first_key)

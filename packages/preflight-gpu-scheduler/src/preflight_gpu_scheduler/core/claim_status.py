@@ -35,37 +35,25 @@ def status(
     by_holder: dict[str, list[Lease]] = {}
     for lease in leases:
         by_holder.setdefault(lease.holder, []).append(lease)
-    allocations = []
-    waiting = 0
-    for pod in sorted(pods, key=lambda one: one.metadata.name):
-        if pod.ended:
-            continue
-        found = _allocation(pod, by_holder.get(pod.metadata.uid, []))
-        waiting += found is None
-        if found is not None:
-            allocations.append(found)
-    bound = sum(one["phase"] == "Bound" for one in allocations)
-    total = len(allocations) + waiting
-    phase = (
-        "Bound"
-        if total and bound == total
-        else "Reserved"
-        if allocations
-        else "Pending"
-        if possible
-        else "Failed"
-    )
-    made: dict[str, Any] = {"phase": phase, "pods": total, "allocations": allocations[:MOST_SHOWN]}
-    made["message"] = _message(claim, phase, bound, total)
+    living = sorted((pod for pod in pods if not pod.ended), key=lambda pod: pod.metadata.name)
+    every = [_allocation(pod, by_holder.get(pod.metadata.uid, [])) for pod in living]
+    allocations = [allocation for allocation in every if allocation is not None]
+    bound, total = sum(one["phase"] == "Bound" for one in allocations), len(living)
+    if allocations:
+        phase = "Bound" if bound == total else "Reserved"
+    else:
+        phase = "Pending" if possible else "Failed"
+    status: dict[str, Any] = {
+        "phase": phase,
+        "pods": total,
+        "allocations": allocations[:MOST_SHOWN],
+        "message": _message(claim, phase, bound, total),
+    }
     if len(allocations) == 1:
-        one = allocations[0]
-        ids = ",".join(map(str, one["gpuIds"]))
-        made |= {
-            "nodeName": one["nodeName"],
-            "gpuIds": one["gpuIds"],
-            "allocated": f"{one['nodeName']}:{ids}",
-        }
-    return made
+        node, ids = allocations[0]["nodeName"], allocations[0]["gpuIds"]
+        allocated = f"{node}:{','.join(map(str, ids))}"
+        status |= {"nodeName": node, "gpuIds": ids, "allocated": allocated}
+    return status
 
 
 def _allocation(pod: Pod, leases: list[Lease]) -> dict[str, Any] | None:

@@ -117,29 +117,19 @@ def nudged(
     left = [(-count, node) for node, count in freed.items()]  # the one with most of them first
     heapify(left)
     chosen: list[Pod] = []
-    ordered = sorted(
-        (
-            item
-            for item in waiting
-            if not item[0].bound
-            and not item[0].gated
-            and not item[0].ended
-            and not item[0].deleting
-        ),
-        key=lambda item: (
-            item[0].metadata.said.get(names.NUDGED_ANNOTATION, "") if again else "",
-            -(item[0].spec.priority or 0),
-            item[0].metadata.creation_timestamp,
-            item[0].key,
-        ),
-    )
-    for pod, claim in ordered:
-        if len(chosen) == most:
-            break
+
+    def turn(item: tuple[Pod, Claim]) -> tuple[str, int, str, tuple[str, str]]:
+        pod, about = item[0], item[0].metadata
+        last = about.said.get(names.NUDGED_ANNOTATION, "") if again else ""
+        return last, -(pod.spec.priority or 0), about.creation_timestamp, pod.key
+
+    for pod, claim in sorted(waiting, key=turn):
+        if pod.bound or pod.gated or pod.ended or pod.deleting:
+            continue
         if claim.gang is not None and pod.reserved is None:
             continue
         count = claim.spec.devices.count
-        if not left or -left[0][0] < count:
+        if len(chosen) == most or not left or -left[0][0] < count:
             continue
         most_free, node = left[0]
         if not again:

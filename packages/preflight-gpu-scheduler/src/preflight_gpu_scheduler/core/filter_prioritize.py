@@ -131,18 +131,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     pod: Pod
     claim: Claim | None
-    valid: bool = True
     own: Mapping[str, tuple[int, tuple[int, ...]]] = {}
     refused: str = ""
 
     @property
     def starts(self) -> bool:
         """Whether it is asked for a gang's member that has no GPUs yet."""
-        full = self.claim is not None and any(
-            len(ids) >= self.claim.want.count for _, ids in self.own.values()
-        )
-        ganged = self.claim is not None and self.claim.gang is not None and not self.refused
-        return ganged and self.pod.open and self.pod.start is not None and not full
+        claim, pod = self.claim, self.pod
+        if claim is None or claim.gang is None or self.refused:
+            return False
+        full = any(len(ids) >= claim.want.count for _, ids in self.own.values())
+        return pod.open and pod.start is not None and not full
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -162,9 +161,7 @@ def filter_nodes(
     here. ``kept``: how many free GPUs of a node are another's.
     """
     claim = question.claim
-    if claim is None:
-        return _all(names, messages.CLAIM_NOT_FOUND if question.valid else messages.CLAIM_NOT_VALID)
-    if question.refused:
+    if claim is None or question.refused:
         return _all(names, question.refused)
     reserved = question.pod.reserved
     if reserved is not None:
@@ -213,7 +210,7 @@ def suits(question: Question, name: str, nodes: Mapping[str, NodeView]) -> Chose
     """What the pod would get on this node, its own leases counted as free."""
     claim = question.claim
     if claim is None:
-        return Chosen(why=messages.CLAIM_NOT_FOUND if question.valid else messages.CLAIM_NOT_VALID)
+        return Chosen(why=question.refused)
     node, (mask, ids) = nodes.get(name), question.own.get(name, (0, ()))
     if node is None:
         return Chosen(why=messages.NODE_UNKNOWN)

@@ -9,6 +9,7 @@ over depends on the islands alone, and within them only runs, or the fastest GPU
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations, islice
@@ -76,21 +77,13 @@ def choose(slots: Topology, free: int, want: Want, own: tuple[int, ...] = ()) ->
         return Chosen(why=messages.TOO_FEW if len(slots) >= want.count else messages.TOO_SMALL)
     ids = {slot.id for slot in there}
     kept = tuple(one for one in own if one in ids)[: want.count]
-    preferred = (
-        (*kept, *(one for one in want.prefer if one in ids and one not in kept))
-        if want.policy == "preferIds"
-        else kept
-    )
-    found: tuple[Slot, ...] | None = None
-    fixed = preferred[: want.count]
-    while found is None:
-        found = _search(there, want, frozenset(fixed))
-        if not fixed:
-            break
-        fixed = fixed[:-1]
-    if found is None:
-        return Chosen(why=_why(slots, there, want))
-    return Chosen(tuple(slot.id for slot in found), score(there, found, want))
+    if want.policy == "preferIds":
+        kept = (*kept, *(one for one in want.prefer if one in ids and one not in kept))
+    for fixed in range(min(len(kept), want.count), -1, -1):
+        found = _search(there, want, frozenset(kept[:fixed]))
+        if found is not None:
+            return Chosen(tuple(slot.id for slot in found), score(there, found, want))
+    return Chosen(why=_why(slots, there, want))
 
 
 def score(there: Sequence[Slot], chosen: Sequence[Slot], want: Want) -> int:
@@ -112,10 +105,7 @@ def score(there: Sequence[Slot], chosen: Sequence[Slot], want: Want) -> int:
 
 def _why(slots: Topology, there: Sequence[Slot], want: Want) -> str:
     def fits(group: Iterable[Slot]) -> bool:
-        counts: dict[str, int] = {}
-        for slot in group:
-            if slot.bandwidth >= want.least:
-                counts[slot.island] = counts.get(slot.island, 0) + 1
+        counts = Counter(slot.island for slot in group if slot.bandwidth >= want.least)
         return max(counts.values(), default=0) >= want.count
 
     if fits(there):
@@ -129,24 +119,19 @@ def _search(there: Sequence[Slot], want: Want, fixed: frozenset[int]) -> tuple[S
         return _spread(there, want.count, fixed)
     if want.mode == "Ignore":
         return _completed(there, want.count, fixed)
-    allowed = (
-        [slot for slot in there if slot.bandwidth >= want.least]
-        if want.mode == "Required"
-        else list(there)
-    )
+    required = want.mode == "Required"
+    allowed = [slot for slot in there if slot.bandwidth >= want.least or not required]
     if not fixed <= {slot.id for slot in allowed}:
         return None
-    sizes: dict[str, int] = {}
-    for slot in there:
-        sizes[slot.island] = sizes.get(slot.island, 0) + 1
+    sizes = Counter(slot.island for slot in there)
     best: tuple[tuple[int, ...], float, tuple[int, ...], tuple[Slot, ...]] | None = None
     for cover in _covers(allowed, want.count, fixed):
-        if want.mode == "Required" and len(cover) > 1:
+        if required and len(cover) > 1:
             return None
         group = [slot for slot in allowed if slot.island in cover]
         left = sum(sizes[island] for island in cover) - want.count
         for adjacent, found in _within(group, want.count, fixed):
-            if want.mode == "Required" and not adjacent:
+            if required and not adjacent:
                 continue
             rank = (
                 (not adjacent, left),
@@ -161,9 +146,7 @@ def _search(there: Sequence[Slot], want: Want, fixed: frozenset[int]) -> tuple[S
 
 def _covers(allowed: Sequence[Slot], count: int, fixed: frozenset[int]) -> Iterable[frozenset[str]]:
     """The smallest sets of islands that have room and contain those of ``fixed``."""
-    sizes: dict[str, int] = {}
-    for slot in allowed:
-        sizes[slot.island] = sizes.get(slot.island, 0) + 1
+    sizes = Counter(slot.island for slot in allowed)
     must = frozenset(slot.island for slot in allowed if slot.id in fixed)
     others = sorted(
         (island for island in sizes if island not in must),
@@ -190,11 +173,8 @@ def _within(
         if _adjacent(run) and fixed <= {slot.id for slot in run}:
             yield True, run
     speeds = sorted((slot.bandwidth for slot in group if slot.id not in fixed), reverse=True)
-    more = count - len(fixed)
-    slowest = speeds[more - 1] if more else 0.0
-    slowest = min(
-        [slowest if more else float("inf"), *(slot.bandwidth for slot in group if slot.id in fixed)]
-    )
+    best = speeds[: count - len(fixed)]
+    slowest = min([*best, *(slot.bandwidth for slot in group if slot.id in fixed)])
     fast = [slot for slot in group if slot.bandwidth >= slowest]
     found = _completed(fast, count, fixed)
     yield _adjacent(found), found

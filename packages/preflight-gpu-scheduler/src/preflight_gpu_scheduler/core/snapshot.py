@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+from preflight_kube.runtime.indexes import Index
 
 from preflight_gpu_scheduler.api import gpu_node_status as inventories
-from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.claim import Claim, RawClaim
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
@@ -56,8 +57,8 @@ class GpuSnapshot:
         self.claims: dict[Key, Claim | list[str]] = {}
         self.inventories: dict[str, Inventory] = {}
         self.leases: dict[str, Lease] = {}
-        self.by_holder: dict[str, dict[str, Lease]] = {}
-        self.by_pod: dict[Key, set[str]] = {}  # names of leases
+        self._by_holder = Index[Lease](lambda lease: (lease.holder,))
+        self._by_pod = Index[Lease](lambda lease: ("/".join(lease.pod or ()),))
         self.by_claim: dict[Key, set[Key]] = {}
         self.ganged: set[Key] = set()  # claims that name a gang
         self.listeners: list[Callable[[str, Key], None]] = []
@@ -86,7 +87,7 @@ class GpuSnapshot:
         """The pod of this (namespace, name) as the mirror has it."""
         shown = self.pods.get(pod)
         uid = shown.metadata.uid if shown is not None else ""
-        others = (self.leases[name] for name in self.by_pod.get(pod, ()))
+        others = (self.leases[name] for name in self.leases_for(pod))
         left = (one for one in others if one.holder != uid and self._lingers(one))
         return Sight(shown, lingering=frozenset(one.metadata.name for one in left))
 
@@ -99,14 +100,21 @@ class GpuSnapshot:
         patience = self._config.seconds("stale_after")
         return self._ledger.lingers(lease, found, self.now(), patience)
 
-    def claim_of(self, pod: Pod) -> tuple[Claim | None, bool]:
-        """The claim, or None; and whether it is absent rather than not valid."""
+    def claim_of(self, pod: Pod) -> Claim | None:
+        """The claim; None where it is absent, or not valid."""
         found = self.claims.get((pod.metadata.namespace, pod.claim)) if pod.claim else None
-        return (None, False) if isinstance(found, list) else (found, True)
+        return None if isinstance(found, list) else found
+
+    def refusal_of(self, pod: Pod) -> str:
+        """Why no node gives the pod a GPU, whatever is free there; empty where one may."""
+        if self.claim_of(pod) is None:
+            invalid = (pod.metadata.namespace, pod.claim) in self.claims
+            return messages.CLAIM_NOT_VALID if invalid else messages.CLAIM_NOT_FOUND
+        return messages.COUNT_DIFFERS if self.miscount(pod) else ""
 
     def miscount(self, pod: Pod) -> str:
         """Why an unbound pod is never bound, as in :mod:`.desired_patches`; empty where it may."""
-        claim = self.claim_of(pod)[0]
+        claim = self.claim_of(pod)
         if claim is None or pod.bound:
             return ""
         return controls.miscount(pod, claim, self._config.count_resource)
@@ -126,9 +134,13 @@ class GpuSnapshot:
         written = self._written.get(name)
         return written[0] if written is not None else self.leases.get(name)
 
+    def leases_for(self, pod: Key) -> tuple[str, ...]:
+        """The names of the leases that were made for a pod of this name."""
+        return self._by_pod.keys("/".join(pod))
+
     def held_by(self, uid: str) -> list[Lease]:
         """The leases of which this pod is the holder."""
-        found = dict(self.by_holder.get(uid, {}))
+        found = {name: self.leases[name] for name in self._by_holder.keys(uid)}
         for name, (lease, _) in self._written.items():
             if lease.holder == uid:
                 found[name] = lease
@@ -332,14 +344,6 @@ class GpuSnapshot:
         """Take note of a Lease."""
         name = lease.metadata.name
         old = self.leases.pop(name, None)
-        if old is not None and (mine := self.by_holder.get(old.holder)) is not None:
-            mine.pop(name, None)
-            if not mine:
-                del self.by_holder[old.holder]
-        if old is not None and old.pod is not None:
-            self.by_pod[old.pod].discard(name)
-            if not self.by_pod[old.pod]:
-                del self.by_pod[old.pod]
         written = self._written.get(name)
         if written is not None and written[0].metadata.uid == lease.metadata.uid:
             del self._written[name]
@@ -350,9 +354,11 @@ class GpuSnapshot:
         (on.discard if now is None else on.add)(name)
         if now is not None:
             self.leases[name] = now
-            self.by_holder.setdefault(now.holder, {})[name] = now
-            if now.pod is not None:
-                self.by_pod.setdefault(now.pod, set()).add(name)
+        for index in (self._by_holder, self._by_pod):
+            if now is not None:
+                index.put(name, now)
+            else:
+                index.remove(name)
         self._dirty.add(_node_of(lease))
         self._say("lease", ("", name))
 
@@ -387,7 +393,7 @@ class GpuSnapshot:
             ]:
                 self._forget(name)
             patience = self._config.seconds("stale_after")
-            self._ledger.forget(now - patience, self.by_holder)
+            self._ledger.forget(now - patience, self._by_holder.values())
             for name, found in self.inventories.items():
                 late = (
                     found.observed is not None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.gpu_node_status import Device
 from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.core.lease_state import LeaseState as What
@@ -86,9 +87,10 @@ def pod_text(seen: GpuSnapshot, key: Key) -> str:
     if pod is None:
         return ""
     lines = [f"pod       {key[0]}/{key[1]} ({_phase(pod)})"]
-    claim, absent = seen.claim_of(pod)
+    claim = seen.claim_of(pod)
     if claim is None:
-        lines.append(f"claim     {pod.claim or 'none'}: {'not found' if absent else 'not valid'}")
+        why = "not found" if _absent(seen, pod) else "not valid"
+        lines.append(f"claim     {pod.claim or 'none'}: {why}")
     else:
         devices = claim.spec.devices
         gang = f", gang {claim.spec.gang_ref}" if claim.spec.gang_ref else ""
@@ -104,18 +106,20 @@ def pod_text(seen: GpuSnapshot, key: Key) -> str:
     return "\n".join(lines)
 
 
+def _absent(seen: GpuSnapshot, pod: Pod) -> bool:
+    return seen.refusal_of(pod) == messages.CLAIM_NOT_FOUND
+
+
 def _phase(pod: Pod) -> str:
     return f"bound to {pod.spec.node_name}" if pod.bound else "gated" if pod.gated else "not bound"
 
 
 def _waits(seen: GpuSnapshot, pod: Pod) -> str:
-    claim, absent = seen.claim_of(pod)
+    claim = seen.claim_of(pod)
     if pod.bound or pod.ended:
         return ""
     if claim is None:
-        return (
-            f"for GpuClaim {pod.claim}" if absent else f"for GpuClaim {pod.claim} to become valid"
-        )
+        return f"for GpuClaim {pod.claim}{'' if _absent(seen, pod) else ' to become valid'}"
     if claim.gang is not None and pod.reserved is None:
         return f"for its gang {claim.spec.gang_ref} to be reserved whole"
     if pod.gated:

@@ -36,7 +36,7 @@ from preflight_gpu_scheduler.core.protocol import Runner, Steps
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import ExtenderMetrics
 from preflight_gpu_scheduler.webhook.gang_barrier import GangBarrier
-from preflight_gpu_scheduler.webhook.gang_start import Starting
+from preflight_gpu_scheduler.webhook.gang_start import GangStarts
 
 __all__ = ["Extender"]
 
@@ -61,7 +61,7 @@ class Extender:
         self._client, self._config, self._state, self._metrics = client, config, state, metrics
         self._runner = runner
         self._barrier = GangBarrier()
-        self._starting = Starting(state, config, runner)
+        self._starts = GangStarts(state, config, runner)
         state.listeners.append(self._changed)
 
     def filter(self, args: FilterArgs) -> FilterResult:
@@ -71,9 +71,9 @@ class Extender:
         names = args.node_names or ()
         question = self._question(args.pod)
         if question.starts:
-            found = self._starting.filter(question, names)
+            found = self._starts.filter(question, names)
             return FilterResult(error=found) if isinstance(found, str) else verbs.result_of(found)
-        kept = self._starting.kept(question.pod.spec.priority or 0)
+        kept = self._starts.kept(question.pod.spec.priority or 0)
         self._metrics.kept.set(sum(kept.values()))
         return verbs.result_of(verbs.filter_nodes(question, names, self._state.views(), kept))
 
@@ -108,15 +108,11 @@ class Extender:
         pod = await self._pod(args)
         if pod is None:
             return BindOutcome(error=binding.GONE)
-        claim, absent = self._state.claim_of(pod)
-        if claim is None:
-            return BindOutcome(
-                error=messages.CLAIM_NOT_FOUND if absent else messages.CLAIM_NOT_VALID
-            )
-        if self._state.miscount(pod):
-            return BindOutcome(error=messages.COUNT_DIFFERS)
+        claim, refused = self._state.claim_of(pod), self._state.refusal_of(pod)
+        if claim is None or refused:
+            return BindOutcome(error=refused)
         if claim.gang is not None and pod.open:
-            if why := await self._starting.arrive(pod, args.node):
+            if why := await self._starts.arrive(pod, args.node):
                 return BindOutcome(error=why)
             pod = self._state.pods.get(pod.key, pod)
         reserved = pod.reserved
@@ -214,18 +210,17 @@ class Extender:
         shown = self._state.pods.get(pod.key)
         if shown is not None and shown.metadata.uid == pod.metadata.uid:
             pod = shown
-        claim, absent = self._state.claim_of(pod)
+        claim, refused = self._state.claim_of(pod), self._state.refusal_of(pod)
         own: dict[str, tuple[int, tuple[int, ...]]] = {}
         if (leases := self._state.held_by(pod.metadata.uid)) and claim is not None:
             for node, ids in own_ids(leases, pod).items():
                 own[node] = (mask_of(self._state.view(node).slots, ids), ids)
-        refused = messages.COUNT_DIFFERS if self._state.miscount(pod) else ""
-        return Question(pod=pod, claim=claim, valid=absent, own=own, refused=refused)
+        return Question(pod=pod, claim=claim, own=own, refused=refused)
 
     def _changed(self, kind: str, key: tuple[str, str]) -> None:
         if kind == "pod":
             self._barrier.changed(key, self._state.pods.get(key))
-            self._starting.changed(key, self._state.pods.get(key))
+            self._starts.changed(key, self._state.pods.get(key))
 
 
 def _of_plan(pod: Pod, plan: str) -> bool:

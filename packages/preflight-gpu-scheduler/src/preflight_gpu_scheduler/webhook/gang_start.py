@@ -25,7 +25,7 @@ from preflight_gpu_scheduler.core.gang_reserve import Assignment, acquire
 from preflight_gpu_scheduler.core.protocol import Runner
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
-__all__ = ["Starting"]
+__all__ = ["GangStarts"]
 
 _FRESH: Final = 30.0
 """Seconds for which the nodes count on which the scheduler would have had a member."""
@@ -66,7 +66,7 @@ class _Attempt:
             bell.set()
 
 
-class Starting:
+class GangStarts:
     """All in it is of one event loop; nothing but :meth:`arrive` waits."""
 
     def __init__(self, state: GpuSnapshot, config: Config, runner: Runner) -> None:
@@ -308,7 +308,7 @@ class Starting:
         return [
             Member(pod=pod, claim=claim)
             for pod in mine.pods.values()
-            if (claim := self._state.claim_of(pod)[0]) is not None
+            if (claim := self._state.claim_of(pod)) is not None
         ]
 
     # --- bind
@@ -330,24 +330,20 @@ class Starting:
                 return why
             gathers = self._config.seconds("gang_bind")
             locks = self._config.seconds("bind_budget")
-            while mine.begun == begun and uid in mine.placed:
-                end = begun + gathers + (locks if mine.locked else 0.0)
-                left = end - self._state.now()
-                if left <= 0:
-                    self._fail(mine)
+            while (shown := self._state.pods.get(pod.key)) and shown.metadata.uid == uid:
+                if shown.reserved is not None:
+                    return ""
+                if mine.begun != begun or uid not in mine.placed:
                     break
+                end = begun + gathers + (locks if mine.locked else 0.0)
+                if (left := end - self._state.now()) <= 0:
+                    self._fail(mine)
+                    continue
                 with anyio.move_on_after(min(left, _LOOK)):
                     await bell.wait()
                 if bell.is_set():
                     bell = mine.arrived[uid] = anyio.Event()
-                shown = self._state.pods.get(pod.key)
-                if shown is None or shown.metadata.uid != uid:
-                    break
-                if shown.reserved is not None:
-                    return ""
-            shown = self._state.pods.get(pod.key)
-            told = shown is not None and shown.metadata.uid == uid and shown.reserved is not None
-            return "" if told else messages.GANG_NOT_TOGETHER
+            return messages.GANG_NOT_TOGETHER
         finally:
             if mine.arrived.get(uid) is bell:
                 del mine.arrived[uid]
