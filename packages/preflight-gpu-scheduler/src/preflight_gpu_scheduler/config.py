@@ -118,8 +118,9 @@ def _meaning(raw: dict[Any, Any]) -> list[str]:
     """What the schema cannot say of the durations, where they are texts."""
     problems: list[str] = []
     seconds: dict[str, float] = {}
+    keys = dict(zip(Config.__struct_fields__, Config.__struct_encode_fields__, strict=True))
     for field, (least, most) in LEAST.items():
-        key, default = _camel(field), getattr(Config(), field)
+        key, default = keys[field], getattr(Config(), field)
         text = raw.get(key, default)
         if not isinstance(text, str):
             continue
@@ -144,11 +145,6 @@ def _meaning(raw: dict[Any, Any]) -> list[str]:
             "gangBind: is not below reservationSeconds, so that a gang's GPUs are taken back while it gathers; lower it."
         )
     return problems
-
-
-def _camel(field: str) -> str:
-    first, *rest = field.split("_")
-    return first + "".join(one.title() for one in rest)
 
 
 def scheduler_config(

@@ -61,7 +61,7 @@ class ExtenderMetrics(WriteMetrics):
         self.calls = Counter(
             "gpu_scheduler_calls", "Calls of kube-scheduler.", ["verb", "result"], registry=registry
         )
-        self._binds = Counter(
+        self.binds = Counter(
             "gpu_scheduler_binds", "Pods brought to be bound.", ["result"], registry=registry
         )
 
@@ -70,10 +70,6 @@ class ExtenderMetrics(WriteMetrics):
             "GPUs that are kept, as they become free, for a gang that waits.",
             registry=registry,
         )
-
-    def bound(self, result: str) -> None:
-        """A bind has ended; ``result``: bound, or error."""
-        self._binds.labels(result).inc()
 
 
 class GpuControllerMetrics(WriteMetrics):

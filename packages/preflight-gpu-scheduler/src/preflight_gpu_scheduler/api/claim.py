@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from preflight_kube.api.crd import ValidationRule
 
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.types import Metadata
@@ -18,7 +19,6 @@ from preflight_gpu_scheduler.api.types import Metadata
 __all__ = [
     "RULES",
     "Claim",
-    "ClaimRule",
     "Devices",
     "Mode",
     "Policy",
@@ -131,47 +131,46 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return (self.namespace, self.spec.gang_ref) if self.spec.gang_ref else None
 
 
-class ClaimRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What a schema cannot say: as CEL on the spec for the API server, and the same sentence from
-    here.
-    """
-
-    cel: str
-    message: str
-
-
+_SPEC: Final = ("spec",)
 RULES: Final = (
-    ClaimRule(cel="self == oldSelf", message="spec: cannot be changed; make another GpuClaim."),
-    ClaimRule(
+    ValidationRule(_SPEC, "self == oldSelf", "spec: cannot be changed; make another GpuClaim."),
+    ValidationRule(
+        at=_SPEC,
         cel="!has(self.devices) || !has(self.devices.preferIds) || size(self.devices.preferIds) == 0 || "
         "(has(self.devices.policy) && self.devices.policy == 'preferIds')",
         message="spec.devices.preferIds: is read with policy preferIds only; set that policy, or leave it out.",
     ),
-    ClaimRule(
+    ValidationRule(
+        at=_SPEC,
         cel="!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'preferIds' || "
         "(has(self.devices.preferIds) && size(self.devices.preferIds) > 0)",
         message="spec.devices.preferIds: is empty with policy preferIds; name the ids, or use policy contiguous.",
     ),
-    ClaimRule(
+    ValidationRule(
+        at=_SPEC,
         cel="!has(self.devices) || !has(self.devices.preferIds) || "
         "self.devices.preferIds.all(x, self.devices.preferIds.exists_one(y, x == y))",
         message="spec.devices.preferIds: has an id twice; name each once.",
     ),
-    ClaimRule(
+    ValidationRule(
+        at=_SPEC,
         cel="!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'spread' || !has(self.topology) || "
         "!has(self.topology.mode) || self.topology.mode == 'Preferred'",
         message="spec.topology.mode: must be Preferred with policy spread, which decides about islands itself; leave it out.",
     ),
-    ClaimRule(
+    ValidationRule(
+        at=_SPEC,
         cel="!has(self.topology) || !has(self.topology.minBandwidthGBps) || self.topology.minBandwidthGBps == 0.0 || "
         "(has(self.topology.mode) && self.topology.mode == 'Required')",
         message="spec.topology.minBandwidthGBps: is read with mode Required only; set that mode, or leave it out.",
     ),
-    ClaimRule(
+    ValidationRule(
+        at=_SPEC,
         cel=f"!has(self.selector) || !has(self.selector.matchLabels) || self.selector.matchLabels.all(k, size(k) <= {MOST_KEY})",
         message=f"spec.selector.matchLabels: has a key of more than {MOST_KEY} characters, as no label has; shorten it.",
     ),
 )
+"""What a schema cannot say: as CEL for the API server, and the same sentences from here."""
 
 
 def spec_schema() -> dict[str, Any]:

@@ -59,9 +59,7 @@ def gpu_claim() -> dict[str, Any]:
         status=ClaimStatus,
         short_names=["gclaim"],
         description="GPUs that a pod wants: each pod that names this claim gets that many of its own.",
-        rules=[
-            definitions.ValidationRule(("spec",), rule.cel, rule.message) for rule in claim.RULES
-        ],
+        rules=claim.RULES,
         columns=(
             Column("Req", ".spec.devices.count", "integer"),
             Column("Policy", ".spec.devices.policy"),

@@ -26,10 +26,10 @@ from preflight_gpu_scheduler.core.protocol import (
     Lost,
     Missing,
     ReadLease,
-    ReadPod,
     Steps,
     Stored,
     only,
+    read_pod,
 )
 
 __all__ = ["BindJob", "BindOutcome", "Choose", "bind"]
@@ -127,8 +127,7 @@ def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome
         first_key = pod.metadata.namespace, reserved.first
         sight = look(first_key)
         if not _committed(sight, reserved):
-            answer = yield from only(ReadPod(key=first_key))
-            first = answer.found if isinstance(answer, Stored) else None
+            first = yield from read_pod(first_key)
             if not isinstance(first, Pod) or not _committed(Sight(first, live=True), reserved):
                 return BindOutcome(error=NOT_COMMITTED)
     return (yield from _written(job, reserved.ids, {}))
@@ -172,13 +171,12 @@ def _written(
             refused = f"the API server refused the Binding: {why}"
             error = GONE if isinstance(answer, Missing) else refused
             break
-        read = yield from only(ReadPod(key=pod.key))
-        found = read.found if isinstance(read, Stored) else None
-        if not isinstance(found, Pod):
-            silent = "the API server does not answer about the pod"
-            error = GONE if isinstance(read, Missing) else silent
+        found = yield from read_pod(pod.key)
+        if isinstance(found, Lost):
+            error = "the API server does not answer about the pod"
             break
-        if found.metadata.uid != uid or found.ended or (found.deleting and not found.bound):
+        gone = found is None or found.metadata.uid != uid or found.ended
+        if found is None or gone or (found.deleting and not found.bound):
             error = GONE
             break
         if found.bound:

@@ -21,12 +21,11 @@ from preflight_gpu_scheduler.core.protocol import (
     Conflict,
     Look,
     Lost,
-    Missing,
-    ReadPod,
     ReservePod,
     Steps,
     Stored,
     only,
+    read_pod,
 )
 from preflight_gpu_scheduler.core.reclaim import raise_number
 
@@ -124,12 +123,9 @@ def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
         if not isinstance(answer, Conflict | Lost | Stored):
             return unknown
         unknown = unknown or not isinstance(answer, Conflict)
-        read = yield from only(ReadPod(key=pod.key))
-        if isinstance(read, Missing):
-            return False
-        if not isinstance(read, Stored) or not isinstance(read.found, Pod):
-            return True
-        found = read.found
+        found = yield from read_pod(pod.key)
+        if not isinstance(found, Pod):
+            return isinstance(found, Lost)
         if found.metadata.uid != uid or found.number != pod.number or found.ended:
             return False
         if (

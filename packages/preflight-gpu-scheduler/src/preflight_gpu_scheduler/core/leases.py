@@ -26,11 +26,11 @@ from preflight_gpu_scheduler.core.protocol import (
     Lost,
     Missing,
     ReadLease,
-    ReadPod,
     Refused,
     Steps,
     Stored,
     only,
+    read_pod,
 )
 
 __all__ = ["Need", "Taken", "creation", "give_back", "look_again", "relock", "take"]
@@ -119,11 +119,10 @@ def relock(pod: Pod, look: Look) -> Steps[Taken]:
     """Make the leases again that somebody else has deleted of a pod that is bound, or that a plan
     gave its GPUs. ``busy``: GPUs whose leases another pod has. Nothing where the pod has none.
     """
-    answer = yield from only(ReadPod(key=pod.key))
-    if not isinstance(answer, Stored | Missing):
+    found = yield from read_pod(pod.key)
+    if isinstance(found, Lost):
         return Taken(broken="the API server does not answer about the pod")
-    found = answer.found if isinstance(answer, Stored) else None
-    if not isinstance(found, Pod) or found.metadata.uid != pod.metadata.uid or found.ended:
+    if found is None or found.metadata.uid != pod.metadata.uid or found.ended:
         return Taken()
     if (placed := found.placed) is None:
         return Taken()
@@ -184,12 +183,8 @@ def look_again(lease: Lease, look: Look) -> Steps[Sight | None]:
     sight = look(pod)
     if judge(lease, sight) is not LeaseState.UNSURE:
         return sight
-    answer = yield from only(ReadPod(key=pod))
-    if isinstance(answer, Missing):
-        return Sight(None, live=True)
-    if isinstance(answer, Stored) and isinstance(answer.found, Pod):
-        return Sight(answer.found, live=True)
-    return None
+    found = yield from read_pod(pod)
+    return None if isinstance(found, Lost) else Sight(found, live=True)
 
 
 def give_back(leases: Iterable[Lease]) -> Steps[tuple[Lease, ...]]:

@@ -38,6 +38,7 @@ __all__ = [
     "Steps",
     "Stored",
     "only",
+    "read_pod",
 ]
 
 
@@ -171,3 +172,13 @@ def only(request: Request) -> Steps[Answer]:
     """One request by itself."""
     answers = yield (request,)
     return answers[0]
+
+
+def read_pod(key: tuple[str, str]) -> Steps[Pod | Lost | None]:
+    """The pod of this (namespace, name) as the API server has it; None where there is none, for
+    certain; Lost where that is not known.
+    """
+    answer = yield from only(ReadPod(key=key))
+    if isinstance(answer, Stored) and isinstance(answer.found, Pod):
+        return answer.found
+    return None if isinstance(answer, Missing) else Lost()

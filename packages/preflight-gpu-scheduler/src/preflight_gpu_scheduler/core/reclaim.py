@@ -18,12 +18,12 @@ from preflight_gpu_scheduler.core.lease_state import LeaseState, judge
 from preflight_gpu_scheduler.core.leases import give_back, look_again
 from preflight_gpu_scheduler.core.protocol import (
     Look,
-    Missing,
+    Lost,
     RaiseReclaimed,
-    ReadPod,
     Steps,
     Stored,
     only,
+    read_pod,
 )
 
 __all__ = ["Done", "collect", "raise_number"]
@@ -85,12 +85,10 @@ def _dissolve(pod: Pod, reserved: Reserved, look: Look) -> Steps[Done | None]:
     if first is None or not _settled(first, reserved):
         # A mirror may be behind: at a time before the first one was reserved. It is reserved before
         # all others.
-        answer = yield from only(ReadPod(key=key))
-        if isinstance(answer, Missing):
-            return None
-        if not isinstance(answer, Stored) or not isinstance(answer.found, Pod):
-            return Done.AGAIN
-        first = answer.found
+        answer = yield from read_pod(key)
+        if not isinstance(answer, Pod):
+            return Done.AGAIN if isinstance(answer, Lost) else None
+        first = answer
     if first.metadata.uid != reserved.first_uid or first.ended:
         return None
     if first.bound:

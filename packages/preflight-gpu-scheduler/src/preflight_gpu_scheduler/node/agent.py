@@ -73,27 +73,16 @@ class Agent:
         boot: str = "",
         look: float = LOOK,
     ) -> None:
-        self._client, self._config, self._node, self._driver, self._metrics = (
-            client,
-            config,
-            node,
-            driver,
-            metrics,
-        )
-        self._boot, self._look = boot, look
+        self._client, self._config, self._metrics = client, config, metrics
+        self._node, self._driver, self._boot, self._look = node, driver, boot, look
         self._path = f"{names.STATUSES}/{node}"
         self._woken = anyio.Event()
         self._holders: dict[int, str] = {}
         self._failure = ""
         mine = {"fieldSelector": f"spec.nodeName={node}"}
+        this = {"fieldSelector": f"metadata.name={node}"}
         self._pods = Reflector(client, "/api/v1/pods", Pod, on_change=self._changed, params=mine)
-        self._nodes = Reflector(
-            client,
-            "/api/v1/nodes",
-            Node,
-            on_change=self._changed,
-            params={"fieldSelector": f"metadata.name={node}"},
-        )
+        self._nodes = Reflector(client, "/api/v1/nodes", Node, on_change=self._changed, params=this)
         slices = "/apis/resource.k8s.io/v1/resourceslices"
         self._slices = Reflector(client, slices, _Slice, on_change=self._changed, params=mine)
         self.reflectors: tuple[Reflector[Any], ...] = (self._pods, self._nodes, self._slices)

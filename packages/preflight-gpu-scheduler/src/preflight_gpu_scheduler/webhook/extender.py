@@ -97,7 +97,7 @@ class Extender:
             outcome = await self._bind(args)
         except KubeError as error:
             outcome = BindOutcome(error=f"{error}")
-        self._metrics.bound("error" if outcome.error else "bound")
+        self._metrics.binds.labels("error" if outcome.error else "bound").inc()
         if outcome.error:
             log.warning("not bound", error=outcome.error, **about)
         else:
