@@ -28,7 +28,7 @@ from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_gpu_scheduler.controller.events import GpuEventRecorder, relocked, shares
 from preflight_gpu_scheduler.controller.gang_controller import GangController
 from preflight_gpu_scheduler.core import claim_status as statuses
-from preflight_gpu_scheduler.core import desired_patches as controls
+from preflight_gpu_scheduler.core import desired_patches
 from preflight_gpu_scheduler.core.desired_patches import Gate
 from preflight_gpu_scheduler.core.lease_state import LeaseState, Sightings, is_own, judge, reason
 from preflight_gpu_scheduler.core.leases import relock
@@ -306,11 +306,11 @@ class Controller:
         if why := self._seen.miscount(pod):
             await self._events.of_pod(pod, "GpuCountDiffers", why)
             return None
-        what = controls.gate(pod, claim)
+        what = desired_patches.gate(pod, claim)
         if what is Gate.REMOVE:
             # Where it changed meanwhile it is looked at again.
             with contextlib.suppress(PreconditionFailed, Conflict, NotFound):
-                await self._client.json_patch(pod_path(key), controls.gate_patch(pod))
+                await self._client.json_patch(pod_path(key), desired_patches.gate_patch(pod))
             return None
         if what is Gate.WAIT_CLAIM:
             waited = self._since.note("/".join(key), pod.metadata.uid, self._client.clock())
@@ -369,8 +369,8 @@ class Controller:
         leases = {gpu: lease for gpu, lease in self._seen.leases_on(key[1]) if lease.ours}
         await self._tell_sick(key[1], inventory, leases)
         leased = {*leases, *self._seen.others(key[1])}
-        wanted = controls.capacity(inventory, leased)
-        patch = controls.capacity_patch(node, self._config.count_resource, wanted)
+        wanted = desired_patches.capacity(inventory, leased)
+        patch = desired_patches.capacity_patch(node, self._config.count_resource, wanted)
         if patch is not None:
             with contextlib.suppress(NotFound):
                 await self._client.json_patch(f"/api/v1/nodes/{key[1]}/status", patch)
@@ -453,11 +453,11 @@ class Controller:
                     continue
                 if not seen.held_by(pod.metadata.uid):
                     waiting.append((pod, claim))
-            for pod in controls.nudged(waiting, more, again=not changed) if more else ():
+            for pod in desired_patches.nudged(waiting, more, again=not changed) if more else ():
                 word = datetime.now(UTC).isoformat(timespec="milliseconds")
                 try:
                     await self._client.json_patch(
-                        pod_path(pod.key), controls.nudge_patch(pod, word)
+                        pod_path(pod.key), desired_patches.nudge_patch(pod, word)
                     )
                 except (PreconditionFailed, Conflict, NotFound):
                     continue  # it has changed, which is an event by itself

@@ -13,7 +13,7 @@ from preflight_kube.logs import get_logger
 from preflight_gpu_scheduler.api.allocation import GangStart
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.controller.apply import Executor
-from preflight_gpu_scheduler.core import gang_plan as planning
+from preflight_gpu_scheduler.core import gang_plan
 from preflight_gpu_scheduler.core.gang_plan import Gang, Member
 from preflight_gpu_scheduler.core.gang_reserve import Assignment, tell
 from preflight_gpu_scheduler.core.lease_state import Sightings
@@ -66,7 +66,7 @@ class GangController:
         seen = self._seen
         claims = seen.gang_claims()
         pods = (pod for pod in seen.pods_of(claims) if not seen.miscount(pod))
-        gangs = planning.gather(pods, claims, seen.groups())
+        gangs = gang_plan.gather(pods, claims, seen.groups())
         waits = {key: gang for key, gang in gangs.items() if gang.open}
         self._metrics.gangs.labels("waiting").set(len(waits))
         reserved = (
@@ -76,7 +76,7 @@ class GangController:
         for gone in self._told.keys() - waits.keys():
             del self._told[gone]
         for key, gang in waits.items():
-            found = planning.start(gang)
+            found = gang_plan.start(gang)
             if isinstance(found, str):
                 self._whole.forget("/".join(key))
                 await self._waits(gang, found)

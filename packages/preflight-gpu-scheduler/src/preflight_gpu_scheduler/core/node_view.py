@@ -10,7 +10,7 @@ from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.gpu_node_status import CONFLICT_DEVICE_PLUGIN, Inventory, assumed
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core import gpu_selection as choice
+from preflight_gpu_scheduler.core import gpu_selection
 from preflight_gpu_scheduler.core.filter_prioritize import NodeView
 from preflight_gpu_scheduler.core.lease_state import LeaseState, is_own, judge
 from preflight_gpu_scheduler.core.protocol import Look
@@ -90,7 +90,7 @@ def view(
         why = messages.PLUGIN if CONFLICT_DEVICE_PLUGIN in inventory.conflicts else messages.DRIVER
     elif unlocked:
         why = messages.UNLOCKED
-    slots = choice.topology(inventory.devices)
+    slots = gpu_selection.topology(inventory.devices)
     # Whoever the agent sees has the GPU, whatever leases say; and a process on one that no pod of
     # ours was given: somebody works there whom no lease knows.
     used = {
@@ -99,5 +99,5 @@ def view(
         if set(one.in_use_by) - set(over) or (one.processes and not one.in_use_by)
     }
     taken = used | set(busy)
-    free = choice.mask_of(slots, (slot.id for slot in slots if slot.id not in taken))
+    free = gpu_selection.mask_of(slots, (slot.id for slot in slots if slot.id not in taken))
     return NodeView(slots=slots, free=free, labels=labels, blocked=why)

@@ -20,7 +20,7 @@ from preflight_gpu_scheduler.api.claim import Claim, RawClaim
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core import desired_patches as controls
+from preflight_gpu_scheduler.core import desired_patches
 from preflight_gpu_scheduler.core.filter_prioritize import NodeView
 from preflight_gpu_scheduler.core.gpu_selection import Topology
 from preflight_gpu_scheduler.core.lease_state import Sight, Sightings
@@ -117,7 +117,7 @@ class GpuSnapshot:
         claim = self.claim_of(pod)
         if claim is None or pod.bound:
             return ""
-        return controls.miscount(pod, claim, self._config.count_resource)
+        return desired_patches.miscount(pod, claim, self._config.count_resource)
 
     def gang_claims(self) -> dict[Key, Claim]:
         """Those that name a gang."""

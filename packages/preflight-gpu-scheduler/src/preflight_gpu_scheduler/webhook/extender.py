@@ -20,7 +20,7 @@ from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import bind as binding
-from preflight_gpu_scheduler.core import filter_prioritize as verbs
+from preflight_gpu_scheduler.core import filter_prioritize
 from preflight_gpu_scheduler.core.bind import BindJob, BindOutcome
 from preflight_gpu_scheduler.core.filter_prioritize import (
     BindingArgs,
@@ -72,15 +72,21 @@ class Extender:
         question = self._question(args.pod)
         if question.starts:
             found = self._starts.filter(question, names)
-            return FilterResult(error=found) if isinstance(found, str) else verbs.result_of(found)
+            return (
+                FilterResult(error=found)
+                if isinstance(found, str)
+                else filter_prioritize.result_of(found)
+            )
         kept = self._starts.kept(question.pod.spec.priority or 0)
         self._metrics.kept.set(sum(kept.values()))
-        return verbs.result_of(verbs.filter_nodes(question, names, self._state.views(), kept))
+        return filter_prioritize.result_of(
+            filter_prioritize.filter_nodes(question, names, self._state.views(), kept)
+        )
 
     def prioritize(self, args: FilterArgs) -> Sequence[Priority]:
         """0–10 for each of the named nodes; 0 for all where nothing is known of the claim."""
         names = args.node_names or ()
-        return verbs.prioritize(self._question(args.pod), names, self._state.views())
+        return filter_prioritize.prioritize(self._question(args.pod), names, self._state.views())
 
     async def bind(self, args: BindingArgs) -> BindingResult:
         """Lock the GPUs, bind the pod. Whatever it says, what is stored is what counts: a pod that

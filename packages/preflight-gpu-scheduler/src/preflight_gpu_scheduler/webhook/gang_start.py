@@ -18,7 +18,7 @@ from preflight_gpu_scheduler.api.allocation import GangStart
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core import filter_prioritize as verbs
+from preflight_gpu_scheduler.core import filter_prioritize
 from preflight_gpu_scheduler.core.filter_prioritize import Answered, NodeView, Question
 from preflight_gpu_scheduler.core.gang_plan import Member, place
 from preflight_gpu_scheduler.core.gang_reserve import Assignment, acquire
@@ -146,7 +146,7 @@ class GangStarts:
         if mine is None or pod.key not in mine.pods:
             return messages.GANG_NOT_RESERVED
         uid = pod.metadata.uid
-        found = verbs.filter_nodes(question, nodes, self._state.views())
+        found = filter_prioritize.filter_nodes(question, nodes, self._state.views())
         mine.ever.update(nodes)
         self._note(nodes, now)
         if mine.begun is None and (why := self._others_first(mine, now)):
