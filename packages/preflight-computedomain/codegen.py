@@ -2,8 +2,8 @@
 ``proto``.
 
 Run it with the group ``codegen`` of preflight-proto installed; running it twice changes nothing.
-Messages alone: the services are served by grpcio, by name (see ``node/dra.py`` and
-``node/registration.py``).
+Messages alone: the services are served by grpcio, by name (see
+``node/grpc_server.py``).
 """
 
 from __future__ import annotations

@@ -15,9 +15,11 @@ from preflight_computedomain.core.claims import KubeletClaim
 from preflight_computedomain.core.facts import NodeFacts, Unfit
 from preflight_computedomain.metrics import PluginMetrics
 from preflight_computedomain.node.atomic_file import Disk
+from preflight_computedomain.node.host import CliqueOwner
 from preflight_computedomain.node.lock import Lock
-from preflight_computedomain.node.prepare import ClaimPreparer, Times, Unreachable
+from preflight_computedomain.node.prepare import ClaimPreparer, ClusterReader, Times
 from preflight_computedomain.node.state_dir import ClaimStore
+from preflight_kube.errors import KubeError
 
 NODE = "node-1"
 CLIQUE = "00000000-0000-0000-0000-0000000000aa.7"
@@ -93,7 +95,7 @@ def claim(
 
 
 @dataclass
-class Cluster:
+class Cluster(ClusterReader):
     """An API server of a dictionary. ``down``: it does not answer; ``asked``: what was asked."""
 
     claims: dict[tuple[str, str], ResourceClaim] = field(default_factory=dict)
@@ -110,18 +112,18 @@ class Cluster:
     async def claim(self, namespace: str, name: str) -> ResourceClaim | None:
         self.asked.append(f"get {namespace}/{name}")
         if self.down:
-            raise Unreachable("https://10.0.0.1: no answer")
+            raise KubeError("https://10.0.0.1: no answer")
         return self.claims.get((namespace, name))
 
     async def domains(self, namespace: str) -> frozenset[str]:
         self.asked.append(f"list {namespace}")
         if self.down:
-            raise Unreachable("https://10.0.0.1: no answer")
+            raise KubeError("https://10.0.0.1: no answer")
         return self.known.get(namespace, frozenset())
 
 
 @dataclass
-class Clique:
+class Clique(CliqueOwner):
     current: str = CLIQUE
     later: str = ""
     unknown: str = ""

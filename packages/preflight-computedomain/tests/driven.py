@@ -11,8 +11,14 @@ from typing import Any
 
 import anyio
 from claimed import parameters
-from preflight_computedomain.api.names import API_VERSION, CHANNEL_CLASS, DRIVER, KIND
-from preflight_computedomain.controller.apply import DOMAINS, TEMPLATES
+from preflight_computedomain.api.names import (
+    API_VERSION,
+    CHANNEL_CLASS,
+    DOMAINS,
+    DRIVER,
+    KIND,
+    TEMPLATES,
+)
 from preflight_computedomain.controller.controller import Controller
 from preflight_computedomain.metrics import ControllerMetrics
 from preflight_kube.auth.connection import Connection

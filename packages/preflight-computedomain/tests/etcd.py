@@ -25,7 +25,7 @@ from preflight_computedomain.core.reconcile import (
     ReleaseTemplate,
     RemoveFinalizer,
     WriteStatus,
-    step,
+    reconcile,
     sweep,
 )
 
@@ -94,7 +94,7 @@ class World:
         if name not in self.domains:
             return
         domain = self.domain(name)
-        said = step(
+        said = reconcile(
             domain,
             [
                 one

@@ -21,13 +21,14 @@ from driven import User, leads, until
 from preflight_computedomain.api.crd import crd
 from preflight_computedomain.api.names import (
     API_VERSION,
+    DOMAINS,
     DRIVER,
     FINALIZER,
     KIND,
     LABEL,
     TARGET_LABEL,
+    TEMPLATES,
 )
-from preflight_computedomain.controller.apply import DOMAINS, TEMPLATES
 from preflight_computedomain.core import slices
 from preflight_computedomain.core.claims import KubeletClaim
 from preflight_kube.auth.connection import Connection, connection

@@ -11,7 +11,7 @@ from claimed import DOMAIN, NODE, claim, config, document, parameters, ref, resu
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_computedomain.api.types import ResourceClaim
-from preflight_computedomain.core import claims, decide
+from preflight_computedomain.core import claims
 from preflight_computedomain.core.claims import (
     ChannelRequest,
     KubeletClaim,
@@ -273,5 +273,5 @@ def test_the_words_of_metrics_and_logs_are_those_of_the_table_and_no_others() ->
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal":
                 word = ast.unparse(node.args[0])
-                found.add(getattr(decide, word, None) or ast.literal_eval(word))
+                found.add(getattr(claims, word, None) or ast.literal_eval(word))
     assert found == set(claims.REASONS)

@@ -5,14 +5,18 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_computedomain.core.fabric import (
+from preflight_computedomain.core.facts import (
     COMPLETED,
     FabricBroken,
     FabricInfo,
+    Unfit,
+    boot_id,
     clique,
+    driver_fits,
+    imex_major,
+    node_name,
     unwell,
 )
-from preflight_computedomain.core.facts import Unfit, boot_id, driver_fits, imex_major, node_name
 
 DEVICES = """Character devices:
   1 mem

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from preflight_computedomain.core.fabric import COMPLETED, FabricInfo
-from preflight_computedomain.core.facts import NodeFacts, Unfit
+from preflight_computedomain.core.facts import COMPLETED, FabricInfo, NodeFacts, Unfit
 from preflight_computedomain.node.host import (
     ChannelMajor,
     CliqueOwner,

@@ -21,11 +21,10 @@ import pytest
 from driven import CLAIMS, User, until
 from kubelet import Kubelet
 from preflight_computedomain.api.crd import crd
-from preflight_computedomain.api.names import DRIVER, cdi_file, cdi_id, slice_name
+from preflight_computedomain.api.names import DOMAINS, DRIVER, cdi_file, cdi_id, slice_name
 from preflight_computedomain.config import read_gates
-from preflight_computedomain.controller.apply import DOMAINS
 from preflight_computedomain.core.claims import KubeletClaim
-from preflight_computedomain.core.fabric import FabricInfo
+from preflight_computedomain.core.facts import FabricInfo
 from preflight_computedomain.core.slices import channel
 from preflight_computedomain.node import plugin
 from preflight_kube.auth.connection import Connection, connection

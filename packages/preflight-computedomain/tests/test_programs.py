@@ -20,9 +20,8 @@ import pytest
 import yaml
 from driven import User, until
 from preflight_computedomain.api.crd import crd
-from preflight_computedomain.api.names import FINALIZER, LABEL
+from preflight_computedomain.api.names import DOMAINS, FINALIZER, LABEL
 from preflight_computedomain.config import OFF
-from preflight_computedomain.controller.apply import DOMAINS
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client
 from preflight_testing.apiserver import ApiServer, free_port

@@ -20,8 +20,8 @@ from preflight_computedomain.api.names import DRIVER, cdi_id
 from preflight_computedomain.core.claims import KubeletClaim
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.metrics import PluginMetrics
+from preflight_computedomain.node.grpc_server import GrpcServer
 from preflight_computedomain.node.prepare import Times
-from preflight_computedomain.node.serving import Serving
 
 pytestmark = pytest.mark.anyio
 VERSIONS = ("v1", "v1beta1")
@@ -48,8 +48,8 @@ class World:
     async def begin(self, *, look: float = 0.05, again: float = 0.1) -> None:
         self.page = self.node.page(self.metrics)
         await self.page.start()
-        self.serving = Serving(
-            self.page, self.metrics, self.registry, self.node.folder, look=look, again=again
+        self.serving = GrpcServer(
+            self.page, self.metrics, self.registry, self.node.folder, check=look, again=again
         )
         await self.serving.start()
         self.watching = asyncio.create_task(self.serving.watch())
@@ -74,7 +74,7 @@ async def test_the_kubelet_learns_type_name_endpoint_and_both_versions(world: Wo
     assert (info.type, info.name) == ("DRAPlugin", DRIVER)
     assert info.endpoint == str(world.node.folder / "dra.sock")
     assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
-    assert world.serving.registration.registered
+    assert world.serving.registered
     assert (world.registry / f"{DRIVER}-reg.sock").is_socket()
     assert stat.S_IMODE(world.node.folder.stat().st_mode) == 0o750
 
@@ -292,12 +292,12 @@ async def test_while_two_plugins_overlap_the_kubelet_finds_the_newer_one_until_i
     await until(lambda: looks >= 3)
     assert [path.stat().st_ino for path in paths] == before
     await world.kubelet.register()
-    assert (newer.registration.registered, old.registration.registered) == (True, False)
+    assert (newer.registered, old.registered) == (True, False)
     world.watching.cancel()
     await newer.stop(0)
     await until(lambda: all(path.is_socket() for path in paths))
     await world.kubelet.register()
-    assert old.registration.registered
+    assert old.registered
     assert (await world.kubelet.prepare([ref(1)]))[uid(1)].error == ""
     watching.cancel()
     await asyncio.wait([watching])
@@ -312,7 +312,7 @@ async def test_a_socket_that_nobody_serves_any_more_is_replaced(world: World) ->
     left = path.stat().st_ino
     await until(lambda: path.is_socket() and path.stat().st_ino != left)
     await world.kubelet.register()
-    assert world.serving.registration.registered
+    assert world.serving.registered
 
 
 async def test_a_refused_registration_is_logged_and_tried_anew(
@@ -321,12 +321,12 @@ async def test_a_refused_registration_is_logged_and_tried_anew(
     path = world.registry / f"{DRIVER}-reg.sock"
     first = path.stat().st_ino, path.stat().st_mtime_ns
     await world.kubelet.register(error="no such\nversion")
-    assert not world.serving.registration.registered
+    assert not world.serving.registered
     (line,) = [one for one in caplog.records if "refuses the plugin" in one.getMessage()]
     assert vars(line)["about"]["error"].startswith("no such")
     await until(lambda: path.is_socket() and (path.stat().st_ino, path.stat().st_mtime_ns) != first)
     await world.kubelet.register()
-    assert world.serving.registration.registered
+    assert world.serving.registered
 
 
 async def test_a_restarted_plugin_gives_the_same_devices(world: World) -> None:
@@ -379,7 +379,9 @@ async def test_a_missing_registry_is_one_sentence(
     world = World(short, google)
     world.registry.rmdir()
     with pytest.raises(Unfit, match="plugins_registry"):
-        await Serving(world.node.page(), world.metrics, world.registry, world.node.folder).start()
+        await GrpcServer(
+            world.node.page(), world.metrics, world.registry, world.node.folder
+        ).start()
 
 
 async def test_calls_are_counted_from_the_start(world: World) -> None:

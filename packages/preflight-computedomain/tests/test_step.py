@@ -20,7 +20,7 @@ from preflight_computedomain.core.reconcile import (
     CreateTemplate,
     DeleteTemplate,
     MendTemplate,
-    step,
+    reconcile,
 )
 
 FOREIGN: dict[str, Any] = {
@@ -104,7 +104,7 @@ def test_a_foreign_template_is_never_touched_and_is_named_until_it_goes(world: W
     world.create_template(FOREIGN)
     before = copy.deepcopy(world.templates)
     world.look("d")
-    said = step(world.domain("d"), world.seen())
+    said = reconcile(world.domain("d"), world.seen())
     assert (status(world), world.templates) == (NOT_READY, before)
     (event,) = said.events
     assert (event.reason, event.about) == (
@@ -124,7 +124,7 @@ def test_a_name_that_no_template_can_have_is_told_and_the_domain_can_go(
 ) -> None:
     world.create_domain("odd", name)
     world.look("odd")
-    said = step(world.domain("odd"), world.seen())
+    said = reconcile(world.domain("odd"), world.seen())
     assert (status(world, "odd"), said.actions) == (NOT_READY, ())
     (event,) = said.events
     assert event.reason == "InvalidResourceClaimTemplateName"
@@ -158,7 +158,7 @@ def test_a_template_whose_labels_say_another_owner_is_foreign(
 ) -> None:
     world.look("d")
     world.templates["t"]["metadata"]["labels"].update(label)
-    said = step(world.domain("d"), world.seen())
+    said = reconcile(world.domain("d"), world.seen())
     assert said.status == NOT_READY
     assert [event.reason for event in said.events] == ["ResourceClaimTemplateConflict"]
 
@@ -168,7 +168,7 @@ def test_who_wants_the_template_of_another_computedomain_is_not_told_to_delete_i
 ) -> None:
     world.look("d")
     world.create_domain("second", "t")
-    (event,) = step(world.domain("second"), world.seen()).events
+    (event,) = reconcile(world.domain("second"), world.seen()).events
     assert world.domain("d").metadata.uid in event.message
     assert "delete" not in event.message
 
@@ -177,7 +177,7 @@ def test_labels_and_finalizer_removed_by_hand_are_put_back_by_one_patch(world: W
     world.look("d")
     good = {key: world.templates["t"]["metadata"][key] for key in ("labels", "finalizers")}
     world.templates["t"]["metadata"].update(labels={"app": "x"}, finalizers=["theirs/f"])
-    said = step(world.domain("d"), world.seen())
+    said = reconcile(world.domain("d"), world.seen())
     assert [type(one) for one in said.actions] == [MendTemplate]
     world.look("d")
     metadata = world.templates["t"]["metadata"]
@@ -201,7 +201,7 @@ def test_all_is_ready_and_warned_about(world: World) -> None:
     world.create_domain("all", "t-all", mode="All")
     world.look("all")
     assert status(world, "all") == READY
-    (event,) = step(world.domain("all"), world.seen()).events
+    (event,) = reconcile(world.domain("all"), world.seen()).events
     assert event.reason == "UnsupportedAllocationMode"
     assert "set Single" in event.message
     (config,) = world.templates["t-all"]["spec"]["spec"]["devices"]["config"]
@@ -356,14 +356,14 @@ TestHistories.settings = settings(max_examples=150, stateful_step_count=20)
 
 def test_actions_carry_what_makes_them_safe(world: World) -> None:
     (create,) = [
-        one for one in step(world.domain("d"), []).actions if isinstance(one, CreateTemplate)
+        one for one in reconcile(world.domain("d"), []).actions if isinstance(one, CreateTemplate)
     ]
     assert create.body["metadata"]["finalizers"] == [FINALIZER]
     world.look("d")
     world.delete(world.domains, "d")
     (delete,) = [
         one
-        for one in step(world.domain("d"), world.seen()).actions
+        for one in reconcile(world.domain("d"), world.seen()).actions
         if isinstance(one, DeleteTemplate)
     ]
     assert delete.uid == world.templates["t"]["metadata"]["uid"]

@@ -21,13 +21,13 @@ from preflight_computedomain.api.checkpoint import (
     COMPLETED,
     STARTED,
     Checkpoint,
+    Entry,
     completed,
     encode,
     entry_of,
 )
 from preflight_computedomain.api.names import cdi_file
 from preflight_computedomain.core.claims import ChannelRequest, Refusal
-from preflight_computedomain.core.decide import AlreadyPrepared
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.node.state_dir import CHECKPOINT
 
@@ -54,7 +54,7 @@ def request(number: int = 1) -> ChannelRequest:
     return ChannelRequest(ref(number), "channel", DOMAIN, b'{"allocation":{}}')
 
 
-def prepare(node: Node, number: int = 1) -> AlreadyPrepared | Refusal:
+def prepare(node: Node, number: int = 1) -> Entry | Refusal:
     return node.store().prepare(request(number), {DOMAIN}, CLIQUE)
 
 
@@ -68,7 +68,7 @@ def consistent(node: Node) -> None:
 
 def test_prepare_writes_started_then_the_file_then_completed(tmp_path: Path) -> None:
     node = Node(tmp_path, step=(steps := Steps()))
-    assert isinstance(prepare(node), AlreadyPrepared)
+    assert isinstance(prepare(node), Entry)
     renames = [word for word in steps.words if word.startswith("rename")]
     assert renames == [
         f"rename {CHECKPOINT}.tmp",
@@ -180,13 +180,13 @@ def finish(node: Node, next_: str) -> None:
     consistent(node)
     assert list(node.root.rglob("*.tmp")) == []
     if next_ == "prepare":
-        assert isinstance(prepare(node), AlreadyPrepared)
+        assert isinstance(prepare(node), Entry)
         assert node.states() == {uid(1): COMPLETED}
     else:
         node.store().unprepare(uid(1))
         assert node.states() == {}
         if next_ == "another claim":
-            assert isinstance(prepare(node, 2), AlreadyPrepared)
+            assert isinstance(prepare(node, 2), Entry)
             assert node.states() == {uid(2): COMPLETED}
     consistent(node)
     assert list(node.root.rglob("*.tmp")) == []
@@ -282,7 +282,7 @@ def test_whenever_the_driver_changes_no_cdi_file_has_a_number_that_it_does_not_h
         prepare(node)
     assert (node.states(), node.files()) == ({}, {})
     node.major = later or 240
-    assert isinstance(prepare(node), AlreadyPrepared)
+    assert isinstance(prepare(node), Entry)
     consistent(node)
 
 
@@ -312,7 +312,7 @@ def test_folders_in_the_place_of_files_are_moved_aside_and_the_plugin_goes_on(
     store = node.store()
     store.start()
     assert store.corrupt == 1
-    assert isinstance(prepare(node), AlreadyPrepared)
+    assert isinstance(prepare(node), Entry)
     assert node.states() == {uid(1): COMPLETED}
     moved = [path.name for path in node.cdi.iterdir() if path.is_dir()]
     assert sorted(moved) == [f"folder-1-{cdi_file(one)}.aside" for one in (uid(1), "gone")]
@@ -341,7 +341,7 @@ def test_a_corrupt_checkpoint_is_kept_aside_and_an_empty_one_begun(
     assert store.corrupt == 1
     assert [path.read_bytes() for path in node.folder.glob(f"{CHECKPOINT}.corrupt-*")] == [content]
     assert (node.states(), node.files()) == ({}, {})
-    assert isinstance(prepare(node), AlreadyPrepared)
+    assert isinstance(prepare(node), Entry)
 
 
 def test_a_checkpoint_that_becomes_corrupt_while_running_costs_no_claim(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_what_another_process_wrote_is_seen(tmp_path: Path) -> None:
     said = other.prepare(request(2), {DOMAIN}, CLIQUE)
     assert isinstance(said, Refusal)
     one.unprepare(uid(1))
-    assert isinstance(other.prepare(request(2), {DOMAIN}, CLIQUE), AlreadyPrepared)
+    assert isinstance(other.prepare(request(2), {DOMAIN}, CLIQUE), Entry)
     assert set(one.entries()) == {uid(2)}
 
 
@@ -386,7 +386,7 @@ def test_a_disk_that_refuses_leaves_a_started_claim_that_can_be_finished_or_undo
     full.cdi.unlink()
     full.cdi.mkdir()
     full.store().start()
-    assert isinstance(prepare(full), AlreadyPrepared)
+    assert isinstance(prepare(full), Entry)
 
 
 def test_a_uid_that_can_name_no_file_is_never_a_path(tmp_path: Path) -> None:

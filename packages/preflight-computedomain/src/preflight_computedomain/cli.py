@@ -13,6 +13,7 @@ from preflight_kube.cli import commands
 from preflight_kube.files.configfile import ConfigError
 
 from preflight_computedomain import service
+from preflight_computedomain.api.names import CONTROLLER, PLUGIN
 
 __all__ = ["controller", "main", "plugin"]
 
@@ -65,15 +66,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _values(text: str) -> object:
-    """The values of the chart, or of the umbrella with a part of this name. Raises ConfigError."""
-    from preflight_kube.files import yaml_document as document
+    """The values of the chart, or of the umbrella with a part of this name. Raises ConfigError and
+    DocumentError.
+    """
+    from preflight_kube.files import yaml_document
 
     from preflight_computedomain.config import CHART, OWN, problems
 
-    try:
-        raw = document.read(text)
-    except document.DocumentError as error:
-        raise ConfigError(error.problems) from None
+    raw = yaml_document.read(text)
     path, values = "", {} if raw is None else raw
     if isinstance(values, dict) and isinstance(values.get(CHART), dict):
         path, values = f"{CHART}.", values[CHART]
@@ -81,8 +81,8 @@ def _values(text: str) -> object:
         values = {
             key: value for key, value in values.items() if key not in OWN and value is not None
         }
-    if found := problems(values, path):
-        raise ConfigError(found)
+    if wrong := problems(values, path):
+        raise ConfigError(wrong)
     return values
 
 
@@ -90,13 +90,13 @@ def _doctor(args: argparse.Namespace) -> int:
     import anyio
 
     from preflight_computedomain.report.doctor import RUNBOOK, before_uninstall, report
-    from preflight_computedomain.report.live import look
+    from preflight_computedomain.report.live import read_cluster
 
     if args.runbook:
         print(RUNBOOK, end="")
         return commands.DONE
-    said = before_uninstall if args.before_uninstall else report
-    lines, sound = said(anyio.run(look))
+    judge = before_uninstall if args.before_uninstall else report
+    lines, sound = judge(anyio.run(read_cluster))
     commands.say("\n".join(lines))
     return commands.DONE if sound else commands.FAILED
 
@@ -105,9 +105,9 @@ def _explain(args: argparse.Namespace) -> int:
     import anyio
 
     from preflight_computedomain.report.explain import explain
-    from preflight_computedomain.report.live import look
+    from preflight_computedomain.report.live import read_cluster
 
-    lines = explain(anyio.run(look, args.namespace), args.namespace, args.name)
+    lines = explain(anyio.run(read_cluster, args.namespace), args.namespace, args.name)
     if not lines:
         raise commands.CommandFailed(
             f"no ComputeDomain {args.name} in namespace {args.namespace}; `-n` names another namespace."
@@ -131,43 +131,43 @@ def plugin() -> NoReturn:
 
 def _controller_parser() -> argparse.ArgumentParser:
     about = "Makes the ResourceClaimTemplates of ComputeDomains. IMEX itself is the operator's."
-    made = _program(service.CONTROLLER, about, _run_controller)
-    commands.add_lease(made)
-    made.add_argument(
+    program = _program(CONTROLLER, about, _run_controller)
+    commands.add_lease(program)
+    program.add_argument(
         "--lease-seconds",
         type=commands.number(1, 3600, "number of seconds"),
         default=15,
         metavar="SECONDS",
         help="a leader that has not renewed its lease for so long writes no more (%(default)s)",
     )
-    return made
+    return program
 
 
 def _plugin_parser() -> argparse.ArgumentParser:
     about = "DRA driver of one node: puts IMEX channel 0 into pods that have the claim. IMEX itself is the operator's."
-    return _program(service.PLUGIN, about, lambda args: service.plugin(_begin(args)))
+    return _program(PLUGIN, about, lambda args: service.plugin(_begin(args)))
 
 
 def _program(
     name: str, about: str, run: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    program = argparse.ArgumentParser(
         prog=name,
         description=about,
         epilog="Feature gates are read from FEATURE_GATES (Name=true,Other=false), with IMEX_MODE and IMEX_ISOLATION. "
         "Exit status: 0 after SIGTERM; 1 it cannot work here; 2 bad input.",
     )
     version = commands.version_of("preflight-computedomain")
-    made.add_argument("--version", action="version", version=f"%(prog)s {version}")
-    commands.add_address(made)
-    made.add_argument(
+    program.add_argument("--version", action="version", version=f"%(prog)s {version}")
+    commands.add_address(program)
+    program.add_argument(
         "--log-level",
         default=os.environ.get("LOG_LEVEL") or "info",
         help="LOG_LEVEL (here %(default)s)",
         metavar="LEVEL",
     )
-    made.set_defaults(run=run)
-    return made
+    program.set_defaults(run=run)
+    return program
 
 
 def _run_controller(args: argparse.Namespace) -> int:
@@ -180,7 +180,7 @@ def _begin(args: argparse.Namespace) -> service.Start:
     """Raises BadInput with every problem of gates, log level and access."""
     from preflight_kube.auth.connection import connection
 
-    from preflight_computedomain.config import GatesInvalid, gates_of
+    from preflight_computedomain.config import GatesInvalid, host_managed
 
     problems: list[str] = []
     if args.log_level not in _LEVELS:
@@ -188,7 +188,8 @@ def _begin(args: argparse.Namespace) -> service.Start:
             f"LOG_LEVEL: {args.log_level!r:.60} is not a level; use one of {', '.join(_LEVELS)}."
         )
     try:
-        gates = gates_of(os.environ)
+        names = ("FEATURE_GATES", "IMEX_MODE", "IMEX_ISOLATION")
+        gates = host_managed(*(os.environ.get(name, "") for name in names))
     except GatesInvalid as error:
         problems += error.problems
     if problems:

@@ -27,37 +27,29 @@ __all__ = [
     "Config",
     "Gates",
     "GatesInvalid",
-    "gates_of",
-    "gates_text",
+    "host_managed",
     "json_schema",
-    "judged",
     "problems",
     "read_gates",
 ]
 
 CHART: Final = "preflight-computedomain"
-OWN: Final = frozenset(
-    (
-        *(
-            "enabled",
-            "global",
-            "admission",
-            "altProcDevices",
-            "cdiRoot",
-            "controller",
-            "crd",
-            "exports",
-            "fullnameOverride",
-            "image",
-        ),
-        *(
-            "imagePullPolicy",
-            "imagePullSecrets",
-            "kubeletPlugin",
-            "networkPolicy",
-            "nvidiaDriverRoot",
-        ),
-    )
+OWN: Final = (
+    "enabled",
+    "global",
+    "admission",
+    "altProcDevices",
+    "cdiRoot",
+    "controller",
+    "crd",
+    "exports",
+    "fullnameOverride",
+    "image",
+    "imagePullPolicy",
+    "imagePullSecrets",
+    "kubeletPlugin",
+    "networkPolicy",
+    "nvidiaDriverRoot",
 )
 """Values that say how the chart itself is deployed; the others are what the programs read."""
 
@@ -103,25 +95,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of :class:`Config`; the chart's values.schema.json contains it."""
-    made = _schema()
-    names = sorted({*KNOWN, *IGNORED})
-    made["$defs"]["Config"]["properties"]["featureGates"]["propertyNames"] = {"enum": names}
-    return made
-
-
-def _schema() -> dict[str, Any]:
-    return msgspec.json.schema(Config)
-
-
-def gates_text(given: Mapping[Any, Any]) -> str:
-    """``FEATURE_GATES`` as the chart writes it."""
-    return ",".join(f"{name}={str(value).lower()}" for name, value in sorted(given.items()))
-
-
-def judged(config: Config) -> Gates:
-    """The gates that hold. Raises :class:`GatesInvalid`."""
-    imex = config.resources.compute_domains.imex
-    return read_gates(gates_text(config.feature_gates), mode=imex.mode, isolation=imex.isolation)
+    document = msgspec.json.schema(Config)
+    names = {"enum": sorted({*KNOWN, *IGNORED})}
+    document["$defs"]["Config"]["properties"]["featureGates"]["propertyNames"] = names
+    return document
 
 
 def problems(raw: object, path: str = "") -> list[str]:
@@ -129,21 +106,26 @@ def problems(raw: object, path: str = "") -> list[str]:
     host-managed.
     """
     # The names of gates are judged below, in better words.
-    found = [
-        one if one.startswith("the file") else f"{path}{one}"
-        for one in schema.problems(_schema(), raw, "the file")
+    problems = [
+        problem if problem.startswith("the file") else f"{path}{problem}"
+        for problem in schema.problems(msgspec.json.schema(Config), raw, "the file")
     ]
     if not isinstance(raw, Mapping):
-        return found
+        return problems
+    decides = {key: raw[key] for key in ("featureGates", "resources") if key in raw}
     try:
-        decides = {key: raw[key] for key in ("featureGates", "resources") if key in raw}
-        if not judged(msgspec.convert(decides, Config)).host_managed:
-            found.append(f"{path}featureGates: {OFF}")
+        config = msgspec.convert(decides, Config)
+        imex = config.resources.compute_domains.imex
+        # As the chart writes FEATURE_GATES.
+        text = ",".join(
+            f"{name}={str(value).lower()}" for name, value in sorted(config.feature_gates.items())
+        )
+        host_managed(text, imex.mode, imex.isolation)
     except msgspec.ValidationError:
         pass  # it is among those found
     except GatesInvalid as error:
-        found += [f"{path}featureGates: {one}" for one in error.problems]
-    return found
+        problems += [f"{path}featureGates: {problem}" for problem in error.problems]
+    return problems
 
 
 GATE: Final = "HostManagedIMEX"
@@ -179,7 +161,6 @@ _BOOLEANS: Final = {
 }
 """What Go's strconv.ParseBool takes, by which Kubernetes' components read their gates."""
 _MODES: Final = ("driverManaged", "hostManaged")
-_ISOLATIONS: Final = ("domain", "channel")
 
 OFF: Final = (
     f"Feature gate {GATE} is off, and driver-managed IMEX is not part of this driver; "
@@ -215,7 +196,7 @@ def read_gates(text: str, *, mode: str = "", isolation: str = "") -> Gates:
     """
     given, ignored, problems = _parse(text)
     values = {**KNOWN, **given}
-    if mode and mode not in _MODES:
+    if mode not in ("", *_MODES):
         problems.append(
             f"IMEX_MODE: {one_line(mode, 200)!r} is not a mode; use {' or '.join(_MODES)}."
         )
@@ -223,7 +204,7 @@ def read_gates(text: str, *, mode: str = "", isolation: str = "") -> Gates:
         problems.append(
             "IMEX_ISOLATION: 'channel' is not supported, as every ComputeDomain uses channel 0; use domain."
         )
-    elif isolation and isolation not in _ISOLATIONS:
+    elif isolation not in ("", "domain"):
         problems.append(
             f"IMEX_ISOLATION: {one_line(isolation, 200)!r} is not a kind of isolation; use domain."
         )
@@ -236,13 +217,10 @@ def read_gates(text: str, *, mode: str = "", isolation: str = "") -> Gates:
         f"Feature gate {name} means nothing to this driver, and is ignored."
         for name in sorted(ignored)
     ]
-    if host_managed:
-        for name in (DNS_NAMES, CLIQUES):
-            if values[name]:
-                notes.append(
-                    f"Feature gate {name} is forced to false, because IMEX is host-managed."
-                )
-            values[name] = False
+    for name in (DNS_NAMES, CLIQUES) if host_managed else ():
+        if values[name]:
+            notes.append(f"Feature gate {name} is forced to false, because IMEX is host-managed.")
+        values[name] = False
     if values[CLIQUES] and not values[DNS_NAMES]:
         problems.append(f"feature gate {CLIQUES} requires {DNS_NAMES} to also be enabled")
     if problems:
@@ -265,9 +243,9 @@ def _parse(text: str) -> tuple[dict[str, bool], set[str], list[str]]:
                 f"FEATURE_GATES: {one_line(name, 200)!r} is not a feature gate; known are {', '.join(sorted(KNOWN))}."
             )
         if (on := _BOOLEANS.get(value)) is None:
-            found = repr(one_line(value, 200)) if sign else "no value"
+            shown = repr(one_line(value, 200)) if sign else "no value"
             problems.append(
-                f"FEATURE_GATES: {one_line(name, 200)} has {found}; write {one_line(name, 200)}=true or =false."
+                f"FEATURE_GATES: {one_line(name, 200)} has {shown}; write {one_line(name, 200)}=true or =false."
             )
         elif name in IGNORED:
             ignored.add(name)
@@ -280,15 +258,9 @@ def _parse(text: str) -> tuple[dict[str, bool], set[str], list[str]]:
     return given, ignored, problems
 
 
-def gates_of(environ: Mapping[str, str]) -> Gates:
-    """What the environment says of the gates. Raises :class:`GatesInvalid`, also where IMEX is not
-    host-managed.
-    """
-    found = read_gates(
-        environ.get("FEATURE_GATES", ""),
-        mode=environ.get("IMEX_MODE", ""),
-        isolation=environ.get("IMEX_ISOLATION", ""),
-    )
-    if not found.host_managed:
+def host_managed(text: str, mode: str, isolation: str) -> Gates:
+    """As :func:`read_gates`; raises :class:`GatesInvalid`, too, where IMEX is not host-managed."""
+    gates = read_gates(text, mode=mode, isolation=isolation)
+    if not gates.host_managed:
         raise GatesInvalid((OFF,))
-    return found
+    return gates

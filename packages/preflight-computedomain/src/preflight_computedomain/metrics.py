@@ -30,28 +30,25 @@ class _Counted(Collector):
         self._requests, self._mirrors, self._statuses = requests, mirrors, statuses
 
     def collect(self) -> Iterator[Metric]:
-        domains = GaugeMetricFamily(
-            "nvidia_dra_compute_domain_info",
-            "ComputeDomains by the status that they show.",
-            labels=["status"],
-        )
-        for status, count in sorted(self._statuses().items()):
-            domains.add_metric([status], count)
-        yield domains
+        info = "ComputeDomains by the status that they show."
+        domains = GaugeMetricFamily("nvidia_dra_compute_domain_info", info, labels=["status"])
+        yield _filled(domains, self._statuses())
         sent = CounterMetricFamily(
             "compute_domain_requests", "Requests to the API server.", labels=["verb"]
         )
-        for verb, count in sorted(dict(self._requests.count).items()):
-            sent.add_metric([verb], count)
-        yield sent
+        yield _filled(sent, dict(self._requests.count))
         behind = GaugeMetricFamily(
             "compute_domain_behind",
             "1 while the mirror of a collection is behind.",
             labels=["path"],
         )
-        for path, seconds in sorted(self._mirrors.behind().items()):
-            behind.add_metric([path], 1 if seconds else 0)
-        yield behind
+        yield _filled(behind, {at: bool(lag) for at, lag in self._mirrors.behind().items()})
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
+    for label, value in sorted(values.items()):
+        family.add_metric([label], value)
+    return family
 
 
 class ControllerMetrics:
@@ -70,7 +67,6 @@ class ControllerMetrics:
             "ComputeDomains whose template's name is taken by something else.",
             registry=self.registry,
         )
-
         self.shared = Gauge(
             "compute_domain_shared_cliques",
             "NVLink cliques in which more than one ComputeDomain is active.",
@@ -87,14 +83,10 @@ class ControllerMetrics:
 class PluginMetrics:
     """One set a process. Series of requests exist from the start, with 0."""
 
-    def __init__(self, node: str, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or CollectorRegistry()
-        own = self.registry
+    def __init__(self, node: str) -> None:
+        self.registry = own = CollectorRegistry()
         self.requests = Counter(
-            "nvidia_dra_requests",
-            "Calls of the kubelet.",
-            ["driver", "operation"],
-            registry=own,
+            "nvidia_dra_requests", "Calls of the kubelet.", ["driver", "operation"], registry=own
         )
         self.seconds = Histogram(
             "nvidia_dra_request_duration_seconds",
@@ -110,14 +102,10 @@ class PluginMetrics:
             registry=own,
         )
         for operation in OPERATIONS.values():
-            self.requests.labels(DRIVER, operation)
-            self.seconds.labels(DRIVER, operation)
-            self.inflight.labels(DRIVER, operation)
-        self.nvml = Gauge(
-            "compute_domain_nvml_up",
-            "1 where NVML answered the last question, else 0.",
-            registry=own,
-        )
+            for family in (self.requests, self.seconds, self.inflight):
+                family.labels(DRIVER, operation)
+        up = "1 where NVML answered the last question, else 0."
+        self.nvml = Gauge("compute_domain_nvml_up", up, registry=own)
         prepared = Gauge(
             "nvidia_dra_prepared_devices",
             "Devices in use.",
@@ -137,25 +125,15 @@ class PluginMetrics:
             ["driver", "error_type"],
             registry=own,
         )
+        permanent = "Claims not prepared for a reason that does not go away by waiting."
         self.permanent_errors = Counter(
-            "compute_domain_permanent_errors",
-            "Claims not prepared for a reason that does not go away by waiting.",
-            ["reason"],
-            registry=own,
+            "compute_domain_permanent_errors", permanent, ["reason"], registry=own
         )
-        self.stale_claims = Gauge(
-            "compute_domain_stale_claims",
-            "Claims that are prepared here and no longer exist.",
-            registry=own,
-        )
+        stale = "Claims that are prepared here and no longer exist."
+        self.stale_claims = Gauge("compute_domain_stale_claims", stale, registry=own)
+        corrupt = "Checkpoints that were moved aside since the start."
         self.corrupt_checkpoints = Gauge(
-            "compute_domain_corrupt_checkpoints",
-            "Checkpoints that were moved aside since the start.",
-            registry=own,
+            "compute_domain_corrupt_checkpoints", corrupt, registry=own
         )
-        self.slice_writes = Counter(
-            "compute_domain_slice_writes",
-            "Writes of the node's ResourceSlice.",
-            ["verb"],
-            registry=own,
-        )
+        writes = "Writes of the node's ResourceSlice."
+        self.slice_writes = Counter("compute_domain_slice_writes", writes, ["verb"], registry=own)

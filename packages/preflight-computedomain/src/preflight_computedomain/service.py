@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from preflight_kube.cli import commands
 from preflight_kube.logs import get_logger
@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 
     from preflight_computedomain.config import Gates
 
-__all__ = ["CONTROLLER", "PLUGIN", "Start", "controller", "plugin"]
+from preflight_computedomain.api.names import CONTROLLER, PLUGIN
 
-CONTROLLER: Final = "compute-domain-controller"
-"""The program, and its lease."""
-PLUGIN: Final = "compute-domain-kubelet-plugin"
+__all__ = ["Start", "controller", "plugin"]
 
 log = get_logger(__name__)
 

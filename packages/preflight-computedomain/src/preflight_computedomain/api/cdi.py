@@ -23,12 +23,12 @@ def document(uid: str, major: int) -> bytes:
     """
     # 0.5.0 is the first version in which a device's name may begin with a digit, as a uid does.
     node = {"path": DEVICE_NODE, "type": "c", "major": major, "minor": 0, "fileMode": 0o666}
-    made: dict[str, Any] = {
+    spec: dict[str, Any] = {
         "cdiVersion": "0.5.0",
         "kind": CDI_KIND,
         "devices": [{"name": cdi_device(uid), "containerEdits": {"deviceNodes": [node]}}],
     }
-    return msgspec.json.encode(made)
+    return msgspec.json.encode(spec)
 
 
 def is_document(uid: str, data: bytes) -> bool:

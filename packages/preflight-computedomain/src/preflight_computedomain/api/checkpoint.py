@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -62,6 +62,11 @@ class Entry:
     requests: tuple[str, ...] = field(default=(), compare=False)
     pool: str = field(default="", compare=False)
 
+    @property
+    def prepared(self) -> bool:
+        """Whether the claim has channel 0."""
+        return self.state == COMPLETED and self.channel
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -78,7 +83,7 @@ def checksum(data: bytes) -> int:
     prints them before it hashes.
     """
     value = 0x811C9DC5
-    for byte in b"([]uint8)[" + b" ".join(_DECIMAL[one] for one in data) + b"]":
+    for byte in b"([]uint8)[" + b" ".join(_DECIMAL[byte] for byte in data) + b"]":
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
     return value
 
@@ -109,16 +114,16 @@ def completed(requests: Sequence[str], node: str, uid: str, domain: str) -> byte
 def encode(checkpoint: Checkpoint) -> bytes:
     """The file's content: one line, keys in the order of NVIDIA's driver."""
     claims = sorted(checkpoint.claims.items())
-    v1 = _object(
-        preparedClaims=_map({uid: _entry1(one) for uid, one in claims if one.state == COMPLETED})
-    )
+    older = {uid: _entry1(entry) for uid, entry in claims if entry.state == COMPLETED}
+    entries = {uid: _entry2(entry) for uid, entry in claims}
+    v1 = _object(preparedClaims=_object(**older) if older else b"")
     fields = {
-        "preparedClaims": _map({uid: _entry2(one) for uid, one in claims}),
+        "preparedClaims": _object(**entries) if entries else b"",
         "nodeBootID": _text(checkpoint.boot),
     }
-    own = checksum(_object(checksum=b"0", **fields))
-    older = checksum(_object(checksum=b"0", v1=v1))
-    return _object(checksum=b"%d" % older, v1=v1, v2=_object(checksum=b"%d" % own, **fields))
+    own = b"%d" % checksum(_object(checksum=b"0", **fields))
+    whole = b"%d" % checksum(_object(checksum=b"0", v1=v1))
+    return _object(checksum=whole, v1=v1, v2=_object(checksum=own, **fields))
 
 
 def _entry1(entry: Entry) -> bytes:
@@ -141,21 +146,10 @@ def _text(text: str) -> bytes:
     return msgspec.json.encode(text) if text else b""
 
 
-def _map(fields: Mapping[str, bytes]) -> bytes:
-    return (
-        b"{" + b",".join(msgspec.json.encode(key) + b":" + fields[key] for key in fields) + b"}"
-        if fields
-        else b""
-    )
-
-
 def _object(**fields: bytes) -> bytes:
     """A JSON object of encoded values; empty ones are left out."""
-    return (
-        b"{"
-        + b",".join(b'"%s":%s' % (key.encode(), value) for key, value in fields.items() if value)
-        + b"}"
-    )
+    parts = (msgspec.json.encode(key) + b":" + value for key, value in fields.items() if value)
+    return b"{" + b",".join(parts) + b"}"
 
 
 def _line(raw: bytes) -> bytes:
@@ -195,8 +189,8 @@ def decode(data: bytes) -> Checkpoint:
         v1, v2 = bytes(file.v1), bytes(file.v2)
         if not v1 and not v2:
             raise Corrupt("it has neither v1 nor v2")
-        if file.checksum != (found := checksum(_object(checksum=b"0", v1=v1))):
-            raise Corrupt(f"its checksum is {file.checksum}, and that of its version 1 is {found}")
+        if file.checksum != (actual := checksum(_object(checksum=b"0", v1=v1))):
+            raise Corrupt(f"its checksum is {file.checksum}, and that of its version 1 is {actual}")
         read = _VERSION.decode(v2 or v1)
         if v2:
             zeroed, count = (
@@ -207,7 +201,7 @@ def decode(data: bytes) -> Checkpoint:
                     f"its version 2 does not have the checksum {read.checksum} that it states"
                 )
         return Checkpoint(
-            {uid: _read(uid, one) for uid, one in (read.claims or {}).items()}, read.boot
+            {uid: _read(uid, entry) for uid, entry in (read.claims or {}).items()}, read.boot
         )
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise Corrupt(f"it cannot be read ({one_line(str(error), 120)})") from None
@@ -215,17 +209,14 @@ def decode(data: bytes) -> Checkpoint:
 
 def _read(uid: str, entry: _Entry) -> Entry:
     at = entry.aborted_at
-    if at is not None and at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    ref = (entry.namespace, entry.name)
-    made = entry_of(
+    return entry_of(
         uid,
         entry.checkpoint_state,
-        ref,
+        (entry.namespace, entry.name),
         status=bytes(entry.status),
         devices=bytes(entry.prepared_devices),
+        aborted_at=at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at,
     )
-    return replace(made, aborted_at=at)
 
 
 def entry_of(
@@ -235,20 +226,13 @@ def entry_of(
     *,
     status: bytes = b"{}",
     devices: bytes = b"",
+    aborted_at: datetime | None = None,
 ) -> Entry:
     """An entry, with what its devices say. ``ref``: the claim's namespace and name."""
     requests, pool = _channel(uid, devices)
+    channel = requests is not None
     namespace, name = ref
-    return Entry(
-        state,
-        status,
-        devices,
-        name=name,
-        namespace=namespace,
-        channel=requests is not None,
-        requests=requests or (),
-        pool=pool,
-    )
+    return Entry(state, status, devices, name, namespace, aborted_at, channel, requests or (), pool)
 
 
 def _channel(uid: str, devices: bytes) -> tuple[tuple[str, ...] | None, str]:
@@ -261,14 +245,14 @@ def _channel(uid: str, devices: bytes) -> tuple[tuple[str, ...] | None, str]:
         groups: Any = msgspec.json.decode(devices)
         ((device,),) = [group["devices"] for group in groups]
         channel = device["channel"]
-        found = channel["device"]
-        requests, pool = tuple(found["Requests"]), found["PoolName"]
+        device = channel["device"]
+        requests, pool = tuple(device["Requests"]), device["PoolName"]
         fits = (
             channel["info"]["id"] == 0
-            and found["DeviceName"] == DEVICE
-            and found["CDIDeviceIDs"] == [cdi_id(uid)]
+            and device["DeviceName"] == DEVICE
+            and device["CDIDeviceIDs"] == [cdi_id(uid)]
             and isinstance(pool, str)
-            and all(isinstance(one, str) for one in requests)
+            and all(isinstance(name, str) for name in requests)
         )
     except (msgspec.MsgspecError, RecursionError, TypeError, ValueError, LookupError):
         return None, ""

@@ -1,6 +1,6 @@
 """Names that others know: the driver's, its API's, its labels' and its files'.
 
-Pure. All are those of NVIDIA's driver, so that workloads need not change.
+Pure. The driver's are those of NVIDIA's driver, so that workloads need not change.
 """
 
 from __future__ import annotations
@@ -9,37 +9,6 @@ import hashlib
 import re
 from typing import Final
 
-__all__ = [
-    "API_VERSION",
-    "CDI_KIND",
-    "CDI_PREFIX",
-    "CHANNEL_CLASS",
-    "CHANNEL_CONFIG",
-    "DAEMON_CLASS",
-    "DAEMON_CONFIG",
-    "DAEMON_DEVICE",
-    "DEVICE",
-    "DEVICE_NODE",
-    "DRIVER",
-    "FINALIZER",
-    "GROUP",
-    "KIND",
-    "LABEL",
-    "MAJOR_NAME",
-    "OLDEST_DRIVER",
-    "PLURAL",
-    "TARGET_LABEL",
-    "VERSION",
-    "WORKLOAD",
-    "cdi_device",
-    "cdi_file",
-    "cdi_id",
-    "fits_as_name",
-    "fits_as_namespace",
-    "fits_as_uid",
-    "slice_name",
-]
-
 DRIVER: Final = "compute-domain.nvidia.com"
 GROUP: Final = "resource.nvidia.com"
 VERSION: Final = "v1beta1"
@@ -47,14 +16,24 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 KIND: Final = "ComputeDomain"
 PLURAL: Final = "computedomains"
 
+DOMAINS: Final = f"/apis/{API_VERSION}/{PLURAL}"
+TEMPLATES: Final = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
+CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
+SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
+
+CONTROLLER: Final = "compute-domain-controller"
+"""The program, its lease, and who says its Events."""
+PLUGIN: Final = "compute-domain-kubelet-plugin"
+
 FINALIZER: Final = f"{GROUP}/computeDomain"
 LABEL: Final = FINALIZER
 """Finalizer and label have one name; the label's value is the ComputeDomain's uid."""
 TARGET_LABEL: Final = f"{GROUP}/computeDomainTarget"
 WORKLOAD: Final = "Workload"
+DAEMON: Final = "Daemon"
+"""Values of that label: by the second one driver-managed mode marks its daemons' templates."""
 
 CHANNEL_CLASS: Final = "compute-domain-default-channel.nvidia.com"
-DAEMON_CLASS: Final = "compute-domain-daemon.nvidia.com"
 CHANNEL_CONFIG: Final = "ComputeDomainChannelConfig"
 DAEMON_CONFIG: Final = "ComputeDomainDaemonConfig"
 
@@ -70,6 +49,12 @@ CDI_PREFIX: Final = f"k8s.{DRIVER}-claim_"
 
 _LABEL_1123: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _UID: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,126}[A-Za-z0-9])?")
+
+
+def namespaced(collection: str, namespace: str, name: str = "") -> str:
+    """The path of ``collection`` in a namespace, or of its object ``name`` there."""
+    group, _, plural = collection.rpartition("/")
+    return f"{group}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
 
 
 def fits_as_namespace(text: str) -> bool:

@@ -21,7 +21,7 @@ _MOST_BYTES: Final = 10 * 1024
 _FIELDS: Final = ("allocationMode", "apiVersion", "domainID", "kind")
 
 
-class ConfigInvalid(ValueError):
+class ConfigInvalid(Exception):
     """One sentence: which field, what was found, what to do."""
 
 
@@ -37,15 +37,14 @@ class ChannelConfig:
 
 def channel_config(parameters: bytes) -> ChannelConfig:
     """A ``ComputeDomainChannelConfig`` of v1beta1, read strictly. Raises :class:`ConfigInvalid`."""
-    found = _strict(parameters)
-    if (version := found.get("apiVersion")) != API_VERSION:
-        raise ConfigInvalid(f"field apiVersion is {_shown(version)}; it must be {API_VERSION}")
-    if (kind := found.get("kind")) != CHANNEL_CONFIG:
-        raise ConfigInvalid(f"field kind is {_shown(kind)}; it must be {CHANNEL_CONFIG}")
-    if unknown := sorted(found.keys() - set(_FIELDS)):
+    fields = _strict(parameters)
+    for field, expected in (("apiVersion", API_VERSION), ("kind", CHANNEL_CONFIG)):
+        if (value := fields.get(field)) != expected:
+            raise ConfigInvalid(f"field {field} is {_shown(value)}; it must be {expected}")
+    if unknown := sorted(fields.keys() - set(_FIELDS)):
         shown = ", ".join(one_line(name, 60) for name in unknown[:5])
         raise ConfigInvalid(f"field {shown} is not known; known are {', '.join(_FIELDS)}")
-    domain, mode = found.get("domainID"), found.get("allocationMode", "")
+    domain, mode = fields.get("domainID"), fields.get("allocationMode", "")
     if not isinstance(domain, str) or not domain:
         raise ConfigInvalid(
             f"field domainID is {_shown(domain)}; it must be the uid of a ComputeDomain"
@@ -57,20 +56,24 @@ def channel_config(parameters: bytes) -> ChannelConfig:
 
 def domain_of(parameters: bytes) -> str:
     """The ComputeDomain's uid in a channel's configuration; empty where it is none."""
-    found = _lenient(parameters)
-    domain = found.get("domainID")
-    return domain if _kind(found) == CHANNEL_CONFIG and isinstance(domain, str) else ""
+    kind, domain = _recognized(parameters)
+    return domain if kind == CHANNEL_CONFIG and isinstance(domain, str) else ""
 
 
 def is_daemon(parameters: bytes) -> bool:
     """Whether this is the configuration of a daemon's claim, of whatever version."""
-    return _kind(_lenient(parameters)) == DAEMON_CONFIG
+    return _recognized(parameters)[0] == DAEMON_CONFIG
 
 
-def _kind(found: dict[str, Any]) -> str:
-    group = str(found.get("apiVersion", "")).partition("/")[0]
-    kind = found.get("kind")
-    return kind if group == GROUP and isinstance(kind, str) else ""
+def _recognized(parameters: bytes) -> tuple[object, object]:
+    """Kind and domainID of a configuration of this driver's group, unjudged."""
+    try:
+        fields = json.loads(parameters) if len(parameters) <= _MOST_BYTES else None
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict) or str(fields.get("apiVersion")).partition("/")[0] != GROUP:
+        return None, None
+    return fields.get("kind"), fields.get("domainID")
 
 
 def _strict(parameters: bytes) -> dict[str, Any]:
@@ -79,37 +82,25 @@ def _strict(parameters: bytes) -> dict[str, Any]:
             f"parameters have {len(parameters)} bytes; {_MOST_BYTES} at most are read"
         )
     try:
-        found = json.loads(parameters, object_pairs_hook=_each_once, parse_constant=_no_number)
-    except ConfigInvalid:
-        raise
+        fields = json.loads(parameters, object_pairs_hook=_each_once, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ConfigInvalid(
             f"parameters are not JSON ({one_line(str(error), 80)}); write an object"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise ConfigInvalid(
-            f"parameters are {_shown(found)}; write an object with {', '.join(_FIELDS)}"
+            f"parameters are {_shown(fields)}; write an object with {', '.join(_FIELDS)}"
         )
-    return found
-
-
-def _lenient(parameters: bytes) -> dict[str, Any]:
-    if len(parameters) > _MOST_BYTES:
-        return {}
-    try:
-        found = json.loads(parameters)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return fields
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in fields:
             raise ConfigInvalid(f"field {one_line(key, 60)} is there twice; keep one of them")
-        found[key] = value
-    return found
+        fields[key] = value
+    return fields
 
 
 def _no_number(text: str) -> Any:

@@ -16,19 +16,17 @@ from preflight_computedomain.api.names import DRIVER
 __all__ = [
     "AllocationConfig",
     "AllocationResult",
-    "Channel",
     "ClaimTemplate",
     "ComputeDomain",
-    "ComputeDomainStatus",
     "DeviceConfig",
-    "DomainSpec",
+    "Identified",
     "Metadata",
     "Opaque",
+    "Place",
     "ResourceClaim",
     "Slice",
     "SliceSpec",
     "UsedClaim",
-    "template_configs",
 ]
 
 
@@ -45,6 +43,10 @@ class OwnerReference(_Object, frozen=True, kw_only=True):
     controller: bool | None = None
 
 
+Place = tuple[str, str]
+"""Namespace and name."""
+
+
 class Metadata(_Object, frozen=True, kw_only=True):
     """Times are RFC 3339 as sent; empty where there is none."""
 
@@ -57,37 +59,50 @@ class Metadata(_Object, frozen=True, kw_only=True):
     finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
 
+    @property
+    def place(self) -> Place:
+        """Which object has this name now, whatever its uid."""
+        return self.namespace, self.name
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class _Uid(_Object, frozen=True, kw_only=True):
+    uid: str
+
+
+class Identified(_Object, frozen=True, kw_only=True):
+    """Any object, of which no more is read than which one it is."""
+
+    metadata: _Uid
+
 
 class _TemplateName(_Object, frozen=True, kw_only=True):
     name: str = ""
 
 
-class Channel(_Object, frozen=True, kw_only=True):
-    """``allocation_mode``: Single or All."""
-
+class _Channel(_Object, frozen=True, kw_only=True):
     resource_claim_template: _TemplateName = _TemplateName()
     allocation_mode: str = "Single"
 
 
-class DomainSpec(_Object, frozen=True, kw_only=True):
-    """``num_nodes`` has no meaning where IMEX is host-managed."""
-
-    num_nodes: int = 0
-    channel: Channel = Channel()
+class _DomainSpec(_Object, frozen=True, kw_only=True):
+    channel: _Channel = _Channel()
 
 
-class ComputeDomainStatus(_Object, frozen=True, kw_only=True):
-    """``status``: Ready, NotReady, or empty before the first write."""
-
+class _DomainStatus(_Object, frozen=True, kw_only=True):
     status: str = ""
 
 
 class ComputeDomain(_Object, frozen=True, kw_only=True):
-    """A ComputeDomain."""
+    """A ComputeDomain. ``status.status``: Ready, NotReady, or empty before the first write;
+    ``spec.channel.allocation_mode``: Single or All.
+    """
 
     metadata: Metadata
-    spec: DomainSpec = DomainSpec()
-    status: ComputeDomainStatus = ComputeDomainStatus()
+    spec: _DomainSpec = _DomainSpec()
+    status: _DomainStatus = _DomainStatus()
 
     @property
     def template(self) -> str:
@@ -114,6 +129,15 @@ class DeviceConfig(_Object, frozen=True, kw_only=True):
 class _Devices(_Object, frozen=True, kw_only=True):
     config: tuple[DeviceConfig, ...] = ()
 
+    @property
+    def ours(self) -> tuple[bytes, ...]:
+        """The parameters for this driver."""
+        return tuple(
+            bytes(config.opaque.parameters)
+            for config in self.config
+            if config.opaque is not None and config.opaque.driver == DRIVER
+        )
+
 
 class _ClaimSpec(_Object, frozen=True, kw_only=True):
     devices: _Devices = _Devices()
@@ -129,10 +153,10 @@ class ClaimTemplate(_Object, frozen=True, kw_only=True):
     metadata: Metadata
     spec: _TemplateSpec = _TemplateSpec()
 
-
-def template_configs(template: ClaimTemplate) -> tuple[DeviceConfig, ...]:
-    """The configurations that ``template`` gives its claims."""
-    return template.spec.spec.devices.config
+    @property
+    def configs(self) -> tuple[bytes, ...]:
+        """The parameters for this driver that its claims get."""
+        return self.spec.spec.devices.ours
 
 
 class AllocationResult(_Object, frozen=True, kw_only=True):
@@ -198,11 +222,7 @@ class UsedClaim(_Object, frozen=True, kw_only=True):
     @property
     def configs(self) -> tuple[bytes, ...]:
         """The parameters for this driver."""
-        return tuple(
-            bytes(config.opaque.parameters)
-            for config in self.spec.devices.config
-            if config.opaque is not None and config.opaque.driver == DRIVER
-        )
+        return self.spec.devices.ours
 
     @property
     def nodes(self) -> tuple[str, ...]:

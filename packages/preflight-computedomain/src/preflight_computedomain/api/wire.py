@@ -40,17 +40,17 @@ def fits(data: bytes, shape: Shape) -> bool:
             at += _FIXED[kind]
         else:
             return False
-        if not 0 <= at <= len(data) or not _as_said(data[start:at], kind, shape.get(number)):
+        if not 0 <= at <= len(data) or not _as_expected(data[start:at], kind, shape.get(number)):
             return False
     return True
 
 
-def _as_said(value: bytes, kind: int, said: int | Shape | None) -> bool:
-    if said is None:
+def _as_expected(value: bytes, kind: int, expected: int | Shape | None) -> bool:
+    if expected is None:
         return True
-    if isinstance(said, int):
-        return kind == said and (kind != TEXT or _utf8(value))
-    return kind == TEXT and fits(value, said)
+    if isinstance(expected, int):
+        return kind == expected and (kind != TEXT or _utf8(value))
+    return kind == TEXT and fits(value, expected)
 
 
 def _utf8(value: bytes) -> bool:

@@ -1,18 +1,22 @@
-"""What the API server answered last about objects that were just written, until the mirror shows as
-much.
+"""A mirrored collection, and what the API server answered last about objects that were just
+written, until the mirror shows as much.
 
-Without it whoever looks at an object right after a write decides by what the mirror still has, and
-writes the same again. Pure: whoever asks says what time it is (seconds of one clock).
+Without the answers whoever looks at an object right after a write decides by what the mirror still
+has, and writes the same again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
-from preflight_computedomain.api.types import Metadata
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.indexes import namespaced_name
+from preflight_kube.runtime.reflector import Change, Reflector
 
-__all__ = ["TRUSTED", "Latest"]
+from preflight_computedomain.api.types import Metadata, Place
+
+__all__ = ["TRUSTED", "Cache"]
 
 TRUSTED: Final = 10.0
 """Seconds for which an answer is believed over the mirror: it may be of an object that went before
@@ -26,47 +30,64 @@ class _Object(Protocol):
 
 
 T = TypeVar("T", bound=_Object)
-K = TypeVar("K", bound=Hashable)
 
 
-class Latest(Generic[K, T]):
-    """By whatever names an object for good, such as its namespace and name."""
+class Cache(Generic[T]):
+    """Objects by namespace and name. ``changed``, ``indexes``: as a Reflector has them."""
 
-    def __init__(self) -> None:
-        self._answers: dict[K, tuple[float, T]] = {}
-        self._gone: dict[str, float] = {}  # by uid
+    def __init__(
+        self,
+        client: Client,
+        path: str,
+        type_: type[T],
+        changed: Callable[[Change[T]], None],
+        indexes: Mapping[str, Callable[[T], Iterable[str]]],
+    ) -> None:
+        self._clock, self._changed = client.clock, changed
+        self._answers: dict[Place, tuple[float, str, T | None]] = {}  # until, uid; None: it is gone
+        self.mirror = Reflector(
+            client,
+            path,
+            type_,
+            on_change=self._mirrored,
+            indexes={**indexes, "place": namespaced_name},
+            absent_retry=5.0,
+        )
 
-    def answered(self, key: K, found: T, now: float) -> None:
-        """The API server has answered with ``found``."""
-        self._answers[key] = (now + TRUSTED, found)
-
-    def gone(self, key: K, uid: str, now: float) -> None:
-        """The API server has none of this uid any more."""
-        self._gone[uid] = now + TRUSTED
-        if (kept := self._answers.get(key)) is not None and kept[1].metadata.uid == uid:
-            del self._answers[key]
-
-    def of(self, key: K, mirrored: T | None, now: float) -> T | None:
-        """The newer one of the last answer and ``mirrored``; None where there is neither."""
-        if mirrored is not None and self._gone.get(mirrored.metadata.uid, 0.0) > now:
-            mirrored = None
-        until, answer = self._answers.get(key, (0.0, None))
+    def get(self, place: Place) -> T | None:
+        """The newer one of the mirror's object and the last answer; None where there is neither."""
+        mirrored = next(reversed(self.mirror.by_index("place", "/".join(place))), None)
+        until, uid, answer = self._answers.get(place, (0.0, "", None))
+        if until <= self._clock():
+            return mirrored
         if answer is None:
-            return mirrored
-        if until <= now or (mirrored is not None and _version(mirrored) >= _version(answer)):
-            del self._answers[key]
-            return mirrored
-        return answer
+            return None if mirrored is None or mirrored.metadata.uid == uid else mirrored
+        return answer if mirrored is None or _version(mirrored) < _version(answer) else mirrored
 
-    def forget(self, now: float) -> None:
-        """Keep nothing that is too old to be believed."""
-        self._answers = {key: kept for key, kept in self._answers.items() if kept[0] > now}
-        self._gone = {uid: until for uid, until in self._gone.items() if until > now}
+    def answered(self, item: T) -> None:
+        """Believe what the API server has answered."""
+        about = item.metadata
+        self._answers[about.place] = (self._clock() + TRUSTED, about.uid, item)
+
+    def gone(self, place: Place, uid: str) -> None:
+        """Believe that the API server has none of this uid any more."""
+        self._answers[place] = (self._clock() + TRUSTED, uid, None)
+
+    def forget(self) -> None:
+        """Drop answers that are too old to be believed."""
+        now = self._clock()
+        self._answers = {place: kept for place, kept in self._answers.items() if kept[0] > now}
+
+    def _mirrored(self, change: Change[T]) -> None:
+        about = change.object.metadata
+        if change.kind == "deleted" and self._answers.get(about.place, ("", ""))[1] == about.uid:
+            del self._answers[about.place]
+        self._changed(change)
 
 
-def _version(found: _Object) -> int:
-    """Versions of one kind rise from write to write; one that is not a number
-    counts as the oldest.
+def _version(item: _Object) -> int:
+    """Versions of one kind rise from write to write; one that is not a number counts as the
+    oldest.
     """
-    version = found.metadata.resource_version
+    version = item.metadata.resource_version
     return int(version) if version.isdecimal() else 0

@@ -7,8 +7,7 @@ of it stands in the objects, so whoever leads next goes on from there.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -21,45 +20,47 @@ from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.workqueue import Queue
 from preflight_kube.text import one_line
 
-from preflight_computedomain.api.names import API_VERSION, DRIVER, KIND, LABEL
+from preflight_computedomain.api.names import (
+    API_VERSION,
+    CLAIMS,
+    CONTROLLER,
+    DOMAINS,
+    DRIVER,
+    KIND,
+    LABEL,
+    SLICES,
+    TEMPLATES,
+    namespaced,
+)
 from preflight_computedomain.api.types import (
     ClaimTemplate,
     ComputeDomain,
     Metadata,
+    Place,
     Slice,
     UsedClaim,
 )
-from preflight_computedomain.controller.apply import (
-    DOMAINS,
-    TEMPLATES,
-    Blocked,
-    DomainActor,
-    LastAnswers,
-    Place,
-)
+from preflight_computedomain.controller.apply import Applier, Blocked
+from preflight_computedomain.controller.cache import Cache
 from preflight_computedomain.core import template
 from preflight_computedomain.core.reconcile import (
     NOT_READY,
     READY,
+    Action,
     DomainEvent,
+    reconcile,
     shares,
-    step,
     sweep,
 )
 from preflight_computedomain.core.sharing import Sharing
 from preflight_computedomain.metrics import ControllerMetrics
 
-__all__ = ["COMPONENT", "Controller"]
+__all__ = ["Controller"]
 
-COMPONENT: Final = "compute-domain-controller"
 WORKERS: Final = 24
-"""ComputeDomains looked at at the same time; mostly they wait for answers to their writes."""
+"""ComputeDomains reconciled at the same time; mostly they wait for answers to their writes."""
 AGAIN: Final = 1.0
-"""Seconds after which is looked again what stood in the way, though nothing has
-been heard of it.
-"""
-CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
-SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
+"""Seconds after which a ComputeDomain that waits is decided anew, though nothing has changed."""
 SWEEP: Final = 600.0
 """Seconds between two looks for templates whose ComputeDomain has gone."""
 
@@ -73,35 +74,26 @@ class Controller:
         self, client: Client, metrics: ControllerMetrics, *, sweep_seconds: float = SWEEP
     ) -> None:
         self._client, self._metrics, self._sweep_seconds = client, metrics, sweep_seconds
-        self._known = LastAnswers(client.clock)
-        self._domains: dict[Place, ComputeDomain] = {}
-        self._by_uid: dict[str, Place] = {}
-        self._wanted: dict[Place, set[Place]] = defaultdict(
-            set
-        )  # by a template's place, who asks for it
-        self._templates: dict[Place, ClaimTemplate] = {}
-        self._labeled: dict[str, set[Place]] = defaultdict(
-            set
-        )  # templates, by the uid that label or configuration names
         self._said: set[tuple[str, str, str]] = set()
         self._conflicts: set[Place] = set()
         self._sharing = Sharing()
         self.queue = Queue("computedomain", clock=client.clock)
+        self._domains = Cache(
+            client,
+            DOMAINS,
+            ComputeDomain,
+            self._domain_changed,
+            {"template": lambda domain: [f"{domain.metadata.namespace}/{domain.template}"]},
+        )
+        self._templates = Cache(
+            client, TEMPLATES, ClaimTemplate, self._template_changed, {"uid": _uids}
+        )
+        ours = {"fieldSelector": f"spec.driver={DRIVER}"}
         self.reflectors: tuple[Reflector[Any], ...] = (
-            Reflector(
-                client, DOMAINS, ComputeDomain, on_change=self._domain_changed, absent_retry=5.0
-            ),
-            Reflector(
-                client, TEMPLATES, ClaimTemplate, on_change=self._template_changed, absent_retry=5.0
-            ),
+            self._domains.mirror,
+            self._templates.mirror,
             Reflector(client, CLAIMS, UsedClaim, on_change=self._claim_changed, kept=_brief),
-            Reflector(
-                client,
-                SLICES,
-                Slice,
-                on_change=self._slice_changed,
-                params={"fieldSelector": f"spec.driver={DRIVER}"},
-            ),
+            Reflector(client, SLICES, Slice, on_change=self._slice_changed, params=ours),
         )
         metrics.show(client.requests, client.mirrors, self.statuses)
         metrics.shared.set_function(lambda: len(self._sharing.shared()))
@@ -110,174 +102,148 @@ class Controller:
 
     def statuses(self) -> Mapping[str, int]:
         """How many ComputeDomains show which status."""
-        found = Counter({READY: 0, NOT_READY: 0})
-        found.update(
-            READY if one.status.status == READY else NOT_READY
-            for one in list(self._domains.values())
-        )
-        return found
+        shown = [
+            domain.status.status == READY for domain in list(self._domains.mirror.store.values())
+        ]
+        return {READY: sum(shown), NOT_READY: len(shown) - sum(shown)}
 
     def _domain_changed(self, change: Change[ComputeDomain]) -> None:
-        found = change.object
-        place = (found.metadata.namespace, found.metadata.name)
-        if (before := change.before) is not None:
-            self._wanted[place[0], before.template].discard(place)
-            if not self._wanted[place[0], before.template]:
-                del self._wanted[place[0], before.template]
+        about = change.object.metadata
         if change.kind == "deleted":
-            self._known.domains.gone(place, found.metadata.uid, self._known.clock())
-            if (
-                there := self._domains.get(place)
-            ) is not None and there.metadata.uid == found.metadata.uid:
-                del self._domains[place]
-            self._by_uid.pop(found.metadata.uid, None)
-            self._said = {one for one in self._said if one[0] != found.metadata.uid}
-            self._conflict(place, False)
-            return
-        self._domains[place] = found
-        self._by_uid[found.metadata.uid] = place
-        self._wanted[place[0], found.template].add(place)
-        self.queue.add(place)
+            self._said = {key for key in self._said if key[0] != about.uid}
+            self._conflict(about.place, False)
+        else:
+            self.queue.add(about.place)
 
     def _template_changed(self, change: Change[ClaimTemplate]) -> None:
-        found = change.object
-        place = (found.metadata.namespace, found.metadata.name)
-        for one in filter(None, (change.before, found)):
-            for uid in self._uids(one):
-                self._labeled[uid].discard(place)
-                if not self._labeled[uid]:
-                    del self._labeled[uid]
-                if uid in self._by_uid:
-                    self.queue.add(self._by_uid[uid])
-        if change.kind == "deleted":
-            self._known.templates.gone(place, found.metadata.uid, self._known.clock())
-            if (
-                there := self._templates.get(place)
-            ) is not None and there.metadata.uid == found.metadata.uid:
-                del self._templates[place]
-        else:
-            self._templates[place] = found
-            for uid in self._uids(found):
-                self._labeled[uid].add(place)
-        for who in self._wanted.get(place, ()):
-            self.queue.add(who)
+        self._enqueue(
+            uid
+            for item in (change.before, change.object)
+            if item is not None
+            for uid in _uids(item)
+        )
+        wanted = "/".join(change.object.metadata.place)
+        for domain in self._domains.mirror.by_index("template", wanted):
+            self.queue.add(domain.metadata.place)
 
     def _claim_changed(self, change: Change[UsedClaim]) -> None:
-        self._poke(self._sharing.claim(change.object, gone=change.kind == "deleted"))
+        self._enqueue(self._sharing.claim(change.object, gone=change.kind == "deleted"))
 
     def _slice_changed(self, change: Change[Slice]) -> None:
-        self._poke(self._sharing.slice(change.object, gone=change.kind == "deleted"))
+        self._enqueue(self._sharing.slice(change.object, gone=change.kind == "deleted"))
 
-    def _poke(self, domains: set[str]) -> None:
-        for place in filter(None, map(self._by_uid.get, domains)):
-            self.queue.add(place)
-
-    @staticmethod
-    def _uids(found: ClaimTemplate) -> set[str]:
-        return {uid for uid in (found.metadata.labels.get(LABEL, ""), template.owner(found)) if uid}
+    def _enqueue(self, uids: Iterable[str]) -> None:
+        for domain in filter(None, map(self._domains.mirror.get, uids)):
+            self.queue.add(domain.metadata.place)
 
     # --- while it leads
 
     async def lead(self, leadership: Leadership) -> None:
         """Act until cancelled."""
-        for one in self.reflectors:
-            await one.synced.wait()
-        actor = DomainActor(
-            self._client.fenced(leadership.valid),
-            self._known,
-            lambda what: self._metrics.actions.labels(what).inc(),
-        )
+        for mirror in self.reflectors:
+            await mirror.synced.wait()
+        client = self._client.fenced(leadership.valid)
         self._said.clear()
-        for place in self._domains:
-            self.queue.add(place)
+        for domain in self._domains.mirror.store.values():
+            self.queue.add(domain.metadata.place)
 
-        async def look(place: Place) -> float | None:
-            return await self._look(place, actor, leadership)
+        async def work(place: Place) -> float | None:
+            return await self._reconcile(place, client)
 
         self._metrics.leader.set(1)
         try:
             async with anyio.create_task_group() as group:
                 for _ in range(WORKERS):
-                    group.start_soon(self.queue.work, look)
-                group.start_soon(self._sweep, actor)
+                    group.start_soon(self.queue.work, work)
+                group.start_soon(self._sweep, client)
         finally:
             self._metrics.leader.set(0)
 
-    async def _look(self, place: Place, actor: DomainActor, leadership: Leadership) -> float | None:
-        domain = self._known.domains.of(place, self._domains.get(place), self._known.clock())
+    async def _reconcile(self, place: Place, client: Client) -> float | None:
+        domain = self._domains.get(place)
         if domain is None:
             return None
         seen = self._seen(domain)
-        said = step(domain, seen)
+        plan = reconcile(domain, seen)
         self._conflict(
-            place, any(one.reason == "ResourceClaimTemplateConflict" for one in said.events)
+            place, any(item.reason == "ResourceClaimTemplateConflict" for item in plan.events)
         )
         again: float | None = None
         try:
-            await actor.act(place[0], domain, seen, said.actions)
+            await self._apply(client, place[0], domain, seen, plan.actions)
         except Blocked as why:
             log.info("ComputeDomain waits", **_about(domain), why=str(why))
             again = AGAIN
         else:
-            if said.actions:
-                names = [type(one).__name__ for one in said.actions]
+            if plan.actions:
                 log.info(
                     "ComputeDomain reconciled",
                     **_about(domain),
-                    actions=names,
-                    status=said.status,
-                    next=said.next,
+                    actions=[type(action).__name__ for action in plan.actions],
+                    status=plan.status,
+                    next=plan.next,
                 )
-        others = self._sharing.others(domain.metadata.uid)
-        named = {
-            clique: sorted(
-                "/".join(place)
-                for place in filter(None, map(self._by_uid.get, uids))
-                if place[0] == domain.metadata.namespace
-            )
-            for clique, uids in others.items()
-        }
-        for one in (*said.events, *shares(domain, named)):
-            await self._say(domain, one, leadership)
+        for item in (*plan.events, *shares(self._neighbors(domain))):
+            await self._say(domain, item, client)
         return again
+
+    async def _apply(
+        self,
+        client: Client,
+        namespace: str,
+        domain: ComputeDomain | None,
+        seen: list[ClaimTemplate],
+        actions: Iterable[Action],
+    ) -> None:
+        applier = Applier(client, (self._domains, self._templates), namespace, domain, seen)
+        for action in actions:
+            await applier.apply(action)
+            self._metrics.actions.labels(type(action).__name__).inc()
 
     def _seen(self, domain: ComputeDomain) -> list[ClaimTemplate]:
         namespace, uid = domain.metadata.namespace, domain.metadata.uid
-        places = {
-            (namespace, domain.template),
-            *(one for one in self._labeled.get(uid, ()) if one[0] == namespace),
+        ours = {item.metadata.place for item in self._templates.mirror.by_index("uid", uid)}
+        places = {(namespace, domain.template), *(at for at in ours if at[0] == namespace)}
+        return [*filter(None, map(self._templates.get, places))]
+
+    def _neighbors(self, domain: ComputeDomain) -> dict[str, list[str]]:
+        """By NVLink clique, who else is active in it: those of the ComputeDomain's namespace, of
+        which alone its people may know.
+        """
+        namespace = domain.metadata.namespace
+        return {
+            clique: sorted(
+                str(other.metadata)
+                for other in filter(None, map(self._domains.mirror.get, uids))
+                if other.metadata.namespace == namespace
+            )
+            for clique, uids in self._sharing.others(domain.metadata.uid).items()
         }
-        now = self._known.clock()
-        found = (self._known.templates.of(one, self._templates.get(one), now) for one in places)
-        return [one for one in found if one is not None]
 
     def _conflict(self, place: Place, there: bool) -> None:
         (self._conflicts.add if there else self._conflicts.discard)(place)
         self._metrics.conflicts.set(len(self._conflicts))
 
-    async def _say(self, domain: ComputeDomain, one: DomainEvent, leadership: Leadership) -> None:
+    async def _say(self, domain: ComputeDomain, item: DomainEvent, client: Client) -> None:
         """Once for each leadership at most; the Event's name follows from what it is about, so the
         cluster has it once.
         """
-        key = (domain.metadata.uid, one.reason, one.about)
+        about = domain.metadata
+        key = (about.uid, item.reason, item.about)
         if key in self._said:
             return
-        about = domain.metadata
-        regarding = Regarding(API_VERSION, KIND, about.name, about.uid, about.namespace)
         body = event(
-            COMPONENT,
-            regarding,
-            about=f"{one.reason}\0{one.about}",
+            CONTROLLER,
+            Regarding(API_VERSION, KIND, about.name, about.uid, about.namespace),
+            about=f"{item.reason}\0{item.about}",
             good=False,
-            reason=one.reason,
-            message=one.message,
+            reason=item.reason,
+            message=item.message,
             now=timestamp(datetime.now(UTC)),
         )
-        log.warning(one.message, **_about(domain), reason=one.reason)
+        log.warning(item.message, **_about(domain), reason=item.reason)
         try:
-            await self._client.fenced(leadership.valid).create(
-                f"/api/v1/namespaces/{about.namespace}/events", body
-            )
+            await client.create(namespaced("/api/v1/events", about.namespace), body)
         except Conflict:
             pass  # said before
         except Fenced:
@@ -287,22 +253,23 @@ class Controller:
             return
         self._said.add(key)
 
-    async def _sweep(self, actor: DomainActor) -> None:
-        """Remove templates of ours whose ComputeDomain has gone: its finalizer was
-        removed by hand.
+    async def _sweep(self, client: Client) -> None:
+        """Remove templates of ours whose ComputeDomain has gone: its finalizer was removed by
+        hand.
         """
         while True:
-            self._known.forget()
-            for one in list(self._templates.values()):
-                about = one.metadata
-                uid = template.owner(one)
-                if not uid or uid in self._by_uid:
+            self._domains.forget()
+            self._templates.forget()
+            for item in list(self._templates.mirror.store.values()):
+                about = item.metadata
+                uid = template.owner(item)
+                if not uid or self._domains.mirror.get(uid) is not None:
                     continue
                 try:
-                    await actor.act(about.namespace, None, [one], sweep(one))
+                    await self._apply(client, about.namespace, None, [item], sweep(item))
+                except Fenced:
+                    return  # the next leader does it
                 except (Blocked, KubeError) as why:
-                    if isinstance(why, Fenced):
-                        return  # the next leader does it
                     log.warning(
                         "stale template not deleted",
                         namespace=about.namespace,
@@ -310,6 +277,11 @@ class Controller:
                         error=str(why),
                     )
             await anyio.sleep(self._sweep_seconds)
+
+
+def _uids(item: ClaimTemplate) -> set[str]:
+    """Of ComputeDomains that the template names, by label or configuration."""
+    return {uid for uid in (item.metadata.labels.get(LABEL, ""), template.owner(item)) if uid}
 
 
 def _brief(claim: UsedClaim) -> UsedClaim:

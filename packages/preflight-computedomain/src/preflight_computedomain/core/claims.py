@@ -1,19 +1,23 @@
-"""What a claim asks of this node's driver: its allocation and configurations, judged.
+"""What Prepare does about a claim: what it asks of this node's driver, judged; then with the
+checkpoint and the node's facts one decision.
 
 Pure, and never raises: whatever stands in a claim ends in a :class:`ChannelRequest` or in a
-:class:`Refusal`. These are the checks 1 to 4 of Prepare; they need nothing but the claim.
+:class:`Refusal`. The checks 1 to 4 of Prepare need nothing but the claim; 5 to 7 are
+:func:`decide`'s.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 from preflight_kube.text import one_line
 
+from preflight_computedomain.api.checkpoint import ABORTED, COMPLETED, Entry
 from preflight_computedomain.api.names import (
     CHANNEL_CONFIG,
     DAEMON_CONFIG,
@@ -31,7 +35,20 @@ from preflight_computedomain.api.types import (
     ResourceClaimStatus,
 )
 
-__all__ = ["NO_DAEMONS", "REASONS", "ChannelRequest", "KubeletClaim", "Refusal", "read", "unusable"]
+__all__ = [
+    "IN_USE",
+    "NO_CLIQUE",
+    "NO_DAEMONS",
+    "REASONS",
+    "ChannelRequest",
+    "KubeletClaim",
+    "Refusal",
+    "decide",
+    "in_use",
+    "known",
+    "read",
+    "unusable",
+]
 
 NO_DAEMONS: Final = (
     "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate"
@@ -62,6 +79,9 @@ REASONS: Final[Mapping[str, str]] = {
 }
 """Why a claim is not prepared, in a word for metrics and logs, and what it means."""
 _CLAIM: Final = "FromClaim"
+IN_USE: Final = "channel-in-use"
+NO_CLIQUE: Final = "no-clique"
+_ABORTED_FOR: Final = timedelta(seconds=90)
 _STATUS: Final = msgspec.json.Decoder(ResourceClaimStatus)
 
 
@@ -130,10 +150,10 @@ def read(ref: KubeletClaim, claim: ResourceClaim | None, node: str) -> ChannelRe
             "the claim has been deleted; delete the pod, so that it is made anew with its claim",
         )
     if claim.metadata.uid != ref.uid:
-        found = one_line(claim.metadata.uid, 80)
+        other = one_line(claim.metadata.uid, 80)
         return Refusal(
             "other-claim",
-            f"is another claim by now ({found}, not {ref.uid}); delete the pod, so that it gets the new one",
+            f"is another claim by now ({other}, not {ref.uid}); delete the pod, so that it gets the new one",
         )
     status = bytes(claim.status)
     try:
@@ -147,8 +167,8 @@ def read(ref: KubeletClaim, claim: ResourceClaim | None, node: str) -> ChannelRe
         return Refusal(
             "no-allocation", "field status.allocation is missing; let the scheduler place the pod"
         )
-    ours = tuple(one for one in allocation.devices.results if one.driver == DRIVER)
-    here = tuple(one for one in ours if one.pool == node)
+    ours = tuple(result for result in allocation.devices.results if result.driver == DRIVER)
+    here = tuple(result for result in ours if result.pool == node)
     if len(here) != 1:
         return _not_one(ours, here)
     return _configured(ref, here[0], allocation.devices.config, status)
@@ -156,7 +176,8 @@ def read(ref: KubeletClaim, claim: ResourceClaim | None, node: str) -> ChannelRe
 
 def _not_one(ours: Sequence[AllocationResult], here: Sequence[AllocationResult]) -> Refusal:
     shown = ", ".join(
-        f"{one_line(one.device, 60)} of {one_line(one.pool, 80)}" for one in (here or ours)[:5]
+        f"{one_line(result.device, 60)} of {one_line(result.pool, 80)}"
+        for result in (here or ours)[:5]
     )
     return Refusal(
         "results",
@@ -168,16 +189,16 @@ def _not_one(ours: Sequence[AllocationResult], here: Sequence[AllocationResult])
 def _configured(
     ref: KubeletClaim, result: AllocationResult, configs: Sequence[AllocationConfig], status: bytes
 ) -> ChannelRequest | Refusal:
-    mine = [one for one in configs if _applies(one, result)]
-    of_claim = [one for one in mine if one.source == _CLAIM]
+    mine = [config for config in configs if _applies(config, result)]
+    of_claim = [config for config in mine if config.source == _CLAIM]
     chosen = of_claim or mine
-    parameters = [bytes(one.opaque.parameters) for one in chosen if one.opaque is not None]
+    parameters = [bytes(config.opaque.parameters) for config in chosen if config.opaque is not None]
     daemons = any(map(is_daemon, parameters))
     if daemons or result.device.startswith("daemon-"):
-        found = f"kind {DAEMON_CONFIG}" if daemons else f"device {one_line(result.device, 80)}"
+        kind = f"kind {DAEMON_CONFIG}" if daemons else f"device {one_line(result.device, 80)}"
         return Refusal(
             "daemon",
-            f"{NO_DAEMONS} (request {one_line(result.request, 130)} has {found}); delete the pod, which driver-managed IMEX has left, "
+            f"{NO_DAEMONS} (request {one_line(result.request, 130)} has {kind}); delete the pod, which driver-managed IMEX has left, "
             f"or use the ResourceClaimTemplate that a ComputeDomain makes",
         )
     if result.device != DEVICE:
@@ -215,3 +236,77 @@ def _applies(config: AllocationConfig, result: AllocationResult) -> bool:
     return (
         not config.requests or result.request in config.requests or result.base in config.requests
     )
+
+
+def known(entries: Mapping[str, Entry], ref: KubeletClaim) -> Entry | Refusal | None:
+    """What the checkpoint alone decides: the entry of a claim that is prepared, or why it cannot
+    be; None where the claim itself must be read.
+    """
+    entry = entries.get(ref.uid)
+    if entry is None or entry.state != COMPLETED:
+        return None
+    if not entry.channel:
+        return Refusal(
+            "daemon",
+            f"{NO_DAEMONS} (the checkpoint has this one as prepared); delete the pod, which driver-managed IMEX has left",
+        )
+    return entry
+
+
+def in_use(entries: Mapping[str, Entry], uid: str) -> Refusal | None:
+    """The check 7: channel 0 is prepared for another claim."""
+    holders = sorted(other for other in entries if other != uid and entries[other].prepared)
+    if not holders:
+        return None
+    theirs, kept = holders[0], entries[holders[0]]
+    name = "of an unknown name"
+    if kept.name:
+        name = f"{one_line(kept.namespace, 63)}/{one_line(kept.name, 253)}"
+    return Refusal(
+        IN_USE,
+        f"channel 0 of this node is prepared for claim {name} ({one_line(theirs, 80)}); delete its pod, or run this one elsewhere",
+        permanent=False,
+    )
+
+
+def decide(
+    request: ChannelRequest,
+    domains: Collection[str],
+    clique: str,
+    entries: Mapping[str, Entry],
+    now: datetime,
+) -> Entry | Refusal | None:
+    """None: prepare it now; else as :func:`known`, of which an entry is the same devices again.
+    ``domains``: uids of the ComputeDomains in the claim's namespace. ``clique``: the node's, empty
+    for none. ``now``: UTC.
+    """
+    if (decided := known(entries, request.ref)) is not None:
+        return decided
+    entry = entries.get(request.ref.uid)
+    if entry is not None and entry.state == ABORTED and _still_aborted(entry, request, now):
+        return Refusal(
+            "aborted",
+            "its preparation was aborted; delete the pod, so that its claim is allocated anew",
+        )
+    if request.domain not in domains:
+        return Refusal(
+            "no-domain",
+            f"domainID {one_line(request.domain, 80)} is not a ComputeDomain of namespace {request.ref.namespace}: it has been deleted or "
+            "belongs to another namespace; make the ComputeDomain and the pod anew",
+        )
+    if not clique:
+        return Refusal(
+            NO_CLIQUE,
+            "host-managed IMEX requires an NVLink clique on this node, but NVML reports none; run the pod on a node of a multi-node "
+            "NVLink system, or repair its fabric manager",
+        )
+    return in_use(entries, request.ref.uid)
+
+
+def _still_aborted(entry: Entry, request: ChannelRequest, now: datetime) -> bool:
+    if entry.aborted_at is None or not timedelta(0) <= now - entry.aborted_at < _ABORTED_FOR:
+        return False
+    try:
+        return bool(json.loads(entry.status) == json.loads(request.status))
+    except (ValueError, RecursionError):
+        return entry.status == request.status

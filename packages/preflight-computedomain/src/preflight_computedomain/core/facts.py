@@ -1,4 +1,5 @@
-"""What the plugin knows about its node, from text that somebody else has read.
+"""What the plugin knows about its node, from text that somebody else has read, and from what NVML
+says of each GPU's NVLink fabric: the node's clique.
 
 Pure. Nothing here comes from IMEX, and nothing says how IMEX fares.
 """
@@ -6,6 +7,8 @@ Pure. Nothing here comes from IMEX, and nothing says how IMEX fares.
 from __future__ import annotations
 
 import re
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +16,21 @@ from preflight_kube.text import one_line
 
 from preflight_computedomain.api.names import MAJOR_NAME, OLDEST_DRIVER, fits_as_name
 
-__all__ = ["NodeFacts", "Unfit", "boot_id", "driver_fits", "imex_major", "node_name"]
+__all__ = [
+    "COMPLETED",
+    "NOT_SUPPORTED",
+    "FabricBroken",
+    "FabricInfo",
+    "NodeFacts",
+    "Unfit",
+    "boot_id",
+    "clique",
+    "driver_fits",
+    "imex_major",
+    "node_name",
+    "unjoined",
+    "unwell",
+]
 
 
 class Unfit(Exception):
@@ -82,12 +99,12 @@ def driver_fits(version: str) -> str:
 
 def boot_id(text: str, where: str = "/proc/sys/kernel/random/boot_id") -> str:
     """The kernel's id of this boot. Raises :class:`Unfit`."""
-    found = text.strip()
-    if not re.fullmatch(r"[0-9A-Za-z-]{1,64}", found):
+    boot = text.strip()
+    if not re.fullmatch(r"[0-9A-Za-z-]{1,64}", boot):
         raise Unfit(
-            f"{where}: {one_line(found, 40)!r} is not a boot id; name the kernel's own file."
+            f"{where}: {one_line(boot, 40)!r} is not a boot id; name the kernel's own file."
         )
-    return found
+    return boot
 
 
 def node_name(text: str) -> str:
@@ -97,3 +114,99 @@ def node_name(text: str) -> str:
             f"NODE_NAME: {one_line(text, 200)!r} is not a node's name; set it by the downward API (spec.nodeName)."
         )
     return text
+
+
+# --- the NVLink fabric
+
+NOT_SUPPORTED: Final = 0
+COMPLETED: Final = 3
+"""States of a GPU's registration (NVML_GPU_FABRIC_STATE_*); 1 is not started, 2 in progress."""
+_SUCCESS: Final = 0
+_STATES: Final = {1: "has not started", 2: "is in progress"}
+_HEALTH: Final = (
+    (0, 0x3, 1, "its bandwidth is degraded"),
+    (2, 0x3, 1, "a route of it is being recovered"),
+    (4, 0x3, 1, "a route of it is unhealthy"),
+    (6, 0x3, 1, "it recovers from a timeout"),
+    *((8, 0xF, wrong, "its configuration is incorrect") for wrong in range(2, 16)),
+)
+"""nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: shift, width, the value that is bad, what it means."""
+
+
+class FabricBroken(Unfit):
+    """The node's GPUs do not belong to one clique; one sentence. The plugin refuses to start with
+    it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class FabricInfo:
+    """One GPU: its UUID, and the fields of ``nvmlGpuFabricInfo``. ``cluster``: 16 bytes.
+    ``health``: the mask, 0 where the driver has none.
+
+    A GPU or a driver without a fabric has the state :data:`NOT_SUPPORTED`.
+    """
+
+    gpu: str
+    state: int = NOT_SUPPORTED
+    status: int = 0
+    cluster: bytes = bytes(16)
+    clique: int = 0
+    health: int = 0
+
+
+def unjoined(gpus: Sequence[FabricInfo]) -> str:
+    """Of the first GPU that has a fabric and has not joined it, what its registration does; empty
+    where all have.
+    """
+    for gpu in gpus:
+        if gpu.state == NOT_SUPPORTED or (gpu.state == COMPLETED and gpu.status == _SUCCESS):
+            continue
+        ended = f"ended with status {gpu.status}"
+        what = {**_STATES, COMPLETED: ended}.get(gpu.state, f"is in state {gpu.state}")
+        return f"GPU {one_line(gpu.gpu, 60)}: its registration with the NVLink fabric {what}"
+    return ""
+
+
+def unwell(gpus: Sequence[FabricInfo]) -> str:
+    """What the health masks say against the fabric; empty where nothing does. Whoever has joined
+    stays in the clique: how bad it is for a job shows in the job, or in a check.
+    """
+    return "; ".join(
+        f"GPU {one_line(gpu.gpu, 60)}: {what}"
+        for gpu in gpus
+        if gpu.state == COMPLETED
+        for shift, width, bad, what in _HEALTH
+        if gpu.health >> shift & width == bad
+    )
+
+
+def clique(gpus: Sequence[FabricInfo], *, crash: bool = True) -> str:
+    """``<cluster uuid>.<clique id>``, or empty where the node is in no clique.
+
+    In none is a GPU whose fabric is not supported, or whose cluster is zero once it has registered
+    (NVLink in one node only). ``crash`` (the gate CrashOnNVLinkFabricErrors): raise
+    :class:`FabricBroken` for a GPU whose registration has not completed or has failed, instead of
+    leaving it out. More than one clique always raises.
+    """
+    if crash and (wrong := unjoined(gpus)):
+        raise FabricBroken(
+            f"{wrong}; refusing to start: repair the fabric manager, or set featureGates.CrashOnNVLinkFabricErrors=false."
+        )
+    cliques: dict[tuple[str, int], str] = {}
+    for gpu in gpus:
+        if gpu.state != COMPLETED or gpu.status != _SUCCESS:
+            continue
+        if len(gpu.cluster) != 16 or gpu.cluster == bytes(16):
+            continue
+        name = one_line(gpu.gpu, 60)
+        cliques.setdefault((str(uuid.UUID(bytes=gpu.cluster)), gpu.clique), name)
+    if len(cliques) > 1:
+        shown = ", ".join(
+            f"{cluster}.{ident} (GPU {gpu})"
+            for (cluster, ident), gpu in sorted(cliques.items())[:4]
+        )
+        raise FabricBroken(
+            f"GPUs of this node are in {len(cliques)} NVLink cliques: {shown}; put all of them into one."
+        )
+    return "".join(f"{cluster}.{ident}" for cluster, ident in cliques)

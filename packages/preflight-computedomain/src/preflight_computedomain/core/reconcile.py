@@ -28,13 +28,13 @@ __all__ = [
     "CreateTemplate",
     "DeleteTemplate",
     "DomainEvent",
-    "DomainStep",
+    "DomainPlan",
     "MendTemplate",
     "ReleaseTemplate",
     "RemoveFinalizer",
     "WriteStatus",
+    "reconcile",
     "shares",
-    "step",
     "sweep",
 ]
 
@@ -135,9 +135,9 @@ class DomainEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainStep:
+class DomainPlan:
     """``actions``: in this order, each only when the one before it has succeeded; one that has not
-    ends the step.
+    ends the plan.
 
     ``status``: what the ComputeDomain is to show once they are done. ``next``: what is waited for,
     in words; empty for nothing.
@@ -149,89 +149,70 @@ class DomainStep:
     next: str = ""
 
 
-def step(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> DomainStep:
+def reconcile(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> DomainPlan:
     """``seen``: the templates of the ComputeDomain's namespace that have its template's name, or
     its uid as label.
     """
-    templates = sorted(seen, key=lambda one: one.metadata.name)
+    templates = sorted(seen, key=lambda item: item.metadata.name)
     if domain.metadata.deletion_timestamp:
         return _deleting(domain, templates)
-    uid = domain.metadata.uid
-    first: tuple[Action, ...] = () if FINALIZER in domain.metadata.finalizers else (AddFinalizer(),)
+    uid, name = domain.metadata.uid, domain.template
     events = _unsupported(domain)
-    if not fits_as_name(domain.template):
-        said = (*events, _no_name(domain))
-        return DomainStep((*first, *_status(domain, NOT_READY)), NOT_READY, said)
-    there = next((one for one in templates if one.metadata.name == domain.template), None)
-    if there is None:
-        create = CreateTemplate(template.body(domain))
-        return DomainStep((*first, create, *_status(domain, READY)), READY, events)
-    name = there.metadata.name
-    if template.owner(there) != uid:
-        said = (*events, _conflict(there))
-        return DomainStep(
-            (*first, *_status(domain, NOT_READY)),
-            NOT_READY,
-            said,
-            f"ResourceClaimTemplate {name} to change or to go",
-        )
-    if there.metadata.deletion_timestamp:
-        release = (
-            (ReleaseTemplate(name, there.metadata.uid),)
-            if FINALIZER in there.metadata.finalizers
-            else ()
-        )
-        waits = f"the deleted ResourceClaimTemplate {name} to be gone"
-        return DomainStep((*first, *_status(domain, NOT_READY), *release), NOT_READY, events, waits)
-    patch = template.mended(there, uid)
-    mend = () if patch is None else (MendTemplate(name, patch),)
-    return DomainStep((*first, *mend, *_status(domain, READY)), READY, events)
-
-
-def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> DomainStep:
-    uid = domain.metadata.uid
-    actions: list[Action] = []
-    names = {domain.template: None}
-    for one in templates:
-        if template.owner(one) == uid:
-            names[one.metadata.name] = None
-            actions += _removal(one)
-    actions += [ConfirmGone(name, uid) for name in names if fits_as_name(name)]
+    status, waits = READY, ""
+    before: list[Action] = []
+    after: list[Action] = []
+    there = next((item for item in templates if item.metadata.name == name), None)
+    if not fits_as_name(name):
+        status = NOT_READY
+        events.append(_no_name(domain))
+    elif there is None:
+        before.append(CreateTemplate(template.body(domain)))
+    elif template.owner(there) != uid:
+        status, waits = NOT_READY, f"ResourceClaimTemplate {name} to change or to go"
+        events.append(_conflict(there))
+    elif there.metadata.deletion_timestamp:
+        status, waits = NOT_READY, f"the deleted ResourceClaimTemplate {name} to be gone"
+        after += _removal(there)
+    elif (patch := template.mended(there, uid)) is not None:
+        before.append(MendTemplate(name, patch))
     if FINALIZER not in domain.metadata.finalizers:
-        return DomainStep(tuple(actions) if len(actions) > len(names) else (), NOT_READY)
-    return DomainStep(
-        (*actions, RemoveFinalizer()), NOT_READY, (), "its ResourceClaimTemplate to be gone"
-    )
+        before.insert(0, AddFinalizer())
+    if domain.status.status != status:
+        before.append(WriteStatus(status))
+    return DomainPlan((*before, *after), status, tuple(events), waits)
 
 
-def _removal(one: ClaimTemplate) -> list[Action]:
-    actions: list[Action] = []
-    if not one.metadata.deletion_timestamp:
-        actions.append(DeleteTemplate(one.metadata.name, one.metadata.uid))
-    if FINALIZER in one.metadata.finalizers:
-        actions.append(ReleaseTemplate(one.metadata.name, one.metadata.uid))
-    return actions
+def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> DomainPlan:
+    uid = domain.metadata.uid
+    ours = [item for item in templates if template.owner(item) == uid]
+    actions = [action for item in ours for action in _removal(item)]
+    names = dict.fromkeys((domain.template, *(item.metadata.name for item in ours)))
+    confirmed = [ConfirmGone(name, uid) for name in names if fits_as_name(name)]
+    if FINALIZER in domain.metadata.finalizers:
+        waits = "its ResourceClaimTemplate to be gone"
+        return DomainPlan((*actions, *confirmed, RemoveFinalizer()), NOT_READY, (), waits)
+    return DomainPlan((*actions, *confirmed) if actions else (), NOT_READY)
 
 
-def sweep(one: ClaimTemplate) -> tuple[Action, ...]:
+def _removal(item: ClaimTemplate) -> list[Action]:
+    about = item.metadata
+    deletes = [] if about.deletion_timestamp else [DeleteTemplate(about.name, about.uid)]
+    held = FINALIZER in about.finalizers
+    return [*deletes, *([ReleaseTemplate(about.name, about.uid)] if held else [])]
+
+
+def sweep(item: ClaimTemplate) -> tuple[Action, ...]:
     """What removes a template of ours whose ComputeDomain is not seen: none where it is nobody's,
     or has lost its label.
     """
-    uid = template.owner(one)
-    if not uid or one.metadata.labels.get(LABEL) != uid:
+    about, uid = item.metadata, template.owner(item)
+    if not uid or about.labels.get(LABEL) != uid:
         return ()
-    return (
-        ConfirmNoDomain(one.metadata.namespace, uid),
-        *_removal(one),
-        ConfirmGone(one.metadata.name, uid),
-    )
+    confirms = ConfirmNoDomain(about.namespace, uid), ConfirmGone(about.name, uid)
+    return (confirms[0], *_removal(item), confirms[1])
 
 
-def _status(domain: ComputeDomain, status: str) -> tuple[Action, ...]:
-    return () if domain.status.status == status else (WriteStatus(status),)
-
-
-def shares(domain: ComputeDomain, named: Mapping[str, Sequence[str]]) -> list[DomainEvent]:
+def shares(named: Mapping[str, Sequence[str]]) -> list[DomainEvent]:
     """``named``: by NVLink clique in which others are active, too, those that people of the
     ComputeDomain's namespace may know.
     """
@@ -263,12 +244,12 @@ def _no_name(domain: ComputeDomain) -> DomainEvent:
     return DomainEvent("InvalidResourceClaimTemplateName", message, domain.metadata.uid)
 
 
-def _unsupported(domain: ComputeDomain) -> tuple[DomainEvent, ...]:
+def _unsupported(domain: ComputeDomain) -> list[DomainEvent]:
     mode = domain.spec.channel.allocation_mode
     if mode == "Single":
-        return ()
+        return []
     message = (
         f"spec.channel.allocationMode is {one_line(mode, 40)}: pods with this claim will not start, as host-managed IMEX gives channel 0 "
         "alone; make this ComputeDomain anew and set Single"
     )
-    return (DomainEvent("UnsupportedAllocationMode", message, domain.metadata.uid),)
+    return [DomainEvent("UnsupportedAllocationMode", message, domain.metadata.uid)]

@@ -61,25 +61,18 @@ def body(
 
 
 def wanted(
-    node: str, node_uid: str, devices: list[dict[str, Any]], found: Slice | None
+    node: str, node_uid: str, devices: list[dict[str, Any]], there: Slice | None
 ) -> dict[str, Any] | None:
-    """The slice to write instead of ``found``; None where it is as it should be. A change has the
+    """The slice to write instead of ``there``; None where it is as it should be. A change has the
     next generation.
     """
-    if found is None:
+    if there is None:
         return body(node, node_uid, devices)
-    made = body(
-        node, node_uid, devices, found.spec.pool.generation, found.metadata.resource_version
-    )
-    owners = [one for one in found.metadata.owner_references if one.controller]
-    owned = len(owners) == 1 and (owners[0].kind, owners[0].name, owners[0].uid) == (
-        "Node",
-        node,
-        node_uid,
-    )
-    same = found.spec == msgspec.convert(made["spec"], SliceSpec)
-    if same and owned:
+    about, spec = there.metadata, there.spec
+    change = body(node, node_uid, devices, spec.pool.generation, about.resource_version)
+    owners = [(own.kind, own.name, own.uid) for own in about.owner_references if own.controller]
+    if spec != msgspec.convert(change["spec"], SliceSpec):
+        change["spec"]["pool"]["generation"] += 1
+    elif owners == [("Node", node, node_uid)]:
         return None
-    if not same:
-        made["spec"]["pool"]["generation"] += 1
-    return made
+    return change

@@ -6,7 +6,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from preflight_computedomain.api.names import (
@@ -20,7 +20,7 @@ from preflight_computedomain.api.names import (
     WORKLOAD,
 )
 from preflight_computedomain.api.opaque_config import domain_of
-from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, template_configs
+from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain
 
 __all__ = ["body", "labels_of", "mended", "owner", "released"]
 
@@ -74,42 +74,29 @@ def owner(template: ClaimTemplate) -> str:
     them, say so too. (A template cannot be changed but for its metadata, so the configuration is as
     this controller wrote it, or its author means to have it so.)
     """
-    found = [
-        domain_of(bytes(one.opaque.parameters))
-        for one in template_configs(template)
-        if one.opaque is not None and one.opaque.driver == DRIVER
-    ]
-    uid = found[0] if len(found) == 1 else ""
+    configs = template.configs
+    uid = domain_of(configs[0]) if len(configs) == 1 else ""
     labels = template.metadata.labels
-    said = labels.get(LABEL, uid) == uid and labels.get(TARGET_LABEL, WORKLOAD) == WORKLOAD
-    return uid if said else ""
+    ours = labels.get(LABEL, uid) == uid and labels.get(TARGET_LABEL, WORKLOAD) == WORKLOAD
+    return uid if ours else ""
 
 
 def mended(template: ClaimTemplate, uid: str) -> dict[str, Any] | None:
     """A merge patch that puts back labels and finalizer which were removed by hand; None where all
     are there.
     """
-    metadata: dict[str, Any] = {}
-    missing = {
-        key: value
-        for key, value in labels_of(uid).items()
-        if template.metadata.labels.get(key) != value
-    }
-    if missing:
-        metadata["labels"] = missing
-    if FINALIZER not in template.metadata.finalizers:
-        metadata["finalizers"] = [*template.metadata.finalizers, FINALIZER]
-    return _patch(metadata, template.metadata.resource_version) if metadata else None
+    about = template.metadata
+    change: dict[str, Any] = {}
+    if missing := dict(labels_of(uid).items() - about.labels.items()):
+        change["labels"] = missing
+    if FINALIZER not in about.finalizers:
+        change["finalizers"] = [*about.finalizers, FINALIZER]
+    return {"metadata": {**change, "resourceVersion": about.resource_version}} if change else None
 
 
 def released(finalizers: Iterable[str], resource_version: str) -> dict[str, Any]:
     """A merge patch without our finalizer. ``finalizers``, ``resource_version``: as they are now; a
     version that is older is refused.
     """
-    return _patch(
-        {"finalizers": [one for one in finalizers if one != FINALIZER] or None}, resource_version
-    )
-
-
-def _patch(metadata: Mapping[str, Any], resource_version: str) -> dict[str, Any]:
-    return {"metadata": {**metadata, "resourceVersion": resource_version}}
+    kept = [name for name in finalizers if name != FINALIZER]
+    return {"metadata": {"finalizers": kept or None, "resourceVersion": resource_version}}

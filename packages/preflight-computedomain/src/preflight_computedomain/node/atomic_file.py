@@ -31,7 +31,7 @@ class Disk:
         """
         part = path.with_name(path.name + TEMPORARY)
         path.parent.mkdir(parents=True, exist_ok=True)
-        for folder in (one for one in (part, path) if one.is_dir()):
+        for folder in (place for place in (part, path) if place.is_dir()):
             self.aside(folder)
         self._step(f"write {part.name}")
         try:
@@ -76,7 +76,7 @@ class Disk:
     def aside(self, path: Path) -> Path:
         """Move a folder away that stands where a file belongs; where to."""
         free = (path.with_name(f"folder-{i}-{path.name}.aside") for i in itertools.count(1))
-        other = next(one for one in free if not one.exists())
+        other = next(name for name in free if not name.exists())
         self.rename(path, other)
         return other
 

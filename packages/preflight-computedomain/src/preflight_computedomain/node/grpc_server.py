@@ -1,4 +1,5 @@
-"""A gRPC server on a unix socket that comes back when its file is removed.
+"""Both sockets of the plugin from start to end: bound in order, looked after, probed as the kubelet
+would, and taken away in order.
 
 Handlers take and return bytes; the messages are betterproto2's. An unknown service or method is
 answered UNIMPLEMENTED by grpcio itself.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -16,39 +17,166 @@ from typing import Any, Final
 import betterproto2
 import grpc
 from preflight_kube.logs import get_logger
+from preflight_kube.text import one_line
 
-from preflight_computedomain.api.wire import Shape, fits
+from preflight_computedomain._generated.dra import (
+    Claim,
+    Device,
+    NodePrepareResourceResponse,
+    NodePrepareResourcesRequest,
+    NodePrepareResourcesResponse,
+    NodeUnprepareResourceResponse,
+    NodeUnprepareResourcesRequest,
+    NodeUnprepareResourcesResponse,
+)
+from preflight_computedomain._generated.registration import (
+    InfoRequest,
+    PluginInfo,
+    RegistrationStatus,
+    RegistrationStatusResponse,
+)
+from preflight_computedomain.api.names import DRIVER
+from preflight_computedomain.api.wire import TEXT, VARINT, Shape, fits
+from preflight_computedomain.core.claims import KubeletClaim
+from preflight_computedomain.core.facts import Unfit
+from preflight_computedomain.metrics import OPERATIONS, PREPARE, UNPREPARE, PluginMetrics
+from preflight_computedomain.node.prepare import ClaimAnswer, ClaimPreparer
 
-__all__ = ["Method", "Socket", "unary"]
+__all__ = ["GrpcServer"]
 
-Method = Callable[[bytes, "grpc.aio.ServicerContext[Any, Any]"], Awaitable[bytes]]
 _log = get_logger(__name__)
+_CHECK: Final = 5.0
+_AGAIN: Final = 30.0
 _CONNECT: Final = 1.0
 """Seconds; a socket of this machine that is served takes a connection at once."""
 _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 * 1024 * 1024))
+_REGISTRATION: Final = "pluginregistration.Registration"
+_VERSIONS: Final = ("v1", "v1beta1")
+"""Of the kubelet's service for DRA drivers; both have the same messages."""
+_REQUEST: Final[Shape] = {1: {1: TEXT, 2: TEXT, 3: TEXT}}
+"""Of both requests: claims, each with namespace, uid and name."""
+
+_Unary = tuple[type[betterproto2.Message], Shape, Callable[[Any], Awaitable[betterproto2.Message]]]
+"""A method: its request's type and shape on the wire, and what answers."""
 
 
-def unary(
-    type_: type[betterproto2.Message],
-    shape: Shape,
-    answer: Callable[[Any], Awaitable[betterproto2.Message]],
-) -> Method:
-    """A method for messages of ``type_``; bytes that are none are refused as INVALID_ARGUMENT."""
+class GrpcServer:
+    """``registry``: the kubelet's folder of registrations; ``folder``: the plugin's own. ``check``,
+    ``again``: seconds.
 
-    async def method(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        if not fits(data, shape):
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no {type_.__name__}"
+    ``check``: between two looks at the sockets' files. ``again``: after the kubelet's refusal,
+    until the socket is made anew. ``on_registered`` is called each time the kubelet says that it
+    knows the plugin: it may have removed the slices before.
+    """
+
+    def __init__(
+        self,
+        claims: ClaimPreparer,
+        metrics: PluginMetrics,
+        registry: Path,
+        folder: Path,
+        *,
+        check: float = _CHECK,
+        again: float = _AGAIN,
+        on_registered: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._registry, self._check, self._again = registry, check, again
+        self._on_registered = on_registered
+        self._refused = asyncio.Event()
+        self.registered = False
+        """What the kubelet said last."""
+        self._dra = _Socket(folder / "dra.sock", _services(claims, metrics))
+        methods: dict[str, _Unary] = {
+            "GetInfo": (InfoRequest, {}, self._info),
+            "NotifyRegistrationStatus": (RegistrationStatus, {1: VARINT, 2: TEXT}, self._status),
+        }
+        self._registration = _Socket(registry / f"{DRIVER}-reg.sock", {_REGISTRATION: methods})
+
+    async def start(self) -> None:
+        """Serve, and then be found. Raises :class:`Unfit` where the kubelet's folder is missing,
+        and OSError.
+        """
+        if not self._registry.is_dir():
+            raise Unfit(
+                f"{self._registry}: no such folder; mount the kubelet's plugins_registry there."
             )
-        return bytes(await answer(type_.parse(data)))
+        self._dra.path.parent.mkdir(parents=True, exist_ok=True)
+        self._dra.path.parent.chmod(0o750)
+        await self._dra.start()
+        await self._registration.start()
 
-    return method
+    async def watch(self) -> None:
+        """Make again what is removed, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(self._check):
+                    await self._refused.wait()
+            except TimeoutError:
+                await self._restore()
+            else:
+                await asyncio.sleep(self._again)
+                self._refused.clear()
+                await self._logged(self._registration, self._registration.renew)
+
+    async def _restore(self) -> None:
+        for socket in (self._dra, self._registration):
+            await self._logged(socket, socket.restore)
+
+    @staticmethod
+    async def _logged(socket: _Socket, change: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await change()
+        except OSError as error:
+            _log.error("socket not made, tried again", path=socket.path, error=str(error))
+
+    async def stop(self, grace: float = 10.0) -> None:
+        """Not be found any more, then finish what runs within ``grace`` seconds."""
+        await self._registration.stop()
+        await self._dra.stop(grace)
+
+    async def alive(self, patience: float = 5.0) -> bool:
+        """Whether both sockets answer, asked as the kubelet asks: who are you, and prepare
+        nothing.
+        """
+        info, prepare = f"/{_REGISTRATION}/GetInfo", f"/{_service(_VERSIONS[0])}/{PREPARE}"
+        try:
+            name = await self._registration.ask(info, bytes(InfoRequest()), patience)
+            done = await self._dra.ask(prepare, bytes(NodePrepareResourcesRequest()), patience)
+            return (
+                PluginInfo.parse(name).name == DRIVER
+                and not NodePrepareResourcesResponse.parse(done).claims
+            )
+        except (grpc.aio.AioRpcError, ValueError):
+            return False
+
+    # --- how the kubelet gets to know the plugin
+
+    async def _info(self, request: InfoRequest) -> PluginInfo:
+        return PluginInfo(
+            type="DRAPlugin",
+            name=DRIVER,
+            endpoint=str(self._dra.path),
+            supported_versions=[f"{version}.DRAPlugin" for version in _VERSIONS],
+        )
+
+    async def _status(self, request: RegistrationStatus) -> RegistrationStatusResponse:
+        self.registered = request.plugin_registered
+        if self.registered:
+            _log.info("registered with the kubelet")
+            self._refused.clear()
+            self._on_registered()
+        else:
+            _log.error("the kubelet refuses the plugin", error=one_line(request.error, 500))
+            self._refused.set()
+        return RegistrationStatusResponse()
 
 
-class Socket:
-    """``services``: by full name, their methods. Use within one event loop."""
+class _Socket:
+    """A gRPC server on a unix socket that comes back when its file is removed. ``services``: by
+    full name, their methods. Use within one event loop.
+    """
 
-    def __init__(self, path: Path, services: Mapping[str, Mapping[str, Method]]) -> None:
+    def __init__(self, path: Path, services: Mapping[str, Mapping[str, _Unary]]) -> None:
         self.path, self._services = path, services
         self._server: grpc.aio.Server | None = None
         self._made: tuple[int, int] | None = None
@@ -63,9 +191,7 @@ class Socket:
         bound = self.path.with_name(f".{secrets.token_hex(4)}")
         server = grpc.aio.server(options=_OPTIONS)
         for name, methods in self._services.items():
-            handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-                key: grpc.unary_unary_rpc_method_handler(method) for key, method in methods.items()
-            }
+            handlers = {key: _handler(method) for key, method in methods.items()}
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         try:
             server.add_insecure_port(f"unix://{bound.absolute()}")
@@ -85,26 +211,37 @@ class Socket:
         if server is not None:
             await server.stop(grace)
 
-    def there(self) -> bool:
-        """Whether the file is the one that was made."""
-        return self._made is not None and self._identity() == self._made
+    async def renew(self) -> None:
+        """Take the file away, and make it again."""
+        await self.stop()
+        await self.start()
 
-    async def restored(self) -> bool:
-        """Make the socket again where its file has gone, or nobody answers behind it; whether that
-        was so. Calls that run are finished.
+    async def restore(self) -> None:
+        """Make the socket again where its file has gone, or nobody answers behind it. Calls that
+        run are finished.
 
         One that another process serves is left to it: while the DaemonSet is updated two plugins
         run on a node, and the kubelet would otherwise learn of one and the other in turn, or of the
         new one never.
         """
-        if self.there() or await self._served():
-            return False
+        if (self._made and self._identity() == self._made) or await self._served():
+            return
         _log.warning("socket removed or replaced, made again", path=self.path)
         old, self._server = self._server, None
         await self.start()
         if old is not None:
             await old.stop(45.0)
-        return True
+
+    async def ask(self, method: str, data: bytes, patience: float) -> bytes:
+        """Call ``method`` over a connection of its own: one that is shared may be to a server whose
+        file has gone.
+        """
+        async with grpc.aio.insecure_channel(
+            f"unix://{self.path.absolute()}", options=(("grpc.use_local_subchannel_pool", 1),)
+        ) as channel:
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
+            answer: bytes = await call(data, timeout=patience)
+            return answer
 
     async def _served(self) -> bool:
         try:
@@ -119,7 +256,77 @@ class Socket:
 
     def _identity(self) -> tuple[int, int] | None:
         try:
-            found = self.path.lstat()
+            stat = self.path.lstat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return stat.st_dev, stat.st_ino
+
+
+def _handler(method: _Unary) -> grpc.RpcMethodHandler[Any, Any]:
+    """Refuses bytes that are no message of the method's type as INVALID_ARGUMENT."""
+    type_, shape, answer = method
+
+    async def call(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+        if not fits(data, shape):
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no {type_.__name__}"
+            )
+        return bytes(await answer(type_.parse(data)))
+
+    return grpc.unary_unary_rpc_method_handler(call)
+
+
+# --- the kubelet's service for DRA drivers: every claim of a call has an entry in its answer
+
+
+def _service(version: str) -> str:
+    return f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
+
+
+def _services(claims: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[str, _Unary]]:
+    async def measured(
+        operation: str,
+        call: Callable[[Iterable[KubeletClaim]], Awaitable[Mapping[str, ClaimAnswer]]],
+        asked: Iterable[Claim],
+    ) -> Mapping[str, ClaimAnswer]:
+        labels: Any = (DRIVER, OPERATIONS[operation])
+        metrics.requests.labels(*labels).inc()
+        with (
+            metrics.inflight.labels(*labels).track_inprogress(),
+            metrics.seconds.labels(*labels).time(),
+        ):
+            return await call(KubeletClaim(item.namespace, item.name, item.uid) for item in asked)
+
+    async def prepare(request: NodePrepareResourcesRequest) -> NodePrepareResourcesResponse:
+        if not request.claims:  # as the liveness probe asks: no call of the kubelet's to be counted
+            return NodePrepareResourcesResponse()
+        answers = await measured(PREPARE, claims.prepare, request.claims)
+        return NodePrepareResourcesResponse(
+            claims={uid: _prepared(answer) for uid, answer in answers.items()}
+        )
+
+    async def unprepare(request: NodeUnprepareResourcesRequest) -> NodeUnprepareResourcesResponse:
+        answers = await measured(UNPREPARE, claims.unprepare, request.claims)
+        errors = {
+            uid: NodeUnprepareResourceResponse(error=answer.error)
+            for uid, answer in answers.items()
+        }
+        return NodeUnprepareResourcesResponse(claims=errors)
+
+    methods: dict[str, _Unary] = {
+        PREPARE: (NodePrepareResourcesRequest, _REQUEST, prepare),
+        UNPREPARE: (NodeUnprepareResourcesRequest, _REQUEST, unprepare),
+    }
+    return {_service(version): methods for version in _VERSIONS}
+
+
+def _prepared(answer: ClaimAnswer) -> NodePrepareResourceResponse:
+    if answer.error:
+        return NodePrepareResourceResponse(error=answer.error)
+    device = Device(
+        request_names=list(answer.requests),
+        pool_name=answer.pool,
+        device_name=answer.device,
+        cdi_device_ids=list(answer.cdi),
+    )
+    return NodePrepareResourceResponse(devices=[device])

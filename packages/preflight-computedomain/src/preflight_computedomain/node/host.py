@@ -12,14 +12,18 @@ from typing import Final, Protocol
 
 from preflight_kube.logs import get_logger
 
-from preflight_computedomain.core.fabric import FabricBroken, FabricInfo, clique, unjoined, unwell
 from preflight_computedomain.core.facts import (
+    FabricBroken,
+    FabricInfo,
     NodeFacts,
     Unfit,
     boot_id,
+    clique,
     driver_fits,
     imex_major,
     node_name,
+    unjoined,
+    unwell,
 )
 
 __all__ = [
@@ -36,7 +40,7 @@ _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _MOST_BYTES: Final = 1024 * 1024
 
 
-class NvmlUnavailable(Exception):
+class NvmlUnavailable(Unfit):
     """NVML is not there, has answered with an error, or has not answered; one sentence. ``gone``:
     it says that the driver is not loaded, or is another than the library's.
     """
@@ -114,7 +118,8 @@ class CliqueOwner:
         answers: Callable[[bool], object] = lambda _: None,
     ) -> None:
         self._nvml, self._crash, self._answers = nvml, crash, answers
-        self._current = self._unwell = ""
+        self.current = self._unwell = ""
+        """``current``: the clique as last read; empty for none."""
         self.driver = ""
         """Its version when the clique was last read, a semantic one."""
         self.unknown = ""
@@ -123,24 +128,16 @@ class CliqueOwner:
         """
         self._reading: asyncio.Task[str] | None = None
 
-    @property
-    def current(self) -> str:
-        """As last read; empty for none."""
-        return self._current
-
     async def start(self) -> str:
         """Judge the driver's version, and read the clique. Raises :class:`Unfit`, with the sentence
         to end with.
         """
-        try:
-            self.driver = driver_fits(await asyncio.to_thread(self._nvml.driver_version))
-            gpus = await asyncio.to_thread(self._nvml.fabric)
-            self._current = clique(gpus, crash=self._crash)
-        except (NvmlUnavailable, FabricBroken) as error:
-            raise Unfit(str(error)) from None
+        self.driver = driver_fits(await asyncio.to_thread(self._nvml.driver_version))
+        gpus = await asyncio.to_thread(self._nvml.fabric)
+        self.current = clique(gpus, crash=self._crash)
         self._answers(True)
         self._warn(gpus)
-        return self._current
+        return self.current
 
     async def refreshed(self) -> str:
         """Read anew; whoever asks meanwhile gets the same answer. What cannot be read leaves the
@@ -151,33 +148,32 @@ class CliqueOwner:
         return await asyncio.shield(self._reading)
 
     async def _read(self) -> str:
-        before, found, wrong = self._current, "", ""
+        before, now, wrong = self.current, "", ""
         try:
             version = await asyncio.to_thread(self._nvml.driver_version)
             gpus = await asyncio.to_thread(self._nvml.fabric)
         except NvmlUnavailable as error:
-            found, wrong = "" if error.gone else before, str(error)
+            now, wrong = "" if error.gone else before, str(error)
             self._answers(False)
         else:
             self._answers(True)
             self._warn(gpus)
-            joining = (
-                f"{sentence}; is its fabric manager well?" if (sentence := unjoined(gpus)) else ""
-            )
+            joining = unjoined(gpus)
+            joining += joining and "; is its fabric manager well?"
             try:
                 self.driver = driver_fits(version)
-                found = clique(gpus, crash=self._crash)
-                wrong = "" if found else joining
-            except Unfit as error:
-                wrong = str(error)
+                now = clique(gpus, crash=self._crash)
+                wrong = "" if now else joining
             except FabricBroken as error:
                 wrong = joining or str(error)
+            except Unfit as error:
+                wrong = str(error)
         if wrong and wrong != self.unknown:
-            _log.warning("clique not known", error=wrong, clique=found or "none")
-        elif found != before or self.unknown != wrong:
-            _log.info("clique of the node read", clique=found or "none", before=before or "none")
-        self._current, self.unknown = found, wrong
-        return found
+            _log.warning("clique not known", error=wrong, clique=now or "none")
+        elif now != before or self.unknown != wrong:
+            _log.info("clique of the node read", clique=now or "none", before=before or "none")
+        self.current, self.unknown = now, wrong
+        return now
 
     def _warn(self, gpus: Sequence[FabricInfo]) -> None:
         now = unwell(gpus)

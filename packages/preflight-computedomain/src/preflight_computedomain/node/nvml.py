@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from preflight_kube.text import one_line
 from preflight_proto import nvml as reader
 
-from preflight_computedomain.core.fabric import NOT_SUPPORTED, FabricInfo
+from preflight_computedomain.core.facts import NOT_SUPPORTED, FabricInfo
 from preflight_computedomain.node.host import NvmlUnavailable
 
 __all__ = ["NvmlLibrary"]
@@ -101,17 +101,17 @@ def _load(root: str) -> None:
     if not root or root == "/":
         return
     places = [Path(root, folder, _LIBRARY) for folder in _FOLDERS]
-    found = next((path for path in places if path.exists()), None)
-    if found is None:
+    library = next((path for path in places if path.exists()), None)
+    if library is None:
         shown = ", ".join(_FOLDERS)
         raise NvmlUnavailable(
             f"{root}: no {_LIBRARY} in {shown}; set nvidiaDriverRoot to where the driver is."
         )
     try:
-        pynvml.nvmlLib = ctypes.CDLL(str(found.resolve()))
+        pynvml.nvmlLib = ctypes.CDLL(str(library.resolve()))
     except OSError as error:
         raise NvmlUnavailable(
-            f"{found}: cannot be loaded ({one_line(str(error), 120)}); is it for this machine?"
+            f"{library}: cannot be loaded ({one_line(str(error), 120)}); is it for this machine?"
         ) from None
 
 
@@ -127,17 +127,17 @@ def _fabric(nvml: Any) -> list[FabricInfo]:
 def _info(nvml: Any, handle: Any) -> FabricInfo:
     gpu = _text(nvml.nvmlDeviceGetUUID(handle))
     try:
-        found = reader.fabric_info(handle)
+        info = reader.fabric_info(handle)
     except nvml.NVMLError as error:
         lacks = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         if error.value in lacks and not reader.without():
             return FabricInfo(gpu, NOT_SUPPORTED)
         raise
     # ctypes cuts a char array at its first zero, so the bytes are taken from the memory.
-    field = type(found).clusterUuid
-    cluster = bytes(found)[field.offset : field.offset + field.size]
-    health = getattr(found, "healthMask", 0)
-    return FabricInfo(gpu, found.state, found.status, cluster, found.cliqueId, health)
+    field = type(info).clusterUuid
+    cluster = bytes(info)[field.offset : field.offset + field.size]
+    health = getattr(info, "healthMask", 0)
+    return FabricInfo(gpu, info.state, info.status, cluster, info.cliqueId, health)
 
 
 def _text(value: str | bytes) -> str:

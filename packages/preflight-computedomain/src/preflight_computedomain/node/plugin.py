@@ -16,29 +16,27 @@ from typing import Final
 import anyio
 from preflight_kube.auth.connection import Connection
 from preflight_kube.cli.commands import CommandFailed
-from preflight_kube.client.client import Client
+from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.health import HealthServer
 
 from preflight_computedomain.api.checkpoint import Corrupt
-from preflight_computedomain.api.names import DRIVER
+from preflight_computedomain.api.names import DRIVER, PLUGIN
 from preflight_computedomain.config import Gates
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.core.slices import channel
 from preflight_computedomain.metrics import PluginMetrics
 from preflight_computedomain.node.atomic_file import Disk
-from preflight_computedomain.node.cluster import ClusterReader
+from preflight_computedomain.node.grpc_server import GrpcServer
 from preflight_computedomain.node.host import ChannelMajor, CliqueOwner, NvmlReader, node_facts
 from preflight_computedomain.node.lock import Lock, LockHeld
 from preflight_computedomain.node.nvml import NvmlLibrary
-from preflight_computedomain.node.prepare import ClaimPreparer, Unreachable
+from preflight_computedomain.node.prepare import ClaimPreparer, ClusterReader
 from preflight_computedomain.node.publisher import Publisher
-from preflight_computedomain.node.serving import Serving
 from preflight_computedomain.node.state_dir import ClaimStore
 
-__all__ = ["PROGRAM", "Folders", "run"]
+__all__ = ["Folders", "run"]
 
-PROGRAM: Final = "compute-domain-kubelet-plugin"
 EVERY: Final = 600.0
 """Seconds between two looks at the clique, and at claims that have gone; spread, so that the nodes
 do not ask together.
@@ -70,14 +68,14 @@ class Folders:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Folders:
         """By the names that NVIDIA's driver has for them."""
-        plugins = environ.get("KUBELET_PLUGINS_DIRECTORY_PATH") or "/var/lib/kubelet/plugins"
+
+        def folder(variable: str, default: str) -> Path:
+            return Path(environ.get(variable) or default)
+
         return cls(
-            Path(
-                environ.get("KUBELET_REGISTRAR_DIRECTORY_PATH")
-                or "/var/lib/kubelet/plugins_registry"
-            ),
-            Path(plugins) / DRIVER,
-            Path(environ.get("CDI_ROOT") or "/var/run/cdi"),
+            folder("KUBELET_REGISTRAR_DIRECTORY_PATH", "/var/lib/kubelet/plugins_registry"),
+            folder("KUBELET_PLUGINS_DIRECTORY_PATH", "/var/lib/kubelet/plugins") / DRIVER,
+            folder("CDI_ROOT", "/var/run/cdi"),
         )
 
 
@@ -98,7 +96,7 @@ async def run(
         driver = nvml or NvmlLibrary(environ.get("NVIDIA_DRIVER_ROOT", ""))
         metrics = PluginMetrics(facts.node)
         clique = CliqueOwner(driver, crash=gates.crash_on_fabric_errors, answers=metrics.nvml.set)
-        found = await clique.start()
+        offered = await clique.start()
     except Unfit as error:
         raise CommandFailed(str(error)) from None
     log.info(
@@ -106,11 +104,11 @@ async def run(
         node=facts.node,
         major=number,
         boot=facts.boot,
-        clique=found or "none",
+        clique=offered or "none",
     )
     folders = Folders.of(environ)
-    async with Client(target, agent=PROGRAM, timeout=ANSWER) as client:
-        page = ClaimPreparer(
+    async with Client(target, agent=PLUGIN, timeout=ANSWER) as client:
+        claims = ClaimPreparer(
             facts.node,
             ClusterReader(client),
             ClaimStore(folders.own, folders.cdi, facts, major, Disk()),
@@ -121,32 +119,34 @@ async def run(
         publisher = Publisher(
             client, facts.node, lambda verb: metrics.slice_writes.labels(verb).inc()
         )
-        serving = Serving(page, metrics, folders.registry, folders.own, registered=publisher.poke)
-        publisher.offer(channel(found, clique.driver))
+        serving = GrpcServer(
+            claims, metrics, folders.registry, folders.own, on_registered=publisher.poke
+        )
+        publisher.offer(channel(offered, clique.driver))
         health = _health(address, metrics, serving, publisher, clique)
         try:
-            await _begin(folders, page, serving)
+            await _begin(folders, claims, serving)
             log.info("started", port=health.port, socket=str(folders.own / "dra.sock"))
             async with anyio.create_task_group() as group:
                 group.start_soon(_stop_on_signal, group.cancel_scope)
                 group.start_soon(serving.watch)
                 group.start_soon(publisher.run)
-                group.start_soon(_mend, page)
+                group.start_soon(_mend, claims)
                 group.start_soon(_now_and_then, clique.refreshed)
                 group.start_soon(_follow, major, number, clique, publisher)
-                group.start_soon(_now_and_then, lambda: _sweep(page))
+                group.start_soon(_now_and_then, lambda: _sweep(claims))
         finally:
             with anyio.CancelScope(shield=True):
-                await asyncio.gather(serving.stop(GRACE), page.stop(GRACE))
+                await asyncio.gather(serving.stop(GRACE), claims.stop(GRACE))
             health.close()
             log.info("stopped", node=facts.node)
 
 
-async def _begin(folders: Folders, page: ClaimPreparer, serving: Serving) -> None:
+async def _begin(folders: Folders, claims: ClaimPreparer, serving: GrpcServer) -> None:
     try:
         for folder in (folders.own, folders.cdi):
             folder.mkdir(parents=True, exist_ok=True)
-        await page.start()
+        await claims.start()
         await serving.start()
     except (LockHeld, Unfit) as error:
         raise CommandFailed(str(error)) from None
@@ -160,7 +160,7 @@ async def _begin(folders: Folders, page: ClaimPreparer, serving: Serving) -> Non
 def _health(
     address: tuple[str, int],
     metrics: PluginMetrics,
-    serving: Serving,
+    serving: GrpcServer,
     publisher: Publisher,
     clique: CliqueOwner,
 ) -> HealthServer:
@@ -176,7 +176,7 @@ def _health(
             return "the event loop does not turn"
 
     def ready() -> str:
-        if not serving.registration.registered:
+        if not serving.registered:
             return "the kubelet has not registered the plugin"
         if not publisher.published:
             return "the ResourceSlice is not published"
@@ -224,26 +224,25 @@ async def _follow(
         publisher.offer(channel(clique.current if now else "", clique.driver))
 
 
-async def _mend(page: ClaimPreparer) -> None:
+async def _mend(claims: ClaimPreparer) -> None:
     while True:
         await anyio.sleep(LOOK)
         try:
-            mended = await page.mend()
+            mended = await claims.mend()
         except Unfit:
             continue  # the reader of the major has logged it
         except (LockHeld, OSError, Corrupt) as error:
             log.warning("CDI files not checked, tried again", error=str(error))
             continue
         for uid in mended:
-            log.warning(
-                "CDI file of a prepared claim was missing or altered, written again", uid=uid
-            )
+            what = "CDI file of a prepared claim was missing or altered, written again"
+            log.warning(what, uid=uid)
 
 
-async def _sweep(page: ClaimPreparer) -> None:
+async def _sweep(claims: ClaimPreparer) -> None:
     try:
-        stale = await page.sweep()
-    except (Unreachable, OSError, Corrupt) as error:
+        stale = await claims.sweep()
+    except (KubeError, OSError, Corrupt) as error:
         log.warning("deleted claims not looked for, tried again", error=str(error))
         return
     for ref in stale:

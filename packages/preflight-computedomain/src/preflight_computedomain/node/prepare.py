@@ -11,70 +11,54 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeVar
 
+from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.text import one_line
 
-from preflight_computedomain.api.checkpoint import COMPLETED, STARTED, Corrupt, Entry
-from preflight_computedomain.api.names import DEVICE, DRIVER, cdi_id
-from preflight_computedomain.api.types import ResourceClaim
+from preflight_computedomain.api.checkpoint import STARTED, Corrupt, Entry
+from preflight_computedomain.api.names import CLAIMS, DEVICE, DOMAINS, DRIVER, cdi_id, namespaced
+from preflight_computedomain.api.types import Identified, ResourceClaim
 from preflight_computedomain.core.claims import (
-    ChannelRequest,
-    KubeletClaim,
-    Refusal,
-    read,
-    unusable,
-)
-from preflight_computedomain.core.decide import (
     IN_USE,
     NO_CLIQUE,
-    AlreadyPrepared,
-    Prepare,
+    KubeletClaim,
+    Refusal,
     decide,
     in_use,
     known,
+    read,
+    unusable,
 )
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.metrics import PREPARE, UNPREPARE, PluginMetrics
+from preflight_computedomain.node.host import CliqueOwner
 from preflight_computedomain.node.lock import Lock, LockHeld
 from preflight_computedomain.node.singleflight import CallEnded, Flight, Flights, Late
 from preflight_computedomain.node.state_dir import ClaimStore
 
-__all__ = ["ClaimAnswer", "ClaimPreparer", "ClusterApi", "Times", "Unreachable"]
+__all__ = ["ClaimAnswer", "ClaimPreparer", "ClusterReader", "Times"]
 
 _log = get_logger(__name__)
 
 
-class Unreachable(Exception):
-    """The API server has not answered, or has refused; one sentence."""
-
-
-class ClusterApi(Protocol):
-    """What the plugin asks of the API server. Both are consistent reads; both raise
-    :class:`Unreachable`.
+class ClusterReader:
+    """What the plugin asks of the API server about a claim: two consistent reads, nothing kept and
+    nothing watched. Both raise KubeError.
     """
 
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
     async def claim(self, namespace: str, name: str) -> ResourceClaim | None:
-        """The ResourceClaim; None where there is none."""
+        """The ResourceClaim as it is now; None where there is none."""
+        return await self._client.get_or_none(namespaced(CLAIMS, namespace, name), ResourceClaim)
 
     async def domains(self, namespace: str) -> frozenset[str]:
-        """The uids of the ComputeDomains of ``namespace``."""
-
-
-class CliqueSource(Protocol):
-    """The one owner of the node's clique."""
-
-    @property
-    def current(self) -> str:
-        """As last read; empty for none."""
-
-    @property
-    def unknown(self) -> str:
-        """Why NVML did not say it when it was last asked; empty where it did."""
-
-    async def refreshed(self) -> str:
-        """Read anew."""
+        """The uids of the ComputeDomains of ``namespace`` now."""
+        pages = self._client.pages(namespaced(DOMAINS, namespace), Identified)
+        return frozenset([domain.metadata.uid async for page, _ in pages for domain in page])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +84,7 @@ class Times:
     longest: float = 2.0
 
 
+T = TypeVar("T")
 Result = ClaimAnswer | Refusal
 _UNANSWERED: Final = Refusal(
     "api-server", "the API server has not answered in time; is it reachable from this node?", False
@@ -112,6 +97,13 @@ _SLOW: Final = Refusal(
     "the node's disk has not answered in time; look at its health, and at the node's load",
     False,
 )
+_LATE: Final = Refusal(
+    "disk", "the node's disk has not finished writing; look at its health", False
+)
+_ENDED: Final = Refusal("ended", "the kubelet has unprepared the claim in the meantime", False)
+_INTERNAL: Final = Refusal(
+    "internal", "an error of the driver's own, which its log describes", False
+)
 
 
 class ClaimPreparer:
@@ -120,11 +112,11 @@ class ClaimPreparer:
     def __init__(
         self,
         node: str,
-        cluster: ClusterApi,
+        cluster: ClusterReader,
         store: ClaimStore,
         *,
         lock: Lock,
-        clique: CliqueSource,
+        clique: CliqueOwner,
         metrics: PluginMetrics,
         times: Times = Times(),
     ) -> None:
@@ -157,7 +149,7 @@ class ClaimPreparer:
         """Undo begun preparations of claims that are gone. Returns the prepared ones that are:
         their containers may still run.
 
-        Raises :class:`Unreachable`, OSError and :class:`Corrupt`.
+        Raises KubeError, OSError and :class:`Corrupt`.
         """
         stale = []
         for uid, entry in (await asyncio.to_thread(self._store.entries)).items():
@@ -182,10 +174,8 @@ class ClaimPreparer:
         """
         await asyncio.to_thread(self._store.major)  # whose change it logs
         entries = await asyncio.to_thread(self._store.entries)
-        prepared = [uid for uid, one in entries.items() if one.state == COMPLETED and one.channel]
-        lost = tuple(
-            [uid for uid in prepared if not await asyncio.to_thread(self._store.whole, uid)]
-        )
+        prepared = [uid for uid, entry in entries.items() if entry.prepared]
+        lost = [uid for uid in prepared if not await asyncio.to_thread(self._store.whole, uid)]
         if not lost:
             return ()
         async with self._lock.held():
@@ -196,22 +186,22 @@ class ClaimPreparer:
     async def _prepare_one(self, ref: KubeletClaim) -> ClaimAnswer:
         if (bad := unusable(ref)) is not None:
             return self._told(ref, bad, True, asyncio.get_running_loop().time())
-        return await self._fly(
-            ref,
-            lambda flight: self._retried(
+
+        async def work(flight: Flight[Result]) -> Result:
+            return await self._retried(
                 flight, lambda last: self._attempt(ref, flight, last), _UNANSWERED
-            ),
-            True,
-        )
+            )
+
+        return await self._fly(ref, work, True)
 
     async def _unprepare_one(self, ref: KubeletClaim) -> ClaimAnswer:
         if unusable(ref) is not None:
             return ClaimAnswer()  # such a claim has never been prepared
-        return await self._fly(
-            ref,
-            lambda flight: self._retried(flight, lambda _: self._undo(ref, flight), _SLOW),
-            False,
-        )
+
+        async def work(flight: Flight[Result]) -> Result:
+            return await self._retried(flight, lambda _: self._undo(ref, flight), _SLOW)
+
+        return await self._fly(ref, work, False)
 
     async def _attempt(self, ref: KubeletClaim, flight: Flight[Result], last: Refusal) -> Result:
         """One way through all checks, and on. ``last``: why the attempt before it failed."""
@@ -234,39 +224,31 @@ class ClaimPreparer:
                 self._major = self._major if unknown else major
             # Looked at without the lock first: whoever waits for the channel must not keep out the
             # Unprepare that frees it.
-            said = decide(request, domains, clique, await self._entries(), self._store.now())
-            if isinstance(said, Refusal) and said.reason == NO_CLIQUE and unknown:
+            done = decide(request, domains, clique, await self._entries(), self._store.now())
+            if isinstance(done, Refusal) and done.reason == NO_CLIQUE and unknown:
                 return Refusal("driver", unknown, False)
-            if isinstance(said, Prepare):
-                said = await self._write(request, domains, clique, flight)
-            if isinstance(said, Refusal):
-                return said
-            done = said
-        elif not await asyncio.to_thread(self._store.current, ref.uid):
-            async with self._lock.held():
-                with flight.writes():
-                    if not await _whole(lambda: self._store.restore(ref.uid)):
-                        return _UNDONE
-        entry = done.entry
-        return ClaimAnswer(entry.requests, entry.pool, DEVICE, (cdi_id(ref.uid),))
-
-    async def _write(
-        self, request: ChannelRequest, domains: frozenset[str], clique: str, flight: Flight[Result]
-    ) -> AlreadyPrepared | Refusal:
-        async with self._lock.held():
-            with flight.writes():
-                said: AlreadyPrepared | Refusal = await _whole(
-                    lambda: self._store.prepare(request, domains, clique)
+            if done is None:
+                done = await self._written(
+                    flight, lambda: self._store.prepare(request, domains, clique)
                 )
-        self._count()
-        return said
+            if isinstance(done, Refusal):
+                return done
+        elif not await asyncio.to_thread(self._store.current, ref.uid) and not await self._written(
+            flight, lambda: self._store.restore(ref.uid)
+        ):
+            return _UNDONE
+        return ClaimAnswer(done.requests, done.pool, DEVICE, (cdi_id(ref.uid),))
 
     async def _undo(self, ref: KubeletClaim, flight: Flight[Result]) -> Result:
+        await self._written(flight, lambda: self._store.unprepare(ref.uid))
+        return ClaimAnswer()
+
+    async def _written(self, flight: Flight[Result], change: Callable[[], T]) -> T:
         async with self._lock.held():
             with flight.writes():
-                await _whole(lambda: self._store.unprepare(ref.uid))
+                result = await _whole(change)
         self._count()
-        return ClaimAnswer()
+        return result
 
     async def _retried(
         self, flight: Flight[Result], attempt: Callable[[Refusal], Awaitable[Result]], last: Refusal
@@ -297,12 +279,11 @@ class ClaimPreparer:
     async def _caught(attempt: Callable[[Refusal], Awaitable[Result]], last: Refusal) -> Result:
         try:
             return await attempt(last)
-        except Unreachable as error:
-            return Refusal(
-                "api-server",
-                f"the claim or its ComputeDomain cannot be read ({one_line(str(error), 300)})",
-                False,
+        except KubeError as error:
+            sentence = (
+                f"the claim or its ComputeDomain cannot be read ({one_line(str(error), 300)})"
             )
+            return Refusal("api-server", sentence, False)
         except LockHeld as error:
             return Refusal("lock", f"the plugin's folder is in use ({error})", False)
         except Corrupt as error:
@@ -311,9 +292,8 @@ class ClaimPreparer:
             return Refusal("driver", str(error).rstrip("."), False)
         except OSError as error:
             what = one_line(f"{error.strerror or error}: {error.filename or 'no file'}", 300)
-            return Refusal(
-                "disk", f"the node's disk refuses ({what}); make room, or repair it", False
-            )
+            sentence = f"the node's disk refuses ({what}); make room, or repair it"
+            return Refusal("disk", sentence, False)
 
     async def _fly(
         self,
@@ -325,27 +305,17 @@ class ClaimPreparer:
 
         async def caught(flight: Flight[Result]) -> Result:
             try:
-                result = await work(flight)
+                return await work(flight)
             except Exception:
-                _log.exception(
-                    "an error of this program's own at a claim",
-                    namespace=one_line(ref.namespace, 63),
-                    name=one_line(ref.name, 253),
-                    uid=one_line(ref.uid, 80),
-                )
-                result = Refusal(
-                    "internal", "an error of the driver's own, which its log describes", False
-                )
-            return result
+                _log.exception("an error of this program's own at a claim", **_named(ref))
+                return _INTERNAL
 
         try:
             result = await self._flights.run(ref.uid, caught, prepares=prepares)
         except CallEnded:
-            result = Refusal("ended", "the kubelet has unprepared the claim in the meantime", False)
+            result = _ENDED
         except Late:
-            result = Refusal(
-                "disk", "the node's disk has not finished writing; look at its health", False
-            )
+            result = _LATE
         return self._told(ref, result, prepares, began)
 
     # --- small ones
@@ -368,9 +338,7 @@ class ClaimPreparer:
                 self._metrics.permanent_errors.labels(cause).inc()
         (_log.warning if cause else _log.info)(
             f"{PREPARE if prepares else UNPREPARE}: {answer.error or 'done'}",
-            namespace=one_line(ref.namespace, 63),
-            name=one_line(ref.name, 253),
-            uid=one_line(ref.uid, 80),
+            **_named(ref),
             milliseconds=round((asyncio.get_running_loop().time() - began) * 1000, 1),
             cause=cause,
         )
@@ -382,14 +350,22 @@ class ClaimPreparer:
 
     @staticmethod
     async def _each(
-        refs: Iterable[KubeletClaim], one: Callable[[KubeletClaim], Awaitable[ClaimAnswer]]
+        refs: Iterable[KubeletClaim], answer: Callable[[KubeletClaim], Awaitable[ClaimAnswer]]
     ) -> dict[str, ClaimAnswer]:
         asked = {ref.uid: ref for ref in refs}
-        answers = await asyncio.gather(*map(one, asked.values()))
+        answers = await asyncio.gather(*map(answer, asked.values()))
         return dict(zip(asked, answers, strict=True))
 
 
-async def _whole(work: Callable[[], Any]) -> Any:
+def _named(ref: KubeletClaim) -> dict[str, str]:
+    return {
+        "namespace": one_line(ref.namespace, 63),
+        "name": one_line(ref.name, 253),
+        "uid": one_line(ref.uid, 80),
+    }
+
+
+async def _whole(work: Callable[[], T]) -> T:
     """Run ``work`` in a thread, to its end: whoever is cancelled meanwhile learns
     of it afterwards.
     """

@@ -11,31 +11,21 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import anyio
-import msgspec
 from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.reflector import Reflector
 
-from preflight_computedomain.api.names import DRIVER, slice_name
-from preflight_computedomain.api.types import Slice
+from preflight_computedomain.api.names import DRIVER, SLICES, slice_name
+from preflight_computedomain.api.types import Identified, Slice
 from preflight_computedomain.core import slices
 
 __all__ = ["Publisher"]
 
-SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 FIRST: Final = 0.1
 LONGEST: Final = 10.0
 """Seconds, from the first and at most, until a write that was refused is tried again."""
 
 log = get_logger(__name__)
-
-
-class _Metadata(msgspec.Struct):
-    uid: str
-
-
-class _Node(msgspec.Struct):
-    metadata: _Metadata
 
 
 class Publisher:
@@ -59,11 +49,11 @@ class Publisher:
     @property
     def published(self) -> bool:
         """Whether the cluster has the slice as it should be, by what is known of it."""
-        found = self._ours()
+        there = self._ours()
         return (
-            found is not None
+            there is not None
             and bool(self._uid)
-            and slices.wanted(self._node, self._uid, self._devices, found) is None
+            and slices.wanted(self._node, self._uid, self._devices, there) is None
         )
 
     def offer(self, devices: list[dict[str, Any]]) -> None:
@@ -98,35 +88,37 @@ class Publisher:
 
     def _ours(self) -> Slice | None:
         name = slice_name(self._node)
-        return next((one for one in self._mirror.store.values() if one.metadata.name == name), None)
+        return next(
+            (item for item in self._mirror.store.values() if item.metadata.name == name), None
+        )
 
     async def _publish(self) -> None:
-        found = self._ours()
-        if (
-            found is None or not self._uid
-        ):  # the Node may have been made anew since, which is why it has gone
-            self._uid = (await self._client.get(f"/api/v1/nodes/{self._node}", _Node)).metadata.uid
-        body = slices.wanted(self._node, self._uid, self._devices, found)
-        for other in [
-            one
-            for one in self._mirror.store.values()
-            if one.metadata.name != slice_name(self._node)
-        ]:
+        name, there = slice_name(self._node), self._ours()
+        # The Node may have been made anew since, which is why its slice has gone.
+        if there is None or not self._uid:
+            node = await self._client.get(f"/api/v1/nodes/{self._node}", Identified)
+            self._uid = node.metadata.uid
+        body = slices.wanted(self._node, self._uid, self._devices, there)
+        for other in list(self._mirror.store.values()):
             # One more in the pool would make the scheduler take none of them.
-            await self._remove(other)
+            if other.metadata.name != name:
+                await self._remove(other)
         if body is None:
             return
+        verb = "create" if there is None else "update"
         try:
-            if found is None:
+            if there is None:
                 await self._client.create(SLICES, body)
-                self._told("create", body["spec"]["pool"]["generation"])
             else:
-                await self._client.replace(f"{SLICES}/{found.metadata.name}", body)
-                self._told("update", body["spec"]["pool"]["generation"])
+                await self._client.replace(f"{SLICES}/{name}", body)
         except (Conflict, NotFound) as error:
             # The watch brings what there is; but one that another selector hides is logged once.
             log.info("ResourceSlice changed meanwhile, read again", error=str(error))
             await anyio.sleep(FIRST)
+        else:
+            generation = body["spec"]["pool"]["generation"]
+            log.info("ResourceSlice written", verb=verb, generation=generation)
+            self._written(verb)
 
     async def _remove(self, other: Slice) -> None:
         try:
@@ -135,7 +127,3 @@ class Publisher:
             return
         log.warning("surplus ResourceSlice deleted", slice=other.metadata.name)
         self._written("delete")
-
-    def _told(self, verb: str, generation: int) -> None:
-        log.info("ResourceSlice written", verb=verb, generation=generation)
-        self._written(verb)

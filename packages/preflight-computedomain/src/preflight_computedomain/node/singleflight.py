@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 __all__ = ["CallEnded", "Flight", "Flights", "Late"]
@@ -84,41 +85,32 @@ class Flights(Generic[T]):
                 flight.end()
             await self._wait(flight, end)
         if flight is None:
-            flight = self._begin(uid, work, prepares)
+            flight = self._under_way[uid] = Flight(prepares)
+            flight.task = asyncio.create_task(work(flight))
+            flight.task.add_done_callback(partial(self._landed, uid, flight))
         flight.waiting += 1
         try:
-            return await self._wait_for(flight, end)
+            task = await self._wait(flight, end)
+            if task.cancelled():
+                raise CallEnded
+            return task.result()
         finally:
             flight.waiting -= 1
             if not flight.waiting and flight.prepares:
                 flight.end()
 
-    def _begin(
-        self, uid: str, work: Callable[[Flight[T]], Coroutine[Any, Any, T]], prepares: bool
-    ) -> Flight[T]:
-        flight: Flight[T] = Flight(prepares)
-        self._under_way[uid] = flight
-        flight.task = asyncio.create_task(work(flight))
-        flight.task.add_done_callback(lambda _: self._landed(uid, flight))
-        return flight
-
-    def _landed(self, uid: str, flight: Flight[T]) -> None:
+    def _landed(self, uid: str, flight: Flight[T], _: asyncio.Task[T]) -> None:
         if self._under_way.get(uid) is flight:
             del self._under_way[uid]
 
-    async def _wait_for(self, flight: Flight[T], end: float) -> T:
-        await self._wait(flight, end)
-        assert flight.task is not None
-        if flight.task.cancelled():
-            raise CallEnded
-        return flight.task.result()
-
-    async def _wait(self, flight: Flight[T], end: float) -> None:
+    @staticmethod
+    async def _wait(flight: Flight[T], end: float) -> asyncio.Task[T]:
         assert flight.task is not None
         left = end - asyncio.get_running_loop().time()
         done, _ = await asyncio.wait({flight.task}, timeout=max(left, 0))
         if not done:
             raise Late
+        return flight.task
 
     async def drain(self, seconds: float) -> None:
         """End what waits, and give what writes ``seconds`` to finish."""

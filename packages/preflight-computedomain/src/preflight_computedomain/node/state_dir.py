@@ -11,8 +11,8 @@ plugin may have written it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,28 +31,15 @@ from preflight_computedomain.api.checkpoint import (
     entry_of,
 )
 from preflight_computedomain.api.names import cdi_file, fits_as_uid
-from preflight_computedomain.core.claims import ChannelRequest, Refusal
-from preflight_computedomain.core.decide import AlreadyPrepared, Prepare, decide
+from preflight_computedomain.core.claims import ChannelRequest, Refusal, decide
 from preflight_computedomain.core.facts import NodeFacts, Unfit
 from preflight_computedomain.node.atomic_file import TEMPORARY, Disk
 
-__all__ = ["CHECKPOINT", "ClaimStore", "utc_now"]
+__all__ = ["CHECKPOINT", "ClaimStore"]
 
 CHECKPOINT: Final = "checkpoint.json"
+_NOW: Final = partial(datetime.now, UTC)
 _log = get_logger(__name__)
-
-
-def utc_now() -> datetime:
-    """The clock's time."""
-    return datetime.now(UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What a file held that has this inode, time and size."""
-
-    signature: tuple[int, int, int]
-    checkpoint: Checkpoint
 
 
 class ClaimStore:
@@ -69,11 +56,12 @@ class ClaimStore:
         major: Callable[[], int],
         disk: Disk,
         *,
-        now: Callable[[], datetime] = utc_now,
+        now: Callable[[], datetime] = _NOW,
     ) -> None:
         self._path, self._cdi = folder / CHECKPOINT, cdi
         self._facts, self.major, self._disk, self.now = facts, major, disk, now
-        self._kept: _Kept | None = None
+        self._kept: tuple[tuple[int, ...], Mapping[str, Entry]] = ((), {})
+        """What a file held, and its inode, time and size."""
         self._last = Checkpoint()
         self.corrupt = 0
         """Checkpoints that had to be moved aside so far."""
@@ -83,38 +71,38 @@ class ClaimStore:
         :class:`Corrupt`.
         """
         try:
-            found = self._path.stat()
-            signature = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if self._kept is None or self._kept.signature != signature:
-                self._kept = _Kept(signature, decode(self._bytes()))
+            stat = self._path.stat()
+            signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if self._kept[0] != signature:
+                self._kept = signature, decode(self._bytes()).claims
         except FileNotFoundError:
             return {}
-        return self._kept.checkpoint.claims
+        return self._kept[1]
 
     def prepared(self) -> int:
         """How many claims have channel 0, by what was last read or written under the lock."""
-        return sum(one.state == COMPLETED and one.channel for one in self._last.claims.values())
+        return sum(entry.prepared for entry in self._last.claims.values())
 
     def start(self) -> None:
         """Take over what the last process left: drop the claims of another boot, and make the CDI
         files what the entries say.
         """
         self._disk.remove(self._path.with_name(CHECKPOINT + TEMPORARY))
-        found = self._read()
-        if found.boot and found.boot != self._facts.boot:
+        last = self._read()
+        if last.boot and last.boot != self._facts.boot:
             _log.info(
-                "the node was rebooted, claims of the last boot dropped", claims=len(found.claims)
+                "the node was rebooted, claims of the last boot dropped", claims=len(last.claims)
             )
-            found = Checkpoint()
-        if found.boot != self._facts.boot or not self._path.exists():
-            self._write(found.claims)
-        self._sweep(found.claims)
-        for uid, entry in found.claims.items():
-            if entry.state == COMPLETED and entry.channel:
+            last = Checkpoint()
+        if last.boot != self._facts.boot or not self._path.exists():
+            self._write(last.claims)
+        self._sweep(last.claims)
+        for uid, entry in last.claims.items():
+            if entry.prepared:
                 self.restore(uid)
 
     def _sweep(self, claims: Mapping[str, Entry]) -> None:
-        kept = {cdi_file(uid) for uid, one in claims.items() if one.state == COMPLETED}
+        kept = {cdi_file(uid) for uid, entry in claims.items() if entry.state == COMPLETED}
         for path in self._files():
             if uid_of(path.name) and path.name not in kept:
                 _log.info("CDI file of no prepared claim removed", path=path)
@@ -122,14 +110,14 @@ class ClaimStore:
 
     def prepare(
         self, request: ChannelRequest, domains: Collection[str], clique: str
-    ) -> AlreadyPrepared | Refusal:
+    ) -> Entry | Refusal:
         """Decide once more, with what the disk says now, and do it. Raises Unfit where the driver
         goes or changes meanwhile; nothing of the claim is left then.
         """
         claims = dict(self._read().claims)
-        said = decide(request, domains, clique, claims, self.now())
-        if not isinstance(said, Prepare):
-            return said
+        done = decide(request, domains, clique, claims, self.now())
+        if done is not None:
+            return done
         ref, major = request.ref, self.major()
         named = (ref.namespace, ref.name)
         devices = completed((request.request,), self._facts.node, ref.uid, request.domain)
@@ -141,7 +129,7 @@ class ClaimStore:
         )
         self._write(claims)
         self._confirm(major, lambda: self.unprepare(ref.uid))
-        return AlreadyPrepared(claims[ref.uid])
+        return claims[ref.uid]
 
     def _confirm(self, major: int, undo: Callable[[], object]) -> None:
         """Undo what was written with ``major`` where the driver does not have it any more: the
@@ -171,7 +159,7 @@ class ClaimStore:
         the claim is not completed, or no channel's. Raises Unfit.
         """
         entry = self._read().claims.get(uid)
-        if entry is None or entry.state != COMPLETED or not entry.channel:
+        if entry is None or not entry.prepared:
             return False
         if not self.current(uid):
             major, path = self.major(), self._file(uid)
@@ -200,9 +188,9 @@ class ClaimStore:
         return self._cdi / cdi_file(uid)
 
     def _write(self, claims: Mapping[str, Entry]) -> None:
-        made = Checkpoint(claims, self._facts.boot)
-        self._disk.write(self._path, encode(made))
-        self._last = made
+        checkpoint = Checkpoint(claims, self._facts.boot)
+        self._disk.write(self._path, encode(checkpoint))
+        self._last = checkpoint
 
     def _read(self) -> Checkpoint:
         try:
@@ -245,7 +233,7 @@ class ClaimStore:
         whole = [uid for uid in uids if fits_as_uid(uid) and self.whole(uid)]
         if len(whole) != 1:
             return {}
-        [uid] = whole
+        uid = whole[0]
         devices = completed((), self._facts.node, uid, "")
         return {uid: entry_of(uid, COMPLETED, devices=devices)}
 

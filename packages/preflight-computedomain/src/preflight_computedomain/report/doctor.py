@@ -10,17 +10,29 @@ from typing import Final
 
 from preflight_kube.text import one_line
 
-from preflight_computedomain.api.names import DAEMON_DEVICE, DEVICE, FINALIZER, LABEL, fits_as_name
+from preflight_computedomain.api.names import (
+    DAEMON,
+    DAEMON_DEVICE,
+    DEVICE,
+    FINALIZER,
+    LABEL,
+    TARGET_LABEL,
+    fits_as_name,
+)
 from preflight_computedomain.api.opaque_config import domain_of
+from preflight_computedomain.api.types import Slice
 from preflight_computedomain.core.sharing import Sharing
 from preflight_computedomain.core.template import owner
-from preflight_computedomain.report.model import ClusterObjects, is_daemon_template
+from preflight_computedomain.report.model import ClusterObjects
 
 __all__ = ["RUNBOOK", "before_uninstall", "report"]
 
 CLIQUE_LABEL: Final = "nvidia.com/gpu.clique"
 """GPU feature discovery gives it to nodes whose GPUs are in an NVLink clique."""
 
+_SHARED: Final = (
+    "NVLink cliques with jobs that reach each other's memory (run one ComputeDomain at a time)"
+)
 RUNBOOK: Final = """How to change between driver-managed and host-managed IMEX:
 
   1. Drain the workloads: delete the pods whose claims come from a ComputeDomain.
@@ -43,17 +55,15 @@ def report(seen: ClusterObjects) -> tuple[list[str], bool]:
         "Leftovers of driver-managed mode (remove them; see --runbook)": _leftovers(seen),
         "Nodes": _nodes(seen),
         "ComputeDomains": _domains(seen),
-        "NVLink cliques with jobs that reach each other's memory (run one ComputeDomain at a time)": _shared(
-            seen
-        ),
+        _SHARED: _shared(seen),
         "Claims whose ComputeDomain has gone (delete their pods)": _stale(seen),
     }
     lines: list[str] = []
-    for heading, found in parts.items():
-        if found:
-            lines += [f"{heading}:", *(f"  {one}" for one in found), ""]
+    for heading, problems in parts.items():
+        if problems:
+            lines += [f"{heading}:", *(f"  {line}" for line in problems), ""]
     sound = not lines
-    offered = sum(any(_name(one) == DEVICE for one in each.spec.devices) for each in seen.slices)
+    offered = sum(_offers(item, DEVICE) for item in seen.slices)
     lines.append(
         f"{len(seen.domains)} ComputeDomains; {offered} nodes offer {DEVICE}; {'no problem found' if sound else 'see above'}."
     )
@@ -63,120 +73,116 @@ def report(seen: ClusterObjects) -> tuple[list[str], bool]:
 def before_uninstall(seen: ClusterObjects) -> tuple[list[str], bool]:
     """What would never end once controller and plugins are gone, and whether there is nothing."""
     held = [
-        f"ComputeDomain {one.metadata.namespace}/{one.metadata.name}: delete it, and wait until it is gone"
-        for one in seen.domains
+        *(
+            f"ComputeDomain {item.metadata}: delete it, and wait until it is gone"
+            for item in seen.domains
+        ),
+        *(
+            f"ResourceClaimTemplate {item.metadata} has the finalizer {FINALIZER}: delete its ComputeDomain"
+            for item in seen.templates
+            if FINALIZER in item.metadata.finalizers
+        ),
+        *(
+            f"ResourceClaim {item.metadata} on {', '.join(item.nodes)}: delete its pod, and wait until it is gone"
+            for item in seen.claims
+            if item.nodes
+        ),
     ]
-    held += [
-        f"ResourceClaimTemplate {one.metadata.namespace}/{one.metadata.name} has the finalizer {FINALIZER}: delete its ComputeDomain"
-        for one in seen.templates
-        if FINALIZER in one.metadata.finalizers
-    ]
-    held += [
-        f"ResourceClaim {one.metadata.namespace}/{one.metadata.name} on {', '.join(one.nodes)}: delete its pod, and wait until it is gone"
-        for one in seen.claims
-        if one.nodes
-    ]
-    lines = [f"Not read: {one}" for one in seen.unread] + sorted(held)
+    lines = [f"Not read: {item}" for item in seen.unread] + sorted(held)
     if lines:
         return [*lines, "Do not uninstall yet."], False
     return ["Nothing is held: `helm uninstall` leaves nothing behind that cannot be deleted."], True
 
 
 def _leftovers(seen: ClusterObjects) -> list[str]:
-    found = [f"DaemonSet {one.metadata.namespace}/{one.metadata.name}" for one in seen.daemons]
-    found += [
-        f"ResourceClaimTemplate {one.metadata.namespace}/{one.metadata.name} (a daemon's)"
-        for one in seen.templates
-        if is_daemon_template(one)
-    ]
-    found += [
-        f"ComputeDomainClique {one.metadata.namespace}/{one.metadata.name}" for one in seen.cliques
-    ]
-    found += [
-        f"label {LABEL} on node {one.metadata.name}"
-        for one in seen.nodes
-        if LABEL in one.metadata.labels
-    ]
-    return sorted(found)
+    daemons = [item for item in seen.templates if item.metadata.labels.get(TARGET_LABEL) == DAEMON]
+    nodes = [item for item in seen.nodes if LABEL in item.metadata.labels]
+    return sorted(
+        [
+            *(f"DaemonSet {item.metadata}" for item in seen.daemons),
+            *(f"ResourceClaimTemplate {item.metadata} (a daemon's)" for item in daemons),
+            *(f"ComputeDomainClique {item.metadata}" for item in seen.cliques),
+            *(f"label {LABEL} on node {item.metadata}" for item in nodes),
+        ]
+    )
 
 
 def _nodes(seen: ClusterObjects) -> list[str]:
-    found = [
-        f"ResourceSlice {one.metadata.name} offers {DAEMON_DEVICE}: a plugin of driver-managed mode has written it; replace that plugin"
-        for one in seen.slices
-        if any(_name(each) == DAEMON_DEVICE for each in one.spec.devices)
+    wrong = [
+        f"ResourceSlice {item.metadata} offers {DAEMON_DEVICE}: a plugin of driver-managed mode has written it; replace that plugin"
+        for item in seen.slices
+        if _offers(item, DAEMON_DEVICE)
     ]
-    offered = {one.spec.node_name for one in seen.slices}
     missing = {
-        one.metadata.name: "is in an NVLink clique, and has neither a ResourceSlice nor a plugin: is it among the nodes of the DaemonSet?"
-        for one in seen.nodes
-        if one.metadata.labels.get(CLIQUE_LABEL)
+        item.metadata.name: "is in an NVLink clique, and has neither a ResourceSlice nor a plugin: is it among the nodes of the DaemonSet?"
+        for item in seen.nodes
+        if item.metadata.labels.get(CLIQUE_LABEL)
+    } | {
+        pod.spec.node_name: f"has no ResourceSlice: look at the log of its plugin, pod {pod.metadata} ({pod.status.phase or 'not started'})"
+        for pod in seen.plugins
+        if pod.spec.node_name
     }
-    missing |= {
-        one.spec.node_name: f"has no ResourceSlice: look at the log of its plugin, pod {one.metadata.namespace}/{one.metadata.name} "
-        f"({one.status.phase or 'not started'})"
-        for one in seen.plugins
-        if one.spec.node_name
-    }
-    found += [f"{node} {what}" for node, what in missing.items() if node not in offered]
-    return sorted(found)
+    offered = {item.spec.node_name for item in seen.slices}
+    return sorted(
+        [*wrong, *(f"{node} {what}" for node, what in missing.items() if node not in offered)]
+    )
 
 
 def _domains(seen: ClusterObjects) -> list[str]:
-    found = []
-    templates = {(one.metadata.namespace, one.metadata.name): one for one in seen.templates}
-    for one in seen.domains:
-        about = one.metadata
-        name = f"{about.namespace}/{about.name}"
-        there = templates.get((about.namespace, one.template))
-        if one.spec.channel.allocation_mode == "All":
-            found.append(
-                f"{name} has allocationMode All: pods with its claim do not start; make it anew with Single"
+    problems = []
+    templates = {item.metadata.place: item for item in seen.templates}
+    for domain in seen.domains:
+        about, wanted = domain.metadata, domain.template
+        there = templates.get((about.namespace, wanted))
+        if domain.spec.channel.allocation_mode == "All":
+            problems.append(
+                f"{about} has allocationMode All: pods with its claim do not start; make it anew with Single"
             )
         if about.deletion_timestamp:
-            found.append(
-                f"{name} is being deleted, and held by {', '.join(about.finalizers) or 'nothing'}"
-            )
-        elif not fits_as_name(one.template):
-            found.append(
-                f"{name} asks for a ResourceClaimTemplate {one_line(one.template, 80)!r}, which cannot be an object's name; make it anew"
+            holders = ", ".join(about.finalizers) or "nothing"
+            problems.append(f"{about} is being deleted, and held by {holders}")
+        elif not fits_as_name(wanted):
+            problems.append(
+                f"{about} asks for a ResourceClaimTemplate {one_line(wanted, 80)!r}, which cannot be an object's name; make it anew"
             )
         elif there is not None and owner(there) != about.uid:
-            found.append(
-                f"{name} cannot have its ResourceClaimTemplate {one.template}, which belongs to something else"
+            problems.append(
+                f"{about} cannot have its ResourceClaimTemplate {wanted}, which belongs to something else"
             )
-        elif one.status.status != "Ready":
-            found.append(f"{name} is not Ready: is compute-domain-controller running?")
-    return sorted(found)
+        elif domain.status.status != "Ready":
+            problems.append(f"{about} is not Ready: is compute-domain-controller running?")
+    return sorted(problems)
 
 
 def _shared(seen: ClusterObjects) -> list[str]:
     sharing = Sharing()
     for node in seen.nodes:
         sharing.node(node.metadata.name, node.metadata.labels.get(CLIQUE_LABEL, ""))
-    for slice_ in seen.slices:
-        sharing.slice(slice_)
+    for item in seen.slices:
+        sharing.slice(item)
     for claim in seen.claims:
         sharing.claim(claim)
-    names = {
-        one.metadata.uid: f"{one.metadata.namespace}/{one.metadata.name}" for one in seen.domains
-    }
+    names = {domain.metadata.uid: str(domain.metadata) for domain in seen.domains}
+
+    def shown(uid: str) -> str:
+        return names.get(uid, f"one that has been deleted ({one_line(uid, 80)})")
+
     return [
-        f"{one_line(clique, 64)}: {', '.join(sorted(names.get(uid, f'one that has been deleted ({one_line(uid, 80)})') for uid in uids))}"
+        f"{one_line(clique, 64)}: {', '.join(sorted(map(shown, uids)))}"
         for clique, uids in sharing.shared().items()
     ]
 
 
 def _stale(seen: ClusterObjects) -> list[str]:
-    known = {(one.metadata.namespace, one.metadata.uid) for one in seen.domains}
-    found = []
-    for one in seen.claims:
-        uids = {uid for uid in map(domain_of, one.configs) if uid}
-        about = one.metadata
-        if uids and one.nodes and not any((about.namespace, uid) in known for uid in uids):
-            found.append(f"{about.namespace}/{about.name} on {', '.join(one.nodes)}")
-    return sorted(found)
+    known = {(domain.metadata.namespace, domain.metadata.uid) for domain in seen.domains}
+    stale = []
+    for claim in seen.claims:
+        about = claim.metadata
+        theirs = {(about.namespace, uid) for uid in map(domain_of, claim.configs) if uid}
+        if theirs and claim.nodes and not theirs & known:
+            stale.append(f"{about} on {', '.join(claim.nodes)}")
+    return sorted(stale)
 
 
-def _name(device: object) -> str:
-    return str(device.get("name", "")) if isinstance(device, dict) else ""
+def _offers(item: Slice, device: str) -> bool:
+    return any(isinstance(each, dict) and each.get("name") == device for each in item.spec.devices)

@@ -18,66 +18,47 @@ __all__ = ["explain"]
 
 def explain(seen: ClusterObjects, namespace: str, name: str) -> list[str]:
     """Lines for a person; none where there is no such ComputeDomain."""
-    domain = next(
-        (
-            one
-            for one in seen.domains
-            if (one.metadata.namespace, one.metadata.name) == (namespace, name)
-        ),
-        None,
-    )
-    if domain is None:
+    domains = [item for item in seen.domains if item.metadata.place == (namespace, name)]
+    if not domains:
         return []
-    lines = [_head(domain), _template(seen, domain)]
-    claims = [one for one in seen.claims if domain.metadata.uid in map(domain_of, one.configs)]
-    lines += [f"  {_claim(seen, one)}" for one in sorted(claims, key=lambda one: one.metadata.name)]
-    if not claims:
-        lines.append("  no claim: no pod refers to the template yet")
-    lines += [f"Not read: {one}" for one in seen.unread]
-    return lines
+    [domain] = domains
+    claims = [item for item in seen.claims if domain.metadata.uid in map(domain_of, item.configs)]
+    lines = [f"  {_claim(seen, item)}" for item in sorted(claims, key=lambda c: c.metadata.name)]
+    return [
+        _head(domain),
+        _template(seen, domain),
+        *(lines or ["  no claim: no pod refers to the template yet"]),
+        *(f"Not read: {item}" for item in seen.unread),
+    ]
 
 
 def _head(domain: ComputeDomain) -> str:
-    about = domain.metadata
-    state = (
-        "being deleted"
-        if about.deletion_timestamp
-        else domain.status.status or "not seen by the controller yet"
-    )
-    return f"ComputeDomain {about.namespace}/{about.name} ({about.uid}): {state}, mode {one_line(domain.spec.channel.allocation_mode, 200)}"
+    about, state = domain.metadata, domain.status.status or "not seen by the controller yet"
+    state = "being deleted" if about.deletion_timestamp else state
+    mode = one_line(domain.spec.channel.allocation_mode, 200)
+    return f"ComputeDomain {about} ({about.uid}): {state}, mode {mode}"
 
 
 def _template(seen: ClusterObjects, domain: ComputeDomain) -> str:
-    about, name = domain.metadata, domain.template
-    there = next(
-        (
-            one
-            for one in seen.templates
-            if (one.metadata.namespace, one.metadata.name) == (about.namespace, name)
-        ),
-        None,
-    )
+    about = domain.metadata
+    templates = {item.metadata.place: item for item in seen.templates}
+    there = templates.get((about.namespace, domain.template))
     if there is None:
         state = "missing"
     elif owner(there) != about.uid:
         state = "belongs to something else, and is left alone; delete or rename it"
     else:
         state = "being deleted" if there.metadata.deletion_timestamp else "there"
-    return f"ResourceClaimTemplate {name}: {state}"
+    return f"ResourceClaimTemplate {domain.template}: {state}"
 
 
 def _claim(seen: ClusterObjects, claim: UsedClaim) -> str:
-    pods = {one.metadata.uid: one for one in seen.pods}
+    pods = {pod.metadata.uid: pod for pod in seen.pods}
     users = []
-    for one in claim.status.reserved_for:
-        pod = pods.get(one.uid)
-        users.append(
-            f"pod {one.name}"
-            + (f" ({pod.status.phase} on {pod.spec.node_name})" if pod is not None else "")
-        )
-    where = (
-        f"channel 0 of {', '.join(claim.nodes)}"
-        if claim.nodes
-        else "not allocated: the scheduler has found no node"
-    )
+    for user in claim.status.reserved_for:
+        pod = pods.get(user.uid)
+        where = "" if pod is None else f" ({pod.status.phase} on {pod.spec.node_name})"
+        users.append(f"pod {user.name}{where}")
+    nodes = ", ".join(claim.nodes)
+    where = f"channel 0 of {nodes}" if nodes else "not allocated: the scheduler has found no node"
     return f"claim {claim.metadata.name}: {where}; {', '.join(users) or 'used by no pod'}"

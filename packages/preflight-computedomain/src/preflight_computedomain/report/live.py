@@ -10,11 +10,20 @@ from typing import Any, Final, TypeVar
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, KubeError, NotFound
 
-from preflight_computedomain.api.names import DRIVER, GROUP, LABEL, PLURAL, VERSION
+from preflight_computedomain.api.names import (
+    API_VERSION,
+    CLAIMS,
+    DOMAINS,
+    DRIVER,
+    LABEL,
+    SLICES,
+    TEMPLATES,
+    namespaced,
+)
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Slice, UsedClaim
 from preflight_computedomain.report.model import ClusterObjects, Labeled, Pod
 
-__all__ = ["look"]
+__all__ = ["read_cluster"]
 
 T = TypeVar("T")
 _PLUGINS: Final = (
@@ -23,24 +32,23 @@ _PLUGINS: Final = (
 """As the chart labels the plugin's pods."""
 
 
-async def look(namespace: str = "") -> ClusterObjects:
+async def read_cluster(namespace: str = "") -> ClusterObjects:
     """The whole cluster; with ``namespace`` that one, and its pods. Raises KubeError where the
     cluster is not reached.
     """
     async with Client(connection(home=Path.home()), agent="preflight-computedomain") as client:
-        return await _look(client, namespace)
+        return await _read(client, namespace)
 
 
-async def _look(client: Client, namespace: str) -> ClusterObjects:
+async def _read(client: Client, namespace: str) -> ClusterObjects:
     seen = ClusterObjects()
 
     async def every(path: str, type_: type[T], *, missing: bool = False, **params: Any) -> list[T]:
-        group, _, plural = path.rpartition("/")
-        there = f"{group}/namespaces/{namespace}/{plural}" if namespace else path
-        found: list[T] = []
+        there = namespaced(path, namespace) if namespace else path
+        items: list[T] = []
         try:
             async for page, _ in client.pages(there, type_, params=params or None):
-                found += page
+                items += page
         except NotFound:
             if not missing:
                 seen.unread.append(
@@ -50,21 +58,18 @@ async def _look(client: Client, namespace: str) -> ClusterObjects:
             if error.status == 0:
                 raise
             seen.unread.append(str(error))
-        return found
+        return items
 
-    seen.domains = await every(f"/apis/{GROUP}/{VERSION}/{PLURAL}", ComputeDomain)
-    seen.templates = await every("/apis/resource.k8s.io/v1/resourceclaimtemplates", ClaimTemplate)
-    seen.claims = await every("/apis/resource.k8s.io/v1/resourceclaims", UsedClaim)
+    seen.domains = await every(DOMAINS, ComputeDomain)
+    seen.templates = await every(TEMPLATES, ClaimTemplate)
+    seen.claims = await every(CLAIMS, UsedClaim)
     if namespace:
         seen.pods = await every("/api/v1/pods", Pod)
         return seen
-    seen.slices = await every(
-        "/apis/resource.k8s.io/v1/resourceslices", Slice, fieldSelector=f"spec.driver={DRIVER}"
-    )
+    seen.slices = await every(SLICES, Slice, fieldSelector=f"spec.driver={DRIVER}")
     seen.nodes = await every("/api/v1/nodes", Labeled)
     seen.plugins = await every("/api/v1/pods", Pod, labelSelector=_PLUGINS)
     seen.daemons = await every("/apis/apps/v1/daemonsets", Labeled, labelSelector=LABEL)
-    seen.cliques = await every(
-        f"/apis/{GROUP}/{VERSION}/computedomaincliques", Labeled, missing=True
-    )
+    cliques = f"/apis/{API_VERSION}/computedomaincliques"
+    seen.cliques = await every(cliques, Labeled, missing=True)
     return seen

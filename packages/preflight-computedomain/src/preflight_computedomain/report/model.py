@@ -7,11 +7,9 @@ Pure: :mod:`.live` reads it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 import msgspec
 
-from preflight_computedomain.api.names import TARGET_LABEL
 from preflight_computedomain.api.types import (
     ClaimTemplate,
     ComputeDomain,
@@ -20,34 +18,26 @@ from preflight_computedomain.api.types import (
     UsedClaim,
 )
 
-__all__ = ["ClusterObjects", "Labeled", "Pod", "is_daemon_template"]
-
-DAEMON: Final = "Daemon"
-"""Value of the label by which driver-managed mode marks its daemons' templates."""
+__all__ = ["ClusterObjects", "Labeled", "Pod"]
 
 
-class _Struct(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    pass
-
-
-class Labeled(_Struct, frozen=True, kw_only=True):
+class Labeled(msgspec.Struct, frozen=True, kw_only=True):
     """Any object of which its name and labels are enough."""
 
     metadata: Metadata
 
 
-class _PodSpec(_Struct, frozen=True, kw_only=True):
+class _PodSpec(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     node_name: str = ""
 
 
-class _PodStatus(_Struct, frozen=True, kw_only=True):
+class _PodStatus(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""
 
 
-class Pod(_Struct, frozen=True, kw_only=True):
+class Pod(Labeled, frozen=True, kw_only=True):
     """Where a pod is, and how far."""
 
-    metadata: Metadata
     spec: _PodSpec = _PodSpec()
     status: _PodStatus = _PodStatus()
 
@@ -68,8 +58,3 @@ class ClusterObjects:
     daemons: list[Labeled] = field(default_factory=list)
     cliques: list[Labeled] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-
-
-def is_daemon_template(template: ClaimTemplate) -> bool:
-    """Whether driver-managed mode has left it."""
-    return template.metadata.labels.get(TARGET_LABEL) == DAEMON
