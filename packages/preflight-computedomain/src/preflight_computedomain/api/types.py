@@ -18,6 +18,7 @@ __all__ = [
     "AllocationResult",
     "ClaimTemplate",
     "ComputeDomain",
+    "ComputeDomainStatus",
     "DeviceConfig",
     "Identified",
     "Metadata",
@@ -91,18 +92,18 @@ class _DomainSpec(_Object, frozen=True, kw_only=True):
     channel: _Channel = _Channel()
 
 
-class _DomainStatus(_Object, frozen=True, kw_only=True):
+class ComputeDomainStatus(_Object, frozen=True, kw_only=True):
+    """``status``: Ready, NotReady, or empty before the first write."""
+
     status: str = ""
 
 
 class ComputeDomain(_Object, frozen=True, kw_only=True):
-    """A ComputeDomain. ``status.status``: Ready, NotReady, or empty before the first write;
-    ``spec.channel.allocation_mode``: Single or All.
-    """
+    """A ComputeDomain. ``spec.channel.allocation_mode``: Single or All."""
 
     metadata: Metadata
     spec: _DomainSpec = _DomainSpec()
-    status: _DomainStatus = _DomainStatus()
+    status: ComputeDomainStatus = ComputeDomainStatus()
 
     @property
     def template(self) -> str:

@@ -35,9 +35,10 @@ class _PodStatus(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""
 
 
-class Pod(Labeled, frozen=True, kw_only=True):
+class Pod(msgspec.Struct, frozen=True, kw_only=True):
     """Where a pod is, and how far."""
 
+    metadata: Metadata
     spec: _PodSpec = _PodSpec()
     status: _PodStatus = _PodStatus()
 
