@@ -21,7 +21,7 @@ from pathlib import Path
 from preflight_kube.api.rights import Account, Chart, Constraint, Right
 
 CHARTS = Path(__file__).resolve().parents[2] / "charts" / "preflight" / "charts"
-TABLES = ("preflight_computedomain.api.rights", "preflight_gpu_scheduler.api.rights")
+SERVICES = ("preflight_computedomain", "preflight_gpu_scheduler")
 OPERATIONS = {"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE"}
 KEPT = ("managedFields", "resourceVersion", "generation")
 """What the API server itself keeps of an object's metadata."""
@@ -352,8 +352,8 @@ def compiled(chart: Chart) -> str:
 
 def main() -> None:
     """Write one file for each service."""
-    for module in TABLES:
-        chart = import_module(module).RIGHTS
+    for module in SERVICES:
+        chart = import_module(f"{module}.api.rights").RIGHTS
         out = CHARTS / chart.name / "templates" / "generated-rights.yaml"
         out.write_text(compiled(chart))
 
