@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 # fmt: off
 KUBERNETES = frozenset({
     "ComputeDomain", "ComputeDomainStatus", "Condition", "Container", "ContainerStatus",
-    "Metadata", "Node", "NodeStatus", "OwnerReference", "Pod", "PodGang", "PodGroup",
+    "Metadata", "Node", "OwnerReference", "Pod", "PodGang", "PodGroup",
     "PodSpec", "PodStatus", "ResourceClaim", "ResourceRequirements", "UserInfo", "Volume",
     "VolumeMount",
 })

@@ -172,7 +172,6 @@ def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
         "gpuClaims": False,
         "gpuDeviceClasses": ["gpu.nvidia.com"],
         "gpuResourceNames": ["nvidia.com/gpu"],
-        "history": "336h",
         "instanceTypeLabel": "node.kubernetes.io/instance-type",
         "leaseDuration": "15s",
         "logLevel": "info",

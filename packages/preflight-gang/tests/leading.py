@@ -35,12 +35,12 @@ class Leading:
 
 @asynccontextmanager
 async def leads(
-    target: Connection, *, epoch: int = 1, config: Config | None = None, home: str = ""
+    target: Connection, *, epoch: int = 1, config: Config | None = None
 ) -> AsyncIterator[Leading]:
     """A controller that mirrors ``target`` and leads, until the end of the block."""
     async with wired(target) as (wire, through), Client(through, agent="tests") as client:
         metrics = Metrics()
-        controller = Controller(client, config or Config(), metrics, home)
+        controller = Controller(client, config or Config(), metrics)
         async with anyio.create_task_group() as group:
             group.start_soon(controller.mirror)
             group.start_soon(controller.lead, Leadership(epoch, math.inf))

@@ -65,8 +65,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     ``checks`` are those whose results are counted and become Events. A leader that has not renewed
     its lease for ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under
     way at once. ``instanceTypeLabel`` and ``topologyLabels`` are labels of a node that are written
-    to its pods. What gangs have found of a node is remembered for
-    ``history``. ``sources`` are kinds of gangs that only the configuration knows.
+    to its pods. ``sources`` are kinds of gangs that only the configuration knows.
 
     Every ``auditInterval`` the pods are counted that ask for one of ``gpuResourceNames``, or for a
     device of one of ``gpuDeviceClasses``, or with ``gpuClaims`` have preflight-gpu-scheduler's
@@ -89,10 +88,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     gpu_claims: bool = False
     gpu_device_classes: Annotated[tuple[Label, ...], Meta(max_length=64)] = ("gpu.nvidia.com",)
     gpu_resource_names: Annotated[tuple[Label, ...], Meta(min_length=1)] = ("nvidia.com/gpu",)
-    history: Annotated[
-        str | Literal[0],
-        Meta(description="A Go duration, e.g. 336h; 0: nothing is remembered of nodes."),
-    ] = "336h"
     instance_type_label: Label = names.INSTANCE_TYPE_LABEL
     lease_duration: Annotated[str, Meta(description="A Go duration, e.g. 15s.")] = "15s"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -108,11 +103,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     def audit_seconds(self) -> float:
         """0: no audit."""
         return parse_duration(str(self.audit_interval))
-
-    @property
-    def history_seconds(self) -> float:
-        """0: nothing is remembered."""
-        return parse_duration(str(self.history))
 
     @property
     def lease_seconds(self) -> float:
@@ -143,6 +133,7 @@ def json_schema() -> dict[str, Any]:
     return msgspec.json.schema(Config)
 
 
+_RETIRED: Final = "history: is no setting any more, as nothing is remembered of nodes from gang to gang; remove it."
 CHART: Final = "preflight-gang"
 OWN: Final = helm_values.DEPLOYED | {"crd"}
 """Values that say how the chart itself is deployed; the others are the
@@ -174,7 +165,10 @@ def _raw(text: str) -> Any:
 
 
 def _of(raw: Any, path: str) -> Config:
-    problems = schema.problems(json_schema(), raw, "the file")
+    problems = [
+        _RETIRED if problem.startswith("history: unknown key") else problem
+        for problem in schema.problems(json_schema(), raw, "the file")
+    ]
     if not problems:
         config = msgspec.convert(raw, Config)
         problems = _meaning(config)
@@ -209,7 +203,6 @@ def _meaning(config: Config) -> list[str]:
     for name, text, least, advice in (
         ("leaseDuration", config.lease_duration, 1.0, "set e.g. 15s"),
         ("auditInterval", config.audit_interval, LEAST_AUDIT, "set e.g. 5m, or 0 for no audit"),
-        ("history", config.history, 0.0, "set e.g. 336h, or 0 to remember nothing"),
     ):
         try:
             found = parse_duration(str(text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as TotalOf
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -169,7 +169,6 @@ class Metrics:
         gauge = partial(Gauge, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
         self.fleet = LastResults()
-        self.remembered: Callable[[], Iterable[tuple[str, int, Mapping[str, float]]]] = lambda: ()
         self._show_fleet()
         Gauge(
             "preflight_build_info",
@@ -257,7 +256,7 @@ class Metrics:
         self._blamed.inc(namespace, check, node, code)
 
     def _show_fleet(self) -> None:
-        fleet, metrics = self.fleet, self
+        fleet = self.fleet
 
         class Shown(Collector):
             def collect(self) -> Iterator[Metric]:
@@ -278,22 +277,6 @@ class Metrics:
                         measured.add_metric([check, node], seen.gbps)
                 yield passed
                 yield measured
-                spells = GaugeMetricFamily(
-                    "preflight_node_bad_spells",
-                    "Gangs that are remembered to have found the node bad, four at most.",
-                    labels=["node"],
-                )
-                usual = GaugeMetricFamily(
-                    "preflight_node_usual_gbps",
-                    "The median of what is remembered of the node, in GB/s, by what was measured.",
-                    labels=["node", "of"],
-                )
-                for node, count, figures in metrics.remembered():
-                    spells.add_metric([node], count)
-                    for of, value in figures.items():
-                        usual.add_metric([node, of], value)
-                yield spells
-                yield usual
 
         self.registry.register(Shown())
 

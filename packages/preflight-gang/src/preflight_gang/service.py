@@ -25,7 +25,7 @@ def run(target: Connection, config: Config, *, namespace: str, host: str, port: 
     async def build(client: Client) -> manager.Parts:
         metrics.sent(client.requests)
         metrics.mirrored(client.mirrors)
-        controller = Controller(client, config, metrics, namespace)
+        controller = Controller(client, config, metrics)
 
         async def lead(leadership: Leadership) -> None:
             metrics.leader.set(1)

@@ -49,12 +49,6 @@ TOPOLOGY_ANNOTATION: Final = PREFIX + "node-topology"
 """The node's topology labels as one JSON object, empty where it has none; written together with the
 instance type.
 """
-HISTORY_LABEL: Final = PREFIX + "history"
-"""On the ConfigMaps in which the gang controller keeps what gangs have found of nodes."""
-REPAIRED_ANNOTATION: Final = PREFIX + "repaired"
-"""On a Node, written by whoever has repaired it: with another value, nothing that was remembered of
-it counts any more.
-"""
 
 # --- injected containers and volumes (reserved: rebuilt, never trusted)
 CONTAINER_PREFIX: Final = "preflight-"

@@ -13,7 +13,6 @@ from typing import Final, Literal
 import msgspec
 
 from ._versioned import ContractError, decode
-from .history import Past
 
 __all__ = [
     "FILE",
@@ -44,7 +43,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     When sealed: ``rank`` of this pod in 0…``nnodes``-1, ``master_addr`` and ``master_port`` for the
     rendezvous, ``control_port`` for the parents' channel, ``token`` that authenticates it.
     ``successors``: (rank, address) of those who lead in rank 0's place when it is lost, in this
-    order; none where nobody does. ``past``: what is remembered of this pod's node.
+    order; none where nobody does.
     """
 
     v: int
@@ -61,7 +60,6 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     control_port: int | None = None
     token: str | None = None
     successors: tuple[tuple[int, str], ...] = ()
-    past: Past | None = None
 
     def __post_init__(self) -> None:
         sealed = (

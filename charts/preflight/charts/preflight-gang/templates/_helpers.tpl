@@ -71,7 +71,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $shared "gpuResourceNames" (append ($.Values.gpuResourceNames | default (list "nvidia.com/gpu")) . | uniq) -}}
 {{- end -}}
 {{- $own := dict -}}
-{{- range $key, $value := pick .Values "auditInterval" "gpuClaims" "gpuDeviceClasses" "gpuResourceNames" "history" "instanceTypeLabel" "leaseDuration" "logLevel" "namespaces" "otherResourceNames"
+{{- range $key, $value := pick .Values "auditInterval" "gpuClaims" "gpuDeviceClasses" "gpuResourceNames" "instanceTypeLabel" "leaseDuration" "logLevel" "namespaces" "otherResourceNames"
     "topologyLabels" "writes" -}}
 {{- if not (kindIs "invalid" $value) -}}{{- $_ := set $own $key $value -}}{{- end -}}
 {{- end -}}

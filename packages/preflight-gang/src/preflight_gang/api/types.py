@@ -357,43 +357,15 @@ class ConfigMap(_Object, frozen=True, kw_only=True):
 _RECORD: Final = ("generation", "members")
 
 
-_MOST_REPAIRED: Final = 256
-"""Characters of who says that a node was repaired, and when."""
-
-
 class NodeMetadata(_Object, frozen=True, kw_only=True):
     name: str
-    uid: str = ""
     labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-
-    def __post_init__(self) -> None:
-        said = self.annotations.get(names.REPAIRED_ANNOTATION, "")[:_MOST_REPAIRED]
-        msgspec.structs.force_setattr(
-            self, "annotations", {names.REPAIRED_ANNOTATION: said} if said else {}
-        )
-
-
-class NodeSpec(_Object, frozen=True, kw_only=True):
-    provider_id: str = msgspec.field(name="providerID", default="")
-
-
-class NodeInfo(_Object, frozen=True, kw_only=True):
-    boot_id: str = msgspec.field(name="bootID", default="")
-
-
-class NodeStatus(_Object, frozen=True, kw_only=True):
-    node_info: NodeInfo = NodeInfo()
 
 
 class Node(_Object, frozen=True, kw_only=True):
-    """A node's labels, and which machine it is since which boot; what else it reports, every few
-    minutes, makes no difference here.
-    """
+    """A node's labels; what else it reports, every few minutes, makes no difference here."""
 
     metadata: NodeMetadata
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
 
 
 def node_with(labels: Collection[str]) -> type[Node]:

@@ -132,20 +132,6 @@ class Writer:
         about = {key: value for key, value in body["metadata"].items() if key != "resourceVersion"}
         return await self._client.create(collection, {**body, "metadata": about})
 
-    async def remember(self, body: dict[str, Any]) -> str:
-        """Write one ConfigMap of what is remembered of nodes, new where it has no version; the
-        version that it has now. Raises :class:`KubeError`.
-        """
-        about = body["metadata"]
-        collection = f"/api/v1/namespaces/{about['namespace']}/configmaps"
-        async with self._fair.of(about["namespace"]):
-            if "resourceVersion" in about:
-                written = await self._client.replace(f"{collection}/{about['name']}", body)
-            else:
-                written = await self._client.create(collection, body)
-        self._count("history", "written")
-        return msgspec.json.decode(written, type=ConfigMap).metadata.resource_version
-
     async def read(self, gang: GangView) -> ConfigMap | None:
         """The ConfigMap of that name, ours or not; None where there is none. Raises
         :class:`KubeError`.

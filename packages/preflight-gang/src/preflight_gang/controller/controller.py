@@ -78,7 +78,7 @@ log = get_logger(__name__)
 class Controller:
     """Mirrors from construction to the end of :meth:`mirror`; acts while :meth:`lead` runs."""
 
-    def __init__(self, client: Client, config: Config, metrics: Metrics, home: str = "") -> None:
+    def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
         self._client, self._metrics = client, metrics
         self._sources = sources_of(config)
         self._gangs = Gangs(self._stamp_ignored)
@@ -90,7 +90,7 @@ class Controller:
             lambda key: min(MAX_INTERVAL, MIN_INTERVAL * len(self._gangs.members(key))),
             client.clock,
         )
-        self.reports = Reports(client, config, metrics, home)
+        self.reports = Reports(client, config, metrics)
         self._config = config
         static, doubtful = self.reports.static, self.reports.doubtful
         self._audit = Auditor(
@@ -180,8 +180,6 @@ class Controller:
         found = change.object
         place = (found.metadata.namespace, found.metadata.name)
         if (of := found.gang) is None:  # no gang's, whatever its labels say
-            if change.kind == "deleted":
-                self.reports.memory.deleted(*place)
             if self._config_maps.at(place) is not None:
                 self._config_maps.drop(place)
                 self._look_at(place)
@@ -383,9 +381,8 @@ class Controller:
         """Write the rosters that the answers make; after how many seconds to try again, if some
         could not be written.
         """
-        sent = await writer.send(
-            key[0], self.reports.completed(gang, plan(gang, answers, writer.epoch))
-        )
+        writes = plan(gang, answers, writer.epoch)
+        sent = await writer.send(key[0], [self.reports.completed(write) for write in writes])
         for write in sent.written:
             self._gangs.published(key, write)
         return sent.again

@@ -8,7 +8,6 @@ counted: in any other one anybody may write what looks like a check.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -24,7 +23,6 @@ from preflight_gang.api.error_codes import OTHER
 from preflight_gang.api.types import Node, Pod, node_with
 from preflight_gang.config import Config
 from preflight_gang.controller.apply import Writer
-from preflight_gang.controller.history_store import HistoryStore
 from preflight_gang.controller.namespaces import Namespaces
 from preflight_gang.core.events import timestamp
 from preflight_gang.core.membership import code_word
@@ -38,7 +36,6 @@ from preflight_gang.core.results import (
     not_started,
     stuck_checks,
 )
-from preflight_gang.core.snapshot import GangView
 from preflight_gang.metrics import Metrics
 
 __all__ = ["Reports"]
@@ -55,7 +52,7 @@ before goes without them.
 class Reports:
     """Follows the pods that :meth:`seen` gets; acts while :meth:`lead` runs."""
 
-    def __init__(self, client: Client, config: Config, metrics: Metrics, home: str = "") -> None:
+    def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
         self._config, self._metrics, self._clock = config, metrics, client.clock
         self.namespaces = Namespaces(client, config, self._namespace_changed)
         self._left_out: set[str] = (
@@ -77,8 +74,6 @@ class Reports:
             key=lambda node: node.metadata.name,
         )
         self._nodes_wanted = anyio.Event()
-        self.memory = HistoryStore(client, config, home)
-        metrics.remembered = self.memory.shown
 
     # --- what changes
 
@@ -122,7 +117,6 @@ class Reports:
         if change.kind == "deleted":
             self._metrics.fleet.forget(change.key)
         else:
-            self.memory.there(change.object)
             for uid in self._waiting_for_node.pop(change.key, ()):
                 if (pod := self._pods.get(uid)) is not None:
                     self.queue.add((pod.metadata.namespace, uid))
@@ -168,35 +162,25 @@ class Reports:
             self.queue.add((pod.metadata.namespace, uid))
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self.memory.lead, writer)
                 for _ in range(WORKERS):
                     group.start_soon(self.queue.work, lambda key: self._report(writer, key[1]))
         finally:
             self._metrics.fleet.clear()  # the next leader shows it
 
     async def wait_nodes(self) -> None:
-        """Until the nodes are known, and what is remembered of them, if some pod shows them; not
-        for long, for gangs can do without.
+        """Until the nodes are known, if some pod shows them; not for long, for gangs can do
+        without.
         """
-        with anyio.move_on_after(NODES_LATEST):
-            await self.memory.load()
         if self._nodes_wanted.is_set():
             with anyio.move_on_after(NODES_LATEST):
                 await self._nodes.synced.wait()
 
-    def completed(self, gang: GangView, writes: Sequence[RosterWrite]) -> list[RosterWrite]:
-        """The writes of a gang's rosters, each with what its pod is to know of its node."""
-        if not writes:
-            return []
-        past = self.memory.of(gang, self._pods.get, self._nodes.store.get)
-        made = []
-        for write in writes:
-            roster, pod = write.roster, self._pods.get(write.member.uid)
-            if roster.answer == "sealed":
-                roster = msgspec.structs.replace(roster, past=past(write.member))
-            facts = self._facts(pod) if pod is not None and goes_with_roster(pod) else {}
-            made.append(msgspec.structs.replace(write, roster=roster, annotations=facts))
-        return made
+    def completed(self, write: RosterWrite) -> RosterWrite:
+        """The write of a roster with what its pod is to know of its node."""
+        pod = self._pods.get(write.member.uid)
+        if pod is None or not goes_with_roster(pod):
+            return write
+        return msgspec.structs.replace(write, annotations=self._facts(pod))
 
     def _facts(self, pod: Pod) -> dict[str, str]:
         name = pod.spec.node_name
@@ -279,7 +263,6 @@ class Reports:
             self._metrics.fleet.note(
                 node, ended.check, at, passed=passed, gbps=ended.result.measured
             )
-            self.memory.note(pod, self._nodes.store.get(node), ended)
 
     def _count(self, pod: Pod, node: str, ended: EndedCheck) -> None:
         """In one step: whoever is cut off or read meanwhile has counted all of a run or nothing."""

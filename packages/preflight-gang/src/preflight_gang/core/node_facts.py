@@ -8,7 +8,6 @@ of its own.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from preflight_proto import names
 from preflight_gang.api.types import Node, Pod
 from preflight_gang.core.membership import gang_check
 
-__all__ = ["facts_patch", "goes_with_roster", "identity", "missing_annotations"]
+__all__ = ["facts_patch", "goes_with_roster", "missing_annotations"]
 
 
 def missing_annotations(
@@ -42,20 +41,6 @@ def missing_annotations(
         for key, value in sorted(values.items())
         if key not in known and any(volume.shows(key) for volume in pod.spec.volumes)
     }
-
-
-def identity(node: Node) -> str:
-    """Changes with what may have changed the hardware: another node of that name, machine or boot,
-    or somebody who says that it was repaired.
-    """
-    about = node.metadata
-    parts = (
-        about.uid,
-        node.spec.provider_id,
-        node.status.node_info.boot_id,
-        about.annotations.get(names.REPAIRED_ANNOTATION, ""),
-    )
-    return hashlib.blake2s("\0".join(parts).encode(errors="replace"), digest_size=8).hexdigest()
 
 
 def goes_with_roster(pod: Pod) -> bool:

@@ -286,7 +286,7 @@ def roster_write(
     if published is not None:
         # What an earlier release has written is not written again for fields that it did not know.
         known = msgspec.structs.replace(
-            published, epoch=epoch, successors=published.successors or roster.successors, past=None
+            published, epoch=epoch, successors=published.successors or roster.successors
         )
         if known == roster:
             return None
