@@ -6,7 +6,7 @@ from functools import partial
 
 import anyio
 import pytest
-from preflight_gang.controller.fairness import FairLimiter
+from preflight_gang.controller.apply import FairLimiter
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from preflight_gang.core.pacing import SLICE, AnswerPace
+from preflight_gang.core.waiting import ANSWERS, AnswerPace
 
 
 def uids(count: int, *, new: bool = False) -> dict[str, bool]:
@@ -35,21 +35,21 @@ def test_a_large_gang_is_given_more_time() -> None:
 
 def test_a_round_is_told_in_slices_and_each_member_once() -> None:
     for heard in (True, False):
-        pace, waiting = AnswerPace(since=0.0), uids(2 * SLICE + 1, new=not heard)
+        pace, waiting = AnswerPace(since=0.0), uids(2 * ANSWERS + 1, new=not heard)
         published: list[str] = []
         again: float | None = 0.0
         while again == 0.0:
             turn, again = pace.turn(waiting, 10.0)
-            assert len(turn) <= SLICE
+            assert len(turn) <= ANSWERS
             published += turn
             waiting |= dict.fromkeys(turn, False)
         assert published == list(waiting)
 
 
 def test_who_no_longer_waits_loses_its_turn() -> None:
-    pace, waiting = AnswerPace(since=0.0), uids(SLICE + 2)
+    pace, waiting = AnswerPace(since=0.0), uids(ANSWERS + 2)
     pace.turn(waiting, 10.0)
     gone = list(waiting)[-1]
     del waiting[gone]
     turn, _ = pace.turn(waiting, 10.1)
-    assert turn == [f"uid-{SLICE}"]
+    assert turn == [f"uid-{ANSWERS}"]

@@ -16,8 +16,7 @@ from preflight_gang.core.claims import (
     gives_gpus,
     resource_names,
 )
-from preflight_gang.core.opt_in import Namespace, opted_in
-from preflight_gang.core.unchecked import AuditedPod, why_unchecked
+from preflight_gang.core.unchecked import AuditedPod, Namespace, opted_in, why_unchecked
 from preflight_proto import names
 from preflight_proto.admitted import Admitted, SeenClaim, encode_admitted
 

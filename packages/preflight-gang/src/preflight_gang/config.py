@@ -18,8 +18,7 @@ from preflight_proto.durations import parse_duration
 from preflight_proto.gang_source import GangSource
 
 from preflight_gang.api import expression
-from preflight_gang.api.sources import BUILT_IN, Sources
-from preflight_gang.api.workload_sizes import SizedKind, sized_by
+from preflight_gang.api.sources import BUILT_IN, SizedKind, Sources, sized_by
 
 __all__ = ["Config", "ConfigError", "json_schema", "parse", "parse_values", "sources_of"]
 

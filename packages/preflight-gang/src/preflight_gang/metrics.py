@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as TotalOf
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -124,6 +124,16 @@ class LabelValues:
         return [gone]
 
 
+class _Collected(Collector):
+    """Families that are made when they are asked for."""
+
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families()
+
+
 class _ByNode:
     """A counter by check, node and error code: so many nodes, and of somebody else's check so many
     codes, at a time.
@@ -226,24 +236,23 @@ class Metrics:
     def sent(self, requests: Requests) -> None:
         """Show what a client has sent, as it counts it itself."""
 
-        class Sent(Collector):
-            def collect(self) -> Iterator[Metric]:
-                count = CounterMetricFamily(
-                    "preflight_gang_requests",
-                    "Requests to the API server by verb.",
-                    labels=["verb"],
-                )
-                size = CounterMetricFamily(
-                    "preflight_gang_sent_bytes",
-                    "Bytes of bodies sent to the API server by verb.",
-                    labels=["verb"],
-                )
-                for family, counted in ((count, requests.count), (size, requests.bytes)):
-                    for verb, value in sorted(dict(counted).items()):
-                        family.add_metric([verb], value)
-                    yield family
+        def collect() -> Iterator[Metric]:
+            count = CounterMetricFamily(
+                "preflight_gang_requests",
+                "Requests to the API server by verb.",
+                labels=["verb"],
+            )
+            size = CounterMetricFamily(
+                "preflight_gang_sent_bytes",
+                "Bytes of bodies sent to the API server by verb.",
+                labels=["verb"],
+            )
+            for family, counted in ((count, requests.count), (size, requests.bytes)):
+                for verb, value in sorted(dict(counted).items()):
+                    family.add_metric([verb], value)
+                yield family
 
-        self.registry.register(Sent())
+        self.registry.register(_Collected(collect))
 
     def failed(self, namespace: str, check: str, node: str, code: str) -> None:
         """Count a failure. ``node``: one that the cluster has, else empty; ``namespace``: of the
@@ -258,27 +267,26 @@ class Metrics:
     def _show_fleet(self) -> None:
         fleet = self.fleet
 
-        class Shown(Collector):
-            def collect(self) -> Iterator[Metric]:
-                passed = GaugeMetricFamily(
-                    "preflight_node_last_pass_timestamp_seconds",
-                    "When a check last passed on the node, as Unix time.",
-                    labels=["check", "node"],
-                )
-                measured = GaugeMetricFamily(
-                    "preflight_measured_gbps",
-                    "The bandwidth that a check measured last on the node, in GB/s.",
-                    labels=["check", "node"],
-                )
-                for node, check, seen in fleet:
-                    if seen.passed is not None:
-                        passed.add_metric([check, node], seen.passed)
-                    if seen.gbps is not None:
-                        measured.add_metric([check, node], seen.gbps)
-                yield passed
-                yield measured
+        def collect() -> Iterator[Metric]:
+            passed = GaugeMetricFamily(
+                "preflight_node_last_pass_timestamp_seconds",
+                "When a check last passed on the node, as Unix time.",
+                labels=["check", "node"],
+            )
+            measured = GaugeMetricFamily(
+                "preflight_measured_gbps",
+                "The bandwidth that a check measured last on the node, in GB/s.",
+                labels=["check", "node"],
+            )
+            for node, check, seen in fleet:
+                if seen.passed is not None:
+                    passed.add_metric([check, node], seen.passed)
+                if seen.gbps is not None:
+                    measured.add_metric([check, node], seen.gbps)
+            yield passed
+            yield measured
 
-        self.registry.register(Shown())
+        self.registry.register(_Collected(collect))
 
     def formed(self, source: str, seconds: float) -> None:
         """Observe that a gang was sealed after so many ``seconds``; ``source``: one that is built
@@ -303,23 +311,22 @@ class Metrics:
     def mirrored(self, mirrors: Mirrors) -> None:
         """Show how well the mirrors follow the cluster."""
 
-        class Mirrored(Collector):
-            def collect(self) -> Iterator[Metric]:
-                behind = GaugeMetricFamily(
-                    "preflight_gang_behind",
-                    "1 while a mirror of the collection is behind the cluster.",
-                    labels=["path"],
-                )
-                for path, seconds in sorted(mirrors.behind().items()):
-                    behind.add_metric([path], float(seconds > 0))
-                yield behind
-                unreadable = CounterMetricFamily(
-                    "preflight_gang_unreadable",
-                    "Objects, as often as they were read, that could not be and are passed over.",
-                    labels=["path"],
-                )
-                for path, count in sorted(dict(mirrors.unreadable).items()):
-                    unreadable.add_metric([path], count)
-                yield unreadable
+        def collect() -> Iterator[Metric]:
+            behind = GaugeMetricFamily(
+                "preflight_gang_behind",
+                "1 while a mirror of the collection is behind the cluster.",
+                labels=["path"],
+            )
+            for path, seconds in sorted(mirrors.behind().items()):
+                behind.add_metric([path], float(seconds > 0))
+            yield behind
+            unreadable = CounterMetricFamily(
+                "preflight_gang_unreadable",
+                "Objects, as often as they were read, that could not be and are passed over.",
+                labels=["path"],
+            )
+            for path, count in sorted(dict(mirrors.unreadable).items()):
+                unreadable.add_metric([path], count)
+            yield unreadable
 
-        self.registry.register(Mirrored())
+        self.registry.register(_Collected(collect))

@@ -1,14 +1,15 @@
 """Which objects know the size of a gang, for each source that the webhook stamps.
 
 Pure. The webhook knows pods; this table knows objects. The first of a source's kinds that has an
-object of that name says it.
+object of that name says it. Kinds beside the Kubernetes layer's are described by the configuration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from preflight_kube.api.workloads import (
     batch,
     grove,
@@ -19,11 +20,53 @@ from preflight_kube.api.workloads import (
     queues,
 )
 from preflight_kube.api.workloads.model import WorkloadKind
-from preflight_kube.api.workloads.sizes import SizedObject
+from preflight_kube.api.workloads.sizes import DeclaredSize, SizedMetadata, SizedObject, counted
 
-from preflight_gang.api.workload_sizes import SizedKind
+from preflight_gang.api.expression import Expression, NoNumber
 
-__all__ = ["BUILT_IN", "Sources"]
+__all__ = ["BUILT_IN", "SizedKind", "Sources", "sized_by"]
+
+
+class SizedKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource, and the Struct that reads it."""
+
+    group: str
+    resource: str
+    kind: str
+    type: type[SizedObject]
+
+
+class _Labeled(SizedMetadata, kw_only=True):
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+def sized_by(expression: Expression) -> type[SizedObject]:
+    """Objects whose size ``expression`` says; of them nothing but that is kept."""
+
+    class Configured(SizedObject, kw_only=True):
+        metadata: _Labeled
+        spec: Any = None
+        status: Any = None
+        declared: DeclaredSize = DeclaredSize()
+
+        def __post_init__(self) -> None:
+            about = {"labels": self.metadata.labels, "annotations": self.metadata.annotations}
+            try:
+                self.declared = counted(
+                    expression.value({"metadata": about, "spec": self.spec, "status": self.status}),
+                    "pods",
+                    least=True,
+                )
+            except NoNumber as error:
+                self.declared = DeclaredSize(unknown=str(error))
+            self.spec = self.status = None
+            self.metadata.labels, self.metadata.annotations = {}, {}
+
+        def size(self, gang: str) -> DeclaredSize:
+            return self.declared
+
+    return Configured
 
 
 def _kind(kind: WorkloadKind, type_: type[SizedObject]) -> SizedKind:

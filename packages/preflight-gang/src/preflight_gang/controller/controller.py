@@ -36,8 +36,8 @@ from preflight_proto.gang_source import BUILT_IN
 from preflight_proto.stamp import ContractError
 
 from preflight_gang.api.error_codes import OTHER
+from preflight_gang.api.sources import SizedKind
 from preflight_gang.api.types import ConfigMap, Pod
-from preflight_gang.api.workload_sizes import SizedKind
 from preflight_gang.config import Config, sources_of
 from preflight_gang.controller.apply import Writer
 from preflight_gang.controller.auditor import Auditor
@@ -47,13 +47,12 @@ from preflight_gang.controller.workload_watch import WorkloadWatch
 from preflight_gang.core.events import timestamp
 from preflight_gang.core.gangs import Gangs, GangState
 from preflight_gang.core.membership import GangMember, Key, MemberStage
-from preflight_gang.core.pacing import AnswerPace
 from preflight_gang.core.participants import GangSize, object_of
 from preflight_gang.core.plan import TooLarge, obstacle, plan, seal
 from preflight_gang.core.reconcile import GangDecision, MemberAnswer, decide
 from preflight_gang.core.records import LeftOut, NotYet, Place, Records
 from preflight_gang.core.snapshot import GangView, assemble
-from preflight_gang.core.waiting import refused_event, waiting_event
+from preflight_gang.core.waiting import AnswerPace, refused_event, waiting_event
 from preflight_gang.metrics import Metrics
 
 __all__ = ["Controller"]
@@ -271,7 +270,7 @@ class Controller:
         try:
             async with anyio.create_task_group() as group:
                 for _ in range(WORKERS):
-                    group.start_soon(self.gangs.work, lambda key: self._settle(writer, key))
+                    group.start_soon(self.gangs.work, lambda key: self._reconcile(writer, key))
                 group.start_soon(self.reports.lead, writer)
                 group.start_soon(self._policies.lead, writer)
                 group.start_soon(self._audit.lead)
@@ -320,7 +319,7 @@ class Controller:
         causes = ((one.uid, self._writer.pods.cause(one.uid)) for one in members)
         return {uid: f"its pod cannot be annotated: {cause}" for uid, cause in causes if cause}
 
-    async def _settle(self, writer: Writer, key: Key) -> float | None:
+    async def _reconcile(self, writer: Writer, key: Key) -> float | None:
         """One look at one gang; returns after how many seconds to look again, if unasked."""
         held_back = self._refused.left(key, self._client.clock())
         gang = self.gang(key, self._refused.cause(key) if held_back else "")
@@ -347,7 +346,7 @@ class Controller:
             # the others were sealed.
             return held_back or LOOK_AGAIN
         answers = decision.answers
-        due, again = self._due(key, gang, answers)
+        due, again = self._due_answers(key, gang, answers)
         times = [held_back or None, again, await self._publish(writer, key, gang, due)]
         if self._unreachable(gang.members).keys() != gang.refused.keys():
             times.append(0.0)  # it concerns the answers of the others, too
@@ -362,7 +361,7 @@ class Controller:
             )
         return min((seconds for seconds in times if seconds is not None), default=None)
 
-    def _due(
+    def _due_answers(
         self, key: Key, gang: GangView, answers: dict[str, MemberAnswer]
     ) -> tuple[dict[str, MemberAnswer], float | None]:
         """The answers that are to be written now, and after how many seconds there may be more."""
@@ -448,7 +447,7 @@ class Controller:
         """
         place = (gang.namespace, gang.config_map)
         own_ports = any(one.host_network for one in chosen)
-        taken = self._taken({one.node for one in chosen}) if own_ports else set[int]()
+        taken = self._used_ports({one.node for one in chosen}) if own_ports else set[int]()
         record = seal(gang, chosen, secrets.token_hex(32), taken)
         state = self._gangs.get(key) or GangState()
         if own_ports:  # gangs that are sealed meanwhile take others
@@ -465,7 +464,7 @@ class Controller:
         finally:
             state.sealing = None
         if written is None:
-            await self._find(writer, gang)
+            await self._locate_record(writer, gang)
         self._sealed(key)
         return gang
 
@@ -474,13 +473,13 @@ class Controller:
         at = self._config_maps.at((gang.namespace, gang.config_map))
         written = await writer.note_pass(gang, at) if at is not None else None
         if written is None:
-            await self._find(writer, gang)
+            await self._locate_record(writer, gang)
         else:
             self._config_maps.keep(written, ours=True)
             if (state := self._gangs.get(key)) is not None:
                 state.forget_departed()
 
-    async def _find(self, writer: Writer, gang: GangView) -> NoReturn:
+    async def _locate_record(self, writer: Writer, gang: GangView) -> NoReturn:
         """After a write of the record that came to nothing: see what is there. Raises
         :class:`KubeError`.
         """
@@ -504,7 +503,7 @@ class Controller:
             f"the ConfigMap {gang.config_map} has been written by somebody else meanwhile", 409
         )
 
-    def _taken(self, nodes: set[str]) -> set[int]:
+    def _used_ports(self, nodes: set[str]) -> set[int]:
         """The ports on these nodes that gangs have been given, the asking one's last ones among
         them.
         """

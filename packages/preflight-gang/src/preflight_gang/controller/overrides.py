@@ -65,9 +65,9 @@ class OverrideController:
             self._namespaces.add((namespace, ""))
         async with anyio.create_task_group() as group:
             for _ in range(WORKERS):
-                group.start_soon(self._namespaces.work, lambda key: self._settle(writer, key[0]))
+                group.start_soon(self._namespaces.work, lambda key: self._reconcile(writer, key[0]))
 
-    async def _settle(self, writer: Writer, namespace: str) -> None:
+    async def _reconcile(self, writer: Writer, namespace: str) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for policy, verdict in judge(self.seen.get(namespace, {}).values()):
             body = status(policy, verdict, now)

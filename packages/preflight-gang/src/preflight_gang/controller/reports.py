@@ -163,7 +163,7 @@ class Reports:
         try:
             async with anyio.create_task_group() as group:
                 for _ in range(WORKERS):
-                    group.start_soon(self.queue.work, lambda key: self._report(writer, key[1]))
+                    group.start_soon(self.queue.work, lambda key: self._reconcile(writer, key[1]))
         finally:
             self._metrics.fleet.clear()  # the next leader shows it
 
@@ -193,7 +193,7 @@ class Reports:
             pod, node, self._config.instance_type_label, self._config.topology_labels
         )
 
-    async def _report(self, writer: Writer, uid: str) -> float | None:
+    async def _reconcile(self, writer: Writer, uid: str) -> float | None:
         """Write facts about its node to the pod, and count each run of its checks once; after how
         many seconds to look again.
         """

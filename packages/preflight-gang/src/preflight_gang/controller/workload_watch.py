@@ -17,9 +17,8 @@ from preflight_kube.logs import get_logger
 from preflight_kube.runtime.discovery import served
 from preflight_kube.runtime.reflector import Change, Reflector
 
-from preflight_gang.api.sources import Sources
+from preflight_gang.api.sources import SizedKind, Sources
 from preflight_gang.api.types import OwnerReference
-from preflight_gang.api.workload_sizes import SizedKind
 
 __all__ = ["WorkloadWatch", "served"]
 

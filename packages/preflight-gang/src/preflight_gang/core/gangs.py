@@ -14,10 +14,9 @@ from preflight_proto.stamp import ContractError, gang_id
 
 from preflight_gang.api.types import Pod
 from preflight_gang.core.membership import GangMember, Key, config_maps, key_of, member
-from preflight_gang.core.pacing import AnswerPace
 from preflight_gang.core.plan import RosterWrite
 from preflight_gang.core.snapshot import Record
-from preflight_gang.core.waiting import WaitingEvents
+from preflight_gang.core.waiting import AnswerPace, WaitingEvents
 
 __all__ = ["GangState", "Gangs", "Placed"]
 

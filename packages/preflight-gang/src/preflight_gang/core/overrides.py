@@ -13,8 +13,9 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from preflight_kube.api import conditions
 from preflight_kube.files import schema
-from preflight_proto.policy import ACCEPTED, GROUP, KIND, VERSION, Condition, PreflightConfigSpec
+from preflight_proto.policy import ACCEPTED, GROUP, KIND, VERSION, PreflightConfigSpec
 
 from preflight_gang.api.crd import RULES
 
@@ -50,17 +51,6 @@ class StoredOverride(msgspec.Struct, frozen=True, kw_only=True):
     metadata: _About
     spec: Any = None
     status: _Status = _Status()
-
-    @property
-    def accepted(self) -> Condition | None:
-        """What the cluster says about it so far, perhaps about an earlier generation."""
-        for one in self.status.conditions:
-            if one.get("type") == ACCEPTED:
-                try:
-                    return msgspec.convert(one, Condition)
-                except msgspec.ValidationError:
-                    return None
-        return None
 
 
 class OverrideVerdict(NamedTuple):
@@ -145,20 +135,21 @@ def status(one: StoredOverride, verdict: OverrideVerdict, now: str) -> dict[str,
 
     ``now`` is RFC 3339. Conditions of others stay as they are.
     """
-    said = one.accepted
-    wanted = Condition(
+    existing = [
+        condition
+        for condition in one.status.conditions
+        if condition.get("type") != ACCEPTED or conditions.find([condition], ACCEPTED) is not None
+    ]
+    wanted = conditions.Condition(
         type=ACCEPTED,
         status="True" if verdict.accepted else "False",
         reason=verdict.reason,
         message=verdict.message,
         observed_generation=one.metadata.generation,
-        last_transition_time=said.last_transition_time if said is not None else "",
     )
-    if wanted == said:
+    merged = conditions.merge(existing, [wanted], now)
+    if merged == list(one.status.conditions):
         return None
-    if said is None or said.status != wanted.status:
-        wanted = msgspec.structs.replace(wanted, last_transition_time=now)
-    others = [condition for condition in one.status.conditions if condition.get("type") != ACCEPTED]
     about = one.metadata
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
@@ -169,5 +160,5 @@ def status(one: StoredOverride, verdict: OverrideVerdict, now: str) -> dict[str,
             "uid": about.uid,
             "resourceVersion": about.resource_version,
         },
-        "status": {"conditions": [*others, msgspec.to_builtins(wanted)]},
+        "status": {"conditions": merged},
     }

@@ -35,7 +35,6 @@ __all__ = [
     "obstacle",
     "owned_by",
     "plan",
-    "record_in",
     "record_of",
     "roster_write",
     "seal",
@@ -231,11 +230,6 @@ def obstacle(found: ConfigMap | None) -> str:
         f"the ConfigMap {found.metadata.name} exists and is not managed by preflight-gang; "
         "rename or delete it, its name is the gang's"
     )
-
-
-def record_in(found: ConfigMap | None) -> Record | None:
-    """The record that a ConfigMap of ours holds; None where there is none, or it is not ours."""
-    return record_of(found) if found is not None and owned_by(found) else None
 
 
 class RosterWrite(msgspec.Struct, frozen=True, kw_only=True):

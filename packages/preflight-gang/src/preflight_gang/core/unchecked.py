@@ -1,5 +1,5 @@
-"""Which pods of an opted-in namespace have GPUs that no check was injected for, and why that may
-be.
+"""Which namespaces are opted in, and which of their pods have GPUs that no check was injected for,
+and why that may be.
 
 Pure. The admission webhook is the only moment at which a pod can get its checks; what slipped past
 it stays unchecked until it is created anew. What a pod's claims were then it has written down; they
@@ -19,7 +19,7 @@ from preflight_proto.devices import OTHER_RESOURCES, may_be_gpus
 
 from preflight_gang.core.claims import GpuClaims, Origin
 
-__all__ = ["CARRIES_CHECKS", "LEFT_OUT", "AuditedPod", "why_unchecked"]
+__all__ = ["CARRIES_CHECKS", "LEFT_OUT", "AuditedPod", "Namespace", "opted_in", "why_unchecked"]
 
 LEFT_OUT: Final = f"{names.CHECKED_LABEL}!={names.CHECKED}"
 """The label selector of pods without checks."""
@@ -35,6 +35,29 @@ _MIRROR: Final = "kubernetes.io/config.mirror"
 _ANNOTATIONS: Final = frozenset(
     {_MIRROR, names.CHECKS_ANNOTATION, names.CLAIMS_ANNOTATION, names.GPU_CLAIM_ANNOTATION}
 )
+
+
+class _NamespaceMetadata(msgspec.Struct, gc=False):
+    name: str
+    labels: dict[str, str] | None = None
+
+
+class Namespace(msgspec.Struct, gc=False):
+    """Of its labels only ours is kept."""
+
+    metadata: _NamespaceMetadata
+
+    def __post_init__(self) -> None:
+        label = (self.metadata.labels or {}).get(names.NAMESPACE_LABEL)
+        self.metadata.labels = {} if label is None else {names.NAMESPACE_LABEL: label}
+
+
+def opted_in(namespace: Namespace, listed: Collection[str], excluded: Collection[str]) -> bool:
+    """Whether a namespace is labelled or ``listed``, and neither ``excluded`` nor switched off."""
+    label = (namespace.metadata.labels or {}).get(names.NAMESPACE_LABEL)
+    if namespace.metadata.name in excluded or label == names.NAMESPACE_DISABLED:
+        return False
+    return label == names.NAMESPACE_ENABLED or namespace.metadata.name in listed
 
 
 class _Object(msgspec.Struct, rename="camel", gc=False):

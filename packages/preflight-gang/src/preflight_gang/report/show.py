@@ -15,12 +15,11 @@ from preflight_kube.runtime.discovery import served
 from preflight_proto import names
 from preflight_proto.stamp import ContractError
 
-from preflight_gang.api.sources import Sources
+from preflight_gang.api.sources import SizedKind, Sources
 from preflight_gang.api.types import ConfigMap, Pod
-from preflight_gang.api.workload_sizes import SizedKind
 from preflight_gang.core.membership import GangMember, Key, MemberStage, config_maps, key_of, member
 from preflight_gang.core.participants import object_of
-from preflight_gang.core.plan import obstacle, owned_by, record_in
+from preflight_gang.core.plan import obstacle, owned_by, record_of
 from preflight_gang.core.reconcile import MemberAnswer, decide
 from preflight_gang.core.records import Records
 from preflight_gang.core.snapshot import GangView, assemble
@@ -70,13 +69,14 @@ async def _gang(client: Client, key: Key, members: list[GangMember], sources: So
     about: SizedObject | str = "is not looked for"
     if (named := object_of(members)) is not None:
         about = await _object(client, sources.get(named[0], ()), namespace, named[1])
+    record = records.at((namespace, name))  # ours alone are kept
     return assemble(
         key,
         members,
         lambda *_: about,
         sources,
         config_map=name,
-        record=record_in(stored.get(name)),
+        record=record_of(record) if record is not None else None,
         obstacle=obstacle(stored.get(name)),
     )
 
