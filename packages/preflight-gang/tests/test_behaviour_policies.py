@@ -186,7 +186,8 @@ async def test_who_does_not_lead_writes_nothing(configs: Configs, target: Connec
             group.start_soon(policies.mirror)
             group.start_soon(policies.lead, Writer(client.fenced(may_write), 1, Metrics()))
             await until(
-                lambda: configs.namespace in policies.seen and asked, "it was about to be written"
+                lambda: policies.reflector.by_index("namespace", configs.namespace) and asked,
+                "it was about to be written",
             )
             group.cancel_scope.cancel()
     assert await configs.said("one") is None

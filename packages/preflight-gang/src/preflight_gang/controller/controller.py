@@ -51,7 +51,7 @@ from preflight_gang.core.participants import GangSize, object_of
 from preflight_gang.core.plan import TooLarge, obstacle, plan, seal
 from preflight_gang.core.reconcile import GangDecision, MemberAnswer, decide
 from preflight_gang.core.records import LeftOut, NotYet, Place, Records
-from preflight_gang.core.snapshot import GangView, assemble
+from preflight_gang.core.snapshot import GangView, Record, assemble
 from preflight_gang.core.waiting import AnswerPace, refused_event, waiting_event
 from preflight_gang.metrics import Metrics
 
@@ -355,10 +355,8 @@ class Controller:
                 answers.get(one.uid) for one in gang.members if one.stage is MemberStage.WAITING
             )
             waits = any(answer is not None and answer.answer == "wait" for answer in asking)
-            times.append(await self._emit_waiting_events(writer, key) if waits else None)
-            times.append(
-                await self._emit_refused_events(writer, key, answers) if writer.pods else None
-            )
+            if waits or writer.pods:
+                times.append(await self._emit_events(writer, key, answers, waits=waits))
         return min((seconds for seconds in times if seconds is not None), default=None)
 
     def _due_answers(
@@ -389,13 +387,54 @@ class Controller:
     async def _write(
         self, writer: Writer, key: Key, gang: GangView, decision: GangDecision
     ) -> GangView | None:
-        """The gang once its record holds what was decided. Raises :class:`KubeError`."""
-        if decision.seal:
-            gang = await self._commit(writer, key, gang, decision.seal)
-        else:
-            await self._note_pass(writer, key, gang)
+        """The gang once its record holds what was decided, or as it is where no ConfigMap can hold
+        that. Raises :class:`KubeError`.
+        """
+        at = self._config_maps.at((gang.namespace, gang.config_map))
+        state = self._gangs.get(key) or GangState()
+        try:
+            if decision.seal:
+                record = self._next_record(gang, decision.seal, state)
+                written = await writer.commit(gang, record, at)
+            else:
+                written = await writer.note_pass(gang, at) if at is not None else None
+        except TooLarge as error:
+            if not state.too_large:
+                state.too_large = True
+                log.warning("gang skipped: record too large", gang="/".join(key), error=str(error))
+            self._refused.done(key)
+            return msgspec.structs.replace(gang, sized=GangSize(skip=str(error)))
+        finally:
+            state.sealing = None
+        if written is None:
+            await self._locate_record(writer, gang)
+        self._config_maps.keep(written, ours=True)
+        if (now := self._gangs.get(key)) is not None:
+            now.forget_departed()
+            if decision.seal:
+                self._formed(key, now)
         self._refused.done(key)
-        return gang if gang.sized.skip else self.gang(key)
+        return self.gang(key)
+
+    def _next_record(
+        self, gang: GangView, chosen: tuple[GangMember, ...], state: GangState
+    ) -> Record:
+        """The record of the next generation. Where it has ports of its nodes, gangs that are sealed
+        meanwhile take others.
+        """
+        own_ports = any(one.host_network for one in chosen)
+        used = self._used_ports({one.node for one in chosen}) if own_ports else set[int]()
+        record = seal(gang, chosen, secrets.token_hex(32), used)
+        state.sealing = record if own_ports else None
+        return record
+
+    def _formed(self, key: Key, state: GangState) -> None:
+        """Show how long the gang took, as it is sealed now."""
+        pace, state.pace = state.pace, None
+        if pace is not None and self.reports.namespaces.opted_in(key[0]):
+            source = key[1].partition(":")[0]
+            source = source if source in self._sources or source in BUILT_IN else OTHER
+            self._metrics.formed(source, self._client.clock() - pace.since)
 
     def _hold_back(self, key: Key, error: KubeError, cause: str) -> float:
         """Seconds until the record may be written again."""
@@ -404,80 +443,33 @@ class Controller:
             log.warning("gang record not written, requeued", gang="/".join(key), error=str(error))
         return seconds
 
-    async def _emit_waiting_events(self, writer: Writer, key: Key) -> float | None:
-        """Events on members that have waited for long; after how many seconds there may be more."""
+    async def _emit_events(
+        self, writer: Writer, key: Key, answers: Mapping[str, MemberAnswer], *, waits: bool
+    ) -> float | None:
+        """Events on members that have waited for long, if some wait, and on those whose pods take
+        no annotation, with their answers; after how many seconds there may be more.
+        """
         gang, state = self.gang(key), self._gangs.get(key)  # with what was written just now
         if gang is None or state is None:
             return None
-        due, again = state.waiting.due(gang, self._client.clock())
-        for one in due:
-            if await writer.event(waiting_event(gang, one, timestamp(datetime.now(UTC)))) is None:
-                return writer.left(one.uid) or LOOK_AGAIN
-            state.waiting.emitted(one)
-        return again
-
-    async def _emit_refused_events(
-        self, writer: Writer, key: Key, answers: Mapping[str, MemberAnswer]
-    ) -> float | None:
-        """An Event on each member whose pod takes no annotation, with its answer; after how many
-        seconds there may be more.
-        """
-        gang, state = self.gang(key), self._gangs.get(key)  # with whom was refused just now
-        if gang is None or state is None:
-            return None
-        left = []
+        times: list[float] = []
+        if waits:
+            due, again = state.waiting.due(gang, self._client.clock())
+            for one in due:
+                if await writer.event(waiting_event(gang, one, _now())) is None:
+                    again = writer.left(one.uid) or LOOK_AGAIN
+                    break
+                state.waiting.emitted(one)
+            times += [again] if again is not None else []
         for one in gang.members:
             answer = answers.get(one.uid)
             if answer is None or one.uid not in gang.refused or one.uid in state.with_event:
                 continue
-            if (
-                await writer.event(refused_event(gang, one, answer, timestamp(datetime.now(UTC))))
-                is None
-            ):
-                left.append(writer.left(one.uid) or LOOK_AGAIN)
+            if await writer.event(refused_event(gang, one, answer, _now())) is None:
+                times.append(writer.left(one.uid) or LOOK_AGAIN)
             else:
                 state.with_event.add(one.uid)
-        return min(left, default=None)
-
-    async def _commit(
-        self, writer: Writer, key: Key, gang: GangView, chosen: tuple[GangMember, ...]
-    ) -> GangView:
-        """The gang as it is once it is sealed, or cannot be for its size. Raises
-        :class:`KubeError`.
-        """
-        place = (gang.namespace, gang.config_map)
-        own_ports = any(one.host_network for one in chosen)
-        taken = self._used_ports({one.node for one in chosen}) if own_ports else set[int]()
-        record = seal(gang, chosen, secrets.token_hex(32), taken)
-        state = self._gangs.get(key) or GangState()
-        if own_ports:  # gangs that are sealed meanwhile take others
-            state.sealing = record
-        try:
-            written = await writer.commit(gang, record, self._config_maps.at(place))
-            if written is not None:
-                self._config_maps.keep(written, ours=True)
-        except TooLarge as error:
-            if not state.too_large:
-                state.too_large = True
-                log.warning("gang skipped: record too large", gang="/".join(key), error=str(error))
-            return msgspec.structs.replace(gang, sized=GangSize(skip=str(error)))
-        finally:
-            state.sealing = None
-        if written is None:
-            await self._locate_record(writer, gang)
-        self._sealed(key)
-        return gang
-
-    async def _note_pass(self, writer: Writer, key: Key, gang: GangView) -> None:
-        """Write into the record that its generation has passed. Raises :class:`KubeError`."""
-        at = self._config_maps.at((gang.namespace, gang.config_map))
-        written = await writer.note_pass(gang, at) if at is not None else None
-        if written is None:
-            await self._locate_record(writer, gang)
-        else:
-            self._config_maps.keep(written, ours=True)
-            if (state := self._gangs.get(key)) is not None:
-                state.forget_departed()
+        return min(times, default=None)
 
     async def _locate_record(self, writer: Writer, gang: GangView) -> NoReturn:
         """After a write of the record that came to nothing: see what is there. Raises
@@ -517,12 +509,6 @@ class Controller:
             if r is not None and any(assigned.node in nodes for assigned in r.assignments)
         }
 
-    def _sealed(self, key: Key) -> None:
-        if (state := self._gangs.get(key)) is None:
-            return
-        state.forget_departed()
-        pace, state.pace = state.pace, None
-        if pace is not None and self.reports.namespaces.opted_in(key[0]):
-            source = key[1].partition(":")[0]
-            source = source if source in self._sources or source in BUILT_IN else OTHER
-            self._metrics.formed(source, self._client.clock() - pace.since)
+
+def _now() -> str:
+    return timestamp(datetime.now(UTC))

@@ -30,46 +30,36 @@ log = get_logger(__name__)
 
 
 class OverrideController:
-    """Mirrors while :meth:`mirror` runs; acts while :meth:`lead` does.
-    No gang waits for any of it.
-    """
+    """Mirrors while ``mirror`` runs; acts while :meth:`lead` does. No gang waits for any of it."""
 
     def __init__(self, client: Client, metrics: Metrics) -> None:
         self._metrics = metrics
-        self.seen: dict[str, dict[str, StoredOverride]] = {}
-        """By namespace and uid."""
         self._namespaces: Queue = Queue("namespace", lambda _: MIN_INTERVAL)
-        self._mirror = Reflector(
-            client, path(), StoredOverride, on_change=self._changed, absent_retry=ABSENT_RETRY
+        self.reflector = Reflector(
+            client,
+            path(),
+            StoredOverride,
+            on_change=self._changed,
+            indexes={"namespace": lambda policy: (policy.metadata.namespace,)},
+            absent_retry=ABSENT_RETRY,
         )
-
-    async def mirror(self) -> None:
-        """Follow the cluster until cancelled."""
-        await self._mirror.run()
+        self.mirror = self.reflector.run
 
     def _changed(self, change: Change[StoredOverride]) -> None:
-        namespace = change.object.metadata.namespace
-        known = self.seen.setdefault(namespace, {})
-        if change.kind == "deleted":
-            known.pop(change.key, None)
-            if not known:
-                del self.seen[namespace]
-        else:
-            known[change.key] = change.object
-        self._namespaces.add((namespace, ""))
+        self._namespaces.add((change.object.metadata.namespace, ""))
 
     async def lead(self, writer: Writer) -> None:
         """Keep the status of the objects current, until cancelled."""
-        await self._mirror.synced.wait()
-        for namespace in self.seen:
-            self._namespaces.add((namespace, ""))
+        await self.reflector.synced.wait()
+        for policy in self.reflector.store.values():
+            self._namespaces.add((policy.metadata.namespace, ""))
         async with anyio.create_task_group() as group:
             for _ in range(WORKERS):
                 group.start_soon(self._namespaces.work, lambda key: self._reconcile(writer, key[0]))
 
     async def _reconcile(self, writer: Writer, namespace: str) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for policy, verdict in judge(self.seen.get(namespace, {}).values()):
+        for policy, verdict in judge(self.reflector.by_index("namespace", namespace)):
             body = status(policy, verdict, now)
             if body is None:
                 continue
