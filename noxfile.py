@@ -254,6 +254,7 @@ def codegen(session: nox.Session) -> None:
         "packages/preflight-proto/src/preflight_proto/settings/*.json",
         "charts/preflight/values.schema.json",
         "charts/preflight/charts/*/values.schema.json",
+        "charts/preflight/charts/*/charts/*",
         "charts/preflight/charts/*/generated/*",
         "charts/preflight/charts/*/templates/generated-*",
         "e2e/matrix/schema.json",

@@ -71,7 +71,8 @@ def test_under_another_name_the_certificate_is_kept_where_the_webhook_reads_it()
     mounted = [
         one["secret"] for one in webhook["spec"]["template"]["spec"]["volumes"] if "secret" in one
     ]
-    assert mounted == [{"secretName": "other-tls"}]
+    assert [one["secretName"] for one in mounted] == ["other-tls"]
+    assert [item["key"] for one in mounted for item in one["items"]] == ["tls.crt", "tls.key"]
     readable = {
         name
         for o in objects

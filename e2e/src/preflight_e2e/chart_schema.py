@@ -13,11 +13,15 @@ is one that the service takes. ``charts/schema/CHART.json`` adds to it:
   own.
 
 The umbrella's schema knows the parts by name.
+
+Each chart also gets its copy of the library chart ``preflight-common``, so that its folder alone is
+all that an install needs: a link would not do, which Flux drops and Helm comments on.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +58,8 @@ DEFINITIONS: dict[Path, tuple[str, ...]] = {
     ),
 }
 """Each chart's file of custom resource definitions, and what prints it."""
+COMMON = CHARTS / "preflight-common"
+"""The library chart on which all charts stand."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 Schema = dict[str, Any]
@@ -79,6 +85,7 @@ def combined(config: Schema, deployment: Schema, chart: str) -> Schema:
         "type": "object",
         "additionalProperties": False,
         "properties": {**top["properties"], **deployment["properties"]},
+        "patternProperties": {f"^{COMMON.name}$": {"type": "object"}},  # Helm's; it has no values
         "required": top.get("required", []),
         "$defs": {**definitions, **deployment["$defs"]},
     }
@@ -189,6 +196,8 @@ def main() -> int:
             deployment = json.loads((CHARTS / "schema" / f"{chart.name}.json").read_text())
             parts[chart.name] = combined(json.loads(said(*command)), deployment, chart.name)
             _write(chart, parts[chart.name])
+            shutil.rmtree(chart / "charts" / COMMON.name, ignore_errors=True)
+            shutil.copytree(COMMON, chart / "charts" / COMMON.name)
         _write(UMBRELLA, umbrella(parts))
         for file, command in DEFINITIONS.items():
             file.parent.mkdir(exist_ok=True)

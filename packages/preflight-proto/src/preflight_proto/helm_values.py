@@ -37,6 +37,7 @@ DEPLOYED: Final = frozenset(
         "podAnnotations",
         "podLabels",
         "podSecurityContext",
+        "preflight-common",
         "priorityClassName",
         "protection",
         "replicas",

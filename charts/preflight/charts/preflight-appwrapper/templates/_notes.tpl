@@ -1,7 +1,7 @@
 {{- define "preflight-appwrapper.notes" -}}
 AppWrappers are looked after from namespace {{ .Release.Namespace }}. See that it works: one replica holds the lease.
 
-  kubectl -n {{ .Release.Namespace }} rollout status deployment/{{ include "preflight-appwrapper.name" . }}-controller
+  kubectl -n {{ .Release.Namespace }} rollout status deployment/{{ include "preflight.name" . }}-controller
   kubectl -n {{ .Release.Namespace }} get lease preflight-appwrapper -o jsonpath='{.spec.holderIdentity}{"\n"}'
   kubectl get appwrappers -A
 

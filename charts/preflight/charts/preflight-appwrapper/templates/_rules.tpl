@@ -13,7 +13,7 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
-{{- range include "preflight-appwrapper.wrapped" . | fromJsonArray }}
+{{- range .Values.wrappedKinds }}
 - apiGroups: [{{ .group | quote }}]
   resources: {{ .resources | toJson }}
   verbs: [get, list, watch, create, delete]
@@ -43,57 +43,4 @@
 - apiGroups: [authorization.k8s.io]
   resources: [subjectaccessreviews]
   verbs: [create]
-{{- end }}
-
-{{- define "preflight-appwrapper.certs-rules" -}}
-- apiGroups: [admissionregistration.k8s.io]
-  resources: [mutatingwebhookconfigurations, validatingwebhookconfigurations]
-  verbs: [get, patch]
-  resourceNames: [{{ include "preflight-appwrapper.configuration" . }}]
-{{- end }}
-
-{{- define "preflight-appwrapper.certs-pod" -}}
-metadata:
-  labels:
-    {{- include "preflight-appwrapper.labels" . | nindent 4 }}
-    app.kubernetes.io/component: certs
-    {{- with .Values.podLabels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
-  {{- with .Values.podAnnotations }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-spec:
-  serviceAccountName: {{ include "preflight-appwrapper.name" . }}-certs
-  automountServiceAccountToken: true
-  restartPolicy: OnFailure
-  {{- include "preflight-appwrapper.pod-where" . | nindent 2 }}
-  containers:
-    - name: certs
-      image: {{ include "preflight-appwrapper.image" . }}
-      {{- with .Values.imagePullPolicy }}
-      imagePullPolicy: {{ . }}
-      {{- end }}
-      args:
-        - certs
-        - --namespace={{ .Release.Namespace }}
-        - --service={{ include "preflight-appwrapper.name" . }}-webhook
-        - --secret={{ include "preflight-appwrapper.secret" . }}
-        - --mutating={{ include "preflight-appwrapper.configuration" . }}
-        - --validating={{ include "preflight-appwrapper.configuration" . }}
-        - --lifetime-days={{ dig "certificates" "lifetimeDays" 90 .Values.AsMap }}
-        - --wait-seconds=120
-      {{- with include "preflight-appwrapper.set" .Values.securityContext }}
-      securityContext:
-        {{- . | nindent 8 }}
-      {{- end }}
-      resources:
-        requests:
-          cpu: 50m
-          memory: 48Mi
-          ephemeral-storage: "0"
-        limits:
-          memory: 128Mi
-          ephemeral-storage: 256Mi
 {{- end }}

@@ -5,10 +5,10 @@ preflight-computedomain: resources.computeDomains.enabled is false, so nothing b
 ComputeDomains with host-managed IMEX are installed in namespace {{ .Release.Namespace }}. nvidia-imex is yours: nothing here starts, asks or judges it, and
 Ready says that a ComputeDomain's template exists, no more. Run one ComputeDomain at a time for each IMEX domain: all use channel 0.
 
-  kubectl -n {{ .Release.Namespace }} rollout status deployment/{{ include "preflight-computedomain.controller" . }}
-  kubectl -n {{ .Release.Namespace }} rollout status daemonset/{{ include "preflight-computedomain.plugin" . }}
+  kubectl -n {{ .Release.Namespace }} rollout status deployment/{{ include "preflight.name" . | printf "%s-controller" }}
+  kubectl -n {{ .Release.Namespace }} rollout status daemonset/{{ include "preflight.name" . | printf "%s-kubelet-plugin" }}
   kubectl get resourceslices --field-selector spec.driver=compute-domain.nvidia.com   # one for each node
-  kubectl -n {{ .Release.Namespace }} exec deployment/{{ include "preflight-computedomain.controller" . }} -- preflight-computedomain --help
+  kubectl -n {{ .Release.Namespace }} exec deployment/{{ include "preflight.name" . | printf "%s-controller" }} -- preflight-computedomain --help
 {{- end }}
 {{- if dig "resources" "gpus" "enabled" false .Values.AsMap }}
 

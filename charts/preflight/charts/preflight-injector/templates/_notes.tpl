@@ -18,12 +18,12 @@ What the checks need on every GPU node:
 {{- end }}
   - the checks' images, which the node pulls with imagePullSecrets of the pod and checkImagePullSecrets.
 
-{{- if include "preflight-injector.selfManaged" . }}
+{{- if include "preflight.selfManaged" . }}
 
 Admission is ready when the certificate is published and the replicas are up:
 
   kubectl -n {{ .Release.Namespace }} wait --for=condition=complete job -l app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/component=certs
-  kubectl -n {{ .Release.Namespace }} rollout status deployment/{{ include "preflight-injector.name" . }}
+  kubectl -n {{ .Release.Namespace }} rollout status deployment/{{ include "preflight.name" . }}
 {{- end }}
 
 See that it works: in a namespace that is opted in this prints the checks that a GPU pod would get, and creates nothing.

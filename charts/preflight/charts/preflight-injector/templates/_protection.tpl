@@ -5,8 +5,7 @@
 
 {{/* CEL: true for whoever is neither the gang controller nor exempt. */}}
 {{- define "preflight-injector.notExempt" -}}
-!(request.userInfo.username in {{ prepend ((.Values.protection).exemptUsers | default list) (include "preflight-injector.controller" .) | toJson }})
-{{- with (.Values.protection).exemptGroups }} && !request.userInfo.?groups.orValue([]).exists(g, g in {{ toJson . }}){{ end }}
+{{- include "preflight.notExempt" (dict "root" . "user" (include "preflight-injector.controller" .)) -}}
 {{- end }}
 
 {{/* CEL: the namespace's word about preflight. */}}
@@ -16,7 +15,7 @@ namespaceObject.metadata.?labels['nvsentinel.nvidia.com/preflight'].orValue('')
 
 {{/* CEL: whether the webhook is called for pods of the request's namespace: what its entries' selectors say (webhook.yaml). */}}
 {{- define "preflight-injector.atWork" -}}
-!(request.namespace in {{ include "preflight-injector.excluded" . | fromYamlArray | toJson }}) && (
+!(request.namespace in {{ include "preflight.excluded" . }}) && (
 {{- include "preflight-injector.optIn" . }} == 'enabled'
 {{- with .Values.namespaces }} || ({{ include "preflight-injector.optIn" $ }} != 'disabled' && request.namespace in {{ toJson . }}){{ end }})
 {{- end }}
@@ -52,22 +51,7 @@ A regular expression (RE2) for paths at, above or below the connector's folder o
 ^(\.?/)*({{ join "|" $ways }})
 {{- end }}
 
-{{/* How every policy and binding is labelled and bound. `name`: the last part of its name. */}}
+{{/* Binding of the policy whose part is given. */}}
 {{- define "preflight-injector.binding" -}}
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata:
-  name: {{ include "preflight-injector.name" .root }}-{{ .name }}
-  labels:
-    {{- include "preflight-injector.labels" .root | nindent 4 }}
-spec:
-  policyName: {{ include "preflight-injector.name" .root }}-{{ .name }}
-  validationActions: [Deny]
-  {{- if not .everywhere }}
-  {{- with (.root.Values.protection).namespaceSelector }}
-  matchResources:
-    namespaceSelector:
-      {{- toYaml . | nindent 6 }}
-  {{- end }}
-  {{- end }}
+{{- include "preflight.binding" (merge (dict "namespaceSelector" (.root.Values.protection).namespaceSelector) .) -}}
 {{- end }}
