@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jsonschema
 import pytest
-from preflight_e2e.chart_schema import Schema, combined, umbrella
+from preflight_e2e.chart_schema import Schema, combined, umbrella, vendor
 
 WEBHOOK: Schema = {
     "$ref": "#/$defs/Config",
@@ -96,3 +98,20 @@ def test_the_umbrella_takes_its_parts_and_leaves_what_is_in_them_to_their_own_sc
     assert not refuses(schema, {"a": {"enabled": True, "whatever": 1}, "global": {"preflight": 1}})
     mistakes: list[object] = [{"c": {}}, {"a": {"enabled": "yes"}}, {"b": []}, {"global": 1}]
     assert all(refuses(schema, wrong) for wrong in mistakes)
+
+
+def test_the_library_of_a_chart_is_brought_up_to_date_and_left_alone_where_it_is(
+    tmp_path: Path,
+) -> None:
+    library, copy = tmp_path / "library", tmp_path / "chart/charts/library"
+    (library / "templates").mkdir(parents=True)
+    (library / "templates/_names.tpl").write_text("new")
+    (copy / "templates").mkdir(parents=True)
+    (copy / "templates/_names.tpl").write_text("old")
+    (copy / "templates/_gone.tpl").touch()
+    vendor(library, copy)
+    assert [one.name for one in (copy / "templates").iterdir()] == ["_names.tpl"]
+    assert (copy / "templates/_names.tpl").read_text() == "new"
+    before = (copy / "templates/_names.tpl").stat().st_ino
+    vendor(library, copy)
+    assert (copy / "templates/_names.tpl").stat().st_ino == before

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from helm_python import Chart
 from preflight_testing.helm import PARTS, REQUIRED, UMBRELLA, Values, render
 from preflight_webhook.report.values import OWN, parse
 from said import Said, said
@@ -35,6 +36,14 @@ def test_every_value_by_which_the_chart_is_deployed_is_known() -> None:
         json.loads((CHARTS / "schema" / "preflight-injector.json").read_text())["properties"].keys()
         <= OWN
     )
+
+
+def test_values_as_helm_shows_all_of_them_are_those_that_were_given() -> None:
+    """`helm get values --all` has a key for the library chart, too."""
+    with Chart.load(UMBRELLA) as chart:
+        computed = chart.merge_values({"preflight-injector": {"dcgm": {"diagLevel": 1}}})
+    assert "preflight-common" in computed["preflight-injector"]
+    assert parse(json.dumps(computed)).config.dcgm.diag_level == 1
 
 
 def test_our_part_of_the_umbrella_is_taken_and_its_problems_have_their_whole_path(
