@@ -948,10 +948,8 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def size(session: nox.Session) -> None:
-    """Lines by member and part, beside those of a revision: `nox -s size -- REVISION` (the last tag).
-
-    Generated files count nowhere; of the charts' templates, lines that are not blank.
-    """
+    """Count lines by member and part, beside a revision's: `nox -s size -- REVISION` (last tag)."""
+    # Generated files count nowhere; of the charts' templates, lines that are not blank.
     tags = subprocess.check_output(["git", "tag", "--sort=-creatordate"], text=True)
     before = session.posargs[0] if session.posargs else (tags.split() or ["HEAD"])[0]
     new, old = (_lines(revision) for revision in ("", before))

@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from ._versioned import ContractError, decode
-from .history import MAX_GBPS
 from .printable import printable
 
 __all__ = [
@@ -28,6 +27,8 @@ __all__ = [
 
 VERSION: Final = 1
 MAX_BYTES: Final = 768
+MAX_GBPS: Final = 1e6
+"""GB/s; beyond is no measurement: the fastest NVLink domain has about a thousandth of it."""
 
 MAX_SECONDS: Final = 7 * 86_400.0
 """A check that says it took longer is taken to have taken this long: no gang waits for a week."""

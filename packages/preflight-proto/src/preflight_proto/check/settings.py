@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 from .. import settings as contract
 from ..durations import format_duration, parse_duration
 from ..printable import printable
+from ..result import MAX_GBPS
 
 __all__ = [
     "Parser",
@@ -47,8 +48,6 @@ hold it exactly.
 """
 MAX_DURATION: Final = 366 * 86_400.0
 """Seconds of the longest duration that is taken: a year, far beyond what a pod lives."""
-MAX_GBPS: Final = 1e6
-"""GB/s; three orders of magnitude above the fastest NVLink domain."""
 _META: Final = "preflight.setting"
 _REQUIRED: Final = object()
 
