@@ -265,7 +265,9 @@ async def test_what_is_offered_follows_clique_and_driver(
     await until(offers)
     driver = world.root / "devices"
     there = driver.read_text()
-    world.nvml.infos, world.nvml.version = joined, "580.65.06"
+    world.nvml.infos = joined  # the fabric manager has joined it since
+    await until(lambda: offers(*channel(CLIQUE, "570.158.1")))
+    world.nvml.version = "580.65.06"
     driver.write_text("Character devices:\n511 nvidia-caps-imex-channels\n")  # loaded anew
     await until(lambda: offers(*channel(CLIQUE, "580.65.6")))
     driver.write_text("Character devices:\n511 ttyUSB\n")

@@ -44,7 +44,9 @@ do not ask together.
 LOOK: Final = 5.0
 """Seconds between two looks at the CDI files of prepared claims, and at the driver."""
 UNKNOWN: Final = 60.0
-"""Seconds between two looks at the clique where NVML did not say it, or the driver is away."""
+"""Seconds between two looks at the clique where there is none, NVML did not say it, or the driver
+is away: the node offers nothing until then.
+"""
 GRACE: Final = 10.0
 PROBE: Final = 5.0
 ANSWER: Final = 15.0
@@ -216,7 +218,8 @@ async def _follow(
             now = await asyncio.to_thread(major)
         except Unfit:
             now = 0  # the reader of the major has logged it
-        late = clique.unknown and anyio.current_time() - looked >= UNKNOWN
+        offers_nothing = clique.unknown or not clique.current
+        late = offers_nothing and anyio.current_time() - looked >= UNKNOWN
         if now != last or late:
             looked = anyio.current_time()
             await clique.refreshed()
