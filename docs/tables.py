@@ -56,7 +56,7 @@ def _appwrapper() -> CollectorRegistry:
 
 def _compute_domain_controller() -> CollectorRegistry:
     metrics = import_module("preflight_computedomain.metrics").ControllerMetrics()
-    metrics.show(_requests(), _mirrors(), dict)
+    metrics.show(SimpleNamespace(requests=_requests(), mirrors=_mirrors()), dict)
     return _of(metrics)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
-from preflight_kube.client.client import Requests
-from preflight_kube.client.watch_lag import Mirrors
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.controller import Collected, RuntimeMetrics
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from preflight_computedomain.api.names import DRIVER
 
@@ -19,30 +19,6 @@ UNPREPARE = "NodeUnprepareResources"
 OPERATIONS = {PREPARE: "prepare", UNPREPARE: "unprepare"}
 """As NVIDIA's driver labels them, by the kubelet's name of the call."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
-
-
-class _Counted(Collector):
-    """Figures that somebody else keeps, asked for at each scrape."""
-
-    def __init__(
-        self, requests: Requests, mirrors: Mirrors, statuses: Callable[[], Mapping[str, int]]
-    ) -> None:
-        self._requests, self._mirrors, self._statuses = requests, mirrors, statuses
-
-    def collect(self) -> Iterator[Metric]:
-        info = "ComputeDomains by the status that they show."
-        domains = GaugeMetricFamily("nvidia_dra_compute_domain_info", info, labels=["status"])
-        yield _filled(domains, self._statuses())
-        sent = CounterMetricFamily(
-            "compute_domain_requests", "Requests to the API server.", labels=["verb"]
-        )
-        yield _filled(sent, dict(self._requests.count))
-        behind = GaugeMetricFamily(
-            "compute_domain_behind",
-            "1 while the mirror of a collection is behind.",
-            labels=["path"],
-        )
-        yield _filled(behind, {at: bool(lag) for at, lag in self._mirrors.behind().items()})
 
 
 def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
@@ -56,6 +32,7 @@ class ControllerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.runtime = RuntimeMetrics(self.registry)
         self.leader = Gauge(
             "compute_domain_leader", "1 on the replica that leads.", registry=self.registry
         )
@@ -73,11 +50,38 @@ class ControllerMetrics:
             registry=self.registry,
         )
 
-    def show(
-        self, requests: Requests, mirrors: Mirrors, statuses: Callable[[], Mapping[str, int]]
-    ) -> None:
-        """Have what others count shown, too."""
-        self.registry.register(_Counted(requests, mirrors, statuses))
+    @contextmanager
+    def leading(self, lease: str) -> Iterator[None]:
+        """Show that this replica leads, as long as it does."""
+        self.leader.set(1)
+        try:
+            with self.runtime.leading(lease):
+                yield
+        finally:
+            self.leader.set(0)
+
+    def show(self, client: Client, statuses: Callable[[], Mapping[str, int]]) -> None:
+        """Show what ``client`` sends and how far its mirrors are, and how many ComputeDomains have
+        which status.
+        """
+        self.runtime.sends(client)
+
+        def collect() -> Iterator[Metric]:
+            info = "ComputeDomains by the status that they show."
+            domains = GaugeMetricFamily("nvidia_dra_compute_domain_info", info, labels=["status"])
+            yield _filled(domains, statuses())
+            sent = CounterMetricFamily(
+                "compute_domain_requests", "Requests to the API server.", labels=["verb"]
+            )
+            yield _filled(sent, dict(client.requests.count))
+            behind = GaugeMetricFamily(
+                "compute_domain_behind",
+                "1 while the mirror of a collection is behind.",
+                labels=["path"],
+            )
+            yield _filled(behind, {at: bool(lag) for at, lag in client.mirrors.behind().items()})
+
+        self.registry.register(Collected(collect))
 
 
 class PluginMetrics:

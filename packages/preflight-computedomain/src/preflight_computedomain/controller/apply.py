@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.runtime.cache import Cache
 
 from preflight_computedomain.api.names import DOMAINS, FINALIZER, TEMPLATES, namespaced
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Identified
-from preflight_computedomain.controller.cache import Cache
 from preflight_computedomain.core import template
 from preflight_computedomain.core.reconcile import (
     Action,
@@ -91,7 +91,7 @@ class Applier:
         path = namespaced(DOMAINS, self._namespace, about.name) + part
         answer = await self._client.merge_patch(path, body)
         self._domain = msgspec.json.decode(answer, type=ComputeDomain)
-        self._domains.answered(self._domain)
+        self._domains.wrote(self._domain)
 
     async def _let_go(self) -> None:
         about = self._own().metadata
@@ -99,7 +99,7 @@ class Applier:
         with suppress(NotFound):  # somebody else has removed it
             await self._patch_domain({"metadata": {"finalizers": kept or None}})
         if [*about.finalizers] == [FINALIZER]:
-            self._domains.gone(about.place, about.uid)
+            self._domains.deleted(about.uid)
 
     # --- templates
 
@@ -109,11 +109,11 @@ class Applier:
     def _took(self, answer: bytes) -> None:
         item = msgspec.json.decode(answer, type=ClaimTemplate)
         self._templates[item.metadata.name] = item
-        self._known.answered(item)
+        self._known.wrote(item)
 
     def _lost(self, name: str, uid: str) -> None:
         self._templates.pop(name, None)
-        self._known.gone((self._namespace, name), uid)
+        self._known.deleted(uid)
 
     async def _create(self, body: dict[str, Any]) -> None:
         try:
@@ -152,7 +152,7 @@ class Applier:
     async def _confirm_gone(self, action: ConfirmGone) -> None:
         there = await self._client.get_or_none(self._at(action.name), ClaimTemplate)
         if there is not None and template.owner(there) == action.owner:
-            self._known.answered(there)
+            self._known.wrote(there)
             held = ", ".join(there.metadata.finalizers) or "nothing"
             raise Blocked(f"ResourceClaimTemplate {action.name} is still there, held by {held}")
 

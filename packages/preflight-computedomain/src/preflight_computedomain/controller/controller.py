@@ -8,13 +8,16 @@ of it stands in the objects, so whoever leads next goes on from there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
-from preflight_kube.client.client import Client, Conflict, Fenced, KubeError
+from preflight_kube.client.client import Client, Fenced, KubeError
 from preflight_kube.logs import get_logger
-from preflight_kube.runtime.events import Regarding, event, timestamp
+from preflight_kube.runtime.cache import Cache
+from preflight_kube.runtime.controller import Controller as Reconciler
+from preflight_kube.runtime.event_recorder import EventRecorder
+from preflight_kube.runtime.events import Regarding
+from preflight_kube.runtime.indexes import namespaced_name
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.workqueue import Queue
@@ -30,7 +33,6 @@ from preflight_computedomain.api.names import (
     LABEL,
     SLICES,
     TEMPLATES,
-    namespaced,
 )
 from preflight_computedomain.api.types import (
     ClaimTemplate,
@@ -41,7 +43,6 @@ from preflight_computedomain.api.types import (
     UsedClaim,
 )
 from preflight_computedomain.controller.apply import Applier, Blocked
-from preflight_computedomain.controller.cache import Cache
 from preflight_computedomain.core import template
 from preflight_computedomain.core.reconcile import (
     NOT_READY,
@@ -74,43 +75,47 @@ class Controller:
         self, client: Client, metrics: ControllerMetrics, *, sweep_seconds: float = SWEEP
     ) -> None:
         self._client, self._metrics, self._sweep_seconds = client, metrics, sweep_seconds
-        self._said: set[tuple[str, str, str]] = set()
+        self._recorded: set[tuple[str, str, str]] = set()
         self._conflicts: set[Place] = set()
         self._sharing = Sharing()
         self.queue = Queue("computedomain", clock=client.clock)
-        self._domains = Cache(
+        self._domains: Cache[ComputeDomain] = Cache(
             client,
             DOMAINS,
             ComputeDomain,
-            self._domain_changed,
-            {"template": lambda domain: [f"{domain.metadata.namespace}/{domain.template}"]},
+            on_change=self._domain_changed,
+            indexes={"place": namespaced_name, "template": _template_place},
+            absent_retry=5.0,
         )
-        self._templates = Cache(
-            client, TEMPLATES, ClaimTemplate, self._template_changed, {"uid": _uids}
+        self._templates: Cache[ClaimTemplate] = Cache(
+            client,
+            TEMPLATES,
+            ClaimTemplate,
+            on_change=self._template_changed,
+            indexes={"place": namespaced_name, "uid": _uids},
+            absent_retry=5.0,
         )
         ours = {"fieldSelector": f"spec.driver={DRIVER}"}
         self.reflectors: tuple[Reflector[Any], ...] = (
-            self._domains.mirror,
-            self._templates.mirror,
+            self._domains,
+            self._templates,
             Reflector(client, CLAIMS, UsedClaim, on_change=self._claim_changed, kept=_brief),
             Reflector(client, SLICES, Slice, on_change=self._slice_changed, params=ours),
         )
-        metrics.show(client.requests, client.mirrors, self.statuses)
+        metrics.show(client, self.statuses)
         metrics.shared.set_function(lambda: len(self._sharing.shared()))
 
     # --- what changes in the cluster
 
     def statuses(self) -> Mapping[str, int]:
         """How many ComputeDomains show which status."""
-        shown = [
-            domain.status.status == READY for domain in list(self._domains.mirror.store.values())
-        ]
+        shown = [domain.status.status == READY for domain in list(self._domains.store.values())]
         return {READY: sum(shown), NOT_READY: len(shown) - sum(shown)}
 
     def _domain_changed(self, change: Change[ComputeDomain]) -> None:
         about = change.object.metadata
         if change.kind == "deleted":
-            self._said = {key for key in self._said if key[0] != about.uid}
+            self._recorded = {key for key in self._recorded if key[0] != about.uid}
             self._conflict(about.place, False)
         else:
             self.queue.add(about.place)
@@ -123,7 +128,7 @@ class Controller:
             for uid in _uids(item)
         )
         wanted = "/".join(change.object.metadata.place)
-        for domain in self._domains.mirror.by_index("template", wanted):
+        for domain in self._domains.by_index("template", wanted):
             self.queue.add(domain.metadata.place)
 
     def _claim_changed(self, change: Change[UsedClaim]) -> None:
@@ -133,7 +138,7 @@ class Controller:
         self._enqueue(self._sharing.slice(change.object, gone=change.kind == "deleted"))
 
     def _enqueue(self, uids: Iterable[str]) -> None:
-        for domain in filter(None, map(self._domains.mirror.get, uids)):
+        for domain in filter(None, map(self._domains.get, uids)):
             self.queue.add(domain.metadata.place)
 
     # --- while it leads
@@ -143,24 +148,25 @@ class Controller:
         for mirror in self.reflectors:
             await mirror.synced.wait()
         client = self._client.fenced(leadership.valid)
-        self._said.clear()
-        for domain in self._domains.mirror.store.values():
+        self._recorded.clear()
+        events = EventRecorder(client, CONTROLLER)
+        for domain in self._domains.store.values():
             self.queue.add(domain.metadata.place)
 
         async def work(place: Place) -> float | None:
-            return await self._reconcile(place, client)
+            return await self._reconcile(place, client, events)
 
-        self._metrics.leader.set(1)
-        try:
+        reconciler = Reconciler(
+            KIND, self.queue, work, workers=WORKERS, metrics=self._metrics.runtime
+        )
+        with self._metrics.leading(CONTROLLER):
             async with anyio.create_task_group() as group:
-                for _ in range(WORKERS):
-                    group.start_soon(self.queue.work, work)
+                group.start_soon(reconciler.run)
+                group.start_soon(events.run)
                 group.start_soon(self._sweep, client)
-        finally:
-            self._metrics.leader.set(0)
 
-    async def _reconcile(self, place: Place, client: Client) -> float | None:
-        domain = self._domains.get(place)
+    async def _reconcile(self, place: Place, client: Client, events: EventRecorder) -> float | None:
+        domain = next(reversed(self._domains.by_index("place", "/".join(place))), None)
         if domain is None:
             return None
         seen = self._seen(domain)
@@ -184,7 +190,7 @@ class Controller:
                     next=plan.next,
                 )
         for item in (*plan.events, *shares(self._neighbors(domain))):
-            await self._say(domain, item, client)
+            self._record(domain, item, events)
         return again
 
     async def _apply(
@@ -202,9 +208,10 @@ class Controller:
 
     def _seen(self, domain: ComputeDomain) -> list[ClaimTemplate]:
         namespace, uid = domain.metadata.namespace, domain.metadata.uid
-        ours = {item.metadata.place for item in self._templates.mirror.by_index("uid", uid)}
-        places = {(namespace, domain.template), *(at for at in ours if at[0] == namespace)}
-        return [*filter(None, map(self._templates.get, places))]
+        named = self._templates.by_index("place", f"{namespace}/{domain.template}")[-1:]
+        ours = self._templates.by_index("uid", uid)
+        seen = {item.metadata.uid: item for item in (*ours, *named)}
+        return [item for item in seen.values() if item.metadata.namespace == namespace]
 
     def _neighbors(self, domain: ComputeDomain) -> dict[str, list[str]]:
         """By NVLink clique, who else is active in it: those of the ComputeDomain's namespace, of
@@ -214,7 +221,7 @@ class Controller:
         return {
             clique: sorted(
                 str(other.metadata)
-                for other in filter(None, map(self._domains.mirror.get, uids))
+                for other in filter(None, map(self._domains.get, uids))
                 if other.metadata.namespace == namespace
             )
             for clique, uids in self._sharing.others(domain.metadata.uid).items()
@@ -224,46 +231,33 @@ class Controller:
         (self._conflicts.add if there else self._conflicts.discard)(place)
         self._metrics.conflicts.set(len(self._conflicts))
 
-    async def _say(self, domain: ComputeDomain, item: DomainEvent, client: Client) -> None:
+    def _record(self, domain: ComputeDomain, item: DomainEvent, events: EventRecorder) -> None:
         """Once for each leadership at most; the Event's name follows from what it is about, so the
         cluster has it once.
         """
         about = domain.metadata
         key = (about.uid, item.reason, item.about)
-        if key in self._said:
+        if key in self._recorded:
             return
-        body = event(
-            CONTROLLER,
+        self._recorded.add(key)
+        log.warning(item.message, **_about(domain), reason=item.reason)
+        events.event(
             Regarding(API_VERSION, KIND, about.name, about.uid, about.namespace),
             about=f"{item.reason}\0{item.about}",
-            good=False,
             reason=item.reason,
             message=item.message,
-            now=timestamp(datetime.now(UTC)),
+            warning=True,
         )
-        log.warning(item.message, **_about(domain), reason=item.reason)
-        try:
-            await client.create(namespaced("/api/v1/events", about.namespace), body)
-        except Conflict:
-            pass  # said before
-        except Fenced:
-            return
-        except KubeError as error:
-            log.warning("Event not written", **_about(domain), error=str(error))
-            return
-        self._said.add(key)
 
     async def _sweep(self, client: Client) -> None:
         """Remove templates of ours whose ComputeDomain has gone: its finalizer was removed by
         hand.
         """
         while True:
-            self._domains.forget()
-            self._templates.forget()
-            for item in list(self._templates.mirror.store.values()):
+            for item in list(self._templates.store.values()):
                 about = item.metadata
                 uid = template.owner(item)
-                if not uid or self._domains.mirror.get(uid) is not None:
+                if not uid or self._domains.get(uid) is not None:
                     continue
                 try:
                     await self._apply(client, about.namespace, None, [item], sweep(item))
@@ -277,6 +271,10 @@ class Controller:
                         error=str(why),
                     )
             await anyio.sleep(self._sweep_seconds)
+
+
+def _template_place(domain: ComputeDomain) -> list[str]:
+    return [f"{domain.metadata.namespace}/{domain.template}"]
 
 
 def _uids(item: ClaimTemplate) -> set[str]:

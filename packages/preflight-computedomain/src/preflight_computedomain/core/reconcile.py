@@ -28,10 +28,10 @@ __all__ = [
     "CreateTemplate",
     "DeleteTemplate",
     "DomainEvent",
-    "DomainPlan",
     "MendTemplate",
     "ReleaseTemplate",
     "RemoveFinalizer",
+    "TemplatePlan",
     "WriteStatus",
     "reconcile",
     "shares",
@@ -135,7 +135,7 @@ class DomainEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainPlan:
+class TemplatePlan:
     """``actions``: in this order, each only when the one before it has succeeded; one that has not
     ends the plan.
 
@@ -149,7 +149,7 @@ class DomainPlan:
     next: str = ""
 
 
-def reconcile(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> DomainPlan:
+def reconcile(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> TemplatePlan:
     """``seen``: the templates of the ComputeDomain's namespace that have its template's name, or
     its uid as label.
     """
@@ -179,10 +179,10 @@ def reconcile(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> DomainPla
         before.insert(0, AddFinalizer())
     if domain.status.status != status:
         before.append(WriteStatus(status))
-    return DomainPlan((*before, *after), status, tuple(events), waits)
+    return TemplatePlan((*before, *after), status, tuple(events), waits)
 
 
-def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> DomainPlan:
+def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> TemplatePlan:
     uid = domain.metadata.uid
     ours = [item for item in templates if template.owner(item) == uid]
     actions = [action for item in ours for action in _removal(item)]
@@ -190,8 +190,8 @@ def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> DomainPl
     confirmed = [ConfirmGone(name, uid) for name in names if fits_as_name(name)]
     if FINALIZER in domain.metadata.finalizers:
         waits = "its ResourceClaimTemplate to be gone"
-        return DomainPlan((*actions, *confirmed, RemoveFinalizer()), NOT_READY, (), waits)
-    return DomainPlan((*actions, *confirmed) if actions else (), NOT_READY)
+        return TemplatePlan((*actions, *confirmed, RemoveFinalizer()), NOT_READY, (), waits)
+    return TemplatePlan((*actions, *confirmed) if actions else (), NOT_READY)
 
 
 def _removal(item: ClaimTemplate) -> list[Action]:
