@@ -286,14 +286,28 @@ def test_a_bind_begun_before_a_status_numbered_the_gpus_anew_does_not_go_on() ->
     assert seen.free("a") == {0, 1}
 
 
-def member(seen: Mirrors, ids: str) -> str:
+def test_a_second_bind_of_one_pod_lets_nothing_go_that_the_first_one_holds() -> None:
+    seen = world(device(0, "GPU-A"), device(1, "GPU-B"))
+    seen.show("pod", pod("p"))
+    first = placing(seen, "p")
+    next(first)
+    assert seen.free("a") == {1}
+    with pytest.raises(StopIteration) as ended:
+        next(placing(seen, "p"))
+    assert ended.value.value.error == messages.BIND_UNDER_WAY
+    assert seen.free("a") == {1}
+    first.close()
+    assert next(placing(seen, "p")), "the next one may go on"
+
+
+def member(seen: Mirrors, ids: str, uuid: str = "") -> str:
     """Why a gang's member that a plan gave GPUs ``ids`` of node ``a`` is not bound; its lease is
-    there.
+    there, made for ``uuid``.
     """
     said = f'{{"number":1,"node":"a","ids":[{ids}],"plan":"x","members":1,"first":"g","first_uid":'
     found = pod("g", annotations={names.RESERVED_ANNOTATION: said + '"uid-g"}'})
     seen.show("pod", found)
-    seen.show("lease", *(locked(int(gpu), "g") for gpu in ids.split(",")))
+    seen.show("lease", *(locked(int(gpu), "g", uuid) for gpu in ids.split(",")))
     steps = seen.extender.placing(found, "a", claim(1, gang="g"))
     try:
         (request,) = next(steps)
@@ -312,6 +326,11 @@ def test_a_member_is_not_bound_to_a_gpu_that_another_pod_has_or_that_its_node_do
     seen.show("pod", bound(ids="1"))  # its lease was lost, and the plan got the GPU
     assert member(seen, "1") == messages.TAKEN
     assert member(world(), "7") == messages.STATUS_CHANGED
+
+
+def test_a_member_is_not_bound_by_a_lease_that_was_made_for_what_was_another_gpu_then() -> None:
+    assert member(world(), "1", "GPU-1") == ""
+    assert member(world(), "1", "GPU-2") == messages.STATUS_CHANGED
 
 
 def relocked(seen: World, found: Pod) -> Taken:

@@ -54,6 +54,10 @@ class BindJob(msgspec.Struct, frozen=True, kw_only=True):
     uuids: Mapping[int, str]
     gang: bool = False
 
+    def locks(self, gpu: int, lease: Lease) -> bool:
+        """Whether the lease was made for what ``gpu`` is now: a node may number its GPUs anew."""
+        return not lease.uuid or self.uuids.get(gpu, "") in {"", lease.uuid}
+
 
 class BindOutcome(msgspec.Struct, frozen=True):
     """``error``: empty where the pod is bound with ``ids``; else one sentence for the scheduler.
@@ -78,7 +82,9 @@ def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
         return (yield from _reserved(job, pod.reserved, look))
     if job.gang:
         return BindOutcome(error=messages.GANG_NOT_RESERVED)
-    own = {gpu: lease for gpu, lease in job.own.items() if is_own(lease, pod)}
+    own = {
+        gpu: lease for gpu, lease in job.own.items() if is_own(lease, pod) and job.locks(gpu, lease)
+    }
     created: dict[str, Lease] = {}
     busy: frozenset[int] = frozenset()
     held: set[int] = set()  # whose leases this attempt has written: they need no second write
@@ -123,6 +129,9 @@ def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome
             found = answer.found if isinstance(answer, Stored) else None
             if not isinstance(found, Lease) or not is_own(found, pod):
                 return BindOutcome(error=messages.GANG_NOT_RESERVED)
+            lease = found
+        if not job.locks(gpu, lease):
+            return BindOutcome(error=messages.STATUS_CHANGED)
     if reserved.first_uid != pod.metadata.uid:
         first_key = pod.metadata.namespace, reserved.first
         sight = look(first_key)

@@ -62,6 +62,7 @@ class Extender:
         self._runner = runner
         self._barrier = GangBarrier()
         self._starts = GangStarts(state, config, runner)
+        self._placing: set[str] = set()  # uids of pods whose bind is under way
         state.listeners.append(self._changed)
 
     def filter(self, args: FilterArgs) -> FilterResult:
@@ -162,6 +163,8 @@ class Extender:
         twice, whatever happens to leases.
         """
         state, uid = self._state, pod.metadata.uid
+        if uid in self._placing:  # what it holds is not this bind's to let go
+            return BindOutcome(error=messages.BIND_UNDER_WAY)
         uuids = state.uuids(node)
         own = {}
         for lease in state.held_by(uid):
@@ -189,11 +192,13 @@ class Extender:
                 return BindOutcome(error=messages.TAKEN)
             state.hold(node, reserved.ids, pod)
         job = BindJob(pod=pod, node=node, own=own, uuids=uuids, gang=claim.gang is not None)
+        self._placing.add(uid)
         outcome = BindOutcome(sent=True)  # until the contrary is known
         try:
             outcome = yield from binding.bind(job, pick, state.look)
             return outcome
         finally:
+            self._placing.discard(uid)
             state.let_go(node, pod, sent=outcome.sent)
 
     async def _pod(self, args: BindingArgs) -> Pod | None:
