@@ -42,7 +42,8 @@ def _webhook() -> CollectorRegistry:
 def _mnnvl() -> CollectorRegistry:
     module = import_module("preflight_mnnvl.metrics")
     controller, webhook = module.Metrics(), module.Metrics()
-    controller.controller(lambda: 0.0, _requests(), _mirrors())
+    client = SimpleNamespace(requests=_requests(), mirrors=_mirrors())
+    controller.controller(lambda: 0.0, client)
     webhook.admission(_requests(), _mirrors())
     return _together(webhook.registry, controller.registry)
 

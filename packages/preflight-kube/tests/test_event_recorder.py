@@ -70,6 +70,27 @@ def failing(error: KubeError, times: int) -> Answer:
     return answer
 
 
+@pytest.mark.parametrize("exists", [False, True], ids=["written", "by an earlier leader"])
+async def test_one_that_is_there_is_not_sent_again(exists: bool) -> None:
+    error = Conflict("exists", status=409, reason="AlreadyExists")
+    client = Events(failing(error, int(exists)))
+    async with recording(client) as (recorder, _):
+        assert recorder.event(pod("a"), reason="Moved", message="first", warning=True)
+        await until(lambda: recorder._pending == {}, "it is there")
+        assert not recorder.event(pod("a"), reason="Moved", message="again", warning=True)
+        assert recorder.event(pod("b"), reason="Moved", message="other", warning=True)
+        await until(lambda: recorder._pending == {}, "so is the other")
+    assert [one["message"] for one in client.tried] == ["first", "other"]
+
+
+async def test_of_a_namespace_that_is_deleted_none_is_missed() -> None:
+    client = Events(failing(KubeError("ns: namespace is being terminated", status=403), 9))
+    async with recording(client) as (recorder, counted):
+        recorder.event(pod("a"), reason="Moved", message="first", warning=True)
+        await until(lambda: recorder._pending == {}, "it is given up")
+    assert not counted
+
+
 async def test_one_that_waits_is_written_once_with_its_last_words() -> None:
     client = Events()
     async with recording(client) as (recorder, counted):

@@ -212,18 +212,6 @@ async def test_100_podgangs_at_once_adopt_their_domains_by_one_write_each(space:
         assert one.client.requests.count["patch"] == 200
 
 
-async def test_where_too_much_is_to_be_told_it_is_told_later_and_nothing_is_left_out(
-    space: Space, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(controller, "MOST_UNTOLD", 1)
-    monkeypatch.setattr(controller, "SAID_LATER", 0.2)
-    async with leading(space.target, DRIVER):
-        await space.grove.apply(pcs("t", [clique("w")], annotations=ON, replicas=8))
-        await space.grove.turn()
-        for reason in ("MnnvlDomainCreated", "MnnvlDomainAdopted"):
-            await space.happens(partial(_told, space, reason, 16), reason, 60)
-
-
 async def test_reapplied_templates_write_nothing(server: ApiServer, tmp_path: Path) -> None:
     async with (
         space_of(server, tmp_path, DRIVER, webhook=True) as space,

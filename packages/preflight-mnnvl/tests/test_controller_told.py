@@ -205,7 +205,7 @@ async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_
         "spec": {"numNodes": 0, "channel": {"resourceClaimTemplate": {"name": "x"}}},
     }
     metrics = Metrics()
-    metrics.controller(lambda: 0.0, space.client.requests, space.client.mirrors)
+    metrics.controller(lambda: 0.0, space.client)
     mirror = MnnvlCache(DRIVER, lambda _: None, space.client.clock)
     writer = DomainWriter(space.client, DRIVER, mirror, metrics)
     with pytest.raises(Ending):

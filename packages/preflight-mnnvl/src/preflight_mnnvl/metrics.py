@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
-from preflight_kube.client.client import Requests
+from preflight_kube.client.client import Client, Requests
 from preflight_kube.client.watch_lag import Mirrors
+from preflight_kube.runtime.controller import RuntimeMetrics
 from preflight_proto.program import package_version
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
@@ -54,11 +56,11 @@ class Metrics:
             "mnnvl_fabric_nodes", "Nodes with a label nvidia.com/gpu.clique that is not empty."
         )
 
-    def controller(
-        self, unclaimed: Callable[[], float], requests: Requests, mirrors: Mirrors
-    ) -> None:
+    def controller(self, unclaimed: Callable[[], float], client: Client) -> None:
         """Add what the controller counts."""
         gauge = partial(Gauge, registry=self.registry)
+        self.runtime = RuntimeMetrics(self.registry)
+        self.runtime.sends(client)
         self.leader = gauge("mnnvl_leader", "1 while this replica leads.")
         self.domains = gauge(
             "mnnvl_domains", "ComputeDomains by state, as the leader sees them.", ["state"]
@@ -81,7 +83,7 @@ class Metrics:
             "mnnvl_unclaimed_podcliques",
             "PodCliques that ask for the fabric, or were given a domain, and whose pods do not get the claim.",
         ).set_function(unclaimed)
-        self._following(requests, mirrors)
+        self._following(client.requests, client.mirrors)
 
     def admission(self, requests: Requests, mirrors: Mirrors) -> None:
         """Add what the webhook counts."""
@@ -124,6 +126,20 @@ class Metrics:
                 self.domains.labels(name).set(self._counts[name])
         if now:
             self._states[key] = now
+
+    @contextmanager
+    def leading(self, lease: str) -> Iterator[None]:
+        """Show that this replica leads, as long as it does."""
+        self.leader.set(1)
+        try:
+            with self.runtime.leading(lease):
+                yield
+        finally:
+            self.leader.set(0)
+
+    def event(self, result: Literal["written", "failed"]) -> None:
+        """Count what became of an Event."""
+        self.writes.labels("Event", "told" if result == "written" else result).inc()
 
     def forget_domains(self) -> None:
         """Who does not lead counts none."""

@@ -48,7 +48,6 @@ from preflight_computedomain.core.reconcile import (
     NOT_READY,
     READY,
     Action,
-    DomainEvent,
     reconcile,
     shares,
     sweep,
@@ -75,7 +74,6 @@ class Controller:
         self, client: Client, metrics: ControllerMetrics, *, sweep_seconds: float = SWEEP
     ) -> None:
         self._client, self._metrics, self._sweep_seconds = client, metrics, sweep_seconds
-        self._recorded: set[tuple[str, str, str]] = set()
         self._conflicts: set[Place] = set()
         self._sharing = Sharing()
         self.queue = Queue("computedomain", clock=client.clock)
@@ -115,7 +113,6 @@ class Controller:
     def _domain_changed(self, change: Change[ComputeDomain]) -> None:
         about = change.object.metadata
         if change.kind == "deleted":
-            self._recorded = {key for key in self._recorded if key[0] != about.uid}
             self._conflict(about.place, False)
         else:
             self.queue.add(about.place)
@@ -148,7 +145,6 @@ class Controller:
         for mirror in self.reflectors:
             await mirror.synced.wait()
         client = self._client.fenced(leadership.valid)
-        self._recorded.clear()
         events = EventRecorder(client, CONTROLLER)
         for domain in self._domains.store.values():
             self.queue.add(domain.metadata.place)
@@ -190,7 +186,14 @@ class Controller:
                     next=plan.next,
                 )
         for item in (*plan.events, *shares(self._neighbors(domain))):
-            self._record(domain, item, events)
+            if events.event(
+                Regarding(API_VERSION, KIND, place[1], domain.metadata.uid, place[0]),
+                about=f"{item.reason}\0{item.about}",
+                reason=item.reason,
+                message=item.message,
+                warning=True,
+            ):
+                log.warning(item.message, **_about(domain), reason=item.reason)
         return again
 
     async def _apply(
@@ -230,24 +233,6 @@ class Controller:
     def _conflict(self, place: Place, there: bool) -> None:
         (self._conflicts.add if there else self._conflicts.discard)(place)
         self._metrics.conflicts.set(len(self._conflicts))
-
-    def _record(self, domain: ComputeDomain, item: DomainEvent, events: EventRecorder) -> None:
-        """Once for each leadership at most; the Event's name follows from what it is about, so the
-        cluster has it once.
-        """
-        about = domain.metadata
-        key = (about.uid, item.reason, item.about)
-        if key in self._recorded:
-            return
-        self._recorded.add(key)
-        log.warning(item.message, **_about(domain), reason=item.reason)
-        events.event(
-            Regarding(API_VERSION, KIND, about.name, about.uid, about.namespace),
-            about=f"{item.reason}\0{item.about}",
-            reason=item.reason,
-            message=item.message,
-            warning=True,
-        )
 
     async def _sweep(self, client: Client) -> None:
         """Remove templates of ours whose ComputeDomain has gone: its finalizer was removed by

@@ -2,13 +2,14 @@
 fails a reconcile.
 
 An Event's name follows from its object and what it is about, so it is there once, whoever records
-it again. One is lost, which is logged and counted as ``failed``, where the API server refuses it,
-after :data:`MAX_TRIES` tries without an answer, and where more than :data:`MAX_PENDING` wait: then
-the oldest.
+it again; of the last :data:`MAX_WRITTEN` nobody asks the API server a second time. One is lost,
+which is logged and counted as ``failed``, where the API server refuses it, after :data:`MAX_TRIES`
+tries without an answer, and where more than :data:`MAX_PENDING` wait: then the oldest.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -21,10 +22,11 @@ from preflight_kube.logs import get_logger
 from preflight_kube.runtime.events import Regarding, event, timestamp
 from preflight_kube.runtime.workqueue import Backoff, Key, Queue
 
-__all__ = ["MAX_PENDING", "MAX_TRIES", "EventRecorder"]
+__all__ = ["MAX_PENDING", "MAX_TRIES", "MAX_WRITTEN", "EventRecorder"]
 
 MAX_PENDING: Final = 10_000
 MAX_TRIES: Final = 5
+MAX_WRITTEN: Final = 20_000
 WORKERS: Final = 4
 BACKOFF: Final = Backoff(first=1.0, longest=30.0)
 
@@ -48,6 +50,7 @@ class EventRecorder:
         self._client, self._component, self._counted = client, component, counted
         self._max_pending = max_pending
         self._pending: dict[Key, dict[str, Any]] = {}  # the oldest first
+        self._written: OrderedDict[Key, None] = OrderedDict()
         self._queue = Queue("event", clock=client.clock, backoff=backoff)
 
     def event(
@@ -59,9 +62,9 @@ class EventRecorder:
         warning: bool,
         about: str = "",
         host: str = "",
-    ) -> None:
+    ) -> bool:
         """Have an Event written soon. ``about`` tells it from others on the object (default: its
-        reason). One that still waits under the same name is replaced.
+        reason). One that still waits under the same name is replaced. Returns whether it is new.
         """
         body = event(
             self._component,
@@ -74,11 +77,15 @@ class EventRecorder:
             host=host,
         )
         key = (body["metadata"]["namespace"], body["metadata"]["name"])
+        if key in self._written:
+            return False
+        new = key not in self._pending
         self._pending[key] = body
         if len(self._pending) > self._max_pending:
             oldest = next(iter(self._pending))
             self._lost(self._pending.pop(oldest), f"more than {self._max_pending} wait")
         self._queue.add(key)
+        return new
 
     async def run(self) -> None:
         """Write what is recorded until cancelled."""
@@ -99,12 +106,20 @@ class EventRecorder:
             if unanswered and self._queue.failures(key) + 1 < MAX_TRIES:
                 self._queue.retry(key)
                 return
-            if error.reason != "AlreadyExists":
+            if error.reason == "AlreadyExists":
+                self._remember(key)
+            elif "being terminated" not in str(error):  # who would read it goes with the namespace
                 self._lost(body, str(error))
         else:
             self._counted("written")
+            self._remember(key)
         if self._pending.get(key) is body:
             del self._pending[key]
+
+    def _remember(self, key: Key) -> None:
+        self._written[key] = None
+        if len(self._written) > MAX_WRITTEN:
+            self._written.popitem(last=False)
 
     def _lost(self, body: dict[str, Any], why: str) -> None:
         self._counted("failed")

@@ -1,12 +1,10 @@
-"""Actions and Events → requests. Each write is sent once: what became of it is seen at the next
+"""Actions → requests. Each write is sent once: what became of it is seen at the next
 look.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
@@ -19,19 +17,16 @@ from preflight_kube.client.client import (
     PreconditionFailed,
 )
 from preflight_kube.logs import get_logger
-from preflight_kube.runtime.events import Regarding, event, timestamp
 from preflight_kube.runtime.retry import for_good
 
 from preflight_mnnvl.api.names import (
     COMPUTE_DOMAIN_GROUP,
-    GROVE_GROUP,
     RESOURCE_GROUP,
     SCHEDULER_GROUP,
 )
 from preflight_mnnvl.api.types import ComputeDomain, Part
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.cache import MnnvlCache
-from preflight_mnnvl.core.reasons import Event
 from preflight_mnnvl.core.reconcile import ClusterWrite
 from preflight_mnnvl.core.support import Support
 from preflight_mnnvl.metrics import Metrics
@@ -39,14 +34,10 @@ from preflight_mnnvl.metrics import Metrics
 __all__ = ["AGENT", "DomainWriter", "Ending", "NameTaken"]
 
 AGENT: Final = "preflight-mnnvl"
-MOST_TOLD: Final = 50_000
-"""Names of Events that are remembered as written; of those that fall out the API server says that
-they exist.
-"""
 _DONE: Final[dict[str, str]] = {"make": "created", "adopt": "adopted", "release": "released"}
 
 log = get_logger(__name__)
-Kind = Literal["ComputeDomain", "ResourceClaim", "PodGang", "Event"]
+Kind = Literal["ComputeDomain", "ResourceClaim", "PodGang"]
 
 
 class NameTaken(Exception):
@@ -68,7 +59,6 @@ class DomainWriter:
 
     def __init__(self, client: Client, config: Config, cache: MnnvlCache, metrics: Metrics) -> None:
         self._client, self._config, self._cache, self._metrics = client, config, cache, metrics
-        self._told: OrderedDict[str, None] = OrderedDict()
 
     async def act(self, action: ClusterWrite, support: Support) -> None:
         """Send one write of a plan; its answer counts as seen.
@@ -120,45 +110,6 @@ class DomainWriter:
             self._count("PodGang", error)
             raise
         self._metrics.writes.labels("PodGang", "announced").inc()
-
-    async def tell(self, one: Event) -> None:
-        """Create an Event that was not written before. Raises :class:`KubeError` where another try
-        may help.
-        """
-        if one.name in self._told:
-            return
-        subject = one.subject
-        body = event(
-            AGENT,
-            Regarding(
-                f"{GROVE_GROUP}/v1alpha1",
-                subject.kind,
-                subject.name,
-                subject.uid,
-                subject.namespace,
-            ),
-            about=one.name,
-            good=one.type == "Normal",
-            reason=one.reason,
-            message=one.message,
-            now=timestamp(datetime.now(UTC)),
-        )
-        body["metadata"]["name"] = one.name
-        try:
-            await self._client.create(f"/api/v1/namespaces/{subject.namespace}/events", body)
-        except Conflict:
-            pass  # an earlier leader has written it
-        except KubeError as error:
-            self._count("Event", error)
-            if not for_good(error) and not isinstance(error, NotFound):
-                raise
-            if "being terminated" not in str(error):
-                log.warning("Event not written", event=one.name, error=str(error))
-        else:
-            self._metrics.writes.labels("Event", "told").inc()
-        self._told[one.name] = None
-        if len(self._told) > MOST_TOLD:
-            self._told.popitem(last=False)
 
     def _count(self, kind: Kind, error: KubeError) -> None:
         if isinstance(error, Fenced):

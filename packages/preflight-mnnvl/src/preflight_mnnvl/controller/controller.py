@@ -14,14 +14,17 @@ import anyio
 import msgspec
 from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.controller import Controller as Reconciler
+from preflight_kube.runtime.event_recorder import EventRecorder
+from preflight_kube.runtime.events import Regarding
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.retry import for_good
 from preflight_kube.runtime.workqueue import Queue
 
-from preflight_mnnvl.api.names import ADOPTED
+from preflight_mnnvl.api.names import ADOPTED, GROVE_GROUP
 from preflight_mnnvl.api.types import Key
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.apply import DomainWriter, Ending, NameTaken
+from preflight_mnnvl.controller.apply import AGENT, DomainWriter, Ending, NameTaken
 from preflight_mnnvl.controller.cache import WRITTEN_FOR, MnnvlCache, gang_key, is_clique, is_gang
 from preflight_mnnvl.controller.informers import DomainInformers
 from preflight_mnnvl.core.reasons import (
@@ -45,13 +48,6 @@ are under way.
 """
 LOOKS: Final = 3
 """Turns of one look, where what was found in the way is no longer in the way."""
-TELLERS: Final = 4
-"""Events written at the same time: they come after everything else."""
-MOST_UNTOLD: Final = 1000
-"""Events that wait to be written. Where there are more, a plan that wrote nothing says its own when
-it comes again: it says the same then, and thousands of sentences need not be kept meanwhile.
-"""
-SAID_LATER: Final = 15.0
 UNCLAIMED_PATIENCE: Final = 10.0
 """Seconds for which a PodClique must be without its claim."""
 REFUSED_AGAIN: Final = 600.0
@@ -70,16 +66,13 @@ class Controller:
         self._client, self._metrics = client, metrics
         self._account = account or "the account of this controller"
         self.domains = Queue("domain", clock=client.clock)
-        self._events = Queue("event", clock=client.clock)
-        self._untold: dict[Key, Event] = {}
+        self._events: EventRecorder | None = None  # while it leads
         self._leads = False
         self._gangs: dict[Key, tuple[str, float]] = {}  # a PodGang's uid, and when it was seen
         self._announced: dict[str, float] = {}  # uid of a PodGang → when it may be annotated again
         self.cache = MnnvlCache(self._config, self._changed, client.clock)
         self.informers = DomainInformers(client, self._config, self.cache, self._facts_changed)
-        metrics.controller(
-            lambda: float(len(self.cache.audit.found)), client.requests, client.mirrors
-        )
+        metrics.controller(lambda: float(len(self.cache.audit.found)), client)
 
     # --- what changes in the cluster
 
@@ -115,23 +108,26 @@ class Controller:
     async def lead(self, leadership: Leadership) -> None:
         """Look at every domain, and again whenever something of it changes, until cancelled."""
         await self.informers.wait_synced()
-        writer = DomainWriter(
-            self._client.fenced(leadership.valid), self._config, self.cache, self._metrics
+        client = self._client.fenced(leadership.valid)
+        writer = DomainWriter(client, self._config, self.cache, self._metrics)
+        self._events = events = EventRecorder(client, AGENT, counted=self._metrics.event)
+        reconciler = Reconciler(
+            "ComputeDomain",
+            self.domains,
+            lambda key: self._reconcile(writer, key),
+            workers=WORKERS,
+            metrics=self._metrics.runtime,
         )
         self.cache.unclaimed_since.clear()
         self._leads = True
-        self._metrics.leader.set(1)
         self._reconcile_all()
         try:
-            async with anyio.create_task_group() as group:
-                for _ in range(WORKERS):
-                    group.start_soon(self.domains.work, lambda key: self._reconcile(writer, key))
-                for _ in range(TELLERS):
-                    group.start_soon(self._events.work, lambda key: self._tell(writer, key))
+            with self._metrics.leading(AGENT):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(reconciler.run)
+                    group.start_soon(events.run)
         finally:
             self._leads = False
-            self._metrics.leader.set(0)
-            self._untold.clear()
             self._metrics.forget_domains()
 
     async def _reconcile(self, writer: DomainWriter, key: Key) -> float | None:
@@ -160,8 +156,6 @@ class Controller:
                 return None
             self._adopted(key, view, plan)
             again = None if plan.again is None else max(0.0, plan.again - now)
-            if plan.events and not wrote and len(self._untold) >= MOST_UNTOLD:
-                return SAID_LATER if again is None else min(SAID_LATER, again)
             for event in plan.events:
                 self._say(event)
             if wrote:
@@ -254,12 +248,12 @@ class Controller:
             self._say(event)
 
     def _say(self, event: Event) -> None:
-        key = (event.subject.namespace, event.name)
-        if key not in self._untold:
-            self._untold[key] = event
-            self._events.add(key)
-
-    async def _tell(self, writer: DomainWriter, key: Key) -> None:
-        if (event := self._untold.get(key)) is not None:
-            await writer.tell(event)
-            self._untold.pop(key, None)
+        of = event.subject
+        if self._events is not None:
+            self._events.event(
+                Regarding(f"{GROVE_GROUP}/v1alpha1", of.kind, of.name, of.uid, of.namespace),
+                about=event.name,
+                reason=event.reason,
+                message=event.message,
+                warning=event.type == "Warning",
+            )
