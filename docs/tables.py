@@ -30,8 +30,7 @@ _TOTAL = {"counter": "_total"}
 
 def _gang() -> CollectorRegistry:
     metrics = import_module("preflight_gang.metrics").Metrics()
-    metrics.sent(_requests())
-    metrics.mirrored(_mirrors())
+    metrics.follow(SimpleNamespace(requests=_requests(), mirrors=_mirrors()))
     return _of(metrics)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 from preflight_gang.metrics import Metrics
+from preflight_kube.client.client import Client, Requests
 from preflight_kube.client.decoding import Identity, Unreadable
 from preflight_kube.client.watch_lag import Mirrors
 
 
 def test_the_gauge_is_one_while_a_mirror_is_behind_and_what_cannot_be_read_is_counted() -> None:
     mirrors, metrics = Mirrors(), Metrics()
-    metrics.mirrored(mirrors)
+    metrics.follow(cast(Client, SimpleNamespace(requests=Requests(), mirrors=mirrors)))
 
     def value(name: str) -> float | None:
         return metrics.registry.get_sample_value(name, {"path": "/api/v1/pods"})

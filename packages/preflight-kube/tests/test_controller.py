@@ -8,7 +8,7 @@ from preflight_kube.client.client import Fenced, KubeError
 from preflight_kube.runtime.controller import Controller, RuntimeMetrics
 from preflight_kube.runtime.workqueue import Key, Queue
 from preflight_testing.waiting import until
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 pytestmark = pytest.mark.anyio
 
@@ -64,6 +64,7 @@ def test_leadership_is_shown_while_it_lasts() -> None:
     def leads() -> float | None:
         return registry.get_sample_value("leader_election_master_status", {"name": "lease"})
 
-    with metrics.leading("lease"):
-        assert leads() == 1
-    assert leads() == 0
+    own = Gauge("things_leader", "1 on the replica that leads.", registry=registry)
+    with metrics.leading("lease", own):
+        assert (leads(), registry.get_sample_value("things_leader")) == (1, 1)
+    assert (leads(), registry.get_sample_value("things_leader")) == (0, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter as TotalOf
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.controller import Collected, RuntimeMetrics
@@ -85,16 +84,6 @@ class Metrics:
         Gauge(
             "appwrapper_build_info", "1, with the version.", ["version"], registry=registry
         ).labels(package_version("preflight-appwrapper")).set(1)
-
-    @contextmanager
-    def leading(self, lease: str) -> Iterator[None]:
-        """Show that this replica leads, as long as it does."""
-        self.leader.set(1)
-        try:
-            with self.runtime.leading(lease):
-                yield
-        finally:
-            self.leader.set(0)
 
     def event(self, result: str) -> None:
         """Count what became of an Event."""

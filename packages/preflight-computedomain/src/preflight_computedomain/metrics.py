@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.controller import Collected, RuntimeMetrics
@@ -49,16 +48,6 @@ class ControllerMetrics:
             "NVLink cliques in which more than one ComputeDomain is active.",
             registry=self.registry,
         )
-
-    @contextmanager
-    def leading(self, lease: str) -> Iterator[None]:
-        """Show that this replica leads, as long as it does."""
-        self.leader.set(1)
-        try:
-            with self.runtime.leading(lease):
-                yield
-        finally:
-            self.leader.set(0)
 
     def show(self, client: Client, statuses: Callable[[], Mapping[str, int]]) -> None:
         """Show what ``client`` sends and how far its mirrors are, and how many ComputeDomains have

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter as TotalOf
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
 import msgspec
-from preflight_kube.client.client import Requests
-from preflight_kube.client.watch_lag import Mirrors
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.controller import Collected, RuntimeMetrics
 from preflight_proto.program import package_version
 from prometheus_client import (
     CollectorRegistry,
@@ -21,7 +21,6 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from preflight_gang.api import error_codes
 
@@ -124,16 +123,6 @@ class LabelValues:
         return [gone]
 
 
-class _Collected(Collector):
-    """Families that are made when they are asked for."""
-
-    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families()
-
-
 class _ByNode:
     """A counter by check, node and error code: so many nodes, and of somebody else's check so many
     codes, at a time.
@@ -225,6 +214,7 @@ class Metrics:
         self.audited = gauge(
             "preflight_audit_timestamp_seconds", "When unchecked pods were last counted."
         )
+        self.runtime = RuntimeMetrics(self.registry)
         self.leader = gauge("preflight_gang_leader", "1 on the replica that leads.")
         self.gangs = gauge("preflight_gangs", "Gangs with at least one member.")
         self.writes = counter(
@@ -233,8 +223,10 @@ class Metrics:
             ["kind", "result"],
         )
 
-    def sent(self, requests: Requests) -> None:
-        """Show what a client has sent, as it counts it itself."""
+    def follow(self, client: Client) -> None:
+        """Show what ``client`` sends, and how well its mirrors follow the cluster."""
+        requests, mirrors = client.requests, client.mirrors
+        self.runtime.sends(client)
 
         def collect() -> Iterator[Metric]:
             count = CounterMetricFamily(
@@ -252,7 +244,24 @@ class Metrics:
                     family.add_metric([verb], value)
                 yield family
 
-        self.registry.register(_Collected(collect))
+            behind = GaugeMetricFamily(
+                "preflight_gang_behind",
+                "1 while a mirror of the collection is behind the cluster.",
+                labels=["path"],
+            )
+            for path, seconds in sorted(mirrors.behind().items()):
+                behind.add_metric([path], float(seconds > 0))
+            yield behind
+            unreadable = CounterMetricFamily(
+                "preflight_gang_unreadable",
+                "Objects, as often as they were read, that could not be and are passed over.",
+                labels=["path"],
+            )
+            for path, times in sorted(dict(mirrors.unreadable).items()):
+                unreadable.add_metric([path], times)
+            yield unreadable
+
+        self.registry.register(Collected(collect))
 
     def failed(self, namespace: str, check: str, node: str, code: str) -> None:
         """Count a failure. ``node``: one that the cluster has, else empty; ``namespace``: of the
@@ -286,7 +295,7 @@ class Metrics:
             yield passed
             yield measured
 
-        self.registry.register(_Collected(collect))
+        self.registry.register(Collected(collect))
 
     def formed(self, source: str, seconds: float) -> None:
         """Observe that a gang was sealed after so many ``seconds``; ``source``: one that is built
@@ -307,26 +316,3 @@ class Metrics:
             self.unchecked.labels(
                 namespace if namespace in shown else error_codes.OTHER, reason
             ).inc(pods)
-
-    def mirrored(self, mirrors: Mirrors) -> None:
-        """Show how well the mirrors follow the cluster."""
-
-        def collect() -> Iterator[Metric]:
-            behind = GaugeMetricFamily(
-                "preflight_gang_behind",
-                "1 while a mirror of the collection is behind the cluster.",
-                labels=["path"],
-            )
-            for path, seconds in sorted(mirrors.behind().items()):
-                behind.add_metric([path], float(seconds > 0))
-            yield behind
-            unreadable = CounterMetricFamily(
-                "preflight_gang_unreadable",
-                "Objects, as often as they were read, that could not be and are passed over.",
-                labels=["path"],
-            )
-            for path, count in sorted(dict(mirrors.unreadable).items()):
-                unreadable.add_metric([path], count)
-            yield unreadable
-
-        self.registry.register(_Collected(collect))

@@ -23,16 +23,12 @@ def run(target: Connection, config: Config, *, namespace: str, host: str, port: 
     metrics = Metrics()
 
     async def build(client: Client) -> manager.Parts:
-        metrics.sent(client.requests)
-        metrics.mirrored(client.mirrors)
+        metrics.follow(client)
         controller = Controller(client, config, metrics)
 
         async def lead(leadership: Leadership) -> None:
-            metrics.leader.set(1)
-            try:
+            with metrics.runtime.leading(LEASE, metrics.leader):
                 await controller.lead(leadership)
-            finally:
-                metrics.leader.set(0)
 
         def unready() -> str:
             if controller.synced or client.mirrors.trouble(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Literal
 
@@ -126,16 +125,6 @@ class Metrics:
                 self.domains.labels(name).set(self._counts[name])
         if now:
             self._states[key] = now
-
-    @contextmanager
-    def leading(self, lease: str) -> Iterator[None]:
-        """Show that this replica leads, as long as it does."""
-        self.leader.set(1)
-        try:
-            with self.runtime.leading(lease):
-                yield
-        finally:
-            self.leader.set(0)
 
     def event(self, result: Literal["written", "failed"]) -> None:
         """Count what became of an Event."""

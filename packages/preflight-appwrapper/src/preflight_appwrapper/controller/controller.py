@@ -87,7 +87,7 @@ class Controller:
 
     async def lead(self, leadership: Leadership) -> None:
         """Look after every wrapper until cancelled."""
-        with self._metrics.leading(COMPONENT):
+        with self._metrics.runtime.leading(COMPONENT, self._metrics.leader):
             await _Leader(
                 self._client.fenced(leadership.valid), self._rules, self._metrics, self
             ).run()

@@ -43,7 +43,7 @@ class Labeler:
 
     async def lead(self, leadership: Leadership) -> None:
         """Keep the label of every node right until cancelled."""
-        with self._metrics.leading(f"{COMPONENT}-labeler"):
+        with self._metrics.runtime.leading(f"{COMPONENT}-labeler", self._metrics.leader):
             await _Leading(
                 self._client.fenced(leadership.valid), self._health, self._metrics, self._brake
             ).run()

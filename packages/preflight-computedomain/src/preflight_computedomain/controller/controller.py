@@ -155,7 +155,7 @@ class Controller:
         reconciler = Reconciler(
             KIND, self.queue, work, workers=WORKERS, metrics=self._metrics.runtime
         )
-        with self._metrics.leading(CONTROLLER):
+        with self._metrics.runtime.leading(CONTROLLER, self._metrics.leader):
             async with anyio.create_task_group() as group:
                 group.start_soon(reconciler.run)
                 group.start_soon(events.run)

@@ -27,6 +27,7 @@ from preflight_kube.client.client import (
     Unusable,
 )
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.controller import Controller as Reconciler
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.retry import Obstructed, Refusals, cause_of
@@ -267,10 +268,16 @@ class Controller:
         self._writer = writer
         for key in self._gangs:
             self.gangs.add(key)
+        reconciler = Reconciler(
+            "gang",
+            self.gangs,
+            lambda key: self._reconcile(writer, key),
+            workers=WORKERS,
+            metrics=self._metrics.runtime,
+        )
         try:
             async with anyio.create_task_group() as group:
-                for _ in range(WORKERS):
-                    group.start_soon(self.gangs.work, lambda key: self._reconcile(writer, key))
+                group.start_soon(reconciler.run)
                 group.start_soon(self.reports.lead, writer)
                 group.start_soon(self._policies.lead, writer)
                 group.start_soon(self._audit.lead)

@@ -7,9 +7,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-import anyio
 from preflight_kube.client.client import Client
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.controller import Controller
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.workqueue import Queue
 from preflight_proto.policy import path
@@ -53,9 +53,13 @@ class OverrideController:
         await self.reflector.synced.wait()
         for policy in self.reflector.store.values():
             self._namespaces.add((policy.metadata.namespace, ""))
-        async with anyio.create_task_group() as group:
-            for _ in range(WORKERS):
-                group.start_soon(self._namespaces.work, lambda key: self._reconcile(writer, key[0]))
+        await Controller(
+            "preflightconfig",
+            self._namespaces,
+            lambda key: self._reconcile(writer, key[0]),
+            workers=WORKERS,
+            metrics=self._metrics.runtime,
+        ).run()
 
     async def _reconcile(self, writer: Writer, namespace: str) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -15,6 +15,7 @@ import anyio
 import msgspec
 from preflight_kube.client.client import Client
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.controller import Controller
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.workqueue import Queue
 from preflight_proto import names
@@ -160,10 +161,15 @@ class Reports:
         await self.namespaces.synced.wait()
         for uid, pod in self._pods.items():
             self.queue.add((pod.metadata.namespace, uid))
+        reconciler = Controller(
+            "pod",
+            self.queue,
+            lambda key: self._reconcile(writer, key[1]),
+            workers=WORKERS,
+            metrics=self._metrics.runtime,
+        )
         try:
-            async with anyio.create_task_group() as group:
-                for _ in range(WORKERS):
-                    group.start_soon(self.queue.work, lambda key: self._reconcile(writer, key[1]))
+            await reconciler.run()
         finally:
             self._metrics.fleet.clear()  # the next leader shows it
 

@@ -65,13 +65,18 @@ class RuntimeMetrics:
         self._client = client
 
     @contextmanager
-    def leading(self, name: str) -> Iterator[None]:
-        """Show that this replica leads, as long as it does."""
-        self._leader.labels(name).set(1)
+    def leading(self, name: str, own: Gauge) -> Iterator[None]:
+        """Show that this replica leads, as long as it does. ``own``: the service's own gauge of
+        it.
+        """
+        gauges = (self._leader.labels(name), own)
+        for gauge in gauges:
+            gauge.set(1)
         try:
             yield
         finally:
-            self._leader.labels(name).set(0)
+            for gauge in gauges:
+                gauge.set(0)
 
     @contextmanager
     def shown(self, name: str, queue: Queue) -> Iterator[None]:

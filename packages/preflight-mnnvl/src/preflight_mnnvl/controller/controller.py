@@ -122,7 +122,7 @@ class Controller:
         self._leads = True
         self._reconcile_all()
         try:
-            with self._metrics.leading(AGENT):
+            with self._metrics.runtime.leading(AGENT, self._metrics.leader):
                 async with anyio.create_task_group() as group:
                     group.start_soon(reconciler.run)
                     group.start_soon(events.run)
