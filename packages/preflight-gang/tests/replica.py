@@ -54,7 +54,7 @@ class Replica:
 
     async def get(self, path: str) -> httpx.Response:
         port = self.said("started")[0]["port"]
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             return await client.get(f"http://127.0.0.1:{port}{path}")
 
     async def metrics(self) -> dict[tuple[str, ...], float]:

@@ -126,7 +126,9 @@ async def _create_nested(api: ApiFixture, name: str) -> str:
     headers = {"Content-Type": "application/json"} | (
         {"Authorization": f"Bearer {target.token}"} if target.token else {}
     )
-    async with httpx.AsyncClient(verify=target.verify, headers=headers, trust_env=False) as http:
+    async with httpx.AsyncClient(
+        verify=target.verify, headers=headers, trust_env=False, timeout=60
+    ) as http:
         answer = await http.post(target.server + api.path("pods"), content=text)
     return f"{answer.status_code} {answer.text[:300] if not answer.is_success else answer.text.count('f:x')}"
 

@@ -303,7 +303,7 @@ class Plane:
 
         async def ready() -> bool:
             try:
-                async with httpx.AsyncClient() as http:
+                async with httpx.AsyncClient(timeout=60) as http:
                     return (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
             except httpx.HTTPError:
                 return False

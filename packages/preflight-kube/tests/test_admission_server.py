@@ -432,7 +432,7 @@ async def test_a_plain_port_needs_no_certificate(hook: Hook) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(plain.run)
         await until(lambda: not plain.unready(), "it serves")
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             answer = await http.post(
                 f"http://127.0.0.1:{plain.port}/hook",
                 content=json.dumps(review()),

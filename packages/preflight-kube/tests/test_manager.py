@@ -53,7 +53,7 @@ class Managed:
         return self._err.read_text()
 
     async def get(self, path: str) -> httpx.Response:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             return await http.get(f"http://127.0.0.1:{self.said('started')[0]['port']}{path}")
 
     async def ready(self) -> None:
