@@ -45,15 +45,20 @@ def make() -> argparse.ArgumentParser:
     say.add_argument("how")
     say.add_argument("--port", type=commands.port, default=8080)
     say.add_argument("--wait", type=commands.seconds, default=1.0)
-    commands.add_validate_config(
-        subparsers,
+    commands.report(subparsers, "validate-config", _add_validate)
+    commands.add_schema(subparsers, lambda: {"type": "object"})
+    commands.add_crd(subparsers, lambda: [{"kind": "One"}, {"kind": "Two"}])
+    return made
+
+
+def _add_validate(parser: argparse.ArgumentParser) -> None:
+    """List every problem of a configuration file."""
+    commands.validates(
+        parser,
         parse,
         about=lambda config: [f"checks: {len(config.get('checks', []))}"],
         warnings=lambda config: [] if config.get("checks") else ["checks: is empty; name one."],
     )
-    commands.add_schema(subparsers, lambda: {"type": "object"})
-    commands.add_crd(subparsers, lambda: [{"kind": "One"}, {"kind": "Two"}])
-    return made
 
 
 def _say(args: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ from preflight_appwrapper.api.types import wrapper_from
 from preflight_appwrapper.config import Config, json_schema, settings
 from preflight_appwrapper.report.explain import plan, plan_text, text
 
-__all__ = ["CONFIGURATION", "main"]
+__all__ = ["CONFIGURATION", "add_evacuations", "add_explain", "add_validate", "main"]
 
 CONFIGURATION: Final = "appwrapper-preflight"
 """Of both webhook configurations. Those that change objects are called in the order of their names,
@@ -158,9 +158,20 @@ def _parser() -> argparse.ArgumentParser:
         )
     else:
         subparsers.add_parser("certs", help="keep the serving certificate and the CA bundles fresh")
-    explain = commands.command(
-        subparsers, "explain", _explain, help="why a wrapper is as it is and what comes next"
-    )
+    for name, add in (
+        ("explain", add_explain),
+        ("evacuations", add_evacuations),
+        ("validate-config", add_validate),
+    ):
+        commands.report(subparsers, name, add)
+    commands.add_schema(subparsers, json_schema)
+    commands.add_crd(subparsers, crd)
+    return parser
+
+
+def add_explain(explain: argparse.ArgumentParser) -> None:
+    """Why a wrapper is as it is and what comes next."""
+    explain.set_defaults(run=_explain)
     explain.add_argument("name", nargs="?", metavar="NAME", help="an AppWrapper of the cluster")
     explain.add_argument(
         "-n",
@@ -182,16 +193,19 @@ def _parser() -> argparse.ArgumentParser:
         default="text",
         help="yaml: the objects alone (%(default)s)",
     )
-    waiting = commands.command(
-        subparsers, "evacuations", _evacuations, help="what the brake has wait, and its release"
-    )
+
+
+def add_evacuations(waiting: argparse.ArgumentParser) -> None:
+    """What the brake has wait, and its release."""
+    waiting.set_defaults(run=_evacuations)
     waiting.add_argument("--release", action="store_true", help="let all of it go now")
     commands.add_config(waiting)
     waiting.add_argument("-o", "--output", choices=("text", "json"), default="text")
-    commands.add_validate_config(subparsers, settings)
-    commands.add_schema(subparsers, json_schema)
-    commands.add_crd(subparsers, crd)
-    return parser
+
+
+def add_validate(parser: argparse.ArgumentParser) -> None:
+    """List every problem of a configuration file."""
+    commands.validates(parser, settings)
 
 
 def _as_service(parser: argparse.ArgumentParser) -> None:

@@ -41,9 +41,17 @@ def _parser() -> argparse.ArgumentParser:
     from preflight_computedomain.api.crd import crd
 
     program, subparsers = commands.parser("preflight-computedomain", _ABOUT)
-    doctor = commands.command(
-        subparsers, "doctor", _doctor, help="what is wrong in the cluster, and what to do"
-    )
+    commands.report(subparsers, "doctor", add_doctor)
+    commands.report(subparsers, "explain", add_explain)
+    commands.report(subparsers, "validate-config", add_validate)
+    commands.add_schema(subparsers, config.json_schema)
+    commands.add_crd(subparsers, crd)
+    return program
+
+
+def add_doctor(doctor: argparse.ArgumentParser) -> None:
+    """What is wrong in the cluster, and what to do."""
+    doctor.set_defaults(run=_doctor)
     doctor.add_argument(
         "--runbook",
         action="store_true",
@@ -54,15 +62,18 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="say what could not be deleted any more; exit status 1 where there is something",
     )
-    explain = commands.command(
-        subparsers, "explain", _explain, help="one ComputeDomain, down to its pods"
-    )
+
+
+def add_explain(explain: argparse.ArgumentParser) -> None:
+    """One ComputeDomain, down to its pods."""
+    explain.set_defaults(run=_explain)
     explain.add_argument("name", metavar="NAME", help="of the ComputeDomain")
     explain.add_argument("-n", "--namespace", default="default", help="where it is (%(default)s)")
-    commands.add_validate_config(subparsers, _values)
-    commands.add_schema(subparsers, config.json_schema)
-    commands.add_crd(subparsers, crd)
-    return program
+
+
+def add_validate(parser: argparse.ArgumentParser) -> None:
+    """List every problem of a configuration file."""
+    commands.validates(parser, _values)
 
 
 def _values(text: str) -> object:

@@ -11,7 +11,7 @@ from preflight_kube.cli import commands
 
 from preflight_gang.config import Config, json_schema, parse, parse_values, sources_of
 
-__all__ = ["main"]
+__all__ = ["add_show", "add_validate", "main"]
 
 _ABOUT = """Preflight's gang controller: lets the pods of one distributed job find each other.
 
@@ -40,9 +40,16 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_lease(run)
     commands.add_address(run)
 
-    show = commands.command(
-        subparsers, "show", _show, help="show one gang, or all gangs of a namespace"
-    )
+    commands.report(subparsers, "show", add_show)
+    commands.report(subparsers, "validate-config", add_validate)
+    commands.add_schema(subparsers, json_schema)
+    commands.add_crd(subparsers, _crd)
+    return made
+
+
+def add_show(show: argparse.ArgumentParser) -> None:
+    """Show one gang, or all gangs of a namespace."""
+    show.set_defaults(run=_show)
     show.add_argument(
         "gang", nargs="?", metavar="GANG", help="its id, its ConfigMap's name, or one of its pods"
     )
@@ -56,10 +63,10 @@ def _parser() -> argparse.ArgumentParser:
         help="the controller's configuration or Helm values, for its own sources",
     )
 
-    commands.add_validate_config(subparsers, parse_values, about=_about, warnings=_warnings)
-    commands.add_schema(subparsers, json_schema)
-    commands.add_crd(subparsers, _crd)
-    return made
+
+def add_validate(parser: argparse.ArgumentParser) -> None:
+    """List every problem of a configuration file."""
+    commands.validates(parser, parse_values, about=_about, warnings=_warnings)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -91,27 +91,8 @@ def _parser() -> argparse.ArgumentParser:
         help="the node that this runs on (NODE_NAME; here %(default)s)",
     )
 
-    show = command("show", _show, "a row a node, a cell a GPU; or one pod")
-    show.add_argument(
-        "pod", nargs="?", metavar="POD", help="this pod: its claim, its leases, what it waits for"
-    )
-    show.add_argument(
-        "-n", "--namespace", default="default", help="the pod's namespace (%(default)s)"
-    )
-    explain = command("explain", _explain, "per node why not, and which GPUs it would be")
-    explain.add_argument(
-        *("-f", "--file"),
-        action="append",
-        required=True,
-        metavar="FILE",
-        help="a Pod, its GpuClaim, Nodes and GpuNodeStatuses (YAML, several of each); may be repeated",
-    )
-    explain.add_argument(
-        "--live", action="store_true", help="nodes, statuses and leases of the cluster instead"
-    )
-    explain.add_argument(
-        "-o", "--output", choices=["text", "json"], default="text", help="(%(default)s)"
-    )
+    commands.report(subparsers, "show", add_show)
+    commands.report(subparsers, "explain", add_explain)
     scheduler = command(
         "scheduler-config",
         _scheduler_config,
@@ -136,14 +117,50 @@ def _parser() -> argparse.ArgumentParser:
         _certs(subparsers)
     else:
         subparsers.add_parser("certs", help="keep the serving certificate and the CA bundles fresh")
-    commands.add_validate_config(
-        subparsers,
-        _parse,
-        about=lambda one: (f"scheduler {one.scheduler_name}, leases in {one.lock_namespace}",),
-    )
+    commands.report(subparsers, "validate-config", add_validate)
     commands.add_schema(subparsers, json_schema)
     commands.add_crd(subparsers, _crds)
     return parser
+
+
+def add_show(show: argparse.ArgumentParser) -> None:
+    """A row a node, a cell a GPU; or one pod."""
+    show.set_defaults(run=_show)
+    commands.add_config(show)
+    show.add_argument(
+        "pod", nargs="?", metavar="POD", help="this pod: its claim, its leases, what it waits for"
+    )
+    show.add_argument(
+        "-n", "--namespace", default="default", help="the pod's namespace (%(default)s)"
+    )
+
+
+def add_explain(explain: argparse.ArgumentParser) -> None:
+    """Per node why not, and which GPUs it would be."""
+    explain.set_defaults(run=_explain)
+    commands.add_config(explain)
+    explain.add_argument(
+        *("-f", "--file"),
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="a Pod, its GpuClaim, Nodes and GpuNodeStatuses (YAML, several of each); may be repeated",
+    )
+    explain.add_argument(
+        "--live", action="store_true", help="nodes, statuses and leases of the cluster instead"
+    )
+    explain.add_argument(
+        "-o", "--output", choices=["text", "json"], default="text", help="(%(default)s)"
+    )
+
+
+def add_validate(parser: argparse.ArgumentParser) -> None:
+    """List every problem of a configuration file."""
+    commands.validates(
+        parser,
+        _parse,
+        about=lambda one: (f"scheduler {one.scheduler_name}, leases in {one.lock_namespace}",),
+    )
 
 
 def _parse(text: str) -> Config:

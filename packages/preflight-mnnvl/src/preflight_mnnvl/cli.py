@@ -79,9 +79,16 @@ def _others(added: Any) -> None:
         mutating=("preflight-mnnvl",),
         validating=("preflight-mnnvl",),
     )
-    told = command(
-        added, "explain", _explain, help="what will become of a PodCliqueSet", description=_EXPLAIN
-    )
+    commands.report(added, "explain", add_explain)
+    commands.report(added, "show", add_show)
+    commands.report(added, "validate-config", add_validate)
+    commands.add_schema(added, json_schema)
+
+
+def add_explain(told: argparse.ArgumentParser) -> None:
+    """What will become of a PodCliqueSet."""
+    told.description = _EXPLAIN
+    told.set_defaults(run=_explain)
     where = told.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "-f",
@@ -118,7 +125,11 @@ def _others(added: Any) -> None:
         default="auto",
         help="of the diffs; auto: on a terminal without NO_COLOR (%(default)s)",
     )
-    show = command(added, "show", _show, help="what there is of sets, domains and their pods")
+
+
+def add_show(show: argparse.ArgumentParser) -> None:
+    """What there is of sets, domains and their pods."""
+    show.set_defaults(run=_show)
     show.add_argument(
         "pcs",
         nargs="?",
@@ -128,8 +139,11 @@ def _others(added: Any) -> None:
     )
     show.add_argument("-n", "--namespace", default="default", help="of the set (%(default)s)")
     commands.add_config(show)
-    commands.add_validate_config(added, parse)
-    commands.add_schema(added, json_schema)
+
+
+def add_validate(parser: argparse.ArgumentParser) -> None:
+    """List every problem of a configuration file."""
+    commands.validates(parser, parse)
 
 
 def _services(added: Any) -> None:

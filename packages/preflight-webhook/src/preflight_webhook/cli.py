@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from preflight_webhook.report.values import InstalledRelease
 
-__all__ = ["main"]
+__all__ = ["add_validate", "main"]
 
 _ABOUT = """Preflight's mutating admission webhook: injects check init containers into GPU pods.
 
@@ -95,16 +95,10 @@ def _others(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     from preflight_kube.admission import certs
 
     from preflight_webhook.config.config import json_schema
-    from preflight_webhook.report import command, values
+    from preflight_webhook.report.command import add_explain
 
-    command.add_command(subparsers)
-    commands.add_validate_config(
-        subparsers,
-        values.parse,
-        about=_about,
-        warnings=_warnings,
-        takes="the configuration (YAML; see `schema`), or Helm values of which the chart makes it",
-    )
+    commands.report(subparsers, "explain", add_explain)
+    commands.report(subparsers, "validate-config", add_validate)
     commands.add_schema(subparsers, json_schema)
     keep = certs.add_command(
         subparsers,
@@ -116,6 +110,19 @@ def _others(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     # Its name before there was another kind of configuration.
     keep.add_argument(
         "--webhook-configuration", dest="mutating", action="append", help=argparse.SUPPRESS
+    )
+
+
+def add_validate(parser: argparse.ArgumentParser) -> None:
+    """List every problem of a configuration file."""
+    from preflight_webhook.report import values
+
+    commands.validates(
+        parser,
+        values.parse,
+        about=_about,
+        warnings=_warnings,
+        takes="the configuration (YAML; see `schema`), or Helm values of which the chart makes it",
     )
 
 

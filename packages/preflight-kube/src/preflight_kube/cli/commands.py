@@ -10,7 +10,7 @@ with :func:`main`, which no traceback leaves::
         made, subparsers = commands.parser("my-controller", "What it is for.")
         run = commands.command(subparsers, "run", _run, help="be one replica")
         run.add_argument("--port", type=commands.port, default=8080, help="…")
-        commands.add_validate_config(subparsers, parse)
+        commands.report(subparsers, "validate-config", _add_validate)
         return made
 
 A command returns its exit status, and raises :class:`BadInput` or :class:`CommandFailed` with what
@@ -49,7 +49,6 @@ __all__ = [
     "add_crd",
     "add_lease",
     "add_schema",
-    "add_validate_config",
     "colored",
     "command",
     "load",
@@ -59,8 +58,10 @@ __all__ = [
     "parser",
     "port",
     "read",
+    "report",
     "say",
     "seconds",
+    "validates",
     "version_of",
 ]
 
@@ -136,16 +137,28 @@ def command(
     return made
 
 
-def add_validate_config(
+def report(
     subparsers: _SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    add: Callable[[argparse.ArgumentParser], None],
+) -> None:
+    """A command that the program ``preflight`` has, too: ``add`` adds its arguments and sets what
+    runs; its docstring is the help.
+    """
+    text = " ".join((add.__doc__ or "").split()).removesuffix(".")
+    add(subparsers.add_parser(name, help=text[:1].lower() + text[1:]))
+
+
+def validates(
+    made: argparse.ArgumentParser,
     parse: Callable[[str], object],
     *,
     about: Callable[[Any], Iterable[str]] = lambda _: (),
     warnings: Callable[[Any], Iterable[str]] = lambda _: (),
     takes: str = "the configuration (YAML; see `schema`)",
 ) -> None:
-    """``validate-config FILE``: every problem that ``parse`` raises as a
-    :class:`~.configfile.ConfigError`, by path.
+    """``FILE``: list every problem that ``parse`` raises as a :class:`~.configfile.ConfigError`, by
+    path.
 
     ``about`` says more of a good one, and ``warnings`` what is odd about it, in one sentence each;
     ``takes`` is what the help says of FILE.
@@ -158,9 +171,7 @@ def add_validate_config(
             print(f"{args.file}: warning: {warning}", file=sys.stderr)
         return DONE
 
-    made = command(
-        subparsers, "validate-config", run, help="list every problem of a configuration file"
-    )
+    made.set_defaults(run=run)
     made.add_argument("file", metavar="FILE", help=f"{takes}; - for standard input")
 
 

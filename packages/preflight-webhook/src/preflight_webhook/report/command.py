@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from argparse import _SubParsersAction
 from pathlib import Path
 
 import anyio
@@ -20,19 +19,14 @@ from preflight_webhook.report import live, values
 from preflight_webhook.report.explain import About, explain
 from preflight_webhook.report.workloads import FoundPod, Object, documents, found_in
 
-__all__ = ["add_command"]
+__all__ = ["add_explain"]
 
 _FORBIDDEN = 403
 
 
-def add_command(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The command and its options."""
-    made = commands.command(
-        subparsers,
-        "explain",
-        _run,
-        help="what would be decided about a pod, with or without a cluster",
-    )
+def add_explain(made: argparse.ArgumentParser) -> None:
+    """What would be decided about a pod, with or without a cluster."""
+    made.set_defaults(run=_run)
     given = made.add_mutually_exclusive_group(required=True)
     given.add_argument(
         "-f",

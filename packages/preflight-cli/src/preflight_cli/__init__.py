@@ -1,0 +1,1 @@
+"""One command for what people ask of every part of Preflight."""

@@ -1,0 +1,117 @@
+"""One grammar over what the parts register, whichever are installed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.metadata import EntryPoint, entry_points
+
+import pytest
+from preflight_cli import cli
+from preflight_kube.cli import commands
+
+PARTS = {
+    "doctor.computedomain",
+    "evacuations",
+    "explain.appwrapper",
+    "explain.computedomain",
+    "explain.gpuclaim",
+    "explain.pod",
+    "explain.podcliqueset",
+    "show.gang",
+    "show.gpus",
+    "show.podcliqueset",
+    "validate.appwrapper",
+    "validate.computedomain",
+    "validate.gang",
+    "validate.gpu-scheduler",
+    "validate.injector",
+    "validate.mnnvl",
+}
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["preflight", *argv])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def add_green(parser: argparse.ArgumentParser) -> None:
+    """Say that all is well."""
+    parser.add_argument("--loud", action="store_true")
+    parser.set_defaults(run=_green)
+
+
+def _green(args: argparse.Namespace) -> int:
+    print("well" + "!" * args.loud)
+    return commands.DONE
+
+
+def add_red(parser: argparse.ArgumentParser) -> None:
+    """Say what is not well."""
+    parser.set_defaults(run=_red)
+
+
+def _red(_: argparse.Namespace) -> int:
+    print("ill")
+    return commands.FAILED
+
+
+@pytest.fixture
+def two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        EntryPoint(name, f"parts:{value}", cli.GROUP)
+        for name, value in {
+            "doctor.green": "add_green",
+            "doctor.red": "add_red",
+            "show.broken": "add_nothing",
+            "evacuations": "add_green",
+        }.items()
+    ]
+    monkeypatch.setitem(sys.modules, "parts", sys.modules[__name__])
+    monkeypatch.setattr(cli, "entry_points", lambda group: points)
+
+
+@pytest.mark.usefixtures("two_parts")
+def test_doctor_without_a_kind_asks_every_part_and_ends_as_the_worst_of_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(monkeypatch, "doctor") == commands.FAILED
+    assert capsys.readouterr().out == "green:\nwell\nred:\nill\n"
+    assert ended(monkeypatch, "doctor", "green", "--loud") == commands.DONE
+    assert capsys.readouterr().out == "well!\n"
+
+
+@pytest.mark.usefixtures("two_parts")
+def test_a_verb_that_no_installed_part_has_is_no_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(monkeypatch, "explain", "pod") == commands.BAD_INPUT
+    told = capsys.readouterr().err
+    assert "invalid choice: 'explain' (choose from 'doctor', 'evacuations', 'show')" in told
+    assert ended(monkeypatch, "evacuations") == commands.DONE
+
+
+@pytest.mark.usefixtures("two_parts")
+def test_a_part_of_another_version_is_named_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(monkeypatch, "show", "broken") == commands.FAILED
+    told = capsys.readouterr().err
+    assert "show.broken cannot be loaded" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.component  # loads every part
+def test_every_part_answers_and_each_kind_has_its_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert {point.name for point in entry_points(group=cli.GROUP)} == PARTS
+    for name in sorted(PARTS):
+        verb, _, kind = name.partition(".")
+        assert ended(monkeypatch, verb, *([kind] if kind else []), "--help") == 0
+        assert f"usage: preflight {verb} {kind}".rstrip() in capsys.readouterr().out
+        assert ended(monkeypatch, verb, "--help") == 0
+        assert kind in capsys.readouterr().out
