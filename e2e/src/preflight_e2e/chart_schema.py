@@ -6,7 +6,8 @@ chart adds. And the charts' custom resource definitions, as the programs print t
 A service's schema is the one that it checks its configuration file with, so a value that Helm takes
 is one that the service takes. ``charts/schema/CHART.json`` adds to it:
 
-- ``properties``, ``$defs``: values that say how the chart itself is deployed;
+- ``properties``, ``$defs``: values that say how the chart itself is deployed; those that all
+  charts have, and ``global.preflight`` for all of them, are those of ``charts/schema/common.json``;
 - ``stricter``: merged over the service's schema, for what the service says in code and not in its
   schema;
 - ``descriptions``: by ``Definition.key`` (``Values.key`` at the top). They win over the service's
@@ -194,6 +195,10 @@ def main() -> int:
         parts = {}
         for chart, command in SERVICES.items():
             deployment = json.loads((CHARTS / "schema" / f"{chart.name}.json").read_text())
+            common = json.loads((CHARTS / "schema" / "common.json").read_text())
+            deployment["properties"] |= common
+            shared = deployment["properties"]["global"].setdefault("properties", {})
+            shared.setdefault("preflight", {}).setdefault("properties", {}).update(common)
             parts[chart.name] = combined(json.loads(said(*command)), deployment, chart.name)
             _write(chart, parts[chart.name])
             vendor(COMMON, chart / "charts" / COMMON.name)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import urllib.error
 from typing import Any
 
 import pytest
 from preflight_appwrapper.api.rules import LabelTaint
 from preflight_appwrapper.config import settings
-from preflight_appwrapper.metrics import Metrics
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import PARTS, UMBRELLA, ChartError, Object, problems, render
 
@@ -61,24 +59,6 @@ def test_with_the_labeler_workloads_leave_nodes_with_its_label_as_well_as_autopi
     taints = config(render(CHART, values)).autopilot.taints["nvidia.com/gpu"]
     assert LabelTaint("preflight.nvsentinel.nvidia.com/gpu-health", "EVICT", "NoExecute") in taints
     assert LabelTaint("autopilot.ibm.com/gpuhealth", "EVICT", "NoExecute") in taints
-
-
-def test_alerts_are_of_metrics_that_there_are_and_only_where_they_are_asked_for() -> None:
-    assert not [one for one in render(CHART) if one["kind"] == "PrometheusRule"]
-    objects = render(CHART, {"alerts": {"enabled": True, "labels": {"release": "prometheus"}}})
-    [made] = [one for one in objects if one["kind"] == "PrometheusRule"]
-    assert made["metadata"]["labels"]["release"] == "prometheus"
-    assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "controller"
-    metrics = Metrics()
-    metrics.current(lambda: iter(()))
-    known = {
-        f"{one.name}{'_total' * (one.type == 'counter')}" for one in metrics.registry.collect()
-    }
-    [group] = made["spec"]["groups"]
-    assert len(group["rules"]) == 4
-    for rule in group["rules"]:
-        assert set(re.findall(r"appwrapper_\w+", rule["expr"])) <= known
-        assert set(rule["annotations"]) == {"summary", "description"}
 
 
 def test_the_webhook_that_sets_the_queue_is_called_before_kueues() -> None:

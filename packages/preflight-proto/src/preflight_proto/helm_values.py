@@ -25,6 +25,7 @@ GPU_SCHEDULER: Final = "preflight-gpu-scheduler"
 DEPLOYED: Final = frozenset(
     {
         "affinity",
+        "alerts",
         "allowSecondRelease",
         "enabled",
         "fullnameOverride",

@@ -3,7 +3,7 @@
 {{- $own := omit .Values "enabled" "global" "namespaces" "excludeNamespaces" "webhook" "certificates" "fullnameOverride" "image"
     "imagePullPolicy" "imagePullSecrets" "replicas" "logLevel" "resources" "nodeSelector" "tolerations" "affinity"
     "priorityClassName" "podAnnotations" "podLabels" "podSecurityContext" "securityContext" "protection" "networkPolicy"
-    "allowSecondRelease" "gangController" "preflight-common" | deepCopy -}}
+    "alerts" "allowSecondRelease" "gangController" "preflight-common" | deepCopy -}}
 {{- include "preflight.prune" $own -}}
 {{- with (.Values.global).preflight -}}
 {{- with .gangSources -}}

@@ -1,0 +1,81 @@
+{{/*
+What an operator's Prometheus takes of a chart, where alerts.enabled says so, here or for all parts at once: a PodMonitor of its pods, and a
+PrometheusRule of what can befall every program and, in "rules", of what only this one can. "title": how names of alerts begin; "leader": an
+expression that is 1 while somebody leads, "idle": what nobody does while nobody leads; "reconciles": whether these are counted; "behind" and
+"expiry": metrics of its mirrors and of its serving certificate. Any of them may be left out.
+*/}}
+{{- define "preflight.monitoring" -}}
+{{- $shared := ((.root.Values.global).preflight).alerts | default dict -}}
+{{- $own := .root.Values.alerts | default dict -}}
+{{- if or $own.enabled $shared.enabled -}}
+{{- $part := dict "root" .root "name" "alerts" "labels" (merge (dict) ($own.labels | default dict) ($shared.labels | default dict)) -}}
+{{- $name := include "preflight.fullname" $part -}}
+{{- $in := printf "namespace=%q" .root.Release.Namespace -}}
+{{- $job := printf "job=%q" (printf "%s/%s" .root.Release.Namespace $name) -}}
+apiVersion: monitoring.coreos.com/v1
+kind: PodMonitor
+metadata:
+  {{- include "preflight.metadata" $part | nindent 2 }}
+spec:
+  selector:
+    matchLabels:
+      {{- include "preflight.selector" (dict "root" .root) | nindent 6 }}
+  podMetricsEndpoints:
+    - port: {{ .port | default "metrics" }}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  {{- include "preflight.metadata" $part | nindent 2 }}
+spec:
+  groups:
+    - name: {{ .root.Chart.Name }}
+      rules:
+        - alert: {{ .title }}NobodyAnswers
+          expr: absent(up{ {{- $job }}} == 1)
+          for: 5m
+          labels: {severity: critical}
+          annotations:
+            summary: No pod of {{ .root.Chart.Name }} answers when it is asked for its metrics.
+            description: kubectl get pods -n {{ .root.Release.Namespace }} -l app.kubernetes.io/name={{ .root.Chart.Name }} says why; where they run, alerts.labels or a NetworkPolicy keeps Prometheus from them (networkPolicy.metricsFrom).
+        {{- with .leader }}
+        - alert: {{ $.title }}NobodyLeads
+          expr: absent({{ . | replace "{NAMESPACE" (printf "{%s" $in) }} == 1)
+          for: 5m
+          labels: {severity: critical}
+          annotations:
+            summary: No replica of {{ $.root.Chart.Name }} leads, so that {{ $.idle }}.
+            description: The logs of its pods say why the Lease in {{ $.root.Release.Namespace }} cannot be had.
+        {{- end }}
+        {{- if .reconciles }}
+        - alert: {{ $.title }}ReconcilesFail
+          expr: sum by (controller) (rate(controller_runtime_reconcile_total{ {{- $job }},result="error"}[10m])) / sum by (controller) (rate(controller_runtime_reconcile_total{ {{- $job }}}[10m])) > 0.1
+          for: 15m
+          labels: {severity: warning}
+          annotations:
+            summary: A tenth of the reconciles of {{ $.root.Chart.Name }} fails.
+            description: The log of the replica that leads names each object and why; an API server that refuses, or rights that were taken away, are the usual causes.
+        {{- end }}
+        {{- with .behind }}
+        - alert: {{ $.title }}CacheBehind
+          expr: max({{ . }}{ {{- $in }}}) > 0
+          for: 10m
+          labels: {severity: warning}
+          annotations:
+            summary: What {{ $.root.Chart.Name }} knows of the cluster is behind it.
+            description: What it decides is of an older state until the API server answers its watches again; /readyz of its pods names the collection.
+        {{- end }}
+        {{- with .expiry }}
+        - alert: {{ $.title }}CertificateEnds
+          expr: min({{ . }}{ {{- $in }}}) - time() < 7 * 86400
+          for: 1h
+          labels: {severity: critical}
+          annotations:
+            summary: The serving certificate of {{ $.root.Chart.Name }} ends within a week and was not renewed.
+            description: The log of its CronJob or Deployment of certificates, or of cert-manager, says why; once it has ended no pod that it reviews can be created, or none is checked, by failurePolicy.
+        {{- end }}
+        {{- with .rules }}
+        {{- . | replace "{NAMESPACE" (printf "{%s" $in) | nindent 8 }}
+        {{- end }}
+{{- end }}
+{{- end }}
