@@ -154,7 +154,9 @@ def test_a_second_claim_that_waits_gets_the_channel_as_soon_as_the_first_pod_is_
     used: ChannelNamespace, node: str
 ) -> None:
     forced(used, node)
-    waiting = 'nvidia_dra_requests_inflight{driver="compute-domain.nvidia.com",operation="prepare"} 1.0'
+    waiting = (
+        'nvidia_dra_requests_inflight{driver="compute-domain.nvidia.com",operation="prepare"} 1.0'
+    )
     until(lambda: waiting in used.channels.metrics(node), "the kubelet's call waits")
     with Watched(used.channels.api.list_namespaced_pod, (used.namespace,)) as pods:
         used.delete("first")
