@@ -11,6 +11,7 @@ from actors import Actor, binder
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.types import Lease, Pod
+from preflight_gpu_scheduler.core.bind import UNDER_WAY
 from preflight_gpu_scheduler.core.leases import Need, Taken, creation, relock
 from preflight_gpu_scheduler.core.protocol import BindPod, CreateLease, Lost, Stored
 from shapes import claim, lease, node, pod
@@ -294,7 +295,7 @@ def test_a_second_bind_of_one_pod_lets_nothing_go_that_the_first_one_holds() -> 
     assert seen.free("a") == {1}
     with pytest.raises(StopIteration) as ended:
         next(placing(seen, "p"))
-    assert ended.value.value.error == messages.BIND_UNDER_WAY
+    assert ended.value.value.error == UNDER_WAY
     assert seen.free("a") == {1}
     first.close()
     assert next(placing(seen, "p")), "the next one may go on"

@@ -40,6 +40,7 @@ _CHOICES: Final = 4  # the first, and three more
 _VERSIONS: Final = 2
 _AT_ONCE: Final = 64
 GONE: Final = "pod is gone"
+UNDER_WAY: Final = "pod is being bound already"
 NOT_COMMITTED: Final = "gang is not bound yet: its first member comes first"
 
 

@@ -164,7 +164,7 @@ class Extender:
         """
         state, uid = self._state, pod.metadata.uid
         if uid in self._placing:  # what it holds is not this bind's to let go
-            return BindOutcome(error=messages.BIND_UNDER_WAY)
+            return BindOutcome(error=binding.UNDER_WAY)
         uuids = state.uuids(node)
         own = {}
         for lease in state.held_by(uid):
