@@ -191,7 +191,9 @@ def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
 
 def test_every_key_that_the_controller_knows_reaches_it() -> None:
     values = json.loads((GANG / "values.schema.json").read_text())["properties"]
-    of_the_chart = json.loads((CHARTS / "schema" / "preflight-gang.json").read_text())["properties"]
+    schema = CHARTS / "schema"
+    of_the_chart = json.loads((schema / "preflight-gang.json").read_text())["properties"]
+    of_the_chart |= json.loads((schema / "common.json").read_text())
     config = yaml.safe_load(only(made(), "ConfigMap")["data"]["config.yaml"])
     assert {*config} == {*values} - {*of_the_chart}
 
