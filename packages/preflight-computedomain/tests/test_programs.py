@@ -21,7 +21,7 @@ import yaml
 from driven import User, until
 from preflight_computedomain.api.crd import crd
 from preflight_computedomain.api.names import DOMAINS, FINALIZER, LABEL
-from preflight_computedomain.config import OFF
+from preflight_computedomain.config import OFF, OWN
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client
 from preflight_testing.apiserver import ApiServer, free_port
@@ -44,6 +44,12 @@ def started(program: str, *args: str, **environ: str) -> subprocess.CompletedPro
         timeout=60,
         check=False,
     )
+
+
+def test_every_value_by_which_the_chart_is_deployed_is_known() -> None:
+    schema = Path(__file__).parents[3] / "charts" / "schema"
+    own = json.loads((schema / "preflight-computedomain.json").read_text())["properties"]
+    assert {*own, *json.loads((schema / "common.json").read_text())} == {*OWN}
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

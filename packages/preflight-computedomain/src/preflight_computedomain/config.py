@@ -38,6 +38,7 @@ OWN: Final = (
     "enabled",
     "global",
     "admission",
+    "alerts",
     "altProcDevices",
     "cdiRoot",
     "controller",
