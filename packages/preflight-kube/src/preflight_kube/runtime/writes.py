@@ -36,10 +36,13 @@ T = TypeVar("T")
 
 
 class Create(msgspec.Struct, frozen=True):
-    """A new object in the collection ``path``."""
+    """A new object in the collection ``path``. ``tells``: False for what is answered by a bare
+    Status, as a pod's binding is.
+    """
 
     path: str
     body: Any
+    tells: bool = True
 
 
 class Patch(msgspec.Struct, frozen=True):
@@ -135,8 +138,8 @@ async def apply(client: Client, write: Write) -> Answer:
 
 async def _send(client: Client, write: Write) -> bytes:
     match write:
-        case Create(path, body):
-            return await client.create(path, body)
+        case Create(path, body, tells):
+            return await client.create(path, body, tells=tells)
         case ReplaceStatus(path, body):
             return await client.replace_status(path, body)
         case Patch(path, patch, kind):
