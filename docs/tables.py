@@ -69,7 +69,7 @@ def _gpu_scheduler() -> CollectorRegistry:
     extender, controller, node = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
     metrics.ExtenderMetrics(extender)
     metrics.GpuControllerMetrics(controller)
-    metrics.MirrorAges(controller, dict)
+    metrics.show_lag(controller, dict)
     metrics.AgentMetrics(node)
     return _together(extender, controller, node)
 

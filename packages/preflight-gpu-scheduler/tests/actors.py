@@ -13,16 +13,10 @@ from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Want
 from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.core.bind import BindJob, bind
-from preflight_gpu_scheduler.core.gang_reserve import (
-    Assignment,
-    Reservation,
-    acquire,
-    may_bind,
-    tell,
-)
+from preflight_gpu_scheduler.core.gangs import Assignment, Reservation, acquire, may_bind, tell
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, Slot, choose
+from preflight_gpu_scheduler.core.leases import collect
 from preflight_gpu_scheduler.core.protocol import Answer, Look, Lost, Request, Steps
-from preflight_gpu_scheduler.core.reclaim import collect
 from world import Key, World
 
 GPUS = 2
@@ -167,13 +161,11 @@ def collector(
     return Actor(steps, late, f"collect {lease.metadata.name}")
 
 
-def reserve(world: World, plan: Sequence[Assignment], look: Look) -> Steps[Reservation]:
+def reserve(plan: Sequence[Assignment], look: Look) -> Steps[Reservation]:
     """The extender locks, and then the controller tells who has what."""
     if why := (yield from acquire(plan, look)):
         return Reservation(why=why)
-    uids = {one.pod.metadata.uid for one in plan}
-    leases = [one for one in world.leases.values() if one.holder in uids]
-    return (yield from tell(plan, leases))
+    return (yield from tell(plan))
 
 
 def planner(
@@ -196,7 +188,7 @@ def planner(
         for key, pod in pods.items()
         if pod is not None
     ]
-    return Actor(reserve(world, plan, mirror), late, f"reserve {sorted(wanted)}")
+    return Actor(reserve(plan, mirror), late, f"reserve {sorted(wanted)}")
 
 
 def sweep(world: World, *, over: bool) -> None:

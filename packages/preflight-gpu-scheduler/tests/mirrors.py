@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 from preflight_gpu_scheduler.api.claim import RawClaim
+from preflight_gpu_scheduler.api.gpu_node_status import RawStatus
 from preflight_gpu_scheduler.api.types import Metadata
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.controller.cache import GpuCache
@@ -13,11 +14,19 @@ from preflight_gpu_scheduler.core.protocol import Runner
 from preflight_gpu_scheduler.metrics import ExtenderMetrics
 from preflight_gpu_scheduler.webhook.extender import Extender
 from preflight_kube.client.client import Client
-from preflight_kube.runtime.reflector import Change
 from prometheus_client import CollectorRegistry
 
 Kind = Literal["pod", "node", "claim", "status", "lease"]
 KINDS: tuple[Kind, ...] = ("pod", "node", "claim", "status", "lease")
+
+
+def tell(mirror: Any, found: Any, *, deleted: bool = False) -> None:
+    """Have a cache take in what a watch says of an object."""
+    key = mirror._key(found)
+    if deleted:
+        mirror._remove(key, found)
+    else:
+        mirror._put(key, found)
 
 
 class Mirrors:
@@ -36,13 +45,12 @@ class Mirrors:
 
     def show(self, kind: Kind, *objects: Any, deleted: bool = False) -> None:
         for found in objects:
-            change = Change("deleted" if deleted else "modified", "", found, None)
-            self._mirrors[kind]._on_change(change)
+            tell(self._mirrors[kind], found, deleted=deleted)
 
     def status(self, node: str, *devices: dict[str, Any], observed: str | None = "t0") -> None:
         """The GpuNodeStatus of ``node`` that says so."""
         said = {"total": len(devices), "devices": list(devices), "observedTime": observed}
-        raw = SimpleNamespace(metadata=Metadata(name=node), spec={}, status=said)
+        raw = RawStatus(metadata=Metadata(name=node), spec={}, status=said)
         self.show("status", raw)
 
     def claim(self, name: str, count: int, *, gang: str = "") -> None:

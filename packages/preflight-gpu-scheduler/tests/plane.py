@@ -34,7 +34,7 @@ from preflight_gpu_scheduler.core.admission import admit
 from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, BindingResult
 from preflight_gpu_scheduler.metrics import ExtenderMetrics, GpuControllerMetrics
 from preflight_gpu_scheduler.webhook.extender import Extender
-from preflight_gpu_scheduler.webhook.http import Application, listener, serve_on
+from preflight_gpu_scheduler.webhook.http import Application, listener, serve
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, Conflict, NotFound, Params
 from preflight_testing.apiserver import ASSETS, ApiServer
@@ -549,13 +549,13 @@ class Extending:
                         for one in state.reflectors:
                             group.start_soon(one.run)
                         await state.wait_synced()
-                        group.start_soon(serve_on, Application(extender, meters), listening)
+                        group.start_soon(serve, Application(extender, meters), listening)
                         ready.set()
         finally:
             self._ended.set()
 
     def sees(self, pod: tuple[str, str]) -> bool:
-        return self.state is not None and pod in self.state.pods
+        return self.state is not None and self.state.pod(pod) is not None
 
     async def _trapped(self, verb: str, path: str) -> Callable[[], Awaitable[None]] | None:
         return await self.trap(verb, path) if self.trap is not None else None

@@ -18,8 +18,8 @@ from preflight_gpu_scheduler.api.types import (
     PodSpec,
     PodStatus,
 )
-from preflight_gpu_scheduler.core.filter_prioritize import NodeView
 from preflight_gpu_scheduler.core.gpu_selection import Slot
+from preflight_gpu_scheduler.core.node_view import NodeView
 
 EIGHT = tuple(Slot(n, "nvlink-0" if n < 4 else "nvlink-4", 450.0) for n in range(8))
 
@@ -86,7 +86,7 @@ def lease(where: str, gpu: int, holder: str = "uid-p", number: int = 1, name: st
     about = {names.POD_ANNOTATION: f"team/{name}", names.NODE_ANNOTATION: where}
     metadata = Metadata(
         name=names.lease_name(where, gpu),
-        uid="l",
+        uid=f"lease {gpu} of {where} for {holder}",
         resource_version="1",
         labels={names.MANAGED_LABEL: "true"},
         annotations=about,

@@ -13,9 +13,8 @@ import repeats
 from plane import Plane, plane
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.controller.apply import Executor
-from preflight_gpu_scheduler.core.leases import Need, creation
-from preflight_gpu_scheduler.core.protocol import Stored, only
-from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
+from preflight_gpu_scheduler.controller.cache import GpuCache
+from preflight_gpu_scheduler.core.protocol import CreateLease, Stored, only
 from preflight_gpu_scheduler.metrics import WriteMetrics
 from preflight_testing.apiserver import ApiServer
 from prometheus_client import CollectorRegistry
@@ -358,12 +357,12 @@ def test_a_pod_that_holds_gpus_and_is_not_bound_is_told_which_and_for_how_long(
             executor = Executor(
                 world.client,
                 world.config,
-                GpuSnapshot(world.client.clock, world.config),
+                GpuCache(world.client, world.config),
                 WriteMetrics(CollectorRegistry()),
             )
             for gpu in range(2):
-                need = Need(pod=pod, node="a", gpu=gpu, uuid="")
-                stored = await executor.run(only(creation(need)), 30.0)
+                need = CreateLease(pod=pod, node="a", gpu=gpu)
+                stored = await executor.run(only(need), 30.0)
                 assert isinstance(stored, Stored)
             said = await world.until(
                 "it is told", partial(_said, world, world.namespace, "GpusReserved")

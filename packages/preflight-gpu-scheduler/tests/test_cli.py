@@ -83,7 +83,7 @@ def test_what_runs_on_every_node_loads_nothing_that_only_the_other_services_need
     loaded = set(ran.stdout.decode().split())
     assert "preflight_gpu_scheduler.node.status" in loaded
     assert not loaded & {"cryptography", "jsonschema", "uvicorn", "uvloop"}
-    core = ("admission", "snapshot", "gang_plan")
+    core = ("admission", "snapshot", "gangs")
     assert not loaded & {f"preflight_gpu_scheduler.core.{name}" for name in core}
 
 

@@ -14,15 +14,14 @@ from preflight_gpu_scheduler.api.gpu_node_status import Device, Inventory
 from preflight_gpu_scheduler.api.types import Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.filter_prioritize import (
-    NodeView,
     Question,
+    choices,
     filter_nodes,
     prioritize,
     result_of,
-    suits,
 )
 from preflight_gpu_scheduler.core.lease_state import Sight
-from preflight_gpu_scheduler.core.node_view import busy_ids, known, own_ids
+from preflight_gpu_scheduler.core.node_view import NodeView, busy_ids, known, own_ids
 from preflight_gpu_scheduler.core.node_view import view as view_of
 from shapes import claim, lease, node, pod, view
 
@@ -95,7 +94,7 @@ def test_a_full_set_of_leases_leads_to_its_node_and_half_a_set_where_it_can_be_c
     assert filter_nodes(ask(own={"one": (0b10, (1,))}), ["free", "one"], NODES).passed == ("one",)
     hopeless = ask(claim=claim(3), own={"one": (0b10, (1,))})
     assert filter_nodes(hopeless, ["free", "one"], NODES).passed == ("free",)
-    assert suits(full, "one", NODES).ids == (1, 2)
+    assert dict(choices(full, ["one"], NODES))["one"].ids == (1, 2)
 
 
 def test_a_gangs_member_goes_where_its_plan_says() -> None:
@@ -136,7 +135,7 @@ def test_every_node_is_answered_once_and_scores_are_within_bounds(
     answered = filter_nodes(question, list(nodes), nodes)
     assert sorted([*answered.passed, *answered.failed]) == sorted(nodes)
     for name in answered.passed:
-        assert suits(question, name, nodes).ids
+        assert dict(choices(question, [name], nodes))[name].ids
     assert all(0 <= one.score <= 10 for one in prioritize(question, list(nodes), nodes))
 
 
@@ -227,4 +226,4 @@ def test_only_leases_of_the_pods_current_number_are_its_own() -> None:
 
 
 def test_an_empty_view_gives_nothing() -> None:
-    assert suits(ask(), "n", {"n": NodeView()}).why == messages.TOO_SMALL
+    assert dict(choices(ask(), ["n"], {"n": NodeView()}))["n"].why == messages.TOO_SMALL

@@ -9,7 +9,7 @@ import pytest
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import Reserved, written
 from preflight_gpu_scheduler.api.types import Pod
-from preflight_gpu_scheduler.webhook.gang_barrier import GangBarrier, Waiting
+from preflight_gpu_scheduler.webhook.gang_start import GangBarrier, Waiting
 from shapes import pod
 
 MEMBERS = 4

@@ -46,7 +46,7 @@ class Gangs(Mirrors):
 
     def ask(self, name: str, nodes: Sequence[str] = ("a", "b")) -> str:
         """The node that the scheduler is told; or why none."""
-        shown = self.state.pods.get(("team", name))
+        shown = self.state.pod(("team", name))
         asked = shown or pod(name, annotations={names.CLAIM_ANNOTATION: "one"})
         found = self.extender.filter(FilterArgs(pod=asked, node_names=tuple(nodes)))
         if found.error:
@@ -60,7 +60,7 @@ class Gangs(Mirrors):
 
     def says(self, name: str, **status: object) -> None:
         """The scheduler has written ``status`` into the pod."""
-        found: Pod = self.state.pods["team", name]
+        found: Pod = self.state.pods.store[f"team/{name}"]
         self.show("pod", replace(found, status=msgspec.convert(status, type(found.status))))
 
 
@@ -128,7 +128,7 @@ def test_an_attempt_ends_when_not_all_have_come_in_time_and_when_a_member_has_go
     seen = Gangs()
     seen.gang("g", 2, 2)
     seen.ask("g-0")
-    seen.show("pod", seen.state.pods["team", "g-1"], deleted=True)
+    seen.show("pod", seen.state.pods.store["team/g-1"], deleted=True)
     assert seen.held() == set()
 
 

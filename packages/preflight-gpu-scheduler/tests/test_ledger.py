@@ -11,8 +11,7 @@ from actors import Actor, binder
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.types import Lease, Pod
-from preflight_gpu_scheduler.core.bind import UNDER_WAY
-from preflight_gpu_scheduler.core.leases import Need, Taken, creation, relock
+from preflight_gpu_scheduler.core.leases import Taken, relock
 from preflight_gpu_scheduler.core.protocol import BindPod, CreateLease, Lost, Stored
 from shapes import claim, lease, node, pod
 from world import World
@@ -235,7 +234,7 @@ def test_a_lease_whose_pod_went_before_this_process_began_waits_for_the_agent_to
 
 
 def placing(seen: Mirrors, name: str) -> Any:
-    found = seen.state.pods["team", name]
+    found = seen.state.pods.store[f"team/{name}"]
     return seen.extender.placing(found, "a", claim(1))
 
 
@@ -272,6 +271,21 @@ def test_a_binding_that_no_mirror_shows_yet_keeps_its_gpu_when_the_lease_is_dele
     assert seen.free("a") == {0}, "no Binding of the earlier number is stored any more"
 
 
+def test_of_two_binds_of_one_pod_the_second_ends_at_once_and_the_first_keeps_its_gpu() -> None:
+    seen = world(device(0))
+    seen.show("pod", pod("p"), pod("q"))
+    first, _ = begun(seen, "p")
+    with pytest.raises(StopIteration) as ended:
+        placing(seen, "p").send(None)
+    assert ended.value.value.error == "pod is being bound already"
+    seen.show("lease", locked(0))
+    seen.show("lease", locked(0), deleted=True)
+    with pytest.raises(StopIteration) as ended:
+        placing(seen, "q").send(None)
+    assert ended.value.value.error == messages.TOO_FEW
+    first.close()
+
+
 def test_a_bind_begun_before_a_status_numbered_the_gpus_anew_does_not_go_on() -> None:
     seen = world(device(0, "GPU-A"), device(1, "GPU-B"))
     seen.show("pod", pod("p"))
@@ -285,20 +299,6 @@ def test_a_bind_begun_before_a_status_numbered_the_gpus_anew_does_not_go_on() ->
         steps.send((other,))
     assert ended.value.value.error == messages.STATUS_CHANGED
     assert seen.free("a") == {0, 1}
-
-
-def test_a_second_bind_of_one_pod_lets_nothing_go_that_the_first_one_holds() -> None:
-    seen = world(device(0, "GPU-A"), device(1, "GPU-B"))
-    seen.show("pod", pod("p"))
-    first = placing(seen, "p")
-    next(first)
-    assert seen.free("a") == {1}
-    with pytest.raises(StopIteration) as ended:
-        next(placing(seen, "p"))
-    assert ended.value.value.error == UNDER_WAY
-    assert seen.free("a") == {1}
-    first.close()
-    assert next(placing(seen, "p")), "the next one may go on"
 
 
 def member(seen: Mirrors, ids: str, uuid: str = "") -> str:
@@ -353,7 +353,7 @@ def test_lost_leases_are_made_again_for_a_pod_that_runs_and_never_over_another_p
     assert relocked(seen, found).created == {}, "they are there"
     seen.lose_lease("gpu-a-0")
     other = seen.create_pod("q")
-    assert not isinstance(seen.perform(creation(Need(pod=other, node="a", gpu=0))), Lost)
+    assert not isinstance(seen.perform(CreateLease(pod=other, node="a", gpu=0)), Lost)
     assert [need.gpu for need in relocked(seen, found).busy] == [0]
     seen.end_pod(found.key)
     seen.lose_lease("gpu-a-1")

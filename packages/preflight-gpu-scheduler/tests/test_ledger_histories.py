@@ -11,7 +11,6 @@ over others. When the extender dies its requests have arrived, or never will.
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,15 +21,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from mirrors import Kind, Mirrors
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.api.gpu_node_status import InventoryStatus
+from preflight_gpu_scheduler.api.gpu_node_status import InventoryStatus, RawStatus
 from preflight_gpu_scheduler.api.node_conditions import Complaints
 from preflight_gpu_scheduler.api.types import Metadata
-from preflight_gpu_scheduler.core.gang_reserve import Assignment, acquire, tell
+from preflight_gpu_scheduler.core.gangs import Assignment, acquire, tell
 from preflight_gpu_scheduler.core.lease_state import LeaseState, judge
-from preflight_gpu_scheduler.core.leases import relock
+from preflight_gpu_scheduler.core.leases import collect, relock
 from preflight_gpu_scheduler.core.node_view import own_ids
 from preflight_gpu_scheduler.core.protocol import Request, Steps
-from preflight_gpu_scheduler.core.reclaim import collect
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.node.status import Facts, status
 from preflight_gpu_scheduler.node.topology import Place
@@ -92,9 +90,7 @@ class Losses(RuleBasedStateMachine):
             observed=f"t{len(self.world.events['status'])}",
         )
         self.statuses[where] = told
-        raw = SimpleNamespace(
-            metadata=Metadata(name=where), spec={}, status=msgspec.to_builtins(told)
-        )
+        raw = RawStatus(metadata=Metadata(name=where), status=msgspec.to_builtins(told))
         self.world.events["status"].append((raw, False))
 
     def _started(self, who: str) -> Mirrors:
@@ -125,12 +121,12 @@ class Losses(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(PODS), where=st.sampled_from(NODES))
     def the_scheduler_asks_for_a_bind(self, name: str, where: str) -> None:
-        shown = self.extender.state.pods
-        pod = shown.get(("team", name))
+        state = self.extender.state
+        pod = state.pod(("team", name))
         if pod is None or len(self.binds) > 4:
             return
         gang = name in GANG
-        if gang and (pod.reserved is None or not arrived(pod, list(shown.values()))):
+        if gang and (pod.reserved is None or not arrived(pod, list(state.pods.store.values()))):
             return
         if self.claims[name] == 0:
             return  # deleted
@@ -169,7 +165,7 @@ class Losses(RuleBasedStateMachine):
         state = self.extender.state
         plan = []
         for name, where in GANG.items():
-            pod, free = state.pods.get(("team", name)), self.extender.free(where)
+            pod, free = state.pod(("team", name)), self.extender.free(where)
             if pod is None or not pod.open or not free or state.held_by(pod.metadata.uid):
                 return
             ids = (min(free),)
@@ -191,27 +187,27 @@ class Losses(RuleBasedStateMachine):
     @rule()
     def the_controller_tells_the_gang(self) -> None:
         state = self.controller.state
-        plan, leases = [], []
+        plan = []
         for name in GANG:
-            pod = state.pods.get(("team", name))
+            pod = state.pod(("team", name))
             held = state.held_by(pod.metadata.uid) if pod is not None else []
             own = own_ids(held, pod) if pod is not None else {}
             if pod is None or not pod.open or len(own) != 1:
                 return
             ((where, ids),) = own.items()
             plan.append(Assignment(pod=pod, node=where, ids=ids))
-            leases += held
-        self._start(tell(plan, leases), self.controller)
+        self._start(tell(plan), self.controller)
 
     @rule(data=st.data(), over=st.booleans())
     def the_controller_looks_at_a_lease(self, data: st.DataObject, over: bool) -> None:
         state = self.controller.state
-        if state.leases and len(self.others) < 5:
-            self._collect(data.draw(st.sampled_from(sorted(state.leases))), over)
+        if state.leases.store and len(self.others) < 5:
+            self._collect(data.draw(st.sampled_from(_names(state))), over)
 
     def _collect(self, name: str, over: bool) -> None:
         state = self.controller.state
-        lease = state.leases[name]
+        lease = state.lease(name)
+        assert lease is not None
         found = judge(lease, state.look(lease.pod or ("", "")), over=over)
         if found not in {LeaseState.HELD, LeaseState.LINGERING}:
             siblings = state.held_by(lease.holder)
@@ -303,7 +299,7 @@ class Losses(RuleBasedStateMachine):
     @rule(where=st.sampled_from(NODES), who=st.sampled_from(["extender", "controller"]))
     def a_node_is_deleted_and_registers_again(self, where: str, who: str) -> None:
         mirrors: Mirrors = getattr(self, who)
-        mirrors.show("node", node(where), deleted=where in mirrors.state.nodes)
+        mirrors.show("node", node(where), deleted=where in mirrors.state.nodes.store)
 
     @rule()
     def somebody_makes_a_backup(self) -> None:
@@ -402,7 +398,7 @@ class Losses(RuleBasedStateMachine):
             for kind in WATCHED:
                 self._deliver("controller", kind, len(world.events[kind]))
             self.others = []
-            for name in sorted(state.leases):
+            for name in _names(state):
                 self._collect(name, over=turn > 2)
             for where in NODES:
                 for pod, *_ in list(state.unlocked(where)):
@@ -422,6 +418,10 @@ class Losses(RuleBasedStateMachine):
                 # or its reservation is over, neither of which comes here.
                 others = {one.metadata.uid: one for one in world.pods.values()}
                 assert lease.holder == pod.metadata.uid or not others[lease.holder].bound
+
+
+def _names(state: GpuSnapshot) -> list[str]:
+    return sorted({lease.metadata.name for lease in state.leases.store.values()})
 
 
 Losses.TestCase.settings = settings(

@@ -13,18 +13,27 @@ from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import GangStart, Reserved, written
 from preflight_gpu_scheduler.api.gpu_node_status import Device, Inventory
 from preflight_gpu_scheduler.api.types import Pod
-from preflight_gpu_scheduler.core.claim_status import could_ever, status
-from preflight_gpu_scheduler.core.desired_patches import (
+from preflight_gpu_scheduler.core.desired import (
     Gate,
     capacity,
     capacity_patch,
+    could_ever,
     gate,
     gate_patch,
     nudge_patch,
     nudged,
+    status,
 )
-from preflight_gpu_scheduler.core.gang_plan import Gang, Member, gather, place, start
-from preflight_gpu_scheduler.core.gang_reserve import Assignment, may_bind, plan_name
+from preflight_gpu_scheduler.core.gangs import (
+    Assignment,
+    Gang,
+    Member,
+    gather,
+    may_bind,
+    place,
+    plan_name,
+    start,
+)
 from shapes import EIGHT, claim, lease, node, pod, view
 
 JOB = claim(1, gang="job")

@@ -12,9 +12,9 @@ from explore import explore
 from preflight_gpu_scheduler.api.allocation import Reserved, written
 from preflight_gpu_scheduler.api.names import RESERVED_ANNOTATION, lease_name
 from preflight_gpu_scheduler.core.bind import NOT_COMMITTED, BindJob, bind
-from preflight_gpu_scheduler.core.gang_reserve import Assignment
+from preflight_gpu_scheduler.core.gangs import Assignment
+from preflight_gpu_scheduler.core.leases import collect
 from preflight_gpu_scheduler.core.protocol import Steps
-from preflight_gpu_scheduler.core.reclaim import collect
 from world import Key, World
 
 Start = Callable[[World], Callable[[], Steps[Any]] | None]
@@ -77,7 +77,7 @@ def planner(wanted: dict[str, int], back: int = 0) -> Start:
             if pod is None or pod.bound or pod.reserved is not None:
                 return None
             plan.append(Assignment(pod=pod, node=NODE, ids=(gpu,)))
-        return lambda: reserve(world, plan, mirror)
+        return lambda: reserve(plan, mirror)
 
     return start
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
-from mirrors import Mirrors
+from mirrors import Mirrors, tell
 from preflight_gpu_scheduler.api import messages, names
+from preflight_gpu_scheduler.api.gpu_node_status import RawStatus
+from preflight_gpu_scheduler.api.types import Metadata
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_kube.client.client import Client
-from preflight_kube.runtime.reflector import Change
 from shapes import node, pod
 
 FIRST, NEXT = "2026-01-01T00:00:00Z", "2026-01-01T00:00:30Z"
@@ -23,24 +24,19 @@ class Seen:
         self.now = 1000.0
         self.state = GpuCache(cast(Client, SimpleNamespace(clock=lambda: self.now)), Config())
         _, nodes, _, self._statuses, _ = self.state.reflectors
-        _told(nodes, node("a"))
+        tell(nodes, node("a"))
 
     def reports(self, observed: str | None) -> None:
         devices = [{"id": n, "uuid": f"GPU-{n}"} for n in range(8)]
         status = {"total": 8, "devices": devices}
         if observed is not None:
             status["observedTime"] = observed
-        about = SimpleNamespace(name="a", uid="u")
-        _told(self._statuses, SimpleNamespace(metadata=about, spec={}, status=status))
+        tell(self._statuses, RawStatus(metadata=Metadata(name="a"), spec={}, status=status))
 
     def why(self, after: float) -> str:
         """Why node ``a`` takes no pod, so many seconds later; empty where it takes some."""
         self.now += after
         return self.state.view("a").blocked
-
-
-def _told(mirror: Any, what: Any) -> None:
-    mirror._on_change(Change("added", what.metadata.name, what, None))
 
 
 def test_by_default_a_node_takes_no_pod_when_its_status_has_not_changed_for_ninety_seconds() -> (

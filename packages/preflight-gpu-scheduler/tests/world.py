@@ -68,6 +68,9 @@ class World:
         self.counts[what] = self.counts.get(what, 0) + 1
         return f"{what}#{self.counts[what]}"
 
+    def _version(self, what: str) -> str:
+        return self._next(what).rpartition("#")[2]
+
     def copy(self) -> World:
         past = {key: list(states) for key, states in self.past.items()}
         return World(dict(self.pods), dict(self.leases), dict(self.counts), past)
@@ -81,7 +84,9 @@ class World:
     def _put(self, pod: Pod) -> Pod:
         stored = replace(
             pod,
-            metadata=replace(pod.metadata, resource_version=self._next(f"pod {pod.metadata.name}")),
+            metadata=replace(
+                pod.metadata, resource_version=self._version(f"pod {pod.metadata.name}")
+            ),
         )
         self.pods[pod.key] = stored
         self.past.setdefault(pod.key, [None]).append(stored)
@@ -143,7 +148,7 @@ class World:
     def change_lease(self, name: str, **spec: Any) -> None:
         """Somebody changes it by hand."""
         lease = self.leases[name]
-        about = replace(lease.metadata, resource_version=self._next(name))
+        about = replace(lease.metadata, resource_version=self._version(name))
         self.leases[name] = replace(lease, metadata=about, spec=replace(lease.spec, **spec))
         self._tell("lease", self.leases[name])
 
@@ -208,7 +213,7 @@ class World:
         if not self.there:
             return Refused("there is no such namespace")
         about = {
-            names.POD_ANNOTATION: "/".join(request.pod),
+            names.POD_ANNOTATION: "/".join(request.pod.key),
             names.NODE_ANNOTATION: request.node,
             names.UUID_ANNOTATION: request.uuid,
         }
@@ -217,11 +222,13 @@ class World:
                 name=request.name,
                 namespace=names.LOCK_NAMESPACE,
                 uid=self._next(f"uid {request.name}"),
-                resource_version=self._next(request.name),
+                resource_version=self._version(request.name),
                 labels={names.MANAGED_LABEL: "true"},
                 annotations=about,
             ),
-            spec=LeaseSpec(holder_identity=request.holder, lease_transitions=request.number),
+            spec=LeaseSpec(
+                holder_identity=request.pod.metadata.uid, lease_transitions=request.pod.number
+            ),
         )
         self.leases[request.name] = lease
         self._tell("lease", lease)
@@ -239,7 +246,7 @@ class World:
             self._tell("lease", lease, True)
             return Stored()
         stored = replace(
-            lease, metadata=replace(lease.metadata, resource_version=self._next(about.name))
+            lease, metadata=replace(lease.metadata, resource_version=self._version(about.name))
         )
         self.leases[about.name] = stored
         self._tell("lease", stored)

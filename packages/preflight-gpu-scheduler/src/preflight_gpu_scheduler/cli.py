@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import yaml
 from preflight_kube.cli import commands
@@ -25,23 +25,17 @@ from preflight_gpu_scheduler.config import (
 )
 
 if TYPE_CHECKING:
+    from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
     from preflight_gpu_scheduler.service import Process
 
 __all__ = ["main"]
 
+T = TypeVar("T")
+
 _ABOUT = """A GPU scheduler: the very GPUs, for one pod, as long as it lives.
 
-  preflight-gpu-scheduler extender          answer kube-scheduler beside it: filter, prioritize, bind
-  preflight-gpu-scheduler controller        collect and take back GPUs, open gates, start gangs, count
-  preflight-gpu-scheduler webhook           admit pods that name a GpuClaim
-  preflight-gpu-scheduler agent             say which GPUs this node has, and how they are
-  preflight-gpu-scheduler certs             keep the webhook's certificate
-  preflight-gpu-scheduler show              a row a node, a cell a GPU; or what a pod waits for
-  preflight-gpu-scheduler explain           per node why not, and which GPUs it would be; without a cluster
-  preflight-gpu-scheduler scheduler-config  the KubeSchedulerConfiguration that names the extender
-  preflight-gpu-scheduler validate-config   every problem of a configuration file
-  preflight-gpu-scheduler schema            the configuration's JSON Schema
-  preflight-gpu-scheduler crd               the CustomResourceDefinitions, for `kubectl apply --server-side -f -`
+The extender answers kube-scheduler beside it; the controller collects and takes back GPUs, opens gates, starts gangs and counts;
+the webhook admits pods that name a GpuClaim; the agent says which GPUs its node has, and how they are.
 """
 PROGRAM = "preflight-gpu-scheduler"
 
@@ -64,32 +58,23 @@ def _parser() -> argparse.ArgumentParser:
         return parser
 
     extender = command("extender", _extender, "answer kube-scheduler beside it", address=True)
-    extender.add_argument(
-        "--listen",
-        default="127.0.0.1",
-        help="address for kube-scheduler, on loopback (%(default)s)",
-    )
-    commands.add_lease(
-        command("controller", _controller, "be one replica of the controller", address=True)
-    )
+    on_loopback = "address for kube-scheduler, on loopback (%(default)s)"
+    extender.add_argument("--listen", default="127.0.0.1", help=on_loopback)
+    about = "be one replica of the controller"
+    commands.add_lease(command("controller", _controller, about, address=True))
     webhook = command("webhook", _webhook, "admit pods that name a GpuClaim", address=True)
-    webhook.add_argument(
-        "--certificates",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="tls.crt, tls.key and ca.crt",
-    )
+    files = "tls.crt, tls.key and ca.crt"
+    webhook.add_argument("--certificates", type=Path, required=True, metavar="DIR", help=files)
     commands.add_client_ca(webhook)
     webhook.add_argument(
         "--admission-port", type=commands.port, default=8443, help="HTTPS (%(default)s)"
     )
     agent = command("agent", _agent, "say which GPUs this node has, and how they are", address=True)
-    agent.add_argument(
-        "--node",
-        default=os.environ.get("NODE_NAME", ""),
-        help="the node that this runs on (NODE_NAME; here %(default)s)",
+    node, about = (
+        os.environ.get("NODE_NAME", ""),
+        "the node that this runs on (NODE_NAME; here %(default)s)",
     )
+    agent.add_argument("--node", default=node, help=about)
 
     commands.report(subparsers, "show", add_show)
     commands.report(subparsers, "explain", add_explain)
@@ -105,16 +90,15 @@ def _parser() -> argparse.ArgumentParser:
         "--namespace", default="kube-system", help="where its lease is kept (%(default)s)"
     )
     scheduler.add_argument("--no-leader-election", action="store_true", help="for a single replica")
-    for parser_of_port in (extender, scheduler):
-        parser_of_port.add_argument(
-            "--extender-port",
-            type=commands.port,
-            default=EXTENDER_PORT,
-            help="port for kube-scheduler (%(default)s)",
-        )
+    for one in (extender, scheduler):
+        about = "port for kube-scheduler (%(default)s)"
+        one.add_argument("--extender-port", type=commands.port, default=EXTENDER_PORT, help=about)
 
     if sys.argv[1:2] == ["certs"]:  # what makes certificates is memory that no service need carry
-        _certs(subparsers)
+        from preflight_kube.admission import certs
+
+        name = "gpu-scheduler-webhook"
+        certs.add_command(subparsers, component=name, service=PROGRAM, mutating=[PROGRAM])
     else:
         subparsers.add_parser("certs", help="keep the serving certificate and the CA bundles fresh")
     commands.report(subparsers, "validate-config", add_validate)
@@ -124,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_show(show: argparse.ArgumentParser) -> None:
-    """A row a node, a cell a GPU; or one pod."""
+    """A row a node, a cell a GPU; or what one pod waits for."""
     show.set_defaults(run=_show)
     commands.add_config(show)
     show.add_argument(
@@ -136,7 +120,7 @@ def add_show(show: argparse.ArgumentParser) -> None:
 
 
 def add_explain(explain: argparse.ArgumentParser) -> None:
-    """Per node why not, and which GPUs it would be."""
+    """Per node why not, and which GPUs it would be; without a cluster."""
     explain.set_defaults(run=_explain)
     commands.add_config(explain)
     explain.add_argument(
@@ -209,27 +193,22 @@ def _agent(args: argparse.Namespace) -> int:
     return _process(args).agent(args.node, boot)
 
 
-def _certs(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from preflight_kube.admission import certs
-
-    certs.add_command(
-        subparsers, component="gpu-scheduler-webhook", service=PROGRAM, mutating=[PROGRAM]
-    )
-
-
-def _show(args: argparse.Namespace) -> int:
+def _live(config: Config, say: Callable[[GpuSnapshot], T]) -> T:
     from preflight_kube.auth.connection import connection
 
     from preflight_gpu_scheduler import service
+
+    return service.read(connection(home=Path.home()), config, say)
+
+
+def _show(args: argparse.Namespace) -> int:
     from preflight_gpu_scheduler.report.show import pod_text, table
 
-    key, now = (args.namespace, args.pod), datetime.now(UTC)
-    text = service.read(
-        connection(home=Path.home()),
-        _load(args.config),
-        lambda state: pod_text(state, key) if args.pod else table(state, now),
-    )
-    if not text:
+    def say(seen: GpuSnapshot) -> str:
+        key = (args.namespace, args.pod)
+        return pod_text(seen, key) if args.pod else table(seen, datetime.now(UTC))
+
+    if not (text := _live(_load(args.config), say)):
         raise commands.CommandFailed(
             f"no pod {args.pod} of this scheduler in namespace {args.namespace}; `-n` names another one."
         )
@@ -239,33 +218,15 @@ def _show(args: argparse.Namespace) -> int:
 
 def _explain(args: argparse.Namespace) -> int:
     import msgspec
-    from preflight_kube.auth.connection import connection
 
-    from preflight_gpu_scheduler import service
-    from preflight_gpu_scheduler.api import names
-    from preflight_gpu_scheduler.report.explain import explain, text
-    from preflight_gpu_scheduler.report.files import files
+    from preflight_gpu_scheduler.report.explain import explain, files, text
 
     config, given = _load(args.config), files(args.file)
-    if given.pod is None:
-        raise commands.BadInput("there is no Pod in the files; give one with -f.")
-    about = given.pod.get("metadata")
-    said = about.get("annotations") if isinstance(about, dict) else None
-    claim = (
-        given.claims.get(str(said.get(names.CLAIM_ANNOTATION))) if isinstance(said, dict) else None
-    )
-    nodes, statuses, busy = given.nodes, given.statuses, dict[str, frozenset[int]]()
-    if args.live:
-        nodes, statuses, busy = service.read(
-            connection(home=Path.home()),
-            config,
-            lambda state: (state.nodes, state.inventories, state.busy()),
-        )
-    found = explain(given.pod, claim, nodes, statuses, busy=busy, config=config)
+    explained = explain(_live(config, given.beside) if args.live else given, config)
     if args.output == "json":
-        print(json.dumps(msgspec.to_builtins(found), indent=2))
+        print(json.dumps(msgspec.to_builtins(explained), indent=2))
     else:
-        commands.say(text(found))
+        commands.say(text(explained))
     return commands.DONE
 
 

@@ -66,7 +66,7 @@ class Process(NamedTuple):
         """Answer kube-scheduler at ``listen``:``port``, on loopback."""
         from preflight_gpu_scheduler.controller.apply import Executor
         from preflight_gpu_scheduler.controller.cache import GpuCache
-        from preflight_gpu_scheduler.metrics import ExtenderMetrics, MirrorAges
+        from preflight_gpu_scheduler.metrics import ExtenderMetrics, show_lag
         from preflight_gpu_scheduler.webhook.extender import Extender
         from preflight_gpu_scheduler.webhook.http import Application, listener, serve
 
@@ -74,33 +74,32 @@ class Process(NamedTuple):
 
         async def build(client: Client) -> Parts:
             cache, metrics = GpuCache(client, config), ExtenderMetrics(registry)
-            MirrorAges(registry, client.mirrors.behind)
+            show_lag(registry, client.mirrors.behind)
             executor = Executor(client, config, cache, metrics)
             application = Application(Extender(client, config, cache, metrics, executor), metrics)
-            serving = partial(serve, application, listen, port)
+            serving = partial(serve, application, listening)
             return Parts(reflectors=cache.reflectors, tasks={"extender": serving})
 
-        listener(listen, port).close()  # what cannot be listened on is said at once
+        listening = listener(listen, port)  # what cannot be listened on is said at once
         return self._run("extender", build, registry, concurrency=64, uvloop=True)
 
     def controller(self, namespace: str) -> int:
         """Be a replica of those of which one leads, by a lease in ``namespace``."""
         from preflight_gpu_scheduler.controller.cache import GpuCache
         from preflight_gpu_scheduler.controller.controller import Controller
-        from preflight_gpu_scheduler.metrics import GpuControllerMetrics, MirrorAges
+        from preflight_gpu_scheduler.metrics import GpuControllerMetrics, show_lag
 
         config, registry = self.config, CollectorRegistry()
 
         async def build(client: Client) -> Parts:
             cache, metrics = GpuCache(client, config, gangs=True), GpuControllerMetrics(registry)
-            MirrorAges(registry, client.mirrors.behind)
+            show_lag(registry, client.mirrors.behind)
+
+            metrics.runtime.sends(client)
 
             async def act(leadership: Leadership) -> None:
-                metrics.leader.set(1)
-                try:
+                with metrics.leading(LEASE):
                     await Controller(client.fenced(leadership.valid), config, cache, metrics).lead()
-                finally:
-                    metrics.leader.set(0)
 
             return Parts(reflectors=cache.reflectors, lead=act)
 

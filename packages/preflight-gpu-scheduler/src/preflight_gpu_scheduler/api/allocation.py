@@ -13,21 +13,6 @@ import msgspec
 
 from preflight_gpu_scheduler.api import names
 
-__all__ = [
-    "Allocation",
-    "GangStart",
-    "Reserved",
-    "binding_annotations",
-    "literal_ids",
-    "parse_allocated",
-    "parse_reserved",
-    "parse_start",
-    "reclaimed",
-    "resource_lists",
-    "total",
-    "written",
-]
-
 _MOST_TEXT: Final = 1024
 MOST_RESERVED_TEXT: Final = 1536
 """Two names of 253 characters, 64 ids, and the rest."""
@@ -59,11 +44,15 @@ class GangStart(msgspec.Struct, frozen=True, kw_only=True):
     start: Annotated[str, msgspec.Meta(max_length=64)] = ""
     need: Annotated[int, msgspec.Meta(ge=1)] = 1
 
+    def same(self, other: GangStart | None) -> bool:
+        """Whether they start together."""
+        return other is not None and (self.start, self.need) == (other.start, other.need)
+
 
 class Reserved(GangStart, frozen=True, kw_only=True):
     """What a gang's plan gave one member. ``number`` is that of its leases; ``plan`` is one for all
     members of one plan, ``members`` how many those are. ``first``, ``first_uid``: the member of the
-    same namespace whose Binding decides for all (see :mod:`~.core.gang_reserve`)."""
+    same namespace whose Binding decides for all (see :mod:`~.core.gangs`)."""
 
     number: Annotated[int, msgspec.Meta(ge=1)]
     node: str
@@ -148,40 +137,27 @@ def total(spec: Mapping[str, Any], resource: str) -> int | None:
     """How many of ``resource`` the pod asks for, as the scheduler counts; None where an amount is
     no whole number.
     """
+    init = spec.get("initContainers") or ()
+    sidecars = (one for one in init if one.get("restartPolicy") == "Always")
     try:
-        main = sum(_amount(one, resource) for one in spec.get("containers") or ())
-        sidecars = sum(
-            _amount(one, resource)
-            for one in spec.get("initContainers") or ()
-            if one.get("restartPolicy") == "Always"
-        )
-        first = max((_amount(one, resource) for one in spec.get("initContainers") or ()), default=0)
+        main = sum(_amount(one, resource) for one in (*(spec.get("containers") or ()), *sidecars))
+        return max(main, *(_amount(one, resource) for one in init), 0)
     except ValueError:
         return None
-    return max(main + sidecars, first)
 
 
 def _amount(container: Mapping[str, Any], resource: str) -> int:
     asked = [part[resource] for part in resource_lists(container) if resource in part]
-    numbers = []
     for one in asked:
-        if (
-            isinstance(one, bool)
-            or not isinstance(one, str | int)
-            or not str(one).isascii()
-            or not str(one).isdigit()
-        ):
+        whole = isinstance(one, str | int) and not isinstance(one, bool)
+        if not whole or not str(one).isascii() or not str(one).isdigit():
             raise ValueError(resource)
-        numbers.append(int(str(one)[:10]))
-    return max(numbers, default=0)
+    return max((int(str(one)[:10]) for one in asked), default=0)
 
 
 def resource_lists(container: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The limits and requests that are there."""
     resources = container.get("resources")
-    found = (
-        [resources.get(part) for part in ("limits", "requests")]
-        if isinstance(resources, dict)
-        else []
-    )
-    return [one for one in found if isinstance(one, dict)]
+    parts = resources if isinstance(resources, dict) else {}
+    both = (parts.get("limits"), parts.get("requests"))
+    return [one for one in both if isinstance(one, dict)]

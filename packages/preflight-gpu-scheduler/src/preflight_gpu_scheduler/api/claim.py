@@ -16,22 +16,6 @@ from preflight_kube.api.crd import ValidationRule
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.types import Metadata
 
-__all__ = [
-    "RULES",
-    "Claim",
-    "Devices",
-    "Mode",
-    "Policy",
-    "RawClaim",
-    "Selector",
-    "Spec",
-    "Topology",
-    "Want",
-    "problems",
-    "read",
-    "spec_schema",
-]
-
 MOST_COUNT: Final = 64
 MOST_KEY: Final = 317
 """Characters of a label's key: a DNS subdomain, a slash, and 63 more."""
@@ -111,7 +95,6 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     uid: str
     spec: Spec
-    generation: int = 0
 
     @property
     def want(self) -> Want:
@@ -249,11 +232,9 @@ def read(raw: Mapping[str, Any]) -> Claim | list[str]:
         return found
     about = raw.get("metadata")
     about = about if isinstance(about, dict) else {}
-    generation = about.get("generation")
     return Claim(
         namespace=str(about.get("namespace", "")),
         name=str(about.get("name", "")),
         uid=str(about.get("uid", "")),
         spec=spec,
-        generation=generation if isinstance(generation, int) else 0,
     )

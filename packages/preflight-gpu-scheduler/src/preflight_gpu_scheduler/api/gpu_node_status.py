@@ -4,26 +4,14 @@ be given away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from preflight_gpu_scheduler.api import messages, names
-
-__all__ = [
-    "CONFLICT_DEVICE_PLUGIN",
-    "CONFLICT_DRA",
-    "MOST_XIDS",
-    "Device",
-    "GpuNodeStatus",
-    "Health",
-    "Inventory",
-    "InventoryStatus",
-    "assumed",
-    "read",
-]
+from preflight_gpu_scheduler.api.types import Metadata
 
 Health = Literal["Healthy", "Unhealthy", "Unknown"]
 MOST_DEVICES: Final = 256
@@ -82,14 +70,10 @@ class _Spec(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     node_name: str = ""
 
 
-class _About(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    name: str = ""
-
-
 class GpuNodeStatus(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     """The object as it is decoded; :func:`read` makes an :class:`Inventory` of it."""
 
-    metadata: _About = _About()
+    metadata: Metadata = Metadata()
     spec: _Spec = _Spec()
     status: InventoryStatus = InventoryStatus()
 
@@ -110,6 +94,12 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     def uuids(self) -> dict[int, str]:
         """By id; empty where none is known."""
         return {one.id: one.uuid for one in self.devices}
+
+
+def shared(conflicts: Collection[str]) -> str:
+    """Why a node with these conflicts takes no pods of ours."""
+    who = "a DRA driver" if set(conflicts) == {CONFLICT_DRA} else "a device plugin"
+    return f"{who} hands out the GPUs of this node, too: no pod with a GpuClaim is placed here; take it off this node"
 
 
 def read(raw: Mapping[str, Any]) -> Inventory:
@@ -145,6 +135,19 @@ def read(raw: Mapping[str, Any]) -> Inventory:
         reason=found.status.reason,
         problems=tuple(wrong),
     )
+
+
+class RawStatus(msgspec.Struct, frozen=True):
+    """A GpuNodeStatus before it is read."""
+
+    metadata: Metadata
+    spec: Any = None
+    status: Any = None
+
+    def read(self) -> Inventory:
+        """As :func:`read`."""
+        about = {"name": self.metadata.name}
+        return read({"metadata": about, "spec": self.spec or {}, "status": self.status or {}})
 
 
 def assumed(node: str) -> Inventory:

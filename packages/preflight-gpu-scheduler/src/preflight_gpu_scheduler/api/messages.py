@@ -41,26 +41,9 @@ NOT_ADJACENT: Final = "no adjacent free GPUs on one NVLink island"
 
 UNRESOLVABLE: Final = frozenset(
     {
-        *(
-            CLAIM_NOT_FOUND,
-            CLAIM_NOT_VALID,
-            COUNT_DIFFERS,
-            ELSEWHERE,
-            GANG_NOT_RESERVED,
-            LABELS_DIFFER,
-            NODE_UNKNOWN,
-        ),
-        *(
-            UNLOCKED,
-            NO_STATUS,
-            GPUS_UNKNOWN,
-            STATUS_STALE,
-            STATUS_NOT_VALID,
-            PLUGIN,
-            DRIVER,
-            TOO_SMALL,
-            ISLANDS_TOO_SMALL,
-        ),
+        *(CLAIM_NOT_FOUND, CLAIM_NOT_VALID, COUNT_DIFFERS, ELSEWHERE, GANG_NOT_RESERVED),
+        *(LABELS_DIFFER, NODE_UNKNOWN, UNLOCKED, NO_STATUS, GPUS_UNKNOWN, STATUS_STALE),
+        *(STATUS_NOT_VALID, PLUGIN, DRIVER, TOO_SMALL, ISLANDS_TOO_SMALL),
     }
 )
 """What evicting pods from the node does not change: preemption need not try."""

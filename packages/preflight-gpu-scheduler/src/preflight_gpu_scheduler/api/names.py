@@ -8,43 +8,6 @@ import hashlib
 import re
 from typing import Final
 
-__all__ = [
-    "ALLOCATED_ANNOTATION",
-    "API_VERSION",
-    "CLAIMS",
-    "CLAIM_ANNOTATION",
-    "COLLECTED_REASONS",
-    "COUNT_RESOURCE",
-    "CUDA_ANNOTATION",
-    "DEVICE_PLUGIN_RESOURCE",
-    "FORGEABLE",
-    "GANG_SIZE_ANNOTATION",
-    "GATE",
-    "GROUP",
-    "ID_ANNOTATION",
-    "LOCK_NAMESPACE",
-    "MANAGED_LABEL",
-    "MANAGED_TAINT",
-    "MOST_ID",
-    "NODE_ANNOTATION",
-    "NUDGED_ANNOTATION",
-    "NVIDIA_ANNOTATION",
-    "PLUGIN_RESOURCES",
-    "POD_ANNOTATION",
-    "POD_UID_LABEL",
-    "PREFIX",
-    "RECLAIMED_ANNOTATION",
-    "RESERVED_ANNOTATION",
-    "SCHEDULER_NAME",
-    "STATUSES",
-    "UNHEALTHY_ANNOTATION",
-    "UUID_ANNOTATION",
-    "VERSION",
-    "is_object_name",
-    "lease_name",
-    "split_lease_name",
-]
-
 GROUP: Final = "gpu.scheduling"
 VERSION: Final = "v1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
@@ -123,18 +86,20 @@ def is_object_name(text: str) -> bool:
     return len(text) <= _MOST_NAME and _NAME.fullmatch(text) is not None
 
 
-def lease_name(node: str, gpu: int) -> str:
-    """The name of the Lease that locks GPU ``gpu`` of ``node``: ``gpu-{node}-{id}``.
-
-    A node whose name would make it longer than 253 characters stands in it by its hash, and so does
-    one whose name looks like such a hash: two GPUs never share a name. The Lease's annotations say
-    which node it is.
+def lease_part(node: str) -> str:
+    """How a node stands in the names of its GPUs' Leases: by its hash where its name would make one
+    longer than 253 characters, or looks like such a hash, so that two GPUs never share a name. The
+    Lease's annotations say which node it is.
     """
-    whole = f"{_LEASE_PREFIX}{node}-{gpu}"
-    room = _MOST_NAME - len(f"-{MOST_ID}")
-    if len(_LEASE_PREFIX) + len(node) <= room and not _HASHED.fullmatch(node):
-        return whole
-    return f"{_LEASE_PREFIX}{hashlib.sha256(node.encode()).hexdigest()[:_HASH]}-{gpu}"
+    room = _MOST_NAME - len(f"{_LEASE_PREFIX}-{MOST_ID}")
+    if len(node) <= room and not _HASHED.fullmatch(node):
+        return node
+    return hashlib.sha256(node.encode()).hexdigest()[:_HASH]
+
+
+def lease_name(node: str, gpu: int) -> str:
+    """The name of the Lease that locks GPU ``gpu`` of ``node``: ``gpu-{node}-{id}``."""
+    return f"{_LEASE_PREFIX}{lease_part(node)}-{gpu}"
 
 
 def split_lease_name(name: str) -> tuple[str, int] | None:

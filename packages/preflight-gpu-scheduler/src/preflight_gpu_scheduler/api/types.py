@@ -14,19 +14,6 @@ from preflight_proto import names as preflight
 
 from preflight_gpu_scheduler.api import allocation, names
 
-__all__ = [
-    "Condition",
-    "Lease",
-    "LeaseSpec",
-    "Metadata",
-    "Node",
-    "NodeStatus",
-    "Pod",
-    "PodGroup",
-    "PodSpec",
-    "PodStatus",
-]
-
 _KEPT: Final = {
     names.CLAIM_ANNOTATION: 253,
     names.GANG_SIZE_ANNOTATION: 16,
@@ -97,6 +84,8 @@ class Metadata(_Object, frozen=True, kw_only=True):
 
 
 class PodSchedulingGate(_Object, frozen=True, kw_only=True):
+    """What keeps a pod from being scheduled."""
+
     name: str = ""
 
 
@@ -236,6 +225,10 @@ class Pod(_Object, frozen=True, kw_only=True):
         """What a gang's plan gave it, unless that has been taken back."""
         found = allocation.parse_reserved(self.metadata.said.get(names.RESERVED_ANNOTATION, ""))
         return found if found is not None and found.number == self.number else None
+
+    def planned(self, plan: str) -> bool:
+        """Whether it has what this plan gave it."""
+        return self.reserved is not None and self.reserved.plan == plan
 
     @property
     def start(self) -> allocation.GangStart | None:

@@ -1,25 +1,25 @@
-"""Mirrors of pods, nodes, claims, statuses, leases and PodGroups, which tell a snapshot what
-changes.
-"""
+"""The caches of pods, nodes, claims, statuses, leases and PodGroups, and the snapshot over them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
-from preflight_kube.client.client import Client, Unreadable
-from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.client.client import Client
+from preflight_kube.runtime.cache import Cache
+from preflight_kube.runtime.indexes import namespaced_name
+from preflight_kube.runtime.reflector import Change, Reflector, uid
 
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.api.claim import RawClaim
-from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod, PodGroup
+from preflight_gpu_scheduler.api.claim import Claim, RawClaim
+from preflight_gpu_scheduler.api.gpu_node_status import RawStatus
+from preflight_gpu_scheduler.api.types import Lease, Node, Pod, PodGroup
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key, RawStatus
+from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key, Mirrors
 
 __all__ = ["GpuCache"]
 
-T = TypeVar("T")
 GROUPS: Final = (
     "/apis/scheduling.k8s.io/v1alpha2/podgroups",
     "/apis/scheduling.k8s.io/v1alpha1/podgroups",
@@ -27,6 +27,12 @@ GROUPS: Final = (
     "/apis/scheduling.volcano.sh/v1beta1/podgroups",
 )
 """Where PodGroups may be served; one that is not is asked for again now and then."""
+_LEASE_INDEXES: Final[dict[str, Callable[[Lease], tuple[str, ...]]]] = {
+    "name": lambda lease: (lease.metadata.name,),
+    "holder": lambda lease: (lease.holder,),
+    "pod": lambda lease: ("/".join(lease.pod or ()),),
+    "node": lambda lease: _part(names.split_lease_name(lease.metadata.name)),
+}
 
 
 class GpuCache(GpuSnapshot):
@@ -35,61 +41,85 @@ class GpuCache(GpuSnapshot):
     """
 
     def __init__(self, client: Client, config: Config, *, gangs: bool = False) -> None:
-        super().__init__(client.clock, config)
-        of_ours = {"fieldSelector": f"spec.schedulerName={config.scheduler_name}"}
-        lock = f"/apis/coordination.k8s.io/v1/namespaces/{config.lock_namespace}/leases"
+        def cache(path: str, type_: type[Any], **more: Any) -> Cache[Any]:
+            return Cache(client, path, type_, **{"key": _name} | more)
 
-        def mirror(
-            path: str,
-            type_: type[T],
-            changed: Callable[[T, bool], None],
-            unreadable: Callable[[Metadata, str], None] = lambda *_: None,
-            **options: Any,
-        ) -> Reflector[T]:
-            def on_change(change: Change[T]) -> None:
-                changed(change.object, change.kind == "deleted")
+        def told(changed: Callable[[Any, bool, Any], None]) -> Callable[[Change[Any]], None]:
+            return lambda one: changed(one.object, one.kind == "deleted", one.before)
 
-            def on_unreadable(item: Unreadable, bad: bool) -> None:
-                about = item.metadata
-                metadata = Metadata(name=about.name, namespace=about.namespace, uid=about.uid)
-                unreadable(metadata, item.why if bad else "")
-
-            return Reflector(
-                client, path, type_, on_change=on_change, on_unreadable=on_unreadable, **options
-            )
-
-        self._mirrors: tuple[Reflector[Any], ...] = (
-            mirror("/api/v1/pods", Pod, self.pod_changed, params=of_ours),
-            mirror("/api/v1/nodes", Node, self.node_changed, kept=_without_noise),
-            mirror(names.CLAIMS, RawClaim, self.claim_changed, self.claim_unreadable),
-            mirror(names.STATUSES, RawStatus, self.status_changed, self.status_unreadable),
-            mirror(lock, Lease, self.lease_changed, self.lease_unreadable),
+        pods = cache(
+            "/api/v1/pods",
+            Pod,
+            params={"fieldSelector": f"spec.schedulerName={config.scheduler_name}"},
+            on_change=told(self.pod_changed),
+            indexes={"claim": _claim_of},
         )
+        nodes = cache("/api/v1/nodes", Node, kept=_without_noise, on_change=told(self.node_changed))
+        claims = cache(
+            names.CLAIMS,
+            RawClaim,
+            decode=RawClaim.read,
+            on_change=lambda change: self.claim_changed(change.key),
+            indexes={"ganged": _ganged},
+        )
+        statuses = cache(
+            names.STATUSES,
+            RawStatus,
+            decode=RawStatus.read,
+            on_change=told(self.status_changed),
+            on_unreadable=lambda one, _: self.node_touched(one.metadata.name),
+        )
+        leases = cache(
+            f"/apis/coordination.k8s.io/v1/namespaces/{config.lock_namespace}/leases",
+            Lease,
+            key=uid,
+            on_change=told(self.lease_changed),
+            on_unreadable=lambda one, _: self.lease_unreadable(one.metadata.name),
+            indexes=_LEASE_INDEXES,
+        )
+        self._caches = (pods, nodes, claims, statuses, leases)
         self._groups = tuple(Reflector(client, path, PodGroup) for path in GROUPS) if gangs else ()
+        super().__init__(client.clock, config, Mirrors(*self._caches))
 
     @property
     def synced(self) -> bool:
-        """Whether every mirror has had its first full list; PodGroups are not waited for."""
-        return all(mirror.synced.is_set() for mirror in self._mirrors)
+        """Whether every cache has had its first full list; PodGroups are not waited for."""
+        return all(cache.synced.is_set() for cache in self._caches)
 
     async def wait_synced(self) -> None:
         """Until :attr:`synced`."""
-        for mirror in self._mirrors:
-            await mirror.synced.wait()
+        for cache in self._caches:
+            await cache.wait_synced()
 
     @property
     def reflectors(self) -> tuple[Reflector[Any], ...]:
         """What has to run for this to follow the cluster."""
-        return (*self._mirrors, *self._groups)
+        return (*self._caches, *self._groups)
 
     def groups(self) -> dict[Key, int]:
         """The least number of members that each PodGroup asks for."""
         return {
             (group.metadata.namespace, group.metadata.name): size
-            for mirror in self._groups
-            for group in mirror.store.values()
+            for cache in self._groups
+            for group in cache.store.values()
             if (size := group.size) is not None
         }
+
+
+def _part(split: tuple[str, int] | None) -> tuple[str, ...]:
+    return split[:1] if split is not None else ()
+
+
+def _name(item: Any) -> str:
+    return namespaced_name(item)[0]
+
+
+def _claim_of(pod: Pod) -> tuple[str, ...]:
+    return (f"{pod.metadata.namespace}/{pod.claim}",) if pod.claim else ()
+
+
+def _ganged(claim: Claim | list[str]) -> tuple[str, ...]:
+    return () if isinstance(claim, list) or claim.gang is None else ("",)
 
 
 def _without_noise(node: Node) -> Node:

@@ -1,7 +1,7 @@
-"""What the leader keeps right: leases of pods that have gone, gates, capacity, claims' status,
-nudges. Gangs are :mod:`.gang_controller`'s.
+"""What the leader keeps right: leases of pods that have gone, gates, capacity, claims' status, and
+rejected pods that a free GPU may suit. Gangs are :mod:`.gang_controller`'s.
 
-Whatever changed is looked at again, each thing once and by one worker at a time; a sweep looks at
+Whatever changed is reconciled, each thing once and by one worker at a time; a sweep goes through
 all leases.
 """
 
@@ -9,46 +9,49 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
 from preflight_kube.client.client import Client, Conflict, KubeError, NotFound, PreconditionFailed
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.controller import Controller as Reconciler
+from preflight_kube.runtime.event_recorder import EventRecorder
+from preflight_kube.runtime.events import Regarding
 from preflight_kube.runtime.workqueue import Queue
 
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.api.gpu_node_status import Inventory
+from preflight_gpu_scheduler.api.gpu_node_status import Inventory, shared
 from preflight_gpu_scheduler.api.node_conditions import complaints
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.controller.apply import Executor, pod_path
 from preflight_gpu_scheduler.controller.cache import GpuCache
-from preflight_gpu_scheduler.controller.events import GpuEventRecorder, relocked, shares
 from preflight_gpu_scheduler.controller.gang_controller import GangController
-from preflight_gpu_scheduler.core import claim_status as statuses
-from preflight_gpu_scheduler.core import desired_patches
-from preflight_gpu_scheduler.core.desired_patches import Gate
+from preflight_gpu_scheduler.core import desired
+from preflight_gpu_scheduler.core.desired import Gate
 from preflight_gpu_scheduler.core.lease_state import LeaseState, Sightings, is_own, judge, reason
-from preflight_gpu_scheduler.core.leases import relock
-from preflight_gpu_scheduler.core.reclaim import Done, collect
+from preflight_gpu_scheduler.core.leases import Done, collect, relock, relocked
 from preflight_gpu_scheduler.core.snapshot import Key
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 
-__all__ = ["CLAIM_PATIENCE", "Controller"]
+__all__ = ["CLAIM_PATIENCE", "COMPONENT", "Controller"]
 
 log = get_logger(__name__)
 
+COMPONENT: Final = "gpu-scheduler-controller"
 CLAIM_PATIENCE: Final = 5.0
 """Seconds that a pod waits for its claim before an Event says so."""
-WORKERS: Final = 4
+WORKERS: Final = {"lease": 4, "pod": 4, "claim": 2, "node": 2}
 _HELD_FOR: Final = 2.0
 """Seconds after which a pod that holds GPUs and is not bound gets an Event that says so."""
 _LOST_FOR: Final = 1.0
 """Seconds for which a bound pod's lease is not seen before it is made again."""
 _STATUS_REST: Final = 1.0
 _AGAIN: Final = 1.0
+_MARGIN: Final = 0.05
+_BUDGET: Final = 30.0
 _NUDGE_REST: Final = 0.2
 _NUDGE_AGAIN: Final = 2.0
 """Seconds from a nudge to the next; each takes twice as long as the one before, up to ``sweep``."""
@@ -62,118 +65,118 @@ class Controller:
     ) -> None:
         self._client, self._config, self._seen, self._metrics = client, config, seen, metrics
         self._executor = Executor(client, config, seen, metrics)
-        self._unchanged = Sightings()
-        self._since, self._lost = Sightings(), Sightings()
-        self._leases, self._gates = Queue("lease"), Queue("pod")
+        self._events = EventRecorder(client, COMPONENT)
+        self._gangs = GangController(seen, metrics, self._executor, self._tell)
+        self._since = Sightings()
+        self._leases, self._pods, self._nodes = Queue("lease"), Queue("pod"), Queue("node")
         self._claims = Queue("claim", rest=self._status_rest)
-        self._nodes, self._locks = Queue("node"), Queue("lock")
-        self._nudge = anyio.Event()
+        self._wakes = anyio.Event()
         self._free: dict[str, int] = {}
-        self._said: dict[Key, dict[str, Any]] = {}
-        self._sick: set[tuple[str, int]] = set()
+        self._phases: dict[Key, dict[str, Any]] = {}  # what was written of each claim
         self._unplaced: set[Key] = set()
-        # What Events were written about: reservations by pod; UUIDs that are named and no GPU's,
-        # and who else hands out GPUs, by node.
-        self._reserved: dict[Key, tuple[str, int]] = {}
-        self._unknown: dict[str, tuple[str, ...]] = {}
-        self._conflicts: dict[str, tuple[str, ...]] = {}
-        self._events = GpuEventRecorder(client)
-        say = self._events.of_pod
-        self._gangs = GangController(seen, metrics, self._executor, say)
+        self._unknown: dict[str, int] = {}  # GPUs that are named and no node's, by node
+        self._told: dict[str, set[str]] = {}  # messages of Events, by uid
 
     async def lead(self) -> None:
-        """Until cancelled. Begins with a look at everything."""
+        """Until cancelled. Begins with everything that there is."""
         seen = self._seen
         await seen.wait_synced()
         seen.listeners.append(self._changed)
         try:
-            for pod in list(seen.pods):
-                self._changed("pod", pod)
-            for claim in list(seen.claims):
-                self._changed("claim", claim)
-            for node in seen.nodes.keys() | seen.inventories.keys():
+            for pod in list(seen.pods.store.values()):
+                self._changed("pod", pod.key)
+            for claim in list(seen.claims.store):
+                self._claims.add((claim.partition("/")[0], claim.partition("/")[2]))
+            for node in seen.nodes.store.keys() | seen.inventories.keys():
                 self._changed("node", ("", node))
+            self._gangs.wake()
             async with anyio.create_task_group() as group:
-                for _ in range(WORKERS):
-                    group.start_soon(self._leases.work, self._collect)
-                looks: Sequence[tuple[Queue, Callable[[Key], Awaitable[float | None]]]] = (
-                    (self._gates, self._ungate),
-                    (self._claims, self._tell),
-                    (self._nodes, self._count),
-                    (self._locks, self._relock),
-                )
-                for queue, look in looks:
-                    for _ in range(2):
-                        group.start_soon(queue.work, look)
-                group.start_soon(self._sweep)
-                group.start_soon(self._nudging)
-                group.start_soon(self._gangs.run)
+                for name, queue, reconcile in (
+                    ("lease", self._leases, self._reconcile_lease),
+                    ("pod", self._pods, self._reconcile_pod),
+                    ("claim", self._claims, self._reconcile_claim),
+                    ("node", self._nodes, self._reconcile_node),
+                ):
+                    runtime, workers = self._metrics.runtime, WORKERS[name]
+                    made = Reconciler(name, queue, reconcile, workers=workers, metrics=runtime)
+                    group.start_soon(made.run)
+                for run in (self._events.run, self._sweep, self._wake_rejected, self._gangs.run):
+                    group.start_soon(run)
         finally:
             seen.listeners.remove(self._changed)
 
     def _status_rest(self, claim: Key) -> float:
         """Seconds between two writes of a claim's status; what it says of thousands of pods is a
-        look at each of them.
+        walk over all of them.
         """
-        return max(_STATUS_REST, len(self._seen.by_claim.get(claim, ())) * _STATUS_REST / 1000)
+        pods = self._seen.pods.count("claim", "/".join(claim))
+        return max(_STATUS_REST, pods * _STATUS_REST / 1000)
+
+    def _tell(
+        self, about: Pod | Node, reason: str, message: str, *, good: bool = False, once: str = ""
+    ) -> bool:
+        """Record an Event; whether it is new. ``once``: what the object has it about (default: its
+        message); it gets no second one.
+        """
+        metadata = about.metadata
+        told = self._told.setdefault(metadata.uid, set())
+        if (once or message) in told:
+            return False
+        told.add(once or message)
+        kind = "Pod" if isinstance(about, Pod) else "Node"
+        self._events.event(
+            Regarding("v1", kind, metadata.name, metadata.uid, metadata.namespace),
+            about=f"{reason} {message}",
+            reason=reason,
+            message=message,
+            warning=not good,
+        )
+        return True
 
     # --- what changed
 
     def _changed(self, kind: str, key: Key) -> None:
         seen = self._seen
         if kind == "pod":
-            pod = seen.pods.get(key)
+            pod = seen.pod(key)
             if pod is not None:
-                self._gate(pod)
-                if pod.claim and pod.placed is not None:
-                    self._locks.add(key)
+                self._pods.add(key)
                 if pod.claim:
                     self._claims.add((key[0], pod.claim))
-            self._placed(key, pod)
-            for name in seen.leases_for(key):
-                self._leases.add((key[0], name))
+            waits = pod is not None and bool(pod.claim) and not pod.bound
+            (self._unplaced.add if waits else self._unplaced.discard)(key)
+            for lease in seen.leases_for(key):
+                self._leases.add((key[0], lease.metadata.name))
         elif kind == "claim":
             self._claims.add(key)
-            for pod in seen.pods_of([key]):
-                self._gate(pod)
-            self._nudge.set()
+            for named in seen.pods_of(key):
+                self._pods.add(named.key)
+            self._wakes.set()
         elif kind == "node":
             self._nodes.add(key)
-            self._nudge.set()
-        elif kind == "lease":
-            lease = seen.lease(key[1])
-            if lease is not None:
-                self._queue(lease)
-            found = names.split_lease_name(key[1])
-            gpu = lease.gpu if lease is not None else None
-            node = gpu[0] if gpu is not None else found[0] if found else ""
-            if node in seen.nodes:
-                self._nodes.add(("", node))
-            if lease is None:
-                self._unchanged.forget(key[1])
-                self._nudge.set()
-                for unlocked, *_ in seen.unlocked(node):
-                    self._locks.add(unlocked.key)
-            elif (
-                lease.pod is not None
-                and (pod := seen.pods.get(lease.pod)) is not None
-                and pod.claim
-            ):
-                self._claims.add((pod.metadata.namespace, pod.claim))
-        if kind == "claim" or (kind in {"pod", "lease"} and seen.ganged):
-            self._gangs.look()
+            self._wakes.set()
+        else:
+            self._lease_changed(key[1])
+        if kind == "claim" or (kind != "node" and seen.claims.count("ganged", "")):
+            self._gangs.wake()
 
-    def _gate(self, pod: Pod) -> None:
-        if pod.gated or _unallocated(pod) or self._seen.miscount(pod):
-            self._gates.add(pod.key)
-
-    def _placed(self, key: Key, pod: Pod | None) -> None:
-        """Note which pods wait for a node: those are nudged."""
-        if pod is not None and pod.claim and not pod.bound:
-            self._unplaced.add(key)
-        elif key in self._unplaced:
-            self._unplaced.discard(key)
-            self._reserved.pop(key, None)
+    def _lease_changed(self, name: str) -> None:
+        seen, lease = self._seen, self._seen.lease(name)
+        split = names.split_lease_name(name)
+        gpu = lease.gpu if lease is not None else None
+        node = gpu[0] if gpu is not None else split[0] if split else ""
+        if seen.nodes.get(node) is not None:
+            self._nodes.add(("", node))
+        if lease is None:
+            self._since.forget(f"lease {name}")
+            self._wakes.set()
+            for unlocked, *_ in seen.unlocked(node):
+                self._pods.add(unlocked.key)
+            return
+        self._queue(lease)
+        pod = seen.pod(lease.pod) if lease.pod is not None else None
+        if pod is not None and pod.claim:
+            self._claims.add((pod.metadata.namespace, pod.claim))
 
     def _queue(self, lease: Lease) -> None:
         """By the holder's namespace: one that has many leases to collect does not
@@ -181,15 +184,15 @@ class Controller:
         """
         self._leases.add(((lease.pod or ("", ""))[0], lease.metadata.name))
 
-    # --- collection
+    # --- leases
 
-    async def _collect(self, key: Key) -> float | None:
+    async def _reconcile_lease(self, key: Key) -> float | None:
         seen, name = self._seen, key[1]
-        lease = seen.leases.get(name)
+        lease = seen.lease(name)
         if lease is None or not lease.locks:
             return None
-        now = self._client.clock()
-        age = self._unchanged.note(name, (lease.metadata.uid, lease.spec.renew_time), now)
+        written = (lease.metadata.uid, lease.spec.renew_time)
+        age = self._since.note(f"lease {name}", written, self._client.clock())
         lasts = lease.spec.lease_duration_seconds or self._config.reservation_seconds
         sight = seen.look(lease.pod or ("", ""))
         state = judge(lease, sight, over=age > lasts)
@@ -199,139 +202,136 @@ class Controller:
             return _AGAIN
         if state is LeaseState.RESERVED:
             if age < _HELD_FOR:
-                return _HELD_FOR - age + 0.05
-            await self._tell_reserved(lease, lasts)
-            return max(0.05, lasts - age + 0.05)
-        siblings = seen.held_by(lease.holder)
-        done = await self._executor.run(collect(lease, siblings, seen.look, over=age > lasts), 30.0)
+                return _HELD_FOR - age + _MARGIN
+            self._tell_reserved(lease, lasts)
+            return max(0.0, lasts - age) + _MARGIN
+        steps = collect(lease, seen.held_by(lease.holder), seen.look, over=age > lasts)
+        done = await self._executor.run(steps, _BUDGET)
         about = {"lease": name, "pod": "/".join(lease.pod or ())}
         if done is Done.COLLECTED:
             why = reason(lease, sight)
             self._metrics.collected.labels(why).inc()
-            log.info("collected", why=why, **about)
+            log.info("lease released", why=why, **about)
         elif done is Done.RECLAIMED:
             self._metrics.reclaimed.inc()
-            log.info("reclaimed", **about)
-            await self._tell_gang(lease)
+            log.info("reservation reclaimed", **about)
+            self._tell_gang(lease)
         if done is Done.AGAIN:
             return _AGAIN
         return lasts if done is Done.KEPT else None
 
     async def _sweep(self) -> None:
+        seen = self._seen
         while True:
             states: dict[str, int] = {one.value: 0 for one in LeaseState}
-            for lease in list(self._seen.leases.values()):
-                state = judge(lease, self._seen.look(lease.pod or ("", "")))
+            for lease in list(seen.leases.store.values()):
+                state = judge(lease, seen.look(lease.pod or ("", "")))
                 states[state.value] += 1
                 if state is not LeaseState.HELD:
                     self._queue(lease)
             for name, number in states.items():
                 self._metrics.leases.labels(name).set(number)
-            self._metrics.stale.set(self._seen.stale())
-            unlocked = {
-                pod.key for node in self._seen.nodes for pod, *_ in self._seen.unlocked(node)
-            }
+            self._metrics.stale.set(seen.stale())
+            nodes = list(seen.nodes.store.values())
+            unlocked = {pod.key for one in nodes for pod, *_ in seen.unlocked(one.metadata.name)}
             self._metrics.unlocked.set(len(unlocked))
             for key in unlocked:
-                self._locks.add(key)
-            phases = Counter(str(one["phase"]) for one in self._said.values())
-            self._metrics.counted(phases, self._seen.device_states())
+                self._pods.add(key)
+            there = {one.metadata.uid for one in nodes}
+            there |= {one.metadata.uid for one in seen.pods.store.values()}
+            self._told = {uid: told for uid, told in self._told.items() if uid in there}
+            phases = Counter(str(one["phase"]) for one in self._phases.values())
+            self._metrics.counted(phases, seen.device_states())
             await anyio.sleep(self._config.seconds("sweep"))
 
-    async def _relock(self, key: Key) -> float | None:
-        """Leases that somebody has deleted of a pod that runs; no pod is placed on its node before.
-
-        A mirror of leases may be behind that of pods, so it is looked at again after a while.
-        """
-        seen, pod = self._seen, self._seen.pods.get(key)
-        placed = pod.placed if pod is not None else None
-        node = placed.node if placed is not None else ""
-        if pod is None or all(its.key != key for its, *_ in seen.unlocked(node)):
-            self._lost.forget("/".join(key))
-            return None
-        waited = self._lost.note("/".join(key), pod.metadata.uid, self._client.clock())
-        if waited < _LOST_FOR:
-            return _LOST_FOR - waited + 0.05
-        taken = await self._executor.run(relock(pod, seen.look), 30.0)
-        if taken.created:
-            self._metrics.relocked.inc(len(taken.created))
-            log.warning("locked again", pod="/".join(key), leases=sorted(taken.created))
-            self._nudge.set()
-        for event, said in relocked(node, taken, seen.lease):
-            await self._events.of_pod(pod, event, said)
-        return self._config.seconds("sweep") if taken.busy or taken.broken else _AGAIN
-
-    async def _tell_reserved(self, lease: Lease, lasts: float) -> None:
-        """Once of a reservation; a gang's members have had their Events when they were planned."""
-        pod = self._seen.pods.get(lease.pod or ("", ""))
+    def _tell_reserved(self, lease: Lease, lasts: float) -> None:
+        """A gang's members have had their Events when they were planned."""
+        pod = self._seen.pod(lease.pod or ("", ""))
         if pod is None or pod.reserved is not None:
             return
-        reservation = (pod.metadata.uid, lease.number)
-        if self._reserved.get(pod.key) == reservation:
-            return
-        self._reserved[pod.key] = reservation
         held = [one.gpu for one in self._seen.held_by(pod.metadata.uid) if is_own(one, pod)]
         gpus = sorted(gpu for gpu in held if gpu is not None)
-        listed = ", ".join(f"{gpu} of {node}" for node, gpu in gpus)
-        which = f"GPU{'s' if len(gpus) > 1 else ''} {listed}"
+        which = f"GPU{'s' if len(gpus) > 1 else ''} " + ", ".join(f"{n} of {on}" for on, n in gpus)
         said = f"it holds {which} for {lasts:g} s, and is not bound to its node yet"
-        await self._events.of_pod(pod, "GpusReserved", said, True)
+        self._tell(pod, "GpusReserved", said, good=True, once=f"reserved {lease.number}")
 
-    async def _tell_gang(self, lease: Lease) -> None:
-        pod = self._seen.pods.get(lease.pod) if lease.pod is not None else None
+    def _tell_gang(self, lease: Lease) -> None:
+        pod = self._seen.pod(lease.pod) if lease.pod is not None else None
         claim = self._seen.claim_of(pod) if pod is not None else None
         if pod is None or claim is None or claim.gang is None or pod.metadata.uid != lease.holder:
             return
-        await self._events.of_pod(
+        self._tell(
             pod,
             "GangTimedOut",
             f"gang {claim.gang[1]} was not bound within {self._config.reservation_seconds} s of its reservation {lease.number}; its GPUs "
             "are taken back, and it is planned again",
         )
 
-    # --- gates
+    # --- pods
 
-    async def _ungate(self, key: Key) -> float | None:
-        pod = self._seen.pods.get(key)
-        if pod is None or pod.deleting:
+    async def _reconcile_pod(self, key: Key) -> float | None:
+        pod = self._seen.pod(key)
+        waits = [await self._relock(key, pod), await self._ungate(pod) if pod else None]
+        return min((seconds for seconds in waits if seconds is not None), default=None)
+
+    async def _relock(self, key: Key, pod: Pod | None) -> float | None:
+        """Leases that somebody has deleted of a pod that runs; no pod is placed on its node before.
+
+        A mirror of leases may be behind that of pods, so it is looked at again after a while.
+        """
+        seen, since = self._seen, f"lost {'/'.join(key)}"
+        placed = pod.placed if pod is not None else None
+        node = placed.node if placed is not None else ""
+        if pod is None or all(other.key != key for other, *_ in seen.unlocked(node)):
+            self._since.forget(since)
             return None
-        if _unallocated(pod):
-            await self._events.of_pod(
-                pod,
-                "GpusNotAllocated",
-                "it was bound by somebody else than the GPU scheduler, and sees no GPU",
-            )
+        waited = self._since.note(since, pod.metadata.uid, self._client.clock())
+        if waited < _LOST_FOR:
+            return _LOST_FOR - waited + _MARGIN
+        taken = await self._executor.run(relock(pod, seen.look), _BUDGET)
+        if taken.created:
+            self._metrics.relocked.inc(len(taken.created))
+            log.warning("lost lease made again", pod="/".join(key), leases=sorted(taken.created))
+            self._wakes.set()
+        for event, said in relocked(node, taken, seen.lease):
+            self._tell(pod, event, said)
+        return self._config.seconds("sweep") if taken.busy or taken.broken else _AGAIN
+
+    async def _ungate(self, pod: Pod) -> float | None:
+        if pod.deleting:
             return None
-        claim = self._seen.claim_of(pod)
+        if pod.claim and pod.bound and pod.allocated is None and not pod.ended:
+            said = "it was bound by somebody else than the GPU scheduler, and sees no GPU"
+            self._tell(pod, "GpusNotAllocated", said)
+            return None
         if why := self._seen.miscount(pod):
-            await self._events.of_pod(pod, "GpuCountDiffers", why)
+            self._tell(pod, "GpuCountDiffers", why)
             return None
-        what = desired_patches.gate(pod, claim)
+        what = desired.gate(pod, self._seen.claim_of(pod))
         if what is Gate.REMOVE:
             # Where it changed meanwhile it is looked at again.
             with contextlib.suppress(PreconditionFailed, Conflict, NotFound):
-                await self._client.json_patch(pod_path(key), desired_patches.gate_patch(pod))
-            return None
-        if what is Gate.WAIT_CLAIM:
-            waited = self._since.note("/".join(key), pod.metadata.uid, self._client.clock())
+                await self._client.json_patch(pod_path(pod.key), desired.gate_patch(pod))
+        elif what is Gate.WAIT_CLAIM:
+            since = f"claim of {'/'.join(pod.key)}"
+            waited = self._since.note(since, pod.metadata.uid, self._client.clock())
             if waited < CLAIM_PATIENCE:
                 return CLAIM_PATIENCE - waited
-            await self._events.of_pod(
-                pod,
-                "GpuClaimMissing",
-                f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits",
+            said = (
+                f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits"
             )
+            self._tell(pod, "GpuClaimMissing", said)
         return None
 
     # --- claims
 
-    async def _tell(self, key: Key) -> float | None:
+    async def _reconcile_claim(self, key: Key) -> float | None:
         seen = self._seen
-        claim = seen.claims.get(key)
-        if claim is None or isinstance(claim, list):
-            self._said.pop(key, None)
+        claim = seen.claim(key)
+        if claim is None:
+            self._phases.pop(key, None)
             return None
-        pods = seen.pods_of([key])
+        pods = seen.pods_of(key)
         unbound = (pod for pod in pods if not pod.bound)
         leases = [lease for pod in unbound for lease in seen.held_by(pod.metadata.uid)]
         views = seen.views()
@@ -339,91 +339,78 @@ class Controller:
         if not claim.spec.selector.match_labels:  # nodes of one topology differ by labels
             kinds = list({id(one.slots): one for one in kinds}.values())
         slots = [(one.slots, dict(one.labels)) for one in kinds]
-        possible = not views or statuses.could_ever(claim, slots)
-        wanted = statuses.status(claim, pods, leases, possible=possible)
-        if self._said.get(key) == wanted:
+        possible = not views or desired.could_ever(claim, slots)
+        wanted = desired.status(claim, pods, leases, possible=possible)
+        if self._phases.get(key) == wanted:
             return None
         gone = dict.fromkeys(("nodeName", "gpuIds", "allocated"))
         path = f"/apis/{names.API_VERSION}/namespaces/{key[0]}/gpuclaims/{key[1]}/status"
-        try:
+        with contextlib.suppress(NotFound):
             await self._client.merge_patch(path, {"status": {**gone, **wanted}})
-        except NotFound:
-            return None
-        self._said[key] = wanted
+            self._phases[key] = wanted
         return None
 
-    # --- capacity
+    # --- nodes
 
-    async def _count(self, key: Key) -> float | None:
-        node, inventory = self._seen.nodes.get(key[1]), self._seen.inventories.get(key[1])
+    async def _reconcile_node(self, key: Key) -> float | None:
+        seen, name = self._seen, key[1]
+        node, inventory = seen.nodes.get(name), seen.inventory(name)
         if node is None:
-            self._unknown.pop(key[1], None)
-            return await self._forget(key[1]) if inventory is not None else None
-        self._since.forget(key[1])
+            self._unknown.pop(name, None)
+            return await self._forget(name) if inventory is not None else None
+        self._since.forget(f"node {name}")
         if inventory is None:
             return None
-        await self._tell_unknown(node, inventory)
-        if inventory.conflicts and self._conflicts.get(key[1]) != inventory.conflicts:
-            await self._events.of_node(node, "DevicePluginConflict", shares(inventory.conflicts))
-        self._conflicts[key[1]] = inventory.conflicts
-        leases = {gpu: lease for gpu, lease in self._seen.leases_on(key[1]) if lease.ours}
-        await self._tell_sick(key[1], inventory, leases)
-        leased = {*leases, *self._seen.others(key[1])}
-        wanted = desired_patches.capacity(inventory, leased)
-        patch = desired_patches.capacity_patch(node, self._config.count_resource, wanted)
+        self._tell_unknown(node, inventory)
+        if inventory.conflicts:
+            self._tell(node, "DevicePluginConflict", shared(inventory.conflicts))
+        leases = {gpu: lease for gpu, lease in seen.leases_on(name) if lease.ours}
+        self._tell_sick(name, inventory, leases)
+        wanted = desired.capacity(inventory, {*leases, *seen.others(name)})
+        patch = desired.capacity_patch(node, self._config.count_resource, wanted)
         if patch is not None:
             with contextlib.suppress(NotFound):
-                await self._client.json_patch(f"/api/v1/nodes/{key[1]}/status", patch)
+                await self._client.json_patch(f"/api/v1/nodes/{name}/status", patch)
         return None
 
     async def _forget(self, name: str) -> float | None:
         """The status of a node that is gone goes too, but not at once: nodes register again."""
-        waited, rest = (
-            self._since.note(name, True, self._client.clock()),
-            self._config.seconds("sweep"),
-        )
-        if waited < rest:
-            return rest - waited + 0.05
-        self._since.forget(name)
+        waited = self._since.note(f"node {name}", True, self._client.clock())
+        if waited < (rest := self._config.seconds("sweep")):
+            return rest - waited + _MARGIN
+        self._since.forget(f"node {name}")
         with contextlib.suppress(NotFound):
             await self._client.delete(f"{names.STATUSES}/{name}")
             log.info("the status of a node that is gone is deleted", node=name)
         return None
 
-    async def _tell_unknown(self, node: Node, inventory: Inventory) -> None:
+    def _tell_unknown(self, node: Node, inventory: Inventory) -> None:
         """Whoever names a GPU that the node does not have takes none out, and does not know."""
-        name, listed = node.metadata.name, set(inventory.uuids.values()) - {""}
+        listed = set(inventory.uuids.values()) - {""}
         named = complaints(node, self._config.node_conditions).by_uuid if listed else {}
-        unknown = tuple(sorted(named.keys() - listed))
-        if unknown and self._unknown.get(name) != unknown:
+        unknown = sorted(named.keys() - listed)
+        if unknown:
             said = "; ".join(f"{named[uuid]} names {uuid:.64}" for uuid in unknown[:4])
-            await self._events.of_node(node, "UnknownGpu", f"{said}, which is no GPU of this node")
-        self._unknown[name] = unknown
-        self._metrics.unknown.set(sum(map(len, self._unknown.values())))
+            self._tell(node, "UnknownGpu", f"{said}, which is no GPU of this node")
+        self._unknown[node.metadata.name] = len(unknown)
+        self._metrics.unknown.set(sum(self._unknown.values()))
 
-    async def _tell_sick(
-        self, node: str, inventory: Inventory, leases: Mapping[int, Lease]
-    ) -> None:
+    def _tell_sick(self, node: str, inventory: Inventory, leases: Mapping[int, Lease]) -> None:
         """A pod keeps a GPU that turned sick, and gets one Event that says so."""
         for device in inventory.devices:
             lease = leases.get(device.id)
             if device.health != "Unhealthy" or lease is None or lease.pod is None:
                 continue
-            pod = self._seen.pods.get(lease.pod)
+            pod = self._seen.pod(lease.pod)
             if pod is None or not pod.bound or pod.ended or pod.metadata.uid != lease.holder:
                 continue
-            if (lease.holder, device.id) in self._sick:
-                continue
-            self._sick.add((lease.holder, device.id))
-            await self._events.of_pod(
-                pod,
-                "GpuUnhealthy",
-                f"GPU {device.id} of {node} is unhealthy: {device.reason or 'no reason given'}",
-            )
+            why = device.reason or "no reason given"
+            said = f"GPU {device.id} of {node} is unhealthy: {why}"
+            self._tell(pod, "GpuUnhealthy", said, once=f"GpuUnhealthy {device.id}")
 
-    # --- nudges
+    # --- pods that were rejected
 
-    async def _nudging(self) -> None:
+    async def _wake_rejected(self) -> None:
         """A pod that an extender has rejected waits for some event of the cluster: a write on it is
         one.
 
@@ -433,40 +420,31 @@ class Controller:
         pause = most = self._config.seconds("sweep")
         while True:
             with anyio.move_on_after(pause):
-                await self._nudge.wait()
-            changed = self._nudge.is_set()
+                await self._wakes.wait()
+            changed = self._wakes.is_set()
             pause = min(_NUDGE_AGAIN, most) if changed else min(pause * 2, most)
-            self._nudge = anyio.Event()
+            self._wakes = anyio.Event()
             await anyio.sleep(_NUDGE_REST)
             seen = self._seen
-            free = {
-                name: one.free.bit_count() for name, one in seen.views().items() if not one.blocked
-            }
+            views = seen.views().items()
+            free = {name: one.free.bit_count() for name, one in views if not one.blocked}
             before = self._free if changed else {}
             more = {name: count for name, count in free.items() if count > before.get(name, 0)}
             self._free = free
-            waiting = []
-            unplaced = (seen.pods[key] for key in self._unplaced if more and key in seen.pods)
-            for pod in unplaced:
-                claim = seen.claim_of(pod)
-                if claim is None or pod.bound or seen.miscount(pod):
-                    continue
-                if not seen.held_by(pod.metadata.uid):
-                    waiting.append((pod, claim))
-            for pod in desired_patches.nudged(waiting, more, again=not changed) if more else ():
-                word = datetime.now(UTC).isoformat(timespec="milliseconds")
+            waiting = [
+                (pod, claim)
+                for key in (self._unplaced if more else ())
+                if (pod := seen.pod(key)) is not None
+                and (claim := seen.claim_of(pod)) is not None
+                and not (pod.bound or seen.miscount(pod) or seen.held_by(pod.metadata.uid))
+            ]
+            for pod in desired.nudged(waiting, more, again=not changed):
+                patch = desired.nudge_patch(
+                    pod, datetime.now(UTC).isoformat(timespec="milliseconds")
+                )
                 try:
-                    await self._client.json_patch(
-                        pod_path(pod.key), desired_patches.nudge_patch(pod, word)
-                    )
+                    await self._client.json_patch(pod_path(pod.key), patch)
                 except (PreconditionFailed, Conflict, NotFound):
                     continue  # it has changed, which is an event by itself
                 except KubeError as error:
-                    log.warning("not nudged", pod="/".join(pod.key), error=str(error))
-
-
-def _unallocated(pod: Pod) -> bool:
-    """Whether it names a claim, and was bound without GPUs: a Binding of ours carries both in one
-    write.
-    """
-    return bool(pod.claim) and pod.bound and pod.allocated is None and not pod.ended
+                    log.warning("pod requeue failed", pod="/".join(pod.key), error=str(error))

@@ -4,18 +4,16 @@ at a time, by whoever leads.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import anyio
 from preflight_kube.logs import get_logger
 
 from preflight_gpu_scheduler.api.allocation import GangStart
-from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.controller.apply import Executor
-from preflight_gpu_scheduler.core import gang_plan
-from preflight_gpu_scheduler.core.gang_plan import Gang, Member
-from preflight_gpu_scheduler.core.gang_reserve import Assignment, tell
+from preflight_gpu_scheduler.core import gangs
+from preflight_gpu_scheduler.core.gangs import Assignment, Gang, Member
 from preflight_gpu_scheduler.core.lease_state import Sightings
 from preflight_gpu_scheduler.core.node_view import own_ids
 from preflight_gpu_scheduler.core.protocol import Lost, Refused, ReservePod, only
@@ -27,122 +25,92 @@ __all__ = ["GangController"]
 log = get_logger(__name__)
 
 _GATHERED: Final = 0.2
-"""Seconds from a change to the look at all gangs, as members come one after the other."""
-_LOOK: Final = 5.0
+"""Seconds from a change to the round, as members come one after the other."""
+_ROUND: Final = 5.0
 _BUDGET: Final = 60.0
-Say = Callable[[Pod, str, str, bool], Awaitable[None]]
 
 
 class GangController:
-    """``say``: writes an Event of a pod, as :meth:`.events.GpuEventRecorder.of_pod`."""
+    """``tell``: records an Event of a pod, and says whether it is new."""
 
     def __init__(
         self,
         seen: GpuSnapshot,
         metrics: GpuControllerMetrics,
         executor: Executor,
-        say: Say,
+        tell: Callable[..., Any],
     ) -> None:
-        self._seen, self._metrics = seen, metrics
-        self._executor, self._say = executor, say
+        self._seen, self._metrics, self._executor, self._tell = seen, metrics, executor, tell
         self._whole = Sightings()
         self._woken = anyio.Event()
-        self._told: dict[tuple[str, str, str], str] = {}
 
-    def look(self) -> None:
-        """Something changed that gangs may have waited for."""
+    def wake(self) -> None:
+        """Have a round soon: something changed that gangs may have waited for."""
         self._woken.set()
 
     async def run(self) -> None:
         """A round at each change, and every few seconds, until cancelled."""
         while True:
-            with anyio.move_on_after(_LOOK):
+            with anyio.move_on_after(_ROUND):
                 await self._woken.wait()
                 await anyio.sleep(_GATHERED)
             self._woken = anyio.Event()
             await self._round()
 
     async def _round(self) -> None:
-        seen = self._seen
-        claims = seen.gang_claims()
-        pods = (pod for pod in seen.pods_of(claims) if not seen.miscount(pod))
-        gangs = gang_plan.gather(pods, claims, seen.groups())
-        waits = {key: gang for key, gang in gangs.items() if gang.open}
+        seen, claims = self._seen, self._seen.gang_claims()
+        pods = (pod for claim in claims for pod in seen.pods_of(claim) if not seen.miscount(pod))
+        every = gangs.gather(pods, claims, seen.groups()).values()
+        waits = [gang for gang in every if gang.open]
         self._metrics.gangs.labels("waiting").set(len(waits))
-        reserved = (
-            any(m.pod.reserved and not m.pod.bound for m in g.members) for g in gangs.values()
-        )
-        self._metrics.gangs.labels("reserved").set(sum(reserved))
-        for gone in self._told.keys() - waits.keys():
-            del self._told[gone]
-        for key, gang in waits.items():
-            found = gang_plan.start(gang)
-            if isinstance(found, str):
-                self._whole.forget("/".join(key))
-                await self._waits(gang, found)
+        self._metrics.gangs.labels("reserved").set(sum(gang.reserved for gang in every))
+        for gang in waits:
+            start = gangs.start(gang)
+            if isinstance(start, str):
+                self._whole.forget("/".join(gang.key))
+                self._waits(gang, start)
                 continue
-            self._whole.note("/".join(key), True, seen.now())
-            await self._start(gang, found)
-            await self._finish(gang, found)
+            self._whole.note("/".join(gang.key), True, seen.now())
+            await self._start(gang, start)
+            await self._finish(gang, start)
 
     async def _start(self, gang: Gang, start: GangStart) -> None:
         """Those that may start together know it, and are not gated any more."""
-        for member in gang.open:
-            pod, known = member.pod, member.pod.start
-            if known is not None and (known.start, known.need) == (start.start, start.need):
-                continue
+        for pod in (one.pod for one in gang.open if not start.same(one.pod.start)):
             # Where it changed meanwhile it is looked at again.
             answer = await self._executor.run(only(ReservePod(pod=pod, reserved=start)), _BUDGET)
             if isinstance(answer, Refused | Lost):
                 why = answer.why if isinstance(answer, Refused) else "no answer"
-                log.warning("a member is not started", pod="/".join(pod.key), error=why)
+                log.warning("gang member not started", pod="/".join(pod.key), error=why)
 
     async def _finish(self, gang: Gang, start: GangStart) -> None:
         """Where as many as are needed have their leases they are told; then they may be bound."""
-        made = [found for one in gang.open if (found := self._assigned(one, start)) is not None]
-        if len(made) < start.need:
+        plan = [given for one in gang.open if (given := self._assigned(one, start)) is not None]
+        if len(plan) < start.need:
             return
-        leases = [one for a in made for one in self._seen.held_by(a.pod.metadata.uid)]
-        result = await self._executor.run(tell(made, leases), _BUDGET)
+        result = await self._executor.run(gangs.tell(plan), _BUDGET)
         if result.why:
-            await self._waits(gang, result.why)
+            self._waits(gang, result.why)
             return
-        self._metrics.gang_wait.observe(
-            self._whole.note("/".join(gang.key), True, self._seen.now())
-        )
-        log.info("gang reserved", plan=result.plan, gang="/".join(gang.key), members=len(made))
-        self._told.pop(gang.key, None)
-        await self._shown([one.pod for one in made])
-        first = min(made, key=lambda one: one.pod.metadata.name)
+        since = self._whole.note("/".join(gang.key), True, self._seen.now())
+        self._metrics.gang_wait.observe(since)
+        log.info("gang reserved", plan=result.plan, gang="/".join(gang.key), members=len(plan))
+        first = min(plan, key=lambda one: one.pod.metadata.name)
         ids = ",".join(map(str, first.ids))
-        said = f"gang {gang.key[1]} is reserved whole, {len(made)} members; GPUs {first.node}:{ids}"
-        await self._say(first.pod, "GangReserved", said, True)
+        said = f"gang {gang.key[1]} is reserved whole, {len(plan)} members; GPUs {first.node}:{ids}"
+        self._tell(first.pod, "GangReserved", said, good=True)
 
     def _assigned(self, member: Member, start: GangStart) -> Assignment | None:
-        pod, leases = member.pod, self._seen.held_by(member.pod.metadata.uid)
-        own = own_ids(leases, pod)
-        if pod.start is None or (pod.start.start, pod.start.need) != (start.start, start.need):
-            return None
-        if len(own) != 1:
+        pod = member.pod
+        own = own_ids(self._seen.held_by(pod.metadata.uid), pod)
+        if len(own) != 1 or not start.same(pod.start):
             return None
         ((node, ids),) = own.items()
-        if len(ids) != member.claim.spec.devices.count:
-            return None
-        return Assignment(pod=pod, node=node, ids=ids)
+        whole = len(ids) == member.claim.spec.devices.count
+        return Assignment(pod=pod, node=node, ids=ids) if whole else None
 
-    async def _shown(self, pods: Sequence[Pod]) -> None:
-        """Wait until the mirror shows what was written: of an older view the same gang would be
-        told again.
-        """
-        with anyio.move_on_after(_LOOK):
-            # One look for many pods.
-            while any(self._seen.pods.get(one.key) == one for one in pods):  # noqa: ASYNC110
-                await anyio.sleep(0.02)
-
-    async def _waits(self, gang: Gang, why: str) -> None:
+    def _waits(self, gang: Gang, why: str) -> None:
         """Said once of each reason, on one member: the first that waits."""
-        if self._told.get(gang.key) == why:
-            return
-        self._told[gang.key] = why
-        log.info("gang waits", gang="/".join(gang.key), why=why)
-        await self._say(gang.open[0].pod, "GangWaiting", f"gang {gang.key[1]} waits: {why}", False)
+        pod, said = gang.open[0].pod, f"gang {gang.key[1]} waits: {why}"
+        if self._tell(pod, "GangWaiting", said):
+            log.info("gang waits", gang="/".join(gang.key), why=why)

@@ -8,7 +8,7 @@ not there gives an empty string, and an empty string no GPU.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -112,85 +112,66 @@ def admit(
     except (msgspec.ValidationError, RecursionError) as error:
         return AdmissionVerdict(refused=messages.misfit(error, "the pod"))
     annotations = shape.metadata.annotations or {}
-    name = annotations.get(names.CLAIM_ANNOTATION)
-    if name is None:
+    if names.CLAIM_ANNOTATION not in annotations:
         return _without_claim(pod, annotations, config)
-    if refused := _refusals(pod, shape.spec, name, claim, config=config, gpu_entries=gpu_entries):
-        return AdmissionVerdict(refused=" ".join(refused))
-    return _with_claim(pod, shape.spec, annotations, claim, config)
+    name = annotations[names.CLAIM_ANNOTATION]
+    raw, spec = pod["spec"], shape.spec
+    refusals = _refusals(raw, spec, name, claim, config, gpu_entries=gpu_entries)
+    if refused := " ".join(refusals):
+        return AdmissionVerdict(refused=refused)
+    return _with_claim(raw, spec, annotations, claim, config)
 
 
 def _refusals(
-    pod: Mapping[str, Any],
+    raw: Mapping[str, Any],
     spec: _Spec,
     name: str,
     claim: Claim | None,
-    *,
     config: Config,
+    *,
     gpu_entries: Collection[str],
-) -> list[str]:
+) -> Iterator[str]:
     """Everything that speaks against the pod, one sentence each."""
-    found = []
-    where = f"annotation {names.CLAIM_ANNOTATION}"
+    where, beside = f"annotation {names.CLAIM_ANNOTATION}", "beside a GpuClaim"
     if not names.is_object_name(name):
-        found.append(
-            f"{where}: {_shown(name)} is not the name of a GpuClaim; write the claim's name."
-        )
+        yield f"{where}: {_shown(name)} is not the name of a GpuClaim; write the claim's name."
     elif claim is None and config.missing_claim == "deny":
-        found.append(f"{where}: there is no GpuClaim {name} in this namespace; create it first.")
+        yield f"{where}: there is no GpuClaim {name} in this namespace; create it first."
     if spec.node_name:
-        found.append(
-            "spec.nodeName: is set, and the scheduler is what gives this pod its GPUs; remove it."
-        )
-    if spec.scheduler_name not in {None, "", _DEFAULT_SCHEDULER, config.scheduler_name}:
-        found.append(
-            f"spec.schedulerName: is {_shown(spec.scheduler_name or '')}, and only {config.scheduler_name} knows GpuClaims; "
+        yield "spec.nodeName: is set, and the scheduler is what gives this pod its GPUs; remove it."
+    scheduler = spec.scheduler_name or _DEFAULT_SCHEDULER
+    if scheduler not in {_DEFAULT_SCHEDULER, config.scheduler_name}:
+        yield (
+            f"spec.schedulerName: is {_shown(scheduler)}, and only {config.scheduler_name} knows GpuClaims; "
             "remove it, or the claim."
         )
-    found += [
-        f"{_shown(resource)}: is asked for beside a GpuClaim, and would be other GPUs than the claim's; remove one of the two."
-        for resource in _other_resources(pod["spec"], config.gpu_classes)
-    ]
-    found += [
-        f"spec.resourceClaims: {_shown(entry.name)} asks for GPUs beside a GpuClaim; remove one of the two."
-        for entry in spec.resource_claims or ()
-        if entry.name in gpu_entries
-    ]
-    if claim is not None and config.count_resource:
-        asked = allocation.total(pod["spec"], config.count_resource)
-        if asked not in {0, claim.spec.devices.count}:
+    for resource in _other_resources(raw, config.gpu_classes):
+        yield f"{_shown(resource)}: is asked for {beside}, and would be other GPUs than the claim's; remove one of the two."
+    for entry in spec.resource_claims or ():
+        if entry.name in gpu_entries:
+            yield f"spec.resourceClaims: {_shown(entry.name)} asks for GPUs {beside}; remove one of the two."
+    resource = config.count_resource
+    if claim is not None and resource:
+        asked, count = allocation.total(raw, resource), claim.spec.devices.count
+        if asked not in {0, count}:
             said = "not a whole number" if asked is None else str(asked)
-            found.append(
-                f"{config.count_resource}: is {said}, and GpuClaim {name} is for {claim.spec.devices.count}; leave it out, it is added."
-            )
-    return found
+            yield f"{resource}: is {said}, and GpuClaim {name} is for {count}; leave it out, it is added."
 
 
 def _with_claim(
-    pod: Mapping[str, Any],
+    raw: Mapping[str, Any],
     spec: _Spec,
     annotations: Mapping[str, str],
     claim: Claim | None,
     config: Config,
 ) -> AdmissionVerdict:
-    patch: list[Operation] = [
-        jsonpatch.remove(jsonpatch.pointer("metadata", "annotations", key))
-        for key in names.FORGEABLE
-        if key in annotations
-    ]
-    warnings = []
-    raw = pod["spec"]
+    forged = (key for key in names.FORGEABLE if key in annotations)
+    patch = [jsonpatch.remove(jsonpatch.pointer("metadata", "annotations", key)) for key in forged]
     patch += _variables(raw, REFERENCES)
-    if (
-        claim is not None
-        and config.count_resource
-        and allocation.total(raw, config.count_resource) == 0
-        and raw["containers"]
-    ):
-        resources = with_count(
-            raw["containers"][0], config.count_resource, claim.spec.devices.count
-        )
-        patch.append(jsonpatch.add("/spec/containers/0/resources", resources))
+    resource, main = config.count_resource, raw["containers"]
+    if claim is not None and resource and main and allocation.total(raw, resource) == 0:
+        counted = with_count(main[0], resource, claim.spec.devices.count)
+        patch.append(jsonpatch.add("/spec/containers/0/resources", counted))
     if not any(tolerated(one) for one in spec.tolerations or ()):
         tolerations = [*(raw.get("tolerations") or ()), _TOLERATION]
         patch.append(jsonpatch.add("/spec/tolerations", tolerations))
@@ -198,12 +179,12 @@ def _with_claim(
     if waits and not any(gate.name == names.GATE for gate in spec.scheduling_gates or ()):
         gates = [*(raw.get("schedulingGates") or ()), {"name": names.GATE}]
         patch.append(jsonpatch.add("/spec/schedulingGates", gates))
-    if spec.scheduler_name != config.scheduler_name:
-        patch.append(jsonpatch.add("/spec/schedulerName", config.scheduler_name))
-        warnings.append(
-            f"spec.schedulerName: set to {config.scheduler_name}, as the pod names a GpuClaim"
-        )
-    return AdmissionVerdict(patch=tuple(patch), warnings=tuple(warnings))
+    scheduler = config.scheduler_name
+    if spec.scheduler_name == scheduler:
+        return AdmissionVerdict(patch=tuple(patch))
+    patch.append(jsonpatch.add("/spec/schedulerName", scheduler))
+    warning = f"spec.schedulerName: set to {scheduler}, as the pod names a GpuClaim"
+    return AdmissionVerdict(patch=tuple(patch), warnings=(warning,))
 
 
 def _without_claim(
@@ -216,9 +197,8 @@ def _without_claim(
             refused=f"annotation {names.ALLOCATED_ANNOTATION}: {_shown(allocated or '')} is not <node>:<id>,<id>; write e.g. node-a:0,1."
         )
     entries = ({"name": CUDA, "value": ids},) if ids else ()
-    return AdmissionVerdict(
-        patch=tuple(_variables(pod["spec"], entries, guard=config.guard_others))
-    )
+    patch = _variables(pod["spec"], entries, guard=config.guard_others)
+    return AdmissionVerdict(patch=tuple(patch))
 
 
 def _variables(
@@ -245,16 +225,15 @@ def with_variables(env: Sequence[Any], entries: Sequence[Entry]) -> list[Any]:
     it go, others are appended in order.
     """
     wanted = {entry["name"]: entry for entry in entries}
-    made: list[Any] = []
-    done: set[str] = set()
+    result: list[Any] = []
+    left = dict(wanted)
     for entry in env:
         name = entry.get("name") if isinstance(entry, dict) else None
         if not isinstance(name, str) or name not in wanted:
-            made.append(entry)
-        elif name not in done:
-            made.append(wanted[name])
-            done.add(name)
-    return [*made, *(entry for name, entry in wanted.items() if name not in done)]
+            result.append(entry)
+        elif name in left:
+            result.append(left.pop(name))
+    return [*result, *left.values()]
 
 
 def with_count(container: Mapping[str, Any], resource: str, count: int) -> dict[str, Any]:
@@ -269,13 +248,9 @@ def _stored(entry: Any) -> Any:
     """An entry as it is compared: the API server adds the version to a fieldRef that has none."""
     source = entry.get("valueFrom") if isinstance(entry, dict) else None
     field = source.get("fieldRef") if isinstance(source, dict) else None
-    if not isinstance(field, dict) or field.get("apiVersion"):
+    if not isinstance(source, dict) or not isinstance(field, dict) or field.get("apiVersion"):
         return entry
-    return (
-        {**entry, "valueFrom": {**source, "fieldRef": {**field, "apiVersion": "v1"}}}
-        if isinstance(source, dict)
-        else entry
-    )
+    return {**entry, "valueFrom": {**source, "fieldRef": {**field, "apiVersion": "v1"}}}
 
 
 def _other_resources(spec: Mapping[str, Any], classes: Sequence[str]) -> list[str]:

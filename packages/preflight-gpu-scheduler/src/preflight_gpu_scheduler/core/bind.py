@@ -16,21 +16,11 @@ import msgspec
 from preflight_gpu_scheduler.api import allocation, messages, names
 from preflight_gpu_scheduler.api.allocation import Reserved
 from preflight_gpu_scheduler.api.types import Lease, Pod
+from preflight_gpu_scheduler.core import protocol
 from preflight_gpu_scheduler.core.gpu_selection import Chosen
-from preflight_gpu_scheduler.core.lease_state import Sight, is_own
-from preflight_gpu_scheduler.core.leases import Need, give_back, take
-from preflight_gpu_scheduler.core.protocol import (
-    BindPod,
-    Conflict,
-    Look,
-    Lost,
-    Missing,
-    ReadLease,
-    Steps,
-    Stored,
-    only,
-    read_pod,
-)
+from preflight_gpu_scheduler.core.lease_state import is_own
+from preflight_gpu_scheduler.core.leases import give_back, take
+from preflight_gpu_scheduler.core.protocol import Look, Lost, Steps, only, read_pod
 
 __all__ = ["BindJob", "BindOutcome", "Choose", "bind"]
 
@@ -95,11 +85,13 @@ def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
             yield from give_back(created.values())
             return BindOutcome(error=chosen.why)
         needs = [
-            Need(pod=pod, node=job.node, gpu=gpu, uuid=job.uuids.get(gpu, ""), known=own.get(gpu))
+            protocol.CreateLease(pod=pod, node=job.node, gpu=gpu, uuid=job.uuids.get(gpu, ""))
             for gpu in chosen.ids
             if gpu not in held
         ]
-        taken = yield from take(needs, look, _AT_ONCE)
+        taken = yield from take(
+            needs, look, _AT_ONCE, {one.metadata.name: one for one in own.values()}
+        )
         created |= taken.created
         held |= {need.gpu for need in needs if need.name in taken.created.keys() | taken.adopted}
         if taken.broken:
@@ -117,7 +109,7 @@ def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome
     """A gang's member: its plan has acquired the leases, and takes them back behind the fence only,
     so they need no further write.
 
-    The first member's Binding decides for all (see :mod:`.gang_reserve`): nobody else is bound
+    The first member's Binding decides for all (see :mod:`.gangs`): nobody else is bound
     before it.
     """
     pod = job.pod
@@ -126,8 +118,8 @@ def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome
     for gpu in reserved.ids:
         lease = job.own.get(gpu)
         if lease is None or not is_own(lease, pod):
-            answer = yield from only(ReadLease(name=names.lease_name(job.node, gpu)))
-            found = answer.found if isinstance(answer, Stored) else None
+            answer = yield from only(protocol.ReadLease(name=names.lease_name(job.node, gpu)))
+            found = answer.found if isinstance(answer, protocol.Stored) else None
             if not isinstance(found, Lease) or not is_own(found, pod):
                 return BindOutcome(error=messages.GANG_NOT_RESERVED)
             lease = found
@@ -135,18 +127,15 @@ def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome
             return BindOutcome(error=messages.STATUS_CHANGED)
     if reserved.first_uid != pod.metadata.uid:
         first_key = pod.metadata.namespace, reserved.first
-        sight = look(first_key)
-        if not _committed(sight, reserved):
+        if not _committed(look(first_key).pod, reserved):
             first = yield from read_pod(first_key)
-            if not isinstance(first, Pod) or not _committed(Sight(first, live=True), reserved):
+            if not _committed(first, reserved):
                 return BindOutcome(error=NOT_COMMITTED)
     return (yield from _written(job, reserved.ids, {}))
 
 
-def _committed(sight: Sight, reserved: Reserved) -> bool:
-    return (
-        sight.pod is not None and sight.pod.metadata.uid == reserved.first_uid and sight.pod.bound
-    )
+def _committed(first: Pod | Lost | None, reserved: Reserved) -> bool:
+    return isinstance(first, Pod) and first.metadata.uid == reserved.first_uid and first.bound
 
 
 def _only_of(
@@ -168,18 +157,18 @@ def _written(
     annotations = allocation.binding_annotations(job.node, ids, job.uuids)
     error = "the pod keeps changing"
     for _ in range(_VERSIONS):
-        answer = yield from only(BindPod(pod=pod, node=job.node, annotations=annotations))
-        if isinstance(answer, Stored):
+        answer = yield from only(protocol.BindPod(pod=pod, node=job.node, annotations=annotations))
+        if isinstance(answer, protocol.Stored):
             return BindOutcome(ids=ids, sent=True)
         if isinstance(answer, Lost):
             return BindOutcome(
                 error="the API server did not say whether the pod is bound; its GPUs stay reserved",
                 sent=True,
             )
-        if not isinstance(answer, Conflict):
+        if not isinstance(answer, protocol.Conflict):
             why = getattr(answer, "why", "") or "refused"
             refused = f"the API server refused the Binding: {why}"
-            error = GONE if isinstance(answer, Missing) else refused
+            error = GONE if isinstance(answer, protocol.Missing) else refused
             break
         found = yield from read_pod(pod.key)
         if isinstance(found, Lost):
@@ -202,12 +191,7 @@ def _written(
 
 
 def _already(pod: Pod, node: str, ids: tuple[int, ...] | None) -> BindOutcome:
-    found = pod.allocated
-    if (
-        pod.spec.node_name == node
-        and found is not None
-        and found.node == node
-        and ids in {None, found.ids}
-    ):
-        return BindOutcome(ids=found.ids, sent=True)
+    has = pod.allocated
+    if pod.spec.node_name == node and has and has.node == node and ids in {None, has.ids}:
+        return BindOutcome(ids=has.ids, sent=True)
     return BindOutcome(error="pod is bound already", sent=True)

@@ -7,7 +7,7 @@ stands in ``Error``. ``NodeNames: null`` in an answer means none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -15,25 +15,8 @@ import msgspec
 from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.types import Pod
-from preflight_gpu_scheduler.core.gpu_selection import Chosen, Topology, choose
-
-__all__ = [
-    "MOST_BODY",
-    "Answered",
-    "BindingArgs",
-    "BindingResult",
-    "FilterArgs",
-    "FilterResult",
-    "NodeView",
-    "Priority",
-    "Question",
-    "filter_nodes",
-    "prioritize",
-    "read_args",
-    "read_binding",
-    "result_of",
-    "suits",
-]
+from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose
+from preflight_gpu_scheduler.core.node_view import NodeView
 
 T = TypeVar("T")
 MOST_BODY: Final = 4 * 1024 * 1024
@@ -114,16 +97,6 @@ def read_binding(body: bytes) -> BindingArgs | str:
     return "the call names no pod, no uid or no node"
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """One node as a pod without leases finds it. ``free``: mask over ``slots``. ``blocked``: one of
-    :mod:`~.api.messages` where no pod gets a GPU here at all, whatever is free."""
-
-    slots: Topology = ()
-    free: int = 0
-    labels: Mapping[str, str] = {}
-    blocked: str = ""
-
-
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """``claim``: None where it is not known; ``own``: mask of the GPUs whose current leases the pod
     has, and their ids, by node. A gang's member asks by what its plan reserved. ``refused``: why
@@ -151,52 +124,71 @@ class Answered(msgspec.Struct, frozen=True):
     failed: Mapping[str, str]
 
 
+def choices(
+    question: Question, names: Iterable[str], nodes: Mapping[str, NodeView]
+) -> Iterator[tuple[str, Chosen]]:
+    """What the pod would get on each of ``names``, its own leases counted as free, or why not. A
+    node that is not in ``nodes`` is not known here.
+    """
+    claim = question.claim
+    known: dict[tuple[int, int, tuple[int, ...]], Chosen] = {}
+    for name in names:
+        node, (mask, ids) = nodes.get(name), question.own.get(name, (0, ()))
+        if claim is None or question.refused:
+            chosen = Chosen(why=question.refused)
+        elif node is None:
+            chosen = Chosen(why=messages.NODE_UNKNOWN)
+        elif why := refusal(node, claim.spec.selector.match_labels):
+            chosen = Chosen(why=why)
+        else:
+            key = id(node.slots), node.free | mask, ids  # nodes of one kind share their topology
+            if key not in known:
+                known[key] = choose(node.slots, node.free | mask, claim.want, ids)
+            chosen = known[key]
+        yield name, chosen
+
+
 def filter_nodes(
     question: Question,
     names: Sequence[str],
     nodes: Mapping[str, NodeView],
     kept: Mapping[str, int] | None = None,
 ) -> Answered:
-    """Which of ``names`` can give the pod its GPUs. A node that is not in ``nodes`` is not known
-    here. ``kept``: how many free GPUs of a node are another's.
+    """Which of ``names`` can give the pod its GPUs. ``kept``: how many free GPUs of a node are
+    another's.
     """
-    claim = question.claim
+    claim, reserved = question.claim, question.pod.reserved
     if claim is None or question.refused:
-        return _all(names, question.refused)
-    reserved = question.pod.reserved
+        return Answered((), dict.fromkeys(names, question.refused))
+    count = claim.want.count
     if reserved is not None:
-        return _alone(names, reserved.node)
+        return alone(names, reserved.node)
     if claim.gang is not None and question.pod.start is None:
-        return _all(names, messages.GANG_NOT_RESERVED)
-    want, wanted = claim.want, claim.spec.selector.match_labels
-    full = [node for node, (_, ids) in question.own.items() if len(ids) >= want.count]
-    if full:
-        return _alone(names, min(full))
-    begun = [
-        node
-        for node in sorted(question.own)
-        if node in names and not suits(question, node, nodes).why
-    ]
-    if begun:
-        return _alone(names, begun[0])
+        return Answered((), dict.fromkeys(names, messages.GANG_NOT_RESERVED))
+    if full := [node for node, (_, ids) in question.own.items() if len(ids) >= count]:
+        return alone(names, min(full))
+    begun = choices(question, sorted(question.own.keys() & set(names)), nodes)
+    if where := [node for node, chosen in begun if not chosen.why]:
+        return alone(names, where[0])
     passed: list[str] = []
     failed: dict[str, str] = {}
-    results: dict[tuple[int, int], str] = {}  # nodes of one kind share their topology object
-    for name in names:
-        node = nodes.get(name)
-        if node is None or (why := refusal(node, wanted)):
-            failed[name] = messages.NODE_UNKNOWN if node is None else why
-        elif kept and node.free.bit_count() - want.count < kept.get(name, 0) > 0:
-            failed[name] = messages.KEPT
+    for name, chosen in choices(question, names, nodes):
+        why, others = chosen.why, (kept or {}).get(name, 0)
+        if others and why not in messages.UNRESOLVABLE:
+            why = messages.KEPT if nodes[name].free.bit_count() - count < others else why
+        if why:
+            failed[name] = why
         else:
-            key = (id(node.slots), node.free)
-            if key not in results:
-                results[key] = choose(node.slots, node.free, want).why
-            if why := results[key]:
-                failed[name] = why
-            else:
-                passed.append(name)
+            passed.append(name)
     return Answered(tuple(passed), failed)
+
+
+def alone(names: Sequence[str], node: str) -> Answered:
+    """``node`` passes, and no other."""
+    return Answered(
+        tuple(name for name in names if name == node),
+        {name: messages.ELSEWHERE for name in names if name != node},
+    )
 
 
 def refusal(node: NodeView, wanted: Mapping[str, str]) -> str:
@@ -204,30 +196,6 @@ def refusal(node: NodeView, wanted: Mapping[str, str]) -> str:
     if node.blocked or all(node.labels.get(key) == value for key, value in wanted.items()):
         return node.blocked
     return messages.LABELS_DIFFER
-
-
-def suits(question: Question, name: str, nodes: Mapping[str, NodeView]) -> Chosen:
-    """What the pod would get on this node, its own leases counted as free."""
-    claim = question.claim
-    if claim is None:
-        return Chosen(why=question.refused)
-    node, (mask, ids) = nodes.get(name), question.own.get(name, (0, ()))
-    if node is None:
-        return Chosen(why=messages.NODE_UNKNOWN)
-    if why := refusal(node, claim.spec.selector.match_labels):
-        return Chosen(why=why)
-    return choose(node.slots, node.free | mask, claim.want, ids)
-
-
-def _all(names: Sequence[str], why: str) -> Answered:
-    return Answered((), dict.fromkeys(names, why))
-
-
-def _alone(names: Sequence[str], node: str) -> Answered:
-    return Answered(
-        tuple(name for name in names if name == node),
-        {name: messages.ELSEWHERE for name in names if name != node},
-    )
 
 
 def result_of(answered: Answered) -> FilterResult:
@@ -245,18 +213,7 @@ def prioritize(
     question: Question, names: Sequence[str], nodes: Mapping[str, NodeView]
 ) -> tuple[Priority, ...]:
     """0–10 for each of ``names``: how well the GPUs that the pod would get there fit together."""
-    reserved, claim = question.pod.reserved, question.claim
+    reserved = question.pod.reserved
     has = {reserved.node} if reserved is not None else question.own.keys()
-    scores: dict[tuple[int, int], int] = {}
-    priorities: list[Priority] = []
-    for name in names:
-        node = nodes.get(name)
-        if claim is None or has or node is None or node.blocked:
-            score = 10 if name in has else suits(question, name, nodes).score
-        else:
-            key = (id(node.slots), node.free)
-            if key not in scores:
-                scores[key] = choose(node.slots, node.free, claim.want).score
-            score = scores[key]
-        priorities.append(Priority(name, score))
-    return tuple(priorities)
+    found = choices(question, names, nodes)
+    return tuple(Priority(name, 10 if name in has else one.score) for name, one in found)

@@ -1,18 +1,25 @@
 """All of some GPUs' leases, or none: acquire, take over what is free by the table, adopt what is
-one's own, give back what one made.
+one's own, give back what one made; and what becomes of a lease: deleted when it is free or void,
+taken back behind the fence when its time is over.
 
 Whoever goes on with a lease that it did not create itself *writes* it first. Without that write two
 attempts for one pod could undo each other: one gives back what it created while the other, having
 only read it, binds the pod with it.
+
+The fence: a scheduler that was stopped may wake up and bind a pod with GPUs that have been given
+away. So before leases of a living, unbound pod are deleted, the pod's number is raised in the very
+version in which it was seen unbound. A Binding prepared before that gets 409; one prepared after it
+knows that those leases are void.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
 
 import msgspec
 
-from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.allocation import Reserved
 from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.core.lease_state import LeaseState, Sight, is_own, judge
 from preflight_gpu_scheduler.core.protocol import (
@@ -25,6 +32,7 @@ from preflight_gpu_scheduler.core.protocol import (
     Look,
     Lost,
     Missing,
+    RaiseReclaimed,
     ReadLease,
     Refused,
     Steps,
@@ -33,75 +41,41 @@ from preflight_gpu_scheduler.core.protocol import (
     read_pod,
 )
 
-__all__ = ["Need", "Taken", "creation", "give_back", "look_again", "relock", "take"]
-
 _TRIES = 3
-
-
-class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU that ``pod``, in this very version, is to have. ``known``: its lease where a mirror
-    shows one of the pod's own.
-    """
-
-    pod: Pod
-    node: str
-    gpu: int
-    uuid: str = ""
-    known: Lease | None = None
-
-    @property
-    def name(self) -> str:
-        """Of the Lease that locks this GPU."""
-        return names.lease_name(self.node, self.gpu)
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """``created``: leases that this attempt made and nobody else has written since, as far as it
-    knows, by name; ``adopted``: names of the pod's own that were there. ``busy``: needs that
+    knows, by name; ``adopted``: names of the pod's own that were there. ``busy``: GPUs that
     somebody else has. ``broken``: why nothing more can be tried now, empty where it can."""
 
     created: Mapping[str, Lease] = {}
     adopted: frozenset[str] = frozenset()
-    busy: tuple[Need, ...] = ()
+    busy: tuple[CreateLease, ...] = ()
     broken: str = ""
 
 
-def creation(need: Need) -> CreateLease:
-    """The request that makes this GPU the pod's, in the pod's current number."""
-    pod = need.pod
-    return CreateLease(
-        name=need.name,
-        node=need.node,
-        gpu=need.gpu,
-        uuid=need.uuid,
-        pod=pod.key,
-        holder=pod.metadata.uid,
-        number=pod.number,
-    )
-
-
-def take(needs: Sequence[Need], look: Look, at_once: int) -> Steps[Taken]:
+def take(
+    needs: Iterable[CreateLease], look: Look, at_once: int, own: Mapping[str, Lease] = {}
+) -> Steps[Taken]:
     """Try all ``needs``, in sorted order of the leases' names, ``at_once`` side by side; stops at
-    the first batch in which one is busy.
+    the first batch in which one is busy. ``own``: leases by name that a mirror shows to be the
+    pod's already.
 
     Sorted order is what keeps two that want the same GPUs from taking half each for ever.
     """
     created: dict[str, Lease] = {}
     adopted: set[str] = set()
-    busy: list[Need] = []
+    busy: list[CreateLease] = []
     broken = ""
     ordered = sorted(needs, key=lambda need: need.name)
     for first in range(0, len(ordered), at_once):
         batch = ordered[first : first + at_once]
         answers = yield tuple(
-            creation(need) if need.known is None else AdoptLease(lease=need.known) for need in batch
+            AdoptLease(lease=own[need.name]) if need.name in own else need for need in batch
         )
         for need, answer in zip(batch, answers, strict=True):
-            stored = answer.found if isinstance(answer, Stored) else None
-            if isinstance(stored, Lease):
-                got: Lease | bool | str = stored if need.known is None else True
-            else:
-                got = yield from _settle(need, answer, look)
+            got = yield from _settle(need, answer, look, adopts=need.name in own)
             if isinstance(got, Lease):
                 created[need.name] = got
             elif got is True:
@@ -119,49 +93,43 @@ def relock(pod: Pod, look: Look) -> Steps[Taken]:
     """Make the leases again that somebody else has deleted of a pod that is bound, or that a plan
     gave its GPUs. ``busy``: GPUs whose leases another pod has. Nothing where the pod has none.
     """
-    found = yield from read_pod(pod.key)
-    if isinstance(found, Lost):
+    now = yield from read_pod(pod.key)
+    if isinstance(now, Lost):
         return Taken(broken="the API server does not answer about the pod")
-    if found is None or found.metadata.uid != pod.metadata.uid or found.ended:
+    placed = now.placed if now is not None and now.metadata.uid == pod.metadata.uid else None
+    if now is None or now.ended or placed is None:
         return Taken()
-    if (placed := found.placed) is None:
-        return Taken()
-    uuids = dict(zip(placed.ids, found.uuids, strict=False))
+    uuids = dict(zip(placed.ids, now.uuids, strict=False))
     needs = [
-        Need(pod=found, node=placed.node, gpu=gpu, uuid=uuids.get(gpu, "")) for gpu in placed.ids
+        CreateLease(pod=now, node=placed.node, gpu=gpu, uuid=uuids.get(gpu, ""))
+        for gpu in placed.ids
     ]
     return (yield from take(needs, look, len(needs)))
 
 
-def _settle(need: Need, answer: Answer, look: Look) -> Steps[Lease | bool | str]:
-    """After an answer that was not a success: the lease created after all, True where the pod's own
-    was adopted, False where it is busy, or why the whole attempt cannot go on."""
+def _settle(
+    need: CreateLease, answer: Answer, look: Look, *, adopts: bool
+) -> Steps[Lease | bool | str]:
+    """What came of one GPU: the lease that was created, True where the pod's own was adopted, False
+    where it is busy, or why the whole attempt cannot go on. ``adopts``: what was answered."""
     for _ in range(_TRIES):
+        if isinstance(answer, Missing):  # adopted too late: it was given back meanwhile
+            answer, adopts = (yield from only(need)), False
+        if isinstance(answer, Stored) and isinstance(answer.found, Lease):
+            return True if adopts else answer.found
         if isinstance(answer, Refused):
             return f"the API server refused a Lease: {answer.why}"
-        if isinstance(answer, Missing):  # adopted too late: it was given back meanwhile
-            answer = yield from only(creation(need))
-        if isinstance(answer, Stored):
-            return (
-                answer.found
-                if isinstance(answer.found, Lease)
-                else "a Lease was stored without an answer"
-            )
-        if isinstance(answer, Refused):
-            continue
-        found = yield from only(ReadLease(name=need.name))
-        if isinstance(found, Missing):
+        now = yield from only(ReadLease(name=need.name))
+        if isinstance(now, Missing):
             if isinstance(answer, Lost):
                 return False  # it may come into being at any time: another GPU
-            answer = Missing()
+            answer = now
             continue
-        if not isinstance(found, Stored) or not isinstance(found.found, Lease):
+        if not isinstance(now, Stored) or not isinstance(now.found, Lease):
             return "the API server does not answer about a Lease"
-        lease = found.found
+        lease = now.found
         if is_own(lease, need.pod):
-            answer = yield from only(AdoptLease(lease=lease))
-            if isinstance(answer, Stored):
-                return True
+            answer, adopts = (yield from only(AdoptLease(lease=lease))), True
             continue
         sight = yield from look_again(lease, look)
         if sight is None or judge(lease, sight) is not LeaseState.FREE:
@@ -170,7 +138,7 @@ def _settle(need: Need, answer: Answer, look: Look) -> Steps[Lease | bool | str]
         if isinstance(gone, Lost):
             return False
         answer = Missing() if isinstance(gone, Stored | Missing) else Exists()
-    return False
+    return isinstance(answer, Stored)
 
 
 def look_again(lease: Lease, look: Look) -> Steps[Sight | None]:
@@ -200,3 +168,96 @@ def give_back(leases: Iterable[Lease]) -> Steps[tuple[Lease, ...]]:
         for lease, answer in zip(ordered, answers, strict=True)
         if not isinstance(answer, Stored | Missing | Conflict)
     )
+
+
+def relocked(
+    node: str, taken: Taken, lease: Callable[[str], Lease | None]
+) -> Iterator[tuple[str, str]]:
+    """Reason and message for what came of leases that were lost. ``lease``: as a mirror has it."""
+    if made := ", ".join(sorted(taken.created)):
+        said = f"somebody deleted Lease {made}, which locks its GPU; it is made again"
+        yield "GpusLockedAgain", said
+    if taken.broken:
+        said = f"the Lease of a GPU that it has of {node} is lost and cannot be made again, so no"
+        yield "GpusNotLocked", f"{said} pod is placed there: {taken.broken}"
+    for need in taken.busy:
+        other = lease(need.name)
+        who = "/".join(other.pod) if other is not None and other.pod is not None else "another pod"
+        said = f"GPU {need.gpu} of {node} is its own by its Binding, and Lease {need.name} is"
+        yield "GpusNotLocked", f"{said} {who}'s; delete one of the two pods"
+
+
+class Done(Enum):
+    """What came of a lease; KEPT stands for now, and AGAIN for a try that has to be repeated."""
+
+    KEPT = "kept"
+    COLLECTED = "collected"
+    RECLAIMED = "reclaimed"
+    AGAIN = "again"
+
+
+def collect(lease: Lease, siblings: Iterable[Lease], look: Look, *, over: bool) -> Steps[Done]:
+    """``siblings``: the other leases of the same holder that a mirror shows; those that a raised
+    number makes void go with it.
+    """
+    sight = yield from look_again(lease, look)
+    if sight is None:
+        return Done.AGAIN
+    state = judge(lease, sight, over=over)
+    if state in {LeaseState.FREE, LeaseState.VOID}:
+        left = yield from give_back([lease])
+        return Done.AGAIN if left else Done.COLLECTED
+    if state is not LeaseState.OVER or sight.pod is None:
+        return Done.KEPT
+    return (yield from _reclaim(lease, tuple(siblings), sight.pod, look))
+
+
+def _reclaim(lease: Lease, siblings: tuple[Lease, ...], pod: Pod, look: Look) -> Steps[Done]:
+    reserved = pod.reserved
+    if reserved is not None and reserved.first_uid != pod.metadata.uid:
+        kept = yield from _dissolve(pod, reserved, look)
+        if kept is not None:
+            return kept
+    number = max(pod.number, lease.number)
+    if not (yield from raise_number(pod, number)):
+        return Done.AGAIN
+    uid = pod.metadata.uid
+    mine = (one for one in siblings if one.ours and one.holder == uid and one.number <= number)
+    left = yield from give_back({one.metadata.name: one for one in (*mine, lease)}.values())
+    return Done.AGAIN if left else Done.RECLAIMED
+
+
+def _dissolve(pod: Pod, reserved: Reserved, look: Look) -> Steps[Done | None]:
+    """Before a member's reservation is taken back, that of the first one is: on that pod's version
+    Binding and fence exclude each other.
+
+    None where the member may be reclaimed; KEPT where the gang is being bound: then its members
+    keep what they have.
+    """
+    key, uid = (pod.metadata.namespace, reserved.first), reserved.first_uid
+    first = look(key).pod
+    settled = first is not None and (
+        first.bound or first.ended or first.deleting or first.planned(reserved.plan)
+    )
+    if first is None or first.metadata.uid != uid or not settled:
+        # A mirror may be behind: at a time before the first one was reserved. It is reserved before
+        # all others.
+        answer = yield from read_pod(key)
+        if not isinstance(answer, Pod):
+            return Done.AGAIN if isinstance(answer, Lost) else None
+        first = answer
+    if first.metadata.uid != uid or first.ended:
+        return None
+    if first.bound:
+        return Done.KEPT
+    if first.deleting or not first.planned(reserved.plan):
+        return None
+    return None if (yield from raise_number(first, first.number)) else Done.AGAIN
+
+
+def raise_number(pod: Pod, number: int) -> Steps[bool]:
+    """Whether the pod, unbound in this very version, now counts ``number`` reservations as taken
+    back.
+    """
+    answer = yield from only(RaiseReclaimed(pod=pod, number=number))
+    return isinstance(answer, Stored)

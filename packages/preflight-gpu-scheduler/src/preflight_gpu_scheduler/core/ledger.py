@@ -4,7 +4,7 @@ and pods that vanished while nobody saw their containers end. Pure: it is told w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -164,8 +164,8 @@ class Ledger:
         over = gone is None or gone.ended or now - gone.since > patience
         return None if over else gone
 
-    def forget(self, before: float, kept: Container[str]) -> None:
-        """Those that have gone before that time, but for ``kept``, whose leases are there."""
+    def forget(self, before: float, kept: Callable[[str], bool]) -> None:
+        """Those that have gone before that time, but for those ``kept``: their leases are there."""
         for uid, gone in list(self._gone.items()):
-            if gone.since < before and uid.removeprefix("?") not in kept:
+            if gone.since < before and not kept(uid.removeprefix("?")):
                 del self._gone[uid]

@@ -6,16 +6,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+import msgspec
+
 from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.gpu_node_status import CONFLICT_DEVICE_PLUGIN, Inventory, assumed
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import gpu_selection
-from preflight_gpu_scheduler.core.filter_prioritize import NodeView
+from preflight_gpu_scheduler.core.gpu_selection import Topology
 from preflight_gpu_scheduler.core.lease_state import LeaseState, is_own, judge
 from preflight_gpu_scheduler.core.protocol import Look
 
-__all__ = ["busy_ids", "known", "own_ids", "view"]
+__all__ = ["NodeView", "busy_ids", "known", "own_ids", "view"]
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """One node as a pod without leases finds it. ``free``: mask over ``slots``. ``blocked``: one of
+    :mod:`~.api.messages` where no pod gets a GPU here at all, whatever is free."""
+
+    slots: Topology = ()
+    free: int = 0
+    labels: Mapping[str, str] = {}
+    blocked: str = ""
 
 
 def busy_ids(

@@ -13,51 +13,14 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import GangStart
 from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.core.lease_state import Sight
 
-__all__ = [
-    "AdoptLease",
-    "Answer",
-    "BindPod",
-    "Conflict",
-    "CreateLease",
-    "DeleteLease",
-    "Exists",
-    "Look",
-    "Lost",
-    "Missing",
-    "RaiseReclaimed",
-    "ReadLease",
-    "ReadPod",
-    "Refused",
-    "Request",
-    "ReservePod",
-    "Runner",
-    "Steps",
-    "Stored",
-    "only",
-    "read_pod",
-]
-
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True):
     pass
-
-
-class CreateLease(_Request, frozen=True, kw_only=True):
-    """``pod``: (namespace, name) of the holder. ``number``: that of the reservation, stored as
-    ``leaseTransitions``.
-    """
-
-    name: str
-    node: str
-    gpu: int
-    uuid: str
-    pod: tuple[str, str]
-    holder: str
-    number: int
 
 
 class ReadLease(_Request, frozen=True, kw_only=True):
@@ -86,9 +49,24 @@ class ReadPod(_Request, frozen=True, kw_only=True):
 
 
 class _PodWrite(_Request, frozen=True, kw_only=True):
-    """One write, in exactly this version of the pod."""
+    """One write, for exactly this version of the pod."""
 
     pod: Pod
+
+
+class CreateLease(_PodWrite, frozen=True, kw_only=True):
+    """The Lease by which one GPU becomes the pod's, in the pod's current number. ``uuid``: empty
+    where it is not known.
+    """
+
+    node: str
+    gpu: int
+    uuid: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the Lease that locks this GPU."""
+        return names.lease_name(self.node, self.gpu)
 
 
 class BindPod(_PodWrite, frozen=True, kw_only=True):

@@ -1,46 +1,76 @@
 """What one process sees of the cluster: pods, nodes, claims, statuses and leases, and what it has
 written since.
 
-Everything in it is of one event loop, and nothing of it waits. A lease that this process created
-counts from the answer on, before a mirror shows it; what it holds in memory for a bind under way
+Everything in it is of one event loop, and nothing of it waits. What an answer says counts before a
+mirror shows it, as the kit's caches have it; what this process holds in memory for a bind under way
 counts from the choice on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
-from preflight_kube.runtime.indexes import Index
 
-from preflight_gpu_scheduler.api import gpu_node_status as inventories
 from preflight_gpu_scheduler.api import messages, names
-from preflight_gpu_scheduler.api.claim import Claim, RawClaim
+from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core import desired_patches
-from preflight_gpu_scheduler.core.filter_prioritize import NodeView
+from preflight_gpu_scheduler.core import desired
 from preflight_gpu_scheduler.core.gpu_selection import Topology
 from preflight_gpu_scheduler.core.lease_state import Sight, Sightings
 from preflight_gpu_scheduler.core.ledger import Ledger
-from preflight_gpu_scheduler.core.node_view import busy_ids, known, view
-from preflight_gpu_scheduler.core.protocol import Answer, CreateLease, DeleteLease, Request, Stored
+from preflight_gpu_scheduler.core.node_view import NodeView, busy_ids, known, view
+from preflight_gpu_scheduler.core.protocol import Answer, DeleteLease, ReadLease, ReadPod, Request
+from preflight_gpu_scheduler.core.protocol import Stored as Done
 
-__all__ = ["GpuSnapshot", "Key", "RawStatus"]
+__all__ = ["GpuSnapshot", "Key", "Mirror", "Mirrors"]
 
 Key = tuple[str, str]
-_UNSEEN: Final = 10.0
-"""Seconds after which a lease of our own making that no mirror has shown is believed gone again."""
+T = TypeVar("T")
 
 
-class RawStatus(msgspec.Struct, frozen=True):
-    """A GpuNodeStatus before it is read."""
+class Mirror(Protocol[T]):
+    """A cache of one kind. Pods and claims have the key ``namespace/name``, nodes and statuses
+    their name, leases their uid.
+    """
 
-    metadata: Metadata
-    spec: Any = None
-    status: Any = None
+    @property
+    def store(self) -> Mapping[str, T]:
+        """Every object by its key."""
+
+    @property
+    def unreadable(self) -> Mapping[str, Any]:
+        """What is there and cannot be read, by the same key."""
+
+    def get(self, key: str) -> T | None:
+        """The newest that is known of an object."""
+
+    def by_index(self, name: str, value: str) -> list[T]:
+        """Objects in which an index finds ``value``, in the order of their coming."""
+
+    def count(self, name: str, value: str) -> int:
+        """How many :meth:`by_index` finds."""
+
+    def wrote(self, raw: Any) -> None:
+        """Take in what the API server has answered."""
+
+    def deleted(self, key: str) -> None:
+        """Take in that an object is gone."""
+
+
+class Mirrors(NamedTuple):
+    """``pods``: by claim; ``claims``: by gang (those that name one); ``leases``: by name, holder,
+    pod, and by how their node stands in their name.
+    """
+
+    pods: Mirror[Pod]
+    nodes: Mirror[Node]
+    claims: Mirror[Claim | list[str]]
+    statuses: Mirror[Inventory]
+    leases: Mirror[Lease]
 
 
 class GpuSnapshot:
@@ -50,27 +80,17 @@ class GpuSnapshot:
     A node's status counts as a change of the node.
     """
 
-    def __init__(self, clock: Callable[[], float], config: Config) -> None:
+    def __init__(self, clock: Callable[[], float], config: Config, mirrors: Mirrors) -> None:
         self.now, self._config = clock, config
-        self.pods: dict[Key, Pod] = {}
-        self.nodes: dict[str, Node] = {}
-        self.claims: dict[Key, Claim | list[str]] = {}
-        self.inventories: dict[str, Inventory] = {}
-        self.leases: dict[str, Lease] = {}
-        self._by_holder = Index[Lease](lambda lease: (lease.holder,))
-        self._by_pod = Index[Lease](lambda lease: ("/".join(lease.pod or ()),))
-        self.by_claim: dict[Key, set[Key]] = {}
-        self.ganged: set[Key] = set()  # claims that name a gang
+        self.pods, self.nodes, self.claims, self.statuses, self.leases = mirrors
         self.listeners: list[Callable[[str, Key], None]] = []
-        self._written: dict[str, tuple[Lease, float]] = {}
-        self._on: dict[str, set[str]] = {}  # names of leases by node
         self._views: dict[str, NodeView] = {}
         self._dirty: set[str] = set()
-        self._ledger = Ledger(self._touched)
+        self._ledger = Ledger(self._dirty.add)
         self._topologies: dict[Topology, Topology] = {}
         self._beats = Sightings()
         self._stale: set[str] = set()
-        self._looked = float("-inf")
+        self._refreshed = float("-inf")
 
     @property
     def synced(self) -> bool:
@@ -83,80 +103,88 @@ class GpuSnapshot:
 
     # --- what is seen
 
-    def look(self, pod: Key) -> Sight:
-        """The pod of this (namespace, name) as the mirror has it."""
-        shown = self.pods.get(pod)
-        uid = shown.metadata.uid if shown is not None else ""
-        others = (self.leases[name] for name in self.leases_for(pod))
-        left = (one for one in others if one.holder != uid and self._lingers(one))
-        return Sight(shown, lingering=frozenset(one.metadata.name for one in left))
+    def pod(self, key: Key) -> Pod | None:
+        """The newest that is known of the pod of this (namespace, name)."""
+        return self.pods.get("/".join(key))
+
+    def look(self, key: Key) -> Sight:
+        """The pod of this (namespace, name), and which leases of earlier ones are still in use."""
+        pod = self.pod(key)
+        uid = pod.metadata.uid if pod is not None else ""
+        others = (one for one in self.leases_for(key) if one.holder != uid and self._lingers(one))
+        return Sight(pod, lingering=frozenset(one.metadata.name for one in others))
 
     def _observed(self, node: str) -> str | None:
-        found = self.inventories.get(node)
-        return found.observed if found is not None else None
+        inventory = self.inventory(node)
+        return inventory.observed if inventory is not None else None
 
     def _lingers(self, lease: Lease) -> bool:
-        found = self.inventories.get(_node_of(lease))
-        patience = self._config.seconds("stale_after")
-        return self._ledger.lingers(lease, found, self.now(), patience)
+        inventory, patience = self.inventory(_node_of(lease)), self._config.seconds("stale_after")
+        return self._ledger.lingers(lease, inventory, self.now(), patience)
+
+    def claim(self, key: Key) -> Claim | None:
+        """The claim of this (namespace, name); None where it is absent, or not valid."""
+        claim = self.claims.get("/".join(key))
+        return None if isinstance(claim, list) else claim
 
     def claim_of(self, pod: Pod) -> Claim | None:
-        """The claim; None where it is absent, or not valid."""
-        found = self.claims.get((pod.metadata.namespace, pod.claim)) if pod.claim else None
-        return None if isinstance(found, list) else found
+        """The claim that the pod names; None where it is absent, or not valid."""
+        return self.claim((pod.metadata.namespace, pod.claim)) if pod.claim else None
 
     def refusal_of(self, pod: Pod) -> str:
         """Why no node gives the pod a GPU, whatever is free there; empty where one may."""
         if self.claim_of(pod) is None:
-            invalid = (pod.metadata.namespace, pod.claim) in self.claims
+            key = f"{pod.metadata.namespace}/{pod.claim}"
+            invalid = key in self.claims.unreadable or self.claims.get(key) is not None
             return messages.CLAIM_NOT_VALID if invalid else messages.CLAIM_NOT_FOUND
         return messages.COUNT_DIFFERS if self.miscount(pod) else ""
 
     def miscount(self, pod: Pod) -> str:
-        """Why an unbound pod is never bound, as in :mod:`.desired_patches`; empty where it may."""
+        """Why an unbound pod is never bound, as in :mod:`.desired`; empty where it may."""
         claim = self.claim_of(pod)
         if claim is None or pod.bound:
             return ""
-        return desired_patches.miscount(pod, claim, self._config.count_resource)
+        return desired.miscount(pod, claim, self._config.count_resource)
 
     def gang_claims(self) -> dict[Key, Claim]:
         """Those that name a gang."""
-        found = {key: self.claims[key] for key in self.ganged}
-        return {key: one for key, one in found.items() if not isinstance(one, list)}
+        claims = self.claims.by_index("ganged", "")
+        return {(one.namespace, one.name): one for one in claims if not isinstance(one, list)}
 
-    def pods_of(self, claims: Iterable[Key]) -> list[Pod]:
-        """The pods that name these claims."""
-        keys = (key for claim in claims for key in self.by_claim.get(claim, ()))
-        return [self.pods[key] for key in keys if key in self.pods]
+    def pods_of(self, claim: Key) -> list[Pod]:
+        """The pods that name this claim."""
+        return self.pods.by_index("claim", "/".join(claim))
 
     def lease(self, name: str) -> Lease | None:
-        """As it was written here, while no mirror shows it, else as the mirror has it."""
-        written = self._written.get(name)
-        return written[0] if written is not None else self.leases.get(name)
+        """The newest that is known; one that cannot be read is somebody else's."""
+        leases = self.leases.by_index("name", name)
+        leases = leases or [one for one in self._unread() if one.metadata.name == name]
+        return leases[-1] if leases else None
 
-    def leases_for(self, pod: Key) -> tuple[str, ...]:
-        """The names of the leases that were made for a pod of this name."""
-        return self._by_pod.keys("/".join(pod))
+    def _unread(self) -> list[Lease]:
+        unread = (one.metadata.name for one in self.leases.unreadable.values())
+        return [Lease(metadata=Metadata(name=name)) for name in unread]
+
+    def leases_for(self, pod: Key) -> list[Lease]:
+        """The leases that were made for a pod of this name."""
+        return self.leases.by_index("pod", "/".join(pod))
 
     def held_by(self, uid: str) -> list[Lease]:
         """The leases of which this pod is the holder."""
-        found = {name: self.leases[name] for name in self._by_holder.keys(uid)}
-        for name, (lease, _) in self._written.items():
-            if lease.holder == uid:
-                found[name] = lease
-        return list(found.values())
+        return self.leases.by_index("holder", uid)
 
     def ids(self, node: str) -> tuple[int, ...]:
         """Of the GPUs that the status of ``node`` names; empty where there is none."""
-        found = known(self.inventories.get(node), node, self._config)
-        return tuple(one.id for one in found.devices) if found is not None else ()
+        inventory = known(self.inventory(node), node, self._config)
+        return tuple(one.id for one in inventory.devices) if inventory is not None else ()
 
     def leases_on(self, node: str) -> Iterator[tuple[int, Lease]]:
         """(id, lease) of each GPU of ``node`` that has one, listed in its status or not."""
-        wanted = {names.lease_name(node, gpu) for gpu in self.ids(node)}
-        for name in sorted(wanted | self._on.get(node, set())):
-            lease, gpu = self.lease(name), names.split_lease_name(name)
-            if lease is not None and gpu is not None:
+        part = names.lease_part(node)
+        leases = (*self._unread(), *self.leases.by_index("node", part))
+        for name, lease in sorted({one.metadata.name: one for one in leases}.items()):
+            gpu = names.split_lease_name(name)
+            if gpu is not None and gpu[0] == part:
                 yield gpu[1], lease
 
     def unlocked(self, node: str) -> Iterator[tuple[Pod, int, Lease | None]]:
@@ -174,7 +202,7 @@ class GpuSnapshot:
         those of pods that vanished, until their containers are seen to have ended.
         """
         now, patience = self.now(), self._config.seconds("stale_after")
-        self._ledger.settle(node, self.inventories.get(node), now, patience)
+        self._ledger.settle(node, self.inventory(node), now, patience)
         return self._ledger.others(node, uid, self.uuids(node))
 
     def busy(self) -> dict[str, frozenset[int]]:
@@ -185,22 +213,31 @@ class GpuSnapshot:
         """By node, how many GPUs are leased, free, and neither: sick,
         unknown or cut into slices.
         """
-        found = {}
+        states = {}
         for name, inventory in self.inventories.items():
             leased = {gpu for gpu, _ in self.leases_on(name)} | self.others(name)
             leased &= {one.id for one in inventory.devices}
             free = sum(one.usable and one.id not in leased for one in inventory.devices)
-            found[name] = {
-                "leased": len(leased),
-                "free": free,
-                "unusable": len(inventory.devices) - len(leased) - free,
-            }
-        return found
+            rest = len(inventory.devices) - len(leased) - free
+            states[name] = {"leased": len(leased), "free": free, "unusable": rest}
+        return states
+
+    def inventory(self, node: str) -> Inventory | None:
+        """What the node's status says; of one that cannot be read nothing is believed."""
+        if (unread := self.statuses.unreadable.get(node)) is not None:
+            return Inventory(node=node, problems=(f"cannot be read: {unread.why}",))
+        return self.statuses.get(node)
+
+    @property
+    def inventories(self) -> Mapping[str, Inventory]:
+        """What every status says, by its node."""
+        every = {*self.statuses.store, *self.statuses.unreadable}
+        return {name: one for name in every if (one := self.inventory(name)) is not None}
 
     def uuids(self, node: str) -> Mapping[int, str]:
         """By id; empty where nothing is known of ``node``."""
-        found = self.inventories.get(node)
-        return found.uuids if found is not None else {}
+        inventory = self.inventory(node)
+        return inventory.uuids if inventory is not None else {}
 
     def view(self, name: str) -> NodeView:
         """Of one node, known or not."""
@@ -229,147 +266,69 @@ class GpuSnapshot:
         """What the pod held in memory on ``node`` may be chosen by others again. ``sent``: its
         Binding may be stored: not before a mirror shows what became of it.
         """
-        shown = self.pods.get(pod.key)
+        shown = self.pod(pod.key)
         bound = shown is not None and shown.metadata.uid == pod.metadata.uid and shown.bound
         self._ledger.let_go(node, pod, sent=sent and not bound)
 
     def told(self, request: Request, answer: Answer) -> None:
-        """Take note of what a request of ours did."""
-        if (
-            isinstance(request, CreateLease)
-            and isinstance(answer, Stored)
-            and isinstance(answer.found, Lease)
-        ):
-            shown = self.leases.get(request.name)
-            if shown is None or shown.metadata.uid != answer.found.metadata.uid:
-                self._written[request.name] = (answer.found, self.now())
-            self._dirty.add(request.node)
-        elif isinstance(request, DeleteLease) and isinstance(answer, Stored):
-            about = request.lease.metadata
-            written = self._written.get(about.name)
-            if written is not None and written[0].metadata.uid == about.uid:
-                self._forget(about.name)
+        """Take note of what a write of ours did."""
+        if not isinstance(answer, Done) or isinstance(request, ReadLease | ReadPod):
+            return
+        if isinstance(request, DeleteLease):
+            self.leases.deleted(request.lease.metadata.uid)
+        elif isinstance(answer.found, Lease):
+            self.leases.wrote(answer.found)
+        elif isinstance(answer.found, Pod):
+            self.pods.wrote(answer.found)
 
-    # --- what the mirrors report
+    # --- what the caches report
 
-    def pod_changed(self, pod: Pod, deleted: bool) -> None:
+    def pod_changed(self, pod: Pod, deleted: bool, before: Pod | None) -> None:
         """Take note of a pod as it is now, or was when it was deleted."""
-        if deleted:
-            shown = self.pods.get(pod.key)
-            if shown is not None and shown.metadata.uid == pod.metadata.uid:
-                del self.pods[pod.key]
-                self._unclaimed(pod)
-        else:
-            self.pods[pod.key] = pod
-            if pod.claim:
-                self.by_claim.setdefault((pod.metadata.namespace, pod.claim), set()).add(pod.key)
+        if before is not None and before.metadata.uid != pod.metadata.uid:
+            self._ledger.note(before, self.now(), self._observed, deleted=True)
         self._ledger.note(pod, self.now(), self._observed, deleted=deleted)
-        for lease in self.held_by(pod.metadata.uid):
-            self._dirty.add(_node_of(lease))
+        self._dirty.update(_node_of(lease) for lease in self.held_by(pod.metadata.uid))
         self._say("pod", pod.key)
 
-    def _unclaimed(self, pod: Pod) -> None:
-        key = (pod.metadata.namespace, pod.claim)
-        if (those := self.by_claim.get(key)) is not None:
-            those.discard(pod.key)
-            if not those:
-                del self.by_claim[key]
-
-    def node_changed(self, node: Node, deleted: bool) -> None:
+    def node_changed(self, node: Node, deleted: bool, _: Node | None) -> None:
         """Take note of a Node."""
-        name = node.metadata.name
-        if deleted:
-            self.nodes.pop(name, None)
-        else:
-            self.nodes[name] = node
-        self._dirty.add(name)
-        self._say("node", ("", name))
+        self._dirty.add(node.metadata.name)
+        self._say("node", ("", node.metadata.name))
 
-    def claim_changed(self, raw: RawClaim, deleted: bool) -> None:
-        """Take note of a GpuClaim."""
-        about = raw.metadata
-        key = (about.namespace, about.name)
-        if deleted:
-            self.claims.pop(key, None)
-            self.ganged.discard(key)
-        else:
-            found = raw.read()
-            if self.claims.get(key) == found:
-                return  # its status, which nobody here reads
-            self.claims[key] = found
-            ganged = not isinstance(found, list) and found.gang is not None
-            (self.ganged.add if ganged else self.ganged.discard)(key)
-        self._say("claim", key)
+    def claim_changed(self, key: str) -> None:
+        """Take note of a GpuClaim, which is read by what stands in its spec."""
+        namespace, _, name = key.partition("/")
+        self._say("claim", (namespace, name))
 
-    def claim_unreadable(self, about: Metadata, why: str) -> None:
-        """Take note of why a claim cannot be read; empty where it can again, or has gone."""
-        key = (about.namespace, about.name)
-        if why:
-            self.claims[key] = [f"cannot be read: {why}"]
-            self.ganged.discard(key)
-        elif isinstance(self.claims.get(key), list):
-            del self.claims[key]
-
-    def status_changed(self, raw: RawStatus, deleted: bool) -> None:
+    def status_changed(self, now: Inventory, deleted: bool, before: Inventory | None) -> None:
         """Take note of a GpuNodeStatus."""
-        name = raw.metadata.name
-        before = self.inventories.get(name)
+        name = now.node
         if deleted:
-            self.inventories.pop(name, None)
             self._beats.forget(name)
         else:
-            said = {"metadata": {"name": name}, "spec": raw.spec or {}, "status": raw.status or {}}
-            self.inventories[name] = found = inventories.read(said)
-            self._beats.note(name, found.observed, self.now())
+            self._beats.note(name, now.observed, self.now())
             self._stale.discard(name)
-            same = before is not None and msgspec.structs.replace(
-                before, observed=None
-            ) == msgspec.structs.replace(found, observed=None)
+            same = before is not None and before == msgspec.structs.replace(
+                now, observed=before.observed
+            )
             if same and name in self._views and self._views[name].blocked == "":
                 return  # a heartbeat
+        self.node_touched(name)
+
+    def node_touched(self, name: str) -> None:
+        """Take note of a change around a node."""
         self._dirty.add(name)
         self._say("node", ("", name))
 
-    def status_unreadable(self, about: Metadata, why: str) -> None:
-        """Believe nothing of such a node."""
-        name = about.name
-        if why:
-            self.inventories[name] = Inventory(node=name, problems=(f"cannot be read: {why}",))
-        else:
-            self.inventories.pop(name, None)
-        self._dirty.add(name)
-        self._say("node", ("", name))
-
-    def lease_changed(self, lease: Lease, deleted: bool) -> None:
+    def lease_changed(self, lease: Lease, deleted: bool, _: Lease | None) -> None:
         """Take note of a Lease."""
-        name = lease.metadata.name
-        old = self.leases.pop(name, None)
-        written = self._written.get(name)
-        if written is not None and written[0].metadata.uid == lease.metadata.uid:
-            del self._written[name]
-        on = self._on.setdefault(_node_of(lease), set())
-        now = lease if not deleted else None
-        if now is None and old is not None and old.metadata.uid != lease.metadata.uid:
-            now = old  # its successor is known already
-        (on.discard if now is None else on.add)(name)
-        if now is not None:
-            self.leases[name] = now
-        for index in (self._by_holder, self._by_pod):
-            if now is not None:
-                index.put(name, now)
-            else:
-                index.remove(name)
         self._dirty.add(_node_of(lease))
-        self._say("lease", ("", name))
+        self._say("lease", ("", lease.metadata.name))
 
-    def lease_unreadable(self, about: Metadata, why: str) -> None:
-        """Take such a lease for somebody else's: busy."""
-        lease = Lease(metadata=about)
-        if why:
-            self.leases[about.name] = lease
-        else:
-            self.leases.pop(about.name, None)
-        self._dirty.add(_node_of(lease))
+    def lease_unreadable(self, name: str) -> None:
+        """Take note that a Lease cannot be read, or can again, or has gone."""
+        self._dirty.add(_node_of(Lease(metadata=Metadata(name=name))))
 
     # --- views
 
@@ -377,53 +336,41 @@ class GpuSnapshot:
         for listener in self.listeners:
             listener(kind, key)
 
-    def _touched(self, node: str) -> None:
-        self._dirty.add(node)
-
-    def _forget(self, name: str) -> None:
-        lease, _ = self._written.pop(name)
-        self._dirty.add(_node_of(lease))
-
     def _refresh(self) -> None:
         now = self.now()
-        if now - self._looked >= 1.0:
-            self._looked = now
-            for name in [
-                name for name, (_, since) in self._written.items() if now - since > _UNSEEN
-            ]:
-                self._forget(name)
+        if now - self._refreshed >= 1.0:
+            self._refreshed = now
+            self.leases.get("")  # what was written and is never shown goes
             patience = self._config.seconds("stale_after")
-            self._ledger.forget(now - patience, self._by_holder.values())
-            for name, found in self.inventories.items():
-                late = (
-                    found.observed is not None
-                    and self._beats.note(name, found.observed, now) > patience
-                )
-                if late and name not in self._stale:
+            self._ledger.forget(now - patience, lambda uid: bool(self.held_by(uid)))
+            for name, one in self.statuses.store.items():
+                late = self._beats.note(name, one.observed, now) > patience
+                if late and one.observed is not None and name not in self._stale:
                     self._stale.add(name)
                     self._dirty.add(name)
-        dirty, self._dirty = self._dirty, set()
+        dirty = tuple(self._dirty)
+        self._dirty.clear()
         for name in dirty:
-            if name in self.nodes:
+            if self.nodes.get(name) is not None:
                 self._views[name] = self._seen(name)
             else:
                 self._views.pop(name, None)
                 self._stale.discard(name)
 
     def _seen(self, name: str) -> NodeView:
-        found = known(self.inventories.get(name), name, self._config)
-        users = {uid for one in found.devices for uid in one.in_use_by} if found else set()
-        made = view(
+        inventory = known(self.inventory(name), name, self._config)
+        users = {uid for one in inventory.devices for uid in one.in_use_by} if inventory else set()
+        seen = view(
             self.nodes.get(name),
-            found,
+            inventory,
             self._busy(name),
             self._config,
             over={uid for uid in users if self._ledger.ended(uid)},
             unlocked=any(lease is None for *_, lease in self.unlocked(name)),
             stale=name in self._stale,
         )
-        slots = self._topologies.setdefault(made.slots, made.slots)
-        return msgspec.structs.replace(made, slots=slots)
+        slots = self._topologies.setdefault(seen.slots, seen.slots)
+        return msgspec.structs.replace(seen, slots=slots)
 
     def _busy(self, name: str) -> frozenset[int]:
         leases = list(self.leases_on(name))
@@ -436,5 +383,5 @@ class GpuSnapshot:
 def _node_of(lease: Lease) -> str:
     if (gpu := lease.gpu) is not None:
         return gpu[0]
-    found = names.split_lease_name(lease.metadata.name)
-    return found[0] if found is not None else ""
+    split = names.split_lease_name(lease.metadata.name)
+    return split[0] if split is not None else ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -20,11 +20,13 @@ from preflight_gpu_scheduler.api.node_conditions import complaints
 from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.metrics import AgentMetrics
+from preflight_gpu_scheduler.node import status as node_status
 from preflight_gpu_scheduler.node.nvml import NvmlFailed
-from preflight_gpu_scheduler.node.status import Facts, changed, claimed, conflicts, status
+from preflight_gpu_scheduler.node.status import Facts
 
 __all__ = ["Agent"]
 
+T = TypeVar("T")
 log = get_logger(__name__)
 
 LOOK: Final = 5.0
@@ -40,16 +42,15 @@ class Driver(Protocol):
     def kept(self) -> None: ...
 
 
+class _SliceSpec(msgspec.Struct, frozen=True):
+    driver: Any = None
+
+
 class _Slice(msgspec.Struct, frozen=True):
     """A ResourceSlice as far as it says whose it is."""
 
     metadata: Metadata
-    spec: Any = None
-
-    @property
-    def driver(self) -> str:
-        found = self.spec.get("driver") if isinstance(self.spec, dict) else None
-        return found if isinstance(found, str) else ""
+    spec: _SliceSpec = _SliceSpec()
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -79,12 +80,15 @@ class Agent:
         self._woken = anyio.Event()
         self._holders: dict[int, str] = {}
         self._failure = ""
-        mine = {"fieldSelector": f"spec.nodeName={node}"}
-        this = {"fieldSelector": f"metadata.name={node}"}
-        self._pods = Reflector(client, "/api/v1/pods", Pod, on_change=self._changed, params=mine)
-        self._nodes = Reflector(client, "/api/v1/nodes", Node, on_change=self._changed, params=this)
+
+        def mirror(path: str, type_: type[T], of: str) -> Reflector[T]:
+            params = {"fieldSelector": f"{of}={node}"}
+            return Reflector(client, path, type_, on_change=self._changed, params=params)
+
+        self._pods = mirror("/api/v1/pods", Pod, "spec.nodeName")
+        self._nodes = mirror("/api/v1/nodes", Node, "metadata.name")
         slices = "/apis/resource.k8s.io/v1/resourceslices"
-        self._slices = Reflector(client, slices, _Slice, on_change=self._changed, params=mine)
+        self._slices = mirror(slices, _Slice, "spec.nodeName")
         self.reflectors: tuple[Reflector[Any], ...] = (self._pods, self._nodes, self._slices)
 
     async def run(self) -> None:
@@ -97,34 +101,32 @@ class Agent:
             facts = await self._facts()
             await self._ask_holders({one.id for one in known.devices})
             now = self._client.clock()
-            found = self._status(known, facts)
-            due = found is not None and (
-                changed(known, found) or now - beat >= self._config.seconds("heartbeat")
-            )
-            if found is not None and due and await self._publish(found):
-                known, beat = found, now
-            if facts is not None and found is not None and not changed(known, found):
-                self._driver.kept()
-            left = max(0.0, beat + self._config.seconds("heartbeat") - self._client.clock())
+            heartbeat = self._config.seconds("heartbeat")
+            if (status := self._status(known, facts)) is not None:
+                due = node_status.changed(known, status) or now - beat >= heartbeat
+                if due and await self._publish(status):
+                    known, beat = status, now
+                if facts is not None and not node_status.changed(known, status):
+                    self._driver.kept()
+            left = max(0.0, beat + heartbeat - self._client.clock())
             with anyio.move_on_after(min(self._look, left) if left else self._look):
                 await self._woken.wait()
                 await anyio.sleep(SETTLE)
 
     def _status(self, known: InventoryStatus, facts: list[Facts] | None) -> InventoryStatus | None:
-        node = next(
-            (one for one in self._nodes.store.values() if one.metadata.name == self._node), None
-        )
-        if node is None:
+        nodes = [one for one in self._nodes.store.values() if one.metadata.name == self._node]
+        if not nodes:
             return None  # of a node that is not there nothing is said
-        drivers = {one.driver for one in self._slices.store.values()}
-        return status(
+        node, slices = nodes[0], self._slices.store.values()
+        drivers = {one.spec.driver for one in slices if isinstance(one.spec.driver, str)}
+        return node_status.status(
             known,
             facts,
             complaints(node, self._config.node_conditions),
             self._pods.store.values(),
             self._node,
             holders=self._holders,
-            conflicts=conflicts(node, drivers),
+            conflicts=node_status.conflicts(node, drivers),
             boot=self._boot,
             observed=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         )
@@ -147,7 +149,7 @@ class Agent:
         """Read the Leases of those GPUs ``here`` that a pod says it has: once for each pod, and
         again at each look where they do not say so.
         """
-        said = claimed(self._pods.store.values(), self._node)
+        said = node_status.claimed(self._pods.store.values(), self._node)
         self._holders = {gpu: uid for gpu, uid in self._holders.items() if uid in said.get(gpu, ())}
         for gpu in sorted(here & said.keys()):
             if said[gpu] == {self._holders.get(gpu)}:
@@ -170,42 +172,38 @@ class Agent:
                 found = await self._client.get_or_none(self._path, _Written)
                 break
             except KubeError as error:
-                log.warning("the status of before cannot be read", error=str(error))
+                log.warning("previous status unreadable", error=str(error))
                 await anyio.sleep(1.0)
         if found is None or not isinstance(found.status, dict):
             return InventoryStatus()
         try:
             return msgspec.convert(found.status, InventoryStatus)
         except msgspec.ValidationError as error:
-            log.warning("the status of before is not valid, and begun anew", error=str(error))
+            log.warning("previous status not valid, and begun anew", error=str(error))
             return InventoryStatus()
 
     async def _publish(self, found: InventoryStatus) -> bool:
         """Whether it was stored."""
-        usable = sum(one.usable for one in found.devices)
         body = {
-            "status": {
-                **msgspec.to_builtins(found),
-                "usable": usable,
-                "total": found.total,
-                "reason": found.reason or None,  # so that the last one goes
-                "conflicts": list(found.conflicts),
-            }
+            **msgspec.to_builtins(found),
+            "usable": sum(one.usable for one in found.devices),
+            "total": found.total,
+            "reason": found.reason or None,  # so that the last one goes
+            "conflicts": list(found.conflicts),
         }
         try:
-            await self._written(body)
+            await self._write({"status": body})
         except KubeError as error:
             self._metrics.published.labels("failed").inc()
-            log.warning("not published", error=str(error))
+            log.warning("status not published", error=str(error))
             return False
         self._metrics.published.labels("ok").inc()
         for health in ("Healthy", "Unhealthy", "Unknown"):
-            self._metrics.devices.labels(health).set(
-                sum(one.health == health for one in found.devices)
-            )
+            number = sum(one.health == health for one in found.devices)
+            self._metrics.devices.labels(health).set(number)
         return True
 
-    async def _written(self, body: dict[str, Any]) -> None:
+    async def _write(self, body: dict[str, Any]) -> None:
         try:
             await self._client.merge_patch(f"{self._path}/status", body)
         except NotFound:

@@ -25,17 +25,6 @@ from preflight_gpu_scheduler.api.node_conditions import Complaints
 from preflight_gpu_scheduler.api.types import Node, Pod
 from preflight_gpu_scheduler.node.topology import Place, bus_id, islands
 
-__all__ = [
-    "APPLICATION_XIDS",
-    "Facts",
-    "changed",
-    "claimed",
-    "conflicts",
-    "health",
-    "ids",
-    "status",
-]
-
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """XIDs that a program causes by itself, as NVIDIA's device plugin counts them: the GPU is well."""
 LOST: Final = "NVML does not list it any more"

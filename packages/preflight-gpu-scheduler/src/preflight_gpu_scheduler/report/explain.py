@@ -1,5 +1,5 @@
 """Why a pod would get which GPUs on which node, or why not, with figures: the same functions that
-extender and webhook call. Pure.
+extender and webhook call, over the files that people wrote, or the cluster as it is.
 """
 
 from __future__ import annotations
@@ -8,17 +8,46 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
+from preflight_kube.cli import commands
 
+from preflight_gpu_scheduler.api import claim as claims
+from preflight_gpu_scheduler.api import gpu_node_status as inventories
+from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Node
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.admission import admit
 from preflight_gpu_scheduler.core.filter_prioritize import refusal
-from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose
+from preflight_gpu_scheduler.core.gpu_selection import choose
 from preflight_gpu_scheduler.core.node_view import known, view
+from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 
-__all__ = ["Explained", "NodeSays", "explain", "text"]
+__all__ = ["Explained", "Files", "NodeSays", "explain", "files", "text"]
+
+
+class Files(msgspec.Struct, kw_only=True):
+    """The objects of some files, by kind and name. ``busy``: ids by node that others hold."""
+
+    pod: dict[str, Any] = {}
+    claims: dict[str, Claim] = {}
+    nodes: Mapping[str, Node] = {}
+    statuses: Mapping[str, Inventory] = {}
+    busy: Mapping[str, Collection[int]] = {}
+
+    @property
+    def claim(self) -> Claim | None:
+        """The one that the pod names."""
+        about = self.pod.get("metadata")
+        said = about.get("annotations") if isinstance(about, dict) else None
+        named = said.get(names.CLAIM_ANNOTATION) if isinstance(said, dict) else None
+        return self.claims.get(str(named))
+
+    def beside(self, seen: GpuSnapshot) -> Files:
+        """The pod and its claim, beside what a cluster has."""
+        return msgspec.structs.replace(
+            self, nodes=dict(seen.nodes.store), statuses=seen.inventories, busy=seen.busy()
+        )
 
 
 class NodeSays(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -42,85 +71,100 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     nodes: tuple[NodeSays, ...] = ()
 
 
-def explain(
-    pod: Mapping[str, Any],
-    claim: Claim | None,
-    nodes: Mapping[str, Node],
-    statuses: Mapping[str, Inventory],
-    *,
-    busy: Mapping[str, Collection[int]],
-    config: Config,
-) -> Explained:
-    """``busy``: ids by node that others hold. Nodes are listed in the order in which the extender
-    likes them: best first, then those that fail.
+def files(paths: list[str]) -> Files:
+    """Raises :class:`~preflight_kube.cli.commands.BadInput` with every problem of all files."""
+    nodes, statuses = dict[str, Node](), dict[str, Inventory]()
+    found, problems = Files(nodes=nodes, statuses=statuses), list[str]()
+
+    def take(raw: Any) -> list[str]:
+        kind = raw.get("kind") if isinstance(raw, dict) else None
+        if kind == "Pod":
+            found.pod = raw
+        elif kind == "GpuClaim":
+            claim = claims.read(raw)
+            if isinstance(claim, list):
+                return claim
+            found.claims[claim.name] = claim
+        elif kind == "GpuNodeStatus":
+            status = inventories.read(raw)
+            statuses[status.node] = status
+        elif kind == "Node":
+            try:
+                node = msgspec.convert(raw, Node)
+            except (msgspec.ValidationError, RecursionError) as error:
+                return [f"{' '.join(str(error).split()):.200}; correct it."]
+            nodes[node.metadata.name] = node
+        else:
+            return ["is not a Pod, GpuClaim, Node or GpuNodeStatus; leave it out."]
+        return []
+
+    for path in paths:
+        try:
+            documents = commands.manifests(path)
+        except commands.BadInput as error:
+            problems += error.problems
+            continue
+        for n, one in enumerate(documents):
+            problems += [f"{path}: object {n + 1}: {problem}" for problem in take(one)]
+    if problems:
+        raise commands.BadInput(problems)
+    if not found.pod:
+        raise commands.BadInput("there is no Pod in the files; give one with -f.")
+    return found
+
+
+def explain(given: Files, config: Config) -> Explained:
+    """Nodes are listed in the order in which the extender likes them: best first, then those that
+    fail.
     """
-    verdict = admit(pod, claim, config)
-    if verdict.refused or claim is None:
-        missing = (
-            ()
-            if verdict.refused
-            else ("the GpuClaim that the pod names is not among what was given",)
-        )
-        return Explained(
-            refused=verdict.refused, patch=verdict.patch, warnings=(*verdict.warnings, *missing)
-        )
-    said = [
-        _node(
-            name,
-            nodes.get(name),
-            statuses.get(name),
-            busy.get(name, ()),
-            claim=claim,
-            config=config,
-        )
-        for name in sorted({*nodes, *statuses})
-    ]
-    said.sort(key=lambda one: (not one.ids, -one.score, one.node))
-    return Explained(patch=verdict.patch, warnings=verdict.warnings, nodes=tuple(said))
+    claim = given.claim
+    verdict = admit(given.pod, claim, config)
+    if verdict.refused:
+        return Explained(refused=verdict.refused, warnings=verdict.warnings)
+    if claim is None:
+        missing = "the GpuClaim that the pod names is not among what was given"
+        return Explained(patch=verdict.patch, warnings=(*verdict.warnings, missing))
+    every = sorted({*given.nodes, *given.statuses})
+    nodes = sorted(
+        (_node(name, given, claim, config) for name in every),
+        key=lambda one: (not one.ids, -one.score, one.node),
+    )
+    return Explained(patch=verdict.patch, warnings=verdict.warnings, nodes=tuple(nodes))
 
 
-def _node(
-    name: str,
-    node: Node | None,
-    found: Inventory | None,
-    busy: Collection[int],
-    *,
-    claim: Claim,
-    config: Config,
-) -> NodeSays:
-    found = known(found, name, config)
-    seen, wanted = view(node, found, busy, config), claim.spec.selector.match_labels
-    why = refusal(seen, wanted)
-    chosen = Chosen(why=why) if why else choose(seen.slots, seen.free, claim.want)
-    figures = ""
-    if seen.blocked:
-        figures = " ".join(found.problems) if found is not None else ""
-    elif why:
-        figures = ", ".join(
-            f"{key} is {seen.labels.get(key, 'not set')}, not {value}"
-            for key, value in wanted.items()
-            if seen.labels.get(key) != value
-        )
-    elif chosen.why:
-        figures = _figures(found, seen.free.bit_count(), len(seen.slots), claim)
+def _node(name: str, given: Files, claim: Claim, config: Config) -> NodeSays:
+    inventory = known(given.statuses.get(name), name, config)
+    seen = view(given.nodes.get(name), inventory, given.busy.get(name, ()), config)
+    wanted, figures = claim.spec.selector.match_labels, ""
+    if why := refusal(seen, wanted):
+        if seen.blocked:
+            figures = " ".join(inventory.problems) if inventory is not None else ""
+        else:
+            figures = ", ".join(
+                f"{key} is {seen.labels.get(key, 'not set')}, not {value}"
+                for key, value in wanted.items()
+                if seen.labels.get(key) != value
+            )
+        return NodeSays(node=name, why=why, figures=figures)
+    chosen = choose(seen.slots, seen.free, claim.want)
+    if chosen.why:
+        devices = inventory.devices if inventory is not None else ()
+        sick = [f"{one.id} ({one.reason or one.health})" for one in devices if not one.usable]
+        figures = (
+            f"{claim.spec.devices.count} wanted, {seen.free.bit_count()} of {len(seen.slots)} "
+            f"usable GPUs free, {len(devices)} in all"
+        ) + (f"; not usable: {', '.join(sick)}" if sick else "")
     return NodeSays(node=name, ids=chosen.ids, score=chosen.score, why=chosen.why, figures=figures)
 
 
-def _figures(found: Inventory | None, free: int, usable: int, claim: Claim) -> str:
-    devices = found.devices if found is not None else ()
-    sick = ", ".join(f"{one.id} ({one.reason or one.health})" for one in devices if not one.usable)
-    told = f"{claim.spec.devices.count} wanted, {free} of {usable} usable GPUs free, {len(devices)} in all"
-    return f"{told}; not usable: {sick}" if sick else told
-
-
-def text(found: Explained) -> str:
+def text(explained: Explained) -> str:
     """For a person."""
-    if found.refused:
-        return f"the pod would be refused: {found.refused}"
-    lines = [f"the webhook would change {len(found.patch)} places of the pod"]
-    lines += [f"  {one['op']} {one['path']}" for one in found.patch]
-    lines += [f"warning: {one}" for one in found.warnings]
-    lines += [_line(one) for one in found.nodes] or ["no node was given"]
+    if explained.refused:
+        return f"the pod would be refused: {explained.refused}"
+    lines = [f"the webhook would change {len(explained.patch)} places of the pod"]
+    lines += [f"  {one['op']} {one['path']}" for one in explained.patch]
+    lines += [f"warning: {one}" for one in explained.warnings]
+    lines += [_line(one) for one in explained.nodes] or ["no node was given"]
     return "\n".join(lines)
 
 

@@ -22,8 +22,7 @@ def table(seen: GpuSnapshot, now: datetime) -> str:
     clocks may differ.
     """
     rows = []
-    for node in sorted(seen.inventories):
-        found = seen.inventories[node]
+    for node, found in sorted(seen.inventories.items()):
         if found.problems:
             rows.append((node, f"not valid: {' '.join(found.problems)}"))
             continue
@@ -83,7 +82,7 @@ def _sick(device: Device) -> str:
 
 def pod_text(seen: GpuSnapshot, key: Key) -> str:
     """Empty where there is no such pod."""
-    pod = seen.pods.get(key)
+    pod = seen.pod(key)
     if pod is None:
         return ""
     lines = [f"pod       {key[0]}/{key[1]} ({_phase(pod)})"]

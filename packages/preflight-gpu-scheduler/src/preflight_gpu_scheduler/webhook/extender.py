@@ -35,8 +35,7 @@ from preflight_gpu_scheduler.core.node_view import own_ids
 from preflight_gpu_scheduler.core.protocol import Runner, Steps
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import ExtenderMetrics
-from preflight_gpu_scheduler.webhook.gang_barrier import GangBarrier
-from preflight_gpu_scheduler.webhook.gang_start import GangStarts
+from preflight_gpu_scheduler.webhook.gang_start import GangBarrier, GangStarts
 
 __all__ = ["Extender"]
 
@@ -60,9 +59,9 @@ class Extender:
     ) -> None:
         self._client, self._config, self._state, self._metrics = client, config, state, metrics
         self._runner = runner
+        self._placing: set[str] = set()  # uids of pods whose bind is under way
         self._barrier = GangBarrier()
         self._starts = GangStarts(state, config, runner)
-        self._placing: set[str] = set()  # uids of pods whose bind is under way
         state.listeners.append(self._changed)
 
     def filter(self, args: FilterArgs) -> FilterResult:
@@ -121,7 +120,7 @@ class Extender:
         if claim.gang is not None and pod.open:
             if why := await self._starts.arrive(pod, args.node):
                 return BindOutcome(error=why)
-            pod = self._state.pods.get(pod.key, pod)
+            pod = self._state.pod(pod.key) or pod
         reserved = pod.reserved
         if claim.gang is None or pod.bound or reserved is None:
             return await self._placed(pod, args.node, claim)
@@ -136,8 +135,8 @@ class Extender:
             with anyio.move_on_after(self._config.seconds("gang_bind")):
                 while not self._barrier.may_bind(mine, self._first(mine.pod)):
                     await mine.change(_ARRIVAL_LOOK)
-                    shown = self._state.pods.get(key)
-                    if shown is None or shown.metadata.uid != uid or not _of_plan(shown, mine.plan):
+                    shown = self._state.pod(key)
+                    if shown is None or shown.metadata.uid != uid or not shown.planned(mine.plan):
                         return BindOutcome(error=messages.GANG_NOT_RESERVED)
                     mine.pod = shown
             if not self._barrier.may_bind(mine, self._first(mine.pod)):
@@ -151,7 +150,7 @@ class Extender:
         """Its plan's first member."""
         reserved = pod.reserved
         key = (pod.metadata.namespace, reserved.first) if reserved is not None else None
-        return self._state.pods.get(key) if key is not None else None
+        return self._state.pod(key) if key is not None else None
 
     async def _placed(self, pod: Pod, node: str, claim: Claim) -> BindOutcome:
         budget = self._config.seconds("bind_budget")
@@ -160,25 +159,33 @@ class Extender:
     def placing(self, pod: Pod, node: str, claim: Claim) -> Steps[BindOutcome]:
         """The steps that bind the pod to ``node``. What they choose is held in memory until they
         end without a Binding, or a mirror shows what became of it: so one process never gives a GPU
-        twice, whatever happens to leases.
+        twice, whatever happens to leases. Of two binds of one pod, by two schedulers, the second
+        ends at once: what it let go would be the first one's.
         """
-        state, uid = self._state, pod.metadata.uid
-        if uid in self._placing:  # what it holds is not this bind's to let go
+        uid, outcome = pod.metadata.uid, BindOutcome(sent=True)  # until the contrary is known
+        if uid in self._placing:
             return BindOutcome(error=binding.UNDER_WAY)
+        self._placing.add(uid)
+        try:
+            outcome = yield from self._steps(pod, node, claim)
+            return outcome
+        finally:
+            self._placing.discard(uid)
+            self._state.let_go(node, pod, sent=outcome.sent)
+
+    def _steps(self, pod: Pod, node: str, claim: Claim) -> Steps[BindOutcome]:
+        state, uid = self._state, pod.metadata.uid
         uuids = state.uuids(node)
-        own = {}
-        for lease in state.held_by(uid):
-            if lease.ours and (gpu := lease.gpu) is not None and gpu[0] == node:
-                own[gpu[1]] = lease
+        leases = [(lease.gpu, lease) for lease in state.held_by(uid) if lease.ours]
+        own = {gpu[1]: lease for gpu, lease in leases if gpu is not None and gpu[0] == node}
 
         def pick(busy: frozenset[int], mine: tuple[int, ...]) -> Chosen:
             seen = state.view(node)
             if seen.blocked or state.uuids(node) != uuids:
                 return Chosen(why=seen.blocked or messages.STATUS_CHANGED)
-            free = seen.free
             # In memory a GPU may be held by this very bind already, and so not be free in the view.
-            free |= mask_of(seen.slots, mine) & ~mask_of(seen.slots, state.others(node, uid))
-            free &= ~mask_of(seen.slots, busy)
+            free = mask_of(seen.slots, mine) & ~mask_of(seen.slots, state.others(node, uid))
+            free = (seen.free | free) & ~mask_of(seen.slots, busy)
             chosen = choose(seen.slots, free, claim.want, mine)
             state.hold(node, chosen.ids, pod)
             return chosen
@@ -192,18 +199,11 @@ class Extender:
                 return BindOutcome(error=messages.TAKEN)
             state.hold(node, reserved.ids, pod)
         job = BindJob(pod=pod, node=node, own=own, uuids=uuids, gang=claim.gang is not None)
-        self._placing.add(uid)
-        outcome = BindOutcome(sent=True)  # until the contrary is known
-        try:
-            outcome = yield from binding.bind(job, pick, state.look)
-            return outcome
-        finally:
-            self._placing.discard(uid)
-            state.let_go(node, pod, sent=outcome.sent)
+        return (yield from binding.bind(job, pick, state.look))
 
     async def _pod(self, args: BindingArgs) -> Pod | None:
         """As the mirror has it, or as the API server does where that shows another one or none."""
-        shown = self._state.pods.get((args.pod_namespace, args.pod_name))
+        shown = self._state.pod((args.pod_namespace, args.pod_name))
         if shown is not None and shown.metadata.uid == args.pod_uid:
             return shown
         try:
@@ -218,7 +218,7 @@ class Extender:
         """The scheduler's pod may be of an older version than the mirror's: of two the higher
         number of reservations counts.
         """
-        shown = self._state.pods.get(pod.key)
+        shown = self._state.pod(pod.key)
         if shown is not None and shown.metadata.uid == pod.metadata.uid:
             pod = shown
         claim, refused = self._state.claim_of(pod), self._state.refusal_of(pod)
@@ -230,12 +230,8 @@ class Extender:
 
     def _changed(self, kind: str, key: tuple[str, str]) -> None:
         if kind == "pod":
-            self._barrier.changed(key, self._state.pods.get(key))
-            self._starts.changed(key, self._state.pods.get(key))
-
-
-def _of_plan(pod: Pod, plan: str) -> bool:
-    return pod.reserved is not None and pod.reserved.plan == plan
+            self._barrier.changed(key, self._state.pod(key))
+            self._starts.changed(key, self._state.pod(key))
 
 
 def encoded(answer: FilterResult | BindingResult | Sequence[Priority]) -> bytes:

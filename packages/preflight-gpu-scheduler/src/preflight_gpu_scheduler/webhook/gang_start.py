@@ -2,30 +2,39 @@
 the members in their binds until all of them are there.
 
 Nothing is held for a gang of which some member has no node, and nothing outside of this process
-before all have arrived: then their leases are acquired, all or none.
+before all have arrived: then their leases are acquired, all or none. When they are told, the first
+member's Binding goes before the others'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import anyio
 import msgspec
 
 from preflight_gpu_scheduler.api import messages
-from preflight_gpu_scheduler.api.allocation import GangStart
+from preflight_gpu_scheduler.api.allocation import GangStart, Reserved
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import filter_prioritize
-from preflight_gpu_scheduler.core.filter_prioritize import Answered, NodeView, Question
-from preflight_gpu_scheduler.core.gang_plan import Member, place
-from preflight_gpu_scheduler.core.gang_reserve import Assignment, acquire
+from preflight_gpu_scheduler.core.filter_prioritize import Answered, Question
+from preflight_gpu_scheduler.core.gangs import (
+    Assignment,
+    Member,
+    Placement,
+    acquire,
+    may_bind,
+    place,
+)
+from preflight_gpu_scheduler.core.node_view import NodeView
 from preflight_gpu_scheduler.core.protocol import Runner
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
-__all__ = ["GangStarts"]
+__all__ = ["GangBarrier", "GangStarts", "Waiting"]
 
 _FRESH: Final = 30.0
 """Seconds for which the nodes count on which the scheduler would have had a member."""
@@ -52,7 +61,7 @@ class _Attempt:
         self.last = now  # when it was asked about one
         self.failed, self.rests = 0, now
         self.begun: float | None = None
-        self.placed: dict[str, tuple[str, tuple[int, ...]]] = {}  # by uid, while it is tried
+        self.placed: dict[str, Placement] = {}  # by uid, while it is tried
         self.refused: dict[Key, object] = {}  # what the scheduler had said when it began
         self.arrived: dict[str, anyio.Event] = {}
         self.locked = False
@@ -162,8 +171,7 @@ class GangStarts:
         if given[0] not in nodes and not self._move(mine, pod, question.claim, nodes):
             self._fail(mine)
             return messages.GANG_TOO_FEW
-        node = mine.placed[uid][0]
-        return Answered((node,), {name: messages.ELSEWHERE for name in nodes if name != node})
+        return filter_prioritize.alone(nodes, mine.placed[uid][0])
 
     def _begin(self, mine: _Attempt, now: float) -> str:
         if now < mine.rests:
@@ -212,7 +220,7 @@ class GangStarts:
                 return messages.GANG_TURN
         return ""
 
-    def _plan(self, mine: _Attempt, now: float) -> dict[str, tuple[str, tuple[int, ...]]] | str:
+    def _plan(self, mine: _Attempt, now: float) -> dict[str, Placement] | str:
         """Once an attempt has failed the scheduler has to have been asked about each; before, who
         is not known is believed to be like the others. Of a PodGroup of its own the scheduler asks
         about no other where one has no node.
@@ -330,7 +338,7 @@ class GangStarts:
                 return why
             gathers = self._config.seconds("gang_bind")
             locks = self._config.seconds("bind_budget")
-            while (shown := self._state.pods.get(pod.key)) and shown.metadata.uid == uid:
+            while (shown := self._state.pod(pod.key)) and shown.metadata.uid == uid:
                 if shown.reserved is not None:
                     return ""
                 if mine.begun != begun or uid not in mine.placed:
@@ -361,3 +369,84 @@ class GangStarts:
         if why:
             self._fail(mine)
         return why
+
+
+class Waiting:
+    """One member: the version of its pod that is known, and a bell."""
+
+    def __init__(self, pod: Pod, plan: str) -> None:
+        self.pod, self.plan = pod, plan
+        self.bell = anyio.Event()
+
+    async def change(self, seconds: float) -> None:
+        """Until it is woken, ``seconds`` at most."""
+        with anyio.move_on_after(seconds):
+            await self.bell.wait()
+        self.bell = anyio.Event()
+
+
+class GangBarrier:
+    """Members whose bind waits for the others, and who of them is woken by what.
+
+    Of a gang of hundreds each waits here for all: who arrives wakes the first one when the gang is
+    whole, the first one's Binding wakes the others, and a member's own change that member. To wake
+    all at each change would cost the square of their number.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[str, dict[str, Waiting]] = {}  # by plan, then by the pod's uid
+        self._keys: dict[Key, Waiting] = {}
+        self._begun: set[str] = set()  # plans whose first member was bound here
+
+    @contextmanager
+    def joined(self, pod: Pod, reserved: Reserved) -> Iterator[Waiting]:
+        """``pod``, which its plan gave ``reserved``, waits as long as this is entered."""
+        uid, plan = pod.metadata.uid, reserved.plan
+        mine = Waiting(pod, plan)
+        here = self._plans.setdefault(plan, {})
+        here[uid] = self._keys[pod.key] = mine
+        if len(here) >= reserved.members and (first := here.get(reserved.first_uid)) is not None:
+            first.bell.set()
+        try:
+            yield mine
+        finally:
+            # Two schedulers may have asked about one pod: the later one's place stays.
+            if here.get(uid) is mine:
+                del here[uid]
+            if self._keys.get(pod.key) is mine:
+                del self._keys[pod.key]
+            if not here and self._plans.get(plan) is here:
+                del self._plans[plan]
+                self._begun.discard(plan)
+
+    def may_bind(self, mine: Waiting, first: Pod | None) -> bool:
+        """Whether ``mine`` may be bound now. ``first``: the plan's first member as
+        a mirror has it.
+        """
+        reserved = mine.pod.reserved
+        begun = mine.plan in self._begun or (
+            reserved is not None
+            and first is not None
+            and first.bound
+            and first.metadata.uid == reserved.first_uid
+        )
+        return may_bind(mine.pod, len(self._plans.get(mine.plan, ())), begun)
+
+    def bound(self, mine: Waiting) -> None:
+        """``mine`` is bound: if it is its plan's first, the others' turn has come."""
+        reserved = mine.pod.reserved
+        if reserved is not None and reserved.first_uid == mine.pod.metadata.uid:
+            self._begun.add(mine.plan)
+            self._wake(mine.plan)
+
+    def changed(self, key: Key, pod: Pod | None) -> None:
+        """A pod is another one now, or None: gone."""
+        if (mine := self._keys.get(key)) is not None:
+            mine.bell.set()
+        reserved = pod.reserved if pod is not None and pod.bound else None
+        if reserved is not None and pod is not None and reserved.first_uid == pod.metadata.uid:
+            self._wake(reserved.plan)
+
+    def _wake(self, plan: str) -> None:
+        for one in self._plans.get(plan, {}).values():
+            one.bell.set()

@@ -13,8 +13,9 @@ import msgspec
 from preflight_kube.admission import limits
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Unavailable
-from preflight_kube.client.client import Client, KubeError, Unreadable
-from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.client.client import Client, KubeError
+from preflight_kube.runtime.cache import Cache
+from preflight_kube.runtime.indexes import namespaced_name
 
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Claim, RawClaim
@@ -25,7 +26,6 @@ __all__ = ["MUTATE", "Webhook"]
 
 MUTATE: Final = "/mutate-pods"
 _REFUSED: Final = 403
-Key = tuple[str, str]
 _CLAIM_KINDS: Final = (
     ("resourceclaims", "resourceClaimName"),
     ("resourceclaimtemplates", "resourceClaimTemplateName"),
@@ -37,9 +37,12 @@ class Webhook:
 
     def __init__(self, client: Client, config: Config) -> None:
         self._client, self._config = client, config
-        self._known: dict[Key, Claim | list[str]] = {}
-        self.claims = Reflector(
-            client, names.CLAIMS, RawClaim, on_change=self._changed, on_unreadable=self._unreadable
+        self.claims: Cache[Claim | list[str]] = Cache(
+            client,
+            names.CLAIMS,
+            RawClaim,
+            decode=RawClaim.read,
+            key=lambda item: namespaced_name(item)[0],
         )
 
     async def __call__(self, request: AdmissionRequest) -> Response:
@@ -74,9 +77,10 @@ class Webhook:
         name = _claim_name(pod)
         if not name:
             return None
-        found = self._known.get((namespace, name))
-        if found is not None:
-            return found
+        if (unread := self.claims.unreadable.get(f"{namespace}/{name}")) is not None:
+            return [f"it cannot be read: {unread.why}"]
+        if (claim := self.claims.get(f"{namespace}/{name}")) is not None:
+            return claim
         try:
             raw = await self._client.get_or_none(
                 f"/apis/{names.API_VERSION}/namespaces/{namespace}/gpuclaims/{name}", RawClaim
@@ -111,21 +115,6 @@ class Webhook:
             raise Unavailable(f"a resource claim of the pod cannot be read ({error})") from None
         text = msgspec.json.encode((raw or {}).get("spec")).decode()
         return any(f'"deviceClassName":"{one}"' in text for one in self._config.gpu_classes)
-
-    def _changed(self, change: Change[RawClaim]) -> None:
-        about = change.object.metadata
-        key = (about.namespace, about.name)
-        if change.kind == "deleted":
-            self._known.pop(key, None)
-        else:
-            self._known[key] = change.object.read()
-
-    def _unreadable(self, one: Unreadable, bad: bool) -> None:
-        key = (one.metadata.namespace, one.metadata.name)
-        if bad:
-            self._known[key] = [f"it cannot be read: {one.why}"]
-        elif isinstance(self._known.get(key), list):
-            del self._known[key]
 
 
 def _claim_name(pod: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import contextlib
 import ipaddress
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 import anyio
@@ -22,11 +22,11 @@ from preflight_kube.logs import get_logger
 from preflight_kube.runtime import ports
 
 from preflight_gpu_scheduler.core import filter_prioritize
-from preflight_gpu_scheduler.core.filter_prioritize import BindingResult, FilterResult
+from preflight_gpu_scheduler.core.filter_prioritize import BindingResult, FilterResult, Priority
 from preflight_gpu_scheduler.metrics import ExtenderMetrics
 from preflight_gpu_scheduler.webhook.extender import Extender, encoded
 
-__all__ = ["Application", "listener", "serve", "serve_on"]
+__all__ = ["Application", "listener", "serve"]
 
 log = get_logger(__name__)
 _HEAD: Final = [(b"content-type", b"application/json")]
@@ -44,44 +44,44 @@ class Application:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request of HTTP; uvicorn calls it."""
-        verb = str(scope.get("path", "")).strip("/")
-        started = time.perf_counter()
-        said, error = await self._said(verb, await _body(receive))
+        verb, started = str(scope.get("path", "")).strip("/"), time.perf_counter()
+        body = await _body(receive)
+        try:
+            answer, error = await self._answer(verb, body)
+        except Exception:
+            log.exception("a fault of this program", verb=verb)
+            answer, error = () if verb == "prioritize" else BindingResult(FAULT), FAULT
         known = verb if verb in VERBS else "other"
         self._metrics.seconds.labels(known).observe(time.perf_counter() - started)
         self._metrics.calls.labels(known, "error" if error else "ok").inc()
+        said = encoded(answer)
         head = [*_HEAD, (b"content-length", str(len(said)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         await send({"type": "http.response.body", "body": said})
 
-    async def _said(self, verb: str, body: bytes) -> tuple[bytes, bool]:
-        try:
-            if verb == "bind":
-                call = filter_prioritize.read_binding(body)
-                bound = (
-                    BindingResult(call)
-                    if isinstance(call, str)
-                    else await self._extender.bind(call)
-                )
-                return encoded(bound), bool(bound.error)
-            if verb not in VERBS:
-                error = f"{verb:.40} is none of {', '.join(VERBS)}"
-                return encoded(BindingResult(error)), True
-            args = filter_prioritize.read_args(body)
-            if verb == "filter":
-                passed = (
-                    FilterResult(error=args)
-                    if isinstance(args, str)
-                    else self._extender.filter(args)
-                )
-                return encoded(passed), bool(passed.error)
-            if isinstance(args, str):
-                log.warning("a call cannot be read", verb=verb, error=args)
-                return b"[]", True
-            return encoded(self._extender.prioritize(args)), False
-        except Exception:
-            log.exception("a fault of this program", verb=verb)
-            return (b"[]" if verb == "prioritize" else encoded(BindingResult(FAULT))), True
+    async def _answer(
+        self, verb: str, body: bytes
+    ) -> tuple[FilterResult | BindingResult | Sequence[Priority], str]:
+        """The answer, and what is wrong."""
+        if verb == "bind":
+            call = filter_prioritize.read_binding(body)
+            bound = (
+                BindingResult(call) if isinstance(call, str) else await self._extender.bind(call)
+            )
+            return bound, bound.error
+        if verb not in VERBS:
+            error = f"{verb:.40} is none of {', '.join(VERBS)}"
+            return BindingResult(error), error
+        args = filter_prioritize.read_args(body)
+        if verb == "filter":
+            passed = (
+                FilterResult(error=args) if isinstance(args, str) else self._extender.filter(args)
+            )
+            return passed, passed.error
+        if isinstance(args, str):
+            log.warning("call unreadable", verb=verb, error=args)
+            return (), args
+        return self._extender.prioritize(args), ""
 
 
 async def _body(receive: Receive) -> bytes:
@@ -123,13 +123,8 @@ class _Server(uvicorn.Server):
         yield  # the service's own handler stops it
 
 
-async def serve(application: Application, host: str, port: int) -> None:
-    """Until cancelled. Raises as :func:`listener`."""
-    await serve_on(application, listener(host, port))
-
-
-async def serve_on(application: Application, listening: socket.socket) -> None:
-    """As :func:`serve`, on a socket that is closed at the end."""
+async def serve(application: Application, listening: socket.socket) -> None:
+    """Until cancelled, on a socket that is closed at the end."""
     config = uvicorn.Config(
         application,
         lifespan="off",
@@ -148,7 +143,6 @@ async def serve_on(application: Application, listening: socket.socket) -> None:
     finally:
         server.should_exit = True
         with anyio.CancelScope(shield=True):
-            await asyncio.wait(
-                [serving]
-            )  # connections are closed; a bind under way has a moment to end
+            # Connections are closed; a bind under way has a moment to end.
+            await asyncio.wait([serving])
         listening.close()

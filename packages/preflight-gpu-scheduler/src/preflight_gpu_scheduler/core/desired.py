@@ -1,0 +1,214 @@
+"""What the controller writes besides leases: gates, capacity, nudges, the status of claims. Each is
+a function of what is seen; None or nothing where all is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from heapq import heapify, heapreplace
+from typing import Any, Final
+
+from preflight_kube.api.jsonpatch import set_annotation
+
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.claim import Claim
+from preflight_gpu_scheduler.api.gpu_node_status import Inventory
+from preflight_gpu_scheduler.api.types import Lease, Node, Pod
+from preflight_gpu_scheduler.core.gpu_selection import Topology, choose
+
+Operation = dict[str, Any]
+MOST_NUDGED: Final = 16
+
+
+class Gate(Enum):
+    """What to do with a pod's gate; WAIT_CLAIM gets an Event after a while."""
+
+    NONE = "none"
+    REMOVE = "remove"
+    WAIT_CLAIM = "wait for the GpuClaim"
+    WAIT_GANG = "wait for the gang"
+
+
+def gate(pod: Pod, claim: Claim | None) -> Gate:
+    """A gang's plan takes the gates of its members away itself, in the write that gives them what
+    they have.
+    """
+    if not pod.gated:
+        return Gate.NONE
+    if claim is None and pod.claim:
+        return Gate.WAIT_CLAIM
+    return (
+        Gate.WAIT_GANG
+        if claim is not None and claim.gang is not None and pod.start is None
+        else Gate.REMOVE
+    )
+
+
+def miscount(pod: Pod, claim: Claim, resource: str) -> str:
+    """Why a pod is never bound that was admitted with another number of GPUs than its claim is for
+    now: quotas would count the one, and it would get the other. Empty where both are one, and where
+    nothing is counted.
+    """
+    count = claim.spec.devices.count
+    asked = pod.counted(resource) if resource else count
+    if asked == count:
+        return ""
+    return (
+        f"it asks for {'no whole number' if asked is None else asked} of {resource}, and GpuClaim "
+        f"{claim.name} is for {count}: it is never bound; delete it and create it again"
+    )
+
+
+def gate_patch(pod: Pod) -> list[Operation]:
+    """A JSON patch that takes our gate away, in exactly this version of the pod; gates of others
+    stay.
+    """
+    kept = [{"name": one.name} for one in pod.spec.scheduling_gates or () if one.name != names.GATE]
+    return [*_same(pod), {"op": "replace", "path": "/spec/schedulingGates", "value": kept}]
+
+
+def capacity(inventory: Inventory, leased: Collection[int]) -> int:
+    """GPUs that the scheduler may count on a node: the usable ones, and those that are not usable
+    any more but whose pod still runs. Without the latter a node with a sick GPU would look as if it
+    had given away more than it has."""
+    if inventory.conflicts:
+        return len(set(leased) & {one.id for one in inventory.devices})
+    return sum(one.usable or one.id in leased for one in inventory.devices)
+
+
+def capacity_patch(node: Node, resource: str, wanted: int) -> list[Operation] | None:
+    """A JSON patch of `nodes/status`; None where the node says so already. An empty ``resource``
+    switches counting off.
+    """
+    if not resource:
+        return None
+    found = (node.status.capacity or {}).get(resource)
+    if found is not None and str(found) == str(wanted):
+        return None
+    path = f"/status/capacity/{resource.replace('~', '~0').replace('/', '~1')}"
+    return [{"op": "add", "path": path, "value": str(wanted)}]
+
+
+def nudged(
+    waiting: Iterable[tuple[Pod, Claim]],
+    freed: Mapping[str, int],
+    *,
+    most: int = MOST_NUDGED,
+    again: bool = False,
+) -> tuple[Pod, ...]:
+    """The oldest waiting pods that could fit into what became free: ``freed`` GPUs by node. A pod
+    of higher priority comes first.
+
+    A pod that an extender has rejected waits for some event of the cluster; a write on it is one.
+    ``again``: those that were not nudged for longest, each as if it were alone; who was before them
+    may not fit for other reasons.
+    """
+    left = [(-count, node) for node, count in freed.items()]  # the one with most of them first
+    heapify(left)
+    chosen: list[Pod] = []
+
+    def turn(item: tuple[Pod, Claim]) -> tuple[str, int, str, tuple[str, str]]:
+        pod, about = item[0], item[0].metadata
+        last = about.said.get(names.NUDGED_ANNOTATION, "") if again else ""
+        return last, -(pod.spec.priority or 0), about.creation_timestamp, pod.key
+
+    for pod, claim in sorted(waiting, key=turn):
+        if pod.bound or pod.gated or pod.ended or pod.deleting:
+            continue
+        if claim.gang is not None and pod.reserved is None:
+            continue
+        count = claim.spec.devices.count
+        if len(chosen) == most or not left or -left[0][0] < count:
+            continue
+        most_free, node = left[0]
+        if not again:
+            heapreplace(left, (most_free + count, node))
+        chosen.append(pod)
+    return tuple(chosen)
+
+
+def nudge_patch(pod: Pod, word: str) -> list[Operation]:
+    """``word``: any that differs from the last one, as the time."""
+    return [*_same(pod), set_annotation(names.NUDGED_ANNOTATION, word)]
+
+
+def _same(pod: Pod) -> Sequence[Operation]:
+    """Claim pods always have annotations, so a path into them exists."""
+    about = pod.metadata
+    return (
+        {"op": "test", "path": "/metadata/uid", "value": about.uid},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": about.resource_version},
+    )
+
+
+MOST_SHOWN: Final = 100
+
+
+def could_ever(claim: Claim, nodes: Iterable[tuple[Topology, dict[str, str]]]) -> bool:
+    """Whether some node, with all its usable GPUs free, could meet the claim. ``nodes``: topology
+    and labels.
+    """
+    wanted = claim.spec.selector.match_labels
+    return any(
+        not choose(slots, (1 << len(slots)) - 1, claim.want).why
+        for slots, labels in nodes
+        if all(labels.get(key) == value for key, value in wanted.items())
+    )
+
+
+def status(
+    claim: Claim, pods: Iterable[Pod], leases: Collection[Lease], *, possible: bool = True
+) -> dict[str, Any]:
+    """``pods``: living ones that name the claim; ``leases``: theirs. ``possible``:
+    :func:`could_ever` of the nodes that are known.
+    """
+    by_holder: dict[str, list[Lease]] = {}
+    for lease in leases:
+        by_holder.setdefault(lease.holder, []).append(lease)
+    living = sorted((pod for pod in pods if not pod.ended), key=lambda pod: pod.metadata.name)
+    every = [_allocation(pod, by_holder.get(pod.metadata.uid, [])) for pod in living]
+    allocations = [allocation for allocation in every if allocation is not None]
+    bound, total = sum(one["phase"] == "Bound" for one in allocations), len(living)
+    if allocations:
+        phase = "Bound" if bound == total else "Reserved"
+    else:
+        phase = "Pending" if possible else "Failed"
+    status: dict[str, Any] = {
+        "phase": phase,
+        "pods": total,
+        "allocations": allocations[:MOST_SHOWN],
+        "message": _message(claim, phase, bound, total),
+    }
+    if len(allocations) == 1:
+        node, ids = allocations[0]["nodeName"], allocations[0]["gpuIds"]
+        allocated = f"{node}:{','.join(map(str, ids))}"
+        status |= {"nodeName": node, "gpuIds": ids, "allocated": allocated}
+    return status
+
+
+def _allocation(pod: Pod, leases: list[Lease]) -> dict[str, Any] | None:
+    allocated = pod.allocated if pod.bound else None
+    if allocated is not None:
+        node, ids, phase = allocated.node, list(allocated.ids), "Bound"
+    else:
+        places = sorted(
+            gpu for one in leases if one.number == pod.number and (gpu := one.gpu) is not None
+        )
+        if pod.bound or not places:
+            return None
+        node, phase = places[0][0], "Reserved"
+        ids = [gpu for where, gpu in places if where == node]
+    return {
+        "pod": pod.metadata.name,
+        "podUID": pod.metadata.uid,
+        "nodeName": node,
+        "gpuIds": ids,
+        "phase": phase,
+    }
+
+
+def _message(claim: Claim, phase: str, bound: int, total: int) -> str:
+    if phase == "Failed":
+        return f"no node that is known could ever give {claim.spec.devices.count} GPUs as this claim wants them"
+    return f"{bound} of {total} pods are bound" if total else "no pod names this claim"

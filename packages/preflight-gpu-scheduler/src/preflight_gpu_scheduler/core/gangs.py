@@ -1,0 +1,346 @@
+"""Gangs: who belongs to one, how many start together, which GPUs they get on one snapshot; their
+leases acquired over all nodes in sorted order, then each member told; and when its binding may
+begin. :mod:`~.webhook.gang_start` asks for a plan.
+
+The members of a plan have a *first* one, and its Binding is the commit point. Until it is stored
+nobody else of the plan is bound; once it is, nothing is taken back from the others. Binding and
+fence compete for the same version of that one pod, so exactly one of them happens, and whoever
+comes after, after any crash, finishes what was decided.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+from preflight_kube.api.workloads import labels
+from preflight_proto import names as preflight
+from preflight_proto.stamp import ContractError, decode_stamp
+
+from preflight_gpu_scheduler.api import messages, names
+from preflight_gpu_scheduler.api.allocation import GangStart, Reserved
+from preflight_gpu_scheduler.api.claim import Claim, Want
+from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.core import protocol
+from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose, mask_of
+from preflight_gpu_scheduler.core.leases import give_back, raise_number, take
+from preflight_gpu_scheduler.core.node_view import NodeView
+from preflight_gpu_scheduler.core.protocol import Look, Steps, only, read_pod
+
+MOST_MEMBERS: Final = 4096
+Key = tuple[str, str]
+Placement = tuple[str, tuple[int, ...]]
+"""A node and ids of its GPUs."""
+_TRIES: Final = 3
+_GROUPS: Final = (
+    *(labels.COSCHEDULING_GROUP, labels.KAI_GROUP, labels.GROVE_GANG, labels.VOLCANO_JOB),
+    *(f"{labels.JOBSET}jobset-uid", f"{labels.JOBSET}jobset-name", f"{labels.LWS}group-key"),
+)
+"""Labels of a pod that name a gang of which the pods may have several controllers."""
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod of a gang and the claim that it names."""
+
+    pod: Pod
+    claim: Claim
+
+
+class Gang(msgspec.Struct, frozen=True, kw_only=True):
+    """``size``: None where nobody says how many there are. ``members``: living ones, bound or not,
+    by name.
+    """
+
+    key: tuple[str, str, str]
+    size: int | None
+    members: tuple[Member, ...]
+
+    @property
+    def reserved(self) -> bool:
+        """Whether some member has a reservation that is not over."""
+        return any(one.pod.reserved is not None and not one.pod.bound for one in self.members)
+
+    @property
+    def open(self) -> tuple[Member, ...]:
+        """Those that wait: unbound, and nothing is reserved for them."""
+        return tuple(one for one in self.members if one.pod.open)
+
+
+def gather(
+    pods: Iterable[Pod], claims: Mapping[Key, Claim], groups: Mapping[Key, int]
+) -> dict[tuple[str, str, str], Gang]:
+    """The gangs of ``pods``, by namespace, name and owner. ``claims`` and ``groups`` (a PodGroup's
+    minimum) by (namespace, name).
+    """
+    members: dict[tuple[str, str, str], list[Member]] = {}
+    for pod in sorted(pods, key=lambda pod: pod.metadata.name):
+        claim = claims.get((pod.metadata.namespace, pod.claim)) if pod.claim else None
+        if claim is None or claim.gang is None or pod.ended or pod.deleting:
+            continue
+        members.setdefault((*claim.gang, owner(pod)), []).append(Member(pod=pod, claim=claim))
+    return {
+        key: Gang(
+            key=key,
+            size=size([one.pod for one in those], groups.get(key[:2])),
+            members=tuple(those),
+        )
+        for key, those in members.items()
+    }
+
+
+def owner(pod: Pod) -> str:
+    """Whose gang the pod is of: by the first of these that says it, preflight's stamp, the group
+    that a scheduler or a controller of many Jobs names, the pod's controller. Two owners never
+    share a gang, though their pods name one claim; pods of nobody are one gang.
+    """
+    about = pod.metadata
+    text = about.said.get(preflight.GANG_ANNOTATION, "")
+    with suppress(ContractError):
+        if text:
+            return f"stamp {decode_stamp(text).id}"
+    if pod.spec.scheduling_group is not None and pod.spec.scheduling_group.pod_group_name:
+        return f"group {pod.spec.scheduling_group.pod_group_name}"
+    for key in _GROUPS:
+        if name := (about.labels or {}).get(key, ""):
+            return f"{key} {name}"
+    return about.owner_references[0].uid if about.owner_references else ""
+
+
+def size(pods: Sequence[Pod], group: int | None) -> int | None:
+    """By the first of these that says it: annotation `gang-size`, preflight's stamp, the PodGroup
+    of the gang's name. Members that contradict each other say nothing: a gang that starts too small
+    is worse than one that waits."""
+    for sizes in ({_annotated(pod) for pod in pods}, {_stamped(pod) for pod in pods}):
+        if said := sizes - {None}:
+            return said.pop() if len(said) == 1 else None
+    return _counted(group)
+
+
+def _counted(number: int | None) -> int | None:
+    return number if number is not None and 0 < number <= MOST_MEMBERS else None
+
+
+def _annotated(pod: Pod) -> int | None:
+    text = pod.metadata.said.get(names.GANG_SIZE_ANNOTATION, "")
+    return _counted(int(text)) if text.isascii() and text.isdigit() and len(text) <= 4 else None
+
+
+def _stamped(pod: Pod) -> int | None:
+    text = pod.metadata.said.get(preflight.GANG_ANNOTATION, "")
+    with suppress(ContractError):
+        return _counted(decode_stamp(text).size) if text else None
+    return None
+
+
+def start(gang: Gang) -> GangStart | str:
+    """How those start that wait; or what they wait for.
+
+    Pods that are bound count where the same owner's gang runs already: then as many start together
+    as it lacks, and each by itself that comes beyond its size. Nobody else counts.
+    """
+    if gang.size is None:
+        return "how many members the gang has is not known"
+    if gang.reserved:
+        return "members have reservations that are not over"
+    bound = [one.pod for one in gang.members if one.pod.bound]
+    begun = Counter(pod.start.start for pod in bound if pod.start is not None)
+    running, waiting = len(bound), gang.open
+    if not gang.key[2]:  # of nobody's pods those are one gang that started together
+        ours = {one.pod.start.start for one in waiting if one.pod.start} & begun.keys()
+        begun = Counter({name: begun[name] for name in sorted(ours)[:1]})
+        running = sum(begun.values())
+        waiting = tuple(one for one in waiting if not ours or _of(one.pod) in begun)
+    need = max(1, gang.size - running) if running else gang.size
+    if len(waiting) < need:
+        return f"{need - len(waiting)} of {gang.size} members are missing"
+    known = (
+        begun
+        if running
+        else Counter(
+            one.pod.start.start for one in waiting if one.pod.start and one.pod.start.need == need
+        )
+    )
+    if known and (running or max(known.values()) >= need):
+        return GangStart(start=known.most_common(1)[0][0], need=need)
+    uids = "\n".join(sorted(one.pod.metadata.uid for one in waiting))
+    return GangStart(start=hashlib.sha256(f"{need} {uids}".encode()).hexdigest()[:16], need=need)
+
+
+def _of(pod: Pod) -> str:
+    return pod.start.start if pod.start is not None else ""
+
+
+def place(
+    members: Sequence[Member],
+    candidates: Mapping[str, frozenset[str]],
+    nodes: Mapping[str, NodeView],
+    need: int,
+) -> dict[str, Placement] | str:
+    """Node and GPUs for ``need`` of ``members``, by the pod's uid: first fit by descending count,
+    on the node where they fit best; or why not. ``candidates``, by uid: nodes that kube-scheduler
+    would have each on; those without any are left out.
+    """
+    free = {name: view.free for name, view in nodes.items() if not view.blocked}
+    least = min((one.claim.spec.devices.count for one in members), default=1)
+    among = frozenset[str]().union(*set(candidates.values())) & free.keys()
+    if sum(free[name].bit_count() // least for name in among) < need:
+        return messages.GANG_TOO_FEW  # most looks at a gang that waits end here
+    ordered: dict[frozenset[str], list[str]] = {}
+    found: dict[tuple[int, int, Want], Chosen] = {}  # nodes of one kind share their topology object
+    made: dict[str, Placement] = {}
+    for member in sorted(
+        members, key=lambda one: (-one.claim.spec.devices.count, one.pod.metadata.name)
+    ):
+        uid, want = member.pod.metadata.uid, member.claim.want
+        among = candidates.get(uid, frozenset())
+        if len(made) == need:
+            break
+        if among not in ordered:
+            ordered[among] = sorted(among & free.keys())
+        best: tuple[int, int, str, tuple[int, ...]] | None = None
+        for name in ordered[among]:
+            slots, left = nodes[name].slots, free[name]
+            key = (id(slots), left, want)
+            chosen = found.get(key)
+            if chosen is None:
+                chosen = found[key] = choose(slots, left, want)
+            if chosen.ids and (best is None or (-chosen.score, left.bit_count()) < best[:2]):
+                best = (-chosen.score, left.bit_count(), name, chosen.ids)
+        if best is None:
+            continue
+        _, _, name, ids = best
+        free[name] &= ~mask_of(nodes[name].slots, ids)
+        made[uid] = (name, ids)
+    return made if len(made) >= need else messages.GANG_TOO_FEW
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """One member and its GPUs; ``uuids`` in the order of ``ids``."""
+
+    pod: Pod
+    node: str
+    ids: tuple[int, ...]
+    uuids: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> tuple[protocol.CreateLease, ...]:
+        """One for each GPU; without a UUID where those of the node are not all known."""
+        named = self.uuids if len(self.uuids) == len(self.ids) else ("",) * len(self.ids)
+        return tuple(
+            protocol.CreateLease(pod=self.pod, node=self.node, gpu=gpu, uuid=uuid)
+            for gpu, uuid in zip(self.ids, named, strict=True)
+        )
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """``why``: empty where all members hold their GPUs and know it; ``plan``: its name."""
+
+    plan: str = ""
+    why: str = ""
+
+
+def plan_name(assignments: Iterable[Assignment]) -> str:
+    """One for equal plans only: members with their numbers, and what each is to have."""
+    said = sorted(
+        f"{one.pod.metadata.uid} {one.pod.number} {one.node} {one.ids}" for one in assignments
+    )
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+
+
+def acquire(assignments: Sequence[Assignment], look: Look, *, at_once: int = 1) -> Steps[str]:
+    """The leases of all, or none: why not; empty where they are stored.
+
+    ``at_once``: leases that are created side by side. With 1 the order is strictly sorted, and of
+    two that compete for the same GPUs one always gets on.
+    """
+    needs = [need for one in assignments for need in one.needs]
+    if len({need.name for need in needs}) != len(needs):
+        return "the plan gives one GPU twice"
+    taken = yield from take(needs, look, at_once)
+    if taken.broken or taken.busy:
+        yield from give_back(taken.created.values())
+        return taken.broken or "other pods took the GPUs meanwhile"
+    return ""
+
+
+def tell(assignments: Sequence[Assignment]) -> Steps[Reservation]:
+    """Write into each member what it has, the first one first; the leases of all are stored. Where
+    somebody cannot be told, the reservations of all are taken back.
+    """
+    plan, first = plan_name(assignments), min(assignments, key=lambda one: one.pod.metadata.uid)
+    told: list[Pod] = []
+    untold = {one.pod.metadata.uid: one.pod for one in assignments}
+    for one in sorted(assignments, key=lambda one: one is not first):
+        start = one.pod.start or GangStart()
+        reserved = Reserved(
+            number=one.pod.number,
+            node=one.node,
+            ids=tuple(sorted(one.ids)),
+            plan=plan,
+            members=len(assignments),
+            first=first.pod.metadata.name,
+            first_uid=first.pod.metadata.uid,
+            start=start.start,
+            need=start.need,
+        )
+        now = yield from _tell(one.pod, reserved)
+        if not isinstance(now, Pod):
+            if now:  # what became of this one is not known
+                del untold[one.pod.metadata.uid]
+            yield from _undo(told, untold.values())
+            return Reservation(why=f"member {one.pod.metadata.name} changed meanwhile")
+        told.append(now)
+        del untold[one.pod.metadata.uid]
+    return Reservation(plan=plan)
+
+
+def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
+    """The pod with its answer; else whether it may have one without our knowing."""
+    uid, unknown = pod.metadata.uid, False
+    for _ in range(_TRIES):
+        answer = yield from only(protocol.ReservePod(pod=pod, reserved=reserved))
+        if isinstance(answer, protocol.Stored) and isinstance(answer.found, Pod):
+            return answer.found
+        if not isinstance(answer, protocol.Conflict | protocol.Lost | protocol.Stored):
+            return unknown
+        unknown = unknown or not isinstance(answer, protocol.Conflict)
+        found = yield from read_pod(pod.key)
+        if not isinstance(found, Pod):
+            return isinstance(found, protocol.Lost)
+        if found.metadata.uid != uid or found.number != pod.number or found.ended:
+            return False
+        if found.reserved == reserved:  # first: its answer may have come late, and it be bound
+            return found
+        if found.bound or found.deleting:
+            return found.bound
+        pod = found
+    return unknown
+
+
+def _undo(told: Sequence[Pod], untold: Iterable[Pod]) -> Steps[None]:
+    """Fence all of them, of those that are told the first one first: their leases are void, and
+    collection deletes them. A fence that does not hold, as the member changed meanwhile, is set by
+    collection when the time is over; the others are never fenced before a first one that is told.
+    """
+    for pod in (*told, *untold):
+        fenced = not pod.bound and (yield from raise_number(pod, pod.number))
+        if not fenced and told and pod is told[0]:
+            return
+
+
+def may_bind(pod: Pod, present: int, begun: bool) -> bool:
+    """Whether a member that the scheduler has brought to ``bind`` is bound now. ``present``:
+    members of its plan for which ``bind`` waits at this moment, this one among them; ``begun``:
+    whether the plan's first member is bound.
+
+    The whole gang has arrived when as many wait as the plan has members; the first one is bound
+    first, and the others when it is.
+    """
+    reserved = pod.reserved
+    if reserved is None:
+        return False
+    return begun or (pod.metadata.uid == reserved.first_uid and present >= reserved.members)
