@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from actors import Actor, arrived, chooser, explained, own_leases, reserve, sweep, uuids
+from actors import Actor, Fate, arrived, chooser, explained, own_leases, reserve, sweep, uuids
 from explore import explore
 from preflight_gpu_scheduler.api.allocation import Reserved, written
 from preflight_gpu_scheduler.api.names import RESERVED_ANNOTATION, lease_name
 from preflight_gpu_scheduler.core.bind import NOT_COMMITTED, BindJob, bind
-from preflight_gpu_scheduler.core.gangs import Assignment
+from preflight_gpu_scheduler.core.gangs import Assignment, acquire, tell
 from preflight_gpu_scheduler.core.leases import collect
-from preflight_gpu_scheduler.core.protocol import Steps
+from preflight_gpu_scheduler.core.protocol import ReadPod, ReservePod, Steps
 from world import Key, World
 
 Start = Callable[[World], Callable[[], Steps[Any]] | None]
@@ -105,6 +105,34 @@ def nothing_is_locked_for_nobody(world: World) -> None:
         if (r := pod.reserved) is not None and r.first_uid in running
     }
     assert all(lease.holder in running | begun for lease in world.leases.values())
+
+
+def test_a_member_that_another_controller_has_told_meanwhile_keeps_its_lease() -> None:
+    """One is slow, and its writes on the second member conflict; the other tells both of the same
+    plan, and they are bound before the first one gives up.
+    """
+    world = World()
+    for name in ("g-0", "g-1"):
+        world.create_pod(name)
+
+    def plan() -> list[Assignment]:
+        pods = (world.pods[key(f"g-{gpu}")] for gpu in range(2))
+        return [Assignment(pod=pod, node=NODE, ids=(gpu,)) for gpu, pod in enumerate(pods)]
+
+    Actor(acquire(plan(), world.mirror(0)), []).finish(world)
+    slow = Actor(tell(plan()), [])
+    slow.step(world, 0, Fate.DONE)
+    while isinstance(slow.pending[0], ReservePod | ReadPod):
+        world.touch_pod(key("g-1"))
+        slow.step(world, 0, Fate.DONE)
+    assert not Actor(tell(plan()), []).finish(world).why
+    for name in ("g-0", "g-1"):
+        steps = member(name)(world)
+        assert steps is not None
+        assert not Actor(steps(), []).finish(world).error
+    assert slow.finish(world).why
+    world.check()
+    assert len(world.leases) == 2
 
 
 def test_two_extenders_for_one_pod_bind_it_once_with_one_set() -> None:

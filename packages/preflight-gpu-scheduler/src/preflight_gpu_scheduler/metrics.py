@@ -24,8 +24,10 @@ class WriteMetrics:
     """What is written, by a controller or an extender."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        counter = partial(Counter, namespace="gpu_scheduler", registry=registry)
-        self.writes = counter("lease_writes", "Writes on Leases, and Bindings.", ["op", "result"])
+        counter = partial(Counter, registry=registry)
+        self.writes = counter(
+            "gpu_scheduler_lease_writes", "Writes on Leases, and Bindings.", ["op", "result"]
+        )
 
 
 class ExtenderMetrics(WriteMetrics):
@@ -33,7 +35,7 @@ class ExtenderMetrics(WriteMetrics):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
-        counter = partial(Counter, namespace="gpu_scheduler", registry=registry)
+        counter = partial(Counter, registry=registry)
         self.seconds = Histogram(
             "gpu_scheduler_calls_seconds",
             "Time of a call.",
@@ -41,8 +43,8 @@ class ExtenderMetrics(WriteMetrics):
             buckets=[one / 1000 for one in _MILLISECONDS],
             registry=registry,
         )
-        self.calls = counter("calls", "Calls of kube-scheduler.", ["verb", "result"])
-        self.binds = counter("binds", "Pods brought to be bound.", ["result"])
+        self.calls = counter("gpu_scheduler_calls", "Calls of kube-scheduler.", ["verb", "result"])
+        self.binds = counter("gpu_scheduler_binds", "Pods brought to be bound.", ["result"])
         self.kept = Gauge(
             "gpu_scheduler_kept_gpus",
             "GPUs that are kept, as they become free, for a gang that waits.",
@@ -56,24 +58,28 @@ class GpuControllerMetrics(WriteMetrics):
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
         self.runtime = RuntimeMetrics(registry)
-        counter = partial(Counter, namespace="gpu_scheduler", registry=registry)
-        gauge = partial(Gauge, namespace="gpu_scheduler", registry=registry)
-        self._leader = gauge("leader", "1 while this replica acts.")
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self._leader = gauge("gpu_scheduler_leader", "1 while this replica acts.")
         self.collected = counter(
-            "collected", "Leases deleted because nobody can use them.", ["reason"]
+            "gpu_scheduler_collected", "Leases deleted because nobody can use them.", ["reason"]
         )
         for reason in COLLECTED_REASONS:
             self.collected.labels(reason)
-        self.reclaimed = counter("reclaimed", "Reservations taken back from pods that wait.")
+        self.reclaimed = counter(
+            "gpu_scheduler_reclaimed", "Reservations taken back from pods that wait."
+        )
         self.unlocked = gauge(
-            "unlocked_pods", "Bound pods without the lease of a GPU that they have."
+            "gpu_scheduler_unlocked_pods", "Bound pods without the lease of a GPU that they have."
         )
         unknown = "GPUs that a condition or annotation names, and that its node does not have."
-        self.unknown = gauge("unknown_gpus", unknown)
-        self.relocked = counter("relocked", "Leases that were lost and made again.")
-        self.leases = gauge("leases", "Leases by what they are.", ["state"])
-        self.claims = gauge("claims", "GpuClaims by phase.", ["phase"])
-        self.gangs = gauge("gangs", "Gangs that wait, and that have a plan.", ["state"])
+        self.unknown = gauge("gpu_scheduler_unknown_gpus", unknown)
+        self.relocked = counter("gpu_scheduler_relocked", "Leases that were lost and made again.")
+        self.leases = gauge("gpu_scheduler_leases", "Leases by what they are.", ["state"])
+        self.claims = gauge("gpu_scheduler_claims", "GpuClaims by phase.", ["phase"])
+        self.gangs = gauge(
+            "gpu_scheduler_gangs", "Gangs that wait, and that have a plan.", ["state"]
+        )
         self.gang_wait = Histogram(
             "gpu_scheduler_gang_wait_seconds",
             "From a gang's being whole to its GPUs.",
@@ -81,8 +87,8 @@ class GpuControllerMetrics(WriteMetrics):
             registry=registry,
         )
         devices = "GPUs of a node: free, leased, unusable."
-        self._devices = gauge("devices", devices, ["node", "state"])
-        self.stale = gauge("stale_nodes", "Nodes whose GpuNodeStatus is too old.")
+        self._devices = gauge("gpu_scheduler_devices", devices, ["node", "state"])
+        self.stale = gauge("gpu_scheduler_stale_nodes", "Nodes whose GpuNodeStatus is too old.")
 
     @contextmanager
     def leading(self, lease: str) -> Iterator[None]:
@@ -108,9 +114,11 @@ class AgentMetrics:
     """The metrics of one agent, in ``registry``."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        gauge = partial(Gauge, namespace="gpu_agent", registry=registry)
-        self.devices = gauge("devices", "GPUs of this node by health.", ["health"])
-        self.nvml = gauge("nvml_up", "1 where NVML answered when it was last asked, else 0.")
+        gauge = partial(Gauge, registry=registry)
+        self.devices = gauge("gpu_agent_devices", "GPUs of this node by health.", ["health"])
+        self.nvml = gauge(
+            "gpu_agent_nvml_up", "1 where NVML answered when it was last asked, else 0."
+        )
         self.published = Counter(
             "gpu_agent_publish", "Writes of the status.", ["result"], registry=registry
         )

@@ -94,7 +94,6 @@ class Process(NamedTuple):
         async def build(client: Client) -> Parts:
             cache, metrics = GpuCache(client, config, gangs=True), GpuControllerMetrics(registry)
             show_lag(registry, client.mirrors.behind)
-
             metrics.runtime.sends(client)
 
             async def act(leadership: Leadership) -> None:

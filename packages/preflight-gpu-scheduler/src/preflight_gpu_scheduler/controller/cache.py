@@ -16,7 +16,7 @@ from preflight_gpu_scheduler.api.claim import Claim, RawClaim
 from preflight_gpu_scheduler.api.gpu_node_status import RawStatus
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod, PodGroup
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key, Mirrors
+from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, GpuStores, Key
 
 __all__ = ["GpuCache"]
 
@@ -28,7 +28,6 @@ GROUPS: Final = (
 )
 """Where PodGroups may be served; one that is not is asked for again now and then."""
 _LEASE_INDEXES: Final[dict[str, Callable[[Lease], tuple[str, ...]]]] = {
-    "name": lambda lease: (lease.metadata.name,),
     "holder": lambda lease: (lease.holder,),
     "pod": lambda lease: ("/".join(lease.pod or ()),),
     "node": lambda lease: _part(names.split_lease_name(lease.metadata.name)),
@@ -79,7 +78,7 @@ class GpuCache(GpuSnapshot):
         )
         self._caches = (pods, nodes, claims, statuses, leases)
         self._groups = tuple(Reflector(client, path, PodGroup) for path in GROUPS) if gangs else ()
-        super().__init__(client.clock, config, Mirrors(*self._caches))
+        super().__init__(client.clock, config, GpuStores(*self._caches))
 
     @property
     def synced(self) -> bool:

@@ -10,11 +10,11 @@ over depends on the islands alone, and within them only runs, or the fastest GPU
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations, islice
 from math import comb
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -65,9 +65,8 @@ def mask_of(slots: Topology, ids: Iterable[int]) -> int:
     return sum(1 << n for n, slot in enumerate(slots) if slot.id in wanted)
 
 
-@lru_cache(
-    maxsize=65_536
-)  # nodes of one kind share their topologies, and pods of one claim their wants
+# Nodes of one kind share their topologies, and pods of one claim their wants.
+@lru_cache(maxsize=65_536)
 def choose(slots: Topology, free: int, want: Want, own: tuple[int, ...] = ()) -> Chosen:
     """``own``: GPUs whose leases the pod has already; they are among ``free`` and are taken where a
     choice with them is allowed.
@@ -124,34 +123,28 @@ def _search(there: Sequence[Slot], want: Want, fixed: frozenset[int]) -> tuple[S
     if not fixed <= {slot.id for slot in allowed}:
         return None
     sizes = Counter(slot.island for slot in there)
-    best: tuple[tuple[int, ...], float, tuple[int, ...], tuple[Slot, ...]] | None = None
-    for cover in _covers(allowed, want.count, fixed):
-        if required and len(cover) > 1:
-            return None
-        group = [slot for slot in allowed if slot.island in cover]
-        left = sum(sizes[island] for island in cover) - want.count
-        for adjacent, found in _within(group, want.count, fixed):
-            if required and not adjacent:
-                continue
-            rank = (
-                (not adjacent, left),
-                -min(slot.bandwidth for slot in found),
-                tuple(slot.id for slot in found),
-                found,
-            )
-            if best is None or rank[:3] < best[:3]:
-                best = rank
-    return best[3] if best else None
+
+    def ranked() -> Iterator[tuple[tuple[Any, ...], tuple[Slot, ...]]]:
+        for cover in _covers(allowed, want.count, fixed):
+            if required and len(cover) > 1:
+                return
+            group = [slot for slot in allowed if slot.island in cover]
+            left = sum(sizes[island] for island in cover) - want.count
+            for adjacent, chosen in _within(group, want.count, fixed):
+                if adjacent or not required:
+                    slowest = min(slot.bandwidth for slot in chosen)
+                    rank = (not adjacent, left, -slowest, tuple(slot.id for slot in chosen))
+                    yield rank, chosen
+
+    best = min(ranked(), key=lambda one: one[0], default=None)
+    return best[1] if best is not None else None
 
 
 def _covers(allowed: Sequence[Slot], count: int, fixed: frozenset[int]) -> Iterable[frozenset[str]]:
     """The smallest sets of islands that have room and contain those of ``fixed``."""
     sizes = Counter(slot.island for slot in allowed)
     must = frozenset(slot.island for slot in allowed if slot.id in fixed)
-    others = sorted(
-        (island for island in sizes if island not in must),
-        key=lambda island: (-sizes[island], island),
-    )
+    others = sorted(sizes.keys() - must, key=lambda island: (-sizes[island], island))
     room, more = sum(sizes[island] for island in must), 0
     while room < count:
         if more == len(others):
@@ -183,9 +176,8 @@ def _within(
 def _completed(group: Sequence[Slot], count: int, fixed: frozenset[int]) -> tuple[Slot, ...]:
     """``fixed`` and the lowest other ids."""
     more = [slot for slot in group if slot.id not in fixed][: count - len(fixed)]
-    return tuple(
-        sorted([*more, *(slot for slot in group if slot.id in fixed)], key=lambda slot: slot.id)
-    )
+    taken = fixed | {slot.id for slot in more}
+    return tuple(slot for slot in group if slot.id in taken)
 
 
 def _adjacent(run: Sequence[Slot]) -> bool:

@@ -26,13 +26,13 @@ from preflight_gpu_scheduler.core.node_view import NodeView, busy_ids, known, vi
 from preflight_gpu_scheduler.core.protocol import Answer, DeleteLease, ReadLease, ReadPod, Request
 from preflight_gpu_scheduler.core.protocol import Stored as Done
 
-__all__ = ["GpuSnapshot", "Key", "Mirror", "Mirrors"]
+__all__ = ["GpuSnapshot", "GpuStores", "Key", "ObjectStore"]
 
 Key = tuple[str, str]
 T = TypeVar("T")
 
 
-class Mirror(Protocol[T]):
+class ObjectStore(Protocol[T]):
     """A cache of one kind. Pods and claims have the key ``namespace/name``, nodes and statuses
     their name, leases their uid.
     """
@@ -61,16 +61,16 @@ class Mirror(Protocol[T]):
         """Take in that an object is gone."""
 
 
-class Mirrors(NamedTuple):
-    """``pods``: by claim; ``claims``: by gang (those that name one); ``leases``: by name, holder,
+class GpuStores(NamedTuple):
+    """``pods``: by claim; ``claims``: by gang (those that name one); ``leases``: by holder, by
     pod, and by how their node stands in their name.
     """
 
-    pods: Mirror[Pod]
-    nodes: Mirror[Node]
-    claims: Mirror[Claim | list[str]]
-    statuses: Mirror[Inventory]
-    leases: Mirror[Lease]
+    pods: ObjectStore[Pod]
+    nodes: ObjectStore[Node]
+    claims: ObjectStore[Claim | list[str]]
+    statuses: ObjectStore[Inventory]
+    leases: ObjectStore[Lease]
 
 
 class GpuSnapshot:
@@ -80,7 +80,7 @@ class GpuSnapshot:
     A node's status counts as a change of the node.
     """
 
-    def __init__(self, clock: Callable[[], float], config: Config, mirrors: Mirrors) -> None:
+    def __init__(self, clock: Callable[[], float], config: Config, mirrors: GpuStores) -> None:
         self.now, self._config = clock, config
         self.pods, self.nodes, self.claims, self.statuses, self.leases = mirrors
         self.listeners: list[Callable[[str, Key], None]] = []
@@ -157,13 +157,15 @@ class GpuSnapshot:
 
     def lease(self, name: str) -> Lease | None:
         """The newest that is known; one that cannot be read is somebody else's."""
-        leases = self.leases.by_index("name", name)
-        leases = leases or [one for one in self._unread() if one.metadata.name == name]
-        return leases[-1] if leases else None
+        split = names.split_lease_name(name)
+        here = self._named(split[0]) if split is not None else {}
+        return here.get(name)
 
-    def _unread(self) -> list[Lease]:
+    def _named(self, part: str) -> dict[str, Lease]:
+        """By name, the leases in which a node stands so."""
         unread = (one.metadata.name for one in self.leases.unreadable.values())
-        return [Lease(metadata=Metadata(name=name)) for name in unread]
+        leases = {name: Lease(metadata=Metadata(name=name)) for name in unread}
+        return leases | {one.metadata.name: one for one in self.leases.by_index("node", part)}
 
     def leases_for(self, pod: Key) -> list[Lease]:
         """The leases that were made for a pod of this name."""
@@ -181,8 +183,7 @@ class GpuSnapshot:
     def leases_on(self, node: str) -> Iterator[tuple[int, Lease]]:
         """(id, lease) of each GPU of ``node`` that has one, listed in its status or not."""
         part = names.lease_part(node)
-        leases = (*self._unread(), *self.leases.by_index("node", part))
-        for name, lease in sorted({one.metadata.name: one for one in leases}.items()):
+        for name, lease in sorted(self._named(part).items()):
             gpu = names.split_lease_name(name)
             if gpu is not None and gpu[0] == part:
                 yield gpu[1], lease
@@ -191,9 +192,10 @@ class GpuSnapshot:
         """(pod, id, lease) of each GPU of ``node`` that a pod has by its Binding or its plan, and
         whose lease is missing (None) or another pod's.
         """
+        locks = dict(self.leases_on(node))
         for use in self._ledger.shown(node):
             for gpu in use.ids:
-                lease = self.lease(names.lease_name(node, gpu))
+                lease = locks.get(gpu)
                 if lease is None or lease.holder != use.pod.metadata.uid:
                     yield use.pod, gpu, lease
 

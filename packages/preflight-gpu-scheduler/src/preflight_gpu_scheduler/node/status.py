@@ -107,22 +107,18 @@ def status(
     XIDs are remembered until the node's next ``boot``, or until a driver that asked for a reset of
     the GPU no longer does.
     """
-    pods = tuple(pods)
-    users = {
-        gpu: (uid,)
-        for gpu, uids in claimed(pods, node).items()
-        if (uid := holders.get(gpu)) in uids
-    }
-    old = {one.uuid: one for one in previous.devices if one.uuid}
+    pods, old = tuple(pods), {one.uuid: one for one in previous.devices if one.uuid}
+    says = claimed(pods, node)
+    users = {gpu: (uid,) for gpu, uids in says.items() if (uid := holders.get(gpu)) in uids}
+    said = InventoryStatus(observed_time=observed, conflicts=tuple(conflicts))
     if facts is None:
-        known = [_with(one, "Unknown", SILENT, users) for one in previous.devices]
-        return InventoryStatus(
-            total=len(known) or None,  # of a node that has never been read; not 0
+        silent = tuple(_with(one, "Unknown", SILENT, users) for one in previous.devices)
+        return msgspec.structs.replace(
+            said,
+            total=len(silent) or None,  # of a node that has never been read; not 0
             reason=SILENT,
             boot_id=previous.boot_id,
-            observed_time=observed,
-            devices=tuple(known),
-            conflicts=tuple(conflicts),
+            devices=silent,
         )
     listed = {one.uuid: one for one in facts}
     slots = {bus_id(one.place.pci_bus_id) for one in facts if one.answers}
@@ -131,41 +127,24 @@ def status(
         for uuid, one in old.items()
         if uuid not in listed and (users.get(one.id) or bus_id(one.pci_bus_id) not in slots)
     ]
-    kept = {uuid: old[uuid].id for uuid in old if uuid in listed} | {
-        one.uuid: one.id for one in gone
-    }
+    kept = {one.uuid: one.id for one in (*gone, *(old[uuid] for uuid in old if uuid in listed))}
     for uuid, gpu in _remembered(pods, node).items():
         if uuid not in kept and gpu not in kept.values():
             kept[uuid] = gpu
     ordered = sorted(listed.values(), key=lambda one: bus_id(one.place.pci_bus_id))
     numbers = ids(kept, [one.uuid for one in ordered])
-    where = islands(
-        {
-            numbers[one.uuid]: one.place
-            for one in ordered
-            if one.uuid in numbers and one.answers and (one.placed or one.uuid not in old)
-        }
-    )
+    numbered = [one for one in ordered if one.uuid in numbers]
+    placed = (one for one in numbered if one.answers and (one.placed or one.uuid not in old))
+    where = islands({numbers[one.uuid]: one.place for one in placed})
     devices = [_with(one, "Unhealthy", LOST, users) for one in gone]
-    devices += [
-        _device(
-            one,
-            numbers[one.uuid],
-            where,
-            old.get(one.uuid),
-            remembers=previous.boot_id == boot,
-            complaint=complaints.about(one.uuid),
-            users=users,
-        )
-        for one in ordered
-        if one.uuid in numbers
-    ]
-    devices.sort(key=lambda one: one.id)
-    return InventoryStatus(
+    for one in numbered:
+        number, before, same = numbers[one.uuid], old.get(one.uuid), boot == previous.boot_id
+        device = _device(one, number, where, before, complaints, remembers=same)
+        devices.append(msgspec.structs.replace(device, in_use_by=users.get(number, ())))
+    return msgspec.structs.replace(
+        said,
         total=len(devices),
-        observed_time=observed,
-        devices=tuple(devices),
-        conflicts=tuple(conflicts),
+        devices=tuple(sorted(devices, key=lambda one: one.id)),
         boot_id=boot,
     )
 
@@ -175,31 +154,30 @@ def _device(
     number: int,
     where: Mapping[int, tuple[str, float]],
     old: Device | None,
+    complaints: Complaints,
     *,
     remembers: bool,
-    complaint: str,
-    users: Mapping[int, tuple[str, ...]],
 ) -> Device:
-    island, bandwidth = where.get(number, (old.island, old.bandwidth_gbps) if old else ("", 0.0))
-    xids = set(facts.xids)
-    if old is not None and remembers and not (old.recovery and facts.recovery == 0):
-        xids |= set(old.xids)
+    """``remembers``: whether it is the boot of before."""
+    old = old or Device(id=number)
+    island, bandwidth = where.get(number, (old.island, old.bandwidth_gbps))
+    forgiven = not remembers or (old.recovery and facts.recovery == 0)
+    xids = {*facts.xids, *(() if forgiven else old.xids)}
     facts = msgspec.structs.replace(facts, xids=tuple(sorted(xids)[:MOST_XIDS]))
-    found, why = health(facts, complaint)
+    found, why = health(facts, complaints.about(facts.uuid))
     return Device(
         id=number,
         uuid=facts.uuid,
         name=facts.name[:256],
-        pci_bus_id=bus_id(facts.place.pci_bus_id or (old.pci_bus_id if old else "")),
+        pci_bus_id=bus_id(facts.place.pci_bus_id or old.pci_bus_id),
         island=island,
         bandwidth_gbps=bandwidth,
         health=found,
         reason=why[:256],
         mig=facts.mig,
-        in_use_by=users.get(number, ()),
         processes=facts.processes,
         xids=facts.xids,
-        recovery=facts.recovery if facts.recovery is not None or old is None else old.recovery,
+        recovery=old.recovery if facts.recovery is None else facts.recovery,
     )
 
 
@@ -239,14 +217,11 @@ def conflicts(
     """Who else hands out GPUs here: a device plugin (allocatable above 0, under any of its names),
     or a DRA driver (``drivers`` of the node's ResourceSlices).
     """
-    plugin = any(
-        resource.startswith(PLUGIN_RESOURCES) and str(amount) not in {"0", ""}
-        for resource, amount in (node.status.allocatable or {}).items()
-    )
-    return (
-        *((CONFLICT_DEVICE_PLUGIN,) if plugin else ()),
-        *((CONFLICT_DRA,) if set(drivers) & set(gpu_drivers) else ()),
-    )
+    asked = (node.status.allocatable or {}).items()
+    given = {resource for resource, amount in asked if str(amount) not in {"0", ""}}
+    plugin = any(resource.startswith(PLUGIN_RESOURCES) for resource in given)
+    both = ((CONFLICT_DEVICE_PLUGIN, plugin), (CONFLICT_DRA, bool({*drivers} & {*gpu_drivers})))
+    return tuple(name for name, there in both if there)
 
 
 def changed(old: InventoryStatus, new: InventoryStatus) -> bool:
