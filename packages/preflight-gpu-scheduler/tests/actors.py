@@ -15,8 +15,7 @@ from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.core.bind import BindJob, bind
 from preflight_gpu_scheduler.core.gangs import Assignment, Reservation, acquire, may_bind, tell
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, Slot, choose
-from preflight_gpu_scheduler.core.leases import collect
-from preflight_gpu_scheduler.core.protocol import Answer, Look, Lost, Request, Steps
+from preflight_gpu_scheduler.core.protocol import Answer, Look, Lost, Request, Steps, collect
 from world import Key, World
 
 GPUS = 2

@@ -283,6 +283,7 @@ def test_small_pods_never_starve_a_gang_that_has_waited_long_enough(
             await world.until("it waits", lambda: _waits(world, "g-3"))
             for n in range(5, 12):
                 await world.pod(f"s-{n}", "one")
+            await world.until("they wait, behind it", lambda: _waits(world, "s-11"))
             on_a = [pod for (node, _), pod in world.watcher.given.items() if node == "a"]
             for name in on_a:
                 await world.delete_pod(name)

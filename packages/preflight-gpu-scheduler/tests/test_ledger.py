@@ -11,8 +11,7 @@ from actors import Actor, binder
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.types import Lease, Pod
-from preflight_gpu_scheduler.core.leases import Taken, relock
-from preflight_gpu_scheduler.core.protocol import BindPod, CreateLease, Lost, Stored
+from preflight_gpu_scheduler.core.protocol import BindPod, CreateLease, Lost, Stored, Taken, relock
 from shapes import claim, lease, node, pod
 from world import World
 

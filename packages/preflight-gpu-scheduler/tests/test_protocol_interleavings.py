@@ -13,8 +13,7 @@ from preflight_gpu_scheduler.api.allocation import Reserved, written
 from preflight_gpu_scheduler.api.names import RESERVED_ANNOTATION, lease_name
 from preflight_gpu_scheduler.core.bind import NOT_COMMITTED, BindJob, bind
 from preflight_gpu_scheduler.core.gangs import Assignment, acquire, tell
-from preflight_gpu_scheduler.core.leases import collect
-from preflight_gpu_scheduler.core.protocol import ReadPod, ReservePod, Steps
+from preflight_gpu_scheduler.core.protocol import ReadPod, ReservePod, Steps, collect
 from world import Key, World
 
 Start = Callable[[World], Callable[[], Steps[Any]] | None]

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -23,6 +24,7 @@ _MOST_RESERVED: Final = 4096
 gathers.
 """
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+S = TypeVar("S", bound="GangStart")
 Id = Annotated[int, msgspec.Meta(ge=0, le=names.MOST_ID)]
 
 
@@ -84,25 +86,21 @@ def literal_ids(text: str) -> str | None:
 @lru_cache(maxsize=_MOST_RESERVED)
 def parse_reserved(text: str) -> Reserved | None:
     """None where it is absent or unreadable: then nothing is reserved."""
-    if not text or len(text) > MOST_RESERVED_TEXT:
-        return None
-    try:
-        found = msgspec.json.decode(text, type=Reserved)
-    except msgspec.DecodeError:
-        return None
-    return found if tuple(sorted(set(found.ids))) == found.ids else None
+    reserved = _decoded(text, Reserved)
+    return reserved if reserved and tuple(sorted(set(reserved.ids))) == reserved.ids else None
 
 
 @lru_cache(maxsize=_MOST_RESERVED)
 def parse_start(text: str) -> GangStart | None:
     """Of a member that waits for its gang, and of one that has what its plan gave it."""
-    if not text or len(text) > MOST_RESERVED_TEXT:
-        return None
-    try:
-        found = msgspec.json.decode(text, type=GangStart)
-    except msgspec.DecodeError:
-        return None
-    return found if found.start else None
+    start = _decoded(text, GangStart)
+    return start if start and start.start else None
+
+
+def _decoded(text: str, type_: type[S]) -> S | None:
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(text, type=type_) if len(text) <= MOST_RESERVED_TEXT else None
+    return None
 
 
 def written(reserved: GangStart) -> str:

@@ -1,11 +1,10 @@
 """GpuClaim: what a pod wants. A claim is a template: each pod that names it gets GPUs of its own.
 
-The Structs are the schema; :func:`problems` lists everything that is wrong with a claim at once.
+The Structs are the schema; :func:`read` lists everything that is wrong with a claim at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
@@ -161,24 +160,17 @@ def spec_schema() -> dict[str, Any]:
     return msgspec.json.schema(Spec)
 
 
-def problems(raw: object) -> list[str]:
-    """Every problem of a GpuClaim's data, one sentence each, beginning with its path; an empty list
-    where there is none.
-    """
-    found = _spec(raw)
-    return _meaning(found) if isinstance(found, Spec) else found
-
-
 def _spec(raw: object) -> Spec | list[str]:
-    """The spec in ``raw``, or every problem of its types."""
+    """The spec in ``raw``, or every problem of it, one sentence each, beginning with its path."""
     if isinstance(raw, dict) and "spec" in raw:
         with suppress(msgspec.ValidationError, RecursionError):
-            return msgspec.convert(raw["spec"], Spec)
+            spec = msgspec.convert(raw["spec"], Spec)
+            return _meaning(spec) or spec
     from preflight_kube.files import schema  # loads jsonschema: memory that good claims do not cost
 
-    spec = spec_schema()
-    whole = {"type": "object", "required": ["spec"], "properties": {"spec": spec | {"$defs": {}}}}
-    found = schema.problems(whole | {"$defs": spec["$defs"]}, raw, "the claim")
+    types = spec_schema()
+    whole = {"type": "object", "required": ["spec"], "properties": {"spec": types | {"$defs": {}}}}
+    found = schema.problems(whole | {"$defs": types["$defs"]}, raw, "the claim")
     if isinstance(raw, dict):
         found = [_exclusivity(raw, said) for said in found]
     # What the schema lets pass and the types do not, as 1.0 for 1.
@@ -223,13 +215,11 @@ class RawClaim(msgspec.Struct, frozen=True):
         return read({"metadata": said, "spec": self.spec})
 
 
-def read(raw: Mapping[str, Any]) -> Claim | list[str]:
+def read(raw: Any) -> Claim | list[str]:
     """The claim in ``raw`` (an object as the API server gives it), or what is wrong with it."""
     spec = _spec(raw)
-    if not isinstance(spec, Spec):
+    if isinstance(spec, list):
         return spec
-    if found := _meaning(spec):
-        return found
     about = raw.get("metadata")
     about = about if isinstance(about, dict) else {}
     return Claim(

@@ -4,6 +4,7 @@ are made of it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from preflight_kube.api.rights import (
@@ -21,9 +22,12 @@ from preflight_gpu_scheduler.api import names
 
 __all__ = ["RIGHTS"]
 
-_CLAIMS: Final = Right(resource="gpuclaims", group=names.GROUP, verbs="list watch")
-_STATUSES: Final = Right(resource="gpunodestatuses", group=names.GROUP, verbs="list watch")
+_ours = partial(Right, group=names.GROUP)
+_CLAIMS: Final = _ours(resource="gpuclaims", verbs="list watch")
+_STATUSES: Final = _ours(resource="gpunodestatuses", verbs="list watch")
 _NODES: Final = Right(resource="nodes", verbs="list watch")
+_DRA: Final = "resource.k8s.io"
+_NAMED: Final = "o.?spec.?nodeName.orValue('') == o.metadata.name"
 _LOCKS: Final = Right(
     resource="leases",
     group="coordination.k8s.io",
@@ -45,6 +49,17 @@ def _annotations(*keys: str) -> tuple[str, ...]:
     return tuple(f"metadata.annotations[{key}]" for key in keys)
 
 
+_BOUND: Final = (names.ALLOCATED_ANNOTATION, names.NVIDIA_ANNOTATION, names.CUDA_ANNOTATION)
+_BINDING: Final = (
+    "target",
+    *_annotations(*_BOUND),
+    # The API server's PodTopologyLabels writes these two, from the node's.
+    "metadata.labels[topology.kubernetes.io/zone]",
+    "metadata.labels[topology.kubernetes.io/region]",
+)
+_TOLD: Final = (names.RESERVED_ANNOTATION, names.RECLAIMED_ANNOTATION, names.NUDGED_ANNOTATION)
+_POD: Final = (*_annotations(*_TOLD), f"spec.schedulingGates[-{names.GATE}]")
+_GROUPS: Final = ("scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh")
 RIGHTS: Final = Chart(
     name="preflight-gpu-scheduler",
     accounts=(
@@ -58,17 +73,7 @@ RIGHTS: Final = Chart(
                 Right(
                     resource="pods/binding",
                     verbs="create",
-                    fields=(
-                        "target",
-                        *_annotations(
-                            names.ALLOCATED_ANNOTATION,
-                            names.NVIDIA_ANNOTATION,
-                            names.CUDA_ANNOTATION,
-                        ),
-                        # The API server's PodTopologyLabels writes these two, from the node's.
-                        "metadata.labels[topology.kubernetes.io/zone]",
-                        "metadata.labels[topology.kubernetes.io/region]",
-                    ),
+                    fields=_BINDING,
                     policy="scheduler-bindings",
                 ),
                 _LOCKS,
@@ -80,38 +85,18 @@ RIGHTS: Final = Chart(
             rights=(
                 _CLAIMS,
                 # A node's status goes when the node has gone.
-                Right(resource="gpunodestatuses", group=names.GROUP, verbs="list watch delete"),
+                _ours(resource="gpunodestatuses", verbs="list watch delete"),
                 _NODES,
-                Right(
-                    resource="pods",
-                    verbs="get list watch patch",
-                    fields=(
-                        *_annotations(
-                            names.RESERVED_ANNOTATION,
-                            names.RECLAIMED_ANNOTATION,
-                            names.NUDGED_ANNOTATION,
-                        ),
-                        f"spec.schedulingGates[-{names.GATE}]",
-                    ),
-                ),
+                Right(resource="pods", verbs="get list watch patch", fields=_POD),
                 Right(
                     resource="nodes/status",
                     verbs="patch",
                     fields=("status.capacity[{count}]",),
                     when="count",
                 ),
-                Right(
-                    resource="gpuclaims/status",
-                    group=names.GROUP,
-                    verbs="patch",
-                    fields=("status",),
-                ),
+                _ours(resource="gpuclaims/status", verbs="patch", fields=("status",)),
                 speaker("gpu-scheduler-controller"),
-                Right(
-                    resource="podgroups",
-                    group=("scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"),
-                    verbs="list watch",
-                ),
+                Right(resource="podgroups", group=_GROUPS, verbs="list watch"),
                 _LOCKS,
                 leader("gpu-scheduler-controller"),
             ),
@@ -122,24 +107,17 @@ RIGHTS: Final = Chart(
                 _NODES,
                 # RBAC knows no selectors: the agent asks for the pods of its node alone.
                 Right(resource="pods", verbs="list watch"),
-                Right(resource="resourceslices", group="resource.k8s.io", verbs="list watch"),
-                Right(
+                Right(resource="resourceslices", group=_DRA, verbs="list watch"),
+                _ours(
                     resource="gpunodestatuses",
-                    group=names.GROUP,
                     verbs="get create",
                     fields=("spec.nodeName",),
                     holds=(_OWN,),
-                    gives=(
-                        Constraint(
-                            "o.?spec.?nodeName.orValue('') == o.metadata.name",
-                            "spec.nodeName is its name",
-                        ),
-                    ),
+                    gives=(Constraint(_NAMED, "spec.nodeName is its name"),),
                     policy="agents",
                 ),
-                Right(
+                _ours(
                     resource="gpunodestatuses/status",
-                    group=names.GROUP,
                     verbs="patch",
                     fields=("status",),
                     holds=(_OWN,),
@@ -157,11 +135,9 @@ RIGHTS: Final = Chart(
         Account(
             component="webhook",
             rights=(
-                Right(resource="gpuclaims", group=names.GROUP, verbs="get list watch"),
+                _ours(resource="gpuclaims", verbs="get list watch"),
                 Right(
-                    resource=("resourceclaims", "resourceclaimtemplates"),
-                    group="resource.k8s.io",
-                    verbs="get",
+                    resource=("resourceclaims", "resourceclaimtemplates"), group=_DRA, verbs="get"
                 ),
             ),
         ),

@@ -32,7 +32,7 @@ from preflight_gpu_scheduler.controller.gang_controller import GangController
 from preflight_gpu_scheduler.core import desired
 from preflight_gpu_scheduler.core.desired import Gate
 from preflight_gpu_scheduler.core.lease_state import LeaseState, Sightings, is_own, judge, reason
-from preflight_gpu_scheduler.core.leases import Done, collect, relock, relocked
+from preflight_gpu_scheduler.core.protocol import Done, collect, relock, relocked
 from preflight_gpu_scheduler.core.snapshot import Key
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 

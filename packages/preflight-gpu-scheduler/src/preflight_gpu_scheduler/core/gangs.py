@@ -27,9 +27,16 @@ from preflight_gpu_scheduler.api.claim import Claim, Want
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.core import protocol
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose, mask_of
-from preflight_gpu_scheduler.core.leases import give_back, raise_number, take
 from preflight_gpu_scheduler.core.node_view import NodeView
-from preflight_gpu_scheduler.core.protocol import Look, Steps, only, read_pod
+from preflight_gpu_scheduler.core.protocol import (
+    Look,
+    Steps,
+    give_back,
+    only,
+    raise_number,
+    read_pod,
+    take,
+)
 
 MOST_MEMBERS: Final = 4096
 Key = tuple[str, str]

@@ -1,22 +1,37 @@
-"""The protocol's words: what is asked of the API server, and what it may answer.
+"""The protocol: what is asked of the API server and what it may answer; to acquire all of some
+GPUs' leases or none, take over what is free by the table, adopt what is one's own, give back what
+one made; and what becomes of a lease: deleted when it is free or void, taken back behind the fence
+when its time is over.
 
 The protocol is written as generators (:data:`Steps`): each yields a batch of requests, gets one
 answer for each, and returns what came of it. Whoever runs one sends them, side by side or in order,
 and never a request twice. So the code that talks to the API server and the code that is
 model-checked is one.
+
+Whoever goes on with a lease that it did not create itself *writes* it first. Without that write two
+attempts for one pod could undo each other: one gives back what it created while the other, having
+only read it, binds the pod with it.
+
+The fence: a scheduler that was stopped may wake up and bind a pod with GPUs that have been given
+away. So before leases of a living, unbound pod are deleted, the pod's number is raised in the very
+version in which it was seen unbound. A Binding prepared before that gets 409; one prepared after it
+knows that those leases are void.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.api.allocation import GangStart
+from preflight_gpu_scheduler.api.allocation import GangStart, Reserved
 from preflight_gpu_scheduler.api.types import Lease, Pod
-from preflight_gpu_scheduler.core.lease_state import Sight
+from preflight_gpu_scheduler.core.lease_state import LeaseState, Sight, is_own, judge
+
+_TRIES: Final = 3
 
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,3 +175,222 @@ def read_pod(key: tuple[str, str]) -> Steps[Pod | Lost | None]:
     if isinstance(answer, Stored) and isinstance(answer.found, Pod):
         return answer.found
     return None if isinstance(answer, Missing) else Lost()
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """``created``: leases that this attempt made and nobody else has written since, as far as it
+    knows, by name; ``adopted``: names of the pod's own that were there. ``busy``: GPUs that
+    somebody else has. ``broken``: why nothing more can be tried now, empty where it can."""
+
+    created: Mapping[str, Lease] = {}
+    adopted: frozenset[str] = frozenset()
+    busy: tuple[CreateLease, ...] = ()
+    broken: str = ""
+
+
+def take(
+    needs: Iterable[CreateLease], look: Look, at_once: int, own: Mapping[str, Lease] = {}
+) -> Steps[Taken]:
+    """Try all ``needs``, in sorted order of the leases' names, ``at_once`` side by side; stops at
+    the first batch in which one is busy. ``own``: leases by name that a mirror shows to be the
+    pod's already.
+
+    Sorted order is what keeps two that want the same GPUs from taking half each for ever.
+    """
+    created: dict[str, Lease] = {}
+    adopted: set[str] = set()
+    busy: list[CreateLease] = []
+    broken = ""
+    ordered = sorted(needs, key=lambda need: need.name)
+    for first in range(0, len(ordered), at_once):
+        batch = ordered[first : first + at_once]
+        answers = yield tuple(
+            AdoptLease(lease=own[need.name]) if need.name in own else need for need in batch
+        )
+        for need, answer in zip(batch, answers, strict=True):
+            got = yield from _settle(need, answer, look, adopts=need.name in own)
+            if isinstance(got, Lease):
+                created[need.name] = got
+            elif got is True:
+                adopted.add(need.name)
+            elif got is False:
+                busy.append(need)
+            else:
+                broken = got
+        if busy or broken:
+            break
+    return Taken(created=created, adopted=frozenset(adopted), busy=tuple(busy), broken=broken)
+
+
+def relock(pod: Pod, look: Look) -> Steps[Taken]:
+    """Make the leases again that somebody else has deleted of a pod that is bound, or that a plan
+    gave its GPUs. ``busy``: GPUs whose leases another pod has. Nothing where the pod has none.
+    """
+    now = yield from read_pod(pod.key)
+    if isinstance(now, Lost):
+        return Taken(broken="the API server does not answer about the pod")
+    placed = now.placed if now is not None and now.metadata.uid == pod.metadata.uid else None
+    if now is None or now.ended or placed is None:
+        return Taken()
+    uuids = dict(zip(placed.ids, now.uuids, strict=False))
+    needs = [
+        CreateLease(pod=now, node=placed.node, gpu=gpu, uuid=uuids.get(gpu, ""))
+        for gpu in placed.ids
+    ]
+    return (yield from take(needs, look, len(needs)))
+
+
+def _settle(
+    need: CreateLease, answer: Answer, look: Look, *, adopts: bool
+) -> Steps[Lease | bool | str]:
+    """What came of one GPU: the lease that was created, True where the pod's own was adopted, False
+    where it is busy, or why the whole attempt cannot go on. ``adopts``: what was answered."""
+    for _ in range(_TRIES):
+        if isinstance(answer, Missing):  # adopted too late: it was given back meanwhile
+            answer, adopts = (yield from only(need)), False
+        if isinstance(answer, Stored) and isinstance(answer.found, Lease):
+            return True if adopts else answer.found
+        if isinstance(answer, Refused):
+            return f"the API server refused a Lease: {answer.why}"
+        now = yield from only(ReadLease(name=need.name))
+        if isinstance(now, Missing):
+            if isinstance(answer, Lost):
+                return False  # it may come into being at any time: another GPU
+            answer = now
+            continue
+        if not isinstance(now, Stored) or not isinstance(now.found, Lease):
+            return "the API server does not answer about a Lease"
+        lease = now.found
+        if is_own(lease, need.pod):
+            answer, adopts = (yield from only(AdoptLease(lease=lease))), True
+            continue
+        sight = yield from look_again(lease, look)
+        if sight is None or judge(lease, sight) is not LeaseState.FREE:
+            return False
+        gone = yield from only(DeleteLease(lease=lease))
+        if isinstance(gone, Lost):
+            return False
+        answer = Missing() if isinstance(gone, Stored | Missing) else Exists()
+    return isinstance(answer, Stored)
+
+
+def look_again(lease: Lease, look: Look) -> Steps[Sight | None]:
+    """The lease's pod by the mirror where that suffices, else by the API server; None where that
+    does not answer.
+    """
+    pod = lease.pod
+    if pod is None:
+        return Sight(None)
+    sight = look(pod)
+    if judge(lease, sight) is not LeaseState.UNSURE:
+        return sight
+    found = yield from read_pod(pod)
+    return None if isinstance(found, Lost) else Sight(found, live=True)
+
+
+def give_back(leases: Iterable[Lease]) -> Steps[tuple[Lease, ...]]:
+    """Delete these, each only if it is still the one that was created or judged. The ones about
+    which no answer came.
+    """
+    ordered = tuple(sorted(leases, key=lambda lease: lease.metadata.name))
+    if not ordered:
+        return ()
+    answers = yield tuple(DeleteLease(lease=lease) for lease in ordered)
+    return tuple(
+        lease
+        for lease, answer in zip(ordered, answers, strict=True)
+        if not isinstance(answer, Stored | Missing | Conflict)
+    )
+
+
+def relocked(
+    node: str, taken: Taken, lease: Callable[[str], Lease | None]
+) -> Iterator[tuple[str, str]]:
+    """Reason and message for what came of leases that were lost. ``lease``: as a mirror has it."""
+    if made := ", ".join(sorted(taken.created)):
+        said = f"somebody deleted Lease {made}, which locks its GPU; it is made again"
+        yield "GpusLockedAgain", said
+    if taken.broken:
+        said = f"the Lease of a GPU that it has of {node} is lost and cannot be made again, so no"
+        yield "GpusNotLocked", f"{said} pod is placed there: {taken.broken}"
+    for need in taken.busy:
+        other = lease(need.name)
+        who = "/".join(other.pod) if other is not None and other.pod is not None else "another pod"
+        said = f"GPU {need.gpu} of {node} is its own by its Binding, and Lease {need.name} is"
+        yield "GpusNotLocked", f"{said} {who}'s; delete one of the two pods"
+
+
+class Done(Enum):
+    """What came of a lease; KEPT stands for now, and AGAIN for a try that has to be repeated."""
+
+    KEPT = "kept"
+    COLLECTED = "collected"
+    RECLAIMED = "reclaimed"
+    AGAIN = "again"
+
+
+def collect(lease: Lease, siblings: Iterable[Lease], look: Look, *, over: bool) -> Steps[Done]:
+    """``siblings``: the other leases of the same holder that a mirror shows; those that a raised
+    number makes void go with it.
+    """
+    sight = yield from look_again(lease, look)
+    if sight is None:
+        return Done.AGAIN
+    state = judge(lease, sight, over=over)
+    if state in {LeaseState.FREE, LeaseState.VOID}:
+        left = yield from give_back([lease])
+        return Done.AGAIN if left else Done.COLLECTED
+    if state is not LeaseState.OVER or sight.pod is None:
+        return Done.KEPT
+    return (yield from _reclaim(lease, tuple(siblings), sight.pod, look))
+
+
+def _reclaim(lease: Lease, siblings: tuple[Lease, ...], pod: Pod, look: Look) -> Steps[Done]:
+    reserved = pod.reserved
+    if reserved is not None and reserved.first_uid != pod.metadata.uid:
+        kept = yield from _dissolve(pod, reserved, look)
+        if kept is not None:
+            return kept
+    number = max(pod.number, lease.number)
+    if not (yield from raise_number(pod, number)):
+        return Done.AGAIN
+    uid = pod.metadata.uid
+    mine = (one for one in siblings if one.ours and one.holder == uid and one.number <= number)
+    left = yield from give_back({one.metadata.name: one for one in (*mine, lease)}.values())
+    return Done.AGAIN if left else Done.RECLAIMED
+
+
+def _dissolve(pod: Pod, reserved: Reserved, look: Look) -> Steps[Done | None]:
+    """Before a member's reservation is taken back, that of the first one is: on that pod's version
+    Binding and fence exclude each other.
+
+    None where the member may be reclaimed; KEPT where the gang is being bound: then its members
+    keep what they have.
+    """
+    key, uid = (pod.metadata.namespace, reserved.first), reserved.first_uid
+    first = look(key).pod
+    settled = first is not None and (
+        first.bound or first.ended or first.deleting or first.planned(reserved.plan)
+    )
+    if first is None or first.metadata.uid != uid or not settled:
+        # A mirror may be behind: at a time before the first one was reserved. It is reserved before
+        # all others.
+        answer = yield from read_pod(key)
+        if not isinstance(answer, Pod):
+            return Done.AGAIN if isinstance(answer, Lost) else None
+        first = answer
+    if first.metadata.uid != uid or first.ended:
+        return None
+    if first.bound:
+        return Done.KEPT
+    if first.deleting or not first.planned(reserved.plan):
+        return None
+    return None if (yield from raise_number(first, first.number)) else Done.AGAIN
+
+
+def raise_number(pod: Pod, number: int) -> Steps[bool]:
+    """Whether the pod, unbound in this very version, now counts ``number`` reservations as taken
+    back.
+    """
+    answer = yield from only(RaiseReclaimed(pod=pod, number=number))
+    return isinstance(answer, Stored)

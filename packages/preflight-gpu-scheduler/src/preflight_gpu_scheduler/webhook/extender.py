@@ -22,14 +22,7 @@ from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import bind as binding
 from preflight_gpu_scheduler.core import filter_prioritize
 from preflight_gpu_scheduler.core.bind import BindJob, BindOutcome
-from preflight_gpu_scheduler.core.filter_prioritize import (
-    BindingArgs,
-    BindingResult,
-    FilterArgs,
-    FilterResult,
-    Priority,
-    Question,
-)
+from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, BindingResult, Question
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose, mask_of
 from preflight_gpu_scheduler.core.node_view import own_ids
 from preflight_gpu_scheduler.core.protocol import Runner, Steps
@@ -64,26 +57,26 @@ class Extender:
         self._starts = GangStarts(state, config, runner)
         state.listeners.append(self._changed)
 
-    def filter(self, args: FilterArgs) -> FilterResult:
+    def filter(self, args: filter_prioritize.FilterArgs) -> filter_prioritize.FilterResult:
         """Which of the named nodes can give the pod its GPUs."""
         if not self._state.synced:
-            return FilterResult(error=NOT_READY)
+            return filter_prioritize.FilterResult(error=NOT_READY)
         names = args.node_names or ()
         question = self._question(args.pod)
         if question.starts:
-            found = self._starts.filter(question, names)
-            return (
-                FilterResult(error=found)
-                if isinstance(found, str)
-                else filter_prioritize.result_of(found)
-            )
-        kept = self._starts.kept(question.pod.spec.priority or 0)
-        self._metrics.kept.set(sum(kept.values()))
-        return filter_prioritize.result_of(
-            filter_prioritize.filter_nodes(question, names, self._state.views(), kept)
-        )
+            answered = self._starts.filter(question, names)
+            if isinstance(answered, str):
+                return filter_prioritize.FilterResult(error=answered)
+        else:
+            kept = self._starts.kept(question.pod.spec.priority or 0)
+            self._metrics.kept.set(sum(kept.values()))
+            views = self._state.views()
+            answered = filter_prioritize.filter_nodes(question, names, views, kept)
+        return filter_prioritize.result_of(answered)
 
-    def prioritize(self, args: FilterArgs) -> Sequence[Priority]:
+    def prioritize(
+        self, args: filter_prioritize.FilterArgs
+    ) -> Sequence[filter_prioritize.Priority]:
         """0–10 for each of the named nodes; 0 for all where nothing is known of the claim."""
         names = args.node_names or ()
         return filter_prioritize.prioritize(self._question(args.pod), names, self._state.views())
@@ -234,6 +227,8 @@ class Extender:
             self._starts.changed(key, self._state.pod(key))
 
 
-def encoded(answer: FilterResult | BindingResult | Sequence[Priority]) -> bytes:
+def encoded(
+    answer: filter_prioritize.FilterResult | BindingResult | Sequence[filter_prioritize.Priority],
+) -> bytes:
     """As it goes over the wire."""
     return msgspec.json.encode(answer)
