@@ -18,8 +18,8 @@ from preflight_gpu_scheduler.api.types import (
     PodSpec,
     PodStatus,
 )
+from preflight_gpu_scheduler.core.filter_prioritize import NodeView
 from preflight_gpu_scheduler.core.gpu_selection import Slot
-from preflight_gpu_scheduler.core.node_view import NodeView
 
 EIGHT = tuple(Slot(n, "nvlink-0" if n < 4 else "nvlink-4", 450.0) for n in range(8))
 

@@ -10,8 +10,7 @@ from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.metrics import AgentMetrics
 from preflight_gpu_scheduler.node.agent import Agent
 from preflight_gpu_scheduler.node.nvml import NvmlFailed
-from preflight_gpu_scheduler.node.status import Facts
-from preflight_gpu_scheduler.node.topology import Place
+from preflight_gpu_scheduler.node.status import Facts, Place
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from prometheus_client import CollectorRegistry

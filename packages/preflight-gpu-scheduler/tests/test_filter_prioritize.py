@@ -14,15 +14,18 @@ from preflight_gpu_scheduler.api.gpu_node_status import Device, Inventory
 from preflight_gpu_scheduler.api.types import Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.filter_prioritize import (
+    NodeView,
     Question,
+    busy_ids,
     choices,
     filter_nodes,
+    known,
+    own_ids,
     prioritize,
     result_of,
 )
+from preflight_gpu_scheduler.core.filter_prioritize import view as view_of
 from preflight_gpu_scheduler.core.lease_state import Sight
-from preflight_gpu_scheduler.core.node_view import NodeView, busy_ids, known, own_ids
-from preflight_gpu_scheduler.core.node_view import view as view_of
 from shapes import claim, lease, node, pod, view
 
 NODES = {

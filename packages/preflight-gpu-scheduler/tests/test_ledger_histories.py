@@ -24,13 +24,12 @@ from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.gpu_node_status import InventoryStatus, RawStatus
 from preflight_gpu_scheduler.api.node_conditions import Complaints
 from preflight_gpu_scheduler.api.types import Metadata
+from preflight_gpu_scheduler.core.filter_prioritize import own_ids
 from preflight_gpu_scheduler.core.gangs import Assignment, acquire, tell
 from preflight_gpu_scheduler.core.lease_state import LeaseState, judge
-from preflight_gpu_scheduler.core.node_view import own_ids
 from preflight_gpu_scheduler.core.protocol import Request, Steps, collect, relock
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
-from preflight_gpu_scheduler.node.status import Facts, status
-from preflight_gpu_scheduler.node.topology import Place
+from preflight_gpu_scheduler.node.status import Facts, Place, status
 from shapes import claim, node
 from world import World
 

@@ -18,13 +18,16 @@ from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.node.status import (
     APPLICATION_XIDS,
     Facts,
+    Link,
+    Place,
+    bus_id,
     changed,
     conflicts,
     health,
     ids,
+    islands,
     status,
 )
-from preflight_gpu_scheduler.node.topology import Link, Place, bus_id, islands
 from preflight_testing.matrix.scenario import fatal_subjects
 from shapes import node, pod
 

@@ -26,8 +26,8 @@ from preflight_gpu_scheduler.api.allocation import GangStart, Reserved
 from preflight_gpu_scheduler.api.claim import Claim, Want
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.core import protocol
+from preflight_gpu_scheduler.core.filter_prioritize import NodeView
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose, mask_of
-from preflight_gpu_scheduler.core.node_view import NodeView
 from preflight_gpu_scheduler.core.protocol import (
     Look,
     Steps,

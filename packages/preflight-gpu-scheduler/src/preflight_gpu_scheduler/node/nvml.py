@@ -1,4 +1,4 @@
-"""NVML by NVIDIA's own binding: what :mod:`.status` and :mod:`.topology` need to know of each
+"""NVML by NVIDIA's own binding: what :mod:`.status` needs to know of each
 GPU. The library is loaded when it is first asked.
 
 A function that a driver does not have leaves out what it would say, and nothing more. What a driver
@@ -16,8 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from preflight_proto import nvml as reader
 
-from preflight_gpu_scheduler.node.status import Facts
-from preflight_gpu_scheduler.node.topology import Link, Place, bus_id
+from preflight_gpu_scheduler.node.status import Facts, Link, Place, bus_id
 
 __all__ = ["Nvml", "NvmlFailed", "NvmlProcess"]
 

@@ -18,9 +18,8 @@ from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Node
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.admission import admit
-from preflight_gpu_scheduler.core.filter_prioritize import refusal
+from preflight_gpu_scheduler.core.filter_prioritize import known, refusal, view
 from preflight_gpu_scheduler.core.gpu_selection import choose
-from preflight_gpu_scheduler.core.node_view import known, view
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 
 __all__ = ["Explained", "Files", "NodeSays", "explain", "files", "text"]

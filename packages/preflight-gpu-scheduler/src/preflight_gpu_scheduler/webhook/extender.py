@@ -22,9 +22,13 @@ from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import bind as binding
 from preflight_gpu_scheduler.core import filter_prioritize
 from preflight_gpu_scheduler.core.bind import BindJob, BindOutcome
-from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, BindingResult, Question
+from preflight_gpu_scheduler.core.filter_prioritize import (
+    BindingArgs,
+    BindingResult,
+    Question,
+    own_ids,
+)
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose, mask_of
-from preflight_gpu_scheduler.core.node_view import own_ids
 from preflight_gpu_scheduler.core.protocol import Runner, Steps
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import ExtenderMetrics

@@ -21,7 +21,7 @@ from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import filter_prioritize
-from preflight_gpu_scheduler.core.filter_prioritize import Answered, Question
+from preflight_gpu_scheduler.core.filter_prioritize import Answered, NodeView, Question
 from preflight_gpu_scheduler.core.gangs import (
     Assignment,
     Member,
@@ -30,7 +30,6 @@ from preflight_gpu_scheduler.core.gangs import (
     may_bind,
     place,
 )
-from preflight_gpu_scheduler.core.node_view import NodeView
 from preflight_gpu_scheduler.core.protocol import Runner
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
