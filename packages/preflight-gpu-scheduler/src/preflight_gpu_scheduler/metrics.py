@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -60,7 +59,7 @@ class GpuControllerMetrics(WriteMetrics):
         self.runtime = RuntimeMetrics(registry)
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
-        self._leader = gauge("gpu_scheduler_leader", "1 while this replica acts.")
+        self.leader = gauge("gpu_scheduler_leader", "1 while this replica acts.")
         self.collected = counter(
             "gpu_scheduler_collected", "Leases deleted because nobody can use them.", ["reason"]
         )
@@ -89,16 +88,6 @@ class GpuControllerMetrics(WriteMetrics):
         devices = "GPUs of a node: free, leased, unusable."
         self._devices = gauge("gpu_scheduler_devices", devices, ["node", "state"])
         self.stale = gauge("gpu_scheduler_stale_nodes", "Nodes whose GpuNodeStatus is too old.")
-
-    @contextmanager
-    def leading(self, lease: str) -> Iterator[None]:
-        """Show that this replica leads, as long as it does."""
-        with self.runtime.leading(lease):
-            self._leader.set(1)
-            try:
-                yield
-            finally:
-                self._leader.set(0)
 
     def counted(self, phases: Mapping[str, int], devices: Mapping[str, Mapping[str, int]]) -> None:
         """``phases``: claims in each; ``devices``: by node, how many are in which state."""

@@ -97,7 +97,7 @@ class Process(NamedTuple):
             metrics.runtime.sends(client)
 
             async def act(leadership: Leadership) -> None:
-                with metrics.leading(LEASE):
+                with metrics.runtime.leading(LEASE, metrics.leader):
                     await Controller(client.fenced(leadership.valid), config, cache, metrics).lead()
 
             return Parts(reflectors=cache.reflectors, lead=act)
