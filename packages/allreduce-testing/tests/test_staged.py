@@ -23,3 +23,19 @@ def test_where_few_edges_make_a_low_reference_a_node_of_half_the_rate_is_of_anot
     verdict, _ = play_staged(StagedFabric(world, 211))
     assert (verdict.blamed, verdict.named) == ((), (4,))
     assert "compare the kinds of the adapters" in verdict.reason
+
+
+def test_a_node_of_another_kind_is_not_blamed_though_one_hairpin_is_faster_than_its_rate() -> None:
+    """At 2/5 of the rate: its paths reach 44 % of normal, and it itself 41 and 45 %."""
+    world = next(world for world in WORLDS if world.name == "two kinds, hidden, all known")
+    verdict, _ = play_staged(StagedFabric(world, 326))
+    assert (verdict.blamed, verdict.named) == ((), (6,))
+    assert "compare the kinds of the adapters" in verdict.reason
+
+
+def test_a_sick_node_is_blamed_though_one_hairpin_is_as_slow_as_a_lower_rate() -> None:
+    """It has 35 % left: its paths reach 34 % of normal, and it itself 37 and 33 %."""
+    world = next(world for world in WORLDS if world.name == "sick")
+    fabric = StagedFabric(world, 240)
+    verdict, _ = play_staged(fabric)
+    assert set(verdict.blamed) == fabric.judged() == {3}

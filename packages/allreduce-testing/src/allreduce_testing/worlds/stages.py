@@ -255,15 +255,17 @@ class StagedFabric:
         ).after_gang(Zone.BELOW if low_enough else Zone.UNKNOWN, gbps)
 
     def judged(self) -> frozenset[int]:
-        """The sick who must be blamed by now: their own device says what it is; or nobody else is
-        slow, their hairpin is known to pass their leaf alone, counters could tell of somebody
-        else's traffic, true labels show a healthy node behind that leaf, and no other kind of
-        adapter would be as slow.
+        """The sick who must be blamed by now: their own device says what it is (errors of a link do
+        not where there are no hairpins); or nobody else is slow, their hairpin is known to pass
+        their leaf alone, counters could tell of somebody else's traffic, true labels show a healthy
+        node behind that leaf, and no other kind of adapter would be as slow.
         """
         if not self.counted or self.world.budget is not None:
             return frozenset()
         sick, leaf = self.truth.sick & self.shown(), self.shape.leaf
         told = sick & self.truth.told
+        if self.world.hairpins == "none":
+            told -= self._errors.keys()
         if self.shape.size == 2 or self.labels != "true":
             return frozenset(told if self.shape.size > 2 or self.labels == "true" else ())
         sure = self.world.hairpins == "switch" and not self.world.unjudged

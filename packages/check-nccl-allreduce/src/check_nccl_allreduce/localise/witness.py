@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
+from statistics import fmean
 from typing import NamedTuple
 
 from .evidence import Evidence, weigh
@@ -28,7 +29,7 @@ FOREIGN = 0.01
 """Of what a node's paths carry, the share of somebody else's bytes from which it is busy."""
 RATES = (1 / 2, 1 / 4, 2 / 5, 1 / 8)
 """Ratios of the rates that links have: 400 to 200, 100 and 50 Gbit/s, 100 to 40."""
-NEAR_RATE, RATE_SPREADS = 0.08, 2.5
+NEAR_RATE, RATE_SPREADS = 0.10, 2.5
 """How far from such a ratio (natural logarithm) a node of another kind may be: at least so far, and
 so many spreads of this gang's noise."""
 SPREADS = 3.5
@@ -197,19 +198,19 @@ class Court:
         return self.evidence.share(good) or 1.0
 
     def rate(self, one: int) -> float:
-        """The ratio of link rates at which it is, to others and to itself; 0 where that is none, or
-        a fact of its own device stands against it.
+        """The ratio of link rates at which it is, to others and to itself together; 0 where that is
+        none, or a fact of its own device stands against it.
         """
-        share = self._shares[one]
-        if self.fact(one) or self.broken(one) or share <= 0:
+        if self.fact(one) or self.broken(one) or self._shares[one] <= 0:
             return 0.0
-        limit = max(NEAR_RATE, RATE_SPREADS * self.evidence.spread)
-        itself = [
-            row.gbps / row.reference for row in self.hairpins.bad.get(one, ()) if row.gbps > 0
-        ]
-        shares = [share, share / self._usual, *([max(itself)] if itself else [])]  # dips slow one
-        apart, rate = min((abs(log(value / rate)), rate) for rate in RATES for value in shares)
-        return rate if apart < limit else 0.0
+        against, usual = self.evidence.against[one], self._usual
+        paths = [e.gbps / e.reference / usual for e in against if e.gbps > 0]
+        itself = [e.gbps / e.reference for e in self.hairpins.bad.get(one, ()) if e.gbps > 0]
+        shares = sorted(log(share) for share in paths + itself)
+        cut = len(shares) // 4  # a dip, or a path that is too fast, does not count
+        middle = fmean(shares[cut : len(shares) - cut])
+        apart, rate = min((abs(middle - log(rate)), rate) for rate in RATES)
+        return rate if apart < max(NEAR_RATE, RATE_SPREADS * self.evidence.spread) else 0.0
 
 
 class Obstacle(NamedTuple):
