@@ -26,7 +26,7 @@ from check_nccl_allreduce.localise import (
     Verdict,
     Zone,
 )
-from check_nccl_allreduce.localise.own import GROWTH, owned
+from check_nccl_allreduce.localise.score import GROWTH, owned
 from check_nccl_allreduce.localise.witness import Court
 from hypothesis import given
 from hypothesis import strategies as st

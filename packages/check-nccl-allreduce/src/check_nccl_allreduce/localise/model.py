@@ -44,9 +44,7 @@ __all__ = [
 MAX_ROUNDS = 8
 """Rounds a gang may spend, its own all-reduce (R1) included. A round is all its probes at once."""
 HAIRPINS = 2
-"""Of these, so many have each suspect to itself, through its own NICs, and known-good controls
-beside it.
-"""
+"""Of these, so many have each suspect to itself over its own NICs, beside known-good controls."""
 PAIR_ROUNDS = MAX_ROUNDS - HAIRPINS
 """And those of the gang, its pairs and its halves; one more where a hairpin came first."""
 
@@ -76,9 +74,7 @@ class Endpoint:
 
 
 class Zone(StrEnum):
-    """What the gate said about the gang's own all-reduce: against its floors, or that it gave no
-    bandwidth at all.
-    """
+    """What the gate said about the gang's own all-reduce, or that it gave no bandwidth at all."""
 
     PASSED = "passed"
     BETWEEN = "between"
@@ -119,9 +115,7 @@ class FactKind(StrEnum):
 
     LOST = "lost"  # never connected, or its parent process is gone
     DEVICE = "device"  # ECC, NVLink, GPU lost, a child in D state
-    MEMBER = (
-        "member"  # its process died, stalled, or could not work here: local, but no device evidence
-    )
+    MEMBER = "member"  # its process died, stalled, or could not work: no device evidence
 
 
 class Fact(NamedTuple):
@@ -197,9 +191,7 @@ class Phase(StrEnum):
     GANG = "gang"
     MATCH = "match"
     CONFIRM = "confirm"
-    SILENCE = (
-        "silence"  # suspects that are not slow to themselves, while those that are take no part
-    )
+    SILENCE = "silence"  # who is not slow to itself, while suspects that are take no part
     HALVES = "halves"
     HAIRPIN = "hairpin"
 

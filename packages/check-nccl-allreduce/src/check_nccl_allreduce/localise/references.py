@@ -1,47 +1,43 @@
-"""What healthy edges reach: endpoints in comparable classes, and the reference of
+"""What healthy edges reach: endpoints in comparable classes by kind and place, and the reference of
 each class. Pure.
+
+Latencies only add doubt to labels. What is measured is a small all-reduce of 14 to 70 µs, of which
+a further switch is 0.3 to 1 µs: many pairs may show that labels lie, and no single one does.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
+from statistics import fmean, pvariance
 
-from .model import Grade, Phase, Played, Probe, Result, Role, State, Status
-from .places import read
-
-__all__ = [
-    "BAD",
-    "FEW",
-    "GOOD",
-    "JUDGED",
-    "MANY",
-    "NVLINK",
-    "EdgeClass",
-    "EdgeMap",
-    "Pair",
-    "Reference",
-    "References",
-]
+from .model import Endpoint, Grade, Phase, Played, Role, State, Status
 
 GOOD = 0.88
 """An edge at or above this share of its reference clears both its ends."""
 BAD = 0.80
-"""An edge below this share of its reference accuses. Wide noise lowers it, see
-:func:`_accusing_share`.
-"""
+"""An edge below this share of its reference accuses; wide noise lowers it."""
 MANY = 32
-"""From so many values on, their own spread says how far below the reference noise
-alone can reach.
-"""
+"""From so many values on, their own spread says how far below the reference noise can reach."""
 MIXED = 3.0
-"""How much wider values may lie below their upper quartile than above it before they are of two
-sorts.
-"""
+"""Times as wide as above their upper quartile, values below it are of two sorts."""
 FEW = 3
 """Fewer values make no reference."""
+LABELED = 0.8
+"""The least share of endpoints that must have a label."""
+GROUPED = 0.5
+"""The least share that labels must put together with others, to be a switch's."""
+PORTS = 32
+"""Nodes behind one leaf at most: a label that puts more together is no leaf's."""
+HOP = 0.3e-6
+"""Seconds that the way over another switch adds, at least."""
+DOUBT, BORNE_OUT = 2.0, 3.0
+"""Standard errors: labels lie where paths between them are not slower by a hop and so many of them,
+and are borne out where those are slower by so many."""
+LEAST = 4
+"""Pairs on either side, fewer of which show nothing."""
 
 SAME, OTHER, UNKNOWN, NVLINK = range(4)
 JUDGED = frozenset({Status.OK, Status.WRONG, Status.HANG, Status.ERROR})
@@ -50,11 +46,94 @@ EdgeClass = tuple[int, int, int]
 Pair = tuple[int, int]
 
 
+def read(endpoints: Sequence[Endpoint], rounds: Sequence[Played]) -> tuple[bool, bool]:
+    """Whether labels are believed to say where endpoints stand: they group most of them as leaves
+    would, and latencies do not contradict. And whether latencies bear that out.
+    """
+    sizes = Counter(e.domain for e in endpoints if e.domain is not None)
+    grouped = sum(count for count in sizes.values() if count > 1)
+    if (
+        sum(sizes.values()) < LABELED * len(endpoints)
+        or grouped < GROUPED * len(endpoints)
+        or max(sizes.values(), default=0) > PORTS
+    ):
+        return False, False
+    sides: dict[bool, list[float]] = {True: [], False: []}  # inside labels, and between them
+    for (a, b), seconds in _latencies(rounds).items():
+        here, there = endpoints[a].domain, endpoints[b].domain
+        if here is not None and there is not None:
+            sides[here == there].append(seconds)
+    if min(map(len, sides.values())) < LEAST:
+        return True, False
+    inside, between = _trimmed(sides[True]), _trimmed(sides[False])
+    more = fmean(between) - fmean(inside)
+    error = (pvariance(inside) / len(inside) + pvariance(between) / len(between)) ** 0.5
+    return more + DOUBT * error >= HOP, more > BORNE_OUT * error
+
+
+def _latencies(rounds: Sequence[Played]) -> dict[Pair, float]:
+    """Seconds of each pair's fastest small message."""
+    found: dict[Pair, float] = {}
+    for played in rounds:
+        for probe, result in zip(played.round.probes, played.results, strict=True):
+            if result.latency > 0 and len(probe.members) == 2 and result.status is Status.OK:
+                pair = (probe.members[0], probe.members[1])
+                found[pair] = min(result.latency, found.get(pair, inf))
+    return found
+
+
+def _trimmed(values: list[float]) -> list[float]:
+    """Without the slowest and the fastest eighth: one pair that stands out shows nothing."""
+    cut = len(values) // 8
+    return sorted(values)[cut : len(values) - cut]
+
+
+class EdgeMap:
+    """The gang's shape: numbers for kinds and domains in order of first appearance, never by their
+    names; -1 for no domain.
+    """
+
+    def __init__(self, state: State) -> None:
+        kinds: dict[tuple[str, str], int] = {}
+        domains: dict[str, int] = {}
+        racks: dict[str, int] = {}
+        self.size = len(state.endpoints)
+        self.kind = [kinds.setdefault((e.kind, e.nic), len(kinds)) for e in state.endpoints]
+        self.believed, self.apart = read(state.endpoints, state.rounds)
+        self.domain = [
+            -1 if e.domain is None else domains.setdefault(e.domain, len(domains))
+            for e in state.endpoints
+        ]
+        self.domain_names = tuple(domains)
+        unknown = [-1] * self.size
+        if not self.believed:
+            self.domain, self.domain_names = unknown, ()
+        self.rack = [
+            -1 if e.nvlink is None else racks.setdefault(e.nvlink, len(racks))
+            for e in state.endpoints
+        ]
+        if len(set(self.rack)) == 1:  # one NVLink domain, or none: all paths are of one sort
+            self.rack = unknown
+        # Where no latency bears labels out, nobody is cleared of having slowed another one by a
+        # label.
+        self.seen = self.domain if self.apart else unknown
+        self.labeled = min(self.domain, default=0) >= 0
+
+    def edge_class(self, a: int, b: int) -> EdgeClass:
+        """``NVLINK`` where what these two exchange stays inside an NVLink domain."""
+        if self.kind[a] > self.kind[b]:
+            a, b = b, a
+        kind_a, kind_b, here, there = self.kind[a], self.kind[b], self.domain[a], self.domain[b]
+        if self.rack[a] == self.rack[b] >= 0:
+            return kind_a, kind_b, NVLINK
+        if min(here, there) < 0:
+            return kind_a, kind_b, UNKNOWN
+        return kind_a, kind_b, SAME if here == there else OTHER
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a healthy edge of one class reaches (GB/s), and the share of it below which an edge is
-    bad.
-    """
+    """What a healthy edge of one class reaches (GB/s), and below which share of it one is bad."""
 
     gbps: float
     bad: float
@@ -66,65 +145,13 @@ class Reference:
         return Grade.BAD if gbps < self.bad * self.gbps else Grade.GRAY
 
 
-class EdgeMap:
-    """The gang's shape: numbers for kinds and domains in order of first appearance, never by their
-    names.
-    """
-
-    def __init__(self, state: State) -> None:
-        kinds: dict[tuple[str, str], int] = {}
-        domains: dict[str, int] = {}
-        racks: dict[str, int] = {}
-        self.kind = [kinds.setdefault((e.kind, e.nic), len(kinds)) for e in state.endpoints]
-        labels = read(state.endpoints, state.rounds)
-        self.believed, self.apart = labels
-        self.domain = [
-            -1
-            if e.domain is None or not self.believed
-            else domains.setdefault(e.domain, len(domains))
-            for e in state.endpoints
-        ]
-        self.rack = [
-            -1 if e.nvlink is None else racks.setdefault(e.nvlink, len(racks))
-            for e in state.endpoints
-        ]
-        if len(set(self.rack)) == 1:  # one NVLink domain, or none: all paths are of one sort
-            self.rack = [-1] * len(self.rack)
-        # Where no latency bears labels out, nobody is cleared of having slowed another one by a
-        # label.
-        self.seen = self.domain if labels.apart else [-1] * len(self.domain)
-        self.domain_names = tuple(domains)
-        self.size = len(state.endpoints)
-        self.labeled = all(d >= 0 for d in self.domain)
-
-    def edge_class(self, a: int, b: int) -> EdgeClass:
-        """``NVLINK`` where what these two exchange stays inside an NVLink domain."""
-        kind_a, kind_b, rack = self.kind[a], self.kind[b], self.rack[a]
-        if rack >= 0 and rack == self.rack[b]:
-            relation = NVLINK
-        else:
-            domain_a, domain_b = self.domain[a], self.domain[b]
-            relation = (
-                UNKNOWN if domain_a < 0 or domain_b < 0 else SAME if domain_a == domain_b else OTHER
-            )
-        return (kind_a, kind_b, relation) if kind_a <= kind_b else (kind_b, kind_a, relation)
-
-
 class References:
-    """The reference of each edge class, from the matching rounds: an upper quantile, because faults
-    only slow things.
-    """
+    """The reference of each class: an upper quantile of matchings, for faults only slow things."""
 
-    def __init__(self, shape: EdgeMap, rounds: tuple[Played, ...]) -> None:
-        again = _remeasured(rounds)
+    def __init__(self, shape: EdgeMap, rounds: Sequence[Played]) -> None:
         by_class: dict[EdgeClass, list[float]] = defaultdict(list)
-        for probe, result in _matching(rounds):
-            if result.status in JUDGED:
-                a, b = probe.members
-                value = result.gbps if result.status is Status.OK else 0.0
-                if again:
-                    value = max(value, again.get((a, b), 0.0))
-                by_class[shape.edge_class(a, b)].append(value)
+        for (a, b), value in _matched(rounds):
+            by_class[shape.edge_class(a, b)].append(value)
         by_kind: dict[int, list[float]] = defaultdict(list)
         for (kind, other, _), values in by_class.items():
             if kind == other:
@@ -135,9 +162,14 @@ class References:
         self._cache: dict[EdgeClass, Reference | None] = {}
 
     def of(self, key: EdgeClass) -> Reference | None:
-        """What an edge of this class should reach; None where nothing comparable was measured."""
+        """What an edge of this class should reach: as its own class, else as the lesser of its
+        kinds; None where nothing comparable was measured.
+        """
         if key not in self._cache:
-            self._cache[key] = self._own.get(key) or self._lesser(key)
+            *kinds, relation = key
+            ends = [self._own.get((kind, kind, relation)) or self.of_kind(kind) for kind in kinds]
+            lesser = min((end for end in ends if end), key=lambda r: r.gbps, default=None)
+            self._cache[key] = self._own.get(key) or (lesser if all(ends) else None)
         return self._cache[key]
 
     def of_kind(self, kind: int) -> Reference | None:
@@ -149,9 +181,7 @@ class References:
         return min((one.bad for one in self._own.values()), default=BAD)
 
     def crossing(self) -> float:
-        """What paths between domains reach as a share of those inside, where that is least; 1 where
-        it is not known.
-        """
+        """What paths between domains reach of those inside, at least; 1 where it is not known."""
         return min((share for _, share in self._crossings()), default=1.0)
 
     def _crossings(self) -> Iterator[tuple[EdgeClass, float]]:
@@ -159,24 +189,12 @@ class References:
             if relation == OTHER and (inside := self._own.get((a, b, SAME))):
                 yield (a, b, relation), reference.gbps / inside.gbps
 
-    def _lesser(self, key: EdgeClass) -> Reference | None:
-        kind_a, kind_b, relation = key
-        ends = [
-            self._own.get((kind, kind, relation)) or self._kind.get(kind)
-            for kind in (kind_a, kind_b)
-        ]
-        return min((end for end in ends if end), key=lambda r: r.gbps) if all(ends) else None
-
 
 def _reference(values: list[float]) -> Reference | None:
-    """From the values of one class, a probe that broke counting as 0. None when too few, or when
-    all of them broke.
-    """
-    if len(values) < FEW:
-        return None
+    """From values of one class, 0 for a broken probe; None of too few, or where all broke."""
     ranked = sorted(values, reverse=True)
-    alive = sum(1 for v in ranked if v > 0)
-    if not alive:
+    alive = sum(1 for value in ranked if value > 0)
+    if len(values) < FEW or not alive:
         return None
     # Of four or five the largest is not a reference: it may be the one path that is too fast.
     rank = max(ceil(len(ranked) / 4), 2 if len(ranked) > FEW else 1)
@@ -184,11 +202,8 @@ def _reference(values: list[float]) -> Reference | None:
 
 
 def _accusing_share(ranked: list[float]) -> float:
-    n = len(ranked)
-    if n < MANY:
-        return BAD
-    top, upper, middle = (ranked[ceil(n / k) - 1] for k in (8, 4, 2))
-    if middle <= 0:
+    top, upper, middle = (ranked[ceil(len(ranked) / k) - 1] for k in (8, 4, 2))
+    if len(ranked) < MANY or middle <= 0:
         return BAD
     spread, above = (upper - middle) / middle / 0.674, (top - upper) / upper / 0.476
     # The upper quarter is of one piece, and the next one is not: a good part of the gang is slow,
@@ -196,21 +211,23 @@ def _accusing_share(ranked: list[float]) -> float:
     return min(BAD, 1 - 5 * (above if spread > MIXED * above else spread))
 
 
-def _matching(rounds: tuple[Played, ...]) -> Iterator[tuple[Probe, Result]]:
-    for played in rounds:
-        if played.round.phase is Phase.MATCH:
-            yield from zip(played.round.probes, played.results, strict=True)
-
-
-def _remeasured(rounds: tuple[Played, ...]) -> dict[Pair, float]:
-    """Edges of the matching rounds measured again because only they looked bad: the better value is
-    the edge's own.
+def _matched(rounds: Sequence[Played]) -> Iterator[tuple[Pair, float]]:
+    """What each edge of the matching rounds reached; of one that was measured again because only it
+    looked bad, the better value.
     """
     best: dict[Pair, float] = {}
-    for played in rounds:
-        if played.round.phase in {Phase.CONFIRM, Phase.SILENCE}:
-            for probe, result in zip(played.round.probes, played.results, strict=True):
-                if probe.role is Role.EDGE and result.status is Status.OK:
-                    pair = (probe.members[0], probe.members[1])
-                    best[pair] = max(best.get(pair, 0.0), result.gbps)
-    return best
+    done = [
+        (played.round.phase, probe, result)
+        for played in rounds
+        for probe, result in zip(played.round.probes, played.results, strict=True)
+        if result.status in JUDGED
+    ]
+    for _, probe, result in done:
+        if probe.role is Role.EDGE and result.status is Status.OK:
+            pair = (probe.members[0], probe.members[1])
+            best[pair] = max(best.get(pair, 0.0), result.gbps)
+    for phase, probe, result in done:
+        if phase is Phase.MATCH:
+            pair = (probe.members[0], probe.members[1])
+            value = result.gbps if result.status is Status.OK else 0.0
+            yield pair, max(value, best.get(pair, 0.0))

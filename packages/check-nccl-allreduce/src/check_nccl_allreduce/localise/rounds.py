@@ -1,34 +1,16 @@
-"""Which probes the next round makes: matchings over all endpoints, confirmations of suspects,
-halves.
-"""
+"""Which probes the next round makes: matchings of all, confirmations of suspects, halves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import combinations
 
-from .evidence import RESTLESS, EdgeMap, Evidence
+from .evidence import RESTLESS, Evidence
 from .model import MAX_ROUNDS, PAIR_ROUNDS, Grade, Phase, Probe, Role, Round, State
-
-__all__ = [
-    "CONFIRMATIONS",
-    "FEW",
-    "chance",
-    "confirm",
-    "hairpin",
-    "halves",
-    "match",
-    "open_edges",
-    "rematch",
-    "ring",
-    "unsettled",
-    "within",
-]
+from .references import EdgeMap
 
 CONFIRMATIONS = 2
-"""How many of a suspect's measurements must be confirmations: chosen because of the suspicion, not
-by the matching.
-"""
+"""How many measurements of a suspect must be chosen because of the suspicion."""
 HAIRPIN_CONTROLS = 3
 """Known-good endpoints to themselves beside the suspects, at least, where there are so many."""
 CONTROLS = 4
@@ -39,8 +21,7 @@ WITNESSES = 64
 """So many known-good endpoints at most are looked through for a pair of a class."""
 FEW = 6
 """Up to so many endpoints, rounds are enough for every pair; of four, the two matchings leave out
-two of six.
-"""
+two of six."""
 
 _MASK = (1 << 64) - 1
 
@@ -56,9 +37,7 @@ def chance(seed: int) -> float:
 
 
 def _mix(seed: int, position: int) -> int:
-    """SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): even bits from seed and position, the same
-    on every machine.
-    """
+    """SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): even bits, the same on every machine."""
     z = (seed * 0xD1342543DE82EF95 + (position + 1) * 0x9E3779B97F4A7C15) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -66,46 +45,35 @@ def _mix(seed: int, position: int) -> int:
 
 
 def match(state: State, shape: EdgeMap, done: int) -> Round:
-    """The even (``done`` = 0) or the odd (1) edges of the ring; of an odd number, one endpoint sits
-    out of each.
-    """
-    order = _across(shape, ring(shape, state.seed))
-    count = len(order)
-    pairs = [(order[i], order[i + 1]) for i in range(done, count - 1, 2)]
-    if done and count % 2 == 0 and count > 2:
-        pairs.append((order[-1], order[0]))
-    return _round(state, Phase.MATCH, [_pair(a, b, Role.MATCH) for a, b in pairs])
-
-
-def _across(shape: EdgeMap, order: list[int]) -> list[int]:
-    """Where there are NVLink domains, neighbours of different ones: only so do they meet over their
-    NICs.
-    """
-    if max(shape.rack) < 0:
-        return order
-    place: dict[int, int] = {}
-    turn = {}
-    for one in order:
-        turn[one] = place[shape.rack[one]] = place.get(shape.rack[one], -1) + 1
-    return sorted(order, key=lambda one: (shape.kind[one], turn[one]))
+    """The even (``done`` = 0) or odd (1) edges of the ring; of an odd number, one sits out."""
+    order, rack = ring(shape, state.seed), shape.rack
+    if max(rack) >= 0:  # neighbors of different NVLink domains: only so do they meet over NICs
+        turn = {one: place for members in _racks(shape, order) for place, one in enumerate(members)}
+        order = sorted(order, key=lambda one: (shape.kind[one], turn[one]))
+    return _round(state, Phase.MATCH, _neighbors(order, done))
 
 
 def within(state: State, shape: EdgeMap, done: int) -> Round | None:
     """A matching inside the NVLink domains; None where there are none."""
-    if max(shape.rack) < 0:
-        return None
+    racks = _racks(shape, [i for i in ring(shape, state.seed) if shape.rack[i] >= 0])
+    probes = [probe for members in racks for probe in _neighbors(members, done)]
+    return _round(state, Phase.MATCH, probes) if probes else None
+
+
+def _racks(shape: EdgeMap, order: list[int]) -> list[list[int]]:
+    """The members of each NVLink domain, and those of none, in this order."""
     racks: dict[int, list[int]] = {}
-    for one in ring(shape, state.seed):
-        if shape.rack[one] >= 0:
-            racks.setdefault(shape.rack[one], []).append(one)
-    pairs = []
-    for members in racks.values():
-        pairs += [(members[i], members[i + 1]) for i in range(done, len(members) - 1, 2)]
-        if done and len(members) % 2 == 0 and len(members) > 2:
-            pairs.append((members[-1], members[0]))
-    return (
-        _round(state, Phase.MATCH, [_pair(a, b, Role.MATCH) for a, b in pairs]) if pairs else None
-    )
+    for one in order:
+        racks.setdefault(shape.rack[one], []).append(one)
+    return list(racks.values())
+
+
+def _neighbors(order: list[int], done: int) -> list[Probe]:
+    """The even or the odd edges of this ring."""
+    pairs = list(zip(order[done::2], order[done + 1 :: 2], strict=False))
+    if done and len(order) % 2 == 0 and len(order) > 2:
+        pairs.append((order[-1], order[0]))
+    return [_pair(a, b, Role.MATCH) for a, b in pairs]
 
 
 def hairpin(state: State, evidence: Evidence, suspects: Sequence[int]) -> Round | None:
@@ -117,14 +85,8 @@ def hairpin(state: State, evidence: Evidence, suspects: Sequence[int]) -> Round 
     for kind in {shape.kind[one] for one in suspects}:
         of_kind = [one for one in suspects if shape.kind[one] == kind]
         where = {shape.domain[one] for one in of_kind}
-        good = [
-            i
-            for i in ring(shape, state.seed)
-            if shape.kind[i] == kind
-            and evidence.good[i]
-            and i not in ends
-            and i not in evidence.shaded
-        ]
+        free = [i for i in ring(shape, state.seed) if i not in ends and i not in evidence.shaded]
+        good = [i for i in free if shape.kind[i] == kind and evidence.good[i]]
         good.sort(key=lambda i: shape.domain[i] not in where)
         if not good and shape.size > 2:
             ends -= set(of_kind)
@@ -147,23 +109,8 @@ def rematch(state: State, evidence: Evidence, detail: int = 0) -> Round:
     rest = [i for i in order if not evidence.good[i]]
     pools = [_Pools(shape, good), _Pools(shape, order)]
     probes = list(desk.pair_up(rest + good, pools, Role.MATCH))
-    return _round(
-        state, Phase.MATCH, [probe._replace(detail=i < detail) for i, probe in enumerate(probes)]
-    )
-
-
-def unsettled(evidence: Evidence) -> list[int]:
-    """Suspects about whom another confirmation could still say something."""
-    return [
-        s
-        for s in evidence.suspects
-        if evidence.confirmed[s] < CONFIRMATIONS or evidence.rounds_against(s) < evidence.enough
-    ]
-
-
-def open_edges(evidence: Evidence) -> list[tuple[int, int]]:
-    """Bad edges between known-good ends that want another measurement."""
-    return [pair for pair, again, good in evidence.isolated if not good and again < RETESTS]
+    detailed = [probe._replace(detail=True) for probe in probes[:detail]]
+    return _round(state, Phase.MATCH, detailed + probes[detail:])
 
 
 def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None) -> Round | None:
@@ -173,24 +120,29 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
     ``slow``: the suspects that are slow to themselves, once that is known. While the others meet,
     these keep silent.
     """
-    suspects, edges = unsettled(evidence), open_edges(evidence)
-    open_still = {*evidence.gray, *evidence.mild(least=2), *evidence.silent} - evidence.suspect_set
-    late = evidence.late if len(evidence.late) <= RESTLESS else []
-    gray = sorted(
-        {one for one in open_still if evidence.confirmed[one] < CONFIRMATIONS}
-        | set(evidence.restless)
-        | set(late)
-    )
+    suspects = [
+        s
+        for s in evidence.suspects
+        if evidence.confirmed[s] < CONFIRMATIONS or evidence.rounds_against(s) < evidence.enough
+    ]
+    edges = [pair for pair, again, better in evidence.isolated if not better and again < RETESTS]
+    doubtful = {*evidence.gray, *evidence.mild(least=2), *evidence.silent} - evidence.suspect_set
+    gray = {one for one in doubtful if evidence.confirmed[one] < CONFIRMATIONS}
+    gray |= {*evidence.restless, *(evidence.late if len(evidence.late) <= RESTLESS else ())}
     if not suspects and not edges and not gray:
         return None
     number = len(state.rounds) + 2
     last = PAIR_ROUNDS if slow is None else MAX_ROUNDS - 1
     order = ring(evidence.map, state.seed)
     desk = _Desk(evidence, order)
-    silent = slow is not None and any(one in slow for one in suspects) and not _silenced(state)
     others = [one for one in suspects if slow is None or one not in slow]
-    silent = silent and len(others) > 1 and number + CONFIRMATIONS < MAX_ROUNDS
-    silent = silent and _unaccounted(evidence, others, slow or ())
+    silent = (
+        slow is not None
+        and 1 < len(others) < len(suspects)
+        and all(played.round.phase is not Phase.SILENCE for played in state.rounds)
+        and number + CONFIRMATIONS < MAX_ROUNDS
+        and _unaccounted(evidence, others, slow)
+    )
     if silent:
         suspects = others
         probes = list(desk.pair_up(others, [_Pools(evidence.map, others)], Role.SUSPECTS))
@@ -198,14 +150,17 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
         probes = list(_with_each_other(desk, evidence, others, left=last - number + 1))
     # Endpoints that another suspect cleared come first: whoever shares their boundary is cleared by
     # them as well.
-    vouched = evidence.cleared_by_suspects
     good = [i for i in order if evidence.good[i] and i not in evidence.shaded]
     pools = [_Pools(evidence.map, good)]
-    if vouched and not evidence.map.labeled:
+    if (vouched := evidence.cleared_by_suspects) and not evidence.map.labeled:
         pools.insert(0, _Pools(evidence.map, [i for i in good if i in vouched]))
-    position = {one: place for place, one in enumerate(order)} if suspects or gray else {}
-    accused = sorted(suspects, key=position.__getitem__) + sorted(gray, key=position.__getitem__)
-    nearly = {one for one in accused if number == last or _nearly_settled(evidence, one)}
+    accused = [i for i in order if i in suspects] + [i for i in order if i in gray]
+    nearly = {
+        one
+        for one in accused
+        if number == last
+        or (one in evidence.suspect_set and evidence.confirmed[one] == CONFIRMATIONS - 1)
+    }
     probes += desk.pair_up(accused, pools, Role.ACCUSED, again=True, detail=nearly)
     for a, b in edges:
         if not desk.used[a] and not desk.used[b]:
@@ -222,37 +177,25 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
 
 
 def halves(state: State, evidence: Evidence, done: int) -> Round | None:
-    """Two groups at once: first (``done`` = 0) by domain, then interleaved. None where halves would
-    be no groups.
-    """
+    """Two groups at once: by domain (``done`` = 0), then interleaved. None of less than four."""
     order = ring(evidence.map, state.seed)
     if len(order) < 4:
         return None
-    if done == 0:
-        cut = _boundary(evidence.map, order)
-        groups = (order[:cut], order[cut:])
-    else:
-        groups = (order[::2], order[1::2])
+    cut = _boundary(evidence.map, order)
+    groups = (order[::2], order[1::2]) if done else (order[:cut], order[cut:])
     return _round(state, Phase.HALVES, [Probe(tuple(sorted(group)), Role.HALF) for group in groups])
 
 
 def _boundary(shape: EdgeMap, order: list[int]) -> int:
     """Where to cut the ring: at the domain border nearest to its middle, else in the middle."""
     middle = len(order) // 2
-    borders = [
-        i for i in range(2, len(order) - 1) if shape.domain[order[i]] != shape.domain[order[i - 1]]
-    ]
+    domain = [shape.domain[one] for one in order]
+    borders = [i for i in range(2, len(order) - 1) if domain[i] != domain[i - 1]]
     return min(borders, key=lambda i: abs(i - middle), default=middle)
 
 
-def _nearly_settled(evidence: Evidence, one: int) -> bool:
-    return one in evidence.suspect_set and evidence.confirmed[one] == CONFIRMATIONS - 1
-
-
 def _unaccounted(evidence: Evidence, others: Container[int], slow: Container[int]) -> bool:
-    """Whether one of the others was slow on a path with no end that is slow to itself: not merely
-    that end's partner.
-    """
+    """Whether one of the others was bad on a path with no end that is slow to itself."""
     return any(
         edge.grade is Grade.BAD
         and (edge.a in others or edge.b in others)
@@ -261,16 +204,10 @@ def _unaccounted(evidence: Evidence, others: Container[int], slow: Container[int
     )
 
 
-def _silenced(state: State) -> bool:
-    return any(played.round.phase is Phase.SILENCE for played in state.rounds)
-
-
 def _with_each_other(
     desk: _Desk, evidence: Evidence, suspects: list[int], left: int
 ) -> Iterator[Probe]:
-    """Suspects that a known-good endpoint found bad, paired once among themselves if time for their
-    confirmation remains.
-    """
+    """Suspects found bad, paired once among themselves if time for confirmations remains."""
     ready = [
         s
         for s in suspects
@@ -280,10 +217,8 @@ def _with_each_other(
     ]
     if len(ready) < 2:
         return
-    place = {one: i for i, one in enumerate(desk.order)}
-    ready.sort(key=place.__getitem__)
-    pools = [_Pools(evidence.map, ready)]
-    yield from desk.pair_up(ready, pools, Role.SUSPECTS)
+    ready.sort(key=desk.order.index)
+    yield from desk.pair_up(ready, [_Pools(evidence.map, ready)], Role.SUSPECTS)
 
 
 def _witnesses(desk: _Desk, evidence: Evidence, good: list[int]) -> Iterator[Probe]:
@@ -292,22 +227,17 @@ def _witnesses(desk: _Desk, evidence: Evidence, good: list[int]) -> Iterator[Pro
     """
     shape = evidence.map
     for key in evidence.unwitnessed:
-        free = [one for one in good if not desk.used[one] and shape.kind[one] in key[:2]][
-            :WITNESSES
-        ]
-        pair = next(
-            ((a, b) for a, b in combinations(free, 2) if shape.edge_class(a, b) == key), None
-        )
-        if pair is not None:
-            yield desk.seat(*pair, Role.EDGE)
+        free = [one for one in good if not desk.used[one] and shape.kind[one] in key[:2]]
+        for a, b in combinations(free[:WITNESSES], 2):
+            if shape.edge_class(a, b) == key:
+                yield desk.seat(a, b, Role.EDGE)
+                break
 
 
 def _controls(
     desk: _Desk, evidence: Evidence, good: list[int], detail: bool, most: int
 ) -> list[Probe]:
-    """Pairs of unused known-good endpoints of one kind and domain, so that no boundary is between
-    them; else of one kind.
-    """
+    """Pairs of unused known-good endpoints of one kind and domain, else of one kind."""
     shape = evidence.map
     for alike in ((shape.kind, shape.domain), (shape.kind,)):
         pairs: list[tuple[int, int]] = []
@@ -358,19 +288,19 @@ class _Desk:
         A path is comparable where one of its class was good: only there does a bad one accuse its
         end. A partner of a lesser kind comes last: what limits the pair is its own rate.
         """
-        best: tuple[tuple[bool, bool, int], int] | None = None
+        ranked: list[tuple[tuple[bool, bool, int], int]] = []
         for pool in pools:
             for other in pool.near(one, self._free):
-                met = self._evidence.met[(one, other) if one < other else (other, one)]
+                met = self._evidence.met[min(one, other), max(one, other)]
                 if other == one or (met and not again):
                     continue
                 key = self._evidence.map.edge_class(one, other)
-                rank = (not self._evidence.witnessed(key), not self._evidence.tells(one, key), met)
+                unknown = key not in self._evidence.witnessed
+                rank = (unknown, not self._evidence.tells(one, key), met)
                 if rank == (False, False, 0):
                     return other
-                if best is None or rank < best[0]:
-                    best = (rank, other)
-        return best[1] if best else None
+                ranked.append((rank, other))
+        return min(ranked, key=lambda each: each[0])[1] if ranked else None
 
     def _free(self, one: int) -> bool:
         return not self.used[one]

@@ -1,252 +1,259 @@
-"""How sure it is that what was measured of a suspect has a lasting cause at that node or its link.
+"""How sure it is that what was measured of a suspect has a lasting cause at that node or its link,
+and what nodes' own devices say, held against each other. Pure.
 
 Whether the cause is the node's own, :mod:`.witness` says. Factors are multiplied as if measurements
 of different rounds were independent but for what the two named explanations share; no figure says
-how often a fabric breaks that. Pure.
+how often a fabric breaks that. Devices choose no round: who knows of one later, or not at all, is
+asked the same. A port's word alone blames nobody, and what many nodes of a kind have is a habit.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from ..ports import LINK, Local, PortErrors
 from .evidence import Evidence
 from .model import Grade, Measured, Phase, Played, Role, Score, State, Status
-from .own import NOTHING, Own
+from .references import JUDGED, Reference
 
-__all__ = ["FATAL", "NAMED", "Hairpins", "hairpins", "scored"]
+__all__ = ["FATAL", "GROWTH", "NAMED", "NOTHING", "Hairpins", "Own", "hairpins", "owned", "scored"]
 
 FATAL = 1e6
 """From here on neither chance nor a busy spell explains what was measured."""
 NAMED = 1e2
-"""From here on what a node's own devices say is a fact of its own, and names it whatever else is
-known."""
+"""From here on what a node's own devices say is a fact of its own, and names it."""
 KIND = 1e3
 """The most that one kind of evidence counts: what all its measurements have in common may still be
-another cause.
-"""
+another cause; also what a device's fault counts that other nodes' devices do not have."""
+GROWTH = 1e2
+"""The most that error counters count: they speak of the link, of which the port is one end."""
 APART = 45.0
 """Seconds from the first bad measurement, after which another one sees another moment: somebody
-else's traffic explains both no more.
-"""
+else's traffic explains both no more."""
 LEAST_NOISE = 0.02
-"""How often a healthy measurement is bad, at least: a few hundred healthy ones do not show that it
-is rarer.
-"""
+"""How often a healthy measurement is bad, at least, whatever a few hundred show."""
 USUAL, WEIGHT = 0.8, 60
 """What is believed of it beforehand: so many bad ones of so many."""
 BUSY = 1e-2
 """How often a healthy node is busy for somebody else."""
-
 EXPLAINED = 2 / 3
 """A node's fault slows it to itself as much as it slows its paths: a hairpin that lacks less than
 this part of what they lack, on a log scale, has not shown what slows them."""
 AS_SLOW = 0.5
-"""How many of the healthy hairpins that are bad by chance are as bad as the paths are, at most."""
-
-GOOD = 0.88
-"""A good hairpin's share of what the controls of the same round reach, as that of an edge; what is
-bad, the gang's noise says.
-"""
+"""How many of the healthy hairpins that are bad by chance are as bad as paths are, at most."""
 ABOVE, SIGMAS, RESTLESS = 0.846, 3.0, 0.10
 """The largest of three normal values lies so many standard deviations above their middle one on
 average; a bad hairpin so many below it. That matters from this share on."""
+HABIT = 0.25
+"""Of the nodes of a kind, the share that may have a fault, or as many errors, or one node: where
+more have it, it says nothing."""
+ALONE = 8.0
+"""How much likelier such growth is of a bad node, at least, where no other node's came near it."""
+SIMILAR = 0.1
+"""A counter that grew by this share of another one grew as much: one always counts most."""
+
+
+class Own(NamedTuple):
+    """What a node's own devices say: how much likelier its ``fault`` (1 or :data:`KIND`) and the
+    ``growth`` of its counters (1 to :data:`GROWTH`) are of a bad node. ``told``: in words.
+    """
+
+    fault: float = 1.0
+    growth: float = 1.0
+    told: str = ""
+
+    @property
+    def factor(self) -> float:
+        """The likelihood ratio of both together, for a fault of the node's own."""
+        return min(KIND, self.fault * self.growth)
+
+
+NOTHING = Own()
+
+
+def owned(state: State) -> dict[int, Own]:
+    """Of each endpoint whose devices say something that those of others do not."""
+    kinds: dict[tuple[str, str], dict[int, Local]] = defaultdict(dict)
+    for one, endpoint in enumerate(state.endpoints):
+        kinds[endpoint.kind, endpoint.nic][one] = endpoint.local
+    found: dict[int, Own] = {}
+    for local in kinds.values():
+        if any(known.faults or known.errors for known in local.values()):
+            found |= _of_kind(local)
+    return found
+
+
+def _of_kind(local: Mapping[int, Local]) -> dict[int, Own]:
+    nodes, counted = len(local), sum(known.counted for known in local.values())
+    faulty = Counter(kind for known in local.values() for kind in {f.kind for f in known.faults})
+    rates: dict[str, list[float]] = defaultdict(list)
+    for known in local.values():
+        for counter in {error.counter for error in known.errors}:
+            rates[counter].append(max(e.rate for e in known.errors if e.counter == counter))
+    rates = {counter: sorted(each) for counter, each in rates.items()}
+    found = {}
+    for one, known in local.items():
+        faults = [fault for fault in known.faults if _unlike(faulty[fault.kind], nodes)]
+        errors = [(_growth(error, rates[error.counter], counted), error) for error in known.errors]
+        told = [f"{fault.told} ({faulty[fault.kind]} of {nodes} nodes so)" for fault in faults[:4]]
+        told += [
+            f"{error.port} counted {error.count} {error.counter} in {error.rounds} round(s), more than other nodes"
+            for factor, error in [each for each in errors if each[0] > 1][:4]
+        ]
+        if told:
+            growth = max((factor for factor, _ in errors), default=1.0)
+            found[one] = Own(KIND if faults else 1.0, growth, "; ".join(told))
+    return found
+
+
+def _unlike(those: int, nodes: int) -> bool:
+    """Whether so few nodes have it that it is theirs; of one alone nothing can be said."""
+    return nodes > 1 and those <= max(1, HABIT * nodes)
+
+
+def _growth(error: PortErrors, rates: list[float], counted: int) -> float:
+    """From the share of nodes whose counter grew as much, and the rounds in which this one did."""
+    if error.counter not in LINK or error.rate <= (bound := LINK[error.counter][2]):
+        return 1.0
+    as_much = len(rates) - bisect_left(rates, SIMILAR * error.rate)
+    many = len(rates) - bisect_left(rates, bound)
+    if not _unlike(max(as_much, many), counted):
+        return 1.0
+    factor = max(ALONE, counted) if as_much == 1 else counted / as_much
+    return float(min(GROWTH, factor ** min(error.rounds, 64)))
 
 
 @dataclass(frozen=True, slots=True)
 class Hairpins:
-    """What the hairpins said. ``bad`` and ``good``: by endpoint, its measurements; ``rows``: all,
-    for the matrix.
-    """
+    """What the hairpins said: all ``rows`` for the matrix, and ``bad`` and ``good`` by endpoint."""
 
+    rows: tuple[Measured, ...] = ()
     bad: dict[int, list[Measured]] = field(default_factory=dict)
     good: dict[int, list[Measured]] = field(default_factory=dict)
-    rows: tuple[Measured, ...] = ()
 
 
 def hairpins(state: State, evidence: Evidence) -> Hairpins:
     """Each hairpin against those of known-good endpoints of its kind in the same round; of two
     endpoints, against the other.
     """
-    found = Hairpins()
-    rows: list[Measured] = []
-    for played in state.rounds:
-        if played.round.phase is Phase.HAIRPIN:
-            rows += _graded(state, evidence, played)
-    for row in rows:
-        if row.grade is Grade.BAD:
-            found.bad.setdefault(row.a, []).append(row)
-        elif row.grade is Grade.GOOD:
-            found.good.setdefault(row.a, []).append(row)
-    return Hairpins(found.bad, found.good, tuple(rows))
+    played = [one for one in state.rounds if one.round.phase is Phase.HAIRPIN]
+    found = Hairpins(tuple(row for one in played for row in _graded(evidence, one)))
+    for row in found.rows:
+        if row.grade in {Grade.BAD, Grade.GOOD}:
+            by_endpoint = found.bad if row.grade is Grade.BAD else found.good
+            by_endpoint.setdefault(row.a, []).append(row)
+    return found
 
 
-def _graded(state: State, evidence: Evidence, played: Played) -> list[Measured]:
-    shape = evidence.map
-    measured = [
-        (probe.members[0], result)
-        for probe, result in zip(played.round.probes, played.results, strict=True)
-    ]
-    two = len(state.endpoints) == 2
-    quiet = evidence.references.bad()
-    rows = []
+def _graded(evidence: Evidence, played: Played) -> Iterator[Measured]:
+    kind, number, quiet = evidence.map.kind, played.round.number, evidence.references.bad()
+    probes = zip(played.round.probes, played.results, strict=True)
+    measured = [(probe.members[0], result) for probe, result in probes]
+    trusted = evidence.good if evidence.map.size > 2 else (1, 1)
     for one, result in measured:
-        peers = [
-            (other.gbps if other.status is Status.OK else 0.0)
+        peers = sorted(
+            other.gbps if other.status is Status.OK else 0.0
             for peer, other in measured
-            if peer != one
-            and shape.kind[peer] == shape.kind[one]
-            and (two or evidence.good[peer])
-            and other.status not in {Status.UNJUDGED, Status.VOID}
-        ]
+            if peer != one and kind[peer] == kind[one] and trusted[peer] and other.status in JUDGED
+        )
         # The lower of the middle ones: a control that is too fast accuses nobody.
-        peers.sort()
-        reference = peers[(len(peers) - 1) // 2] if peers else 0.0
+        normal = peers[(len(peers) - 1) // 2] if peers else 0.0
         grade = Grade.NONE
-        if reference > 0:
+        if normal > 0 and result.status in JUDGED:
             # Few gangs have edges enough to show their noise: how far the best control lies above
             # the middle one shows it too.
-            above = (peers[-1] - reference) / reference
-            limit = (
-                min(quiet, 1 - SIGMAS * above / ABOVE)
-                if len(peers) > 2 and above > RESTLESS
-                else quiet
-            )
-            if result.status is Status.OK:
-                share = result.gbps / reference
-                grade = Grade.GOOD if share >= GOOD else Grade.BAD if share < limit else Grade.GRAY
-            elif result.status in {Status.WRONG, Status.HANG, Status.ERROR}:
-                grade = Grade.BAD
-        rows.append(
-            Measured(
-                played.round.number,
-                one,
-                one,
-                Role.HAIRPIN,
-                result.status,
-                result.gbps,
-                reference,
-                grade,
-                at=played.at,
-            )
-        )
-    return rows
+            above = (peers[-1] - normal) / normal
+            restless = len(peers) > 2 and above > RESTLESS
+            limit = min(quiet, 1 - SIGMAS * above / ABOVE) if restless else quiet
+            slow = Reference(normal, limit).grade(result.gbps)
+            grade = slow if result.status is Status.OK else Grade.BAD
+        how = (result.status, result.gbps, normal, grade, False, played.at)
+        yield Measured(number, one, one, Role.HAIRPIN, *how)
 
 
 def scored(
     state: State, evidence: Evidence, found: Hairpins, ports: Mapping[int, Own]
 ) -> dict[int, Score]:
     """Of each suspect, and of each endpoint whose own devices say something."""
-    noise = (_noise(evidence, found, broken=False), _noise(evidence, found, broken=True))
     corrupted = state.gang.corrupted if state.gang is not None else -1
-    asked = {
-        row.a for row in found.rows if row.grade is not Grade.NONE and not evidence.good[row.a]
-    }
-    explained = {
-        one: _explained(one, evidence, found) for one in {*evidence.suspects, *ports, *asked}
-    }
-    often = {one: len(rows) - 2 * len(found.good.get(one, [])) for one, rows in explained.items()}
-    ranked = sorted(often[one] for one in asked)
-    return {
-        one: _score(
-            one,
-            evidence,
-            found,
-            noise,
-            explained=explained[one],
-            asked=len(asked) / (len(asked) - bisect_left(ranked, often[one]))
-            if one in asked
-            else 1.0,
-            corrupted=one == corrupted,
-            ports=ports.get(one, NOTHING),
-        )
-        for one in {**dict.fromkeys(evidence.suspects), **dict.fromkeys(ports)}
-    }
+    scoring = _Scoring(evidence, found, ports, corrupted)
+    return {one: scoring.of(one) for one in dict.fromkeys((*evidence.suspects, *ports))}
 
 
-def _noise(evidence: Evidence, found: Hairpins, *, broken: bool) -> float:
-    """How often a measurement among known-good ends, or of a known-good end to itself, was bad in
-    this very gang: slow, or worse.
+class _Scoring:
+    """``corrupted``: whose part of the gang's own sum was what was wrong there, which no path or
+    switch explains. ``ports``: what devices say themselves.
     """
-    seen = [
-        e
-        for e in evidence.edges
-        if e.grade is not Grade.NONE and evidence.good[e.a] and evidence.good[e.b]
-    ]
-    seen += [e for e in found.rows if e.grade is not Grade.NONE and evidence.good[e.a]]
-    bad = sum(1 for e in seen if e.grade is Grade.BAD and (e.status is not Status.OK or not broken))
-    return max(LEAST_NOISE, (bad + USUAL) / (len(seen) + WEIGHT))
 
+    def __init__(
+        self, evidence: Evidence, found: Hairpins, ports: Mapping[int, Own], corrupted: int
+    ) -> None:
+        self._evidence, self._found, self._ports = evidence, found, ports
+        self._corrupted = corrupted
+        self._noise = [self._bad_among_good(broken=broken) for broken in (False, True)]
+        asked = {row.a for row in found.rows if row.grade and not evidence.good[row.a]}
+        self._often = {one: self._net(one) for one in asked}
+        self._ranked = sorted(self._often.values())
 
-def _score(
-    one: int,
-    evidence: Evidence,
-    found: Hairpins,
-    noises: tuple[float, float],
-    *,
-    explained: list[Measured],
-    asked: float,
-    corrupted: bool,
-    ports: Own,
-) -> Score:
-    """``explained``: its bad hairpins that are bad enough for its paths. ``asked``: how many
-    suspects' hairpins were judged for each that is as bad to itself. ``corrupted``: its part of the
-    gang's own sum was what was wrong there, which no path or switch explains. ``ports``: what its
-    devices say themselves."""
-    against = evidence.against.get(one, [])
-    rounds = {e.round for e in against}
-    own = found.bad.get(one, [])
-    fine = len(found.good.get(one, []))
-    everything = [*against, *own]
-    broken = bool(everything) and all(e.status is not Status.OK for e in everything)
-    noise = noises[broken]
-    path = min(KIND, (1 / noise) ** len(rounds))
-    local = _local(explained, fine, noise, asked) if explained else 0.1 if fine else 1.0
-    sum_told = KIND if corrupted else 1.0
-    # A node that is as fast to itself as others are, or nearly, has a port that does not matter;
-    # and no port makes wrong data.
-    nearly = (
-        sum(1 for row in found.rows if row.a == one and row.grade is Grade.GRAY)
-        if ports.told
-        else 0
-    )
-    wrong = any(e.status is Status.WRONG for e in everything)
-    device = 1.0 if wrong else max(1.0, ports.factor * noise ** (2 * fine + nearly))
-    local = min(KIND, local * sum_told * device)
-    first = min((e.at for e in everything), default=0.0)
-    late = {e.round for e in everything if e.at >= first + APART}
-    # Of what somebody else's traffic does not explain, chance would have to explain the rest.
-    # Traffic neither hangs nor corrupts.
-    spell = (
-        float("inf")
-        if broken
-        else (1 / BUSY) * (1 / noise) ** len(late) * (device if late else 1.0)
-    )
-    chance = (1 / noise) ** max(0, len(rounds) + len(own) - 2 * fine) * sum_told * device
-    kinds = ["path"] if path >= KIND else []
-    if local >= KIND:
-        kinds.append(
-            "data" if corrupted or (own and all(e.status is Status.WRONG for e in own)) else "local"
-        )
-    told = ports.told if device >= NAMED else ""
-    return Score(chance, spell, path, local, tuple(kinds), told, len(own), fine)
+    def _bad_among_good(self, *, broken: bool) -> float:
+        """How often a measurement of known-good ends was bad: slow, or with ``broken`` worse."""
+        good, rows = self._evidence.good, (*self._evidence.edges, *self._found.rows)
+        seen = [e.status for e in rows if e.grade and good[e.a] and good[e.b]]
+        slow = [e.status for e in rows if e.grade is Grade.BAD and good[e.a] and good[e.b]]
+        bad = sum(1 for status in slow if status is not Status.OK or not broken)
+        return max(LEAST_NOISE, (bad + USUAL) / (len(seen) + WEIGHT))
 
+    def _explained(self, one: int) -> list[Measured]:
+        """Of its bad hairpins those that are bad enough for what its paths lack. What hangs, breaks
+        or is wrong is always.
+        """
+        against, own = self._evidence.against.get(one, []), self._found.bad.get(one, [])
+        enough = max(self._evidence.share(against), 1e-6) ** EXPLAINED if against else 1.0
+        return [e for e in own if e.status is not Status.OK or e.gbps / e.reference <= enough]
 
-def _explained(one: int, evidence: Evidence, found: Hairpins) -> list[Measured]:
-    """Of an endpoint's bad hairpins those that are bad enough for what its paths lack. What hangs,
-    breaks or is wrong is always.
-    """
-    own, against = found.bad.get(one, []), evidence.against.get(one, [])
-    if not own or not against:
-        return own
-    enough = max(evidence.share(against), 1e-6) ** EXPLAINED
-    return [row for row in own if row.status is not Status.OK or row.gbps / row.reference <= enough]
+    def _net(self, one: int) -> int:
+        return len(self._explained(one)) - 2 * len(self._found.good.get(one, []))
 
+    def _local(self, one: int, noise: float) -> float:
+        """What its hairpins multiply. Where many are asked, chance has as many opportunities; but
+        it does not make most of them bad to themselves (Benjamini and Hochberg, 1995).
+        """
+        if not self._explained(one):
+            return 0.1 if one in self._found.good else 1.0
+        often, asked = self._net(one), 1.0
+        if one in self._often:
+            asked = len(self._ranked) / (len(self._ranked) - bisect_left(self._ranked, often))
+        return min(KIND, (1 / noise) ** often, (1 / (noise * AS_SLOW)) ** often / asked)
 
-def _local(explained: list[Measured], fine: int, noise: float, asked: float) -> float:
-    """Where many are asked, chance has as many opportunities; but it does not make most of them bad
-    to themselves (Benjamini and Hochberg, 1995).
-    """
-    often = len(explained) - 2 * fine
-    return min(KIND, (1 / noise) ** often, (1 / (noise * AS_SLOW)) ** often / asked)
+    def of(self, one: int) -> Score:
+        against, own = self._evidence.against.get(one, []), self._found.bad.get(one, [])
+        rounds, fine = {e.round for e in against}, len(self._found.good.get(one, []))
+        everything = [*against, *own]
+        broken = bool(everything) and all(e.status is not Status.OK for e in everything)
+        noise, corrupted = self._noise[broken], one == self._corrupted
+        path = min(KIND, (1 / noise) ** len(rounds))
+        in_sum = KIND if corrupted else 1.0
+        # A node that is as fast to itself as others are, or nearly, has a port that does not
+        # matter; and no port makes wrong data.
+        ports = self._ports.get(one, NOTHING)
+        nearly = sum(1 for row in self._found.rows if row.a == one and row.grade is Grade.GRAY)
+        wrong = any(e.status is Status.WRONG for e in everything)
+        device = 1.0 if wrong else max(1.0, ports.factor * noise ** (2 * fine + nearly))
+        local = min(KIND, self._local(one, noise) * in_sum * device)
+        first = min((e.at for e in everything), default=0.0)
+        late = {e.round for e in everything if e.at >= first + APART}
+        # Of what somebody else's traffic does not explain, chance would have to explain the rest.
+        # Traffic neither hangs nor corrupts.
+        spell = (1 / BUSY) * (1 / noise) ** len(late) * (device if late else 1.0)
+        chance = (1 / noise) ** max(0, len(rounds) + len(own) - 2 * fine) * in_sum * device
+        kinds = ["path"] if path >= KIND else []
+        if local >= KIND:
+            data = corrupted or (own and all(e.status is Status.WRONG for e in own))
+            kinds.append("data" if data else "local")
+        told = ports.told if device >= NAMED else ""
+        spell = float("inf") if broken else spell
+        return Score(chance, spell, path, local, tuple(kinds), told, len(own), fine)

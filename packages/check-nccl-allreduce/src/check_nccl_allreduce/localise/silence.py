@@ -8,42 +8,17 @@ which it takes no part.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import log
 
 from .model import Grade, Measured, Phase, Played, Role
-
-__all__ = [
-    "ALIKE",
-    "ExplainedEdges",
-    "alike",
-    "crowded",
-    "explained",
-    "halved",
-]
 
 ALIKE = 0.08
 """Shares of normal that differ by less (natural logarithm) may have one cause."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedEdges:
-    """``edges``: bad ones of endpoints that were good as soon as a suspect kept silent;
-    ``victims``: those endpoints.
-    """
-
-    edges: frozenset[Measured] = frozenset()
-    victims: frozenset[int] = frozenset()
-
-
-def alike(a: float, b: float) -> bool:
+def alike(a: float, b: float, limit: float = ALIKE) -> bool:
     """Whether two shares of normal are so near each other that they may have one cause."""
-    return a == b or (a > 0 and b > 0 and abs(log(a / b)) < ALIKE)
-
-
-def together(domain: Sequence[int], a: int, b: int) -> bool:
-    """Whether these may share a switch: their labels say so, or do not say."""
-    return domain[a] == domain[b] or domain[a] < 0 or domain[b] < 0
+    return a == b or (a > 0 and b > 0 and abs(log(a / b)) < limit)
 
 
 def halved(domain: Sequence[int], ones: Iterable[int], shares: dict[int, float]) -> list[int]:
@@ -59,53 +34,48 @@ def halved(domain: Sequence[int], ones: Iterable[int], shares: dict[int, float])
     for one in sorted(ones, key=lambda one: (domain[one], shares[one])):
         places.setdefault(domain[one], []).append(one)
     for there in places.values():
-        like = max(
-            ([other for other in there if alike(shares[one], shares[other])] for one in there),
-            key=len,
-        )
+        sets = [[other for other in there if alike(shares[one], shares[other])] for one in there]
+        like = max(sets, key=len)
         found += like if 1 < len(like) < len(there) else there[::2]
     return sorted(found)
 
 
 def crowded(domain: Sequence[int], suspects: Sequence[int]) -> bool:
-    """Whether one of these may be what slows another."""
+    """Whether one of these may be what slows another: they share a switch, or labels do not say."""
     known = [domain[one] for one in suspects]
     return len(known) > 1 and (-1 in known or len(set(known)) < len(known))
 
 
 def explained(
-    rounds: Iterable[Played], edges: Sequence[Measured], good: Sequence[int], domain: Sequence[int]
-) -> ExplainedEdges:
-    """Bad edges between known-good ends that a suspect explains: it took part, and one end was good
-    in the round in which it kept silent.
+    rounds: Sequence[Played], edges: Sequence[Measured], good: Sequence[int], domain: Sequence[int]
+) -> tuple[set[Measured], set[int]]:
+    """Bad edges between known-good ends that a suspect explains, and its victims: it took part, and
+    one end was good in the round in which it kept silent.
 
     They say nothing about their ends, nor about how often what is healthy is bad.
     """
-    present = _present(rounds)
+    present = {p.round.number: {i for each in p.round.probes for i in each.members} for p in rounds}
     found: set[Measured] = set()
     victims: set[int] = set()
-    for played in rounds:
-        if played.round.phase is not Phase.SILENCE:
-            continue
-        number = played.round.number
-        asked = [e for e in edges if e.round == number and e.role in {Role.SUSPECTS, Role.ACCUSED}]
-        cleared = {i for e in asked if e.grade is Grade.GOOD for i in (e.a, e.b)}
+    for number in [p.round.number for p in rounds if p.round.phase is Phase.SILENCE]:
+        cleared = {
+            end
+            for e in edges
+            if e.round == number
+            and e.role in {Role.SUSPECTS, Role.ACCUSED}
+            and e.grade is Grade.GOOD
+            for end in (e.a, e.b)
+        }
         silent = [i for i in range(len(good)) if not good[i] and i not in present[number]]
         for edge in edges:
-            if edge.grade is not Grade.BAD or not (good[edge.a] and good[edge.b]):
-                continue
-            ends = {
-                end
-                for end in {edge.a, edge.b} & cleared
-                if any(one in present[edge.round] and together(domain, one, end) for one in silent)
-            }
-            if ends:
-                victims |= ends
-                found.add(edge)
-    return ExplainedEdges(frozenset(found), frozenset(victims))
-
-
-def _present(rounds: Iterable[Played]) -> dict[int, set[int]]:
-    return {
-        p.round.number: {one for probe in p.round.probes for one in probe.members} for p in rounds
-    }
+            if edge.grade is Grade.BAD and good[edge.a] and good[edge.b]:
+                there = [one for one in silent if one in present[edge.round]]
+                ends = {
+                    i
+                    for i in {edge.a, edge.b} & cleared
+                    if any(crowded(domain, (i, one)) for one in there)
+                }
+                if ends:
+                    victims |= ends
+                    found.add(edge)
+    return found, victims

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from . import rounds, score, table, two
-from .evidence import BAD, EdgeMap, Evidence
+from .evidence import Evidence
 from .model import (
     HAIRPINS,
     MAX_ROUNDS,
@@ -20,20 +20,17 @@ from .model import (
     Status,
     Verdict,
 )
+from .references import BAD, EdgeMap
 from .score import Hairpins
 from .silence import crowded, halved
 from .table import Findings
 
-__all__ = ["most_rounds", "next", "suspected"]
-
 HEATED = 60.0
 """Seconds from the first round, after which pairs that were all good are measured once more: what
-throttles has become warm by then.
-"""
+throttles has become warm by then."""
 MATCHINGS = 4
 """Of a slow gang all of whose edges are good: so many see a node that is bad half of the time with
-a probability of 15 in 16.
-"""
+a probability of 15 in 16."""
 
 
 def next(state: State, now: float | None = None, until: float | None = None) -> Round | Verdict:
@@ -83,7 +80,7 @@ def _matching(findings: Findings) -> Round | None:
     """M1 and M2 for everyone, twice where there are NVLink domains; M3 where three make a triangle,
     or where too few are known good to judge the rest."""
     state = findings.state
-    done = sum(1 for played in state.rounds if played.round.phase is Phase.MATCH)
+    done = findings.phases.count(Phase.MATCH)
     # Two matchings that follow each other are of one ring, even where the first one shows that
     # labels lie: else pairs would meet twice.
     before = EdgeMap(replace(state, rounds=()))
@@ -92,18 +89,15 @@ def _matching(findings: Findings) -> Round | None:
     if len(state.rounds) > done:
         return None
     evidence = findings.evidence
-    few_good = bool(evidence.suspects) and len(evidence.suspects) > evidence.known_good
-    confirmed = all(evidence.map.seen[one] >= 0 for one in evidence.suspects)
-    if few_good and confirmed and evidence.known_good >= rounds.HAIRPIN_CONTROLS:
-        few_good = not crowded(
-            evidence.map.seen, evidence.suspects
-        )  # a look at themselves shows who slows the others
+    suspects, seen = evidence.suspects, evidence.map.seen
+    few_good = len(suspects) > evidence.known_good
+    if few_good and evidence.known_good >= rounds.HAIRPIN_CONTROLS:
+        # A look at themselves shows who slows the others.
+        few_good = any(seen[one] < 0 for one in suspects) or not crowded(seen, suspects)
     if done == 2 and (few_good or evidence.map.size == 3):
         third = rounds.rematch(state, evidence)
         return third if third.probes else None
-    if done < 4 and not evidence.suspects:
-        return rounds.within(state, before, done - 2)
-    return None
+    return rounds.within(state, before, done - 2) if done < 4 and not suspects else None
 
 
 def _following(findings: Findings, now: float | None, until: float | None) -> Round | None:
@@ -113,63 +107,44 @@ def _following(findings: Findings, now: float | None, until: float | None) -> Ro
     Before them, suspects that may slow each other have a look at themselves.
     """
     state, evidence, found = findings.state, findings.evidence, findings.hairpins
-    phases = [played.round.phase for played in state.rounds]
+    phases, suspects = findings.phases, evidence.suspects
     hairpin = phases.index(Phase.HAIRPIN) if Phase.HAIRPIN in phases else None
     looked = hairpin is not None and Phase.CONFIRM not in phases[:hairpin]
-    limit = MAX_ROUNDS if not evidence.suspects else PAIR_ROUNDS
-    if evidence.suspects and evidence.suspect_set <= set(evidence.turned):
+    limit = PAIR_ROUNDS if suspects else MAX_ROUNDS
+    if suspects and evidence.suspect_set <= set(evidence.turned):
         limit += 1  # they were found late: one look at themselves must do
-    if looked and evidence.suspects and not _apart(evidence, found, phases):
+    if looked and suspects and not _apart(evidence, found, phases):
         limit += 1
-    if (
-        len(phases) + 1 >= limit
-        or (hairpin is not None and not looked)
-        or findings.early
-        or phases.count(Phase.HAIRPIN) > 1
-    ):
+    late = len(phases) + 1 >= limit or (hairpin is not None and not looked)
+    if late or findings.early or phases.count(Phase.HAIRPIN) > 1:
         return None
-    if (
-        hairpin is None
-        and Phase.CONFIRM not in phases
-        and crowded(evidence.map.seen, evidence.suspects)
-    ):
-        first = rounds.hairpin(state, evidence, evidence.suspects)
+    begun = Phase.CONFIRM in phases
+    if hairpin is None and not begun and crowded(evidence.map.seen, suspects):
+        first = rounds.hairpin(state, evidence, suspects)
         if first is not None:
             return first
+    heated = state.rounds[0].at + HEATED
     halved = phases.count(Phase.HALVES)
-    if (
-        not halved
-        and (confirmation := rounds.confirm(state, evidence, found.bad if looked else None))
-        is not None
-    ):
-        if not evidence.suspects and Phase.CONFIRM in phases:
-            return _wait(confirmation, state, state.rounds[0].at + HEATED, now, until)
-        at_once = confirmation.phase is Phase.SILENCE or not (looked or Phase.CONFIRM in phases)
-        return confirmation if at_once else _later(state, evidence, confirmation, now, until)
-    dirty = (
-        evidence.suspects
-        or evidence.gray
-        or evidence.among_good
-        or evidence.mild()
-        or evidence.unreached
-    )
-    if dirty or evidence.references.crossing() < BAD:
+    step = None if halved else rounds.confirm(state, evidence, found.bad if looked else None)
+    if step is not None:
+        if not suspects and begun:
+            return _wait(step, state, heated, now, until)
+        at_once = step.phase is Phase.SILENCE or not (looked or begun)
+        return step if at_once else _later(state, evidence, step, now, until)
+    dirty = suspects or evidence.gray or evidence.among_good or evidence.mild()
+    if dirty or evidence.unreached or evidence.references.crossing() < BAD:
         return None
-    if not halved and (evidence.map.size <= rounds.FEW or phases.count(Phase.MATCH) < MATCHINGS):
-        others = rounds.rematch(
-            state, evidence, detail=rounds.CONTROLS if phases.count(Phase.MATCH) == 2 else 0
-        )
+    matchings = phases.count(Phase.MATCH)
+    if not halved and (evidence.map.size <= rounds.FEW or matchings < MATCHINGS):
+        third = matchings == 2
+        others = rounds.rematch(state, evidence, detail=rounds.CONTROLS if third else 0)
         if others.probes:
-            if phases.count(Phase.MATCH) == 2:
-                others = _wait(others, state, state.rounds[0].at + HEATED, now, until)
-            return others
+            return _wait(others, state, heated, now, until) if third else others
     return rounds.halves(state, evidence, halved) if halved < 2 else None
 
 
 def _apart(evidence: Evidence, found: Hairpins, phases: list[Phase]) -> bool:
-    """Whether those that are slow to themselves must be so one half after the other, which takes a
-    round more.
-    """
+    """Whether those slow to themselves are measured in halves, which takes a round more."""
     slow = [one for one in evidence.suspects if one in found.bad]
     return Phase.SILENCE not in phases and crowded(evidence.map.seen, slow)
 
@@ -177,9 +152,7 @@ def _apart(evidence: Evidence, found: Hairpins, phases: list[Phase]) -> bool:
 def _later(
     state: State, evidence: Evidence, step: Round, now: float | None, until: float | None
 ) -> Round:
-    """From the second confirmation on, every round sees another moment than the first bad edge of
-    each suspect.
-    """
+    """The round, at another moment than the first bad edge of each suspect."""
     slow: dict[int, float] = {}
     for edge in evidence.edges:
         if edge.grade is Grade.BAD and edge.status is Status.OK:
@@ -202,14 +175,13 @@ def _hairpin(findings: Findings) -> Round | None:
     """Suspects to themselves, and once more unless the first time has cleared them all: one half
     after the other where there is time for it, for one of them may be what slows the others."""
     state, evidence, found = findings.state, findings.evidence, findings.hairpins
-    done = sum(1 for played in state.rounds if played.round.phase is Phase.HAIRPIN)
+    done = Phase.HAIRPIN in findings.phases
     times = Counter(row.a for row in found.rows)
     asked = [one for one in evidence.suspects if times[one] < HAIRPINS]
     if done:
         asked = [one for one in asked if not times[one] or one in found.bad]
-    if not asked or len(state.rounds) + 1 >= MAX_ROUNDS or (done and not found.bad):
-        return None
-    if findings.early:
+    late = len(state.rounds) + 1 >= MAX_ROUNDS
+    if not asked or late or (done and not found.bad) or findings.early:
         return None
     again = [one for one in asked if times[one]]
     if len(state.rounds) + 2 < MAX_ROUNDS and crowded(evidence.map.seen, again):

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from . import two, words
-from .evidence import BAD, Evidence, voided, weigh
+from .evidence import Evidence, voided, weigh
 from .model import (
     Fact,
     FactKind,
@@ -26,37 +26,24 @@ from .model import (
     Verdict,
     Zone,
 )
-from .score import NAMED
+from .references import BAD
 from .silence import alike
-from .witness import Court
-
-__all__ = ["Findings", "Rule", "by_facts", "cap", "many", "verdict", "without_rounds"]
+from .witness import DARK, TOO_LITTLE, Court
 
 _BELOW = frozenset({Zone.BELOW, Zone.WRONG, Zone.HANG, Zone.ERROR})
 _CONFIRMED = frozenset(
     {Kind.DEVICE, Kind.MEMBER, Kind.DOMAIN, Kind.CORRELATED, Kind.NODE, Kind.LINK}
 )
 LOST, DEVICE = FactKind.LOST, FactKind.DEVICE
-_UNPROVEN = frozenset(
-    {
-        "no known-good node in its domain",
-        "fewer than two confirmations",
-        "evidence in too few rounds",
-    }
-)
 
 
 def cap(size: int) -> int:
-    """How many endpoints one run may blame: more at once, or half of the gang, are rather one cause
-    that they share.
-    """
+    """How many endpoints one run may blame: more, or half of the gang, share one cause."""
     return max(1, min((size - 1) // 2, max(3, size // 10)))
 
 
 def many(size: int) -> int:
-    """How many endpoints may report a device fault of their own at the same moment, before it is
-    one cause that they share.
-    """
+    """How many endpoints may report a device fault at once, before that is one shared cause."""
     return max(1, size // 20)
 
 
@@ -98,9 +85,7 @@ class Findings(Court):
 
     @cached_property
     def early(self) -> Kind | None:
-        """Causes that no further round would change: nothing known good, or too many paths bad
-        again between good ends.
-        """
+        """Causes that no further round would change: none is good, or too many paths stay bad."""
         evidence, lasting = self.evidence, self.persistent
         if not evidence.known_good and evidence.judged:
             return Kind.SYSTEMIC
@@ -116,9 +101,7 @@ class Findings(Court):
 
     @cached_property
     def boundary(self) -> str | None:
-        """The one domain that two or more slow paths between good ends all lead into, if there is
-        one.
-        """
+        """The one domain that two or more slow paths between good ends all lead into, if any."""
         domain = self.evidence.map.domain
         ends = [{domain[a], domain[b]} for a, b in self.persistent]
         if len(ends) < 2 or any(len(both) < 2 or -1 in both for both in ends):
@@ -146,7 +129,7 @@ class Findings(Court):
     def proven(self) -> list[int]:
         """Suspects whose paths are bad beyond doubt."""
         names = {one: {rule.name for rule in rules} for one, rules in self.obstacles.items()}
-        return [one for one in self.evidence.suspects if not _UNPROVEN & names[one]]
+        return [one for one, rules in names.items() if not {DARK, TOO_LITTLE} & rules]
 
     @cached_property
     def guilty(self) -> list[int]:
@@ -155,34 +138,17 @@ class Findings(Court):
 
     @cached_property
     def alike(self) -> bool:
-        """Whether several are proven, and each is as slow as another one, or as one that only
-        fellow suspects cleared: perhaps one hidden switch.
-        """
-        evidence = self.evidence
-        shares = [(one, evidence.share(evidence.against[one])) for one in self.proven]
-        bad: dict[int, list[Measured]] = defaultdict(list)
-        for (a, b), edges in evidence.among_good.items():
-            for one in {a, b} & evidence.cleared_by_suspects:
-                bad[one] += edges
-        others = shares + [(one, evidence.share(edges)) for one, edges in bad.items()]
-        return len(shares) > 1 and all(
-            any(other != one and alike(share, theirs) for other, theirs in others)
-            for one, share in shares
-        )
+        """Whether several are proven, each as slow as another: perhaps one hidden switch."""
+        shares = [self.evidence.share(self.evidence.against[one]) for one in self.proven]
+        fellows = [sum(alike(share, other) for other in shares) for share in shares]
+        return bool(shares) and min(fellows) > 1
 
     @cached_property
     def doubtful(self) -> set[int]:
         """Whoever is not cleared, or a little slow, or at the end of what is."""
-        evidence = self.evidence
-        return {
-            *evidence.suspects,
-            *evidence.intermittent,
-            *evidence.gray,
-            *evidence.mild(),
-            *evidence.unreached,
-            *evidence.ends,
-            *self.inside.suspects,
-        }
+        e = self.evidence
+        slow = {*e.suspects, *e.gray, *e.mild(), *self.inside.suspects}
+        return slow | {*e.intermittent, *e.unreached, *e.ends}
 
     @cached_property
     def unclear(self) -> list[int]:
@@ -191,15 +157,8 @@ class Findings(Court):
         return sorted(self.doubtful - ends)
 
     @cached_property
-    def marked(self) -> list[int]:
-        """Whose devices say enough to name them."""
-        return [one for one, own in self.ports.items() if own.factor >= NAMED]
-
-    @cached_property
     def rails(self) -> list[int]:
-        """Rails that are slow in every probe that measured rails, those among known-good endpoints
-        included.
-        """
+        """Rails that are slow in every probe that measured rails, known-good ones included."""
         seen = [(p.role, _slow_rails(r.rails)) for p, r in _details(self.state) if r.rails]
         if len(seen) < 2 or not any(role in {Role.CONTROL, Role.MATCH} for role, _ in seen):
             return []
@@ -208,11 +167,8 @@ class Findings(Court):
     @cached_property
     def halves(self) -> list[list[float]]:
         """GB/s of the halves by domain and of the interleaved ones, where kinds are all alike."""
-        rounds = [
-            [r.gbps if r.status is Status.OK else 0.0 for r in played.results]
-            for played in self.state.rounds
-            if played.round.phase is Phase.HALVES
-        ]
+        played = [one for one in self.state.rounds if one.round.phase is Phase.HALVES]
+        rounds = [[r.gbps if r.status is Status.OK else 0.0 for r in one.results] for one in played]
         alike = len({endpoint.kind for endpoint in self.state.endpoints}) == 1
         return rounds if len(rounds) > 1 and alike else []
 
@@ -224,16 +180,13 @@ class Findings(Court):
 
     @cached_property
     def _notes(self) -> dict[int, str]:
-        """Which rail and which direction of an accused endpoint is slow, from the last probe that
-        measured them.
-        """
+        """Which rail and direction of accused endpoints are slow, from their last such probe."""
         notes: dict[int, str] = {}
         for probe, result in _details(self.state):
             if probe.role is Role.ACCUSED:
                 rails, there = sorted(_slow_rails(result.rails)), result.directions
-                back = (there[1], there[0]) if there else None
-                for one, sending in zip(probe.members, (there, back), strict=True):
-                    notes[one] = words.detail(rails, sending, BAD)
+                notes[probe.members[0]] = words.detail(rails, there, BAD)
+                notes[probe.members[1]] = words.detail(rails, there and there[::-1], BAD)
         return notes
 
     @cached_property
@@ -250,17 +203,12 @@ class Findings(Court):
         edges = self.evidence.against.get(one) or self._graded.get(one)
         edges = edges or self.inside.against.get(one, [])
         kinds: Counter[Status] = Counter(e.status for e in edges if e.status is not Status.OK)
-        suspected = one in self.obstacles
-        return Suspect(
-            one,
-            max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK,
-            self.evidence.share(edges),
-            tuple(edges),
-            self._notes.get(one, ""),
-            self.scores.get(one),
-            self.witness(one) if suspected else "",
-            self.obstacles[one][0].settle if suspected and self.obstacles[one] else "",
-        )
+        symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
+        share, note, score = self.evidence.share(edges), self._notes.get(one, ""), self.scores
+        witness = self.witness(one) if one in self.obstacles else ""
+        settle = next((rule.settle for rule in self.obstacles.get(one, ())), "")
+        what = (symptom, share, tuple(edges), note, score.get(one), witness, settle)
+        return Suspect(one, *what)
 
     @cached_property
     def culprit(self) -> Suspect | None:
@@ -284,8 +232,7 @@ FACTS = (
     Rule("device", Kind.DEVICE, lambda f: f.facts(DEVICE)),
     Rule("member", Kind.MEMBER, lambda f: f.facts(FactKind.MEMBER)),
 )
-"""What needs no probe: a lost member, evidence of its own device, a member that could not take
-part."""
+"""What needs no probe: who is lost, has a device fault, or could not take part."""
 
 ALONE = (
     Rule("passed", Kind.PASSED, lambda f: f.zone is Zone.PASSED),
@@ -301,8 +248,7 @@ PAIR = (
     Rule("marked", Kind.PAIR, lambda f: [f.culprit.member] if f.culprit else _only(f.marked)),
     Rule("pair", Kind.PAIR, lambda _: (0, 1)),
 )
-"""Of two endpoints: the other end is no witness, so only a fact of a node's own device blames
-it."""
+"""Of two endpoints: the other end is no witness, so only a device's fact blames one."""
 
 RULES = (
     Rule(
@@ -353,10 +299,10 @@ RULES = (
 
 def by_facts(f: Findings) -> Verdict | None:
     """The verdict of :data:`FACTS`, if one applies."""
-    named = {fact.member for kind in (LOST, DEVICE) for fact in f.facts(kind)}
-    named = named or {fact.member for fact in f.facts(FactKind.MEMBER)}
+    strong = [*f.facts(LOST), *f.facts(DEVICE)]
+    named = {fact.member for fact in strong or f.facts(FactKind.MEMBER)}
     blamed = f.failed if len(f.failed) <= many(f.size) and not f.facts(LOST) else ()
-    return _verdict(f, FACTS, blamed=blamed, named=tuple(sorted(named)))
+    return _verdict(f, FACTS, blamed, sorted(named))
 
 
 def without_rounds(f: Findings) -> Verdict | None:
@@ -365,7 +311,7 @@ def without_rounds(f: Findings) -> Verdict | None:
         return _verdict(f, ALONE)
     if f.size == 1:
         return _verdict(f, ALONE, named=(0,), undecided=(words.NO_PEER,))
-    return _verdict(f, ALONE, blamed=tuple(f.intra), named=tuple(f.intra))
+    return _verdict(f, ALONE, f.intra, f.intra)
 
 
 def verdict(f: Findings) -> Verdict:
@@ -373,27 +319,26 @@ def verdict(f: Findings) -> Verdict:
     matrix = (*f.evidence.edges, *f.inside.edges, *f.hairpins.rows)
     if f.size == 2:
         own = [f.culprit.member] if f.culprit else []
-        named = sorted({*own, *f.busy_ones}) if own else f.busy_ones or f.marked
         blamed = own if f.culprit and f.culprit.witness else []
+        named = sorted({*own, *f.busy_ones}) if own else f.busy_ones or f.marked
         found = _verdict(
             f,
             PAIR,
+            blamed,
+            named if own or len(named) == 1 else (0, 1),
             ports=[one for one in f.marked if one not in blamed],
-            blamed=tuple(blamed),
-            named=tuple(named) if own or len(named) == 1 else (0, 1),
             suspects=(f.culprit,) if f.culprit else (),
             undecided=() if blamed else (words.TWO_ENDPOINTS,),
             matrix=matrix,
         )
     else:
-        ends = f.early is not Kind.SYSTEMIC
-        named = sorted(f.doubtful | set(f.marked)) if ends else []
+        named = sorted(f.doubtful | {*f.marked}) if f.early is not Kind.SYSTEMIC else []
         found = _verdict(
             f,
             RULES,
-            ports=[one for one in f.ports if one in set(named)],
-            blamed=tuple(f.guilty),
-            named=tuple(named),
+            f.guilty,
+            named,
+            ports=[one for one in f.ports if one in {*named}],
             suspects=tuple(f.suspect(one) for one in named),
             links=tuple(f.persistent),
             domains=tuple(f.dark_names),
@@ -406,32 +351,34 @@ def verdict(f: Findings) -> Verdict:
 def _verdict(
     f: Findings,
     rules: Sequence[Rule],
-    *,
-    blamed: tuple[int, ...] = (),
+    blamed: Sequence[int] = (),
+    named: Sequence[int] = (),
     ports: Sequence[int] = (),
     **more: Any,
 ) -> Verdict | None:
     """The verdict of the first rule that applies. ``blamed``: where its kind blames anybody;
     ``ports``: those of whom the sentence has what their devices say.
     """
-    for name, kind, applies in rules:
-        if not (told := applies(f)):
-            continue
-        if rules is RULES:
-            more["undecided"] = tuple(words.undecided(f.state, f.evidence, kind, f.dark))
-        blamed = blamed if kind in {Kind.NODE, Kind.DEVICE} else ()
-        said = words.sentence(f.state, name, told)
-        return Verdict(
-            kind,
-            said + words.ports(f.state, {one: f.ports[one] for one in ports}),
-            fails=kind is not Kind.LOST and (f.zone in _BELOW or kind in _CONFIRMED),
-            inconclusive=kind in {Kind.LOST, Kind.BUSY},
-            blamed=blamed,
-            fatal_for=blamed,
-            rounds=len(f.state.rounds) + (1 if f.state.gang else 0),
-            **more,
-        )
-    return None
+    applying = ((rule, told) for rule in rules if (told := rule.verdict(f)))
+    rule, told = next(applying, (None, None))
+    if rule is None:
+        return None
+    kind = rule.kind
+    if rules is RULES:
+        more["undecided"] = tuple(words.undecided(f.state, f.evidence, kind, f.dark))
+    culprits = tuple(blamed) if kind in {Kind.NODE, Kind.DEVICE} else ()
+    said = words.sentence(f.state, rule.name, told)
+    return Verdict(
+        kind,
+        said + words.ports(f.state, {one: f.ports[one] for one in ports}),
+        fails=kind is not Kind.LOST and (f.zone in _BELOW or kind in _CONFIRMED),
+        inconclusive=kind in {Kind.LOST, Kind.BUSY},
+        blamed=culprits,
+        named=tuple(named),
+        fatal_for=culprits,
+        rounds=len(f.state.rounds) + (1 if f.state.gang else 0),
+        **more,
+    )
 
 
 def _only(ones: list[int]) -> list[int]:
@@ -439,14 +386,12 @@ def _only(ones: list[int]) -> list[int]:
 
 
 def _all_slow(state: State, evidence: Evidence) -> bool:
-    """Whether edges are alike, and even their references stay below what two such
-    nodes must reach.
-    """
+    """Whether all are alike, and even references stay below what two such nodes must reach."""
     floors = [e.pair_floor for e in state.endpoints if e.pair_floor is not None]
     if evidence.suspects or evidence.among_good or len(floors) < len(state.endpoints):
         return False
-    graded = [e for e in evidence.edges if e.reference > 0]
-    return bool(graded) and all(e.reference < min(floors) for e in graded)
+    graded = [e.reference for e in evidence.edges if e.reference > 0]
+    return bool(graded) and max(graded) < min(floors)
 
 
 def _details(state: State) -> list[tuple[Probe, Result]]:

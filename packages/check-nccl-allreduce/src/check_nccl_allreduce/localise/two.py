@@ -8,18 +8,14 @@ node's own device blames it, where the pair is slow at two moments (*path*).
 from __future__ import annotations
 
 from . import score
-from .evidence import BAD
 from .model import Phase, Probe, Role, Round, Score, State, Status, Suspect, Zone
-from .own import NOTHING
-from .score import BUSY, FATAL, KIND, LEAST_NOISE, NAMED
+from .references import BAD
+from .score import BUSY, FATAL, KIND, LEAST_NOISE, NAMED, NOTHING
 from .witness import Court
-
-__all__ = ["MOST_ROUNDS", "ask", "culprit", "suspected"]
 
 AGAIN = (Phase.MATCH, Phase.HAIRPIN, Phase.HAIRPIN)
 """What follows the first hairpins where they differ: the pair, and each to itself twice. The gang's
-own all-reduce is the pair's first time.
-"""
+own all-reduce is the pair's first time."""
 MOST_ROUNDS = 2 + len(AGAIN)
 """With the gang's own all-reduce and the first hairpins."""
 
@@ -31,37 +27,32 @@ def suspected(court: Court) -> int | None:
     found = court.hairpins
     bad = [one for one in (0, 1) if found.bad.get(one) and not found.good.get(one)]
     if not found.bad and not found.good:
-        bad = [one for one, said in court.ports.items() if said.factor >= NAMED]
+        bad = court.marked
     return bad[0] if len(bad) == 1 else None
 
 
 def ask(court: Court, now: float | None, until: float | None) -> Round | None:
     """The next round, or None. Only the wait depends on the time."""
-    state = court.state
+    state, done = court.state, len(court.state.rounds)
     assert state.gang is not None
-    done, number = len(state.rounds), len(state.rounds) + 2
+    alone = Round(done + 2, Phase.HAIRPIN, tuple(Probe((one,), Role.HAIRPIN) for one in (0, 1)))
     if not done:
-        return Round(number, Phase.HAIRPIN, _alone())
+        return alone
     if suspected(court) is None:
         return None
-    if (
-        state.gang.zone is not Zone.BELOW
-    ):  # nothing would be blamed: a hairpin more tells chance from what lasts
-        return Round(number, Phase.HAIRPIN, _alone()) if done == 1 else None
+    if state.gang.zone is not Zone.BELOW:
+        # Nothing would be blamed: a hairpin more tells chance from what lasts.
+        return alone if done == 1 else None
     if done > (len(AGAIN) if court.hairpins.bad else 1):
         return None
     if AGAIN[done - 1] is Phase.HAIRPIN:
-        return Round(number, Phase.HAIRPIN, _alone())
+        return alone
     first = state.rounds[0].at
     moment = first if now is None else now
     wait = max(0.0, first + score.APART - moment)
     if until is not None and moment + wait > until:
         wait = 0.0
-    return Round(number, Phase.MATCH, (Probe((0, 1), Role.MATCH),), wait)
-
-
-def _alone() -> tuple[Probe, ...]:
-    return (Probe((0,), Role.HAIRPIN), Probe((1,), Role.HAIRPIN))
+    return Round(done + 2, Phase.MATCH, (Probe((0, 1), Role.MATCH),), wait)
 
 
 def culprit(court: Court) -> Suspect | None:
@@ -70,40 +61,33 @@ def culprit(court: Court) -> Suspect | None:
     if one is None:
         return None
     itself, device = tuple(court.hairpins.bad.get(one, ())), court.ports.get(one, NOTHING)
-    shares = sorted(row.gbps / row.reference for row in itself)
-    score_ = _scored(court, one)
+    weighed = _scored(court, one)
     guilty = (
         device.factor >= NAMED
         and not any(court.busy(each) for each in (0, 1))
         and state.gang is not None
         and state.gang.zone is Zone.BELOW
-        and min(score_.noise, score_.spell, score_.path * score_.local) >= FATAL
+        and min(weighed.noise, weighed.spell, weighed.path * weighed.local) >= FATAL
     )
-    again = f"measure it again, at least {score.APART:g} s after the first time"
-    return Suspect(
-        one,
-        itself[-1].status if itself else Status.OK,
-        shares[len(shares) // 2] if shares else 0.0,
-        itself,
-        score=score_,
-        witness=f"its own devices say why: {device.told}" if guilty else "",
-        settle=again
-        if itself and score_.spell < FATAL
-        else "test it with a third node, behind the same leaf",
-    )
+    settle = "test it with a third node, behind the same leaf"
+    if itself and weighed.spell < FATAL:
+        settle = f"measure it again, at least {score.APART:g} s after the first time"
+    witness = f"its own devices say why: {device.told}" if guilty else ""
+    symptom, share = itself[-1].status if itself else Status.OK, court.evidence.share(itself)
+    return Suspect(one, symptom, share, itself, "", weighed, witness, settle)
 
 
 def _scored(court: Court, one: int) -> Score:
     """Of the suspected one. The explanations are those of larger gangs."""
     state, own = court.state, court.hairpins.bad.get(one, [])
     slow, fine = _pairs(state)
-    bad = 1 + len(slow)  # with the gang's own all-reduce
+    bad = 1 + len(slow) - 2 * fine  # with the gang's own all-reduce
     device = court.ports.get(one, NOTHING)
     a, b = state.endpoints
     by_nics = a.nvlink is None or a.nvlink != b.nvlink
-    path = min(KIND, (1 / LEAST_NOISE) ** (bad - 2 * len(fine))) if by_nics else 1.0
+    path = min(KIND, (1 / LEAST_NOISE) ** bad) if by_nics else 1.0
     local = min(KIND, (1 / LEAST_NOISE) ** len(own) * device.factor)
-    chance = (1 / LEAST_NOISE) ** (bad - 2 * len(fine) + len(own)) * device.factor
+    chance = (1 / LEAST_NOISE) ** (bad + len(own)) * device.factor
     first = state.rounds[0].at if state.rounds else 0.0
     late = [at for at in (*slow, *(row.at for row in own)) if at >= first + score.APART]
     spell = (1 / BUSY) * (1 / LEAST_NOISE) ** len(late) * (device.factor if late else 1.0)
@@ -111,16 +95,17 @@ def _scored(court: Court, one: int) -> Score:
     return Score(chance, spell, path, local, kinds, device.told, itself=len(own))
 
 
-def _pairs(state: State) -> tuple[list[float], list[float]]:
+def _pairs(state: State) -> tuple[list[float], int]:
     """When the pair, measured again, was below its floor or no faster than the gang had been, and
-    when it was better.
+    how often it was better.
     """
     assert state.gang is not None
     floors = [one.pair_floor for one in state.endpoints if one.pair_floor is not None]
     least = min(floors) if len(floors) == len(state.endpoints) else state.gang.gbps / BAD
-    slow: list[float] = []
-    fine: list[float] = []
-    for played in state.rounds:
-        if played.round.phase is Phase.MATCH and played.results[0].status is Status.OK:
-            (slow if played.results[0].gbps < least else fine).append(played.at)
-    return slow, fine
+    again = [
+        (played.results[0].gbps < least, played.at)
+        for played in state.rounds
+        if played.round.phase is Phase.MATCH and played.results[0].status is Status.OK
+    ]
+    slow = [at for below, at in again if below]
+    return slow, len(again) - len(slow)

@@ -6,7 +6,6 @@ The rules stand in one list; a suspect is blamed where none of them applies to i
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,13 +14,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 from .evidence import Evidence, weigh
-from .model import Grade, Layout, Score, State, Status
-from .own import Own, owned
+from .model import Grade, Layout, Phase, Score, State, Status
 from .rounds import CONFIRMATIONS, FEW
-from .score import APART, FATAL, KIND, NAMED, Hairpins, hairpins, scored
-from .silence import ALIKE
-
-__all__ = ["RULES", "SILENCE", "Court", "Obstacle"]
+from .score import APART, FATAL, KIND, NAMED, NOTHING, Hairpins, Own, hairpins, owned, scored
+from .silence import ALIKE, alike
 
 SILENCE = 20.0
 """Seconds without a byte of somebody else's, at least, before a node counts as not busy."""
@@ -43,6 +39,11 @@ class Court:
     state: State
 
     @cached_property
+    def phases(self) -> list[Phase]:
+        """Of all rounds."""
+        return [played.round.phase for played in self.state.rounds]
+
+    @cached_property
     def evidence(self) -> Evidence:
         """Of the paths over NICs."""
         return weigh(self.state)
@@ -58,32 +59,28 @@ class Court:
         return owned(self.state)
 
     @cached_property
+    def marked(self) -> list[int]:
+        """Whose devices say enough to name them."""
+        return [one for one, own in self.ports.items() if own.factor >= NAMED]
+
+    @cached_property
     def scores(self) -> dict[int, Score]:
         """Of suspects, and of those whose own devices say something."""
         return scored(self.state, self.evidence, self.hairpins, self.ports)
 
     @cached_property
     def dark(self) -> list[int]:
-        """Domains with two or more endpoints here, some suspect and none known good: their switch,
-        not their nodes.
-        """
-        members: dict[int, list[int]] = defaultdict(list)
-        for one, domain in enumerate(self.evidence.map.domain):
-            members[domain].append(one)
-        suspected = {self.evidence.map.domain[s] for s in self.evidence.suspects} - {-1}
-        return [
-            d
-            for d in sorted(suspected)
-            if len(members[d]) > 1 and not any(self.evidence.strong[i] for i in members[d])
-        ]
+        """Domains of two or more, some suspect and none known good: their switch, not nodes."""
+        domain, strong = self.evidence.map.domain, self.evidence.strong
+        good = {there for i, there in enumerate(domain) if strong[i]}
+        suspected = {domain[s] for s in self.evidence.suspects} - good - {-1}
+        return [there for there in sorted(suspected) if domain.count(there) > 1]
 
     @cached_property
     def obstacles(self) -> dict[int, list[Obstacle]]:
         """Of each suspect, the rules that keep it from being blamed."""
-        return {
-            one: [rule for rule in RULES if rule.applies(self, one)]
-            for one in self.evidence.suspects
-        }
+        suspects = self.evidence.suspects
+        return {one: [rule for rule in RULES if rule.applies(self, one)] for one in suspects}
 
     def witness(self, one: int) -> str:
         """What shows that the cause is the node's own, in words; empty where nothing does."""
@@ -93,15 +90,15 @@ class Court:
             return f"its own devices say why: {self.ports[one].told}"
         if not self.leaf(one):
             return ""
-        quiet = (
-            "" if self.broken(one) else ", and its adapters carried nothing while nothing of us ran"
-        )
-        return f"a good node is behind the same leaf, which is all that its hairpin passes{quiet}"
+        shown = "a good node is behind the same leaf, which is all that its hairpin passes"
+        quiet = ", and its adapters carried nothing while nothing of us ran"
+        return shown if self.broken(one) else f"{shown}{quiet}"
 
     def spoils(self, one: int) -> bool:
         """Whether it delivers wrong data, to others and to itself or in the gang's own sum."""
         edges = self.evidence.against.get(one, ())
-        return "data" in self.scores[one].kinds and any(e.status is Status.WRONG for e in edges)
+        wrong = any(e.status is Status.WRONG for e in edges)
+        return wrong and "data" in self.scores[one].kinds
 
     def broken(self, one: int) -> bool:
         """Whether its paths hang or fail, which no traffic of others makes them do."""
@@ -115,32 +112,23 @@ class Court:
         own = self.ports.get(one)
         if own is None or not self.scores[one].ports:
             return False
-        if own.fault > 1:
-            return True
-        return own.growth >= NAMED and all(
-            self.ports[other].growth <= 1 or self.ports[other].fault > 1
-            for other in self.evidence.suspects
-            if other != one and other in self.ports
-        )
+        others = [self.ports.get(i, NOTHING) for i in self.evidence.suspects if i != one]
+        alone = all(other.growth <= 1 or other.fault > 1 for other in others)
+        return own.fault > 1 or (own.growth >= NAMED and alone)
 
     def leaf(self, one: int) -> bool:
         """Whether a good node shares all that its hairpin passes, and its adapters were silent."""
         domain, local = self.evidence.map.domain, self.state.endpoints[one].local
+        there = [i for i, where in enumerate(domain) if i != one and where == domain[one] >= 0]
         return (
             self.state.layout == Layout.LEAF
             and (local.silence >= SILENCE or self.broken(one))
             and self.scores[one].itself > 0
-            and any(
-                self.evidence.strong[i] and i not in self.hairpins.bad
-                for i, where in enumerate(domain)
-                if i != one and where == domain[one] >= 0
-            )
+            and any(self.evidence.strong[i] and i not in self.hairpins.bad for i in there)
         )
 
     def busy(self, one: int) -> bool:
-        """Whether somebody else's bytes passed its adapters while nothing of ours ran; they slow,
-        and break nothing.
-        """
+        """Whether somebody else's bytes passed its adapters in a silence; they break nothing."""
         usual = self.evidence.references.of_kind(self.evidence.map.kind[one])
         gang = self.state.gang.gbps if self.state.gang is not None else 0.0
         much = FOREIGN * max(gang, usual.gbps if usual else 0.0)
@@ -157,14 +145,11 @@ class Court:
             return False
         domain, fact = self.evidence.map.domain, self.fact(one)
         for other in self._others:
-            if other == one or (other in self.scores and self.spoils(other)):
+            cleared = other in self.hairpins.good and other not in self.hairpins.bad
+            if other == one or cleared or self.spoils(other):
                 continue
-            if self.hairpins.good.get(other) and other not in self.hairpins.bad:
-                continue
-            theirs = other in self.scores and self.fact(other)
-            together = domain[one] == domain[other] >= 0
-            suspect = other in self.evidence.suspect_set
-            if not suspect and (fact or not together):
+            theirs, together = self.fact(other), domain[one] == domain[other] >= 0
+            if other not in self.evidence.suspect_set and (fact or not together):
                 continue
             if fact and self.scores[other].path < KIND:
                 continue
@@ -184,18 +169,13 @@ class Court:
         return {one: self.evidence.share(edges) for one, edges in self.evidence.against.items()}
 
     def _alike(self, one: int, other: int) -> bool:
-        a, b = self._shares.get(one, 0.0), self._shares.get(other, 1.0)
-        return a == b or (a > 0 and b > 0 and abs(log(a / b)) < self._noise)
-
-    @cached_property
-    def _noise(self) -> float:
-        return max(ALIKE, SPREADS * self.evidence.spread)
+        noise = max(ALIKE, SPREADS * self.evidence.spread)
+        return alike(self._shares.get(one, 0.0), self._shares.get(other, 1.0), noise)
 
     @cached_property
     def _usual(self) -> float:
         """What good edges reach of their references: of few, these are of few, and err as well."""
-        good = (edge for edge in self.evidence.edges if edge.grade is Grade.GOOD)
-        return self.evidence.share(good) or 1.0
+        return self.evidence.share(e for e in self.evidence.edges if e.grade is Grade.GOOD) or 1.0
 
     def rate(self, one: int) -> float:
         """The ratio of link rates at which it is, to others and to itself together; 0 where that is
@@ -223,6 +203,7 @@ class Obstacle(NamedTuple):
     settle: str
 
 
+DARK, TOO_LITTLE = "no known-good node in its domain", "too little evidence of paths"
 _CABLE = "look at its cable, its switch port and the path behind it"
 
 RULES = (
@@ -242,7 +223,7 @@ RULES = (
         "compare the kinds of the adapters: it is as slow, to others and to itself, as links of a lower rate are",
     ),
     Obstacle(
-        "no known-good node in its domain",
+        DARK,
         lambda c, one: c.evidence.map.domain[one] in c.dark,
         "look at that switch, and test it with a good node behind the same one",
     ),
@@ -267,24 +248,13 @@ RULES = (
         f"measure it again, at least {APART:g} s after the first time",
     ),
     Obstacle(
-        "no evidence of paths",
-        lambda c, one: c.scores[one].path < KIND,
+        TOO_LITTLE,
+        lambda c, one: (
+            c.scores[one].path < KIND
+            or c.evidence.confirmed[one] < CONFIRMATIONS
+            or c.evidence.rounds_against(one) < c.evidence.enough
+        ),
         "measure it with more nodes that are known good",
-    ),
-    Obstacle(
-        "fewer than two confirmations",
-        lambda c, one: c.evidence.confirmed[one] < CONFIRMATIONS,
-        "measure it with more nodes that are known good",
-    ),
-    Obstacle(
-        "evidence in too few rounds",
-        lambda c, one: c.evidence.rounds_against(one) < c.evidence.enough,
-        "measure it with more nodes that are known good",
-    ),
-    Obstacle(
-        "chance explains it",
-        lambda c, one: c.scores[one].noise < FATAL,
-        "measure it again in another gang",
     ),
 )
 """The first one that applies says what would settle it."""

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .evidence import Evidence, voided
-from .model import (
-    Fact,
-    FactKind,
-    Grade,
-    Kind,
-    Measured,
-    State,
-    Status,
-    Suspect,
-    Verdict,
-    Zone,
-)
-from .own import Own
-
-__all__ = ["matrix"]
+from .model import Fact, FactKind, Grade, Kind, Measured, State, Status, Suspect, Verdict, Zone
+from .score import Own
 
 NO_PEER = "with one endpoint there is no peer to compare with"
 TWO_ENDPOINTS = "with two endpoints, which side of the path is slow"
@@ -34,6 +22,7 @@ _SYMPTOM = {
     Status.HANG: "never finished",
     Status.ERROR: "failed",
 }
+_UNREACHED = "no path to it came up, and its partners reach each other: look at its NIC, cable and switch port"
 _ZONE = {
     Zone.BELOW: "is below its floor",
     Zone.BETWEEN: "is between its floor and what is expected",
@@ -48,25 +37,21 @@ _ZONE = {
 SENTENCES = {
     "passed": "the gang's all-reduce reached its expected bandwidth with correct data.",
     "lost": "the gang could not be tested because members were lost: {lost}; see their nodes and logs.",
-    "at once": "{nodes} nodes report a device fault at the same moment: {causes}; "
-    "so many at once share one cause, so none is blamed: look at what they have in common (driver, image, power).",
+    "at once": "{nodes} nodes report a device fault at the same moment: {causes}; so many at once share one cause, so none is blamed: look at what they have in common (driver, image, power).",
     "device": "local evidence of a device fault: {causes}; take the node out of service.",
     "member": "a member could not take part for a reason of its own: {causes}; see its log.",
     "alone": "{gang}, and {who} is the only one; run the loopback check on it.",
     "intra": "{gang}, and already inside {who} the bandwidth is below its floor while {other} reaches its own; take {who} out of service.",
     "inside": "{gang}, and the cause is known: {itself}the pair stayed slow, and of {culprit} {witness}; take {culprit} out of service.",
     "bad to itself": "{gang}, and {culprit} is bad to itself as well, over its own NICs, where {peer} is not. What would settle it: {settle}.",
-    "marked": "{gang}: {both} or the path between them, and of the two {who} has a device that is not as it should be; "
-    "look at that first, and test {who} with a third node.",
+    "marked": "{gang}: {both} or the path between them, and of the two {who} has a device that is not as it should be; look at that first, and test {who} with a third node.",
     "pair": "{gang}: {both} or the path between them; test each with a third node.",
-    "busy": "{gang}, and while nothing of it ran, somebody else's traffic passed the adapters of {traffic}: "
-    "busy nodes are not judged; try again when that has ended, or look for who shares these nodes.",
+    "busy": "{gang}, and while nothing of it ran, somebody else's traffic passed the adapters of {traffic}: busy nodes are not judged; try again when that has ended, or look for who shares these nodes.",
     "none good": "{gang} and no pair of them works as it should: look for what all share (image, NCCL settings, fabric).",
     "all slow": "{gang} and all pairs are alike and slow: look for what all share (NCCL settings, NIC rate, fabric).",
-    "intermittent": "{gang}; every path that was bad has {who} at its end, but not each time: it may come and go. "
-    "Test it for longer, and look at its cable and error counters.",
+    "intermittent": "{gang}; every path that was bad has {who} at its end, but not each time: it may come and go. Test it for longer, and look at its cable and error counters.",
     "fabric": "{gang}; {count} paths between good nodes stay bad ({paths}): check the fabric.",
-    "boundary": "{gang}; {across}: check the fabric.",
+    "boundary": "{gang}; {across} of {boundary}: check the fabric.",
     "rail": "rail {rail} is slow on every node measured, on known-good ones too: check that rail's switches.",
     "domain": "{gang}, and in {domains} no node is known good: check that switch or domain, not its nodes.",
     "too many": "{gang}; {count} nodes look bad ({who}), more than one run may blame: look for what they share.",
@@ -74,10 +59,8 @@ SENTENCES = {
     "node": "{gang}, and the cause is known: {culprits}; take {them} out of service.{dark}",
     "suspect": "{gang}, and {hinted} could not be cleared, nor proven bad. What would settle it: {hints}.",
     "link": "{gang}; both ends are good but the path {paths} stays bad: check its cables and ports.",
-    "crossing": "{gang}; its nodes are good, but every path between domains reaches only {share} of those inside "
-    "them: check uplinks and oversubscription.",
-    "lacking": "{gang}; no node is slow with known-good ones by as much as would be a suspicion, and ports of {who} are not "
-    "as they should be: look at those ports, their cables and the switch ports at their other ends.",
+    "crossing": "{gang}; its nodes are good, but every path between domains reaches only {share} of those inside them: check uplinks and oversubscription.",
+    "lacking": "{gang}; no node is slow with known-good ones by as much as would be a suspicion, and ports of {who} are not as they should be: look at those ports, their cables and the switch ports at their other ends.",
     "transient": "{gang}; {paths} was bad once and good again, and nothing else is bad; try again.",
     "data": "{gang}, and every pair delivered correct data: not localised; run it again before trusting results.",
     "halves": "{gang}; every pair and each half by itself is good, halves that mix both are not: check the fabric between them.",
@@ -95,12 +78,12 @@ def sentence(state: State, name: str, told: Any) -> str:
 class _Writing(dict[str, str]):
     """What stands in the braces of a sentence, each written when it is asked for."""
 
-    def __init__(self, state: State, told: Any) -> None:
+    def __init__(self, *args: Any) -> None:
         super().__init__()
-        self._state, self._told = state, told
+        self._args = args
 
     def __missing__(self, key: str) -> str:
-        return _WRITERS[key](self._state, self._told)
+        return _WRITERS[key](*self._args)
 
 
 def _gang(state: State, _: object) -> str:
@@ -116,6 +99,7 @@ def _some(told: Sequence[str], between: str = ", ") -> str:
 
 
 def names(state: State, members: Sequence[int]) -> str:
+    """The first endpoints' names, and how many there are besides."""
     return _some([state.endpoints[i].name for i in members])
 
 
@@ -140,19 +124,24 @@ def _traffic(state: State, members: Sequence[int]) -> str:
 
 
 def _culprits(state: State, told: tuple[Sequence[Suspect], Sequence[str]]) -> str:
-    each = [
-        f"{state.endpoints[s.member].name} {_finding(s)}{', and to itself as well' if s.score and s.score.itself else ''}; {s.witness}"
-        for s in told[0]
-    ]
+    each = []
+    for s in told[0]:
+        itself = ", and to itself as well" if s.score and s.score.itself else ""
+        each.append(f"{state.endpoints[s.member].name} {_finding(s)}{itself}; {s.witness}")
     return _some(each, "; ")
 
 
 def _hints(state: State, told: Sequence[tuple[Suspect, bool]]) -> str:
-    """Suspects, and whether no path to each came up."""
-    return "; ".join(
-        f"{state.endpoints[s.member].name}{_found(s)}: {_settle(s, unreached)}"
-        for s, unreached in told[:MOST]
-    )
+    """Suspects with what was measured of each, where anything was judged, and what would decide;
+    and whether no path to one came up.
+    """
+    hints = []
+    for s, unreached in told[:MOST]:
+        judged = any(e.status is not Status.OK or e.reference > 0 for e in s.evidence)
+        finding = f", which {_finding(s)}" if judged and s.score is not None else ""
+        settle = _UNREACHED if unreached else s.settle or "test it with other nodes"
+        hints.append(f"{state.endpoints[s.member].name}{finding}: {settle}")
+    return "; ".join(hints)
 
 
 def _itself(state: State, s: Suspect) -> str:
@@ -161,14 +150,6 @@ def _itself(state: State, s: Suspect) -> str:
     return (
         f"{names(state, [s.member])} to itself, over its own NICs, reached {s.share:.0%} "
         f"of what {names(state, [1 - s.member])} did in {len(s.evidence)} rounds, "
-    )
-
-
-def _across(state: State, told: tuple[Sequence[tuple[int, int]], str]) -> str:
-    edges, domain = told
-    return (
-        f"{len(edges)} paths between good nodes stay bad ({_paths(state, edges)}), "
-        f"all across the boundary of {domain}"
     )
 
 
@@ -185,7 +166,10 @@ _WRITERS: dict[str, Callable[[State, Any], str]] = {
     "count": lambda _, ones: str(len(ones)),
     "nodes": lambda _, facts: str(len({fact.member for fact in facts})),
     "paths": _paths,
-    "across": _across,
+    "across": lambda state, told: (
+        f"{len(told[0])} paths between good nodes stay bad ({_paths(state, told[0])}), all across the boundary"
+    ),
+    "boundary": lambda _, told: str(told[1]),
     "causes": _causes,
     "lost": _lost,
     "traffic": _traffic,
@@ -206,20 +190,9 @@ _WRITERS: dict[str, Callable[[State, Any], str]] = {
 
 
 def ports(state: State, told: Mapping[int, Own]) -> str:
-    """What named nodes' own ports say, as further sentences: port, what was found, what was
-    expected.
-    """
-    return "".join(
-        f" {state.endpoints[one].name}: {said.told}."
-        for one, said in list(told.items())[:MOST]
-        if said.told
-    )
-
-
-def _found(s: Suspect) -> str:
-    """What was measured of one that is only named; empty where nothing was judged."""
-    judged = [e for e in s.evidence if e.status is not Status.OK or e.reference > 0]
-    return f", which {_finding(s)}" if judged and s.score is not None else ""
+    """What named nodes' own ports say, as further sentences."""
+    some = [(one, said.told) for one, said in list(told.items())[:MOST] if said.told]
+    return "".join(f" {state.endpoints[one].name}: {text}." for one, text in some)
 
 
 def _finding(s: Suspect) -> str:
@@ -236,17 +209,8 @@ def _finding(s: Suspect) -> str:
     return f"reached {s.share:.0%} of normal, {value:.4g} of {reference:.4g} GB/s, {seen}"
 
 
-def _settle(s: Suspect, unreached: bool) -> str:
-    """What would decide about a node that is only named."""
-    if unreached:
-        return "no path to it came up, and its partners reach each other: look at its NIC, cable and switch port"
-    return s.settle or "test it with other nodes"
-
-
 def detail(rails: Sequence[int], sending: tuple[float, float] | None, bad: float) -> str:
-    """Rail and direction of one endpoint, in a few words; ``sending`` is (from it, towards it) in
-    GB/s.
-    """
+    """Rail and direction of one endpoint in words; ``sending``: GB/s from and towards it."""
     told = []
     if rails:
         told.append(f"rail {', '.join(map(str, rails))}")
@@ -255,17 +219,10 @@ def detail(rails: Sequence[int], sending: tuple[float, float] | None, bad: float
     return "; ".join(told)
 
 
-def undecided(
-    state: State,
-    evidence: Evidence,
-    kind: Kind,
-    dark: Sequence[int],
-) -> Iterator[str]:
+def undecided(state: State, evidence: Evidence, kind: Kind, dark: Sequence[int]) -> Iterator[str]:
     """What this run could not decide, one clause each."""
     shape = evidence.map
-    sizes: dict[int, int] = {}
-    for d in shape.domain:
-        sizes[d] = sizes.get(d, 0) + 1
+    sizes = Counter(shape.domain)
     single = [s for s in evidence.suspects if shape.domain[s] >= 0 and sizes[shape.domain[s]] == 1]
     if single:
         yield f"for {names(state, single)}, whether the node or the switch that only it is behind is slow"
@@ -275,7 +232,7 @@ def undecided(
     for d in dark:
         if sizes[d] == 2:
             yield f"in {shape.domain_names[d]}, whether both nodes or what they share is bad"
-    seen = {i for e in evidence.edges if e.grade is not Grade.NONE for i in (e.a, e.b)}
+    seen = {i for e in evidence.edges if e.grade for i in (e.a, e.b)}
     if not shape.believed and any(e.domain is not None for e in state.endpoints):
         yield "what shares a switch, as the topology labels group hardly any nodes, or latencies contradict them"
     unseen = [i for i in range(shape.size) if i not in seen]
@@ -291,14 +248,11 @@ def undecided(
 
 
 def matrix(state: State, verdict: Verdict) -> list[str]:
-    """The edges measured, for the log: a grid of shares of normal for a small gang, else the edges
-    worth reading.
-    """
+    """The edges measured, for the log: a grid for a small gang, else those worth reading."""
     if not verdict.matrix:
         return []
-    if len(state.endpoints) <= GRID:
-        return list(_grid(state, verdict.matrix))
-    return list(_rows(state, verdict))
+    small = len(state.endpoints) <= GRID
+    return list(_grid(state, verdict.matrix) if small else _rows(state, verdict))
 
 
 def _grid(state: State, edges: Sequence[Measured]) -> Iterator[str]:
@@ -307,23 +261,20 @@ def _grid(state: State, edges: Sequence[Measured]) -> Iterator[str]:
 
     Filled up with dots: a log that squeezes spaces leaves the columns as they are.
     """
-    cells: dict[tuple[int, int], list[str]] = {}
-    own: dict[int, list[str]] = {}
+    cells: dict[tuple[int, int], str] = {}
     for e in edges:
-        if e.a == e.b:
-            own.setdefault(e.a, []).append(_cell(e))
-        else:
-            cells.setdefault((e.b, e.a), []).append(_cell(e))
-    width = max([3, *(len("/".join(c)) for c in cells.values())])
-    label = max(len(e.name) for e in state.endpoints) + len(str(len(state.endpoints))) + 1
-    size = len(state.endpoints)
+        before = cells.get((e.b, e.a))
+        cells[e.b, e.a] = f"{before}/{_cell(e)}" if before else _cell(e)
+    own = {a: cells.pop((a, a)) for a, b in sorted(cells) if a == b}
+    size, width = len(state.endpoints), max([3, *map(len, cells.values())])
+    label = max(len(e.name) for e in state.endpoints) + len(str(size)) + 1
     yield "percent of normal between each two nodes, oldest measurement first:"
     yield " ".join(["·" * label, *(str(j).rjust(width, "·") for j in range(size - 1))])
     for i in range(size):
-        row = ("/".join(cells.get((i, j), ["·"])).rjust(width, "·") for j in range(i))
+        row = (cells.get((i, j), "·").rjust(width, "·") for j in range(i))
         yield " ".join([f"{i} {state.endpoints[i].name}".ljust(label, "·"), *row])
-    for i, found in sorted(own.items()):
-        yield f"{state.endpoints[i].name} to itself: {'/'.join(found)}"
+    for i, found in own.items():
+        yield f"{state.endpoints[i].name} to itself: {found}"
 
 
 def _cell(e: Measured) -> str:
@@ -335,27 +286,14 @@ def _cell(e: Measured) -> str:
 
 
 def _rows(state: State, verdict: Verdict) -> Iterator[str]:
-    named = set(verdict.named)
-    told = [
-        e
-        for e in verdict.matrix
-        if e.a in named or e.b in named or e.grade in {Grade.BAD, Grade.GRAY}
-    ]
-    for e in told:
-        ends = (
-            f"{state.endpoints[e.a].name}–{state.endpoints[e.b].name if e.a != e.b else 'itself'}"
-        )
-        value = (
-            f"{e.gbps:.4g} GB/s of {e.reference:.4g}" if e.status is Status.OK else str(e.status)
-        )
-        yield f"round {e.round} {e.role}: {ends}: {value} {_grade(e)}"
-    yield f"and {_count(verdict.matrix, told)} other edges, all good"
-
-
-def _grade(e: Measured) -> str:
-    return "dropped" if e.dropped else "unjudged" if e.grade is Grade.NONE else e.grade.name.lower()
-
-
-def _count(edges: Sequence[Measured], told: Iterable[Measured]) -> int:
-    seen = set(told)
-    return sum(1 for e in edges if e not in seen and e.grade is Grade.GOOD)
+    named, good = set(verdict.named), 0
+    for e in verdict.matrix:
+        if not {e.a, e.b} & named and e.grade not in {Grade.BAD, Grade.GRAY}:
+            good += e.grade is Grade.GOOD
+            continue
+        ends = [state.endpoints[e.a].name, state.endpoints[e.b].name if e.a != e.b else "itself"]
+        reached = f"{e.gbps:.4g} GB/s of {e.reference:.4g}"
+        value = reached if e.status is Status.OK else str(e.status)
+        grade = "dropped" if e.dropped else e.grade.name.lower() if e.grade else "unjudged"
+        yield f"round {e.round} {e.role}: {'–'.join(ends)}: {value} {grade}"
+    yield f"and {good} other edges, all good"
