@@ -9,7 +9,7 @@ import pytest
 from check_nccl_allreduce import fallback, judge
 from check_nccl_allreduce.control.messages import Hello, RankReport, VerdictMessage
 from check_nccl_allreduce.control.rounds import LaunchRound
-from check_nccl_allreduce.output import MAX_OUTPUT, Output
+from check_nccl_allreduce.failures import MAX_OUTPUT, Output
 from check_nccl_allreduce.settings import Settings
 from test_judge import at, hellos, start
 

@@ -176,7 +176,7 @@ class World:
         return ProbeRound(order, *split(answers), opened=opened, at=self.clock, took=ROUND)
 
     def launches(self) -> list[LaunchOrder]:
-        return [one.start for one in self.rounds if isinstance(one, LaunchRound)]
+        return [one.order for one in self.rounds if isinstance(one, LaunchRound)]
 
     def probes(self) -> list[ProbeRound]:
         return [one for one in self.rounds if isinstance(one, ProbeRound)]

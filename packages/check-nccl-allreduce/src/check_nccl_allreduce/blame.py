@@ -59,9 +59,7 @@ class Localized:
 
 
 def by_syndrome(verdict: VerdictMessage, told: syndrome.Culprit) -> VerdictMessage:
-    """A verdict on wrong data, with whose part of the sum was wrong: named by that alone, and not
-    blamed.
-    """
+    """A verdict on wrong data, with whose part of the sum was wrong: named by that, not blamed."""
     metadata = verdict.metadata | {"syndrome": told.told, "wrong_copies": told.holders}
     if told.rank < 0:
         return msgspec.structs.replace(verdict, reason=f"{verdict.reason}.", metadata=metadata)

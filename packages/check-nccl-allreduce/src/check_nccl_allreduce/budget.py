@@ -14,13 +14,9 @@ __all__ = ["GANG_SHARE", "LOCALIZATION_SHARE", "REPORT", "Budget"]
 GANG_SHARE: Final = 0.4
 LOCALIZATION_SHARE: Final = 0.5
 REPORT: Final = 10.0
-"""Seconds in which the verdict reaches every member; a tenth of a CHECK_TIMEOUT that is shorter
-than 100 s.
-"""
+"""Seconds in which the verdict reaches every member; a tenth of a shorter CHECK_TIMEOUT."""
 LONG_REPORT: Final = 0.015
-"""Of a CHECK_TIMEOUT that is longer than eleven minutes, as that of a large gang is: it has more
-members to inform.
-"""
+"""Of a CHECK_TIMEOUT longer than eleven minutes, as that of a large gang is."""
 LEAST_REPORT: Final = 2.0
 LEAST_LOCALIZATION: Final = 0.5
 """Of localisation's share, what a launch without topology files leaves of it: where that launch is
@@ -32,9 +28,7 @@ LONGER: Final = 1.5
 
 @dataclass(frozen=True)
 class Budget:
-    """``allowed``: CHECK_TIMEOUT. All in seconds; ``spent`` counts from the start of the first
-    launch.
-    """
+    """``allowed``: CHECK_TIMEOUT. All in seconds; ``spent`` counts from the first launch."""
 
     allowed: float
 

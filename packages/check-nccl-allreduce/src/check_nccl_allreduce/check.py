@@ -46,9 +46,7 @@ __all__ = ["CHECK", "main"]
 MAX_TOPOLOGY_FILE: Final = 1024 * 1024
 """Bytes of a topology file that are compared; published ones have some ten thousand."""
 NARRATION: Final = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
-"""NCCL says which network it took at this level alone; :mod:`.output` takes that, and drops the
-rest.
-"""
+"""NCCL names its network at this level alone; :mod:`.failures` takes that, and drops the rest."""
 LEAST_PATIENCE: Final = 30.0
 """Seconds that the members have to find each other even when the roster came at the last moment."""
 
@@ -69,9 +67,7 @@ class Equipment:
     nvlink: str = ""
     """The NVLink domain that the driver says these GPUs are in."""
     own: Verdict | None = None
-    """What this member knows of itself, whatever the gang concludes:
-    a GPU of its own is missing.
-    """
+    """What this member knows of itself, whatever the gang concludes: a GPU is missing."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +81,7 @@ class WorkloadSettings:
     interface: str
     adapters: nics.Adapters
     reaches: bool = False
-    """Whether NCCL may reach other nodes by NVLink: the pod has a channel, and the workload has not
-    switched it off.
-    """
+    """Whether NCCL may reach other nodes by NVLink: the pod has a channel, and it is not off."""
 
 
 async def probe(run: Run[Settings]) -> Verdict:
@@ -173,9 +167,7 @@ def _adapters(run: Run[Settings], tree: Mapping[str, str]) -> nics.Adapters:
 
 
 def _peak() -> float:
-    """The most memory that this process has held, in MB (10^6 bytes); 0 where the kernel does not
-    say.
-    """
+    """The most memory that this process has held, in MB (10^6 bytes); 0 where it is not known."""
     try:
         rows = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -198,9 +190,7 @@ async def _gather(run: Run[Settings]) -> tuple[Roster, Equipment]:
 
 
 async def _equipment(run: Run[Settings]) -> Equipment:
-    """Trouble in finding the GPUs is reported to the gang, which then ends together instead of
-    waiting for this pod.
-    """
+    """Trouble in finding GPUs is told to the gang, which ends instead of waiting for this pod."""
     wanted = run.settings.backend
     if wanted == "gloo" or (wanted == "auto" and run.kit.expected_gpus == 0):
         run.progress("backend gloo, one worker: this run says nothing about GPUs")
@@ -239,9 +229,7 @@ async def _equipment(run: Run[Settings]) -> Equipment:
 
 
 async def _content(path: str) -> bytes | None:
-    """The beginning of a topology file, or None: NCCL itself says what is wrong with a file that
-    cannot be read.
-    """
+    """The beginning of a topology file, or None: what is wrong with a file NCCL itself says."""
     try:
         async with await anyio.open_file(path, "rb") as file:
             return await file.read(MAX_TOPOLOGY_FILE)
@@ -278,9 +266,7 @@ async def _take_part(
 async def _start_clock(
     run: Run[Settings], member: MemberSession, allowed: float, grows: bool
 ) -> None:
-    """``grows``: the leader knows what the gang's size allows; members may differ in the GPUs that
-    they have.
-    """
+    """``grows``: the leader knows what the gang's size allows; members may differ in GPUs."""
     await member.begun.wait()
     run.restart_deadline(max(allowed, member.allowed) if grows else allowed)
 
@@ -321,9 +307,7 @@ async def _lead_in_place(
 async def _lead(
     run: Run[Settings], roster: Roster, patience: float, given: float | None, place: int = 0
 ) -> None:
-    """``given``: CHECK_TIMEOUT, None where it grows with the gang. ``place``: among those who may
-    lead.
-    """
+    """``given``: CHECK_TIMEOUT, None where it grows. ``place``: among those who may lead."""
     address = run.gang.settings.pod_ip
     assert roster.master_port is not None
     master_port = roster.master_port

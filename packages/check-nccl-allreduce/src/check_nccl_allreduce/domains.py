@@ -33,9 +33,7 @@ their network adapters.
 
 
 def kept(labels: Mapping[str, str], own: str = "") -> dict[str, str]:
-    """Of a node's labels those that may name its domain. ``own``: the one label that the operator
-    says does.
-    """
+    """Of a node's labels those that may name its domain. ``own``: the one the operator names."""
     return {key: labels[key] for key in ([own] if own else LEVELS) if labels.get(key)}
 
 

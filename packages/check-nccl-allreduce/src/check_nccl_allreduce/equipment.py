@@ -109,9 +109,7 @@ def _lost(
 def of_node(
     hellos: Mapping[int, Hello], adapters: Mapping[int, Comparable], ranks: Sequence[int]
 ) -> Local:
-    """What the members with these ``ranks``, all on one node, know of its ports
-    before any round.
-    """
+    """What members with these ``ranks``, of one node, know of its ports before any round."""
     faults: dict[tuple[str, str], PortFault] = {}
     for rank in ranks:
         for fault in (*adapters[rank].lost, *hellos[rank].ports):

@@ -1,5 +1,8 @@
-"""What the output of a failed launch means: the kit's reading of NCCL, and what torch and gloo say
-besides.
+"""What torchrun and its workers print: the end of it, to show and to explain a failure, and the
+network that NCCL says it took. Pure.
+
+NCCL names its network at the level INFO alone, as one line of each rank: ``Using network IB``. Its
+other INFO lines are dropped as they come; with thousands of ranks they would push out the errors.
 """
 
 from __future__ import annotations
@@ -12,9 +15,19 @@ from preflight_proto.check import nccl
 
 from .control.messages import Failure
 
-__all__ = ["MAX_TEXT", "by_output", "died", "stuck", "unresponsive"]
+__all__ = ["MAX_OUTPUT", "MAX_TEXT", "Output", "by_output", "died", "stuck", "unresponsive"]
 
 MAX_TEXT: Final = 400
+MAX_OUTPUT: Final = 256 * 1024
+MAX_LINE: Final = 64 * 1024
+_INFO: Final = b" NCCL INFO "
+_KEPT: Final = re.compile(
+    rb" NCCL INFO .*(?:NCCL_IB_HCA set |NET/IB : No device found|Using network )"
+)
+"""The first two without the third say that NCCL_IB_HCA names no card that is there."""
+_NETWORK: Final = re.compile(rb" NCCL INFO Using network ([ -~]{1,64})")
+_PROVIDER: Final = re.compile(rb"NET/OFI Selected [Pp]rovider is ([!-+\--~]{1,64})")
+"""Of aws-ofi-nccl: libfabric's provider, ``efa`` or, without EFA, ``tcp``."""
 
 _PEER: Final = re.compile(
     r"Connection (?:closed|reset) by peer|Connection closed by remote|Broken pipe|gloo.*(?:EOF|closed)",
@@ -27,10 +40,56 @@ _RENDEZVOUS: Final = re.compile(
 )
 
 
+class Output:
+    """:meth:`feed` it with whatever has arrived."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._line = bytearray()
+        self._networks: set[str] = set()
+        self._providers: set[str] = set()
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the output; a line that is too long is cut."""
+        *lines, rest = (bytes(self._line) + chunk).split(b"\n")
+        for line in lines:
+            self._take(line + b"\n")
+        self._line = bytearray(rest)
+        if len(self._line) > MAX_LINE:
+            self._take(bytes(self._line))
+            self._line.clear()
+        del self._kept[:-MAX_OUTPUT]
+
+    @property
+    def text(self) -> str:
+        """Its last part, without what NCCL merely narrates."""
+        unfinished = b"" if _INFO in self._line else bytes(self._line)
+        return (bytes(self._kept) + unfinished).decode(errors="replace")
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """As NCCL calls them: one, unless the ranks here differ; none where it has not said.
+        libfabric's provider stands in brackets.
+        """
+        providers = f" ({', '.join(sorted(self._providers))})" if self._providers else ""
+        return tuple(
+            sorted(
+                f"{name}{providers}" if "fabric" in name.lower() else name
+                for name in self._networks
+            )
+        )
+
+    def _take(self, line: bytes) -> None:
+        if (network := _NETWORK.search(line)) is not None:
+            self._networks.add(network[1].decode().strip())
+        if (provider := _PROVIDER.search(line)) is not None:
+            self._providers.add(provider[1].decode())
+        if _INFO not in line or _KEPT.search(line):
+            self._kept += line
+
+
 def by_output(error: str, output: str, *, before_ready: bool) -> Failure:
-    """The trouble of a worker that raised ``error`` (empty: torchrun itself ended), or whose
-    ``output`` says more.
-    """
+    """The trouble of a worker that raised ``error`` (empty: torchrun ended), or of its output."""
     known = nccl.classify(f"{output}\n{error}")
     if known is not None and known.kind is not nccl.ErrorKind.CLASS:
         return Failure(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
@@ -73,9 +132,7 @@ def stuck(*, asleep: bool) -> Failure:
 
 
 def unresponsive(silent: Mapping[str, str]) -> Failure:
-    """Of one that sleeps in the kernel, where the driver does not answer for GPUs either (UUID →
-    words).
-    """
+    """Of one asleep in the kernel, where the driver does not answer for GPUs (UUID → words)."""
     told = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(silent.items()))
     return Failure(
         "device",

@@ -12,13 +12,11 @@ from typing import Final
 import msgspec
 
 from . import gate
-from .control.messages import Hello, VerdictMessage
+from .control.messages import Hello, VerdictMessage, among
 from .control.rounds import LaunchRound
 
 __all__ = ["chosen", "noted", "verdict"]
 
-MOST: Final = 4
-"""Members in a sentence; the rest is counted."""
 _TCP: Final = ("Socket", "(tcp", "(sockets")
 _LOOK: Final = {
     "ib": "look for libibverbs and its driver in the image, NCCL_IB_HCA, and the container's memlock limit",
@@ -57,15 +55,10 @@ def verdict(
     if not fallen:
         return None
     first = hellos[min(fallen)]
-    who = (
-        "every member"
-        if len(fallen) == len(hellos)
-        else ", ".join(hellos[rank].who for rank in list(fallen)[:MOST])
-    )
-    more = f" and {len(fallen) - MOST} more" if MOST < len(fallen) < len(hellos) else ""
+    who = among([hellos[rank].who for rank in fallen], len(hellos))
     look = _LOOK.get(first.nic.partition(" ")[0], "look for NCCL's network plugin in the image")
     reason = (
-        f"NCCL went by TCP (network {fallen[first.rank]}) in {who}{more}, although the pod may use {first.nic or 'RDMA adapters'}, "
+        f"NCCL went by TCP (network {fallen[first.rank]}) in {who}, although the pod may use {first.nic or 'RDMA adapters'}, "
         f"and reached {base.metadata.get('measured_gbps', '')} GB/s; {look}."
     )
     return VerdictMessage(

@@ -5,38 +5,22 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from statistics import median
 from typing import Any, Final
 
-__all__ = [
-    "SIZES",
-    "FloorRow",
-    "Ring",
-    "bus_bandwidth",
-    "find",
-    "known",
-    "nodes_class",
-    "ring_floor",
-    "rings",
-    "slowest",
-    "wire",
-]
+import msgspec
 
 SIZES: Final = range(4 * 1024**3, 16 * 1024**3 + 1)
-"""Bytes per rank for which the rows hold: their own 4 GiB, and what is larger,
-which is not slower.
-"""
+"""Bytes per rank for which the rows hold: their own 4 GiB, and more, which is not slower."""
 
 
-@dataclass(frozen=True, slots=True)
-class FloorRow:
+class FloorRow(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the table; bandwidths in GB/s."""
 
     model: tuple[str, ...]
-    but_not: tuple[str, ...]
+    but_not: tuple[str, ...] = msgspec.field(default=(), name="not")
     gpus: int
     nodes: str
     fabric: str
@@ -53,12 +37,11 @@ class FloorRow:
         return len(self.source.split(";")) > 1
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(msgspec.Struct, frozen=True, kw_only=True):
     """What a ring between two nodes reaches, as ``share`` of the sum of their adapters' rates."""
 
     model: tuple[str, ...]
-    but_not: tuple[str, ...]
+    but_not: tuple[str, ...] = msgspec.field(default=(), name="not")
     gpus: int
     kind: str
     share: float
@@ -74,37 +57,13 @@ def _table() -> dict[str, list[dict[str, Any]]]:
 @cache
 def known() -> tuple[FloorRow, ...]:
     """The rows of ``floors.toml`` for a gang's own all-reduce, in GB/s of bus bandwidth."""
-    return tuple(
-        FloorRow(
-            tuple(row["model"]),
-            tuple(row.get("not", ())),
-            row["gpus"],
-            row["nodes"],
-            row["fabric"],
-            tuple(float(value) for value in row["healthy"]),
-            float(row["expected"]),
-            float(row["floor"]),
-            row["source"],
-        )
-        for row in _table()["row"]
-    )
+    return msgspec.convert(_table()["row"], tuple[FloorRow, ...])
 
 
 @cache
 def rings() -> tuple[Ring, ...]:
     """The rows of ``floors.toml`` for rings, as a share of the sum of the adapters' rates."""
-    return tuple(
-        Ring(
-            tuple(row["model"]),
-            tuple(row.get("not", ())),
-            row["gpus"],
-            row["kind"],
-            float(row["share"]),
-            tuple(float(value) for value in row["healthy"]),
-            row["source"],
-        )
-        for row in _table()["ring"]
-    )
+    return msgspec.convert(_table()["ring"], tuple[Ring, ...])
 
 
 def nodes_class(nodes: int) -> str:
@@ -113,9 +72,7 @@ def nodes_class(nodes: int) -> str:
 
 
 def find(model: str, gpus: int, fabric: str, nodes: int, size: int) -> FloorRow | None:
-    """The row for this gang, or None: then nothing is known that could fail it. ``size`` in bytes
-    per rank.
-    """
+    """The row for this gang, or None: nothing is known. ``size`` in bytes per rank."""
     if size not in SIZES or nodes < 2 or not fabric:
         return None
     for row in known():
@@ -135,9 +92,7 @@ def wire(fabric: str) -> float | None:
 
 
 def ring_floor(model: str, gpus: int, fabric: str) -> float | None:
-    """GB/s of bus bandwidth that a ring between two such nodes must reach; None where that is not
-    known.
-    """
+    """GB/s of bus bandwidth that a ring of two such nodes must reach; None if not known."""
     carried, kind = wire(fabric), fabric.partition("-")[0]
     row = next(
         (one for one in rings() if (one.gpus, one.kind) == (gpus, kind) and _is(model, one)), None

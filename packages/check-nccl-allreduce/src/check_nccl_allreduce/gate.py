@@ -38,7 +38,7 @@ def compare_with_floor(
     settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound
 ) -> FloorComparison:
     """A launch of which every member has reported."""
-    start = last.start
+    start = last.order
     busbw = floors.bus_bandwidth(
         start.size, [result.times for result in last.results.values()], start.world
     )
@@ -62,7 +62,7 @@ def compare_with_floor(
 
 def verdict(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound) -> VerdictMessage:
     """What the gang's bandwidth alone says: OK or LOW_BANDWIDTH."""
-    start = last.start
+    start = last.order
     shape = f"{start.world} ranks on {len(hellos)} members, {show_size(start.size)} per rank, {start.backend}"
     gate = compare_with_floor(settings, hellos, last)
     busbw, floor, expected, source = gate.busbw, gate.floor, gate.expected, gate.source

@@ -108,9 +108,7 @@ def _with_adapters(hellos: Mapping[int, Hello], verdict: VerdictMessage) -> Verd
 
 
 def _ports(hellos: Mapping[int, Hello]) -> dict[int, list[str]]:
-    """By rank, what is wrong with the ports of a member's node, in words: as it says itself, and
-    beside the others.
-    """
+    """By rank, what is wrong with a node's ports, as it says itself and beside the others."""
     lost = equipment.of_gang(hellos)
     told = {
         rank: [*hello.adapters, *(fault.told for fault in lost[rank].lost)]
@@ -144,7 +142,7 @@ def _next(
         verdict = topology.untried(hellos, verdict)
     if probed and probed[-1].left:
         return _left(probed[-1].left)
-    if last.start.without_topology_file:
+    if last.order.without_topology_file:
         verdict, final = topology.compared(
             hellos, gate.verdict(plan.settings, hellos, launches[-2]), last, verdict
         )
@@ -166,16 +164,15 @@ def _localized(
 ) -> Probes | VerdictMessage:
     zone, gbps = found
     shape = probing.EndpointMap.of(
-        hellos, last.start, gate.ring_fabric(hellos, last.start), plan.settings.threshold
+        hellos, last.order, gate.ring_fabric(hellos, last.order), plan.settings.threshold
     )
     # gloo moves its data over whatever the pod's address is on.
-    shape = shape.counted(
-        (one.results for one in (last, *probed)), ports=last.start.backend == "nccl"
-    )
+    reports = [last.results, *(one.results for one in probed)]
+    shape = shape.counted(reports, ports=last.order.backend == "nccl")
     state = localise.State(
         shape.endpoints, plan.seed, layout=localise.Layout(plan.settings.layout)
     ).after_gang(zone, gbps, _corrupted(shape, hellos, last, zone))
-    state = probing.replay(state, shape, hellos, last.start, probed)
+    state = probing.replay(state, shape, hellos, last.order, probed)
     until = probing.last_start(shape, probed, plan.now, plan.timeout)
     step, in_time = localise.next(state, plan.now, until), True
     if isinstance(step, localise.Round):
@@ -184,7 +181,7 @@ def _localized(
             step,
             shape,
             hellos,
-            last.start,
+            last.order,
             probed,
             left=plan.timeout,
             hung=hung,
@@ -195,7 +192,7 @@ def _localized(
             if not probed:
                 if (
                     zone is Zone.WRONG
-                    and (told := syndrome.gang(last.start.world, hellos, last.results)) is not None
+                    and (told := syndrome.gang(last.order.world, hellos, last.results)) is not None
                 ):
                     plan.say(f"the sum: {told.told}")
                     plan.say(f"likelihoods: {json.dumps({'sum': told.odds})}")
@@ -227,7 +224,7 @@ def _corrupted(
     shape: probing.EndpointMap, hellos: Mapping[int, Hello], last: LaunchRound, zone: Zone
 ) -> int:
     """The node whose part of the gang's own sum was wrong, -1 where that is not known."""
-    told = syndrome.gang(last.start.world, hellos, last.results) if zone is Zone.WRONG else None
+    told = syndrome.gang(last.order.world, hellos, last.results) if zone is Zone.WRONG else None
     return shape.endpoint(told.member) if told is not None and told.rank >= 0 else -1
 
 
@@ -261,16 +258,14 @@ def zone_of(
     if held.zone is Zone.PASSED:
         return None
     if held.floor is None and (
-        last.start.backend != "nccl" or not _curious(settings, hellos, last, seed)
+        last.order.backend != "nccl" or not _curious(settings, hellos, last, seed)
     ):
         return None
     return held.zone, held.busbw
 
 
 def _curious(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound, seed: int) -> bool:
-    """Whether a gang without a floor is looked into: a member's own times stand out, or it
-    is its turn.
-    """
+    """Whether a gang without a floor is compared: a member stands out, or it is its turn."""
     middles = sorted(median(result.times) for result in last.results.values())
     if middles[-1] > CONTRAST * middles[len(middles) // 2]:
         return True
@@ -389,7 +384,7 @@ def _wrong_data(
         f"{seen}.",
         metadata={"wrong_elements": str(elements), "first": result.where, "seen_by": whole},
     )
-    told = syndrome.gang(last.start.world, hellos, last.results)
+    told = syndrome.gang(last.order.world, hellos, last.results)
     return (
         verdict
         if told is None
@@ -435,9 +430,7 @@ def _troubled(
 def _of_devices(
     hellos: Mapping[int, Hello], troubles: Mapping[int, Failure], verdict: VerdictMessage
 ) -> VerdictMessage:
-    """Each node's own word on its own device: nobody else could know better, unless many say it at
-    once.
-    """
+    """Each node's own word on its own device, unless many say it at once."""
     codes = {
         hellos[rank].node: one.code
         for rank, one in sorted(troubles.items(), reverse=True)

@@ -39,7 +39,6 @@ from .control.messages import (
     RankStage,
 )
 from .lines import Began, Worker, WorkerLine, numbers, order_of, residuals, slowest
-from .output import Output
 
 __all__ = ["LaunchAgent"]
 
@@ -73,7 +72,7 @@ class LaunchAgent:
         self._environ, self._group = environ, group
         self._home = Path(tempfile.mkdtemp(prefix="preflight-"))
         self._workers: dict[int, Worker] = {}
-        self._output = Output()
+        self._output = failures.Output()
         self._process: Process | None = None
         self._news = anyio.Event()
         self._over = False
@@ -155,7 +154,7 @@ class LaunchAgent:
             "--max-restarts=0",
         ]
         self._workers.clear()
-        self._output = Output()
+        self._output = failures.Output()
         self._launches, self._forks, self._over = self._launches + 1, False, self.ended
         self._ordered, self._warmup, self._backend = (
             anyio.current_time(),
@@ -186,9 +185,7 @@ class LaunchAgent:
 
     @property
     def began(self) -> Began | None:
-        """When the last launch's slowest worker here got how far; None before the first timed
-        iteration.
-        """
+        """When the last launch's slowest worker got how far; None before the first iteration."""
         times = [worker.timed for worker in self._workers.values()]
         if not times or None in times:
             return None
@@ -281,9 +278,7 @@ class LaunchAgent:
         return result
 
     async def _detail(self, count: int, last: float) -> Detail | None:
-        """Rails and directions, unless they take too long or a worker is gone: the result is not to
-        wait for hints.
-        """
+        """Rails and directions, unless they take too long: the result does not wait for hints."""
         workers = [worker for _, worker in sorted(self._workers.items())]
         with anyio.CancelScope(deadline=last):
             while any(worker.detail is None and not worker.gone for worker in workers):
@@ -328,9 +323,7 @@ class LaunchAgent:
 
     @property
     def output(self) -> str:
-        """What torchrun and its workers printed, its last part, without what NCCL
-        merely narrates.
-        """
+        """The last of what torchrun and its workers printed, without what NCCL narrates."""
         return self._output.text
 
     def _failure(self, number: int) -> RankReport:

@@ -73,9 +73,7 @@ class Worker:
         return self.port is not None or self.gone or self.done is not None
 
     def hear(self, line: WorkerLine, now: float, *, warmup: int | None) -> None:
-        """Take what it says. ``warmup``: iterations of a launch that are not timed; None in what is
-        no launch.
-        """
+        """Take what it says. ``warmup``: iterations that are not timed; None: this is no launch."""
         self.heard = now
         if line.port is not None:
             self.port = line.port

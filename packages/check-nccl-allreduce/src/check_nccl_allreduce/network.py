@@ -1,6 +1,4 @@
-"""This pod's side of the network: the interface that NCCL and gloo must be given, where there are
-several, and ports.
-"""
+"""This pod's side of the network: the interface that NCCL and gloo must be given, and ports."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ __all__ = ["free_port", "interface_of"]
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that has ``address``, else the one in whose subnet it lies (127.0.0.2 is lo's);
-    None without one.
-    """
+    """The interface that has ``address``, else the one in whose subnet it lies, or None."""
     wanted = ipaddress.ip_address(address)
     containing = None
     for name, entries in psutil.net_if_addrs().items():

@@ -14,31 +14,12 @@ from typing import Final
 
 from .ports import PortFault, bounded
 
-__all__ = [
-    "APERTURES",
-    "IMEX",
-    "NET",
-    "PCIE",
-    "PORTS",
-    "UVERBS",
-    "VERBS",
-    "Adapters",
-    "Port",
-    "able",
-    "kind_of",
-    "ports",
-    "reaches",
-    "recognize",
-]
-
 PORTS: Final = "sys/class/infiniband"
 VERBS: Final = "sys/class/infiniband_verbs"
 """``uverbsN/ibdev`` names the adapter that a character device belongs to."""
 UVERBS: Final = "dev/infiniband"
 APERTURES: Final = "dev/aperture_devices"
-"""One entry for each adapter of GPUDirect-TCPXO (Google's a3-mega, which mounts the folder into
-pods).
-"""
+"""One entry for each adapter of GPUDirect-TCPXO (Google's a3-mega mounts the folder into pods)."""
 IMEX: Final = "dev/nvidia-caps-imex-channels"
 """A channel in it lets the pod reach GPUs of other nodes by NVLink."""
 PCIE: Final = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
@@ -56,9 +37,7 @@ _MOST_LISTED: Final = 64
 """Names of ports that a message takes."""
 _LANES: Final = 32
 _TCPXO: Final = (8, 200)
-"""Adapters of an a3-mega node and what each carries in Gbit/s, by Google's documentation of the
-machine type.
-"""
+"""Adapters of an a3-mega node and what each carries in Gbit/s, by Google's documentation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +102,12 @@ def reaches(tree: Mapping[str, str]) -> bool:
 
 
 def kind_of(fabric: str) -> str:
-    """``ib``, ``roce``, ``efa``, ``tcpxo``, ``mnnvl``: the class of a fabric, whose name begins
-    with it; empty for none.
-    """
+    """The class of a fabric, with which its name begins: ``ib``, ``roce``, ``efa`` …; or empty."""
     return fabric.partition("-")[0]
 
 
 def able(nic: str) -> tuple[str, int, float] | None:
-    """Kind, number and rate (Gbit/s) of what :attr:`Adapters.nic` says; None where it says
-    something else.
-    """
+    """Kind, number and rate (Gbit/s) of what :attr:`Adapters.nic` says; None of anything else."""
     match = re.fullmatch(r"([a-z]{1,8}) ([0-9]{1,4})x([0-9]{1,6}(?:\.[0-9]{1,3})?)", nic, re.ASCII)
     return (match[1], int(match[2]), float(match[3])) if match else None
 
@@ -262,9 +237,7 @@ def _selected(port: Port, hca: str) -> bool:
 
 
 def _faults(usable: Sequence[Port]) -> list[PortFault]:
-    """Of ports that are not active, slower than siblings that are, or behind a PCIe link that could
-    do more.
-    """
+    """Of ports not active, slower than active siblings, or behind a PCIe link below its best."""
     found = []
     for port in usable:
         siblings = [one for one in usable if one.model == port.model and one.state == _ACTIVE]
@@ -291,9 +264,7 @@ def _lacking(port: Port) -> PortFault | None:
 
 
 def _findings(usable: Sequence[Port], faults: Sequence[PortFault]) -> tuple[str, ...]:
-    """In words; of PCIe links only those that siblings have better: where all are so, the slots
-    are.
-    """
+    """In words; of PCIe links only those that siblings have better, else the slots are so."""
     slow = {fault.port for fault in faults if fault.kind == "pcie"}
     models = {port.model for port in usable if port.pcie is not None and port.name not in slow}
     mixed = {port.name for port in usable if port.model in models}

@@ -15,27 +15,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = [
-    "AGES",
-    "BYTES",
-    "LINK",
-    "MOST",
-    "TRANSPORT",
-    "UNKNOWN",
-    "Local",
-    "PortErrors",
-    "PortFault",
-    "Reading",
-    "bounded",
-    "carried",
-    "grown",
-    "merged",
-    "number",
-    "paths",
-    "plain",
-    "totals",
-]
-
 MOST: Final = 16
 """Faults, and counters that grew, of one member: a message has bounds."""
 TEXT: Final = 96
@@ -117,9 +96,7 @@ class PortFault(msgspec.Struct, frozen=True):
 
 
 class PortErrors(msgspec.Struct, frozen=True):
-    """A counter of a port that grew by ``count`` in ``seconds`` under load,
-    in so many ``rounds``.
-    """
+    """A counter of a port that grew by ``count`` in ``seconds`` under load, in ``rounds``."""
 
     port: str
     counter: str
@@ -164,9 +141,7 @@ def bounded(found: Iterable[PortFault]) -> tuple[PortFault, ...]:
 
 
 def paths(device: str, port: str, kind: str) -> dict[str, str]:
-    """By counter, the pattern of its file below ``/sys/class/infiniband``, for a port of this kind
-    of fabric.
-    """
+    """By counter, the pattern of its file below ``/sys/class/infiniband``, for such a port."""
     found = {name: folder for name, (folder, kinds, _) in LINK.items() if kind in kinds} | dict(
         TRANSPORT
     )
@@ -181,9 +156,7 @@ def number(text: str) -> int | None:
 
 
 def grown(before: Reading, after: Reading, seconds: float) -> tuple[PortErrors, ...]:
-    """What grew in between, most of it first. One that shrank was reset, or has wrapped: it says
-    nothing.
-    """
+    """What grew in between, most first. One that shrank was reset, or wrapped: no word of it."""
     if not seconds > 0:
         return ()
     found = [

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from . import domains, equipment, floors, hairpin, localise
+from . import domains, equipment, floors, localise, tuning
 from .control.messages import Detail, Failure, Hello, LaunchOrder, RankReport
 from .control.rounds import ProbeRound, Probes
 from .localise import FactKind, Status
@@ -19,22 +19,16 @@ __all__ = ["EndpointMap", "causes", "finish", "last_start", "next_probes", "repl
 TRIALS: Final = 3
 WARMUP: Final = 1
 INIT_SHARE: Final = 0.6
-"""Of a round's time, for its communicators to come up: eight GPUs load kernels for most of a
-minute.
-"""
+"""Of a round's time, for its communicators: eight GPUs load kernels for most of a minute."""
 LONGER: Final = 1.5
 """Times what the longest round so far has taken, for one to come."""
 AS_LAUNCHED: Final = 1.5
-"""Times what the gang's own communicator took to come up, for those of new workers, which load the
-same.
-"""
+"""Times what the gang's own communicator took, for those of new workers, which load the same."""
 LEAST_ROUND: Final = 1.0
 """Seconds; a round that has less is not begun."""
 
 _OWN: Final = frozenset({"environment", "device", "died", "local"})
-"""Kinds of trouble that say something of the member that has it, and nothing of the others of its
-probe.
-"""
+"""Kinds of trouble that say something of the member that has it, and nothing of others."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +125,7 @@ class EndpointMap:
         return tuple(sorted(rank for one in endpoints for rank in self.ranks[one]))
 
     def endpoint(self, rank: int) -> int:
-        """The number of the endpoint that a rank belongs to. Raises StopIteration where there is
-        none.
-        """
+        """The number of the endpoint that a rank belongs to. Raises StopIteration for none."""
         return next(i for i, ranks in enumerate(self.ranks) if rank in ranks)
 
 
@@ -144,9 +136,7 @@ def replay(
     start: LaunchOrder,
     rounds: Sequence[ProbeRound],
 ) -> localise.State:
-    """The state after these rounds, the first one first, and after those that
-    cannot be run here.
-    """
+    """The state after these rounds, in order, and after those that cannot be run here."""
     for played in rounds:
         state = _skipped(state, shape, hellos, start)
         step = localise.next(state)
@@ -177,7 +167,9 @@ def _workers(
     """By rank, each member's workers in its node's hairpin; empty where there can be none."""
     ranks = shape.ranks[node]
     whole = sum(hellos[rank].workers for rank in ranks)
-    count = {rank: hairpin.workers(start.backend, hellos[rank].workers, whole) for rank in ranks}
+    count = {
+        rank: tuning.hairpin_workers(start.backend, hellos[rank].workers, whole) for rank in ranks
+    }
     return count if all(count.values()) else {}
 
 
@@ -191,9 +183,7 @@ def last_start(shape: EndpointMap, rounds: Sequence[ProbeRound], now: float, lef
 
 
 def finish(state: localise.State) -> localise.Verdict:
-    """The verdict on what is known, with nothing learnt from the rounds that there
-    is no time for.
-    """
+    """The verdict on what is known; nothing is learnt from rounds that there is no time for."""
     last = state.rounds[-1].at if state.rounds else 0.0
     while isinstance(step := localise.next(state), localise.Round):
         state = state.after(step, [localise.Result(Status.UNJUDGED)] * len(step.probes), last)
@@ -271,9 +261,7 @@ def _broke(played: ProbeRound) -> bool:
 
 
 def _looped(step: localise.Round, shape: EndpointMap, rounds: Sequence[ProbeRound]) -> bool:
-    """Whether members of this round have workers that still keep to their own NICs: their last
-    round was a hairpin.
-    """
+    """Whether members of this round have workers whose last round was a hairpin."""
     last = {
         rank: rank in played.order.hairpins
         for played in rounds
@@ -286,9 +274,7 @@ def _looped(step: localise.Round, shape: EndpointMap, rounds: Sequence[ProbeRoun
 
 
 def _halves(group: Sequence[int], hellos: Mapping[int, Hello]) -> bool:
-    """Whether each worker of one node has a counterpart on the other: one member each, with equally
-    many.
-    """
+    """Whether each worker of one node has a counterpart on the other: alike members."""
     return len(group) == 2 and hellos[group[0]].workers == hellos[group[1]].workers
 
 

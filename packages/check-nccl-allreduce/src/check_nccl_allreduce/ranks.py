@@ -16,7 +16,7 @@ from preflight_proto.check import gpus as devices
 from preflight_proto.check.scan import CounterSample, DeviceFacts, load
 from preflight_proto.roster import Roster
 
-from . import equipment, failures, hairpin, ports, tuning
+from . import equipment, failures, ports, tuning
 from .control.messages import (
     Failure,
     LaunchOrder,
@@ -35,9 +35,7 @@ __all__ = ["TOPOLOGY_FILE", "Ranks"]
 
 TOPOLOGY_FILE: Final = "NCCL_TOPO_FILE"
 NVML_WITHIN: Final = 5.0
-"""Seconds that the driver has to report a GPU that it has lost: others wait to hear how this
-member fared.
-"""
+"""Seconds that the driver has to report a lost GPU: others wait to hear how this member fared."""
 REPORT: Final = 1.0
 """And those for the answer to reach the leader."""
 SAMPLE_WITHIN: Final = 2.0
@@ -72,8 +70,7 @@ class Ranks:
         self._renewed = 0
         self._looped = False
         self._quiet: tuple[ports.Reading, float] | None = None
-        """What the counters said when the last of ours was done, and when; None where it may go on.
-        """
+        """What the counters said when ours was done, and when; None where it may go on."""
         self._sample: tuple[CounterSample, ...] = ()
         self._counting = False
         """Whether the byte counters have been seen to count a round of ours."""
@@ -281,7 +278,9 @@ class Ranks:
         if (fresh or bool(looped) is not self._looped) and self._renewed != number:
             self._renewed, self._looped = number, bool(looped)
             variables: Mapping[str, str | None] = (
-                hairpin.VARIABLES if looped else hairpin.back({**self._environ, **self._variables})
+                tuning.HAIRPIN
+                if looped
+                else tuning.without_hairpin({**self._environ, **self._variables})
             )
             variables = {**variables, **tuning.FRESH}
             within = max(time / 2, time - NVML_WITHIN - REPORT)
@@ -311,9 +310,7 @@ class Ranks:
         return RankReport(result.round, trouble=told)
 
     async def _told(self, trouble: Failure | None) -> Failure | None:
-        """What the driver makes of it: a GPU that it has lost, or that answers neither it nor the
-        kernel.
-        """
+        """What the driver makes of it: a GPU that is lost, or that answers nobody."""
         if trouble is None or not self._gpus:
             return trouble
         if trouble.code == "RANK_STUCK":

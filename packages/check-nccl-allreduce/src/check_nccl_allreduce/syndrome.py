@@ -148,9 +148,7 @@ def _values(world: int) -> list[int]:
 
 
 class _Chances:
-    """Of the values of this world: how often there is one, and how often a flipped bit changes one
-    so, as float32.
-    """
+    """Of this world's float32 values: how often there is one, and a flipped bit changes one so."""
 
     def __init__(self, world: int) -> None:
         self._values = _values(world)
@@ -181,9 +179,7 @@ class _Chances:
 
 
 def holding(ranks: Sequence[int], world: int) -> str:
-    """Which ranks hold a wrong copy, in words; where in a ring it went wrong, as far as that shows
-    it.
-    """
+    """Which ranks hold a wrong copy; where in a ring it went wrong, if that shows it."""
     held = sorted(set(ranks))
     if len(held) == world:
         return "every rank holds it: it went wrong before the sum was complete"
@@ -203,9 +199,7 @@ def holding(ranks: Sequence[int], world: int) -> str:
 def gang(
     world: int, hellos: Mapping[int, Hello], results: Mapping[int, RankReport]
 ) -> Culprit | None:
-    """What the gang's own sum shows; None where no residuals came (no sum, or a worker that reports
-    none).
-    """
+    """What the gang's own sum shows; None where no residuals came."""
     reports = [
         (member, one) for member, result in sorted(results.items()) for one in result.residuals
     ]

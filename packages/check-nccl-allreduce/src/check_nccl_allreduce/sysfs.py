@@ -116,9 +116,7 @@ class Counters:
 
 
 def _text(path: Path) -> str | None:
-    """The beginning of a regular file; None where there is none that can be read
-    without waiting.
-    """
+    """The beginning of a regular file; None where none can be read without waiting."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):

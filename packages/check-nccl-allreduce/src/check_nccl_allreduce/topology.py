@@ -9,24 +9,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 
-from .control.messages import Hello, VerdictMessage
+from .control.messages import Hello, VerdictMessage, among
 from .control.rounds import LaunchRound
 
 __all__ = ["compared", "suspected", "untried"]
-
-MOST: Final = 4
-"""Members in a sentence; the rest is counted."""
 
 
 def suspected(hellos: Mapping[int, Hello], last: LaunchRound, verdict: VerdictMessage) -> bool:
     """Whether this launch, whose ``verdict`` that is, may be slow for a topology file."""
     return (
         verdict.code == "LOW_BANDWIDTH"
-        and not last.start.without_topology_file
+        and not last.order.without_topology_file
         and any(hello.topology_file for hello in hellos.values())
     )
 
@@ -78,11 +74,4 @@ def _files(hellos: Mapping[int, Hello]) -> str:
     for _, hello in sorted(hellos.items()):
         if hello.topology_file:
             having[hello.topology_file].append(hello.who)
-    return "; ".join(f"{file} ({_members(who, len(hellos))})" for file, who in having.items())
-
-
-def _members(who: list[str], of: int) -> str:
-    if len(who) == of:
-        return "every member"
-    more = f" and {len(who) - MOST} more" if len(who) > MOST else ""
-    return ", ".join(who[:MOST]) + more
+    return "; ".join(f"{file} ({among(who, len(hellos))})" for file, who in having.items())

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
-__all__ = ["FRESH", "PATTERNS", "digest"]
+__all__ = ["FRESH", "HAIRPIN", "PATTERNS", "digest", "hairpin_workers", "without_hairpin"]
 
 PATTERNS: Final = ("NCCL_*", "UCX_*", "OMPI_*", "FI_*", "GLOO_*")
 """Families of variables that steer NCCL, its network plugins and gloo."""
@@ -25,6 +25,18 @@ error that names it.
 Since NCCL 2.23 the default is 20, 34 s, which is longer than any probe. Read once in each process,
 so workers that are used again keep theirs.
 """
+HAIRPIN: Final = {
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_MNNVL_ENABLE": "0",
+    "NCCL_COLLNET_ENABLE": "0",
+}
+"""With peer access and shared memory off, NCCL's only way from one GPU to another is its network:
+GPU → NIC → switch or loopback → NIC → GPU. Read by NCCL as a process makes its first communicator,
+so a hairpin takes workers of its own."""
+LEAST_WORKERS: Final = 2
+"""A hairpin has two ends."""
 _APART: Final = frozenset(
     {"NCCL_TOPO_FILE", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "GLOO_SOCKET_IFNAME"}
 )
@@ -52,3 +64,19 @@ def digest(
 
 def _short(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:12] if data else ""
+
+
+def hairpin_workers(backend: str, here: int, node: int) -> int:
+    """How many workers a member has in its node's hairpin, of ``here`` in all its pods' ``node``; 0
+    where there can be none.
+
+    gloo's are processes, as many as wanted; NCCL's have a GPU each, and one GPU makes no hairpin.
+    """
+    if node >= LEAST_WORKERS:
+        return here
+    return LEAST_WORKERS if backend == "gloo" else 0
+
+
+def without_hairpin(environ: Mapping[str, str]) -> dict[str, str | None]:
+    """The same variables as they were: None unsets one."""
+    return {name: environ.get(name) for name in HAIRPIN}

@@ -15,15 +15,37 @@ from typing import Final, Protocol
 import anyio
 
 from . import frames
-from .awake import Awake
 from .frames import NotAuthentic
 from .messages import Message, decode, encode
 from .pace import HeartbeatPace
 
-__all__ = ["ChannelOwner", "ControlChannel", "connect"]
+__all__ = ["Awake", "ChannelOwner", "ControlChannel", "connect"]
 
 FIRST_MESSAGE: Final = 8 * 1024
 """Bytes that a peer may send before it has proven that it holds the token."""
+LATE: Final = 0.05
+"""Seconds by which any process on a busy machine is late."""
+
+
+class Awake:
+    """A clock that stands still while this process is stopped, or has no processor: what it has
+    slept through says nothing of others.
+    """
+
+    def __init__(self) -> None:
+        self._missed = 0.0
+
+    def now(self) -> float:
+        """Seconds of the event loop's clock without those in which this process did not run."""
+        return anyio.current_time() - self._missed
+
+    async def sleep(self, seconds: float) -> None:
+        """As :func:`anyio.sleep`; by how much later it returns has been missed."""
+        due = anyio.current_time() + seconds
+        await anyio.sleep(seconds)
+        late = anyio.current_time() - due
+        if late > LATE:
+            self._missed += late
 
 
 class ChannelOwner(Protocol):

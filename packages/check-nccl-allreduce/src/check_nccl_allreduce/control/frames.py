@@ -14,20 +14,6 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = [
-    "GREETING_SIZE",
-    "HEADER_SIZE",
-    "MAX_MESSAGE",
-    "NONCE_SIZE",
-    "Header",
-    "NotAuthentic",
-    "Opener",
-    "Sealer",
-    "Session",
-    "greeting",
-    "nonce_of",
-]
-
 MAX_MESSAGE: Final = 64 * 1024
 NONCE_SIZE: Final = 16
 
@@ -66,9 +52,7 @@ class Session:
     """The leader's, among those who may lead this generation."""
 
     def mac(self, *, by_leader: bool, rank: int, counter: int, payload: bytes) -> bytes:
-        """The SHA-256 HMAC of one message, over its direction, sender, place in the sequence and
-        both nonces.
-        """
+        """The SHA-256 HMAC of one message, over direction, sender, place and both nonces."""
         context = _CONTEXT.pack(
             b"L" if by_leader else b"M", self.generation, self.place, rank, counter, len(payload)
         )
@@ -101,9 +85,7 @@ class Sealer:
         self._counter = 0
 
     def seal(self, payload: bytes) -> bytes:
-        """One frame, and the counter goes on. Raises ValueError for an empty payload or one above
-        ``MAX_MESSAGE`` bytes.
-        """
+        """One frame; counts on. Raises ValueError for an empty payload or above ``MAX_MESSAGE``."""
         if not 0 < len(payload) <= MAX_MESSAGE:
             raise ValueError(f"a message of {len(payload)} bytes; 1 to {MAX_MESSAGE} can be sent")
         mac = self._session.mac(
@@ -114,9 +96,7 @@ class Sealer:
 
 
 class Opener:
-    """Checks the frames of the other direction. ``rank`` is fixed by the first frame that is
-    authentic.
-    """
+    """Checks frames of the other direction. ``rank`` is fixed by the first authentic one."""
 
     def __init__(self, session: Session, *, by_leader: bool) -> None:
         self._session, self._by_leader = session, by_leader

@@ -1,6 +1,4 @@
-"""The leader's end of all connections: who may speak, one timer for the heartbeats of all, and who
-fell silent.
-"""
+"""The leader's end of all connections: who may speak, one timer for heartbeats, who is silent."""
 
 from __future__ import annotations
 
@@ -17,8 +15,7 @@ import anyio.lowlevel
 from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 
-from .awake import Awake
-from .channel import ControlChannel
+from .channel import Awake, ControlChannel
 from .messages import Alive, Hello, Message, encode
 from .pace import HeartbeatPace
 
@@ -54,9 +51,7 @@ class Crowd(Protocol):
 
 
 class Hub:
-    """The connections of one leader, whose members ``crowd`` hears. An
-    :class:`.channel.ChannelOwner`.
-    """
+    """The connections of one leader, whose members ``crowd`` hears; their :class:`ChannelOwner`."""
 
     def __init__(self, roster: Roster, pace: HeartbeatPace, crowd: Crowd, place: int) -> None:
         assert roster.nnodes is not None

@@ -32,29 +32,26 @@ from .messages import (
     Retained,
     StoreOrder,
     VerdictMessage,
+    few,
+    fitting,
 )
 from .pace import HeartbeatPace
 from .rounds import LaunchRound, ProbeRound, Probes
 from .waits import Wait
-from .words import few, fitting
 
 __all__ = ["Leader", "Next", "Rounds"]
 
 ACK_WITHIN: Final = 5.0
 """Seconds; in a large gang as long as a member may be silent."""
 HELD_WITHIN: Final = 2.0
-"""Seconds for those who may follow to say that they hold the verdict; in a large gang two
-heartbeats.
-"""
+"""Seconds for those who may follow to hold the verdict; in a large gang two heartbeats."""
 ANSWERS_WITHIN: Final = 1.0
 """Seconds for a member that left to show whether it leads by now."""
 
 
 Rounds = list[LaunchRound | ProbeRound]
 Next = Callable[[Mapping[int, Hello], Rounds], LaunchOrder | Probes | VerdictMessage]
-"""What to do after the rounds so far: a launch, probes, or the end. Called with no rounds once
-every member has come.
-"""
+"""What to do after the rounds so far: a launch, probes, or the end. No rounds: all have come."""
 
 
 class Leader:
@@ -165,9 +162,7 @@ class Leader:
         return self._lost_leader != ""
 
     async def _concluded(self) -> VerdictMessage:
-        """Of a run that another has led: what that had decided, or that it was lost. Waits for all
-        that may still come.
-        """
+        """Of a run that another has led: what that had decided, or that it was lost."""
         everyone = {*range(self._nnodes)} - {one.rank for one in self._leaders[: self._place]}
         with anyio.move_on_after(succession.gathers_for(self._pace)):
             while not everyone <= self._hellos.keys():
@@ -248,9 +243,7 @@ class Leader:
                 await self._next_news()
 
     async def _probe(self, this: ProbeRound) -> None:
-        """All probes of one round at the same time; each until its reports are in, or no better
-        ones can be expected.
-        """
+        """All probes of one round at once; each until no better reports can be expected."""
         order, started = this.order, anyio.current_time()
         openers = [group if order.renews else group[:1] for group in order.groups]
         of_group = [Wait(this, group, started) for group in order.groups]
@@ -303,9 +296,7 @@ class Leader:
                     await self._next_news()
 
     async def _hold(self, verdict: VerdictMessage) -> None:
-        """Those who may follow have the verdict before anybody acts on it: whoever leads next tells
-        the same.
-        """
+        """Those who may follow have the verdict before anybody acts: all tell the same."""
         after = {one.rank for one in self._leaders[self._place + 1 :]}
         for rank in sorted(after & self._hub.members.keys()):
             self._hub.tell(rank, Held(fitting(verdict, rank)))
@@ -342,9 +333,7 @@ class Leader:
     # --- a Crowd
 
     def admits(self, hello: Hello) -> bool:
-        """A member that comes once this leader's run has begun is too late: the run goes on without
-        it, and says so.
-        """
+        """Whether the run has not begun: it goes on without a member that is late, and says so."""
         return self._round is None
 
     def joined(self, hello: Hello) -> None:
@@ -359,9 +348,7 @@ class Leader:
         self._wake()
 
     def said(self, rank: int, message: Message) -> None:
-        """A message of a member: progress, a report or an acknowledgement. Those of earlier rounds
-        are dropped.
-        """
+        """A member's progress, report or acknowledgement. Those of earlier rounds are dropped."""
         this = self._round
         match message:
             case Alive(round=number, stage=stage) if this is not None and number == this.number:
@@ -385,9 +372,7 @@ class Leader:
         self._moved(rank)
 
     def gone(self, rank: int, why: str) -> None:
-        """A member's connection has ended: lost for this round, unless it has acknowledged the
-        verdict.
-        """
+        """A member is lost for this round, unless it has acknowledged the verdict."""
         if rank not in self._acks:
             self._fled.add(rank)
         if self._round is None:

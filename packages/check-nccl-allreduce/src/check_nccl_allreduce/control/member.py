@@ -14,8 +14,7 @@ from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 
 from . import channel, succession
-from .awake import Awake
-from .channel import ControlChannel
+from .channel import Awake, ControlChannel
 from .messages import (
     Ack,
     Alive,
@@ -58,9 +57,7 @@ class Closed(Exception):
 
 
 class _Line:
-    """A member's end of one connection: messages wait until they are read. A
-    :class:`.channel.ChannelOwner`.
-    """
+    """A member's end of one connection, a :class:`.channel.ChannelOwner`: messages wait."""
 
     def __init__(self) -> None:
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
@@ -200,9 +197,7 @@ class MemberSession:
         return f"the leader, rank {one.rank} at {one.address}:{self.roster.control_port}{known}"
 
     async def leave(self, code: str, reason: str) -> None:
-        """Report to the leader that this ends the run; returns once the verdict had
-        its time to come.
-        """
+        """Report that this ends the run; returns once the verdict had its time to come."""
         self._leaving = Leaving(code, reason)
         if self._channel is not None:
             self._channel.send(self._leaving)
@@ -294,9 +289,7 @@ class MemberSession:
         self, one: ControlChannel, order: Order, work: Work, scope: anyio.CancelScope
     ) -> None:
         def tell(now: RankStage) -> None:
-            """What the leader decides by is sent as it changes, which iteration it is with the next
-            heartbeat.
-            """
+            """What the leader decides by is sent as it changes, the iteration with heartbeats."""
             if scope.cancel_called:
                 return
             before, self._alive = self._alive, Alive(order.round, now)

@@ -6,42 +6,22 @@ is not taken for one of the present.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from ..ports import PortErrors, PortFault
+from .frames import MAX_MESSAGE
 
-__all__ = [
-    "STAGES",
-    "Ack",
-    "Alive",
-    "Deposed",
-    "Detail",
-    "Failure",
-    "Held",
-    "Hello",
-    "LaunchOrder",
-    "Leaving",
-    "Message",
-    "Opened",
-    "Order",
-    "ProbeOrder",
-    "RankReport",
-    "RankStage",
-    "Residuals",
-    "Retained",
-    "Standing",
-    "StoreOrder",
-    "VerdictMessage",
-    "decode",
-    "encode",
-]
-
+NAMED, SOME = 16, 4
+"""Members that one sentence names, and one that tells more of them."""
+REASON: Final = 8 * 1024
+DETAIL: Final = 1024
+"""Characters of a reason, and of each further text, where the whole does not fit."""
 STAGES: Final = ("waiting", "launched", "connected", "ready", "measuring", "done")
 """How far a member's slowest worker is. ``connected``: it has the rendezvous; ``ready``: the
-communicator works.
-"""
+communicator works."""
 
 
 class RankStage(msgspec.Struct, frozen=True):
@@ -81,9 +61,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """Member → leader, first: who I am and what I bring. With ``trouble`` the member cannot take
-    part.
-    """
+    """Member → leader, first: who I am, what I bring, and why I cannot take part (``trouble``)."""
 
     rank: int
     pod: str
@@ -98,28 +76,20 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     topology: dict[str, str] = {}
     """Labels of the node that may name the switch it is behind."""
     topology_file: str = ""
-    """The topology file that NCCL gets here and whose it is, in words; empty where NCCL finds out
-    for itself.
-    """
+    """The topology file that NCCL gets here and whose it is, in words; empty for none."""
     variables: str = ""
     topology_content: str = ""
     """Digests of the workload's variables and of the topology file: members with different ones are
     not compared.
     """
     nic: str = ""
-    """What the node's network adapters can do, in words: nodes with different ones are not
-    compared.
-    """
+    """What the node's network adapters can do, in words: unlike nodes are not compared."""
     imex: bool = False
     """Whether this pod may reach GPUs of other nodes by NVLink."""
     nvlink: str = ""
-    """The NVLink domain that NVML says its GPUs are in, where this pod may use it;
-    empty otherwise.
-    """
+    """The NVLink domain that NVML says its GPUs are in, where this pod may use it."""
     adapters: tuple[str, ...] = ()
-    """What is wrong with its network adapters: ports that are down,
-    or slower than their siblings.
-    """
+    """What is wrong with its adapters: ports that are down, or slower than siblings."""
     ports: tuple[PortFault, ...] = ()
     """The same, and ports behind a PCIe link that could do more: evidence where other nodes of its
     kind are not so.
@@ -270,9 +240,7 @@ class RankReport(msgspec.Struct, frozen=True, tag="result"):
     where: str = ""
     trouble: Failure | None = None
     latency: float = 0.0
-    """Seconds of the fastest of some small all-reduces, the slowest worker's;
-    0 where not measured.
-    """
+    """Seconds of the fastest small all-reduce, the slowest worker's; 0: not measured."""
     detail: Detail | None = None
     """Where a probe asked for it, and it came in time."""
     networks: tuple[str, ...] = ()
@@ -314,17 +282,11 @@ class VerdictMessage(msgspec.Struct, frozen=True, tag="verdict"):
     expected: float | None = None
     metadata: dict[str, str] = {}
     blamed: dict[int, str] = {}
-    """Of the members on nodes at fault, by rank: the code of the fatal event that
-    they alone raise.
-    """
+    """Of members on nodes at fault, by rank: the code of the fatal event they raise."""
     named: dict[int, str] = {}
-    """Of the members on nodes that are only named, by rank: what is known of it, and what would
-    settle it.
-    """
+    """Of members on nodes only named, by rank: what is known, and what would settle it."""
     evidence: dict[int, str] = {}
-    """Of the members on nodes at fault, by rank: by which kinds of evidence, and what else was
-    looked at.
-    """
+    """Of members on nodes at fault, by rank: the kinds of evidence, and the witness."""
 
 
 class Held(msgspec.Struct, frozen=True, tag="held"):
@@ -381,3 +343,37 @@ def decode(data: bytes) -> Message:
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise ValueError(str(error)) from None
     return message
+
+
+def few(names: Sequence[str], separator: str = ", ") -> str:
+    """The first names, and how many there are besides."""
+    if len(names) <= NAMED:
+        return separator.join(names)
+    return f"{separator.join(names[:NAMED])} and {len(names) - NAMED} more"
+
+
+def among(names: Sequence[str], members: int) -> str:
+    """Some of so many members in a sentence: the first names, or that it is everybody."""
+    if len(names) == members:
+        return "every member"
+    more = f" and {len(names) - SOME} more" if len(names) > SOME else ""
+    return ", ".join(names[:SOME]) + more
+
+
+def fitting(verdict: VerdictMessage, rank: int) -> VerdictMessage:
+    """The verdict as this member gets it: all of it, or, where that is too much for one message,
+    without what concerns others alone.
+    """
+    if len(encode(verdict)) <= MAX_MESSAGE:
+        return verdict
+    return msgspec.structs.replace(
+        verdict,
+        reason=_cut(verdict.reason, REASON),
+        metadata={name: _cut(text, DETAIL) for name, text in verdict.metadata.items()},
+        named={one: _cut(text, DETAIL) for one, text in verdict.named.items() if one == rank},
+        evidence={one: _cut(text, DETAIL) for one, text in verdict.evidence.items() if one == rank},
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -3,52 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from .messages import LaunchOrder, Leaving, Opened, RankReport, RankStage
 
 __all__ = ["LaunchRound", "ProbeRound", "Probes"]
-
-
-class _Heard:
-    results: dict[int, RankReport]
-    stages: dict[int, RankStage]
-    lost: dict[int, str]
-    left: dict[int, Leaving]
-
-    def is_ready(self, rank: int) -> bool:
-        """Whether this member's communicator works, or it has reported."""
-        return rank in self.results or self.stages.get(rank, RankStage()).name in {
-            "ready",
-            "measuring",
-            "done",
-        }
-
-    @property
-    def troubled(self) -> bool:
-        """Whether this cannot end well any more."""
-        return bool(self.lost or self.left) or any(
-            result.trouble is not None for result in self.results.values()
-        )
-
-
-@dataclass
-class LaunchRound(_Heard):
-    """One launch of the whole gang: reports and last stages by rank, who was lost and why, who
-    left.
-    """
-
-    start: LaunchOrder
-    results: dict[int, RankReport] = field(default_factory=dict)
-    stages: dict[int, RankStage] = field(default_factory=dict)
-    lost: dict[int, str] = field(default_factory=dict)
-    left: dict[int, Leaving] = field(default_factory=dict)
-    ready_after: float = 0.0
-    """Seconds until every member's communicator worked, 0 where that never was."""
-
-    @property
-    def number(self) -> int:
-        """The round's number, from 1."""
-        return self.start.round
 
 
 @dataclass(frozen=True)
@@ -85,8 +44,51 @@ class Probes:
         return self.fresh or bool(self.hairpins)
 
 
+Ordered = TypeVar("Ordered", LaunchOrder, Probes)
+
+
 @dataclass
-class ProbeRound(_Heard):
+class _Heard(Generic[Ordered]):
+    """What is heard of a round: reports and last stages by rank, who was lost and why, who left."""
+
+    order: Ordered
+    results: dict[int, RankReport] = field(default_factory=dict)
+    stages: dict[int, RankStage] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)
+    left: dict[int, Leaving] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        """The round's number, from 1."""
+        return self.order.round
+
+    def is_ready(self, rank: int) -> bool:
+        """Whether this member's communicator works, or it has reported."""
+        return rank in self.results or self.stages.get(rank, RankStage()).name in {
+            "ready",
+            "measuring",
+            "done",
+        }
+
+    @property
+    def troubled(self) -> bool:
+        """Whether this cannot end well any more."""
+        return bool(self.lost or self.left) or any(
+            result.trouble is not None for result in self.results.values()
+        )
+
+
+@dataclass
+class LaunchRound(_Heard[LaunchOrder]):
+    """One launch of the whole gang. ``ready_after``: seconds until every member's communicator
+    worked, 0 where that never was.
+    """
+
+    ready_after: float = 0.0
+
+
+@dataclass
+class ProbeRound(_Heard[Probes]):
     """One round of probes, as :class:`LaunchRound`. ``opened``: by rank, the stores, and who has
     new workers.
 
@@ -94,19 +96,9 @@ class ProbeRound(_Heard):
     before it.
     """
 
-    order: Probes
-    results: dict[int, RankReport] = field(default_factory=dict)
-    stages: dict[int, RankStage] = field(default_factory=dict)
-    lost: dict[int, str] = field(default_factory=dict)
-    left: dict[int, Leaving] = field(default_factory=dict)
     opened: dict[int, Opened] = field(default_factory=dict)
     at: float = 0.0
     took: float = 0.0
-
-    @property
-    def number(self) -> int:
-        """The round's number, from 1."""
-        return self.order.round
 
     def failed(self, group: tuple[int, ...]) -> bool:
         """Whether one probe cannot end well any more: the others of it need not be

@@ -17,16 +17,13 @@ from typing import Final
 
 from preflight_proto.roster import Roster
 
-from .messages import Hello, VerdictMessage
+from .messages import Hello, VerdictMessage, few
 from .pace import HeartbeatPace
-from .words import few
 
 __all__ = ["SuccessorAddress", "concluded", "gathers_for", "leaders", "tries_for"]
 
 TRIES: Final = 1.5
-"""Times what a loss takes to be noticed, in which a successor must answer: it may notice later than
-who asks it.
-"""
+"""Times what a loss takes to be noticed, in which a successor, which may be later, answers."""
 GATHERS: Final = 2.0
 """The same, for it to hear the others and to be there for those who come late."""
 

@@ -13,9 +13,7 @@ from .rounds import LaunchRound, ProbeRound
 __all__ = ["SETTLE", "Wait", "of_launch", "of_probe"]
 
 SETTLE: Final = 3.0
-"""Seconds to hear the others once one member has failed: who fell over whom is then
-in the reports.
-"""
+"""Seconds to hear the others once one member has failed: who fell over whom is in them."""
 STALLED_AFTER: Final = 30.0
 """Seconds in which no rank gets further once all communicators work, and then it hangs."""
 PROBE_STALLED_AFTER: Final = 10.0

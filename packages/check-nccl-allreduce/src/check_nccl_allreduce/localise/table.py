@@ -217,82 +217,82 @@ class Findings(Court):
 
 
 class Rule(NamedTuple):
-    """``name``: of its sentence in :data:`.words.SENTENCES`; ``verdict``: what the sentence tells,
-    where the rule applies, and else nothing, nobody or None.
+    """``applies``: what the sentence of that ``name`` in :data:`.words.SENTENCES` tells, nothing,
+    nobody or None where the rule does not apply; ``verdict``: the kind of it.
     """
 
     name: str
-    kind: Kind
-    verdict: Callable[[Findings], Any]
+    applies: Callable[[Findings], Any]
+    verdict: Kind
 
 
 FACTS = (
-    Rule("lost", Kind.LOST, lambda f: (lost := f.facts(LOST)) and (lost, f.facts(DEVICE))),
-    Rule("at once", Kind.DEVICE, lambda f: len(f.failed) > many(f.size) and f.facts(DEVICE)),
-    Rule("device", Kind.DEVICE, lambda f: f.facts(DEVICE)),
-    Rule("member", Kind.MEMBER, lambda f: f.facts(FactKind.MEMBER)),
+    Rule("lost", lambda f: (lost := f.facts(LOST)) and (lost, f.facts(DEVICE)), Kind.LOST),
+    Rule("at once", lambda f: len(f.failed) > many(f.size) and f.facts(DEVICE), Kind.DEVICE),
+    Rule("device", lambda f: f.facts(DEVICE), Kind.DEVICE),
+    Rule("member", lambda f: f.facts(FactKind.MEMBER), Kind.MEMBER),
 )
 """What needs no probe: who is lost, has a device fault, or could not take part."""
 
 ALONE = (
-    Rule("passed", Kind.PASSED, lambda f: f.zone is Zone.PASSED),
-    Rule("alone", Kind.SUSPECT, lambda f: f.size == 1 and [0]),
-    Rule("intra", Kind.NODE, lambda f: f.size == 2 and f.intra),
+    Rule("passed", lambda f: f.zone is Zone.PASSED, Kind.PASSED),
+    Rule("alone", lambda f: f.size == 1 and [0], Kind.SUSPECT),
+    Rule("intra", lambda f: f.size == 2 and f.intra, Kind.NODE),
 )
 """What needs no localisation, or cannot have one."""
 
 PAIR = (
-    Rule("inside", Kind.NODE, lambda f: f.culprit and f.culprit.witness and f.culprit),
-    Rule("busy", Kind.BUSY, lambda f: f.busy_ones),
-    Rule("bad to itself", Kind.PAIR, lambda f: f.culprit and f.culprit.evidence and f.culprit),
-    Rule("marked", Kind.PAIR, lambda f: [f.culprit.member] if f.culprit else _only(f.marked)),
-    Rule("pair", Kind.PAIR, lambda _: (0, 1)),
+    Rule("inside", lambda f: f.culprit and f.culprit.witness and f.culprit, Kind.NODE),
+    Rule("busy", lambda f: f.busy_ones, Kind.BUSY),
+    Rule("bad to itself", lambda f: f.culprit and f.culprit.evidence and f.culprit, Kind.PAIR),
+    Rule("marked", lambda f: [f.culprit.member] if f.culprit else _only(f.marked), Kind.PAIR),
+    Rule("pair", lambda _: (0, 1), Kind.PAIR),
 )
 """Of two endpoints: the other end is no witness, so only a device's fact blames one."""
 
 RULES = (
     Rule(
         "none good",
-        Kind.SYSTEMIC,
         lambda f: f.early is Kind.SYSTEMIC and not f.evidence.known_good,
+        Kind.SYSTEMIC,
     ),
-    Rule("all slow", Kind.SYSTEMIC, lambda f: f.early is Kind.SYSTEMIC),
+    Rule("all slow", lambda f: f.early is Kind.SYSTEMIC, Kind.SYSTEMIC),
     Rule(
         "intermittent",
-        Kind.INTERMITTENT,
         lambda f: not f.guilty and f.early is not Kind.FABRIC and f.evidence.intermittent,
+        Kind.INTERMITTENT,
     ),
-    Rule("boundary", Kind.FABRIC, lambda f: f.boundary is not None and (f.persistent, f.boundary)),
-    Rule("fabric", Kind.FABRIC, lambda f: f.early is Kind.FABRIC and f.persistent),
-    Rule("rail", Kind.FABRIC, lambda f: f.rails),
-    Rule("busy", Kind.BUSY, lambda f: f.busy_ones == f.evidence.suspects and f.busy_ones),
-    Rule("domain", Kind.DOMAIN, lambda f: not f.guilty and f.dark_names),
-    Rule("too many", Kind.CORRELATED, lambda f: len(f.guilty) > cap(f.size) and f.proven),
+    Rule("boundary", lambda f: f.boundary is not None and (f.persistent, f.boundary), Kind.FABRIC),
+    Rule("fabric", lambda f: f.early is Kind.FABRIC and f.persistent, Kind.FABRIC),
+    Rule("rail", lambda f: f.rails, Kind.FABRIC),
+    Rule("busy", lambda f: f.busy_ones == f.evidence.suspects and f.busy_ones, Kind.BUSY),
+    Rule("domain", lambda f: not f.guilty and f.dark_names, Kind.DOMAIN),
+    Rule("too many", lambda f: len(f.guilty) > cap(f.size) and f.proven, Kind.CORRELATED),
     Rule(
         "node",
-        Kind.NODE,
         lambda f: f.guilty and ([f.suspect(one) for one in f.guilty], f.dark_names),
+        Kind.NODE,
     ),
-    Rule("alike", Kind.CORRELATED, lambda f: f.alike and f.proven),
+    Rule("alike", lambda f: f.alike and f.proven, Kind.CORRELATED),
     Rule(
         "suspect",
-        Kind.SUSPECT,
         lambda f: [(f.suspect(one), one in f.evidence.unreached) for one in f.unclear],
+        Kind.SUSPECT,
     ),
-    Rule("link", Kind.LINK, lambda f: f.persistent),
+    Rule("link", lambda f: f.persistent, Kind.LINK),
     Rule(
         "crossing",
-        Kind.FABRIC,
         lambda f: (
             f.zone in _BELOW and (share := f.evidence.references.crossing()) < BAD and [share]
         ),
+        Kind.FABRIC,
     ),
-    Rule("lacking", Kind.SUSPECT, lambda f: not f.doubtful and sorted(f.marked)),
-    Rule("transient", Kind.TRANSIENT, lambda f: sorted(f.evidence.among_good)),
-    Rule("data", Kind.DATA_UNLOCALISED, lambda f: f.zone is Zone.WRONG),
-    Rule("halves", Kind.FABRIC, lambda f: f.halves and max(f.halves[1]) < BAD * min(f.halves[0])),
-    Rule("only whole", Kind.UNEXPLAINED, lambda f: f.only_whole),
-    Rule("unexplained", Kind.UNEXPLAINED, lambda _: True),
+    Rule("lacking", lambda f: not f.doubtful and sorted(f.marked), Kind.SUSPECT),
+    Rule("transient", lambda f: sorted(f.evidence.among_good), Kind.TRANSIENT),
+    Rule("data", lambda f: f.zone is Zone.WRONG, Kind.DATA_UNLOCALISED),
+    Rule("halves", lambda f: f.halves and max(f.halves[1]) < BAD * min(f.halves[0]), Kind.FABRIC),
+    Rule("only whole", lambda f: f.only_whole, Kind.UNEXPLAINED),
+    Rule("unexplained", lambda _: True, Kind.UNEXPLAINED),
 )
 """Of three and more, once no further round is worth its time."""
 
@@ -359,11 +359,11 @@ def _verdict(
     """The verdict of the first rule that applies. ``blamed``: where its kind blames anybody;
     ``ports``: those of whom the sentence has what their devices say.
     """
-    applying = ((rule, told) for rule in rules if (told := rule.verdict(f)))
+    applying = ((rule, told) for rule in rules if (told := rule.applies(f)))
     rule, told = next(applying, (None, None))
     if rule is None:
         return None
-    kind = rule.kind
+    kind = rule.verdict
     if rules is RULES:
         more["undecided"] = tuple(words.undecided(f.state, f.evidence, kind, f.dark))
     culprits = tuple(blamed) if kind in {Kind.NODE, Kind.DEVICE} else ()

@@ -32,9 +32,7 @@ def adopt_orphans() -> None:
 def end(
     children: Sequence[int], within: float, *, kill: Callable[[int], None], proc: str = "/proc"
 ) -> list[int]:
-    """Kill these processes and all others of our group; those of which a thread is left after
-    ``within`` seconds.
-    """
+    """Kill these processes and all of our group; those left after ``within`` seconds."""
     give_up = time.monotonic() + within
     told: set[int] = set()
     while True:

@@ -1,6 +1,4 @@
-"""One rank's part: one communicator, every iteration verified bit by bit, each timed from an
-aligned start.
-"""
+"""One rank's part: one communicator, every iteration verified bit by bit, from an aligned start."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ from . import pattern
 __all__ = ["MeasureTask", "MeasuredTimes", "Task", "device_of", "measure", "reduce_all", "timed"]
 
 ROWS_AT_ONCE = 256
-"""Rows of the period compared in one step: bounds the memory that verifying takes
-to about 80 MB.
-"""
+"""Rows of the period compared in one step: verifying takes about 80 MB."""
 SAMPLES = 48
 """Residuals that a rank reports at most, and of one iteration: enough of them to find whose part of
 the sum is wrong, in 2 kB.
@@ -37,9 +33,7 @@ SPARE = 1 << 30
 
 @dataclass(frozen=True)
 class Task:
-    """One communicator's work; ``timeout`` is in seconds and bounds each collective. ``op``: sum,
-    max or min.
-    """
+    """One communicator's work; ``timeout``: seconds of a collective. ``op``: sum, max or min."""
 
     backend: str
     size: int
@@ -82,9 +76,7 @@ class MeasuredTimes:
 def measure(
     order: MeasureTask, rank: int, local_rank: int, world: int, say: Callable[[str, int], None]
 ) -> MeasuredTimes:
-    """Raises whatever torch raises; ``say`` gets (stage, iteration), also as the first timed
-    iteration begins.
-    """
+    """Raises as torch does; ``say`` gets (stage, iteration), also as the timed ones begin."""
     device = device_of(order.backend, local_rank)
     if device.type == "cuda":
         _check_memory(order.size, device)
@@ -118,9 +110,7 @@ def reduce_all(
     device: torch.device,
     say: Callable[[str, int], None],
 ) -> MeasuredTimes:
-    """One communicator over all that meet in ``store``; as :func:`measure`. It stays open: a peer
-    may not be done yet.
-    """
+    """One communicator over all in ``store``; as :func:`measure`, but stays open for peers."""
     kwargs: dict[str, Any] = {"device_id": device} if device.type == "cuda" else {}
     dist.init_process_group(
         task.backend,

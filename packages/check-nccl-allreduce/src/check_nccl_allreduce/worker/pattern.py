@@ -27,9 +27,7 @@ _MASK: Final = (1 << 32) - 1
 
 
 def bound(world: int) -> int:
-    """The largest magnitude of one rank's element. Raises ValueError for a world that float32
-    cannot count.
-    """
+    """The largest magnitude of one element. Raises ValueError for a world beyond float32."""
     if not 1 <= world < 1 << 24:
         raise ValueError(f"a world of {world} ranks; 1 to {(1 << 24) - 1} can be summed exactly")
     return min(1023, ((1 << 24) - 1) // world)
@@ -84,9 +82,7 @@ def extremes(world: int, better: Callable[[int, int], bool]) -> list[int]:
 
 
 def reduced(world: int, op: str) -> list[int]:
-    """What all ranks' f reduce to by ``op`` (sum, max, min), for each offset. Each is exact in any
-    order.
-    """
+    """What all ranks' f reduce to by ``op`` (sum, max, min), for each offset, in any order."""
     if op == "sum":
         return sums(world)
     return extremes(world, {"max": gt, "min": lt}[op])

@@ -44,9 +44,7 @@ class ProbeTask(Task):
 
 
 class Prober:
-    """Keeps the store that it holds for others, and the last probe's communicator until the next
-    one starts.
-    """
+    """Keeps the store that it holds, and the last probe's communicator until the next."""
 
     def __init__(self, local_rank: int) -> None:
         self._local_rank = local_rank

@@ -52,9 +52,7 @@ class ParentPipe:
             self._socket.sendall(json.dumps(what).encode() + b"\n")
 
     def order(self) -> dict[str, Any]:
-        """The check's next order. Waiting for it holds every connection open: a peer may not have
-        finished yet.
-        """
+        """The check's next order; waiting holds connections open, for a peer may not be done."""
         return self._orders.get()
 
     def _read(self) -> None:
@@ -67,9 +65,7 @@ class ParentPipe:
         os._exit(0)
 
     def _beat(self) -> None:
-        """A sign of life each second, also while torch waits: a process that was stopped gives
-        none.
-        """
+        """A sign of life each second, also while torch waits; who is stopped gives none."""
         while True:
             time.sleep(BEAT)
             try:
