@@ -35,7 +35,10 @@ class _Connection:
         content = b"".join([piece async for piece in asked.stream])  # type: ignore[union-attr]
         url = self._base + asked.url.target.decode()
         request = httpx.Request(asked.method.decode(), url, headers=asked.headers, content=content)
-        answer = await self._transport.handle_async_request(request)
+        try:
+            answer = await self._transport.handle_async_request(request)
+        except httpx.TransportError as error:
+            raise getattr(httpcore, type(error).__name__)(str(error)) from error
         return httpcore.Response(
             answer.status_code,
             headers=answer.headers.raw,
@@ -48,8 +51,6 @@ def handled(monkeypatch: pytest.MonkeyPatch, handler: Handler) -> None:
     errors.
     """
     monkeypatch.setattr(
-        "preflight_kube.client.http1.connection", lambda origin, _: _Connection(handler, origin)
-    )
-    monkeypatch.setattr(
-        "preflight_kube.client.transport.Transport", lambda *_: httpx.MockTransport(handler)
+        "preflight_kube.client.transport.connection",
+        lambda origin, _: _Connection(handler, origin),
     )

@@ -9,8 +9,10 @@ class KubeError(Exception):
     """The cluster cannot be reached, or refuses; the message is one sentence for a person.
 
     ``status`` is the HTTP status (0: no answer), ``reason`` the machine-readable reason of the
-    server's Status.
+    server's Status, ``retry_after`` the seconds for which the server asks us to wait.
     """
+
+    retry_after: float | None = None
 
     def __init__(self, message: str, status: int = 0, reason: str = "") -> None:
         super().__init__(message)

@@ -29,7 +29,7 @@ _ENOUGH: Final = 16 * 1024
 """Bytes that are written without waiting: a quarter of what a pipe holds, so that a write rarely
 waits for its reader.
 """
-_QUIET: Final = ("httpx", "httpcore", "uvicorn.error")
+_QUIET: Final = ("httpcore", "uvicorn.error")
 """Libraries that say at level info what nobody needs."""
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 _component = ""

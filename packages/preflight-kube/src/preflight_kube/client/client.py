@@ -17,13 +17,12 @@ from types import TracebackType
 from typing import Any, Final, Literal, TypeVar
 
 import anyio
-import httpx
+import httpcore
 import msgspec
 
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client import budget
 from preflight_kube.client.decoding import MOST_BYTES, Undecodable, Unreadable, decode, decoded
-from preflight_kube.client.http1 import StreamedResponse
 from preflight_kube.client.paging import FIRST, Page, TooMuch, next_limit, read_page
 from preflight_kube.client.responses import (
     LONGEST,
@@ -31,12 +30,13 @@ from preflight_kube.client.responses import (
     known,
     refusal,
     retry_after,
+    succeeded,
     timely,
     whole,
     words,
 )
 from preflight_kube.client.throttle import Throttle
-from preflight_kube.client.transport import ConnectionPool
+from preflight_kube.client.transport import UNREACHABLE, ConnectionPool
 from preflight_kube.client.watch_lag import Mirrors
 from preflight_kube.client.watching import WatchEvent, events
 from preflight_kube.clock import Clock
@@ -260,38 +260,30 @@ class Client:
         }
         await self._throttle.wait()
         self.requests.count["watch"] += 1
-        timeout = httpx.Timeout(self._timeout, read=seconds + self._timeout)
-        async with self._pool.stream() as http:
-            try:
-                answer = await http.send(
-                    http.build_request("GET", path, params=asked, timeout=timeout), stream=True
-                )
-                if not answer.is_success:
-                    said = await words(answer)
-                    await answer.aclose()
-                    self._asked_to_wait(answer)
-                    raise refusal(answer.status_code, said, f"watch {path}")
-            except httpx.HTTPError as error:
-                self._pool.failed(error)
-                raise self._silence(f"watch {path}", error) from error
-            try:
-                longest = seconds + self._timeout
-                async with aclosing(
-                    self._events(answer, msgspec.json.Decoder(type_), path, longest)
-                ) as events:
-                    yield events
-            finally:
-                await answer.aclose()
+        what = f"watch {path}"
+        try:
+            async with (
+                self._pool.acquire() as http,
+                http.stream("GET", path, params=asked, patience=seconds) as answer,
+            ):
+                if not succeeded(answer):
+                    raise await self._refusal(answer, what)
+                pieces = timely(answer, seconds + self._timeout, what)
+                found = self._events(pieces, msgspec.json.Decoder(type_), path)
+                async with aclosing(found) as reported:
+                    yield reported
+        except UNREACHABLE as error:
+            raise self._silence(what, error) from error
 
     async def _events(
-        self, answer: httpx.Response, decoder: msgspec.json.Decoder[T], path: str, longest: float
+        self, pieces: AsyncIterator[bytes], decoder: msgspec.json.Decoder[T], path: str
     ) -> AsyncGenerator[WatchEvent[T]]:
         try:
-            async for event in events(timely(answer, longest, f"watch {path}"), decoder, path):
+            async for event in events(pieces, decoder, path):
                 if event.unreadable is not None:
                     self.mirrors.cannot_read(path, event.unreadable)
                 yield event
-        except httpx.HTTPError as error:
+        except UNREACHABLE as error:
             raise self._silence(f"watch {path}", error) from error
 
     async def create(self, path: str, body: object, *, tells: bool = True) -> bytes:
@@ -407,22 +399,15 @@ class Client:
         budget.spend(f"{verb} {path}")
         for attempt in range(1, self._attempts + 1):
             try:
-                async with self._slots, self._pool.acquire() as http:
-                    await self._throttle.wait()
-                    self.requests.count[verb] += 1
-                    async with http.stream("GET", path, params=params) as answer:
-                        if answer.is_success:
-                            return await take(timely(answer, LONGEST, f"{verb} {path}"))
-                        said = await words(answer)
-            except httpx.HTTPError as error:
-                if attempt == self._attempts or not isinstance(error, httpx.TransportError):
+                return (await self._send(verb, "GET", path, take, params=params))[1]
+            except UNREACHABLE as error:
+                if attempt == self._attempts:
                     raise self._silence(f"{verb} {path}", error) from error
                 pause = 0.1 * 2**attempt
-            else:
-                wait = self._asked_to_wait(answer)
-                if attempt == self._attempts or wait is None:
-                    raise refusal(answer.status_code, said, f"{verb} {path}")
-                pause = wait
+            except KubeError as error:
+                if attempt == self._attempts or error.retry_after is None:
+                    raise
+                pause = error.retry_after
             # Never earlier than asked.
             await anyio.sleep(pause * random.uniform(1.0, 1.5))  # noqa: S311
         raise AssertionError("unreachable")
@@ -439,44 +424,65 @@ class Client:
         stored: bool = True,
         tells: bool = True,
     ) -> bytes:
-        budget.spend(f"{verb} {path}")
+        what = f"{verb} {path}"
+        budget.spend(what)
         data = b"" if body is None else msgspec.json.encode(body)
+        try:
+            status, said = await self._send(
+                verb, method, path, whole, data=data, kind=kind, params=params
+            )
+        except UNREACHABLE as error:
+            raise self._silence(what, error) from error
+        except TooMuch:
+            raise KubeError(
+                f"{what}: the answer has more than {MOST_BYTES} bytes, and is not read."
+            ) from None
+        if method != "DELETE" and stored:
+            known(status, said, what, bare=not tells)
+        return said
+
+    async def _send(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        take: Callable[[AsyncIterator[bytes]], Awaitable[T]],
+        *,
+        data: bytes = b"",
+        kind: str = "",
+        params: Params | None = None,
+    ) -> tuple[int, T]:
+        """Send a request once; the status and what ``take`` makes of the answer. Raises KubeError
+        for a refusal, and :data:`~.transport.UNREACHABLE`.
+        """
+        what = f"{verb} {path}"
         async with self._slots, self._pool.acquire() as http:
             await self._throttle.wait()
-            if self._may_write is not None and not self._may_write():
-                raise Fenced(f"{verb} {path} was not sent: the right to write had ended.")
+            if method != "GET" and self._may_write is not None and not self._may_write():
+                raise Fenced(f"{what} was not sent: the right to write had ended.")
             self.requests.count[verb] += 1
             self.requests.bytes[verb] += len(data)
             head = {"Content-Type": kind} if data else None
-            try:
-                async with http.stream(
-                    method, path, content=data or None, headers=head, params=params
-                ) as answer:
-                    pieces = timely(answer, LONGEST, f"{verb} {path}")
-                    said = await (whole(pieces) if answer.is_success else words(answer))
-            except httpx.HTTPError as error:
-                raise self._silence(f"{verb} {path}", error) from error
-            except TooMuch:
-                raise KubeError(
-                    f"{verb} {path}: the answer has more than {MOST_BYTES} bytes, and is not read."
-                ) from None
-        if answer.is_success:
-            if method != "DELETE" and stored:
-                known(answer.status_code, said, f"{verb} {path}", bare=not tells)
-            return said
-        self._asked_to_wait(answer)
-        json_patch = kind == "application/json-patch+json"
-        raise refusal(answer.status_code, said, f"{verb} {path}", json_patch=json_patch)
+            async with http.stream(
+                method, path, content=data or None, headers=head, params=params
+            ) as answer:
+                if succeeded(answer):
+                    return answer.status, await take(timely(answer, LONGEST, what))
+                refused = await self._refusal(answer, what, kind)
+        raise refused
 
-    def _asked_to_wait(self, answer: StreamedResponse) -> float | None:
-        """Seconds that the server asks us to wait before the next attempt; until then none is
-        sent.
+    async def _refusal(self, answer: httpcore.Response, what: str, kind: str = "") -> KubeError:
+        """The error that an answer is; where the server asks for a pause, nothing is sent until
+        that is over.
         """
-        if (seconds := retry_after(answer)) is not None:
-            self._throttle.pause(seconds)
-        return seconds
+        json_patch = kind == "application/json-patch+json"
+        error = refusal(answer.status, await words(answer), what, json_patch=json_patch)
+        error.retry_after = retry_after(answer)
+        if error.retry_after is not None:
+            self._throttle.pause(error.retry_after)
+        return error
 
-    def _silence(self, what: str, error: httpx.HTTPError) -> KubeError:
+    def _silence(self, what: str, error: Exception) -> KubeError:
         return KubeError(
             f"{self.target.server}: no answer to {what} ({type(error).__name__} {error}); is it reachable?"
         )

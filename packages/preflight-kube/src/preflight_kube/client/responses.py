@@ -10,15 +10,24 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Final, Literal
 
 import anyio
-import httpx
+import httpcore
 import msgspec
 
 from preflight_kube.client.decoding import MOST_BYTES, Undecodable, decode, unreadable
-from preflight_kube.client.http1 import StreamedResponse
 from preflight_kube.client.paging import TooMuch
 from preflight_kube.errors import KubeError, Status, Unusable, refused
 
-__all__ = ["LONGEST", "kind_of", "known", "refusal", "retry_after", "timely", "whole", "words"]
+__all__ = [
+    "LONGEST",
+    "kind_of",
+    "known",
+    "refusal",
+    "retry_after",
+    "succeeded",
+    "timely",
+    "whole",
+    "words",
+]
 
 LONGEST: Final = 120.0
 """Seconds that one answer may take in all; one that comes byte by byte never meets the time for its
@@ -72,12 +81,18 @@ def known(code: int, body: bytes, what: str, *, bare: bool = False) -> None:
         ) from None
 
 
-def retry_after(answer: StreamedResponse) -> float | None:
+def succeeded(answer: httpcore.Response) -> bool:
+    """Whether it says that what was asked has been done."""
+    return 200 <= answer.status < 300
+
+
+def retry_after(answer: httpcore.Response) -> float | None:
     """Seconds that the server asks us to wait before the next attempt."""
-    if answer.status_code not in {429, 503}:
+    if answer.status not in {429, 503}:
         return None
+    headers = {name.lower(): value for name, value in answer.headers}
     try:
-        asked = float(answer.headers["Retry-After"])
+        asked = float(headers[b"retry-after"])
     except (KeyError, ValueError):
         return None
     return None if math.isnan(asked) else min(max(asked, 0.1), 30.0)
@@ -93,7 +108,7 @@ def refusal(code: int, body: bytes, what: str, *, json_patch: bool = False) -> K
         status = Status(kind="Status", reason="NotFound") if cut and code == 404 else Status()
     status.message = status.message or body[:200].decode(errors="replace").strip()
     absent = (status.kind, status.reason) == ("Status", "NotFound") or body.strip() == _NOT_SERVED
-    if code == httpx.codes.NOT_FOUND and not absent:  # a proxy's: nobody knows what there is
+    if code == 404 and not absent:  # a proxy's: nobody knows what there is
         return KubeError(
             f"{what}: the API server answered {code} ({status.message}), which is not in an API server's words; "
             "does a proxy stand in between?",
@@ -122,12 +137,12 @@ def kind_of(data: bytes) -> type[KubeError]:
     return Unusable if unreadable(data, "").metadata.name else KubeError
 
 
-async def timely(answer: StreamedResponse, longest: float, what: str) -> AsyncIterator[bytes]:
+async def timely(answer: httpcore.Response, longest: float, what: str) -> AsyncIterator[bytes]:
     """The answer's bytes as they come, never unpacked. Raises :class:`KubeError` when it has not
     ended after ``longest`` seconds.
     """
     end = anyio.current_time() + longest
-    async for piece in answer.aiter_raw():
+    async for piece in answer.aiter_stream():
         if anyio.current_time() > end:
             raise KubeError(
                 f"{what}: the answer has not ended after {longest:g} s; does a proxy stand in between?"
@@ -135,7 +150,7 @@ async def timely(answer: StreamedResponse, longest: float, what: str) -> AsyncIt
         yield piece
 
 
-async def words(answer: StreamedResponse) -> bytes:
+async def words(answer: httpcore.Response) -> bytes:
     """What an answer says that is none of those that are wanted."""
     kept = b""
     async for piece in timely(answer, LONGEST, "a refusal"):

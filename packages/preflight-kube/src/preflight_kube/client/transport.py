@@ -1,49 +1,69 @@
-"""The connections to the API server: kept alive, authenticated,
-trusted anew where files changed.
+"""The connections to the API server: kept alive, authenticated, trusted anew where files changed.
+
+They stand on httpcore: a client of httpx polls every idle connection at every request, and spends
+on cookies, redirects and URLs what a request costs otherwise (docs/design/0035).
 """
 
 from __future__ import annotations
 
+import re
+import socket
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from ssl import SSLContext
 from typing import Final
+from urllib.parse import quote, urlencode, urlsplit
 
 import anyio
-import httpx
+import httpcore
 
 from preflight_kube.auth.connection import Connection
-from preflight_kube.client.http1 import Http1Connection
-from preflight_kube.client.sockets import Transport
 from preflight_kube.errors import KubeError
 from preflight_kube.logs import get_logger
+
+__all__ = ["UNREACHABLE", "ConnectionPool", "Http1Connection", "connection"]
 
 TOKEN_AGE: Final = 60.0
 """The kubelet replaces a token when a fifth of its life is left (12 minutes of an hour): a minute
 is early enough.
 """
-
 TRUST_AGE: Final = 10.0
 """Seconds after which it is seen whether the cluster's authority, or our certificate, has been
 replaced.
 """
-
 ASK_AGAIN: Final = 5.0
 """Seconds between two questions to a plug-in that has no new credential."""
+UNREACHABLE: Final = (
+    httpcore.NetworkError,
+    httpcore.TimeoutException,
+    httpcore.ProtocolError,
+    httpcore.UnsupportedProtocol,
+)
+"""What a request raises that has no answer, or only the beginning of one."""
+KEEPALIVE: Final = [  # a peer that vanished without a word is noticed within half a minute
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+]
+IDLE_SECONDS: Final = 60.0
+"""For how long a connection is kept for the next request."""
+_UNQUOTED: Final = "/:@!$&'()*+,;=~%?"
+_BODY: Final = re.compile(rb"\A(?:POST|PUT|PATCH|DELETE) (?s:.*)\r\ncontent-length: *[1-9]", re.I)
+"""The head of a request with a body."""
 
 log = get_logger(__name__)
 
 
 class ConnectionPool:
-    """A connection for each request under way, the one used last is used next; one httpx client for
-    all watches.
-    """
+    """A connection for each request or watch under way; the one used last is used next."""
 
     def __init__(self, target: Connection, agent: str, timeout: float) -> None:
         self._target, self._timeout = target, timeout
-        self._auth = _Bearer(target) if target.token else None
+        self._bearer = Bearer(target) if target.token else None
         self._headers = {
             "User-Agent": agent,
             "Accept": "application/json",
@@ -51,53 +71,25 @@ class ConnectionPool:
             "Accept-Encoding": "identity",
         }
         self._free: list[Http1Connection] = []
-        self._streams = self._watching()
-        self._watches: Counter[httpx.AsyncClient] = Counter()
         self._renewing = anyio.Lock()
         self._looked, self._read = time.monotonic(), _contents(target)
         self._asked = -ASK_AGAIN
 
-    def _connection(self) -> Http1Connection:
-        return Http1Connection(self._target, self._headers, self._auth, self._timeout)
-
-    def _watching(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
-            base_url=self._target.server,
-            headers=self._headers,
-            auth=self._auth,
-            timeout=self._timeout,
-            transport=Transport(self._target.verify),
-            trust_env=False,
-        )
-
-    @asynccontextmanager
-    async def stream(self) -> AsyncGenerator[httpx.AsyncClient]:
-        """For one watch, which holds its connection to its end, even where others are made anew
-        meanwhile.
-        """
-        await self._renew()
-        one = self._streams
-        self._watches[one] += 1
-        try:
-            yield one
-        finally:
-            self._watches[one] -= 1
-            if not self._watches[one]:
-                del self._watches[one]
-                if one is not self._streams:
-                    await _close(one)
-
     @asynccontextmanager
     async def acquire(self) -> AsyncGenerator[Http1Connection]:
-        """A connection for one request at a time, while the context is open."""
+        """A connection for one request at a time, while the context is open, also where others are
+        made anew meanwhile.
+        """
         await self._renew()
         target = self._target
-        one = self._free.pop() if self._free else self._connection()
+        if self._free:
+            one = self._free.pop()
+        else:
+            one = Http1Connection(target, self._headers, self._bearer, self._timeout)
         try:
             yield one
-        except (
-            BaseException
-        ) as error:  # cut off in the middle, perhaps: its state is nobody's to guess
+        except BaseException as error:
+            # Cut off in the middle, perhaps: its state is nobody's to guess.
             await _close(one)
             self.failed(error)
             raise
@@ -110,7 +102,7 @@ class ConnectionPool:
         """Look at once, before the next connection, whether the server is to be trusted by another
         authority by now.
         """
-        if isinstance(error, httpx.ConnectError) and "certificate" in str(error).lower():
+        if isinstance(error, httpcore.ConnectError) and "certificate" in str(error).lower():
             self._looked = -TRUST_AGE
 
     async def _renew(self) -> None:
@@ -126,18 +118,14 @@ class ConnectionPool:
             return
         self._looked = time.monotonic()
         found = _contents(self._target)
-        if found is None or found == self._read or self._target.again is None:
+        if found is None or found == self._read:
             return
         async with self._renewing:
             await self._anew(found)
 
     def _expired(self) -> bool:
-        expires = self._target.expires
-        return (
-            expires is not None
-            and time.time() >= expires
-            and time.monotonic() - self._asked >= ASK_AGAIN
-        )
+        expires, now = self._target.expires, time.monotonic()
+        return expires is not None and time.time() >= expires and now - self._asked >= ASK_AGAIN
 
     async def _anew(self, found: tuple[bytes, ...] | None) -> None:
         self._asked = time.monotonic()
@@ -150,21 +138,20 @@ class ConnectionPool:
             return
         # Where we are sent to stays: it may have been set beside the files.
         self._target, self._read = replace(again, server=self._target.server), found
-        self._auth = _Bearer(self._target) if self._target.token else None
+        self._bearer = Bearer(self._target) if self._target.token else None
         log.info("the cluster's certificates were replaced", server=self._target.server)
-        old = self._free if self._watches[self._streams] else [self._streams, *self._free]
-        self._streams, self._free = self._watching(), []
-        await _close(*old)
+        await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections."""
-        await _close(*{self._streams, *self._watches}, *self._free)
+        """Close the connections that nobody uses just now."""
+        free, self._free = self._free, []
+        await _close(*free)
 
 
-async def _close(*clients: httpx.AsyncClient | Http1Connection) -> None:
+async def _close(*connections: Http1Connection) -> None:
     """Whoever is cut off leaves no connection behind."""
     with anyio.CancelScope(shield=True):
-        for one in clients:
+        for one in connections:
             await one.aclose()
 
 
@@ -175,49 +162,177 @@ def _contents(target: Connection) -> tuple[bytes, ...] | None:
         return None
 
 
-class _Bearer(httpx.Auth):
+class Bearer:
     """The token, from its file when it has one: read again when a minute old, and at once when it
-    is refused; from a plug-in: at once when it is refused."""
+    is refused; from a plug-in: at once when it is refused.
+    """
 
     def __init__(self, target: Connection) -> None:
         self._again = target.again if target.plugin else None
-        self._asked = time.monotonic()
-        self._token, self._file, self._read = target.token, target.token_file, time.monotonic()
-
-    async def async_auth_flow(
-        self, request: httpx.Request
-    ) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        request.headers["Authorization"] = f"Bearer {await self.token()}"
-        answer = yield request
-        if answer.status_code == httpx.codes.UNAUTHORIZED and await self.renewed():
-            request.headers["Authorization"] = f"Bearer {self._token}"
-            yield request
+        self._token, self._file, self._read = (
+            target.token or "",
+            target.token_file,
+            time.monotonic(),
+        )
 
     async def token(self) -> str:
+        """The one to send now."""
         if self._file is not None and time.monotonic() - self._read > TOKEN_AGE:
             await self.renewed()
-        return self._token or ""
+        return self._token
 
     async def renewed(self) -> bool:
         """True when there is another token than before."""
-        if self._again is not None:
-            return await self._ask(self._again)
-        if self._file is None:
-            return False
-        self._read, before = time.monotonic(), self._token
+        before, now = self._token, time.monotonic()
         try:
-            self._token = (await anyio.Path(self._file).read_text()).strip()
+            if self._again is None:
+                if self._file is not None:
+                    self._read = now
+                    self._token = (await anyio.Path(self._file).read_text()).strip()
+            elif now - self._read >= ASK_AGAIN:
+                self._read = now
+                self._token = (await anyio.to_thread.run_sync(self._again)).token or ""
         except OSError:
-            return False  # keep what we have; the server says when it is no longer good
-        return self._token != before
-
-    async def _ask(self, again: Callable[[], Connection]) -> bool:
-        if time.monotonic() - self._asked < ASK_AGAIN:
-            return False
-        self._asked, before = time.monotonic(), self._token
-        try:
-            self._token = (await anyio.to_thread.run_sync(again)).token
+            pass  # keep what we have; the server says when it is no longer good
         except KubeError as error:
             log.warning("credential plug-in failed", error=str(error))
-            return False
         return self._token != before
+
+
+class Http1Connection:
+    """``timeout`` (seconds) bounds each step of a request: connect, send, and the wait for the next
+    bytes. Not for two requests at once. Requests raise :data:`UNREACHABLE`.
+    """
+
+    def __init__(
+        self,
+        target: Connection,
+        headers: Mapping[str, str],
+        bearer: Bearer | None,
+        timeout: float,
+    ) -> None:
+        base = urlsplit(target.server)
+        self._verify, self._bearer, self._timeout = target.verify, bearer, timeout
+        port = base.port or (443 if base.scheme == "https" else 80)
+        host = (base.hostname or "").encode("idna")
+        self._origin = httpcore.Origin(base.scheme.encode(), host, port)
+        self._below = base.path.rstrip("/")
+        host = b"[%s]" % host if b":" in host else host
+        self._headers = [(b"Host", b"%s:%d" % (host, base.port) if base.port else host)]
+        self._headers += [(key.encode(), value.encode()) for key, value in headers.items()]
+        self._connection: httpcore.AsyncHTTPConnection | None = None
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, str | int] | None = None,
+        patience: float = 0.0,
+    ) -> AsyncGenerator[httpcore.Response]:
+        """The answer, which has to be read within, as it comes and never unpacked. ``patience``:
+        seconds that the server may be silent beyond the timeout.
+        """
+        where = quote(self._below + path, safe=_UNQUOTED)
+        if params:
+            where += f"{'&' if '?' in where else '?'}{urlencode(params)}"
+        head = [*self._headers]
+        head += [(key.encode(), value.encode()) for key, value in (headers or {}).items()]
+        if content is not None:
+            head.append((b"Content-Length", b"%d" % len(content)))
+        origin, steps = self._origin, dict.fromkeys(("connect", "read", "write"), self._timeout)
+        url = httpcore.URL(
+            scheme=origin.scheme, host=origin.host, port=origin.port, target=where.encode()
+        )
+        steps["read"] += patience
+        request = httpcore.Request(
+            method, url, headers=head, content=content, extensions={"timeout": steps}
+        )
+        answer = await self._answered(request)
+        if answer.status == 401 and self._bearer is not None and await self._bearer.renewed():
+            await answer.aclose()
+            answer = await self._answered(request)
+        try:
+            yield answer
+        finally:
+            await answer.aclose()
+
+    async def _answered(self, request: httpcore.Request) -> httpcore.Response:
+        """Over the connection of the last request, or a new one where that was closed meanwhile."""
+        if self._bearer is not None:
+            bearer = b"Authorization", f"Bearer {await self._bearer.token()}".encode()
+            request.headers = [*(one for one in request.headers if one[0] != bearer[0]), bearer]
+        kept = self._connection
+        if kept is not None and (kept.is_closed() or kept.has_expired()):
+            await kept.aclose()
+            kept = None
+        if kept is None:
+            kept = self._connection = connection(self._origin, self._verify)
+        return await kept.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        """Close it; the next request opens another one."""
+        if self._connection is not None:
+            await self._connection.aclose()
+
+
+def connection(origin: httpcore.Origin, verify: SSLContext) -> httpcore.AsyncHTTPConnection:
+    """One connection to ``origin``, which is made when it is first used."""
+    return httpcore.AsyncHTTPConnection(
+        origin=origin,
+        ssl_context=verify,
+        keepalive_expiry=IDLE_SECONDS,
+        socket_options=KEEPALIVE,
+        network_backend=_Backend(),
+    )
+
+
+class _Backend(httpcore.AnyIOBackend):
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        plain = await super().connect_tcp(host, port, timeout, local_address, socket_options)
+        return _Stream(plain)
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    """Closed when the handshake on it is cancelled: httpcore 1.0 closes a stream after errors
+    alone.
+
+    The head of a request that has a body waits for that: alone it would be a system call, a TLS
+    record and a packet of its own.
+    """
+
+    def __init__(self, plain: httpcore.AsyncNetworkStream) -> None:
+        self._plain = plain
+        self._head = b""
+        self.read, self.aclose = plain.read, plain.aclose  # type: ignore[method-assign]
+        self.get_extra_info = plain.get_extra_info  # type: ignore[method-assign]
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if not self._head and buffer.endswith(b"\r\n\r\n") and _BODY.search(buffer):
+            self._head = bytes(buffer)
+            return
+        whole, self._head = self._head + buffer if self._head else buffer, b""
+        await self._plain.write(whole, timeout)
+
+    async def start_tls(
+        self,
+        ssl_context: SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            return _Stream(await self._plain.start_tls(ssl_context, server_hostname, timeout))
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._plain.aclose()
+            raise
