@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preflight_kube.auth.credentials import EARLY, access
+from preflight_kube.auth.connection import EARLY, by_kubeconfig
 from preflight_kube.auth.kubeconfig import KubeconfigError, chosen, paths
+from preflight_kube.errors import BadAccess
 
 V1, V1BETA1 = "client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"
 
@@ -107,7 +108,7 @@ def test_a_plug_in_s_token_is_used_until_shortly_before_it_expires(
         answer(version, token="t", expirationTimestamp=end.strftime("%Y-%m-%dT%H:%M:%SZ")),
         apiVersion=version,
     )
-    found = access(config, json.loads, os.environ)
+    found = by_kubeconfig(config, os.environ)
     assert (found.token, found.plugin) == ("t", True)
     assert found.expires is not None
     assert end.timestamp() - 1 - EARLY <= found.expires <= end.timestamp() - EARLY
@@ -132,17 +133,14 @@ assert sys.argv[1:] == ["get-token"] and os.environ["REGION"] == "north" and sys
         {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}
     ]
     Path(config).write_text(json.dumps(told))
-    assert access(config, json.loads, os.environ).token == "told"
+    assert by_kubeconfig(config, os.environ).token == "told"
 
 
 def test_what_a_plug_in_says_to_people_reaches_them(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    access(
-        plugin(folder, f"print('open https://login', file=sys.stderr)\n{answer(token='t')}"),
-        json.loads,
-        os.environ,
-    )
+    says = f"print('open https://login', file=sys.stderr)\n{answer(token='t')}"
+    by_kubeconfig(plugin(folder, says), os.environ)
     assert capfd.readouterr() == ("", "open https://login\n")
 
 
@@ -194,8 +192,8 @@ def test_what_goes_wrong_with_a_plug_in_is_one_sentence(
     folder: Path, body: str, more: dict[str, Any], says: str
 ) -> None:
     config = plugin(folder, body, **more)
-    with pytest.raises(KubeconfigError, match=r".") as caught:
-        access(config, json.loads, os.environ)
+    with pytest.raises(BadAccess, match=r".") as caught:
+        by_kubeconfig(config, os.environ)
     said = str(caught.value)
     assert said.startswith(f"{config} (KUBECONFIG): ")
     assert (says in said, said.count("\n"), said[-1]) == (True, 0, "."), said
@@ -203,7 +201,7 @@ def test_what_goes_wrong_with_a_plug_in_is_one_sentence(
 
 def test_of_several_files_those_that_are_not_there_are_passed_over(folder: Path) -> None:
     config = plugin(folder, answer(token="t"))
-    assert access(f"/nowhere{os.pathsep}{config}", json.loads, os.environ).token == "t"
+    assert by_kubeconfig(f"/nowhere{os.pathsep}{config}", os.environ).token == "t"
     for listed in ("/nowhere", f"/nowhere{os.pathsep}/neither"):
-        with pytest.raises(KubeconfigError, match="name a kubeconfig file"):
-            access(listed, json.loads, os.environ)
+        with pytest.raises(BadAccess, match="name a kubeconfig file"):
+            by_kubeconfig(listed, os.environ)

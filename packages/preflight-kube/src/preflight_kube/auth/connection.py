@@ -1,22 +1,48 @@
-"""Where the API server is and how it is asked: by a kubeconfig, or as the pod's ServiceAccount."""
+"""Where the API server is and how it is asked: by a kubeconfig, or as the pod's ServiceAccount.
+
+A kubeconfig's user proves who he is by certificates, a token, or what a plug-in of his says
+(client.authentication.k8s.io). A plug-in's own words go where ours go, to standard error; what it
+answers is one ExecCredential on its standard output.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import os
+import shutil
 import ssl
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from preflight_kube.auth import credentials
-from preflight_kube.auth.kubeconfig import KubeconfigError
+from preflight_kube.auth.kubeconfig import KubeconfigContext, KubeconfigError, chosen, paths
 from preflight_kube.errors import BadAccess, NoCluster
 from preflight_kube.files import yaml_document as document
+from preflight_kube.text import one_line
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+__all__ = ["Connection", "by_kubeconfig", "connection"]
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its token and the cluster's authority."""
+DEFAULT: Final = Path(".kube", "config")
+"""Below the home: kubectl's own, for people's commands where nothing is set."""
+VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+PATIENCE: Final = 60.0
+"""Seconds that a plug-in may take which asks nobody anything."""
+EARLY: Final = 10.0
+"""Seconds before its end in which a credential is not used any more: a request takes some time to
+arrive.
+"""
+_EXTENSION: Final = "client.authentication.k8s.io/exec"
+_INTERACTIVE: Final = ("Never", "IfAvailable", "Always")
 
 
 @dataclass(frozen=True)
@@ -61,15 +87,13 @@ def connection(
         BadAccess: what is there cannot be used; one sentence for a person.
     """
     if listed := environ.get("KUBECONFIG"):
-        return _from_kubeconfig(listed, environ, "KUBECONFIG")
-    host, port = (
-        environ.get("KUBERNETES_SERVICE_HOST"),
-        environ.get("KUBERNETES_SERVICE_PORT", "443"),
-    )
+        return by_kubeconfig(listed, environ)
+    host = environ.get("KUBERNETES_SERVICE_HOST")
+    port = environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        if home is not None and (own := home / credentials.DEFAULT).exists():
-            return _from_kubeconfig(str(own), environ, "the default")
-        beside = "" if home is None else f", there is no {home / credentials.DEFAULT},"
+        if home is not None and (own := home / DEFAULT).exists():
+            return by_kubeconfig(str(own), environ, named="the default")
+        beside = "" if home is None else f", there is no {home / DEFAULT},"
         raise NoCluster(
             f"KUBECONFIG is not set{beside} and this is not a pod; set KUBECONFIG to a kubeconfig file."
         )
@@ -92,26 +116,257 @@ def connection(
     )
 
 
-def _from_kubeconfig(listed: str, environ: Mapping[str, str], named: str) -> Connection:
+class _Credential(NamedTuple):
+    token: str | None
+    certificate: str | None
+    key: str | None
+    expires: float | None
+
+
+def by_kubeconfig(
+    listed: str, environ: Mapping[str, str], *, named: str = "KUBECONFIG"
+) -> Connection:
+    """What the kubeconfig files in ``listed`` (a path, or several as in ``KUBECONFIG``) say. Raises
+    BadAccess, a sentence that begins with ``listed``.
+    """
     try:
-        found = credentials.access(listed, _yaml, environ, named=named)
+        found = chosen(_documents(listed))
+        return _connection(found, environ, partial(by_kubeconfig, listed, environ, named=named))
     except KubeconfigError as error:
-        raise BadAccess(str(error)) from None
-    again = partial(_from_kubeconfig, listed, environ, named)
+        raise BadAccess(f"{listed} ({named}): {error}.") from None
+
+
+def _documents(listed: str) -> list[tuple[Path, Any]]:
+    documents = []
+    for path in (files := paths(listed, os.pathsep)):
+        try:
+            documents.append((path, document.read(path.read_text(), document.MANIFEST)))
+        except FileNotFoundError as error:  # of several files kubectl takes those that are there
+            if len(files) == 1:
+                raise KubeconfigError(
+                    f"cannot be read ({error.strerror}); name a kubeconfig file"
+                ) from None
+        except OSError as error:
+            raise KubeconfigError(
+                f"{path} cannot be read ({error.strerror or error}); name kubeconfig files"
+            ) from None
+        except ValueError as error:
+            why = " ".join(getattr(error, "problems", [str(error)])).rstrip(".")
+            raise KubeconfigError(
+                f"{path} is not YAML ({one_line(why, 200)}); correct it"
+            ) from None
+    if not documents:
+        raise KubeconfigError("none of its files exists; name a kubeconfig file")
+    return documents
+
+
+def _connection(
+    found: KubeconfigContext, environ: Mapping[str, str], again: Callable[[], Connection]
+) -> Connection:
+    cluster, user = found.cluster, found.user
+    if "auth-provider" in user:
+        raise KubeconfigError(
+            "its user has an auth-provider, which kubectl dropped too; use exec, a token or a certificate"
+        )
+    server = str(cluster["server"])
+    plugin = user.get("exec") if not user.get("token") and not user.get("tokenFile") else None
+    made = _asked(plugin, found, environ) if plugin is not None else None
+    try:
+        verify = ssl.create_default_context(
+            cafile=cluster.get("certificate-authority"),
+            cadata=_decoded(cluster.get("certificate-authority-data")),
+        )
+        if cluster.get("insecure-skip-tls-verify"):
+            verify.check_hostname, verify.verify_mode = False, ssl.CERT_NONE
+        if made is not None and made.certificate:
+            _load(verify, made.certificate, made.key)
+        elif "client-certificate" in user:
+            verify.load_cert_chain(user["client-certificate"], user.get("client-key"))
+        elif data := _decoded(user.get("client-certificate-data")):
+            _load(verify, data, _decoded(user.get("client-key-data")))
+        token_file = (
+            Path(user["tokenFile"]) if "tokenFile" in user and "token" not in user else None
+        )
+        token = token_file.read_text().strip() if token_file else user.get("token")
+    except (OSError, ValueError, TypeError, binascii.Error) as error:
+        raise KubeconfigError(
+            f"a certificate, key or token in it cannot be used ({error}); correct it"
+        ) from None
+    named = (
+        cluster.get("certificate-authority"),
+        user.get("client-certificate"),
+        user.get("client-key"),
+    )
     return Connection(
-        found.server,
-        found.verify,
-        found.token,
-        found.token_file,
-        found.files,
+        server,
+        verify,
+        made.token or token if made is not None else token,
+        token_file,
+        tuple(Path(name) for name in named if name),
         again,
-        found.expires,
-        found.plugin,
+        made.expires if made is not None else None,
+        made is not None,
     )
 
 
-def _yaml(text: str) -> Any:
+def _decoded(data: str | None) -> str | None:
+    return base64.b64decode(data).decode() if data else None
+
+
+def _load(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+    # ssl reads client certificates from files alone.
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(certificate + "\n" + (key or ""))
+        file.flush()
+        context.load_cert_chain(file.name)
+
+
+# --- plug-ins
+
+
+def _asked(plugin: Any, found: KubeconfigContext, environ: Mapping[str, str]) -> _Credential:
+    """What the user's plug-in answers. Raises :class:`~.kubeconfig.KubeconfigError`."""
+    if (
+        not isinstance(plugin, dict)
+        or not isinstance(plugin.get("command"), str)
+        or not plugin["command"]
+    ):
+        raise KubeconfigError("its user's exec has no command; set the plug-in's")
+    version, mode = plugin.get("apiVersion"), plugin.get("interactiveMode", "IfAvailable")
+    if version not in VERSIONS:
+        has = f"apiVersion {version!r}" if version else "no apiVersion"
+        raise KubeconfigError(f"its user's exec has {has}; known are {' and '.join(VERSIONS)}")
+    if mode not in _INTERACTIVE:
+        raise KubeconfigError(
+            f"its user's exec has interactiveMode {mode!r}; known are {', '.join(_INTERACTIVE)}"
+        )
+    terminal = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
+    if mode == "Always" and not terminal:
+        raise KubeconfigError(
+            f"its plug-in {plugin['command']} wants to ask somebody, and there is no terminal; log in by hand"
+        )
+    talks = terminal and mode != "Never"
+    spec: dict[str, Any] = {"interactive": talks}
+    if plugin.get("provideClusterInfo"):
+        spec["cluster"] = _cluster(found.cluster)
+    info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
+    own = {
+        str(one["name"]): str(one.get("value", ""))
+        for one in plugin.get("env") or ()
+        if isinstance(one, dict)
+    }
+    argv = [
+        _command(plugin, found.folder, environ),
+        *[str(one) for one in plugin.get("args") or ()],
+    ]
     try:
-        return document.read(text, document.MANIFEST)
-    except document.DocumentError as error:
-        raise ValueError(" ".join(error.problems).rstrip(".")) from None
+        done = subprocess.run(
+            argv,
+            stdin=None if talks else subprocess.DEVNULL,
+            # Its standard error is this process's: what it says to people reaches them.
+            stdout=subprocess.PIPE,
+            env={**environ, **own, "KUBERNETES_EXEC_INFO": json.dumps(info)},
+            timeout=None if talks else PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise KubeconfigError(
+            f"its plug-in {argv[0]} did not end within {PATIENCE:g} s; run it by hand to see why"
+        ) from None
+    except OSError as error:
+        raise KubeconfigError(
+            f"its plug-in {argv[0]} cannot be run ({error.strerror or error}){_hint(plugin)}"
+        ) from None
+    if done.returncode:
+        said = one_line(done.stdout.decode(errors="replace"), 200)
+        more = f' and printed "{said}"' if said else ""
+        raise KubeconfigError(
+            f"its plug-in {argv[0]} ended with exit status {done.returncode}{more}; what it said is above"
+        )
+    return _answer(argv[0], done.stdout, str(version))
+
+
+def _command(plugin: Mapping[str, Any], folder: Path, environ: Mapping[str, str]) -> str:
+    """A bare name is looked for on PATH; a path is relative to the kubeconfig."""
+    command = str(plugin["command"])
+    if os.sep in command:
+        return str(folder / command)
+    found = shutil.which(command, path=environ.get("PATH"))
+    if found is None:
+        raise KubeconfigError(f"its plug-in {command} is not on PATH{_hint(plugin)}")
+    return found
+
+
+def _hint(plugin: Mapping[str, Any]) -> str:
+    hint = one_line(str(plugin.get("installHint") or ""), 400)
+    return f"; {hint.rstrip('.')}" if hint else "; install it"
+
+
+def _cluster(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plug-in that asks for it gets about the cluster."""
+    told = {
+        key: cluster[key]
+        for key in (
+            "server",
+            "tls-server-name",
+            "insecure-skip-tls-verify",
+            "certificate-authority-data",
+            "proxy-url",
+        )
+        if cluster.get(key)
+    }
+    if (file := cluster.get("certificate-authority")) and "certificate-authority-data" not in told:
+        try:
+            told["certificate-authority-data"] = base64.b64encode(Path(file).read_bytes()).decode()
+        except OSError as error:
+            raise KubeconfigError(
+                f"{file} cannot be read ({error.strerror or error}); correct it"
+            ) from None
+    for one in cluster.get("extensions") or ():
+        if isinstance(one, dict) and one.get("name") == _EXTENSION:
+            told["config"] = one.get("extension")
+    return told
+
+
+def _answer(command: str, output: bytes, version: str) -> _Credential:
+    def bad(why: str) -> KubeconfigError:
+        return KubeconfigError(f"its plug-in {command} {why}")
+
+    try:
+        answer = json.loads(output)
+    except ValueError:
+        said = one_line(output.decode(errors="replace"), 120)
+        raise bad(
+            f'printed no ExecCredential as JSON but "{said}"; run it by hand to see why'
+        ) from None
+    if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
+        raise bad("printed no ExecCredential; run it by hand to see why")
+    if answer.get("apiVersion") != version:
+        raise bad(
+            f"answered in {answer.get('apiVersion')}, and the kubeconfig says {version}; make both the same"
+        )
+    status = answer.get("status")
+    if not isinstance(status, dict):
+        raise bad("answered without a status; run it by hand to see why")
+    token, certificate, key = (
+        status.get(name) or None for name in ("token", "clientCertificateData", "clientKeyData")
+    )
+    if (certificate is None) != (key is None):
+        raise bad(
+            "answered with one of clientCertificateData and clientKeyData; it must give both or neither"
+        )
+    if token is None and certificate is None:
+        raise bad("answered with neither a token nor a client certificate; log in again")
+    expires = None
+    if when := status.get("expirationTimestamp"):
+        try:
+            moment = datetime.fromisoformat(str(when))
+        except ValueError:
+            raise bad(
+                f'answered with expirationTimestamp "{one_line(str(when), 40)}", which is not an RFC 3339 time'
+            ) from None
+        expires = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        if expires <= datetime.now(UTC).timestamp():
+            raise bad(f"answered with a credential that expired at {when}; log in again")
+        expires -= EARLY
+    return _Credential(token, certificate, key, expires)
