@@ -4,14 +4,13 @@ them at the cost of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-import anyio.lowlevel
 import msgspec
 
-from preflight_kube.client.json_scan import MOST_TEXT, Path, Scanner
 from preflight_kube.errors import KubeError
 
 __all__ = [
@@ -19,11 +18,10 @@ __all__ = [
     "Identity",
     "Undecodable",
     "Unreadable",
-    "about",
     "decode",
     "decoded",
-    "metadata_paths",
-    "scanned",
+    "identified",
+    "metadata_of",
     "unreadable",
 ]
 
@@ -38,9 +36,10 @@ _MOST_WITH_NULLS: Final = 1024 * 1024
 to thirty times as much.
 """
 _MOST_WORDS: Final = 200
-_PIECE: Final = 64 * 1024
-
-_METADATA: Final = ("name", "namespace", "uid", "resourceVersion")
+_MOST_NAME: Final = 4096
+"""Characters: names have 253 at most."""
+_MARK: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
+"""A string, or a bracket outside of one."""
 
 
 class Undecodable(ValueError):
@@ -120,40 +119,51 @@ def _words(error: object) -> str:
 # --- what is still found out about what cannot be read
 
 
-def metadata_paths(*before: str) -> list[Path]:
-    """Where an object's identity stands, if the object itself stands at ``before``."""
-    return [(*before, "metadata", name) for name in _METADATA]
+def metadata_of(data: bytes | msgspec.Raw, depth: int = 2) -> dict[str, str]:
+    """The strings of the first object called ``metadata`` that opens ``depth`` levels deep; empty
+    where the text ends before it does.
+
+    Takes for granted that the text is JSON, however deep or cut off, as an API server writes it. In
+    a thread of its own where the text may be long.
+    """
+    try:
+        found = msgspec.json.decode(_metadata(bytes(data), depth))
+    except (msgspec.MsgspecError, ValueError):
+        return {}
+    return {key: text for key, text in found.items() if isinstance(text, str)}
 
 
-def about(found: dict[Path, str]) -> Identity:
-    """The identity in what a scan of :func:`metadata_paths` has found."""
-    texts = {
-        path[-1]: text
-        for path, text in found.items()
-        if path[-2:-1] == ("metadata",) and len(text) < MOST_TEXT
-    }
-    return Identity(texts.get("name", ""), texts.get("namespace", ""), texts.get("uid", ""))
+def _metadata(text: bytes, depth: int) -> bytes:
+    """That object, with null in place of what is nested in it."""
+    kept: list[bytes] = []
+    begins, level, key = -1, 0, b""
+    for mark in _MARK.finditer(text):
+        sign = mark[0][:1]
+        if sign == b'"':
+            if level == depth - 1:
+                key = mark[0]
+        elif sign in b"[{":
+            level += 1
+            if begins < 0:
+                if level == depth and key == b'"metadata"':
+                    begins = mark.start()
+            elif level == depth + 1:
+                kept += [text[begins : mark.start()], b"null"]
+        else:
+            level -= 1
+            if begins >= 0 and level == depth:
+                begins = mark.end()
+            elif begins >= 0 and level < depth:
+                return b"".join([*kept, text[begins : mark.end()]])
+    return b""
+
+
+def identified(found: Mapping[str, str], why: str) -> Unreadable:
+    """By what :func:`metadata_of` has found; nothing that is longer than names are."""
+    texts = [found.get(key, "") for key in ("name", "namespace", "uid")]
+    return Unreadable(Identity(*("" if len(text) > _MOST_NAME else text for text in texts)), why)
 
 
 def unreadable(data: bytes | msgspec.Raw, why: str) -> Unreadable:
-    """By the object's own bytes. Meant for what can be decoded, though not as its type; the rest is
-    :func:`scanned`.
-    """
-    scanner = Scanner(metadata_paths())
-    text = bytes(data)
-    for at in range(0, len(text), _PIECE):
-        scanner.feed(text[at : at + _PIECE])
-        if scanner.complete:
-            break
-    return Unreadable(about(scanner.found), why)
-
-
-async def scanned(
-    scanner: Scanner, data: bytes, enough: Callable[[Scanner], bool] = lambda _: False
-) -> None:
-    """Feed ``data``, and let the event loop turn meanwhile; stop where it is ``enough``."""
-    for at in range(0, len(data), _PIECE):
-        scanner.feed(data[at : at + _PIECE])
-        if enough(scanner):
-            return
-        await anyio.lowlevel.checkpoint()
+    """By the object's own bytes."""
+    return identified(metadata_of(data), why)

@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 import msgspec
+from anyio import to_thread
 
 from preflight_kube.client.decoding import (
     MOST_BYTES,
     Undecodable,
     Unreadable,
-    about,
     decode,
     decoded,
-    metadata_paths,
-    scanned,
+    identified,
+    metadata_of,
     unreadable,
 )
-from preflight_kube.client.json_scan import Path, Scanner
 from preflight_kube.errors import KubeError
 
 __all__ = ["FIRST", "Page", "TooMuch", "next_limit", "read_page"]
@@ -31,9 +30,10 @@ FIRST: Final = 100
 _AIM: Final = MOST_BYTES // 2
 """Bytes that the next page shall have, if its objects are like those of the last one."""
 _FEWER: Final = 8
-
-_VERSION: Final[Path] = ("metadata", "resourceVersion")
-_TOKEN: Final[Path] = ("metadata", "continue")
+_MOST_ALONE: Final = 32 * 1024 * 1024
+"""Bytes of a page with one object: of a request of 3 MiB an API server's answer can be 18 MiB."""
+_ITEM: Final = 4
+"""Levels: the page, its items, one of them, that one's metadata."""
 
 
 class TooMuch(Exception):
@@ -78,6 +78,8 @@ def next_limit(limit: int, page: Page[T] | None, most: int) -> int:
     """
     if page is None:
         return max(1, limit // _FEWER)
+    if limit == 1 and page.unreadable:  # as likely as not one of many, each a page too much
+        return 1
     each = page.size / max(1, len(page.items) + len(page.unreadable))
     return max(1, min(2 * limit, int(_AIM / max(1.0, each)), most))
 
@@ -86,7 +88,7 @@ async def read_page(
     pieces: AsyncIterator[bytes], decoder: msgspec.json.Decoder[T], path: str, *, alone: bool
 ) -> Page[T]:
     """The page that ``pieces`` are. ``alone``: it has one object, which is passed over if it is too
-    long.
+    long, or nested too deeply for the page to be read.
 
     Raises :class:`TooMuch`, and :class:`~.errors.KubeError` where the answer is not a list.
     """
@@ -94,57 +96,36 @@ async def read_page(
     async for piece in pieces:
         kept.append(piece)
         size += len(piece)
-        if size > MOST_BYTES:
-            if not alone:
-                raise TooMuch
-            page, scanner = _scanner(decoder)
-            for one in kept:
-                await scanned(scanner, one)
-            async for one in pieces:
-                await scanned(scanner, one)
-            return _ended(page, scanner, size, path)
-    data = b"".join(kept)
+        if size > MOST_BYTES and not alone:
+            raise TooMuch
+        if size > _MOST_ALONE:  # no API server's
+            kept.clear()
+            break
+    data, read = b"".join(kept), None
     try:
-        read = _DECODER.decode(data)
-    except RecursionError:  # one of the objects is to blame: the others are found without a decoder
-        page, scanner = _scanner(decoder)
-        await scanned(scanner, data)
-        return _ended(page, scanner, size, path)
+        if size <= MOST_BYTES:
+            read = _DECODER.decode(data)
+    except RecursionError:  # one of the objects is to blame
+        if not alone:
+            raise TooMuch from None
     except ValueError:
         read = decoded(_DECODER, data, path)
-    if not read.metadata.resource_version:
-        raise _no_list(path)
-    page = Page(
-        version=read.metadata.resource_version, token=read.metadata.continue_ or "", size=size
-    )
-    for item in read.items or ():
-        page._add(decoder, item)
+    page = Page[T](size=size)
+    if read is not None:
+        page.version, page.token = read.metadata.resource_version, read.metadata.continue_ or ""
+        for item in read.items or ():
+            page._add(decoder, item)
+    else:
+        why = "it is nested too deeply"
+        if size > MOST_BYTES:
+            why = f"it has more than {MOST_BYTES} bytes"
+        whole = await to_thread.run_sync(metadata_of, data)
+        page.version, page.token = whole.get("resourceVersion", ""), whole.get("continue", "")
+        found = await to_thread.run_sync(metadata_of, data, _ITEM)
+        page.unreadable.append(identified(found, why))
+    if not page.version:
+        # What holds no version, or breaks off, must not be taken for a list without objects.
+        raise KubeError(
+            f"{path}: the answer is not a list of an API server's; does a proxy stand in between?"
+        )
     return page
-
-
-def _scanner(decoder: msgspec.json.Decoder[T]) -> tuple[Page[T], Scanner]:
-    page: Page[T] = Page()
-
-    def on_item(data: bytes | None, found: dict[Path, str]) -> None:
-        if data is not None:
-            page._add(decoder, data)
-        else:
-            page.unreadable.append(Unreadable(about(found), f"it has more than {MOST_BYTES} bytes"))
-
-    wanted = [_VERSION, _TOKEN, *metadata_paths("items")]
-    return page, Scanner(wanted, items="items", on_item=on_item, most=MOST_BYTES)
-
-
-def _ended(page: Page[T], scanner: Scanner, size: int, path: str) -> Page[T]:
-    page.version, page.token = scanner.found.get(_VERSION, ""), scanner.found.get(_TOKEN, "")
-    page.size = size
-    if not (scanner.ended and page.version):
-        raise _no_list(path)
-    return page
-
-
-def _no_list(path: str) -> KubeError:
-    """What holds no version, or breaks off, must not be taken for a list without objects."""
-    return KubeError(
-        f"{path}: the answer is not a list of an API server's; does a proxy stand in between?"
-    )

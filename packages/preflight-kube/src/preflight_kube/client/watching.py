@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar, cast, get_args
 
 import msgspec
+from anyio import to_thread
 
 from preflight_kube.client.decoding import (
     MOST_BYTES,
     Undecodable,
     Unreadable,
-    about,
     decode,
     decoded,
-    metadata_paths,
-    scanned,
+    identified,
+    metadata_of,
     unreadable,
 )
-from preflight_kube.client.json_scan import Path, Scanner
 from preflight_kube.errors import KubeError, Status, refused
 
 __all__ = ["WatchEvent", "events"]
 
 T = TypeVar("T")
 
-_TYPE: Final[Path] = ("type",)
-_VERSION: Final[Path] = ("object", "metadata", "resourceVersion")
-_WANTED: Final = [_TYPE, *metadata_paths("object")]
+_BEGINS: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"([A-Z]+)"')
+_OBJECT: Final = 3
+"""Levels: the event, its object, that one's metadata."""
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -75,51 +75,41 @@ async def events(
     line = _Line()
     async for piece in pieces:
         first, *others = piece.split(b"\n")
-        await line.add(first)
+        line.add(first)
         for other in others:
             yield await line.event(decoder, path)
             line = _Line()
-            await line.add(other)
+            line.add(other)
     if line.begun:  # an API server ends each event with a line feed
         raise _no_event(path)
 
 
 class _Line:
-    """A line that is being received; what is too long is not kept, but its identity is."""
+    """A line that is being received; of what is too long only the beginning is kept, in which an
+    API server names an object.
+    """
 
     def __init__(self) -> None:
         self._kept: list[bytes] = []
         self._size = 0
-        self._scanner: Scanner | None = None
 
     @property
     def begun(self) -> bool:
-        return self._scanner is not None or any(
-            not piece.isspace() for piece in self._kept if piece
-        )
+        return any(piece and not piece.isspace() for piece in self._kept)
 
-    async def add(self, piece: bytes) -> None:
+    def add(self, piece: bytes) -> None:
+        if self._size <= MOST_BYTES:
+            self._kept.append(piece)
         self._size += len(piece)
-        if self._scanner is not None:
-            if not self._scanner.complete:
-                await scanned(self._scanner, piece, _complete)
-            return
-        self._kept.append(piece)
-        if self._size > MOST_BYTES:
-            self._scanner = Scanner(_WANTED)
-            await scanned(self._scanner, b"".join(self._kept), _complete)
-            self._kept.clear()
 
     async def event(self, decoder: msgspec.json.Decoder[T], path: str) -> WatchEvent[T]:
-        if self._scanner is not None:
-            return _passed_over(self._scanner, f"it has more than {MOST_BYTES} bytes", path)
         data = b"".join(self._kept)
+        if self._size > MOST_BYTES:
+            return await _passed_over(data, f"it has more than {MOST_BYTES} bytes", path)
         try:
             frame = _FRAME.decode(data)
         except RecursionError:
-            scanner = Scanner(_WANTED)
-            await scanned(scanner, data, _complete)
-            return _passed_over(scanner, "it is nested too deeply", path)
+            return await _passed_over(data, "it is nested too deeply", path)
         except ValueError:  # a MsgspecError, or a UnicodeDecodeError
             frame = decoded(_FRAME, data, path)
         if frame.type == "ERROR":
@@ -135,10 +125,6 @@ class _Line:
             return WatchEvent(kind, None, version, unreadable(frame.object, str(error)))
 
 
-def _complete(scanner: Scanner) -> bool:
-    return scanner.complete
-
-
 def _kind(said: str, path: str) -> Kind:
     if said not in _KINDS:
         raise _no_event(path)
@@ -151,8 +137,8 @@ def _no_event(path: str) -> KubeError:
     )
 
 
-def _passed_over(scanner: Scanner, why: str, path: str) -> WatchEvent[T]:
-    kind = _kind(scanner.found.get(_TYPE, ""), path)
-    return WatchEvent(
-        kind, None, scanner.found.get(_VERSION, ""), Unreadable(about(scanner.found), why)
-    )
+async def _passed_over(data: bytes, why: str, path: str) -> WatchEvent[T]:
+    begins = _BEGINS.match(data)
+    kind = _kind(begins[1].decode() if begins is not None else "", path)
+    found = await to_thread.run_sync(metadata_of, data, _OBJECT)
+    return WatchEvent(kind, None, found.get("resourceVersion", ""), identified(found, why))
