@@ -1,6 +1,4 @@
-"""An idle connection is closed when its time is over, counted from its last answer, with one timer
-at a time.
-"""
+"""An idle connection is closed when its time is over, counted from its last answer."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from prometheus_client import Counter
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.utils import is_ssl
 
-from preflight_kube.admission.idle_timeout import Stalled
 from preflight_kube.admission.request_body import BODY, Body
 from preflight_kube.logs import get_logger
 
@@ -120,23 +119,18 @@ class Connections:
         metrics: Counted,
         name: str,
     ) -> None:
-        self._listener, self._most, self._protocol, self._context = (
-            listener,
-            most,
-            protocol,
-            context,
-        )
-        self._metrics, self._name = metrics, name
-        self._shaking: dict[
-            asyncio.Task[None], float
-        ] = {}  # since when, in the order in which they came
-        self._fresh: dict[Bounded, float] = {}  # without an answer yet, since when, in that order
-        self._used: set[Bounded] = set()
-        self._holding: dict[
-            Bounded, int
-        ] = {}  # bytes of unfinished requests, in the order in which they began
+        self._listener, self._most, self._protocol = listener, most, protocol
+        self._context, self._metrics, self._name = context, metrics, name
+        self._shaking: dict[asyncio.Task[None], float] = {}
+        """Since when, in the order in which they came; so for the others."""
+        self._open: dict[Bounded, float] = {}
+        self._waiting: dict[Bounded, Any] = {}
+        """Whose turn it was at the last look, and the request that it was about."""
+        self._holding: dict[Bounded, int] = {}
+        """Bytes of unfinished requests, in the order in which they began."""
         self._held = 0
-        self._dropped: dict[Bounded, None] = {}  # those whose body is not kept, in that order
+        self._dropped: dict[Bounded, None] = {}
+        """Those whose body is not kept."""
         self._told: set[str] = set()
         self._resume: asyncio.TimerHandle | None = None
         self._closed = False
@@ -166,40 +160,38 @@ class Connections:
             await asyncio.wait(self._shaking)
 
     def __len__(self) -> int:
-        return len(self._shaking) + len(self._fresh) + len(self._used)
+        return len(self._shaking) + len(self._open)
 
-    def look(self, stalled: Stalled) -> None:
-        """Cut off who does not go on."""
-        for one in stalled.look([*self._fresh, *self._used]):
-            self._cut(one, "stalled")
+    def look(self) -> None:
+        """Cut off whose client has begun nothing, or begun a request and not gone on, since the
+        look before. A look now and then costs a request nothing.
+        """
+        waiting = {one: one.cycle for one in self._open if one.stalls}
+        for one, cycle in waiting.items():
+            if one in self._waiting and self._waiting[one] is cycle:
+                self._cut(one, "stalled")
+        self._waiting = waiting
 
     def cut_unfinished(self) -> None:
         """Cut off who has not sent a whole request by now; for the end."""
-        for one in [*self._fresh, *self._used]:
+        for one in [*self._open]:
             if one.waits:
                 one.transport.abort()
 
     def retire(self) -> None:
         """Let every connection serve the request that it is at, and no further one."""
-        for one in [*self._fresh, *self._used]:
+        for one in [*self._open]:
             one.shutdown()
 
     # What protocols say of themselves.
 
     def made(self, one: Bounded) -> None:
         """``one`` has been opened, its handshake done."""
-        self._fresh[one] = self._loop.time()
-
-    def answered(self, one: Bounded) -> None:
-        """``one`` has had its first answer."""
-        if one in self._fresh:
-            del self._fresh[one]
-            self._used.add(one)
+        self._open[one] = self._loop.time()
 
     def lost(self, one: Bounded) -> None:
         """``one`` has ended."""
-        self._fresh.pop(one, None)
-        self._used.discard(one)
+        self._open.pop(one, None)
         self.release(one)
 
     def hold(self, one: Bounded, size: int) -> None:
@@ -208,9 +200,7 @@ class Connections:
         self._held += size
         while self._held > MOST_UNFINISHED:
             # Who has been at it longest: a review of an API server comes within milliseconds.
-            oldest = next((other for other in self._holding if other.open), None)
-            if oldest is None:
-                oldest = one
+            oldest = next((other for other in self._holding if other.open), one)
             self.release(oldest)
             self._metrics.cut(self._name, "bytes")
             if not oldest.drop_body():
@@ -253,57 +243,41 @@ class Connections:
             accepted.setblocking(False)
             task = self._loop.create_task(self._serve(accepted))
             self._shaking[task] = self._loop.time()
-            task.add_done_callback(self._shook)
+            task.add_done_callback(lambda task: self._shaking.pop(task, None))
 
     def _pause(self, seconds: float) -> None:
         self._loop.remove_reader(self._listener.fileno())
-        self._resume = self._loop.call_later(seconds, self._again)
-
-    def _again(self) -> None:
-        if not self._closed:
-            self._loop.add_reader(self._listener.fileno(), self._accept)
-
-    def _shook(self, task: asyncio.Task[None]) -> None:
-        self._shaking.pop(task, None)
+        self._resume = self._loop.call_later(
+            seconds, self._loop.add_reader, self._listener.fileno(), self._accept
+        )
 
     def _make_room(self) -> bool:
         """End one connection that is of no use now; whether there was one."""
         before = self._loop.time() - _YOUNG
-        oldest = next((task for task, since in self._shaking.items() if since <= before), None)
-        fresh = next(
-            (one for one, since in self._fresh.items() if since > before or one.waits), None
-        )
-        if fresh is not None and self._fresh[fresh] > before:
-            fresh = None
-        if oldest is not None and (fresh is None or len(self._shaking) >= len(self._fresh)):
-            oldest.cancel()
-            del self._shaking[oldest]
+        shaking = next((task for task, since in self._shaking.items() if since <= before), None)
+        fresh = [one for one in self._open if not one.answered]
+        useless: Bounded | None = next((one for one in fresh if one.waits), None)
+        if useless is not None and self._open[useless] > before:
+            useless = None
+        if shaking is not None and (useless is None or len(self._shaking) >= len(fresh)):
+            shaking.cancel()
+            del self._shaking[shaking]
             self._metrics.cut(self._name, "full")
             return True
-        if fresh is None:
-            fresh = min(
-                (one for one in self._used if one.waits),
-                key=lambda one: one.idle_since,
-                default=None,
-            )
-        if fresh is None:
+        if useless is None:
+            idle = [one for one in self._open if one.answered and one.waits]
+            useless = min(idle, key=lambda one: one.idle_since, default=None)
+        if useless is None:
             return False
-        self._fresh.pop(fresh, None)
-        self._used.discard(fresh)
-        self._cut(fresh, "full")
+        del self._open[useless]
+        self._cut(useless, "full")
         return True
 
     async def _serve(self, accepted: socket.socket) -> None:
-        context = self._context()
-        more: dict[str, Any] = (
-            {}
-            if context is None
-            else {
-                "ssl": context,
-                "ssl_handshake_timeout": HANDSHAKE,
-                "ssl_shutdown_timeout": HANDSHAKE,
-            }
-        )
+        more: dict[str, Any] = {}
+        if (context := self._context()) is not None:
+            shaking = dict.fromkeys(("ssl_handshake_timeout", "ssl_shutdown_timeout"), HANDSHAKE)
+            more = {"ssl": context, **shaking}
         try:
             await self._loop.connect_accepted_socket(self._protocol, accepted, **more)
         except OSError as error:
@@ -316,18 +290,13 @@ class Connections:
         reason = (getattr(error, "reason", None) or "") if isinstance(error, ssl.SSLError) else ""
         if any(alert in reason for alert in _ALERTS):
             kind = "certificate-refused"
-        elif (
-            "CERTIFICATE" in reason
-        ):  # ours to refuse: a client without one, or with another authority's
-            kind = "client-certificate"
+        elif "CERTIFICATE" in reason:
+            kind = "client-certificate"  # ours to refuse: none, or of another authority
         elif reason:
             kind = "no-tls"
         else:
-            kind = (
-                "timeout"
-                if "taking longer" in str(error) or isinstance(error, TimeoutError)
-                else "ended"
-            )
+            late = "taking longer" in str(error) or isinstance(error, TimeoutError)
+            kind = "timeout" if late else "ended"
         self._metrics.handshakes_failed.labels(kind).inc()
         if kind == "certificate-refused" and kind not in self._told:
             self._told.add(kind)
@@ -358,17 +327,23 @@ class Bounded(HttpToolsProtocol):
     """When the last answer was sent, by the loop's clock; 0 while a request is under way, or none
     has been yet.
     """
-    _idle_timer: asyncio.TimerHandle | None = None
+    answered = False
+    """Whether it has had an answer."""
     _fed = _chunk = 0  # bytes of this request before what came last, and those of that
-    _in_head = _large_head = _over = _dropped = False
-    # Whether bytes of it are being counted, and whether it has had an answer, as its Connections
-    # know.
-    _held = _told = False
+    _in_head = _large_head = _over = _dropped = _held = False
 
     @property
     def waits(self) -> bool:
         """Whether it is the client's turn."""
         return self.open or self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
+
+    @property
+    def stalls(self) -> bool:
+        """Whether more of a request has to come before anything else happens."""
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete:
+            return not self.idle_since
+        return bool(cycle.more_body)
 
     def connection_made(self, transport: Any) -> None:
         """Of asyncio: it is open."""
@@ -383,9 +358,7 @@ class Bounded(HttpToolsProtocol):
         if self.connections_of is not None:
             self.connections_of.lost(self)
         super().connection_lost(exc)
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        self._unset_keepalive_if_required()  # also of one that was cut off
         # It and its last cycle hold each other, and with them some 300 KB of TLS buffers, until a
         # garbage collection, which is rare here.
         self.cycle = None  # type: ignore[assignment]  # as uvicorn has it between requests
@@ -435,14 +408,11 @@ class Bounded(HttpToolsProtocol):
         # Looked at only where what came could hold too large a head: a review that comes in one
         # piece could not.
         if self._fed + self._chunk > MOST_HEAD:
-            size = len(self.url) + sum(
-                [len(name) + len(value) + _EACH_HEADER for name, value in self.headers]
-            )
-            if size > MOST_HEAD:
+            sizes = [len(name) + len(value) + _EACH_HEADER for name, value in self.headers]
+            if len(self.url) + sum(sizes) > MOST_HEAD:
                 self._large_head = True
-                raise httptools.HttpParserError(
-                    "too large a head"
-                )  # ends the parsing; answered in send_400_response
+                # Ends the parsing; answered in send_400_response.
+                raise httptools.HttpParserError("too large a head")
         HttpToolsProtocol.on_headers_complete(self)
 
     def on_message_complete(self) -> None:
@@ -452,39 +422,18 @@ class Bounded(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Of uvicorn: the answer has been sent; wait for the next request."""
-        if (connections := self.connections_of) is not None:
-            if not self._told:
-                self._told = True
-                connections.answered(self)
-            if self._held and not self.open:
-                self._held = False
-                connections.release(self)
-        if self.pipeline or self.transport.is_closing():
-            HttpToolsProtocol.on_response_complete(self)
-            return
-        self.server_state.total_requests += 1
-        self.flow.resume_reading()
-        self.idle_since = self.loop.time()
-        if self._idle_timer is None:
-            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._idle_long)
+        self.answered = True
+        if self._held and not self.open and self.connections_of is not None:
+            self._held = False
+            self.connections_of.release(self)
+        HttpToolsProtocol.on_response_complete(self)
+        if self.timeout_keep_alive_task is not None:
+            self.idle_since = self.loop.time()
 
     def _unset_keepalive_if_required(self) -> None:
-        # Called whenever anything comes. uvicorn cancels its timer and sets another after each
-        # answer; here one goes on.
+        # Called whenever anything comes.
         self.idle_since = 0.0
-
-    def _idle_long(self) -> None:
-        """Close a connection that has been idle for its time; else look again when it may have
-        been.
-        """
-        self._idle_timer = None
-        if not self.idle_since:  # the next answer sets a timer again
-            return
-        left = self.idle_since + self.timeout_keep_alive - self.loop.time()
-        if left > 0:
-            self._idle_timer = self.loop.call_later(left, self._idle_long)
-        else:
-            self.timeout_keep_alive_handler()
+        HttpToolsProtocol._unset_keepalive_if_required(self)
 
     def send_400_response(self, msg: str) -> None:
         """Of uvicorn: answer what is not HTTP, or has too large a head, and close."""

@@ -14,17 +14,18 @@ For admission::
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Protocol
 
 import uvicorn
 
-from preflight_kube.admission.connections import MOST, Bounded, Counted, limits
+from preflight_kube.admission.connections import MOST, Bounded, Connections, Counted, limits
 from preflight_kube.admission.fast_path import AtOnce
-from preflight_kube.admission.idle_timeout import Stalled
 from preflight_kube.admission.tls import Certificate
-from preflight_kube.admission.uvicorn_server import BoundedServer
 from preflight_kube.files.polling import Looks
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.ports import listen
@@ -46,6 +47,9 @@ PATIENCE: Final = 10.0
 that.
 """
 
+FAREWELL: Final = 1.0
+"""Seconds after the order to stop after which who has sent no whole request is cut off."""
+
 log = get_logger(__name__)
 
 
@@ -56,6 +60,59 @@ class Closing(Protocol):
 
     def __call__(self, scope: Any, receive: Any, send: Any, /) -> Awaitable[None]:
         """Answer one request."""
+
+
+class _BoundedServer(uvicorn.Server):
+    """uvicorn's server over connections of our own accepting. ``context``: what a new one is served
+    with; None: plain. ``connections``: those of the port, once it is ``started``.
+    """
+
+    connections: Connections
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        name: str,
+        most: int,
+        metrics: Counted,
+        context: Callable[[], ssl.SSLContext | None] = lambda: None,
+    ) -> None:
+        super().__init__(config)
+        self._name, self._most, self._metrics, self._context = name, most, metrics, context
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Of uvicorn: accept connections of the one socket in ``sockets``."""
+        await self.lifespan.startup()
+        [listener] = sockets or []
+
+        def protocol() -> Bounded:
+            made: Any = self.config.http_protocol_class
+            one: Bounded = made(self.config, self.server_state, self.lifespan.state)
+            one.connections_of = self.connections
+            return one
+
+        self.connections = Connections(
+            listener,
+            self._most,
+            protocol,
+            context=self._context,
+            metrics=self._metrics,
+            name=self._name,
+        )
+        self.connections.open()
+        self.servers = [self.connections]  # type: ignore[list-item]
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Of uvicorn: let requests under way end, and cut off who has sent no whole one."""
+        # A request under way comes whole within that time; who is idle is not waited for.
+        asyncio.get_running_loop().call_later(FAREWELL, self.connections.cut_unfinished)
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Of uvicorn: signals are the service's to handle."""
+        yield  # one handler stops both servers
 
 
 def _announce(server: HttpServer) -> None:
@@ -93,7 +150,7 @@ class HttpServer:
         self._patience, self._most, self._now = patience, most, now
         self._looks = looks or Looks()
         self._said = ""
-        self._server: BoundedServer | None = None
+        self._server: _BoundedServer | None = None
         self._host, self.port = host, port
 
     @property
@@ -138,7 +195,7 @@ class HttpServer:
             timeout_graceful_shutdown=DRAIN,
         )
         most = min(self._most, limits().admission)
-        server = BoundedServer(config, self.name, most, self._metrics, self._context)
+        server = _BoundedServer(config, self.name, most, self._metrics, self._context)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         looking: list[asyncio.Task[None]] = []
         try:
@@ -164,21 +221,16 @@ class HttpServer:
     def _context(self) -> Any:
         return None if self._certificate is None else self._certificate.context
 
-    def _look(self, server: BoundedServer) -> list[asyncio.Task[None]]:
+    def _look(self, server: _BoundedServer) -> list[asyncio.Task[None]]:
         """Look at files and connections now and then."""
-        stalled = Stalled()
         looks: list[tuple[str, Callable[[], None], float]] = [
-            (
-                f"{self.name}-connections",
-                lambda: server.connections.look(stalled),
-                self._patience,
-            )
+            (f"{self.name}-connections", server.connections.look, self._patience)
         ]
         if self._certificate is not None:
             looks.append(("certificate", lambda: self._refresh(server), LOOK_EVERY))
         return [asyncio.create_task(self._looks.keep(*look)) for look in looks]
 
-    def _refresh(self, server: BoundedServer) -> None:
+    def _refresh(self, server: _BoundedServer) -> None:
         """Serve new connections with the newest certificate, and say so where clients will not take
         it.
         """
