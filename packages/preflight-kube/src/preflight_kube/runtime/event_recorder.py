@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import anyio
+import msgspec
 
 from preflight_kube.client.client import Client
 from preflight_kube.errors import Fenced, KubeError
@@ -33,6 +34,11 @@ BACKOFF: Final = Backoff(first=1.0, longest=30.0)
 log = get_logger(__name__)
 
 
+class _Pending(msgspec.Struct):
+    body: dict[str, Any]
+    tries: int = 0
+
+
 class EventRecorder:
     """Writes as ``component``. ``client``: best fenced by the leadership. ``counted``: called with
     what became of each Event; one that exists already counts as nothing.
@@ -48,10 +54,10 @@ class EventRecorder:
         max_pending: int = MAX_PENDING,
     ) -> None:
         self._client, self._component, self._counted = client, component, counted
-        self._max_pending = max_pending
-        self._pending: dict[Key, dict[str, Any]] = {}  # the oldest first
+        self._backoff, self._max_pending = backoff, max_pending
+        self._pending: dict[Key, _Pending] = {}  # the oldest first
         self._written: OrderedDict[Key, None] = OrderedDict()
-        self._queue = Queue("event", clock=client.clock, backoff=backoff)
+        self._queue = Queue("event", clock=client.clock)
 
     def event(
         self,
@@ -80,10 +86,10 @@ class EventRecorder:
         if key in self._written:
             return False
         new = key not in self._pending
-        self._pending[key] = body
+        self._pending[key] = _Pending(body)
         if len(self._pending) > self._max_pending:
             oldest = next(iter(self._pending))
-            self._lost(self._pending.pop(oldest), f"more than {self._max_pending} wait")
+            self._lost(self._pending.pop(oldest).body, f"more than {self._max_pending} wait")
         self._queue.add(key)
         return new
 
@@ -93,28 +99,30 @@ class EventRecorder:
             for _ in range(WORKERS):
                 group.start_soon(self._queue.work, self._write)
 
-    async def _write(self, key: Key) -> None:
-        body = self._pending.get(key)
-        if body is None:
-            return
+    async def _write(self, key: Key) -> float | None:
+        """Try once; the seconds until the next try."""
+        pending = self._pending.get(key)
+        if pending is None:
+            return None
         try:
-            await self._client.create(f"/api/v1/namespaces/{key[0]}/events", body)
+            await self._client.create(f"/api/v1/namespaces/{key[0]}/events", pending.body)
         except Fenced:
             raise
         except KubeError as error:
+            pending.tries += 1
             unanswered = not error.status or error.status == 429 or error.status >= 500
-            if unanswered and self._queue.failures(key) + 1 < MAX_TRIES:
-                self._queue.retry(key)
-                return
+            if unanswered and pending.tries < MAX_TRIES:
+                return self._backoff.pause(pending.tries)
             if error.reason == "AlreadyExists":
                 self._remember(key)
             elif "being terminated" not in str(error):  # who would read it goes with the namespace
-                self._lost(body, str(error))
+                self._lost(pending.body, str(error))
         else:
             self._counted("written")
             self._remember(key)
-        if self._pending.get(key) is body:
+        if self._pending.get(key) is pending:
             del self._pending[key]
+        return None
 
     def _remember(self, key: Key) -> None:
         self._written[key] = None

@@ -60,7 +60,7 @@ class Queue:
     costs the same, however many wait.
 
     ``what`` is how the log calls them. ``rest``: seconds from one look at a thing to the next,
-    however often it changes. ``backoff``: the pauses of :meth:`retry`.
+    however often it changes.
     """
 
     def __init__(
@@ -68,18 +68,12 @@ class Queue:
         what: str,
         rest: Callable[[Key], float] = lambda _: 0.0,
         clock: Clock | None = None,
-        *,
-        backoff: Backoff = Backoff(),
     ) -> None:
         self.adds = 0
         """How often something was added."""
-        self._backoff = backoff
-        self._failures: Counter[Key] = Counter()  # in a row
-        self._retried: set[Key] = set()  # within the look that is under way
         self._what, self._rest, self._clock = what, rest, clock or Clock()
-        self._ready: dict[
-            str, OrderedDict[Key, None]
-        ] = {}  # by namespace, each a set in the order of coming
+        self._ready: dict[str, OrderedDict[Key, None]] = {}
+        """By namespace, each a set in the order of coming."""
         self._turns: OrderedDict[str, None] = OrderedDict()  # namespaces that have something ready
         self._workers = 0
         self._looks: Counter[str] = Counter()  # under way, by namespace
@@ -109,29 +103,6 @@ class Queue:
         """Have ``key`` looked at in ``seconds``."""
         self._push(key, seconds)
         self._ring()
-
-    def retry(self, key: Key) -> float:
-        """Have ``key`` looked at again after a pause that grows with each retry in a row; the
-        pause, in seconds.
-
-        Within a look it says that the look has failed. The first look that does not call it makes
-        the next pause the first one again.
-        """
-        self._failures[key] += 1
-        self._retried.add(key)
-        pause = self._backoff.pause(self._failures[key])
-        self.add_after(key, pause)
-        return pause
-
-    def failures(self, key: Key) -> int:
-        """How many retries in a row there have been."""
-        return self._failures.get(key, 0)
-
-    def forget(self, key: Key) -> None:
-        """The next failure of ``key`` is the first again. It stays in the queue where it is."""
-        self._failures.pop(key, None)
-        self._retried.discard(key)
-        self._refusals.done(key)
 
     def _push(self, key: Key, seconds: float) -> int:
         self._serial += 1
@@ -167,11 +138,8 @@ class Queue:
                 key = await self._take()
                 again: float | None = None
                 try:
-                    self._retried.discard(key)
                     again = await look(key)
                     self._refusals.done(key)
-                    if key not in self._retried:
-                        self._failures.pop(key, None)
                 except Fenced:
                     pass  # the next leader looks at everything
                 except KubeError as error:
