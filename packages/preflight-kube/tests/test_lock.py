@@ -10,7 +10,7 @@ import anyio
 import pytest
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, Fenced, KubeError
-from preflight_kube.runtime.lease_lock import Leadership, LeaseLock, LeaseLost
+from preflight_kube.runtime.lease import Leadership, LeaseLock, LeaseLost
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.proxy import proxied
 

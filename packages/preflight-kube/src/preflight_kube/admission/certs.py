@@ -244,9 +244,8 @@ async def keep(
                     )
                     for one in target.configurations
                 ]
-                if (
-                    any(published) and stored is not None
-                ):  # else there is nobody to inform, or nothing is served yet
+                # Else there is nobody to inform, or nothing is served yet.
+                if any(published) and stored is not None:
                     await anyio.sleep(settle_seconds)
                 await _write(client, target, secret, fresh, owner)
                 log.info("certificate made", why=reason, **about)

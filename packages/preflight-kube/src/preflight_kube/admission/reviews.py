@@ -179,13 +179,11 @@ class Reviews:
         except budget.BudgetSpent as error:
             return Response.denied(f"the object cannot be judged: {error}; make it smaller.")
         except BadReview as error:
-            return Response.denied(
-                f"{error}.", code=400
-            )  # of an HTTP status 400 the API server does not show the user why
+            # Of an HTTP status 400 the API server does not show the user why.
+            return Response.denied(f"{error}.", code=400)
         except Unavailable as error:
-            raise self._failed(
-                about, str(error)
-            ) from None  # of a 503 the API server does not show the user why
+            # Of a 503 the API server does not show the user why.
+            raise self._failed(about, str(error)) from None
         except TimeoutError:
             log.error("admission took too long", seconds=seconds, **about)
             raise self._failed(

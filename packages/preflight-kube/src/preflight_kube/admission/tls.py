@@ -76,11 +76,8 @@ class Certificate:
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
         try:
-            files = [
-                self.folder / CERT,
-                self.folder / KEY,
-                *([self.client_ca] if self.client_ca else []),
-            ]
+            files = [self.folder / CERT, self.folder / KEY]
+            files += [self.client_ca] if self.client_ca else []
             return tuple((f.stat().st_mtime_ns, f.stat().st_ino) for f in files)
         except OSError as error:
             raise CertificateError(
@@ -106,9 +103,8 @@ class Certificate:
                     f"{self.client_ca}: no authority's certificate in it ({error.strerror or error}); write one as PEM"
                 ) from None
             context.verify_mode = ssl.CERT_REQUIRED
-            context.minimum_version = (
-                ssl.TLSVersion.TLSv1_3
-            )  # below, sessions are taken up from a cache that cannot be switched off
+            # Below, sessions are taken up from a cache that cannot be switched off.
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
             context.num_tickets = 0
             context.options |= ssl.OP_NO_TICKET
         return context, *self._validity()
@@ -117,17 +113,14 @@ class Certificate:
         """As a client learns it, from a handshake with ourselves: a library that parses
         certificates takes 8 MB of memory for one date.
         """
-        server, client = (
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-        )
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
             server.load_cert_chain(self.folder / CERT, self.folder / KEY)
             client.load_verify_locations(self.folder / CERT)
             client.check_hostname = False
-            client.verify_flags |= (
-                ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
-            )  # its own authority; dead or alive
+            # Its own authority; dead or alive.
+            client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
             up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
             ours, theirs = server.wrap_bio(up, down, server_side=True), client.wrap_bio(down, up)
             for side in (theirs, ours) * 3:  # more turns than any version of TLS takes

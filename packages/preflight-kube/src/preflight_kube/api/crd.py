@@ -176,9 +176,8 @@ class _Definitions:
             if key not in _LEFT_OUT and key not in _FOREIGN
         }
         if isinstance(words := made.get("description"), str):
-            made["description"] = " ".join(
-                words.split()
-            )  # a docstring's lines are not the reader's
+            # A docstring's lines are not the reader's.
+            made["description"] = " ".join(words.split())
         if part.get("required"):
             made["required"] = part["required"]
         if "enum" in made:

@@ -347,10 +347,8 @@ def say(report: str) -> None:
 
 def version_of(distribution: str) -> str:
     """The version of an installed package; "unknown" where it is not installed."""
-    from importlib.metadata import (
-        PackageNotFoundError,
-        version,
-    )  # slow to load, and most runs never say their version
+    # Slow to load, and most runs never say their version.
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version(distribution)

@@ -35,7 +35,6 @@ from preflight_kube.client.responses import (
     whole,
     words,
 )
-from preflight_kube.client.throttle import Throttle
 from preflight_kube.client.transport import UNREACHABLE, ConnectionPool
 from preflight_kube.client.watch_lag import Mirrors
 from preflight_kube.client.watching import WatchEvent, events
@@ -120,7 +119,7 @@ class Client:
         self._agent, self._timeout, self._attempts = agent, timeout, attempts
         self._slots = anyio.Semaphore(concurrency)
         self.clock = clock or Clock()
-        self._throttle = Throttle(self.clock)
+        self._throttle = budget.Throttle(self.clock)
         self._may_write: Callable[[], bool] | None = None
         self._pool = ConnectionPool(target, agent, timeout)
 

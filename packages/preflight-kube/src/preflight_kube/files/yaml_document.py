@@ -117,12 +117,8 @@ def read_all(text: str, bounds: Bounds = DEFAULT) -> list[Any]:
         problems.append(f"{where}: not YAML ({why}); correct it there.")
     except RecursionError:
         problems.append(f"the file: is nested deeper than {bounds.depth} levels; make it flatter.")
-    except (
-        ValueError,
-        OverflowError,
-        KeyError,
-        TypeError,
-    ) as error:  # of PyYAML's own reading of numbers and their like
+    except (ValueError, OverflowError, KeyError, TypeError) as error:
+        # Of PyYAML's own reading of numbers and their like.
         problems.append(
             f"the file: a value in it cannot be read ({one_line(str(error), 100)}); correct it."
         )

@@ -48,9 +48,8 @@ class HealthServer:
         self, host: str, port: int, registry: CollectorRegistry, healthy: Probe, ready: Probe
     ) -> None:
         self._registry, self._probes = registry, {"/healthz": healthy, "/readyz": ready}
-        self._waiting: dict[
-            asyncio.StreamWriter, None
-        ] = {}  # for their request; who came first stands first
+        self._waiting: dict[asyncio.StreamWriter, None] = {}
+        """For their request; who came first stands first."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, port), family=family, backlog=1024)
         # As in `ports`: the end of a long answer does not wait for an acknowledgement.

@@ -126,9 +126,8 @@ def _pod(item: Object, kind: WorkloadKind, part: str, template: Object) -> Objec
     one. An owner's UID is not known yet.
     """
     name = name_of(item)
-    if (
-        kind.group == grove.GROUP
-    ):  # a clique: labels and annotations of its own, the pod's spec below its spec
+    if kind.group == grove.GROUP:
+        # A clique: labels and annotations of its own, the pod's spec below its spec.
         about = {key: template[key] for key in ("labels", "annotations") if template.get(key)}
         template = {"metadata": about, "spec": map_of(template.get("spec")).get("podSpec")}
     marks = kind.written(item, name, part)
