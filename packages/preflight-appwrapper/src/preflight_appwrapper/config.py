@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-import jsonschema
 import msgspec
 from msgspec import Meta
 from preflight_kube.api.conditions import SICK, TypePatterns
-from preflight_kube.files import schema_errors
+from preflight_kube.files import schema
 from preflight_kube.files import yaml_document as document
 from preflight_kube.files.configfile import ConfigError
 
@@ -167,10 +166,7 @@ def parse(text: str) -> WrapperRules:
 
 def settings(text: str) -> tuple[Config, WrapperRules]:
     """All that the YAML document ``text`` says; as :func:`parse`."""
-    try:
-        raw = document.read(text)
-    except document.DocumentError as error:
-        raise ConfigError(error.problems) from None
+    raw = document.read(text)
     return _settings_of({} if raw is None else raw)
 
 
@@ -228,8 +224,7 @@ def _as_written(problem: str, used: Mapping[str, str]) -> str:
 
 
 def _of(raw: object, problems: list[str]) -> tuple[Config, WrapperRules]:
-    validator = jsonschema.Draft202012Validator(json_schema())
-    problems += schema_errors.sentences(validator.iter_errors(raw), "the file")
+    problems += schema.problems(json_schema(), raw, "the file")
     if problems:
         raise ConfigError([*problems, *_of_the_rest(raw)])
     config = msgspec.convert(raw, Config)

@@ -156,10 +156,7 @@ def parse_values(text: str) -> tuple[Config, str]:
 
 
 def _raw(text: str) -> Any:
-    try:
-        raw = document.read(text)
-    except document.DocumentError as error:
-        raise ConfigError(error.problems) from None
+    raw = document.read(text)
     return {} if raw is None else raw
 
 

@@ -71,10 +71,7 @@ def parse(text: str) -> Config:
     """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every
     problem.
     """
-    try:
-        raw = document.read(text)
-    except document.DocumentError as error:
-        raise ConfigError(error.problems) from None
+    raw = document.read(text)
     found = {} if raw is None else raw
     if problems := schema.problems(json_schema(), found, "the file"):
         raise ConfigError(problems)

@@ -150,7 +150,7 @@ def _documents(listed: str) -> list[tuple[Path, Any]]:
             raise KubeconfigError(
                 f"{path} cannot be read ({error.strerror or error}); name kubeconfig files"
             ) from None
-        except ValueError as error:
+        except (document.DocumentError, UnicodeDecodeError) as error:
             why = " ".join(getattr(error, "problems", [str(error)])).rstrip(".")
             raise KubeconfigError(
                 f"{path} is not YAML ({one_line(why, 200)}); correct it"

@@ -1,16 +1,192 @@
-"""Data against a JSON Schema: every problem, in one sentence each."""
+"""Data against a JSON Schema: every problem, in one sentence each. Pure."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
-import jsonschema
+__all__ = ["problems", "sentences"]
 
-from preflight_kube.files import schema_errors
-
-__all__ = ["problems"]
+_Problem = Any
+"""A jsonschema.ValidationError, whose own types say that any of its fields may be unset."""
+_SHOWN: Final = 60
+_NAMES: Final = {
+    "string": "a string",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a map",
+    "null": "nothing",
+}
 
 
 def problems(schema: dict[str, Any], raw: object, whole: str) -> list[str]:
-    """What is wrong with ``raw``, by path; ``whole`` is what people call the whole of it."""
-    return schema_errors.sentences(jsonschema.Draft202012Validator(schema).iter_errors(raw), whole)
+    """What is wrong with ``raw``, as :func:`sentences`."""
+    import jsonschema  # memory that a good file need not cost
+
+    return sentences(jsonschema.Draft202012Validator(schema).iter_errors(raw), whole)
+
+
+def sentences(found: Iterable[_Problem], whole: str) -> list[str]:
+    """Every problem in one sentence that begins with its path; ``whole`` is what people call the
+    document itself.
+    """
+    ordered = sorted(found, key=lambda e: path_of(e.absolute_path))
+    # Of several missing keys each is an error that names them all.
+    return list(dict.fromkeys(said for error in ordered for said in _said(error, whole)))
+
+
+def path_of(parts: Iterable[str | int]) -> str:
+    """`checks[0].name`; empty for the document itself."""
+    text = ""
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _said(error: _Problem, whole: str) -> list[str]:
+    path = path_of(error.absolute_path)
+    where, rule, wanted, found = (
+        path or whole,
+        str(error.validator),
+        error.validator_value,
+        error.instance,
+    )
+    schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
+    below = f"{path}." if path else ""
+    if rule == "additionalProperties" and isinstance(found, dict):
+        return _unknown(
+            below,
+            sorted(str(key) for key in set(found) - set(schema.get("properties", {}))),
+            sorted(schema.get("properties", {})),
+        )
+    if rule == "required":
+        return [f"{below}{key}: is missing; set it." for key in wanted if key not in found]
+    if rule == "anyOf":
+        return _alternatives(error, where, whole)
+    if rule == "type":
+        return [
+            _of_type(
+                where, [wanted] if isinstance(wanted, str) else list(wanted), found, _hint(schema)
+            )
+        ]
+    if rule == "enum":
+        return [f"{where}: must be one of {', '.join(map(_word, wanted))}; found {_found(found)}."]
+    if rule == "const":
+        return [f"{where}: must be {_word(wanted)}; found {_found(found)}."]
+    bound = _bound(rule, wanted, found)
+    if bound:
+        return [f"{where}: must {bound}; found {_found(found)}."]
+    pattern = f"match {wanted}" if rule == "pattern" else f"keep {rule} {wanted}"
+    return [f"{where}: must {pattern}{_hint(schema)}; found {_found(found)}."]
+
+
+def _hint(schema: dict[str, Any]) -> str:
+    """What the schema says of the value, where that is a line; a paragraph is for its reader."""
+    said = str(schema.get("description", "")).rstrip(".")
+    return f" ({said})" if said and "\n" not in said and schema.get("type") != "object" else ""
+
+
+def _unknown(below: str, unknown: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The known keys are listed once, where there is no likely one."""
+    from difflib import get_close_matches  # for mistakes alone
+
+    said, listed = [], False
+    for key in unknown:
+        likely = get_close_matches(key, known, 1)
+        if likely:
+            hint = f"write {likely[0]} instead, or remove it."
+        elif listed or not known:
+            hint = "remove it."
+        else:
+            hint, listed = f"known here are {', '.join(known)}.", True
+        said.append(f"{below}{_in_one_line(key)}: unknown key; {hint}")
+    return said
+
+
+def _of_type(where: str, wanted: Sequence[str], found: Any, hint: str) -> str:
+    example = hint
+    if (
+        list(wanted) == ["array"]
+        and isinstance(found, str | int | float)
+        and not isinstance(found, bool)
+    ):
+        example = f", e.g. [{_in_one_line(str(found))}]"
+    elif not hint and "string" in wanted and isinstance(found, int | float):
+        example = f', e.g. "{_in_one_line(json.dumps(found))}" in quotes'
+    return f"{where}: must be {_or([_NAMES.get(one, one) for one in wanted])}{example}; found {_found(found)}."
+
+
+def _alternatives(error: _Problem, where: str, whole: str) -> list[str]:
+    """What the one alternative of the value's own type finds wrong; else which types there are."""
+    inner: list[_Problem] = list(error.context or ())
+    other = [
+        one
+        for one in inner
+        if one.validator not in {"type", "const", "enum"}
+        or list(one.absolute_path) != list(error.absolute_path)
+    ]
+    if other:
+        return list(dict.fromkeys(said for one in other for said in _said(one, whole)))
+    words, types = [], []
+    for one in inner:
+        if one.validator == "type":
+            types += (
+                [one.validator_value]
+                if isinstance(one.validator_value, str)
+                else list(one.validator_value)
+            )
+        elif one.validator == "enum":
+            words += [_word(value) for value in one.validator_value]
+        else:
+            words.append(_word(one.validator_value))
+    named = [_NAMES.get(one, one) for one in dict.fromkeys(types) if one != "null"]
+    return [f"{where}: must be {_or([*words, *named])}; found {_found(error.instance)}."]
+
+
+def _bound(rule: str, wanted: Any, found: Any) -> str:
+    if rule in {"minLength", "minItems"} and wanted == 1:
+        return "not be empty"
+    many = "characters" if isinstance(found, str) else "entries"
+    return {
+        "minimum": f"be at least {wanted}",
+        "maximum": f"be at most {wanted}",
+        "exclusiveMinimum": f"be more than {wanted}",
+        "exclusiveMaximum": f"be less than {wanted}",
+        "minLength": f"have at least {wanted} {many}",
+        "maxLength": f"have at most {wanted} {many}",
+        "minItems": f"have at least {wanted} {many}",
+        "maxItems": f"have at most {wanted} {many}",
+    }.get(rule, "")
+
+
+def _found(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'the string "{_in_one_line(value)}"' if value else "an empty string"
+    if isinstance(value, dict):
+        return "a map" if value else "an empty map"
+    if isinstance(value, list):
+        return f"a list of {len(value)}" if value else "an empty list"
+    kind = "number" if isinstance(value, int | float) else type(value).__name__  # as a YAML date
+    return f"the {kind} {_in_one_line(str(value))}"
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) and value else json.dumps(value)
+
+
+def _or(words: Sequence[str]) -> str:
+    return (
+        " or ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else "something else"
+    )
+
+
+def _in_one_line(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

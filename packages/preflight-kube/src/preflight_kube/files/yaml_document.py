@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import yaml
 
+from preflight_kube.files.configfile import ConfigError
 from preflight_kube.text import one_line
 
 __all__ = ["MANIFEST", "Bounds", "DocumentError", "read", "read_all"]
@@ -58,14 +59,8 @@ _EACH: Final = 10
 done with a document takes time by its values, and aliases are short."""
 
 
-class DocumentError(ValueError):
-    """There is no such document; ``problems`` has one sentence each, which begins with the line or
-    the path.
-    """
-
-    def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+class DocumentError(ConfigError):
+    """There is no such document; each problem begins with the line or the path."""
 
 
 class _Kubernetes(yaml.SafeLoader):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 import jsonschema
 import msgspec
 from msgspec import Meta
-from preflight_kube.files import schema_errors
+from preflight_kube.files import schema
 from preflight_kube.files import yaml_document as document
 from preflight_kube.files.configfile import ConfigError
 from preflight_kube.files.yaml_document import DocumentError
@@ -313,7 +313,7 @@ def raw_of(text: str) -> Any:
 
 def of(raw: Any) -> Config:
     """The configuration that ``raw`` says; as :func:`parse`."""
-    problems = schema_errors.sentences(_VALIDATOR.iter_errors(raw), "the file")
+    problems = schema.sentences(_VALIDATOR.iter_errors(raw), "the file")
     if not isinstance(raw, dict):
         raise ConfigError(problems)
     problems += rules.problems(raw)

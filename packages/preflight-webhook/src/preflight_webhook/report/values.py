@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import jsonschema
-from preflight_kube.files import schema_errors
+from preflight_kube.files import schema
 from preflight_proto.helm_values import DEPLOYED, part_of
 
 from preflight_webhook.config.config import Config, ConfigError, of, raw_of
@@ -55,7 +55,7 @@ def parse(text: str) -> InstalledRelease:
     if part.chart is None:
         return InstalledRelease(of(part.config), None, "")
     own = {key: value for key, value in part.chart.items() if value is not None}
-    problems = schema_errors.sentences(_LISTS.iter_errors(own), "the file")
+    problems = schema.sentences(_LISTS.iter_errors(own), "the file")
     try:
         config = of(
             {"checks": _CHECKS, **part.config} if isinstance(part.config, dict) else part.config
