@@ -78,8 +78,6 @@ def test_a_request_has_what_the_api_server_says_of_it() -> None:
         "deployments",
     )
     assert (request.sub_resource, request.dry_run) == ("scale", True)
-    assert request.request_kind is not None
-    assert request.request_kind.version == "v1beta1"
     assert (request.user_info.username, request.user_info.groups, request.user_info.extra) == (
         "me",
         ("g",),

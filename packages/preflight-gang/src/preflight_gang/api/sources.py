@@ -17,7 +17,6 @@ from preflight_kube.api.workloads import (
     kubeflow,
     leaderworkerset,
     podgroups,
-    queues,
 )
 from preflight_kube.api.workloads.model import WorkloadKind
 from preflight_kube.api.workloads.sizes import DeclaredSize, SizedMetadata, SizedObject, counted
@@ -74,7 +73,7 @@ def _kind(kind: WorkloadKind, type_: type[SizedObject]) -> SizedKind:
 
 
 _KAI: Final = _kind(podgroups.KAI, podgroups.MinMemberPodGroup)
-_KUEUE: Final = _kind(queues.KUEUE_WORKLOAD_KIND, queues.KueueWorkload)
+_KUEUE: Final = _kind(podgroups.KUEUE_WORKLOAD_KIND, podgroups.KueueWorkload)
 
 Sources = Mapping[str, tuple[SizedKind, ...]]
 """The kinds of objects that know sizes, by the name of the source in the stamp."""

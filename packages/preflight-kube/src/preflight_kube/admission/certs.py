@@ -109,7 +109,6 @@ def add_command(
     secret: str = "",
     mutating: Sequence[str] = (),
     validating: Sequence[str] = (),
-    manager: str = "",
     managed_by: str = MANAGED_BY,
     keys: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
@@ -136,7 +135,7 @@ def add_command(
             service=args.service,
             secret=args.secret,
             configurations=named,
-            manager=manager or f"{component}-certs",
+            manager=f"{component}-certs",
             managed_by=managed_by,
             lifetime=timedelta(days=args.lifetime_days),
             keys=tuple(keys),

@@ -85,18 +85,13 @@ class UserInfo(msgspec.Struct, frozen=True):
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """What the API server asks about. ``request_*`` is what the user asked for, where it was
-    converted to what the webhook's rule names.
-    """
+    """What the API server asks about, as the webhook's rule names it."""
 
     uid: str
     kind: GroupVersionKind
     resource: GroupVersionResource
     operation: Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
     sub_resource: str = ""
-    request_kind: GroupVersionKind | None = None
-    request_resource: GroupVersionResource | None = None
-    request_sub_resource: str = ""
     name: str = ""
     namespace: str = ""
     user_info: UserInfo = UserInfo()

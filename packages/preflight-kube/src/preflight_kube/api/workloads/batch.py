@@ -1,4 +1,4 @@
-"""Jobs and CronJobs. Pure."""
+"""Kubernetes' own: pods, the kinds of the group apps, Jobs and CronJobs. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,41 @@ from typing import Final
 
 import msgspec
 
-from preflight_kube.api.workloads.core import TEMPLATE
 from preflight_kube.api.workloads.labels import JOB_INDEX, JOB_NAME
-from preflight_kube.api.workloads.model import Keys, Object, PodMarks, WorkloadKind, map_of, whole
+from preflight_kube.api.workloads.model import (
+    Keys,
+    Object,
+    Path,
+    PodMarks,
+    WorkloadKind,
+    map_of,
+    replicas,
+    whole,
+)
 from preflight_kube.api.workloads.sizes import DeclaredSize, Section, SizedObject, counted
 
-__all__ = ["CRON_JOB", "JOB", "Job", "JobSpec", "at_once", "job_marks"]
+__all__ = ["CRON_JOB", "JOB", "KINDS", "Job", "JobSpec", "at_once", "job_marks"]
+
+TEMPLATE: Final[Path] = ("spec", "template")
+
+
+def _of_deployment(_: Object, __: str, ___: str) -> PodMarks:
+    return PodMarks(owner="ReplicaSet")
+
+
+def _replicas(item: Object, _: Keys) -> int:
+    return replicas(item, "spec", "replicas")
+
+
+KINDS: Final = (
+    WorkloadKind("Pod", "", ("v1",), "pods", ((),)),
+    WorkloadKind(
+        "Deployment", "apps", ("v1",), "deployments", (TEMPLATE,), _of_deployment, pods=_replicas
+    ),
+    WorkloadKind("ReplicaSet", "apps", ("v1",), "replicasets", (TEMPLATE,), pods=_replicas),
+    WorkloadKind("StatefulSet", "apps", ("v1",), "statefulsets", (TEMPLATE,), pods=_replicas),
+    WorkloadKind("DaemonSet", "apps", ("v1",), "daemonsets", (TEMPLATE,)),
+)
 
 
 def _of_job(item: Object, name: str, _: str) -> PodMarks:

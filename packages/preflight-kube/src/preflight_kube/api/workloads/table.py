@@ -12,15 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from preflight_kube.api.workloads import (
-    appwrapper,
     batch,
-    core,
     grove,
     jobset,
     kubeflow,
     leaderworkerset,
+    others,
     ray,
-    volcano,
 )
 from preflight_kube.api.workloads.labels import KUEUE_PODSET, KUEUE_QUEUE
 from preflight_kube.api.workloads.model import Object, WorkloadKind, map_of, name_of
@@ -29,7 +27,7 @@ from preflight_kube.api.workloads.places import places
 __all__ = ["KINDS", "PodTemplate", "kind_of", "named", "templates"]
 
 _ALL: Final = (
-    *core.KINDS,
+    *batch.KINDS,
     batch.JOB,
     batch.CRON_JOB,
     jobset.KIND,
@@ -37,9 +35,9 @@ _ALL: Final = (
     *kubeflow.JOBS,
     kubeflow.TRAIN_JOB,
     *ray.KINDS,
-    volcano.KIND,
+    others.VOLCANO_JOB_KIND,
     grove.POD_CLIQUE_SET,
-    appwrapper.KIND,
+    others.APP_WRAPPER,
 )
 KINDS: Final = tuple(one.title for one in _ALL)
 """What people may give, as they write it."""
