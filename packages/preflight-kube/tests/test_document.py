@@ -128,11 +128,8 @@ def test_values_of_several_documents_are_counted_together() -> None:
     ]
 
 
-def test_aliases_can_be_refused() -> None:
-    text = "a: &one [1]\nb: *one\n"
-    assert read(text) == {"a": [1], "b": [1]}
-    [problem] = problems(text, Bounds(aliases=False))
-    assert problem == "line 1, column 4: aliases are not read here; write it out."
+def test_an_alias_stands_for_what_it_names() -> None:
+    assert read("a: &one [1]\nb: *one\n") == {"a": [1], "b": [1]}
 
 
 def test_no_more_problems_are_listed_than_asked_for() -> None:

@@ -34,13 +34,6 @@ class Material:
 
 
 @dataclass(frozen=True)
-class Keep:
-    """The stored material is good; ``renew_at`` says until when."""
-
-    renew_at: datetime
-
-
-@dataclass(frozen=True)
 class Renew:
     """New material is needed, and why. ``trusted`` are the authorities that must stay trusted
     beside the new one.
@@ -50,9 +43,9 @@ class Renew:
     trusted: bytes = b""
 
 
-def plan(stored: Material | None, names: tuple[str, ...], now: datetime) -> Keep | Renew:
+def plan(stored: Material | None, names: tuple[str, ...], now: datetime) -> datetime | Renew:
     """Decide whether ``stored`` can go on being served for ``names`` (DNS names) at ``now``
-    (timezone-aware).
+    (timezone-aware); until when, if so.
 
     Never raises: material that cannot be read is a reason to renew.
     """
@@ -75,12 +68,11 @@ def plan(stored: Material | None, names: tuple[str, ...], now: datetime) -> Keep
         return Renew(
             f"the certificate is not valid before {_moment(leaf.not_valid_before_utc)}", trusted
         )
-    renew_at = (
-        leaf.not_valid_before_utc + (leaf.not_valid_after_utc - leaf.not_valid_before_utc) * 2 / 3
-    )
+    begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+    renew_at = begins + (ends - begins) * 2 / 3
     if now >= renew_at:
-        return Renew(f"the certificate expires at {_moment(leaf.not_valid_after_utc)}", trusted)
-    return Keep(renew_at)
+        return Renew(f"the certificate expires at {_moment(ends)}", trusted)
+    return renew_at
 
 
 def issue(

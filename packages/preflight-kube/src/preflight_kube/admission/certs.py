@@ -28,7 +28,6 @@ import anyio
 
 from preflight_kube import logs
 from preflight_kube.admission.certificates import (
-    Keep,
     Material,
     Renew,
     issue,
@@ -204,52 +203,42 @@ async def keep(
     the Secret is not the command's own.
     """
 
+    path = f"{target.secrets_path}/{target.secret}"
+    about = {"namespace": target.namespace, "secret": target.secret}
+
     async def attempt() -> Material:
         moment = now or datetime.now(UTC)
-        secret: Object | None = await client.get_or_none(
-            f"{target.secrets_path}/{target.secret}", dict
-        )
-        if (
-            secret is not None
-            and secret["metadata"].get("labels", {}).get(target.managed_by) != target.manager
-        ):
+        secret: Object | None = await client.get_or_none(path, dict)
+        labels = secret["metadata"].get("labels", {}) if secret is not None else {}
+        if secret is not None and labels.get(target.managed_by) != target.manager:
             raise KubeError(
                 f"Secret {target.namespace}/{target.secret} exists but is not labelled {target.managed_by}={target.manager}; "
                 "delete it, or name another Secret by --secret."
             )
         stored = _material(secret)
-        about = {"namespace": target.namespace, "secret": target.secret}
-        match plan(stored, target.names, moment):
-            case Keep(renew_at=renew_at) if stored is not None:
-                foreign = owner is not None and secret is not None and owner not in _owners(secret)
-                # Left over from a release that is gone: the garbage collector would take it away
-                # from under us. Or from one that knew no such keys.
-                if foreign or set(target.keys) - (secret or {})["data"].keys():
-                    await _write(client, target, secret, stored, owner)
-                    log.info("certificate has a new owner or further keys", **about)
-                log.info("certificate is kept", renew_at=renew_at.isoformat(), **about)
-                return stored
-            case Renew(reason=reason, trusted=trusted):
-                fresh = issue(
-                    target.names,
-                    target.lifetime,
-                    moment,
-                    trusted,
-                    by=target.manager.removesuffix("-certs"),
-                )
-                published = [
-                    await _set_bundles(
-                        client, one, lambda present: union(present, fresh.authorities)
-                    )
-                    for one in target.configurations
-                ]
-                # Else there is nobody to inform, or nothing is served yet.
-                if any(published) and stored is not None:
-                    await anyio.sleep(settle_seconds)
-                await _write(client, target, secret, fresh, owner)
-                log.info("certificate made", why=reason, **about)
-                return fresh
-        raise AssertionError("plan keeps only what is stored")
+        renewal = plan(stored, target.names, moment)
+        if secret is not None and stored is not None and not isinstance(renewal, Renew):
+            # Left over from a release that is gone: the garbage collector would take it away from
+            # under us. Or from one that knew no such keys.
+            owners = secret["metadata"].get("ownerReferences", [])
+            if (owner and owner not in owners) or set(target.keys) - secret["data"].keys():
+                await _write(client, target, secret, stored, owner)
+                log.info("certificate has a new owner or further keys", **about)
+            log.info("certificate is kept", renew_at=renewal.isoformat(), **about)
+            return stored
+        assert isinstance(renewal, Renew)  # what is kept is stored
+        by, trusted = target.manager.removesuffix("-certs"), renewal.trusted
+        fresh = issue(target.names, target.lifetime, moment, trusted, by=by)
+        published = [
+            await _set_bundles(client, one, lambda present: union(present, fresh.authorities))
+            for one in target.configurations
+        ]
+        # Else there is nobody to inform, or nothing is served yet.
+        if any(published) and stored is not None:
+            await anyio.sleep(settle_seconds)
+        await _write(client, target, secret, fresh, owner)
+        log.info("certificate made", why=renewal.reason, **about)
+        return fresh
 
     return await _retried(attempt)
 
@@ -357,11 +346,6 @@ def _material(secret: Object | None) -> Material | None:
     if not {"tls.crt", "tls.key", "ca.crt"} <= data.keys():
         return None
     return Material(_decoded(data["tls.crt"]), _decoded(data["tls.key"]), _decoded(data["ca.crt"]))
-
-
-def _owners(secret: Object) -> list[Object]:
-    owners: list[Object] = secret["metadata"].get("ownerReferences", [])
-    return owners
 
 
 def _service_account(connected: Connection, namespace: str) -> Object | None:

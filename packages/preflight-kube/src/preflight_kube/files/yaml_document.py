@@ -36,16 +36,14 @@ class Bounds:
     """How large a document may be.
 
     ``characters`` of the text; ``depth`` in levels; ``values`` of all its documents, those that
-    aliases stand for counted each time; ``problems`` that are listed. ``aliases``: whether there
-    may be any. ``kubernetes``: as its own reader has it, what looks like a date is a string, and
-    maps are merged (``<<``).
+    aliases stand for counted each time; ``problems`` that are listed. ``kubernetes``: as its own
+    reader has it, what looks like a date is a string, and maps are merged (``<<``).
     """
 
     characters: int = 1024 * 1024
     depth: int = 64
     values: int = 20_000
     problems: int = 100
-    aliases: bool = True
     kubernetes: bool = False
 
 
@@ -167,8 +165,6 @@ class _Nodes:
             problems.append(f"{_at(node)}: contains itself by an alias; write it out.")
             return 0
         if (size := self._sizes.get(node)) is not None:
-            if not bounds.aliases:
-                problems.append(f"{_at(node)}: aliases are not read here; write it out.")
             return size
         if depth > bounds.depth:
             raise RecursionError
