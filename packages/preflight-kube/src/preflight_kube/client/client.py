@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, TypeVar
 
@@ -23,7 +24,7 @@ import msgspec
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client import budget
 from preflight_kube.client.decoding import MOST_BYTES, Undecodable, Unreadable, decode, decoded
-from preflight_kube.client.paging import FIRST, Page, TooMuch, next_limit, read_page
+from preflight_kube.client.paging import FIRST, TooMuch, next_limit, read_page
 from preflight_kube.client.responses import (
     LONGEST,
     kind_of,
@@ -212,10 +213,7 @@ class Client:
         decoder, token, next_ = msgspec.json.Decoder(type_), "", min(limit, FIRST)
         while True:
             now, at = next_, {"continue": token} if token else {}
-
-            async def page(pieces: AsyncIterator[bytes], alone: bool = now == 1) -> Page[T]:
-                return await read_page(pieces, decoder, path, alone=alone)
-
+            page = partial(read_page, decoder=decoder, path=path, alone=now == 1)
             try:
                 found = await self._read("list", path, {**(params or {}), "limit": now, **at}, page)
             except TooMuch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
 import anyio
@@ -47,32 +47,27 @@ async def served(client: Client, group: str, resource: str) -> str | None:
 
     Raises :class:`~.errors.KubeError` when the cluster does not say.
     """
-    if (known := await _known(client, group)) is None:
-        return None
-    for version in [known.preferred_version, *known.versions]:
-        if await _has(client, version, resource):
-            return f"/apis/{version.group_version}/{resource}"
+    async for version in _having(client, group, resource):
+        return f"/apis/{version}/{resource}"
     return None
 
 
 async def versions(client: Client, group: str, resource: str) -> tuple[str, ...]:
-    """The versions in which ``group`` has a collection, as the cluster lists them; empty where it
-    has none. Raises as :func:`served`.
+    """The versions in which ``group`` has a collection, the one that the cluster prefers first;
+    empty where it has none. Raises as :func:`served`.
     """
-    known = await _known(client, group)
-    every = known.versions if known is not None else []
-    having = [one for one in every if await _has(client, one, resource)]
-    return tuple(one.group_version.rpartition("/")[2] for one in having)
+    having = [version async for version in _having(client, group, resource)]
+    return tuple(version.rpartition("/")[2] for version in having)
 
 
-async def _known(client: Client, group: str) -> _Group | None:
+async def _having(client: Client, group: str, resource: str) -> AsyncIterator[str]:
     groups = await client.get("/apis", _Groups)
-    return next((one for one in groups.groups if one.name == group), None)
-
-
-async def _has(client: Client, version: _Version, resource: str) -> bool:
-    listed = await client.get_or_none(f"/apis/{version.group_version}", _Resources)
-    return listed is not None and any(one.name == resource for one in listed.resources)
+    known = [one for one in groups.groups if one.name == group]
+    named = [version for one in known for version in (one.preferred_version, *one.versions)]
+    for version in dict.fromkeys(version.group_version for version in named):
+        listed = await client.get_or_none(f"/apis/{version}", _Resources)
+        if listed is not None and any(one.name == resource for one in listed.resources):
+            yield version
 
 
 _ASK_AGAIN: Final = 5.0
