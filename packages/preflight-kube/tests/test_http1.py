@@ -5,6 +5,8 @@ and when a new connection is made.
 from __future__ import annotations
 
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -128,3 +130,8 @@ async def test_a_server_behind_a_path_is_asked_below_it() -> None:
         await client.get("/api/v1/things/a", Item)
     [[piece]] = server.came
     assert piece.startswith(b"GET /clusters/one/api/v1/things/a HTTP/1.1\r\n")
+
+
+def test_a_client_loads_no_second_http_library() -> None:
+    loads = "import sys, preflight_kube.client.client; sys.exit('httpx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", loads], check=False).returncode == 0

@@ -3,7 +3,7 @@
 Admission runs before validation, on one core for everybody: what one object makes it do, all others
 wait for. Kubernetes itself bounds an object only by its bytes. The limits lie far above what
 workloads have. :class:`~.reviews.Reviews` asks :func:`of_request` about every review, so that no
-application can be without; how many bytes are read at all is in :mod:`.body`.
+application can be without; how many bytes are read at all is in :mod:`.request_body`.
 """
 
 from __future__ import annotations
