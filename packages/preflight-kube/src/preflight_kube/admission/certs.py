@@ -277,10 +277,8 @@ async def _set_bundles(
     found: Object | None = await client.get_or_none(configuration.path, dict)
     if found is None:
         return False
-    names, patch = (
-        [],
-        [test(pointer("metadata", "resourceVersion"), found["metadata"]["resourceVersion"])],
-    )
+    version = found["metadata"]["resourceVersion"]
+    names, patch = [], [test(pointer("metadata", "resourceVersion"), version)]
     for number, webhook in enumerate(found.get("webhooks") or ()):
         present = _decoded(webhook["clientConfig"].get("caBundle") or "")
         if (bundle := wanted(present)) != present:

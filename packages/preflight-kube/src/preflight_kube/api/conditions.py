@@ -91,20 +91,15 @@ def merge(
     merged = {str(one.get("type")): dict(one) for one in existing if one.get("type") not in gone}
     for one in wanted:
         before = merged.get(one.type, {})
-        since = (
-            str(before.get("lastTransitionTime") or "")
-            if before.get("status") == one.status
-            else ""
-        )
-        about = {
+        kept = before.get("lastTransitionTime") if before.get("status") == one.status else ""
+        about: dict[str, Any] = {
             "type": one.type,
             "status": one.status,
             "reason": one.reason,
             "message": one.message,
-            "lastTransitionTime": since or now,
+            "lastTransitionTime": str(kept or now),
         }
-        generation = (
-            {"observedGeneration": one.observed_generation} if one.observed_generation else {}
-        )
-        merged[one.type] = {**about, **generation}
+        if one.observed_generation:
+            about["observedGeneration"] = one.observed_generation
+        merged[one.type] = about
     return list(merged.values())

@@ -169,11 +169,8 @@ class Bearer:
 
     def __init__(self, target: Connection) -> None:
         self._again = target.again if target.plugin else None
-        self._token, self._file, self._read = (
-            target.token or "",
-            target.token_file,
-            time.monotonic(),
-        )
+        self._token, self._file = target.token or "", target.token_file
+        self._read = time.monotonic()
 
     async def token(self) -> str:
         """The one to send now."""

@@ -48,30 +48,20 @@ def path_of(parts: Iterable[str | int]) -> str:
 
 def _said(error: _Problem, whole: str) -> list[str]:
     path = path_of(error.absolute_path)
-    where, rule, wanted, found = (
-        path or whole,
-        str(error.validator),
-        error.validator_value,
-        error.instance,
-    )
+    where, found = path or whole, error.instance
+    rule, wanted = str(error.validator), error.validator_value
     schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
     below = f"{path}." if path else ""
     if rule == "additionalProperties" and isinstance(found, dict):
-        return _unknown(
-            below,
-            sorted(str(key) for key in set(found) - set(schema.get("properties", {}))),
-            sorted(schema.get("properties", {})),
-        )
+        known = schema.get("properties", {})
+        return _unknown(below, sorted(str(key) for key in set(found) - set(known)), sorted(known))
     if rule == "required":
         return [f"{below}{key}: is missing; set it." for key in wanted if key not in found]
     if rule == "anyOf":
         return _alternatives(error, where, whole)
     if rule == "type":
-        return [
-            _of_type(
-                where, [wanted] if isinstance(wanted, str) else list(wanted), found, _hint(schema)
-            )
-        ]
+        types = [wanted] if isinstance(wanted, str) else list(wanted)
+        return [_of_type(where, types, found, _hint(schema))]
     if rule == "enum":
         return [f"{where}: must be one of {', '.join(map(_word, wanted))}; found {_found(found)}."]
     if rule == "const":
@@ -107,12 +97,8 @@ def _unknown(below: str, unknown: Sequence[str], known: Sequence[str]) -> list[s
 
 
 def _of_type(where: str, wanted: Sequence[str], found: Any, hint: str) -> str:
-    example = hint
-    if (
-        list(wanted) == ["array"]
-        and isinstance(found, str | int | float)
-        and not isinstance(found, bool)
-    ):
+    example, scalar = hint, isinstance(found, str | int | float) and not isinstance(found, bool)
+    if list(wanted) == ["array"] and scalar:
         example = f", e.g. [{_in_one_line(str(found))}]"
     elif not hint and "string" in wanted and isinstance(found, int | float):
         example = f', e.g. "{_in_one_line(json.dumps(found))}" in quotes'
@@ -133,11 +119,8 @@ def _alternatives(error: _Problem, where: str, whole: str) -> list[str]:
     words, types = [], []
     for one in inner:
         if one.validator == "type":
-            types += (
-                [one.validator_value]
-                if isinstance(one.validator_value, str)
-                else list(one.validator_value)
-            )
+            wanted = one.validator_value
+            types += [wanted] if isinstance(wanted, str) else list(wanted)
         elif one.validator == "enum":
             words += [_word(value) for value in one.validator_value]
         else:

@@ -205,12 +205,8 @@ class _Replica:
     def __init__(
         self, client: Client, registry: CollectorRegistry, election: Election | None, linger: float
     ) -> None:
-        self._client, self._registry, self._election, self._linger = (
-            client,
-            registry,
-            election,
-            linger,
-        )
+        self._client, self._registry = client, registry
+        self._election, self._linger = election, linger
         self._parts: Parts | None = None
         self._not_built = ""
         self._dead = ""

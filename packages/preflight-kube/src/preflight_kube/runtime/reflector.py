@@ -96,12 +96,8 @@ class Reflector(Generic[T]):
         self.unreadable: dict[str, Unreadable] = {}
         """What is there and not in the store, by the same key."""
         self._client, self._path, self._type, self._params = client, path, type_, params
-        self._key, self._kept, self._on_change, self._on_unreadable = (
-            key,
-            kept,
-            on_change,
-            on_unreadable,
-        )
+        self._key, self._kept = key, kept
+        self._on_change, self._on_unreadable = on_change, on_unreadable
         self._streamed = kept is not None
         """Whether a list is taken in while it comes."""
         self._indexes = {name: Index(of) for name, of in (indexes or {}).items()}

@@ -69,11 +69,8 @@ class WorkloadKind(NamedTuple):
     @property
     def title(self) -> str:
         """As kubectl has it where kinds of several groups share a name."""
-        return (
-            f"{self.kind}.{self.group}"
-            if self.kind == "Job" and self.group != "batch"
-            else self.kind
-        )
+        shared = self.kind == "Job" and self.group != "batch"
+        return f"{self.kind}.{self.group}" if shared else self.kind
 
 
 def name_of(item: Mapping[str, Any]) -> str:
