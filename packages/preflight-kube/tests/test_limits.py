@@ -95,6 +95,9 @@ def nested(levels: int) -> Any:
 
 
 @given(st.dictionaries(st.sampled_from(["spec", "metadata", "components", "kind"]), tree))
+@example({"metadata": {"name": '"' * 400}})
+@example({"metadata": {"kind": "x", "name": "x" * 400, "value": "x" * 800}})
+@example({"metadata": {}, "spec": [{"args": ["x" * 400], "value": "y" * 400, "name": "n" * 400}]})
 @example({"spec": nested(126)})
 @example({"spec": nested(127)})
 @example({"spec": nested(400)})

@@ -45,6 +45,14 @@ def test_every_pod_and_template_is_explained(tmp_path: Path) -> None:
     assert "Pod web: no-gpu" in done.out
 
 
+def test_a_pod_beyond_a_limit_of_all_webhooks_is_explained_as_denied() -> None:
+    many = json.dumps(["x"] * 4097)
+    pod = f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{name: c, args: {many}}}]}}"
+    done = explain("-f", "-", stdin=pod)
+    assert "Pod p: denied" in done.out
+    assert "spec.containers[0].args: has 4097 entries, more than the 4096" in done.out
+
+
 def test_standard_input_and_json_work() -> None:
     program = [sys.executable, "-m", "preflight_webhook", "explain", "-f", "-", "-o", "json"]
     manifest = JOB.split("---", maxsplit=1)[0].encode()

@@ -8,13 +8,11 @@ import json
 from typing import Any
 
 import pytest
-from preflight_kube.admission.limits import VALUES
-from preflight_kube.admission.review import MOST_TEXT, MOST_WARNINGS, uid_of
-from preflight_webhook.api import review
+from preflight_kube.admission.review import MOST_TEXT, MOST_WARNINGS, BadReview, encode, uid_of
 from preflight_webhook.config.config import parse
 from preflight_webhook.core import limits
 from preflight_webhook.core.admit import decide
-from preflight_webhook.core.decision import Decision, encode_answer
+from preflight_webhook.core.decision import Decision
 
 CONFIG = parse("""
 checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}]
@@ -116,14 +114,6 @@ TOO_MUCH = {
         "characters",
         limits.ASKED,
     ),
-    "whole": (
-        {
-            **with_metadata(labels={"preflight.nvsentinel.nvidia.com/checked": "x"}),
-            "x": [{}] * (VALUES + 1),
-        },
-        "objects",
-        VALUES,
-    ),
 }
 
 
@@ -208,7 +198,7 @@ TEXTS = {
 @pytest.mark.parametrize("made", TEXTS.values(), ids=TEXTS)
 def test_an_answer_carries_little_of_a_tenants_text(made: dict[str, Any]) -> None:
     decision = decided(made)
-    answer = json.loads(encode_answer("u", decision))["response"]
+    answer = json.loads(encode("u", decision.response))["response"]
     said = [answer.get("status", {}).get("message", ""), *answer.get("warnings", ())]
     assert max(map(len, said)) <= MOST_TEXT
     assert len(said) <= MOST_WARNINGS + 1
@@ -224,7 +214,7 @@ def test_what_is_nested_too_deep_is_refused_in_a_sentence(depth: int, where: str
         "spec": f'{{"spec": {{"x": {nested}, "containers": []}}}}',
         "env": f'{{"spec": {{"containers": [{{"name": "a", "env": {nested}}}]}}}}',
     }
-    with pytest.raises(review.TooDeep, match="nested deeper"):
+    with pytest.raises(BadReview, match="nested deeper"):
         decide(texts[where].encode(), "ml", CONFIG)
 
 
@@ -253,12 +243,11 @@ HOSTILE = "a\u202eb\u200bc\x1b[2Jd\r\ne\x00f\u2066"
 def test_no_text_of_a_pod_changes_a_terminal_or_the_order_of_reading(made: dict[str, Any]) -> None:
     decision = decided(made)
     assert decision.denied
-    answer = json.loads(encode_answer("u", decision))
+    answer = json.loads(encode("u", decision.response))
     assert answer["response"]["status"]["message"].isprintable()
 
 
 def test_a_warning_is_printable_too() -> None:
-    answer = json.loads(
-        encode_answer("u", Decision("injected", "x", warnings=[f"{HOSTILE} differs"]))
-    )
+    decision = Decision("injected", "x", warnings=[f"{HOSTILE} differs"])
+    answer = json.loads(encode("u", decision.response))
     assert answer["response"]["warnings"] == ["a\\u202eb\\u200bcd e\\x00f\\u2066 differs"]

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 import trustme
+from preflight_kube.admission.limits import VALUES
 from served import write_certificate
 
 GPU_POD = {
@@ -147,7 +148,6 @@ whole = json.dumps(review()).encode()
     [
         (b"", 400, "not an AdmissionReview"),
         (b"not json", 400, "not an AdmissionReview"),
-        (whole[:-20], 400, "not an AdmissionReview"),
         (b"\xff\xfe", 400, "not an AdmissionReview"),
         (b"[]", 400, "not an AdmissionReview"),
         (
@@ -174,7 +174,6 @@ whole = json.dumps(review()).encode()
     ids=[
         "empty",
         "text",
-        "truncated",
         "bytes",
         "list",
         "other-kind",
@@ -192,6 +191,24 @@ def test_bad_bodies_get_a_clear_4xx_and_the_server_lives(
     assert (answer.status_code, says in answer.text) == (status, True), answer.text
     assert answer.text.count("\n") == 1
     assert good(server)
+
+
+def test_a_review_of_which_only_the_uid_can_be_read_is_denied(server: Server) -> None:
+    response = post(server, whole[:-20]).json()["response"]
+    assert (response["uid"], response["allowed"]) == ("u-1", False)
+    assert "is not an AdmissionReview" in response["status"]["message"]
+    assert metric(server, 'preflight_injection_total{result="denied"}') == 1
+    assert good(server)
+
+
+def test_a_pod_beyond_a_limit_of_all_webhooks_is_denied_and_counted(server: Server) -> None:
+    pod = {**GPU_POD, "x": [{}] * (VALUES + 1)}
+    response = post(server, json.dumps(review(pod)).encode()).json()["response"]
+    assert (response["allowed"], f"more than the {VALUES}" in response["status"]["message"]) == (
+        False,
+        True,
+    )
+    assert metric(server, 'preflight_injection_total{result="denied"}') == 1
 
 
 def test_wrong_paths_methods_and_types_are_refused(server: Server) -> None:

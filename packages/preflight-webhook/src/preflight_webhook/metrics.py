@@ -109,7 +109,7 @@ class Metrics:
             "Pods whose envFrom may hold variables that a check would inherit, by what it names; its content is not read.",
             ["kind"],
         )
-        self.rejected = counter(
+        self.refused = counter(
             "preflight_webhook_bad_requests",
             "Requests that were not admission reviews, by status.",
             ["status"],
@@ -183,11 +183,16 @@ class Metrics:
             "1 while PreflightConfigs cannot be read; those seen last apply.",
         )
 
-    def decided(self, result: str, seconds: float) -> None:
-        """Count a review; ``result`` may carry its reason."""
+    def answered(self, _: str, result: str, seconds: float, read: int, sent: int) -> None:
+        """Count a review and its bytes; ``result`` may carry its reason."""
         self.results[result] = self.results.get(result, 0) + 1
         self.latencies[bisect_left(_BUCKETS, seconds)] += 1
         self.seconds += seconds
+        self.bytes_read += read
+        self.bytes_sent += sent
+
+    def failed(self, _: str) -> None:
+        """Count nothing more: a review without an answer is among the refused."""
 
     def cut(self, port: str, reason: str) -> None:
         """Count a connection that was cut off."""

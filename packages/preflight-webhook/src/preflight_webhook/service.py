@@ -146,6 +146,7 @@ async def _serve(
             after = 0.0  # a second signal
         log.info("stopping", cause=cause, linger=after)
         state.stopping = True
+        admission.stop()
         loop.call_later(after, admitting.cancel)
 
     # What the start has made stays; a collection now and then must not walk over it while the API

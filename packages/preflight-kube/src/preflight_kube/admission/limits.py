@@ -8,6 +8,7 @@ application can be without; how many bytes are read at all is in :mod:`.request_
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -64,8 +65,12 @@ CALLER_A_SECOND: Final = 500
 CALLER_AT_ONCE: Final = 5000
 """The same, at once."""
 _MOST_PROBLEMS: Final = 8
-_PIECE: Final = NAME // 2
-_OTHERS: Final = bytes(set(range(256)) - set(b"{}[]"))
+_OTHERS: Final = bytes(set(range(256)) - set(b"{}[],"))
+_NAMES: Final = (b"name", b"generateName", b"namespace", b"kind", b"apiVersion")
+"""Keys of what has at most :data:`NAME` characters."""
+_LONG_NAME: Final = re.compile(
+    rb'"(?:%s)"\s*:\s*"(?:[^"\\]|\\.){%d}' % (b"|".join(_NAMES), NAME + 1)
+)
 _Problem = tuple[Any, str, int, str, int]
 """The list or map that it is in, where in that, how many were found, of what, and the limit."""
 _OBJECT: Final = "the object"
@@ -138,17 +143,36 @@ def _small(text: bytes) -> bool:
     """Whether no limit can be passed, without looking at any value: what nearly all objects are,
     for a tenth of the time.
     """
-    if text.count(b",") >= CONTAINERS or b'"components"' in text:
+    bones = text.translate(None, _OTHERS)
+    commas = bones.count(b",")
+    if commas >= CONTAINERS or (commas >= LISTS["components"] and b"components" in text):
         return False
-    # Of a long name at least one such piece is without quotes.
-    if any(text.find(b'"', at, at + _PIECE) < 0 for at in range(0, len(text) - _PIECE, _PIECE)):
+    if not _short_names(text):
         return False
-    brackets = text.translate(None, _OTHERS)
+    brackets = bones.translate(None, b",")
     for _ in range(NESTING):
         if not brackets:
             return True
         brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
     return False
+
+
+def _short_names(text: bytes) -> bool:
+    """Whether none of the names is long, as far as that shows at a glance. So many bytes without a
+    quote may be in a list, a key, or the value of another key; a name with quotes in it is looked
+    for as such.
+    """
+    at, end = 0, len(text) - NAME
+    while at < end:
+        if (quote := text.rfind(b'"', at, at + NAME + 1)) >= 0:
+            at = quote + 1
+            continue
+        before, _, key = text[max(0, at - 40) : max(0, at - 3)].rpartition(b'"')
+        of_other = text[at - 3 : at - 1] == b'":' and key.isalpha() and key not in _NAMES
+        if not before or not (of_other or text[at - 2] in b",[{"):
+            return False
+        at = text.find(b'"', at) + 1 or end
+    return b"\\" not in text or b'\\"' not in text or _LONG_NAME.search(text) is None
 
 
 def _inner(one: Any, problems: list[_Problem]) -> list[Any]:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-__all__ = ["AdmissionMetrics"]
+__all__ = ["AdmissionMetrics", "ReviewMetrics"]
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class ReviewMetrics(Protocol):
+    """What reviews are counted with."""
+
+    refused: Counter
+    """Requests that were not reviews, by HTTP status."""
+
+    def answered(self, path: str, result: str, seconds: float, read: int, sent: int) -> None:
+        """Count a review that was answered; ``read`` and ``sent`` are bytes."""
+
+    def failed(self, path: str) -> None:
+        """Count a review to which there is no answer."""
 
 
 class AdmissionMetrics:
@@ -57,10 +70,15 @@ class AdmissionMetrics:
         # Looking a child up by its labels costs as much as counting.
         self._seconds_of, self._reviews_of = cache(self.seconds.labels), cache(self.reviews.labels)
 
-    def answered(self, path: str, result: str, seconds: float) -> None:
-        """Count a review that was answered."""
+    def answered(self, path: str, result: str, seconds: float, read: int, sent: int) -> None:
+        """Count a review that was answered; its bytes are not counted."""
+        del read, sent
         self._seconds_of(path).observe(seconds)
         self._reviews_of(path, result).inc()
+
+    def failed(self, path: str) -> None:
+        """Count a review to which there is no answer."""
+        self._reviews_of(path, "failed").inc()
 
     def cut(self, port: str, reason: str) -> None:
         """Count a connection that was cut off."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -85,12 +84,14 @@ class UserInfo(msgspec.Struct, frozen=True):
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """What the API server asks about, as the webhook's rule names it."""
+    """What the API server asks about, as the webhook's rule names it. An API server leaves neither
+    resource nor operation out; what a tool leaves out is of a creation.
+    """
 
     uid: str
     kind: GroupVersionKind
-    resource: GroupVersionResource
-    operation: Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+    resource: GroupVersionResource = GroupVersionResource()
+    operation: Literal["CREATE", "UPDATE", "DELETE", "CONNECT"] = "CREATE"
     sub_resource: str = ""
     name: str = ""
     namespace: str = ""
@@ -114,15 +115,15 @@ class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
         return _decode(self.old_object, type_, "request.oldObject")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Response:
+class Response(msgspec.Struct, frozen=True, kw_only=True):
     """The application's answer.
 
     ``patch`` is applied where the request is allowed: operations, or a JSON Patch as text already;
     Raw is what stands in the answer as it is, base64 in quotes.
     ``message`` and ``code`` (an HTTP status from 400 to 599) are what the user sees where it is
     not; ``reason`` follows from the code where it is empty. ``warnings`` are shown to the user in
-    any case; ``annotations`` are in the audit log.
+    any case; ``annotations`` are in the audit log. ``result``: what the answer is counted as, where
+    allowed, patched and denied do not say it.
     """
 
     allowed: bool = True
@@ -132,6 +133,7 @@ class Response:
     reason: str = ""
     warnings: Sequence[str] = ()
     annotations: dict[str, str] | None = None
+    result: str = ""
 
     @classmethod
     def denied(cls, message: str, *, code: int = 403, warnings: Sequence[str] = ()) -> Response:
@@ -167,7 +169,8 @@ def decode(body: bytes | bytearray) -> AdmissionRequest:
         ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadReview(
-            _other(body) or f"the body is not an AdmissionReview ({one_line(str(error), 200)})"
+            _other(body)
+            or f"the body is not an AdmissionReview; POST one of {API_VERSION} as JSON ({one_line(str(error), 200)})"
         ) from None
     if review.kind != "AdmissionReview" or review.api_version != API_VERSION:
         raise BadReview(_not_ours(review.api_version, review.kind))

@@ -15,18 +15,18 @@ import msgspec
 from preflight_kube.admission import limits, review
 from preflight_kube.admission import request_body as body
 from preflight_kube.admission.fast_path import HttpAnswer
-from preflight_kube.admission.metrics import AdmissionMetrics
+from preflight_kube.admission.metrics import ReviewMetrics
 from preflight_kube.admission.request_body import Body, Receive, ReviewRefused, Scope
 from preflight_kube.admission.review import AdmissionRequest, BadReview, Response
 from preflight_kube.client import budget
 from preflight_kube.logs import get_logger
 
-__all__ = ["Application", "Reviews", "Unavailable"]
+__all__ = ["Application", "Reviews", "Send", "Unavailable"]
 
 Application = Callable[[AdmissionRequest], Awaitable[Response]]
-"""Decides about one request. Where it raises :class:`~.review.BadReview` the request is denied;
-whatever else it raises is answered with status 500, on which the API server applies the
-failurePolicy."""
+"""Decides about one request. Where it raises :class:`~.review.BadReview` the request is denied, and
+:class:`~.request_body.ReviewRefused` is answered as it says; whatever else it raises is answered
+with status 500, on which the API server applies the failurePolicy."""
 Immediate = Callable[[AdmissionRequest], Response | None]
 """Decides without waiting; None where the application at its path must do so. What it raises is
 nobody's: the application is asked then, too."""
@@ -70,7 +70,7 @@ class Reviews:
     def __init__(
         self,
         applications: Mapping[str, Application],
-        metrics: AdmissionMetrics,
+        metrics: ReviewMetrics,
         *,
         longest: float = LONGEST,
         at_once: Mapping[str, Immediate] | None = None,
@@ -123,36 +123,34 @@ class Reviews:
                 return None
         except Exception:  # it is raised again, and answered, there
             return None
-        return HttpAnswer(
-            200, self._counted(path, request, response, started), _JSON, self.stopping
-        )
+        answer = self._counted(path, request.uid, response, started, len(whole))
+        return HttpAnswer(200, answer, _JSON, self.stopping)
 
     async def _answered(self, scope: Scope, application: Application, whole: Body) -> bytes:
         """The review that answers. Raises :class:`ReviewRefused`."""
         started, path = time.perf_counter(), scope["path"]
-        raw = whole.read()
-        if whole.dropped:
-            return self._unread(
-                path,
-                raw,
-                f"its review of {whole.size} bytes is too large: {whole.dropped}; make it smaller",
-                413,
-            )
+        raw, status = whole.read(), 413
+        why = f"its review of {whole.size} bytes is too large: {whole.dropped}; make it smaller"
         try:
-            request = review.decode(raw)
+            request = None if whole.dropped else review.decode(raw)
         except BadReview as error:
-            return self._unread(path, raw, str(error), 400)
-        seconds = min(self._longest, _patience(scope["query_string"]) or self._longest)
-        address = (scope.get("client") or ("",))[0]
-        response = await self._decided(path, application, request, seconds, address)
-        return self._counted(path, request, response, started)
+            request, why, status = None, str(error), 400
+        if request is None:
+            uid, response = _unread(path, raw, why, status)
+        else:
+            uid, address = request.uid, (scope.get("client") or ("",))[0]
+            seconds = min(self._longest, _patience(scope.get("query_string", b"")) or self._longest)
+            response = await self._decided(path, application, request, seconds, address)
+        return self._counted(path, uid, response, started, whole.size)
 
-    def _counted(
-        self, path: str, request: AdmissionRequest, response: Response, started: float
-    ) -> bytes:
-        result = "denied" if not response.allowed else "patched" if response.patch else "allowed"
-        self._metrics.answered(path, result, time.perf_counter() - started)
-        return review.encode(request.uid, response)
+    def _counted(self, path: str, uid: str, response: Response, started: float, read: int) -> bytes:
+        """The review that answers."""
+        answer = review.encode(uid, response)
+        result = response.result or (
+            "denied" if not response.allowed else "patched" if response.patch else "allowed"
+        )
+        self._metrics.answered(path, result, time.perf_counter() - started, read, len(answer))
+        return answer
 
     async def _decided(
         self,
@@ -181,6 +179,8 @@ class Reviews:
         except BadReview as error:
             # Of an HTTP status 400 the API server does not show the user why.
             return Response.denied(f"{error}.", code=400)
+        except ReviewRefused:
+            raise
         except Unavailable as error:
             # Of a 503 the API server does not show the user why.
             raise self._failed(about, str(error)) from None
@@ -196,20 +196,18 @@ class Reviews:
             raise self._failed(about, why) from None
 
     def _failed(self, about: Mapping[str, str], why: str) -> ReviewRefused:
-        self._metrics.reviews.labels(about["path"], "failed").inc()
+        self._metrics.failed(about["path"])
         return ReviewRefused(500, why, about["uid"])
 
-    def _unread(self, path: str, beginning: bytes, why: str, status: int) -> bytes:
-        """The answer to a review that was not read: it is denied. What is not a
-        review is refused.
-        """
-        if not (uid := review.uid_of(beginning)):
-            raise ReviewRefused(status, why)
-        self._metrics.reviews.labels(path, "denied").inc()
-        log.warning("review denied unread", uid=uid, path=path, why=why)
-        return review.encode(
-            uid, Response.denied(f"the object cannot be looked at: {why}.", code=status)
-        )
+
+def _unread(path: str, beginning: bytes, why: str, status: int) -> tuple[str, Response]:
+    """(its uid, the answer to a review that was not read): it is denied. What is not a review is
+    refused.
+    """
+    if not (uid := review.uid_of(beginning)):
+        raise ReviewRefused(status, why)
+    log.warning("review denied unread", uid=uid, path=path, why=why)
+    return uid, Response.denied(f"the object cannot be looked at: {why}.", code=status)
 
 
 def _beyond(request: AdmissionRequest) -> Response | None:

@@ -5,7 +5,7 @@ msgspec skips what is not named here without building it; that is most of the we
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 
@@ -183,45 +183,3 @@ class Pod(_Object):
 
     spec: PodSpec
     metadata: Metadata = msgspec.field(default_factory=Metadata)
-
-
-class Kind(_Object):
-    """What a review is about."""
-
-    kind: str
-    group: str = ""
-    version: str = ""
-
-
-class PodReviewRequest(_Object):
-    """A review's request about a pod."""
-
-    uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-    kind: Kind
-    object: Pod
-    namespace: Annotated[str, msgspec.Meta(max_length=253)] = ""
-    dry_run: bool = False
-
-
-class PodReview(_Object):
-    """An AdmissionReview about a pod."""
-
-    request: PodReviewRequest
-    api_version: str
-    kind: str
-
-
-class AnyRequest(_Object):
-    """A request whatever it is about, with its object as it came."""
-
-    uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-    kind: Kind
-    object: msgspec.Raw = msgspec.Raw()
-
-
-class AnyReview(_Object):
-    """An AdmissionReview whatever it is about."""
-
-    request: AnyRequest
-    api_version: str
-    kind: str

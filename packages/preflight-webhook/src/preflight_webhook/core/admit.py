@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
-from preflight_kube.admission.limits import of_object
 from preflight_kube.admission.review import BadReview
 from preflight_proto import admitted
 from preflight_proto.admitted import Admitted, SeenClaim
@@ -28,7 +27,6 @@ from preflight_webhook.api.review import (
     decode_pod,
     decode_resources,
     decode_whole,
-    decode_whole_of,
     shown,
 )
 from preflight_webhook.api.types import ClaimEntry, Container, NameOnly, Pod, Volume
@@ -138,7 +136,7 @@ _decisions: Final[SizedCache[tuple[DecisionKey, Config], Decision]] = SizedCache
 
 
 def decide(
-    raw: bytes | bytearray,
+    raw: bytes,
     namespace: str,
     config: Config,
     claims: Mapping[Ref, DeviceClaim | None] | None = None,
@@ -147,8 +145,8 @@ def decide(
     recall: Recall | None = None,
     read: Pod | None = None,
 ) -> Decision:
-    """The decision about the pod whose JSON is ``raw`` (or the review's around it, where ``read``
-    is what was read of it), created in ``namespace``; not to be changed, as alike pods share it.
+    """The decision about the pod whose JSON is ``raw`` (``read``: what was read of it already),
+    created in ``namespace``; not to be changed, as alike pods share it.
 
     ``claims``: what the pod's resource claims ask for, None for one that does not exist. Where they
     matter and are not given, ``recall`` is asked, which may know all of them; else the result is
@@ -189,9 +187,7 @@ def decide(
         return _decisions.put(key, decision, facts.size + decision.size)
     # Our own output on a second call, or somebody's forgery: taken out and built anew, never
     # "found, so skip".
-    if problem := of_object(raw):
-        return Decision("denied", problem)
-    now = decode_whole(raw) if read is None else decode_whole_of(raw)
+    now = decode_whole(raw)
     wanted = reserved.cleaned(now)
     facts = _facts(decode_pod(msgspec.json.encode(wanted)), namespace, config, known, confined)
     decision, injection = _judge(facts, config)

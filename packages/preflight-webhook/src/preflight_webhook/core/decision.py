@@ -6,14 +6,14 @@ import binascii
 from typing import Any, Final
 
 import msgspec
-from preflight_kube.admission.review import MOST_TEXT, Response, encode
+from preflight_kube.admission.review import MOST_TEXT, Response
 from preflight_proto.admitted import SeenClaim
 from preflight_proto.stamp import Stamp
 
 from preflight_webhook.api.review import shown
 from preflight_webhook.core.detect.claims import Ref
 
-__all__ = ["UNKNOWN", "Decision", "Skip", "UnreadEnvFrom", "encode_answer"]
+__all__ = ["UNKNOWN", "Decision", "Skip", "UnreadEnvFrom"]
 
 UNKNOWN: Final = "unknown-resource"
 """Why a pod gets no checks that asks for what may be a GPU and is not configured."""
@@ -88,6 +88,17 @@ class Decision(msgspec.Struct):
         return f"{self.result}-{reasons.pop()}" if len(reasons) == 1 else self.result
 
     @property
+    def response(self) -> Response:
+        """What the API server is answered."""
+        return Response(
+            allowed=not self.denied,
+            patch=msgspec.Raw(self.encoded or b""),
+            message=shown(self.message, MOST_TEXT) if self.denied else "",
+            warnings=[shown(one, MOST_TEXT) for one in self.warnings],
+            result=self.label,
+        )
+
+    @property
     def size(self) -> int:
         """About how many bytes it takes in memory."""
         texts = [
@@ -109,16 +120,3 @@ class Decision(msgspec.Struct):
     def denied(self) -> bool:
         """Whether the pod is refused."""
         return self.result == "denied"
-
-
-def encode_answer(uid: str, decision: Decision) -> bytes:
-    """The AdmissionReview that answers the request ``uid``."""
-    return encode(
-        uid,
-        Response(
-            allowed=not decision.denied,
-            patch=msgspec.Raw(decision.encoded or b""),
-            message=shown(decision.message, MOST_TEXT) if decision.denied else "",
-            warnings=[shown(one, MOST_TEXT) for one in decision.warnings],
-        ),
-    )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from msgspec import to_builtins
+from preflight_kube.admission.limits import of_object
 from preflight_kube.admission.review import BadReview
 from preflight_kube.text import printable
 from preflight_proto import names, time_limits
@@ -65,7 +66,10 @@ def explain(
     config, own = _of_namespace(found, about.config)
     try:
         body = json.dumps(found.pod).encode()
-        decision = decide(body, found.namespace, config, found.claims, confined=found.confined)
+        if problem := of_object(body):
+            decision = Decision("denied", problem)
+        else:
+            decision = decide(body, found.namespace, config, found.claims, confined=found.confined)
     except BadReview as error:
         raise ValueError(f"{found.what}: {str(error).removeprefix('request.object ')}.") from None
     size = decision.stamp.size if decision.stamp is not None else None

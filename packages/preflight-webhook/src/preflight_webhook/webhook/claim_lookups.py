@@ -13,11 +13,13 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from contextvars import Context
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
+from preflight_kube.admission.reviews import Unavailable
 from preflight_kube.errors import KubeError
 
 from preflight_webhook.core.detect import claims
@@ -25,7 +27,7 @@ from preflight_webhook.core.detect.claims import GROUP, VERSIONS, DeviceClaim, R
 from preflight_webhook.metrics import Metrics
 from preflight_webhook.webhook.access import ClusterAccess
 
-__all__ = ["LookupUnavailable", "Lookups"]
+__all__ = ["NO_LOOKUP", "Lookups"]
 
 KEPT: Final = 5.0
 """Seconds: enough for the pods of one job, and short, as a claim of the same name may have been
@@ -47,6 +49,7 @@ MOST_WAITING: Final = 256
 """Claims of one namespace that are asked for or wait to be; a pod has 16 at most, and the pods of a
 job share a template.
 """
+NO_LOOKUP: Final = "the pod's resource claims cannot be looked up"
 _FORBIDDEN: Final = 403
 
 
@@ -67,12 +70,6 @@ class _Answer(msgspec.Struct):
     metadata: _Metadata | None = None
     status: _Status | None = None
     versions: list[Any] | None = None
-
-
-class LookupUnavailable(Exception):
-    """It cannot be found out; the API server's failurePolicy decides.
-    The message is one sentence.
-    """
 
 
 class Lookups:
@@ -108,7 +105,7 @@ class Lookups:
         return found
 
     async def claims(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, DeviceClaim | None]:
-        """What each asks for; None for one that does not exist. Raises :class:`LookupUnavailable`.
+        """What each asks for; None for one that does not exist. Raises :class:`Unavailable`.
 
         Where all are known it does not wait: other requests do not get in between.
         """
@@ -169,7 +166,9 @@ class Lookups:
     async def _together(self, key: str, ask: Callable[[], Any]) -> Any:
         """The one answer for all who wait for it; it goes on when one of them gives up."""
         if (task := self._asking.get(key)) is None:
-            task = self._asking[key] = asyncio.create_task(ask())
+            # What all need, and not this review alone, is no request of this review.
+            context = Context() if key == GROUP else None
+            task = self._asking[key] = asyncio.create_task(ask(), context=context)
             task.add_done_callback(lambda _: self._asking.pop(key, None))
         return await asyncio.shield(task)
 
@@ -221,9 +220,9 @@ class Lookups:
         kept = {"metadata": {"uid": about.uid}, "status": {"reservedFor": status.reserved_for}}
         return {"spec": made.spec, "versions": made.versions, **kept}
 
-    def _unavailable(self, why: str) -> LookupUnavailable:
+    def _unavailable(self, why: str) -> Unavailable:
         self._metrics.lookups.labels("failed").inc()
-        return LookupUnavailable(f"the pod's resource claims cannot be looked up: {why}")
+        return Unavailable(f"{NO_LOOKUP}: {why}")
 
 
 def _weight(claim: DeviceClaim | None) -> int:
