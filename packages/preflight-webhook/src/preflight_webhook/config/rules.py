@@ -16,6 +16,7 @@ from preflight_proto import gang_source, names, settings
 from preflight_proto.durations import parse_duration
 
 from preflight_webhook.config import addresses, container_shape
+from preflight_webhook.config.allow import Row, refusal
 from preflight_webhook.config.devices import DeviceVariables
 from preflight_webhook.config.extra_volumes import covered, normal
 
@@ -251,6 +252,23 @@ def _leads_to(path: str, folder: str) -> bool:
     return path in {"/", "/var"} or f"{other}/".startswith(f"{one}/") or one.startswith(other + "/")
 
 
+_MOUNTED: Final = (
+    Row(
+        lambda one: ".." in one[0].split("/") or ":" in one[0],
+        'has ".." or ":" in it; write the path itself.',
+    ),
+    Row(
+        lambda one: covered(normal(one[0])),
+        "would cover {1}, which the check needs; mount it beside or below that.",
+    ),
+    Row(
+        lambda one: one[1].get(normal(one[0])),
+        "is also that of {1}; mount them at different paths.",
+    ),
+)
+"""Of a path at which the operator mounts something, and the paths that are taken already."""
+
+
 def _extra_mounts(raw: dict[str, Any]) -> Iterator[str]:
     for check_path, check in _at(raw, "checks[]", dict):
         extra = {name for _, name in _at(check, "extraVolumes[].name", str)}
@@ -262,12 +280,8 @@ def _extra_mounts(raw: dict[str, Any]) -> Iterator[str]:
                 yield f'{path}.name: "{name[:60]}" is none of the check\'s extraVolumes ({what}); add the volume there.'
             if not isinstance(at, str) or not at.startswith("/"):
                 continue
-            if ".." in at.split("/") or ":" in at:
-                yield f'{path}.mountPath: "{at[:60]}" has ".." or ":" in it; write the path itself.'
-            elif ours := covered(normal(at)):
-                yield f'{path}.mountPath: "{at[:60]}" would cover {ours}, which the check needs; mount it beside or below that.'
-            elif normal(at) in taken:
-                yield f'{path}.mountPath: "{at[:60]}" is also that of {taken[normal(at)]}; mount them at different paths.'
+            if why := refusal(_MOUNTED, (at, taken)):
+                yield f'{path}.mountPath: "{at[:60]}" {why}'
             taken.setdefault(normal(at), path)
 
 

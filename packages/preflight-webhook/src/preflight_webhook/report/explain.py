@@ -17,11 +17,18 @@ from preflight_proto import names, time_limits
 from preflight_proto.durations import format_duration, gang_run, parse_duration
 from preflight_proto.policy import KIND, ContractError, decode_spec, refusal
 
+from preflight_webhook.config import allow
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.merged_config import effective, in_force
 from preflight_webhook.core.admit import CREATE_FIRST, decide
 from preflight_webhook.core.decision import Decision
-from preflight_webhook.core.inject.allow_list import inheritable, loads_code, of_the_fabric
+from preflight_webhook.core.inject.allow_list import (
+    NEVER,
+    VARIABLES,
+    Wanted,
+    loads_code,
+    of_the_fabric,
+)
 from preflight_webhook.core.inject.injection import variables_of
 from preflight_webhook.core.inject.patch import applied
 from preflight_webhook.report.optin import Lists, OptIn, opt_in
@@ -228,20 +235,11 @@ def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[st
     there = {str(entry.get("name")) for one in _maps(containers) for entry in _maps(one.get("env"))}
     for name in sorted(name for name in there if of_the_fabric(name)):
         for value, patterns, checks in _patterns(inheriting, config):
-            if inheritable(name, patterns) or not inheritable(name, (name,)):
-                # It is there, or it never is: a rank, another communicator, a setting of the check
-                # itself.
-                continue
-            if loads_code(name):
-                why, how = "it may load code or name a file", "list the very name"
-            elif inheritable(name, ("*",)):
-                why, how = (
-                    f"no pattern of {value} names it",
-                    f"list it, or a pattern such as {name.partition('_')[0]}_*,",
-                )
-            else:
-                why, how = "what it does is not known here", "list the very name"
-            yield f"{name} is not passed on to {checks}, as {why}; {how} in {value} to have it"
+            # What never is there: a rank, another communicator, a setting of the check itself.
+            why = allow.refusal(VARIABLES, Wanted(name, patterns, setting=value))
+            if why and why != NEVER:
+                what, how = why.split("; ")
+                yield f"{name} is not passed on to {checks}, as {what}; {how} in {value} to have it"
 
 
 def _patterns(checks: list[CheckConfig], config: Config) -> list[tuple[str, tuple[str, ...], str]]:

@@ -7,16 +7,16 @@ address cannot be led elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 from preflight_proto import names
 
 from preflight_webhook.api.review import decode_aliases, decode_dns, shown
-from preflight_webhook.api.types import NULL, Pod
+from preflight_webhook.api.types import NULL, DnsConfig, Pod
 from preflight_webhook.config.addresses import Host, hosts_in
+from preflight_webhook.config.allow import Row, refusal
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.core.inject.injection import variables_of
 
@@ -64,8 +64,8 @@ def redirects(pod: Pod, namespace: str, config: Config) -> tuple[Redirect, ...]:
     """
     if not (hosts := _all_servers(config)) or _ordinary(pod, hosts):  # asked of every pod
         return ()
-    found = ((host, next(_reasons(pod, namespace, host), None)) for host in hosts)
-    return tuple([(host, why) for host, why in found if why is not None])
+    found = ((host, refusal(_ANSWERS, _Question(pod, namespace, host))) for host in hosts)
+    return tuple([(host, why) for host, why in found if why])
 
 
 def _ordinary(pod: Pod, hosts: tuple[Host, ...]) -> bool:
@@ -106,59 +106,19 @@ def _without(config: Config, hosts: frozenset[Host]) -> Config:
     return replace(config, dcgm=replace(config.dcgm, hostengine_addr=left))
 
 
-def _reasons(pod: Pod, namespace: str, host: Host) -> Iterator[str]:
-    spec = pod.spec
-    for alias in decode_aliases(bytes(spec.host_aliases)) or ():
-        for name in alias.hostnames or ():
-            if _same(name.lower().rstrip("."), host.name):
-                yield f'spec.hostAliases says where "{shown(name)}" is; remove that name'
-    if host.name in {"localhost", "*"}:
-        if host.name == "*" and spec.dns_policy == "None":
-            yield "spec.dnsPolicy is None; leave it out"
-        return
-    if own := next((one for one in _own_names(pod, namespace) if one == host.name), None):
-        yield f'the pod itself is called "{own}" in its hosts file; give the pod another name'
-    yield from _resolver(pod, host)
+class _Question(NamedTuple):
+    """Who says in a pod, of ``namespace``, where ``host`` is."""
+
+    pod: Pod
+    namespace: str
+    host: Host
 
 
-def _resolver(pod: Pod, host: Host) -> Iterator[str]:
-    spec, policy = pod.spec, pod.spec.dns_policy or "ClusterFirst"
-    if policy == "None":
-        yield "spec.dnsPolicy is None; leave it out"
-    elif host.of_cluster and (
-        policy == "Default" or (policy == "ClusterFirst" and spec.host_network)
-    ):
-        known = "hostNetwork" if spec.host_network else "dnsPolicy"
-        yield f"with spec.{known} as it is the node's DNS is asked, which does not know it; set spec.dnsPolicy: ClusterFirstWithHostNet"
-    dns = decode_dns(bytes(spec.dns_config))
-    if dns is None:
-        return
-    if dns.nameservers:
-        yield "spec.dnsConfig.nameservers says who is asked for it; leave them out"
-    if dns.searches and not host.absolute:
-        yield "spec.dnsConfig.searches says where it is looked for; leave them out"
-    for option in dns.options or ():
-        if option.name in _HARMLESS_OPTIONS:
-            continue
-        if option.name == "ndots" and (
-            host.absolute or _more_than(option.value, host.name.count("."))
-        ):
-            continue
-        yield f'spec.dnsConfig.options "{shown(option.name, 64)}" says how it is looked for; leave it out'
-
-
-def _own_names(pod: Pod, namespace: str) -> Iterator[str]:
-    """By what the kubelet writes the pod itself into its hosts file."""
-    spec = pod.spec
-    if spec.host_network:
-        return
-    if spec.hostname_override:
-        yield spec.hostname_override.lower()
-        return
-    name = (spec.hostname or pod.metadata.name).lower()
-    yield name[:63].rstrip("-.")
-    if spec.subdomain:
-        yield f"{name[:63]}.{spec.subdomain.lower()}.{namespace}.svc.cluster.local"
+def _alias(one: _Question) -> str:
+    aliases = decode_aliases(bytes(one.pod.spec.host_aliases)) or ()
+    named = (name for alias in aliases for name in alias.hostnames or ())
+    found = (name for name in named if _same(name.lower().rstrip("."), one.host.name))
+    return next((f'"{shown(name)}"' for name in found), "")
 
 
 def _same(alias: str, name: str) -> bool:
@@ -166,5 +126,60 @@ def _same(alias: str, name: str) -> bool:
     return name in {"*", alias} or alias.startswith(name + ".") or name.startswith(alias + ".")
 
 
-def _more_than(value: str | None, dots: int) -> bool:
-    return value is not None and value.isdecimal() and int(value[:9]) > dots
+def _own_name(one: _Question) -> bool:
+    """By which the kubelet writes the pod itself into its hosts file."""
+    spec, host = one.pod.spec, one.host.name
+    if spec.host_network or host == "*":
+        return False
+    if spec.hostname_override:
+        return host == spec.hostname_override.lower()
+    name = (spec.hostname or one.pod.metadata.name).lower()[:63]
+    whole = f"{name}.{(spec.subdomain or '').lower()}.{one.namespace}.svc.cluster.local"
+    return host == name.rstrip("-.") or (bool(spec.subdomain) and host == whole)
+
+
+def _at_the_node(one: _Question) -> str:
+    """By which field a name of the cluster's is asked of the node's DNS."""
+    spec, policy = one.pod.spec, one.pod.spec.dns_policy or "ClusterFirst"
+    if one.host.of_cluster and spec.host_network and policy in {"Default", "ClusterFirst"}:
+        return "hostNetwork"
+    return "dnsPolicy" if one.host.of_cluster and policy == "Default" else ""
+
+
+def _dns(one: _Question) -> DnsConfig:
+    return decode_dns(bytes(one.pod.spec.dns_config)) or DnsConfig()
+
+
+def _option(one: _Question) -> str:
+    for option in _dns(one).options or ():
+        dots, given = one.host.name.count("."), option.value or ""
+        enough = one.host.absolute or (given.isdecimal() and int(given[:9]) > dots)
+        if option.name not in _HARMLESS_OPTIONS and not (option.name == "ndots" and enough):
+            return f'"{shown(option.name, 64)}"'
+    return ""
+
+
+_ANSWERS: Final = (
+    Row(_alias, "spec.hostAliases says where {1} is; remove that name"),
+    Row(lambda one: one.host.name == "localhost"),
+    Row(
+        _own_name,
+        'the pod itself is called "{0.host.name}" in its hosts file; give the pod another name',
+    ),
+    Row(lambda one: one.pod.spec.dns_policy == "None", "spec.dnsPolicy is None; leave it out"),
+    Row(lambda one: one.host.name == "*"),  # nothing more is known of it
+    Row(
+        _at_the_node,
+        "with spec.{1} as it is the node's DNS is asked, which does not know it; set spec.dnsPolicy: ClusterFirstWithHostNet",
+    ),
+    Row(
+        lambda one: _dns(one).nameservers,
+        "spec.dnsConfig.nameservers says who is asked for it; leave them out",
+    ),
+    Row(
+        lambda one: _dns(one).searches and not one.host.absolute,
+        "spec.dnsConfig.searches says where it is looked for; leave them out",
+    ),
+    Row(_option, "spec.dnsConfig.options {1} says how it is looked for; leave it out"),
+)
+"""Ways in which a pod's own settings answer for a name, in the order in which they are asked."""

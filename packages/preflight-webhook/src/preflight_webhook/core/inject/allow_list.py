@@ -1,4 +1,5 @@
-"""What of the workload a check of the fabric may inherit: the one list, and how it is read.
+"""What of the workload a check of the fabric may inherit: variables, mounts, a topology file, a row
+each.
 
 By list, not by exclusion: a name is passed on because what the library does with it is known, or
 because the operator wrote that very name. The names follow the sources of NCCL 2.30, UCX 1.21,
@@ -14,19 +15,69 @@ the operator names and that no image has anything in.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase, translate
 from posixpath import basename, relpath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from preflight_proto import names
 
+from preflight_webhook.config.allow import Row, refusal
 from preflight_webhook.config.extra_volumes import normal
 
-__all__ = ["TOPOLOGY", "inheritable", "loads_code", "moved", "of_the_fabric", "refused"]
+__all__ = [
+    "MOUNTS",
+    "NEVER",
+    "TOPOLOGY",
+    "VARIABLES",
+    "MovedTopology",
+    "Wanted",
+    "inheritable",
+    "loads_code",
+    "moved",
+    "of_the_fabric",
+]
 
 TOPOLOGY: Final = "NCCL_TOPO_FILE"
 """A file, and yet inherited: it is mounted anew at a path of ours, and the variable rewritten."""
+
+
+class Wanted(NamedTuple):
+    """A variable by its name, or a ``mount`` by its path, and the ``patterns`` by which a check
+    inherits. ``memory``: names of the pod's volumes that are memory; ``setting``: what of the
+    configuration has the patterns.
+    """
+
+    name: str
+    patterns: Collection[str]
+    mount: Mapping[str, Any] = {}
+    memory: Collection[str] = ()
+    setting: str = ""
+
+    @property
+    def listed(self) -> bool:
+        """Whether the operator wrote that very name."""
+        return self.name in self.patterns
+
+    @property
+    def chosen(self) -> bool:
+        """Whether a pattern is for it."""
+        return self.listed or any(fnmatchcase(self.name, glob) for glob in self.patterns)
+
+    @property
+    def named(self) -> bool:
+        """Whether a pattern that is for it writes its first folder out."""
+        return any(_LITERAL.match(one) and fnmatchcase(self.name, one) for one in self.patterns)
+
+    @property
+    def family(self) -> str:
+        """The first part of the variable's name."""
+        return self.name.partition("_")[0]
+
+    @property
+    def top(self) -> str:
+        """The folder of the image that the mount is in."""
+        return self.name.split("/")[1]
 
 
 def _words(text: str) -> list[str]:
@@ -123,76 +174,99 @@ _LITERAL: Final = re.compile(r"^/+([^/*?\[]+)(?:/|$|\*$)")
 """The first folder of a pattern, where it is written out; `/data*` names it well enough."""
 
 
-def inheritable(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a check that inherits by ``patterns`` gets the variable ``name``: a pattern chooses
-    among the known names, a name written out is meant.
-    """
-    if _never(name):
-        return False
-    known = name == TOPOLOGY or (_known(name) and not _mentions_code(name))
-    return any(name == glob or (known and fnmatchcase(name, glob)) for glob in patterns)
-
-
 def loads_code(name: str) -> bool:
     """Whether the variable ``name`` may make a program load code, run a command, or read and write
     files of its value's choice.
     """
-    return name != TOPOLOGY and bool(_code(name) or _mentions_code(name))
+    words = name.upper().split("_")
+    return name != TOPOLOGY and bool(_code(name) or not _CODE_WORDS.isdisjoint(words))
 
 
-def _mentions_code(name: str) -> bool:
-    return not _CODE_WORDS.isdisjoint(name.upper().split("_"))
+NEVER: Final = "it would bend the check"
+VARIABLES: Final = (
+    Row(lambda one: _never(one.name), NEVER),
+    Row(
+        lambda one: loads_code(one.name),
+        "it may load code or name a file; list the very name",
+        unless=lambda one: one.listed,
+    ),
+    Row(
+        lambda one: one.name == TOPOLOGY or _known(one.name),
+        "no pattern of {0.setting} names it; list it, or a pattern such as {0.family}_*,",
+        unless=lambda one: one.chosen,
+    ),
+    Row(
+        lambda _: True,
+        "what it does is not known here; list the very name",
+        unless=lambda one: one.listed,
+    ),
+)
+MOUNTS: Final = (
+    Row(lambda one: one.mount.get("subPathExpr"), "its subPathExpr is the container's own"),
+    Row(
+        lambda one: one.name == names.SHM_DIR,
+        "its volume is not an emptyDir of medium Memory",
+        unless=lambda one: one.mount.get("name") in one.memory,
+    ),
+    Row(lambda one: one.name == "/", "it would cover the whole image"),
+    Row(
+        lambda one: one.top in _SYSTEM,
+        "programs and settings are looked for in /{0.top}, and the pod's author says what is mounted; "
+        "have the operator mount it (checks[].extraVolumeMounts)",
+    ),
+    Row(
+        lambda _: True,
+        "no pattern of mountPatterns names the folder /{0.top}",
+        unless=lambda one: one.named,
+    ),
+)
+_TOPOLOGY_FILES: Final = (
+    Row(lambda one: "$(" in one.name, "={0.name} refers to other variables"),
+    Row(
+        lambda one: not one.mount,
+        "={0.name} lies in no volume, so the checks run without it; mount the file to have it used",
+    ),
+    Row(
+        lambda one: one.mount.get("subPathExpr"),
+        "={0.name} lies in a mount whose subPathExpr is the container's own",
+    ),
+)
 
 
-def refused(mount: Mapping[str, Any], patterns: Sequence[str], memory: Collection[str]) -> str:
-    """Why the container's ``mount``, at a path that one of ``patterns`` asks for, stays behind;
-    empty where it does not. ``memory``: names of the pod's volumes that are memory.
+def inheritable(name: str, patterns: Collection[str]) -> bool:
+    """Whether a check that inherits by ``patterns`` gets the variable ``name``: a pattern chooses
+    among the known names, a name written out is meant.
     """
-    path = normal(str(mount.get("mountPath")))
-    top = path.split("/")[1]
-    if mount.get("subPathExpr"):
-        return "its subPathExpr is the container's own"
-    if path == names.SHM_DIR:
-        of_memory = mount.get("name") in memory
-        return "" if of_memory else "its volume is not an emptyDir of medium Memory"
-    if not top:
-        return "it would cover the whole image"
-    if top in _SYSTEM:
-        return (
-            f"programs and settings are looked for in /{top}, and the pod's author says what is mounted; "
-            "have the operator mount it (checks[].extraVolumeMounts)"
-        )
-    if not any(_LITERAL.match(glob) and fnmatchcase(path, glob) for glob in patterns):
-        return f"no pattern of mountPatterns names the folder /{top}"
-    return ""
+    return not refusal(VARIABLES, Wanted(name, patterns))
 
 
-def moved(file: str, mounted: Iterable[dict[str, Any]]) -> tuple[str, dict[str, Any]] | str:
-    """(where a check finds the topology file that the workload has at ``file``, the mount that
-    brings it there), or why it cannot.
+class MovedTopology(NamedTuple):
+    """The variables and the mount by which NCCL finds the workload's topology file in a check."""
+
+    variables: list[dict[str, Any]]
+    mount: dict[str, Any]
+
+
+def moved(file: object, mounted: Iterable[dict[str, Any]]) -> MovedTopology | str:
+    """The topology file that the workload has at ``file`` at a path of ours, as at its own it could
+    stand in for any file of the check's image; or why it cannot be brought there.
 
     ``mounted``: the mounts of the container. NCCL stops at a file that is not there, so one of the
     workload's image cannot be named.
     """
-    if "$(" in file:
-        return "refers to other variables"
+    if not isinstance(file, str):
+        return " has no value of its own, so its file is not passed on to the checks"
     path = normal(file)
-    holding = [m for m in mounted if _under(path, normal(str(m.get("mountPath"))))]
-    if not holding:
-        return "lies in no volume, so the checks run without it; mount the file to have it used"
-    innermost = max(holding, key=lambda m: len(normal(str(m.get("mountPath")))))
-    if innermost.get("subPathExpr"):
-        return "lies in a mount whose subPathExpr is the container's own"
-    folder = normal(str(innermost.get("mountPath")))
-    if folder == path:  # the file itself is mounted
-        there = at = f"{names.USER_TOPOLOGY_DIR}/{basename(path)}"
-    else:
+    holding = ((normal(str(mount.get("mountPath"))), mount) for mount in mounted)
+    above = [one for one in holding if one[0] in {path, "/"} or path.startswith(one[0] + "/")]
+    folder, mount = max(above, key=lambda one: len(one[0]), default=("", {}))
+    if why := refusal(_TOPOLOGY_FILES, Wanted(file, (), mount)):
+        return why
+    there = at = f"{names.USER_TOPOLOGY_DIR}/{basename(path)}"  # where the file itself is mounted
+    if folder != path:
         there, at = f"{names.USER_TOPOLOGY_DIR}/{relpath(path, folder)}", names.USER_TOPOLOGY_DIR
-    mount = {"name": innermost.get("name"), "mountPath": at, "readOnly": True}
-    if innermost.get("subPath"):
-        mount["subPath"] = innermost["subPath"]
-    return there, mount
-
-
-def _under(path: str, folder: str) -> bool:
-    return folder in {path, "/"} or path.startswith(folder + "/")
+    part = {"subPath": mount["subPath"]} if mount.get("subPath") else {}
+    return MovedTopology(
+        [{"name": TOPOLOGY, "value": there}, {"name": names.ENV_USER_TOPOLOGY, "value": file}],
+        {"name": mount.get("name"), "mountPath": at, "readOnly": True, **part},
+    )

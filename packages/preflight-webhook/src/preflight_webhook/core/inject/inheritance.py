@@ -15,14 +15,20 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from preflight_proto import names
-
 from preflight_webhook.api.review import decode_entries, decode_security
+from preflight_webhook.config.allow import refusal
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.extra_volumes import normal
 from preflight_webhook.core.cache import SizedCache
 from preflight_webhook.core.decision import UnreadEnvFrom
-from preflight_webhook.core.inject.allow_list import TOPOLOGY, inheritable, moved, refused
+from preflight_webhook.core.inject.allow_list import (
+    MOUNTS,
+    TOPOLOGY,
+    MovedTopology,
+    Wanted,
+    inheritable,
+    moved,
+)
 
 __all__ = ["ContainerSettings", "Inherited", "InheritedSettings", "inherit", "inheriting"]
 
@@ -142,66 +148,39 @@ def _inherit(
     mounts: dict[str, dict[str, Any]] = {}
     topology: dict[str, dict[str, Any]] = {}
     for source in ranked:
-        mounted = decode_entries(source.settings.mounts)
+        where, mounted = source.where, decode_entries(source.settings.mounts)
         for entry in _variables(source, patterns, warnings):
-            name = entry["name"]
-            if (other := taken.get(name)) is not None:
-                if other[0] != entry:
+            first, other = taken.setdefault(name := entry["name"], (entry, where))
+            if first is not entry:
+                if first != entry:
                     warnings.append(
-                        f"{name} differs between {other[1]} and {source.where}; {check.name} runs with that of {other[1]}"
+                        f"{name} differs between {other} and {where}; {check.name} runs with that of {other}"
                     )
-                continue
-            entries = [entry]
-            if name == TOPOLOGY:
-                moved_here = _topology(entry, source, mounted, warnings)
-                if moved_here is None:
-                    continue
-                entries, mount = moved_here
-                topology[mount["mountPath"]] = mount
-            taken[name] = entry, source.where
-            env += entries
+            elif name != TOPOLOGY:
+                env.append(entry)
+            elif isinstance(there := moved(entry.get("value"), mounted), MovedTopology):
+                env += there.variables
+                topology[there.mount["mountPath"]] = there.mount
+            else:
+                del taken[name]
+                warnings.append(f"{where}: {TOPOLOGY}{there}")
         for mount in mounted:
-            path, why = normal(str(mount.get("mountPath"))), ""
+            path = normal(str(mount.get("mountPath")))
             if not any(fnmatchcase(path, pattern) for pattern in paths):
                 continue
-            if (there := mounts.get(path)) is None:
-                why = refused(mount, paths, memory)
-            elif any(there.get(key) != mount.get(key) for key in ("name", "subPath")):
-                why = "another one is at that path"
+            if (other_mount := mounts.get(path)) is None:
+                why = refusal(MOUNTS, Wanted(path, paths, mount, memory))
+            else:
+                same = all(other_mount.get(key) == mount.get(key) for key in ("name", "subPath"))
+                why = "" if same else "another one is at that path"
             if why:
                 warnings.append(
-                    f"{source.where}: the mount at {mount.get('mountPath')} is not passed on to the checks, as {why}"
+                    f"{where}: the mount at {mount.get('mountPath')} is not passed on to the checks, as {why}"
                 )
-            elif there is None:  # Bidirectional takes a privileged container
+            elif other_mount is None:  # Bidirectional takes a privileged container
                 mounts[path] = {k: v for k, v in mount.items() if k != "mountPropagation"}
     unseen = tuple(one for source in ranked for one in _unseen(check, source, patterns))
     return Inherited(env, {**mounts, **topology}, tuple(dict.fromkeys(warnings)), unseen)
-
-
-def _topology(
-    entry: dict[str, Any], source: Source, mounted: list[dict[str, Any]], warnings: list[str]
-) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
-    """The variables and the mount by which NCCL finds the workload's topology file in the check, if
-    it can.
-
-    The file comes to a path of ours: at the workload's own it could stand in for any file of the
-    check's image.
-    """
-    file = entry.get("value")
-    if not isinstance(file, str):
-        warnings.append(
-            f"{source.where}: {TOPOLOGY} has no value of its own, so its file is not passed on to the checks"
-        )
-        return None
-    there = moved(file, mounted)
-    if isinstance(there, str):
-        warnings.append(f"{source.where}: {TOPOLOGY}={file} {there}")
-        return None
-    path, mount = there
-    return [
-        {"name": TOPOLOGY, "value": path},
-        {"name": names.ENV_USER_TOPOLOGY, "value": file},
-    ], mount
 
 
 def _unseen(
