@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import GenericAlias
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -19,141 +20,85 @@ EnvName = Annotated[str, Meta(pattern=r"^[ -<>-~]+$")]
 """Printable ASCII without the equals sign, as Kubernetes has it."""
 
 
-class _Part(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    pass
+Policy = Literal["Always", "IfNotPresent", "Never"]
+Type = type[msgspec.Struct]
 
 
-class _FieldRef(_Part):
-    field_path: Some
-    api_version: str | None = None
+def _shape(required: dict[str, Any] | None = None, /, **optional: Any) -> Any:
+    """An object with these fields and no others; what is not ``required`` may be null."""
+    fields: list[Any] = [*(required or {}).items()]
+    fields += [(name, of | None, None) for name, of in optional.items()]
+    return msgspec.defstruct("Shape", fields, rename="camel", forbid_unknown_fields=True)
 
 
-class _ResourceRef(_Part):
-    resource: Some
-    container_name: str | None = None
-    divisor: str | int | float | None = None
+def _list(of: Any) -> Any:
+    return GenericAlias(list, (of,))
 
 
-class _KeyRef(_Part):
-    key: Some
-    name: Some
-    optional: bool | None = None
-
-
-class _FileRef(_Part):
-    key: Some
-    path: Some
-    volume_name: Some
-    optional: bool | None = None
-
-
-class _From(_Part):
-    field_ref: _FieldRef | None = None
-    resource_field_ref: _ResourceRef | None = None
-    config_map_key_ref: _KeyRef | None = None
-    secret_key_ref: _KeyRef | None = None
-    file_key_ref: _FileRef | None = None
-
-
-class _Env(_Part):
-    name: EnvName
-    value: str | None = None
-    value_from: _From | None = None
-
-
-class _Ref(_Part):
-    name: Some
-    optional: bool | None = None
-
-
-class _EnvFrom(_Part):
-    prefix: str | None = None
-    config_map_ref: _Ref | None = None
-    secret_ref: _Ref | None = None
-
-
-class _Mount(_Part):
-    name: Some
-    mount_path: Some
-    read_only: bool | None = None
-    recursive_read_only: Literal["Disabled", "IfPossible", "Enabled"] | None = None
-    sub_path: str | None = None
-    sub_path_expr: str | None = None
-    mount_propagation: Literal["None", "HostToContainer", "Bidirectional"] | None = None
-
-
-class _Device(_Part):
-    name: Some
-    device_path: Some
-
-
-class _Port(_Part):
-    container_port: Port
-    name: Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$")] | None = None
-    protocol: Literal["TCP", "UDP", "SCTP"] | None = None
-    host_port: Port | None = None
-    host_ip: str | None = msgspec.field(name="hostIP", default=None)
-
-
-class _Resize(_Part):
-    resource_name: Literal["cpu", "memory"]
-    restart_policy: Literal["NotRequired", "RestartContainer"]
-
-
-class _Container(_Part):
-    """Without what is set elsewhere in a check's configuration, and what an init container cannot
-    have.
-    """
-
-    command: list[str] | None = None
-    args: list[str] | None = None
-    working_dir: str | None = None
-    ports: list[_Port] | None = None
-    env: list[_Env] | None = None
-    env_from: list[_EnvFrom] | None = None
-    volume_mounts: list[_Mount] | None = None
-    volume_devices: list[_Device] | None = None
-    resize_policy: list[_Resize] | None = None
-    termination_message_path: Annotated[str, Meta(pattern=r"^/")] | None = None
-    termination_message_policy: Literal["File", "FallbackToLogsOnError"] | None = None
-    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    stdin: bool | None = None
-    stdin_once: bool | None = None
-    tty: bool | None = None
-
-
-class _Capabilities(_Part):
-    add: list[str] | None = None
-    drop: list[str] | None = None
-
-
-class _Profile(_Part):
-    type: Literal["RuntimeDefault", "Unconfined", "Localhost"]
-    localhost_profile: Some | None = None
-
-
-class _SeLinux(_Part):
-    level: str | None = None
-    role: str | None = None
-    type: str | None = None
-    user: str | None = None
-
-
-class _Security(_Part):
-    allow_privilege_escalation: bool | None = None
-    privileged: bool | None = None
-    read_only_root_filesystem: bool | None = None
-    run_as_non_root: bool | None = None
-    run_as_user: User | None = None
-    run_as_group: User | None = None
-    capabilities: _Capabilities | None = None
-    proc_mount: Literal["Default", "Unmasked"] | None = None
-    app_armor_profile: _Profile | None = None
-    seccomp_profile: _Profile | None = None
-    se_linux_options: _SeLinux | None = None
-
-
-SHAPES: Final[dict[str, type[_Part]]] = {"container": _Container, "securityContext": _Security}
+_KEY: Final = _shape({"key": Some, "name": Some}, optional=bool)
+_FROM: Final = _shape(
+    field_ref=_shape({"field_path": Some}, api_version=str),
+    resource_field_ref=_shape({"resource": Some}, container_name=str, divisor=str | int | float),
+    config_map_key_ref=_KEY,
+    secret_key_ref=_KEY,
+    file_key_ref=_shape({"key": Some, "path": Some, "volume_name": Some}, optional=bool),
+)
+_REF: Final = _shape({"name": Some}, optional=bool)
+_PORT: Final = _shape(
+    {"container_port": Port},
+    name=Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$")],
+    protocol=Literal["TCP", "UDP", "SCTP"],
+    host_port=Port,
+    hostIP=str,
+)
+_MOUNT: Final = _shape(
+    {"name": Some, "mount_path": Some},
+    read_only=bool,
+    recursive_read_only=Literal["Disabled", "IfPossible", "Enabled"],
+    sub_path=str,
+    sub_path_expr=str,
+    mount_propagation=Literal["None", "HostToContainer", "Bidirectional"],
+)
+_RESIZE: Final = _shape(
+    {
+        "resource_name": Literal["cpu", "memory"],
+        "restart_policy": Literal["NotRequired", "RestartContainer"],
+    }
+)
+_CONTAINER: Final = _shape(  # without what is set elsewhere, and what no init container can have
+    command=list[str],
+    args=list[str],
+    working_dir=str,
+    ports=_list(_PORT),
+    env=_list(_shape({"name": EnvName}, value=str, value_from=_FROM)),
+    env_from=_list(_shape(prefix=str, config_map_ref=_REF, secret_ref=_REF)),
+    volume_mounts=_list(_MOUNT),
+    volume_devices=_list(_shape({"name": Some, "device_path": Some})),
+    resize_policy=_list(_RESIZE),
+    termination_message_path=Annotated[str, Meta(pattern=r"^/")],
+    termination_message_policy=Literal["File", "FallbackToLogsOnError"],
+    image_pull_policy=Policy,
+    stdin=bool,
+    stdin_once=bool,
+    tty=bool,
+)
+_PROFILE: Final = _shape(
+    {"type": Literal["RuntimeDefault", "Unconfined", "Localhost"]}, localhost_profile=Some
+)
+_SECURITY: Final = _shape(
+    allow_privilege_escalation=bool,
+    privileged=bool,
+    read_only_root_filesystem=bool,
+    run_as_non_root=bool,
+    run_as_user=User,
+    run_as_group=User,
+    capabilities=_shape(add=list[str], drop=list[str]),
+    proc_mount=Literal["Default", "Unmasked"],
+    app_armor_profile=_PROFILE,
+    seccomp_profile=_PROFILE,
+    se_linux_options=_shape(level=str, role=str, type=str, user=str),
+)
+SHAPES: Final[dict[str, Type]] = {"container": _CONTAINER, "securityContext": _SECURITY}
 """By the key of a check's configuration that holds it."""
 
 
@@ -166,10 +111,10 @@ def problems(key: str, over: dict[str, Any], path: str) -> list[str]:
         what = (what[:1].lower() + what[1:].replace("`", ""))[:200]
         at = f"{path}{where.rstrip('`')}"
         return [f"{at}: {what}; write it as Kubernetes has it for an init container."]
-    return list(_sources(made, path)) if isinstance(made, _Container) else []
+    return list(_sources(made, path)) if key == "container" else []
 
 
-def _sources(made: _Container, path: str) -> Iterator[str]:
+def _sources(made: Any, path: str) -> Iterator[str]:
     """What no shape says: each variable and each reference has one source."""
     for i, entry in enumerate(made.env or ()):
         if (of := entry.value_from) is None:
