@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -9,7 +10,6 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-import anyio
 import msgspec
 
 from preflight_kube.admission import limits, review
@@ -169,11 +169,9 @@ class Reviews:
                 raise Unavailable(
                     f"reviews from {address} make more than {limits.CALLER_A_SECOND} requests to the API server a second; this is tried again"
                 )
-            with (
-                anyio.fail_after(seconds),
-                budget.requests(limits.REQUESTS, self._callers, address),
-            ):
-                return await application(request)
+            async with asyncio.timeout(seconds):
+                with budget.requests(limits.REQUESTS, self._callers, address):
+                    return await application(request)
         except budget.BudgetSpent as error:
             return Response.denied(f"the object cannot be judged: {error}; make it smaller.")
         except BadReview as error:
