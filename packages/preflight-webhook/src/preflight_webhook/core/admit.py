@@ -56,7 +56,6 @@ from preflight_webhook.core.guard import reserved
 from preflight_webhook.core.guard.bypass import GpuInitContainer, guarded
 from preflight_webhook.core.guard.endpoint_guard import Redirect, redirects, trusted
 from preflight_webhook.core.inject import patch
-from preflight_webhook.core.inject.encoded import encode_patch
 from preflight_webhook.core.inject.inheritance import ContainerSettings, inherit, inheriting
 from preflight_webhook.core.inject.injection import (
     Injection,
@@ -131,6 +130,10 @@ _NO_CHECK_IN_A_MIRROR: Final = (
     f"metadata.annotations: {_MIRROR} is of a pod that no check is in, and it carries names that are "
     "reserved for preflight; leave these out."
 )
+_SHOWN: Final = (
+    "the pod only shows a static pod that a kubelet runs by itself, without these checks."
+)
+_CLAIMS_FIRST: Final = "the pod's resource claims must be known first."
 Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, DeviceClaim | None] | None]
 _decisions: Final[SizedCache[tuple[DecisionKey, Config], Decision]] = SizedCache(2 * 1024 * 1024)
 
@@ -153,43 +156,44 @@ def decide(
     ``needs-claims``, with their names. ``confined``: the namespace's Pod Security level allows no
     hostPath volumes. Pure. Raises :class:`BadReview` when it is not a pod.
     """
-    pod = read or decode_pod(raw)
-    looked_up = detects(config)
-    mirror = pod.metadata.annotations and _MIRROR in pod.metadata.annotations
-    if not mirror and (problem := limits.of_pod(pod, claims=looked_up)):
-        return Decision("denied", problem)
+    pod, looked_up = read or decode_pod(raw), detects(config)
     ours, mounts_ours = reserved.traces(pod)
-    if mirror:
-        if ours:
-            return Decision("denied", _NO_CHECK_IN_A_MIRROR)
-        return Decision(
-            "mirror",
-            "the pod only shows a static pod that a kubelet runs by itself, without these checks.",
-        )
-    if (ours or mounts_ours) and (problem := reserved.misuse(pod, config)):
+    if pod.metadata.annotations and _MIRROR in pod.metadata.annotations:
+        return Decision("denied", _NO_CHECK_IN_A_MIRROR) if ours else Decision("mirror", _SHOWN)
+    problem = limits.of_pod(pod, claims=looked_up)
+    if not problem and (ours or mounts_ours):
+        problem = reserved.misuse(pod, config)
+    if problem:
         return Decision("denied", problem)
-    if pod.spec.resource_claims and claims is None and looked_up:
-        needs = tuple(
-            dict.fromkeys([one for entry in pod.spec.resource_claims if (one := ref(entry))])
-        )
+    if claims is None and looked_up:
+        refs = [one for entry in pod.spec.resource_claims or () if (one := ref(entry))]
+        needs = tuple(dict.fromkeys(refs))
         claims = recall(needs) if needs and recall is not None else None
         if needs and claims is None:
-            return Decision(
-                "needs-claims", "the pod's resource claims must be known first.", needs=needs
-            )
+            return Decision("needs-claims", _CLAIMS_FIRST, needs=needs)
     known: Mapping[Ref, DeviceClaim | None] = claims or {}
-    if not ours:
-        facts = _facts(pod, namespace, config, known, confined)
-        key = facts, config
-        if (kept := _decisions.get(key)) is not None:
-            return kept
-        decision, _ = _judge(facts, config)
-        return _decisions.put(key, decision, facts.size + decision.size)
-    # Our own output on a second call, or somebody's forgery: taken out and built anew, never
-    # "found, so skip".
+    if ours:
+        return _rebuilt(raw, namespace, config, known, confined)
+    facts = _facts(pod, namespace, config, known, confined)
+    if (kept := _decisions.get((facts, config))) is None:
+        kept, _ = _judge(facts, config)
+        _decisions.put((facts, config), kept, facts.size + kept.size)
+    return kept
+
+
+def _rebuilt(
+    raw: bytes,
+    namespace: str,
+    config: Config,
+    claims: Mapping[Ref, DeviceClaim | None],
+    confined: bool,
+) -> Decision:
+    """The decision about a pod with our own output of a call before, or somebody's forgery: taken
+    out and built anew, never "found, so skip".
+    """
     now = decode_whole(raw)
     wanted = reserved.cleaned(now)
-    facts = _facts(decode_pod(msgspec.json.encode(wanted)), namespace, config, known, confined)
+    facts = _facts(decode_pod(msgspec.json.encode(wanted)), namespace, config, claims, confined)
     decision, injection = _judge(facts, config)
     if decision.denied:
         return decision
@@ -198,7 +202,7 @@ def decide(
     patched = patch.rebuilt(now, wanted)
     result = "unchanged" if injection is not None and not patched else decision.result
     warnings = [*decision.warnings, *_replaced(now, wanted)]
-    return replace(decision, result=result, encoded=encode_patch(patched), warnings=warnings)
+    return replace(decision, result=result, encoded=patch.encoded(patched), warnings=warnings)
 
 
 def _facts(
@@ -210,7 +214,7 @@ def _facts(
 ) -> DecisionKey:
     spec, metadata = pod.spec, pod.metadata
     containers, init, secrets = spec.containers, spec.init_containers, spec.image_pull_secrets
-    gang = identify(pod, config.gang_discovery)
+    gang, annotations = identify(pod, config.gang_discovery), metadata.annotations or {}
     everyone = () if not inheriting(config) else [*containers, *init] if init else containers
     # By position, as it is made for every pod: keywords would take five times as long.
     return DecisionKey(
@@ -218,7 +222,7 @@ def _facts(
         tuple([bytes(c.resources) for c in containers]),
         bytes(spec.resources),
         spec.os is not None and spec.os.name == "windows",
-        metadata.annotations.get(CHECKS_ANNOTATION) if metadata.annotations else None,
+        annotations.get(CHECKS_ANNOTATION),
         init is not None,
         spec.volumes is not None,
         len(spec.volumes) if spec.volumes and len(spec.volumes) > limits.ENTRIES else 0,
@@ -235,13 +239,8 @@ def _facts(
         confined,
         _memory(spec.volumes) if everyone and spec.volumes else (),
         redirects(pod, namespace, config),
-        _claimed(pod, config),
+        config.device_variables.enabled and config.device_variables.claim_annotation in annotations,
     )
-
-
-def _claimed(pod: Pod, config: Config) -> bool:
-    named = config.device_variables
-    return named.enabled and named.claim_annotation in (pod.metadata.annotations or {})
 
 
 def _memory(volumes: Sequence[Volume]) -> tuple[str, ...]:
@@ -271,12 +270,11 @@ def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | No
         return _unchecked(facts, config, Decision("windows", "Windows pods are not checked."))
     try:
         return _checked(facts, trusted(config, facts.redirects))
-    except PodRefused as error:
-        return Decision("denied", str(error)), None
     except BadReview:  # a ValueError too, but the API server's to hear of
         raise
     except ValueError as error:
-        return Decision("denied", f"spec: {error}."), None
+        why = str(error) if isinstance(error, PodRefused) else f"spec: {error}."
+        return Decision("denied", why), None
 
 
 def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | None]:
@@ -495,7 +493,7 @@ def _finished(
         *([facts.gang.warning] if facts.gang and facts.gang.warning else []),
         *decision.warnings,
     ]
-    encoded = encode_patch(_operations(facts, injection))
+    encoded = patch.encoded(_operations(facts, injection))
     decision = replace(decision, stamp=member, claims=claims, encoded=encoded, warnings=warnings)
     return decision, injection
 

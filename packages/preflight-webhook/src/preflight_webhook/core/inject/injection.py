@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from preflight_kube.api.quantities import (
     UNIT,
     fractional_cpu,
@@ -33,7 +34,6 @@ from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.core.cache import SizedCache
 from preflight_webhook.core.detect.pod_devices import NO_GPU, PodDevices
 from preflight_webhook.core.detect.resources import COMPUTE, Demand, ResourceTally, StartStep
-from preflight_webhook.core.inject.encoded import Built, text_of
 from preflight_webhook.core.inject.inheritance import Inherited
 from preflight_webhook.core.inject.overlay import overlaid
 
@@ -78,8 +78,8 @@ class Injection:
     of them, ``volumes``, ``labels``, ``annotations``, and names of ``pull_secrets``."""
 
     position: int = 0
-    containers: list[Built] = field(default_factory=list)
-    last: list[Built] = field(default_factory=list)
+    containers: list[dict[str, Any]] = field(default_factory=list)
+    last: list[dict[str, Any]] = field(default_factory=list)
     volumes: list[dict[str, Any]] = field(default_factory=list)
     pull_secrets: list[str] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def inject(
     last: InjectionPoint,
 ) -> Injection:
     """The checks for a pod that carries none of our containers."""
-    made: dict[str, list[Built]] = {"first": [], "last": []}
+    made: dict[str, list[dict[str, Any]]] = {"first": [], "last": []}
     resources: dict[tuple[str, Most, tuple[str, ...]], dict[str, Any]] = {}
     shm = nccl = False
     for check in checks:
@@ -135,10 +135,10 @@ def inject(
         if amounts not in resources:  # the same for most checks
             resources[amounts] = _resources(config, check, place.accounts, pod)
         expected = _expected(resources[amounts], pod)
-        container, text = _container(
+        container = _container(
             check, config, expected, inherited, pod.ipc_lock, pod.reports, pod.named_devices
         )
-        made[check.placement].append(Built(container, text, resources[amounts]))
+        made[check.placement].append({**container, "resources": resources[amounts]})
         if check.nccl:
             nccl, shm = True, shm or _own_shm(check, inherited)
     volumes = _volumes(config, shm, nccl and _maps_topologies(config), pod.reports)
@@ -298,7 +298,7 @@ def _at_most(amount: int, most: int | None) -> int:
 _containers: Final[
     SizedCache[
         tuple[CheckConfig, Config, int | None, Inherited | None, bool, bool, bool],
-        tuple[dict[str, Any], bytes],
+        dict[str, Any],
     ]
 ] = SizedCache(1024 * 1024)
 
@@ -311,15 +311,14 @@ def _container(  # noqa: PLR0917
     ipc_lock: bool,
     reports: bool,
     named_devices: bool,
-) -> tuple[dict[str, Any], bytes]:
-    """One init container but for its resources, and its text. Made once; nobody changes it."""
+) -> dict[str, Any]:
+    """One init container but for its resources. Made once; nobody changes it."""
     key = check, config, expected, inherited, ipc_lock, reports, named_devices
     if (kept := _containers.get(key)) is not None:
         return kept
     made = _made(*key)
-    text = text_of(made)
     # With what it inherits, which lives as long as it: read, an entry takes some times its text.
-    return _containers.put(key, (made, text), 8 * len(text))
+    return _containers.put(key, made, 10 * len(msgspec.json.encode(made)))
 
 
 def _made(  # noqa: PLR0917
@@ -386,7 +385,7 @@ def variables_of(check: CheckConfig, config: Config) -> list[dict[str, Any]]:
     """The environment that a check gets of us and of the operator, in its order;
     not to be changed.
     """
-    made, _ = _container(check, config, None, None, False, True, False)
+    made = _container(check, config, None, None, False, True, False)
     env: list[dict[str, Any]] = made.get("env") or []
     return env
 

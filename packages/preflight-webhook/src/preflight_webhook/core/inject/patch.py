@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from binascii import b2a_base64
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 from preflight_kube.api.jsonpatch import Operation, add, keys, pointer, remove, replace
 
-from preflight_webhook.core.inject.encoded import Built
 from preflight_webhook.core.inject.injection import Injection
 
-__all__ = ["Operation", "applied", "fresh", "rebuilt"]
+__all__ = ["Operation", "applied", "encoded", "fresh", "rebuilt"]
+
+
+def encoded(patch: Sequence[Operation]) -> bytes:
+    """A patch as an AdmissionReview carries it, a JSON string of base64; nothing for one that
+    changes nothing.
+    """
+    return b'"%s"' % b2a_base64(msgspec.json.encode(patch), newline=False) if patch else b""
 
 
 def fresh(
@@ -101,13 +109,7 @@ def applied(pod: dict[str, Any], patch: list[Operation]) -> dict[str, Any]:
         if operation["op"] == "remove":
             del there[last]
         elif isinstance(there, list):
-            there.insert(len(there) if last == "-" else int(last), _plain(operation["value"]))
+            there.insert(len(there) if last == "-" else int(last), operation["value"])
         else:
-            there[last] = _plain(operation["value"])
+            there[last] = operation["value"]
     return pod
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Built):
-        return value.whole
-    return [_plain(one) for one in value] if isinstance(value, list) else value
