@@ -35,7 +35,6 @@ from preflight_webhook.core.cache import SizedCache
 from preflight_webhook.core.detect.pod_devices import NO_GPU, PodDevices
 from preflight_webhook.core.detect.resources import COMPUTE, Demand, ResourceTally, StartStep
 from preflight_webhook.core.inject.inheritance import Inherited
-from preflight_webhook.core.inject.overlay import overlaid
 
 __all__ = [
     "Injection",
@@ -530,3 +529,42 @@ _GANG_FILES: Final[dict[str, Any]] = {
     }
 }
 _STATE: Final[dict[str, Any]] = {"name": names.STATE_VOLUME, "emptyDir": {}}
+
+
+_KEYS: Final = {
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+}
+"""Lists whose entries are known by a field, as in Kubernetes' strategic merge patch; other lists
+are replaced.
+"""
+
+
+def overlaid(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``under`` with ``over`` on top: maps merge, keyed lists merge by key, null removes, anything
+    else replaces.
+    """
+    merged = dict(under)
+    for key, value in over.items():
+        there = merged.get(key)
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(there, Mapping):
+            merged[key] = overlaid(there, value)
+        elif key in _KEYS and isinstance(value, list) and isinstance(there, list):
+            merged[key] = _joined(there, value, _KEYS[key])
+        else:
+            merged[key] = value
+    return merged
+
+
+def _joined(under: list[Any], over: list[Any], by: str) -> list[Any]:
+    named = {_key(entry, by, i): entry for i, entry in enumerate(under)}
+    named |= {_key(entry, by, len(under) + i): entry for i, entry in enumerate(over)}
+    return list(named.values())
+
+
+def _key(entry: Any, by: str, position: int) -> Any:
+    return entry.get(by, position) if isinstance(entry, Mapping) else position
