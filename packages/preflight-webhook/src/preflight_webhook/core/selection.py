@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from preflight_proto.names import CHECKS_ANNOTATION
 
 from preflight_webhook.api.review import shown
+from preflight_webhook.config.allow import Row, refusal
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.extra_volumes import host_paths
 from preflight_webhook.core.decision import Skip
@@ -20,21 +21,10 @@ class PodRefused(ValueError):
     """The pod asks for something that cannot be given. The message is one sentence."""
 
 
-_OTHER_DEVICES: Final = {
-    "mig": "the pod gets slices of GPUs (MIG), which this check cannot test",
-    "shared": "the pod's GPUs are shared with other pods, whose work this check would measure and disturb",
-}
-
-
-_NOT_APPLICABLE: Final = frozenset({"mig", "no-gang", "no-network", "shared", "start-order"})
-"""Reasons that lie in what the pod is. The others lie in what its author asks for, or in how he
-lays it out.
-"""
-
-
 def not_applicable(skipped: Sequence[Skip]) -> bool:
     """Whether each check was left out because there is nothing in the pod that it could test."""
-    return all(skip.reason in _NOT_APPLICABLE for skip in skipped)
+    # Other reasons lie in what its author asks for, or in how he lays it out.
+    return all(skip.reason in _SKIPS for skip in skipped)
 
 
 class PodTraits(NamedTuple):
@@ -67,35 +57,52 @@ def _of_all(config: Config, pod: PodTraits) -> tuple[list[CheckConfig], list[Ski
     return _chosen(config, pod, config.checks, [])
 
 
+class _Case(NamedTuple):
+    check: CheckConfig
+    config: Config
+    pod: PodTraits
+
+    def only(self, kind: str) -> bool:
+        """Whether nothing of the pod can be tested, as what it gets is of this ``kind``."""
+        tested = {"gpu", *self.check.supports}
+        return self.pod.kinds.isdisjoint(tested) and min(self.pod.kinds) == kind
+
+
+_SKIPS: Final = {
+    "mig": Row(
+        lambda one: one.only("mig"),
+        "the pod gets slices of GPUs (MIG), which this check cannot test",
+    ),
+    "shared": Row(
+        lambda one: one.only("shared"),
+        "the pod's GPUs are shared with other pods, whose work this check would measure and disturb",
+    ),
+    "no-gang": Row(
+        lambda one: one.check.gang_wide and not one.pod.gang,
+        "the pod belongs to no gang that is known here; a fabric test needs one",
+    ),
+    "start-order": Row(
+        lambda one: one.check.gang_wide and one.pod.ordered,
+        "the gang's members would wait for each other: {1}",
+    ),
+    "no-network": Row(
+        lambda one: one.check.nccl and one.check.gang_wide and not one.pod.network,
+        "the pod requests no network device (networkDetection), and skipNcclWithoutNetwork is set",
+        unless=lambda one: not one.config.skip_nccl_without_network,
+    ),
+}
+"""By the reason that is counted: of which checks of a pod there is nothing to test."""
+
+
 def _chosen(
     config: Config, pod: PodTraits, wanted: Sequence[CheckConfig], skipped: list[Skip]
 ) -> tuple[list[CheckConfig], list[Skip]]:
     chosen = []
     for check in wanted:
-        if pod.kinds.isdisjoint({"gpu", *check.supports}):  # nothing of it can be tested
-            cannot = min(pod.kinds)
-            skipped.append(Skip(check.name, cannot, _OTHER_DEVICES[cannot]))
-        elif check.gang_wide and not pod.gang:
-            skipped.append(
-                Skip(
-                    check.name,
-                    "no-gang",
-                    "the pod belongs to no gang that is known here; a fabric test needs one",
-                )
-            )
-        elif check.gang_wide and pod.ordered:
-            skipped.append(
-                Skip(
-                    check.name,
-                    "start-order",
-                    f"the gang's members would wait for each other: {pod.ordered}",
-                )
-            )
-        elif (
-            check.nccl and check.gang_wide and config.skip_nccl_without_network and not pod.network
-        ):
-            why = "the pod requests no network device (networkDetection), and skipNcclWithoutNetwork is set"
-            skipped.append(Skip(check.name, "no-network", why))
+        case = _Case(check, config, pod)
+        whys = ((reason, refusal([row], case)) for reason, row in _SKIPS.items())
+        if skip := next((Skip(check.name, *one) for one in whys if one[1]), None):
+            skipped.append(skip)
         else:
             chosen.append(check)
     return chosen, skipped
