@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -63,6 +64,7 @@ class Reviews:
     nothing unseen; what is not a review is refused with 4xx. ``longest``: seconds for an answer,
     at most.
 
+    ``own_limits`` says what is beyond a limit in the application's words, where it has some.
     ``at_once``, by path too: asked before the application, where the whole review came in one
     piece; its answer leaves without a task of its own.
     """
@@ -74,9 +76,10 @@ class Reviews:
         *,
         longest: float = LONGEST,
         at_once: Mapping[str, Immediate] | None = None,
+        own_limits: Callable[[AdmissionRequest], str | None] = lambda _: None,
     ) -> None:
         self._applications, self._metrics, self._longest = dict(applications), metrics, longest
-        self._immediate = dict(at_once or {})
+        self._immediate, self._own_limits = dict(at_once or {}), own_limits
         self._callers = budget.Callers(limits.CALLER_A_SECOND, limits.CALLER_AT_ONCE)
         self.immediate = bool(at_once)
         """Whether some reviews are answered where their last byte is read."""
@@ -119,7 +122,7 @@ class Reviews:
             return None
         try:
             request = review.decode(whole)
-            if (response := _beyond(request) or decide(request)) is None:
+            if (response := self._beyond(request) or decide(request)) is None:
                 return None
         except Exception:  # it is raised again, and answered, there
             return None
@@ -162,7 +165,7 @@ class Reviews:
     ) -> Response:
         about = {"uid": request.uid[:128], "path": path}
         try:
-            if (beyond := _beyond(request)) is not None:
+            if (beyond := self._beyond(request)) is not None:
                 log.warning("review denied before its application", why=beyond.message, **about)
                 return beyond
             if self._callers.beyond(address):
@@ -193,6 +196,18 @@ class Reviews:
             why = f"internal error ({type(error).__name__}); see the log of the webhook"
             raise self._failed(about, why) from None
 
+    def _beyond(self, request: AdmissionRequest) -> Response | None:
+        """The answer to what is beyond a limit; None where nothing is. What is on its way out may
+        still lose its finalizers.
+        """
+        if not (why := limits.of_request(request)):
+            return None
+        if request.operation == "UPDATE" and request.old(_Object).metadata.deletion_timestamp:
+            return Response()
+        with suppress(BadReview):
+            why = self._own_limits(request) or why
+        return Response.denied(why)
+
     def _failed(self, about: Mapping[str, str], why: str) -> ReviewRefused:
         self._metrics.failed(about["path"])
         return ReviewRefused(500, why, about["uid"])
@@ -206,17 +221,6 @@ def _unread(path: str, beginning: bytes, why: str, status: int) -> tuple[str, Re
         raise ReviewRefused(status, why)
     log.warning("review denied unread", uid=uid, path=path, why=why)
     return uid, Response.denied(f"the object cannot be looked at: {why}.", code=status)
-
-
-def _beyond(request: AdmissionRequest) -> Response | None:
-    """The answer to what is beyond a limit; None where nothing is. What is on its way out may
-    still lose its finalizers.
-    """
-    if not (why := limits.of_request(request)):
-        return None
-    if request.operation == "UPDATE" and request.old(_Object).metadata.deletion_timestamp:
-        return Response()
-    return Response.denied(why)
 
 
 @lru_cache(maxsize=64)
