@@ -30,7 +30,7 @@ EXCEPTIONS = {
         "both are answers to a write; the GPU scheduler's carry what it decodes",
     ),
     **dict.fromkeys(
-        ("Gang", "Kind", "Result", "Status", "Verdict"),
+        ("Gang", "Result", "Status", "Verdict"),
         "of `check_nccl_allreduce.localise`: simulators outside of the repository use it by these names",
     ),
 }

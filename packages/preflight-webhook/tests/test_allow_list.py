@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from preflight_webhook.config.allow import Row, refusal
-from preflight_webhook.core.inject.allow_list import MOUNTS, TOPOLOGY, VARIABLES, Wanted
+from preflight_webhook.config.allow import AllowRow, refusal
+from preflight_webhook.core.inject.allow_list import MOUNTS, TOPOLOGY, VARIABLES, WorkloadSetting
 
 ROWS = (
-    Row(lambda n: n < 0, "{0} is below nothing"),
-    Row(lambda n: n == 7),
-    Row(lambda n: n % 7, "{0} is {1} over a seven", unless=lambda n: n > 100),
+    AllowRow(lambda n: n < 0, "{0} is below nothing"),
+    AllowRow(lambda n: n == 7),
+    AllowRow(lambda n: n % 7, "{0} is {1} over a seven", unless=lambda n: n > 100),
 )
 
 
@@ -26,16 +26,16 @@ def test_the_first_row_about_a_thing_decides_and_what_no_row_is_about_is_allowed
 @pytest.mark.parametrize("row", range(len(VARIABLES)))
 def test_each_row_of_variables_decides_about_one(row: int) -> None:
     name = ("NCCL_COMM_ID", "LD_PRELOAD", "NCCL_ALGO", "MY_OWN")[row]
-    first = next(i for i, one in enumerate(VARIABLES) if one.what(Wanted(name, ())))
+    first = next(i for i, one in enumerate(VARIABLES) if one.what(WorkloadSetting(name, ())))
     assert first == row
-    assert refusal(VARIABLES, Wanted(name, ()))
-    assert bool(refusal(VARIABLES, Wanted(name, (name,)))) is (row == 0)
-    by_pattern = refusal(VARIABLES, Wanted(name, ("*",)))
+    assert refusal(VARIABLES, WorkloadSetting(name, ()))
+    assert bool(refusal(VARIABLES, WorkloadSetting(name, (name,)))) is (row == 0)
+    by_pattern = refusal(VARIABLES, WorkloadSetting(name, ("*",)))
     assert bool(by_pattern) is (name != "NCCL_ALGO")
 
 
 def test_a_topology_file_is_a_known_variable_though_its_name_says_a_file() -> None:
-    assert not refusal(VARIABLES, Wanted(TOPOLOGY, ("NCCL_*",)))
+    assert not refusal(VARIABLES, WorkloadSetting(TOPOLOGY, ("NCCL_*",)))
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,6 @@ def test_a_topology_file_is_a_known_variable_though_its_name_says_a_file() -> No
     ],
 )
 def test_each_row_of_mounts_decides_about_one(path: str, mount: dict[str, str], why: str) -> None:
-    found = refusal(MOUNTS, Wanted(path, ("/*", "/mnt/*"), mount, ("memory",)))
+    found = refusal(MOUNTS, WorkloadSetting(path, ("/*", "/mnt/*"), mount, ("memory",)))
     assert found.startswith(why)
     assert bool(found) is bool(why)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-__all__ = ["Row", "refusal"]
+__all__ = ["AllowRow", "refusal"]
 
 
 def _never(_: Any) -> bool:
     return False
 
 
-class Row(NamedTuple):
+class AllowRow(NamedTuple):
     """A thing of which ``what`` holds is refused, ``unless`` that holds too or there is no ``why``,
     in which ``{0}`` is the thing, and ``{1}`` what is so of it.
     """
@@ -22,7 +22,7 @@ class Row(NamedTuple):
     unless: Callable[[Any], object] = _never
 
 
-def refusal(rows: Iterable[Row], thing: object) -> str:
+def refusal(rows: Iterable[AllowRow], thing: object) -> str:
     """Why the thing is refused; empty where it is allowed, as is what no row is about."""
     for what, why, unless in rows:
         if found := what(thing):

@@ -16,7 +16,7 @@ from preflight_proto import gang_source, names, settings
 from preflight_proto.durations import parse_duration
 
 from preflight_webhook.config import addresses, container_shape
-from preflight_webhook.config.allow import Row, refusal
+from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.devices import DeviceVariables
 from preflight_webhook.config.extra_volumes import covered, normal
 
@@ -253,15 +253,15 @@ def _leads_to(path: str, folder: str) -> bool:
 
 
 _MOUNTED: Final = (
-    Row(
+    AllowRow(
         lambda one: ".." in one[0].split("/") or ":" in one[0],
         'has ".." or ":" in it; write the path itself.',
     ),
-    Row(
+    AllowRow(
         lambda one: covered(normal(one[0])),
         "would cover {1}, which the check needs; mount it beside or below that.",
     ),
-    Row(
+    AllowRow(
         lambda one: one[1].get(normal(one[0])),
         "is also that of {1}; mount them at different paths.",
     ),

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from preflight_proto.names import CHECKS_ANNOTATION
 
 from preflight_webhook.api.review import shown
-from preflight_webhook.config.allow import Row, refusal
+from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.extra_volumes import host_paths
 from preflight_webhook.core.decision import Skip
@@ -69,23 +69,23 @@ class _Case(NamedTuple):
 
 
 _SKIPS: Final = {
-    "mig": Row(
+    "mig": AllowRow(
         lambda one: one.only("mig"),
         "the pod gets slices of GPUs (MIG), which this check cannot test",
     ),
-    "shared": Row(
+    "shared": AllowRow(
         lambda one: one.only("shared"),
         "the pod's GPUs are shared with other pods, whose work this check would measure and disturb",
     ),
-    "no-gang": Row(
+    "no-gang": AllowRow(
         lambda one: one.check.gang_wide and not one.pod.gang,
         "the pod belongs to no gang that is known here; a fabric test needs one",
     ),
-    "start-order": Row(
+    "start-order": AllowRow(
         lambda one: one.check.gang_wide and one.pod.ordered,
         "the gang's members would wait for each other: {1}",
     ),
-    "no-network": Row(
+    "no-network": AllowRow(
         lambda one: one.check.nccl and one.check.gang_wide and not one.pod.network,
         "the pod requests no network device (networkDetection), and skipNcclWithoutNetwork is set",
         unless=lambda one: not one.config.skip_nccl_without_network,

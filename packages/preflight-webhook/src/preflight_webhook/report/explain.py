@@ -25,7 +25,7 @@ from preflight_webhook.core.decision import Decision
 from preflight_webhook.core.inject.allow_list import (
     NEVER,
     VARIABLES,
-    Wanted,
+    WorkloadSetting,
     loads_code,
     of_the_fabric,
 )
@@ -236,7 +236,7 @@ def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[st
     for name in sorted(name for name in there if of_the_fabric(name)):
         for value, patterns, checks in _patterns(inheriting, config):
             # What never is there: a rank, another communicator, a setting of the check itself.
-            why = allow.refusal(VARIABLES, Wanted(name, patterns, setting=value))
+            why = allow.refusal(VARIABLES, WorkloadSetting(name, patterns, setting=value))
             if why and why != NEVER:
                 what, how = why.split("; ")
                 yield f"{name} is not passed on to {checks}, as {what}; {how} in {value} to have it"

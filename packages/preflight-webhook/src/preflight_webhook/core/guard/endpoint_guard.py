@@ -16,7 +16,7 @@ from preflight_proto import names
 from preflight_webhook.api.review import decode_aliases, decode_dns, shown
 from preflight_webhook.api.types import NULL, DnsConfig, Pod
 from preflight_webhook.config.addresses import Host, hosts_in
-from preflight_webhook.config.allow import Row, refusal
+from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.core.inject.injection import variables_of
 
@@ -160,26 +160,26 @@ def _option(one: _Question) -> str:
 
 
 _ANSWERS: Final = (
-    Row(_alias, "spec.hostAliases says where {1} is; remove that name"),
-    Row(lambda one: one.host.name == "localhost"),
-    Row(
+    AllowRow(_alias, "spec.hostAliases says where {1} is; remove that name"),
+    AllowRow(lambda one: one.host.name == "localhost"),
+    AllowRow(
         _own_name,
         'the pod itself is called "{0.host.name}" in its hosts file; give the pod another name',
     ),
-    Row(lambda one: one.pod.spec.dns_policy == "None", "spec.dnsPolicy is None; leave it out"),
-    Row(lambda one: one.host.name == "*"),  # nothing more is known of it
-    Row(
+    AllowRow(lambda one: one.pod.spec.dns_policy == "None", "spec.dnsPolicy is None; leave it out"),
+    AllowRow(lambda one: one.host.name == "*"),  # nothing more is known of it
+    AllowRow(
         _at_the_node,
         "with spec.{1} as it is the node's DNS is asked, which does not know it; set spec.dnsPolicy: ClusterFirstWithHostNet",
     ),
-    Row(
+    AllowRow(
         lambda one: _dns(one).nameservers,
         "spec.dnsConfig.nameservers says who is asked for it; leave them out",
     ),
-    Row(
+    AllowRow(
         lambda one: _dns(one).searches and not one.host.absolute,
         "spec.dnsConfig.searches says where it is looked for; leave them out",
     ),
-    Row(_option, "spec.dnsConfig.options {1} says how it is looked for; leave it out"),
+    AllowRow(_option, "spec.dnsConfig.options {1} says how it is looked for; leave it out"),
 )
 """Ways in which a pod's own settings answer for a name, in the order in which they are asked."""

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from preflight_proto import names
 
-from preflight_webhook.config.allow import Row, refusal
+from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.extra_volumes import normal
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "TOPOLOGY",
     "VARIABLES",
     "MovedTopology",
-    "Wanted",
+    "WorkloadSetting",
     "inheritable",
     "loads_code",
     "moved",
@@ -42,7 +42,7 @@ TOPOLOGY: Final = "NCCL_TOPO_FILE"
 """A file, and yet inherited: it is mounted anew at a path of ours, and the variable rewritten."""
 
 
-class Wanted(NamedTuple):
+class WorkloadSetting(NamedTuple):
     """A variable by its name, or a ``mount`` by its path, and the ``patterns`` by which a check
     inherits. ``memory``: names of the pod's volumes that are memory; ``setting``: what of the
     configuration has the patterns.
@@ -184,49 +184,49 @@ def loads_code(name: str) -> bool:
 
 NEVER: Final = "it would bend the check"
 VARIABLES: Final = (
-    Row(lambda one: _never(one.name), NEVER),
-    Row(
+    AllowRow(lambda one: _never(one.name), NEVER),
+    AllowRow(
         lambda one: loads_code(one.name),
         "it may load code or name a file; list the very name",
         unless=lambda one: one.listed,
     ),
-    Row(
+    AllowRow(
         lambda one: one.name == TOPOLOGY or _known(one.name),
         "no pattern of {0.setting} names it; list it, or a pattern such as {0.family}_*,",
         unless=lambda one: one.chosen,
     ),
-    Row(
+    AllowRow(
         lambda _: True,
         "what it does is not known here; list the very name",
         unless=lambda one: one.listed,
     ),
 )
 MOUNTS: Final = (
-    Row(lambda one: one.mount.get("subPathExpr"), "its subPathExpr is the container's own"),
-    Row(
+    AllowRow(lambda one: one.mount.get("subPathExpr"), "its subPathExpr is the container's own"),
+    AllowRow(
         lambda one: one.name == names.SHM_DIR,
         "its volume is not an emptyDir of medium Memory",
         unless=lambda one: one.mount.get("name") in one.memory,
     ),
-    Row(lambda one: one.name == "/", "it would cover the whole image"),
-    Row(
+    AllowRow(lambda one: one.name == "/", "it would cover the whole image"),
+    AllowRow(
         lambda one: one.top in _SYSTEM,
         "programs and settings are looked for in /{0.top}, and the pod's author says what is mounted; "
         "have the operator mount it (checks[].extraVolumeMounts)",
     ),
-    Row(
+    AllowRow(
         lambda _: True,
         "no pattern of mountPatterns names the folder /{0.top}",
         unless=lambda one: one.named,
     ),
 )
 _TOPOLOGY_FILES: Final = (
-    Row(lambda one: "$(" in one.name, "={0.name} refers to other variables"),
-    Row(
+    AllowRow(lambda one: "$(" in one.name, "={0.name} refers to other variables"),
+    AllowRow(
         lambda one: not one.mount,
         "={0.name} lies in no volume, so the checks run without it; mount the file to have it used",
     ),
-    Row(
+    AllowRow(
         lambda one: one.mount.get("subPathExpr"),
         "={0.name} lies in a mount whose subPathExpr is the container's own",
     ),
@@ -237,7 +237,7 @@ def inheritable(name: str, patterns: Collection[str]) -> bool:
     """Whether a check that inherits by ``patterns`` gets the variable ``name``: a pattern chooses
     among the known names, a name written out is meant.
     """
-    return not refusal(VARIABLES, Wanted(name, patterns))
+    return not refusal(VARIABLES, WorkloadSetting(name, patterns))
 
 
 class MovedTopology(NamedTuple):
@@ -260,7 +260,7 @@ def moved(file: object, mounted: Iterable[dict[str, Any]]) -> MovedTopology | st
     holding = ((normal(str(mount.get("mountPath"))), mount) for mount in mounted)
     above = [one for one in holding if one[0] in {path, "/"} or path.startswith(one[0] + "/")]
     folder, mount = max(above, key=lambda one: len(one[0]), default=("", {}))
-    if why := refusal(_TOPOLOGY_FILES, Wanted(file, (), mount)):
+    if why := refusal(_TOPOLOGY_FILES, WorkloadSetting(file, (), mount)):
         return why
     there = at = f"{names.USER_TOPOLOGY_DIR}/{basename(path)}"  # where the file itself is mounted
     if folder != path:

@@ -25,7 +25,7 @@ from preflight_webhook.core.inject.allow_list import (
     MOUNTS,
     TOPOLOGY,
     MovedTopology,
-    Wanted,
+    WorkloadSetting,
     inheritable,
     moved,
 )
@@ -169,7 +169,7 @@ def _inherit(
             if not any(fnmatchcase(path, pattern) for pattern in paths):
                 continue
             if (other_mount := mounts.get(path)) is None:
-                why = refusal(MOUNTS, Wanted(path, paths, mount, memory))
+                why = refusal(MOUNTS, WorkloadSetting(path, paths, mount, memory))
             else:
                 same = all(other_mount.get(key) == mount.get(key) for key in ("name", "subPath"))
                 why = "" if same else "another one is at that path"
