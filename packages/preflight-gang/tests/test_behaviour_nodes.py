@@ -108,6 +108,9 @@ async def test_what_the_gang_check_alone_reads_costs_no_write_of_its_own(
     cluster: Cluster, leading: Leading, nodes: Nodes
 ) -> None:
     await nodes.join()
+    # Nodes are read from the first pod on that shows facts of its own.
+    await cluster.admit("first", node=nodes.name, spec=spec(OF_THE_NODE, dcgm="preflight-node"))
+    await until(lambda: about_node(cluster, "first") == TOLD, "the node is known")
     await cluster.pair(node=nodes.name, spec=spec(OF_THE_GANG))
     await cluster.answered("sealed", "pod-0", "pod-1")
     await until(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from leading import Leading, settled
-from played import Cluster, container, result_line
+from played import GANG, Cluster, container, result_line
+from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -38,6 +39,12 @@ async def resize(cluster: Cluster, pods: int) -> None:
 async def member(cluster: Cluster, index: int) -> None:
     await cluster.admit(f"pod-{index}", source="job", about="train", size=None)
     await cluster.address(f"pod-{index}", f"10.0.0.{index + 1}")
+
+
+def participants(cluster: Cluster, leading: Leading) -> int | None:
+    """With how many the controller would seal the gang now."""
+    gang = leading.controller.gang((cluster.namespace, f"job:{GANG}"))
+    return gang and gang.sized.participants
 
 
 async def test_a_gang_that_grows_before_it_is_sealed_waits_for_all(
@@ -91,6 +98,7 @@ async def test_what_a_gang_was_resized_to_holds_for_its_next_generation(
     await resize(cluster, 3)
     await member(cluster, 2)
     await cluster.answered("skip", "pod-2")
+    await until(lambda: participants(cluster, leading) == 3, "the watch has brought the new size")
     await cluster.test("pod-1", restarts=1)  # the first generation is over
     await cluster.answered("sealed", "pod-0", "pod-1", "pod-2", generation=2, nnodes=3)
 
