@@ -44,7 +44,7 @@ async def member(cluster: Cluster, index: int) -> None:
 def participants(cluster: Cluster, leading: Leading) -> int | None:
     """With how many the controller would seal the gang now."""
     gang = leading.controller.gang((cluster.namespace, f"job:{GANG}"))
-    return gang and gang.sized.participants
+    return gang.sized.participants if gang is not None else None
 
 
 async def test_a_gang_that_grows_before_it_is_sealed_waits_for_all(
