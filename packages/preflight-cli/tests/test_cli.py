@@ -12,6 +12,7 @@ from preflight_kube.cli import commands
 
 PARTS = {
     "doctor.computedomain",
+    "doctor.install",
     "evacuations",
     "explain.appwrapper",
     "explain.computedomain",

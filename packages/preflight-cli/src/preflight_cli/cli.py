@@ -32,6 +32,7 @@ _ABOUT = """What people ask of Preflight, of every part that is installed beside
   preflight show gang -n NS                  who waits for whom
   preflight show gpus                        a row a node, a cell a GPU
   preflight doctor                           what is wrong, and what to do
+  preflight doctor install                   of releases, workloads, admission, certificates, nodes
   preflight validate injector values.yaml    every problem, by path
 
 `preflight VERB --help` lists the kinds. The cluster is that of KUBECONFIG when that is set, else the one this pod runs in, else that of

@@ -1,0 +1,206 @@
+"""What was read of a cluster: objects as the API server shows them, by kind. Pure."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+__all__ = [
+    "Cluster",
+    "Object",
+    "about",
+    "differs",
+    "has_gpus",
+    "is_global",
+    "key_of",
+    "labels_of",
+    "latest",
+    "manifest_of",
+    "minor_of",
+    "of_helm",
+    "part_of",
+    "shown",
+    "tag_minor",
+    "template_of",
+    "upgrade_of",
+]
+
+Object = Mapping[str, Any]
+
+
+class Cluster:
+    """``read``: objects by kind, as far as they were served and allowed; ``now``: of the cluster's
+    clocks, as its kubelets' leases show it; ``version``: what `/version` says.
+    """
+
+    def __init__(
+        self, read: Mapping[str, Sequence[Object]], now: datetime, version: Object
+    ) -> None:
+        self._read, self.now, self.version = read, now, version
+
+    def of(self, *kinds: str) -> list[Object]:
+        """All objects of these kinds that were read."""
+        return [item for kind in kinds for item in self._read.get(kind, ())]
+
+    def knows(self, kind: str) -> bool:
+        """Whether that kind could be read at all."""
+        return kind in self._read
+
+    def named(self, kind: str, namespace: str, name: str) -> Object | None:
+        """One object; None where there is none."""
+        found = (x for x in self.of(kind) if key_of(x) == (namespace, name))
+        return next(found, None)
+
+    @cached_property
+    def parts(self) -> dict[str, Object]:
+        """By name, one object of each part of Preflight that is installed."""
+        found = {
+            labels_of(item).get("app.kubernetes.io/name", ""): item
+            for item in self.of("Deployment", "DaemonSet")
+        }
+        return {name: found[name] for name in sorted(found) if name}
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """By part: what stands in the ConfigMap of its configuration."""
+        found: dict[str, Any] = {}
+        for item in self.of("ConfigMap"):
+            part = labels_of(item).get("app.kubernetes.io/name", "")
+            if text := (item.get("data") or {}).get("config.yaml"):
+                found[part] = yaml.safe_load(text) or {}
+        return found
+
+    def since(self, moment: str | None) -> timedelta:
+        """How long ago an RFC 3339 ``moment`` is; nothing where there is none."""
+        if not moment:
+            return timedelta()
+        return self.now - datetime.fromisoformat(moment.replace("Z", "+00:00"))
+
+
+def key_of(item: Object) -> tuple[str, str]:
+    """(namespace, name); the first is empty for what is in none."""
+    metadata = item["metadata"]
+    return metadata.get("namespace") or "", metadata["name"]
+
+
+def labels_of(item: Object) -> dict[str, str]:
+    """The labels of an object."""
+    return (item.get("metadata") or {}).get("labels") or {}
+
+
+def part_of(item: Object) -> str:
+    """Which part of Preflight it belongs to, as its chart labels it."""
+    return labels_of(item).get("app.kubernetes.io/name", "")
+
+
+def shown(kind: str, namespace: str, name: str) -> str:
+    """An object as a sentence names it."""
+    return f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}"
+
+
+def about(item: Object) -> str:
+    """The same of an object at hand."""
+    return shown(str(item.get("kind")), *key_of(item))
+
+
+def template_of(item: Object) -> dict[str, Any]:
+    """The pod's spec of a workload."""
+    spec: dict[str, Any] = item["spec"]["template"]["spec"]
+    return spec
+
+
+def upgrade_of(item: Object) -> str:
+    """What puts an object of a release back."""
+    notes = item["metadata"].get("annotations") or {}
+    release = notes.get("meta.helm.sh/release-name", "RELEASE")
+    namespace = notes.get("meta.helm.sh/release-namespace", "NAMESPACE")
+    return f"helm -n {namespace} upgrade {release} CHART --reuse-values"
+
+
+def minor_of(cluster: Cluster) -> int:
+    """The cluster's minor version; 0 where it does not say."""
+    digits = "".join(filter(str.isdigit, str(cluster.version.get("minor", ""))))
+    return int(digits) if digits else 0
+
+
+def tag_minor(image: str) -> int:
+    """The minor version in an image's tag; 0 where it has none."""
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2].removeprefix("v").split(".")
+    return int(tag[1]) if len(tag) > 1 and tag[0] == "1" and tag[1].isdigit() else 0
+
+
+def has_gpus(node: Object) -> bool:
+    """Whether a node offers any of NVIDIA's resources."""
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    return any(key.startswith("nvidia.com/") and amount != "0" for key, amount in capacity.items())
+
+
+def is_global(kind: str) -> bool:
+    """Whether objects of the kind are in no namespace."""
+    return kind.startswith(("Cluster", "Custom", "Validating", "Mutating", "DeviceClass", "Namesp"))
+
+
+def of_helm(secret: Object) -> bool:
+    """Whether Helm keeps a release in it."""
+    return secret.get("type") == "helm.sh/release.v1"
+
+
+def latest(cluster: Cluster) -> list[Object]:
+    """The newest revision of each release that Helm keeps in a Secret."""
+    newest: dict[tuple[str, str], Object] = {}
+    for secret in filter(of_helm, cluster.of("Secret")):
+        key, revision = (key_of(secret)[0], labels_of(secret).get("name", "")), _revision(secret)
+        if key not in newest or _revision(newest[key]) < revision:
+            newest[key] = secret
+    return [newest[key] for key in sorted(newest)]
+
+
+def _revision(secret: Object) -> int:
+    number = labels_of(secret).get("version", "0")
+    return int(number) if number.isdigit() else 0
+
+
+def manifest_of(secret: Object) -> list[Object]:
+    """The objects of a release, as Helm has stored it; none where it cannot be read."""
+    try:
+        packed = base64.b64decode(base64.b64decode((secret.get("data") or {}).get("release", "")))
+        text = json.loads(gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed)
+        every = list(yaml.load_all(text["manifest"], getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except (ValueError, OSError, KeyError, yaml.YAMLError):
+        return []
+    return [item for item in every if isinstance(item, dict) and item.get("kind") != "List"]
+
+
+def differs(wanted: Any, found: Any, path: str = "") -> str:
+    """The first place in which ``found`` lacks what ``wanted`` has, and what is there; empty where
+    there is none. What the API server, or a controller, adds is no difference.
+    """
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for key, value in wanted.items():
+            if path or key not in {"apiVersion", "kind", "metadata"}:
+                if value not in (None, "", [], {}) and key not in found:
+                    return f"{path}{key} is gone"
+                if why := differs(value, found.get(key), f"{path}{key}."):
+                    return why
+        return ""
+    if isinstance(wanted, list) and isinstance(found, list):
+        if len(wanted) != len(found):
+            return f"{path.rstrip('.')} has {len(found)} entries, not {len(wanted)}"
+        numbered = enumerate(zip(wanted, found, strict=True))
+        return next(
+            (why for i, pair in numbered if (why := differs(*pair, f"{path.rstrip('.')}[{i}]."))),
+            "",
+        )
+    if wanted in (None, "", [], {}) and found in (None, "", [], {}):
+        return ""
+    if str(wanted).strip() == str(found).strip():
+        return ""
+    short = " ".join(str(found).split())
+    return f"{path.rstrip('.')} is {short[:80]}{'…' if len(short) > 80 else ''}"

@@ -1,0 +1,600 @@
+"""What of an installation is wrong, from what was read of its cluster, and what to type. Pure.
+
+A rule is a generator of problems over a :class:`Cluster`; :data:`RULES` lists them all, and each
+says nothing where it has nothing to read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from preflight_kube.api.conditions import makes_sick
+from preflight_proto import names, policy
+from preflight_proto.result import from_termination
+
+from preflight_cli.cluster import (
+    Cluster,
+    Object,
+    about,
+    differs,
+    has_gpus,
+    is_global,
+    key_of,
+    labels_of,
+    latest,
+    manifest_of,
+    minor_of,
+    of_helm,
+    part_of,
+    shown,
+    tag_minor,
+    template_of,
+    upgrade_of,
+)
+
+__all__ = ["RULES", "Problem", "problems"]
+
+ENDING: Final = timedelta(days=14)
+"""A certificate that ends sooner is told: the CronJob renews long before."""
+LATE: Final = timedelta(days=1)
+"""Of a CronJob that runs several times a day."""
+WAITING: Final = timedelta(minutes=15)
+"""For which a check may wait, for its image or its gang."""
+HELD: Final = timedelta(minutes=10)
+"""For which an object may take to go."""
+SKEW: Final = timedelta(seconds=10)
+"""Between clocks; a kubelet renews its lease each ten seconds, and leases last fifteen."""
+SHARE: Final = 0.1
+"""Of runs that could not judge, from ten on: more is a cause of its own."""
+_LEAST_RUNS: Final = 10
+_KUBERNETES: Final = (1, 30)
+_CONNECTOR, _ENGINE = "platform-connectors", "nvidia-dcgm"
+_WAITS: Final = {
+    "ErrImagePull": "cannot be pulled",
+    "ImagePullBackOff": "cannot be pulled",
+    "InvalidImageName": "has a name that no registry can have",
+    "ErrImageNeverPull": "is not on the node, and may not be pulled",
+}
+_COMPARED: Final = frozenset(
+    {
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ConfigMap",
+        "MutatingWebhookConfiguration",
+        "NetworkPolicy",
+        "Role",
+        "RoleBinding",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+        "ValidatingWebhookConfiguration",
+    }
+)
+"""Kinds in which the API server changes nothing that a release says."""
+
+
+class Problem(NamedTuple):
+    """``where``: the object; ``what`` is wrong with it; ``do``: a line to type."""
+
+    where: str
+    what: str
+    do: str
+
+
+def problems(cluster: Cluster) -> list[Problem]:
+    """Everything that is wrong, in the order of the rules: what others follow from stands first."""
+    return [problem for rule in RULES for problem in rule(cluster)]
+
+
+# --- what is installed
+
+
+def _installed(cluster: Cluster) -> Iterator[Problem]:
+    if cluster.knows("Deployment") and not cluster.parts:
+        yield Problem(
+            "the cluster",
+            "has no part of Preflight",
+            "helm install preflight CHART --namespace preflight --create-namespace",
+        )
+    if 0 < minor_of(cluster) < _KUBERNETES[1]:
+        yield Problem(
+            "the cluster",
+            f"is Kubernetes 1.{minor_of(cluster)}, older than 1.{_KUBERNETES[1]}",
+            "kubectl version",
+        )
+
+
+def _releases(cluster: Cluster) -> Iterator[Problem]:
+    for secret in latest(cluster):
+        namespace, labels = key_of(secret)[0], labels_of(secret)
+        release, status = labels.get("name", ""), labels.get("status", "")
+        where = f"release {namespace}/{release}"
+        if status != "deployed":
+            yield Problem(
+                where, f"is {status}", f"helm -n {namespace} rollback {release}  # or upgrade it"
+            )
+            continue
+        again = f"helm -n {namespace} upgrade {release} CHART --reuse-values"
+        for wanted in manifest_of(secret):
+            kind = str(wanted.get("kind"))
+            if not cluster.knows(kind):
+                continue
+            name = str(wanted["metadata"]["name"])
+            there = wanted["metadata"].get("namespace") or ("" if is_global(kind) else namespace)
+            found = cluster.named(kind, there, name)
+            if found is None:
+                yield Problem(shown(kind, there, name), f"of {where} is not there", again)
+            elif kind in _COMPARED and (path := differs(wanted, found)):
+                yield Problem(shown(kind, there, name), f"is not as {where} made it: {path}", again)
+
+
+def _versions(cluster: Cluster) -> Iterator[Problem]:
+    for part, items in groupby(
+        sorted(cluster.of("Deployment", "DaemonSet"), key=part_of), key=part_of
+    ):
+        versions = {labels_of(item).get("app.kubernetes.io/version", "") for item in items}
+        if len(versions) > 1:
+            yield Problem(
+                part,
+                f"has workloads of versions {' and '.join(sorted(versions))}",
+                "helm list --all-namespaces  # then upgrade its release",
+            )
+    for item in cluster.of("Deployment"):
+        for container in template_of(item).get("containers", []):
+            minor, here = tag_minor(container["image"]), minor_of(cluster)
+            if container["name"] == "kube-scheduler" and minor and here and abs(minor - here) > 1:
+                yield Problem(
+                    about(item),
+                    f"runs kube-scheduler 1.{minor} in a cluster of 1.{minor_of(cluster)}",
+                    f"helm -n {key_of(item)[0]} upgrade RELEASE CHART --reuse-values --set preflight-gpu-scheduler.kubeScheduler.image=…:v1.{minor_of(cluster)}",
+                )
+
+
+def _definitions(cluster: Cluster) -> Iterator[Problem]:
+    releases = {
+        (key_of(x)[0], labels_of(x).get("name")) for x in cluster.of("Secret") if of_helm(x)
+    }
+    for item in cluster.of("CustomResourceDefinition"):
+        name, notes = key_of(item)[1], item["metadata"].get("annotations") or {}
+        where, part = f"CustomResourceDefinition {name}", part_of(item)
+        conditions = {c["type"]: c for c in (item.get("status") or {}).get("conditions", [])}
+        for wanted in ("NamesAccepted", "Established"):
+            found = conditions.get(wanted, {"status": "Unknown"})
+            if found["status"] != "True":
+                why = found.get("message") or "the API server does not say why"
+                yield Problem(where, f"is not {wanted}: {why}", f"kubectl describe crd {name}")
+                break
+        owner = (
+            notes.get("meta.helm.sh/release-namespace"),
+            notes.get("meta.helm.sh/release-name"),
+        )
+        if releases and owner[1] and owner not in releases and part in cluster.parts:
+            yield Problem(
+                where,
+                f"was kept of release {owner[0]}/{owner[1]}, which is gone",
+                f"helm -n NAMESPACE upgrade RELEASE CHART --reuse-values  # of {part}: it takes the definition over",
+            )
+        there = labels_of(cluster.parts[part]) if part in cluster.parts else {}
+        version, mine = (
+            there.get("app.kubernetes.io/version"),
+            labels_of(item).get("app.kubernetes.io/version"),
+        )
+        if version and mine and version != mine:
+            yield Problem(
+                where,
+                f"is of version {mine}, {part} is of {version}; fields that it does not know are dropped",
+                f"kubectl exec -n {key_of(cluster.parts[part])[0]} deploy/{key_of(cluster.parts[part])[1]} -- {part} crd | kubectl apply --server-side -f -",
+            )
+
+
+# --- what runs
+
+
+def _workloads(cluster: Cluster) -> Iterator[Problem]:
+    for item in cluster.of("Deployment", "DaemonSet"):
+        status, (namespace, name) = item.get("status") or {}, key_of(item)
+        daemon = item["kind"] == "DaemonSet"
+        wanted = status.get("desiredNumberScheduled") if daemon else item["spec"].get("replicas", 1)
+        ready = status.get("numberReady" if daemon else "readyReplicas", 0)
+        failed = [c for c in status.get("conditions", []) if c["type"] == "ReplicaFailure"]
+        if ready >= (wanted or 0) and not failed:
+            if daemon and wanted == 0 and cluster.of("Node"):
+                yield Problem(
+                    about(item),
+                    f"selects none of {len(cluster.of('Node'))} nodes",
+                    f"kubectl -n {namespace} get daemonset {name} -o jsonpath='{{.spec.template.spec.nodeSelector}}'",
+                )
+            continue
+        why, pod = _cause(cluster, item) if not failed else (failed[0].get("message", ""), "")
+        looked = f"pod {pod}" if pod else f"{item['kind'].lower()} {name}"
+        what = f"has {ready} of {wanted} pods ready{': ' + why if why else ''}"
+        yield Problem(about(item), what, f"kubectl -n {namespace} describe {looked}")
+
+
+def _cause(cluster: Cluster, item: Object) -> tuple[str, str]:
+    """(why a workload's pod is not ready, that pod's name): of the first that says it."""
+    selector = (item["spec"].get("selector") or {}).get("matchLabels") or {}
+    for pod in cluster.of("Pod"):
+        mine = key_of(pod)[0] == key_of(item)[0] and selector.items() <= labels_of(pod).items()
+        if mine and (why := _trouble(pod)):
+            return why, key_of(pod)[1]
+    return "", ""
+
+
+def _trouble(pod: Object) -> str:
+    status = pod.get("status") or {}
+    conditions = {c["type"]: c for c in status.get("conditions", [])}
+    if (placed := conditions.get("PodScheduled", {})).get("status") == "False":
+        return f"it cannot be scheduled ({placed.get('message', placed.get('reason', ''))})"
+    every = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    for container in every:
+        waits = (container.get("state") or {}).get("waiting") or {}
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        if (reason := waits.get("reason", "")) in _WAITS:
+            return f'the image "{container.get("image", "")}" {_WAITS[reason]}'
+        if ended:
+            last = (ended.get("message") or "").strip().splitlines()
+            why = last[-1] if last else ended.get("reason", "")
+            return (
+                f"{container['name']} ended with {ended.get('exitCode')}{': ' + why if why else ''}"
+            )
+        if reason not in {"", "PodInitializing", "ContainerCreating"}:
+            return f"{container['name']} waits: {waits.get('message') or reason}"
+    if (ready := conditions.get("Ready", {})).get("status") == "False" and every:
+        return f"it runs and is not ready ({ready.get('message', '')})"
+    return ""
+
+
+def _jobs(cluster: Cluster) -> Iterator[Problem]:
+    for item in cluster.of("Job"):
+        failed = {"type": "Failed", "status": "True"}.items()
+        for found in (item.get("status") or {}).get("conditions", []):
+            if failed <= found.items():
+                namespace, name = key_of(item)
+                what = f"failed: {found.get('message') or found.get('reason')}"
+                yield Problem(about(item), what, f"kubectl -n {namespace} logs job/{name}")
+    for item in cluster.of("CronJob"):
+        namespace, name = key_of(item)
+        if item["spec"].get("suspend"):
+            run = (
+                f'kubectl -n {namespace} patch cronjob {name} -p \'{{"spec":{{"suspend":false}}}}\''
+            )
+            yield Problem(about(item), "is suspended: certificates are not renewed", run)
+        began = (item.get("status") or {}).get("lastSuccessfulTime")
+        began = began or item["metadata"].get("creationTimestamp")
+        if cluster.since(began) > LATE:
+            run = f"kubectl -n {namespace} create job --from=cronjob/{name} {name[:40]}-now"
+            days = cluster.since(began).days
+            yield Problem(about(item), f"has not succeeded for {days} days", run)
+
+
+def _leases(cluster: Cluster) -> Iterator[Problem]:
+    for item in cluster.of("Lease"):
+        if labels_of(item).get("app.kubernetes.io/part-of") != "preflight":
+            continue
+        namespace, spec = key_of(item)[0], item.get("spec") or {}
+        age = cluster.since(spec.get("renewTime"))
+        logs = f"kubectl -n {namespace} logs -l app.kubernetes.io/name={part_of(item)},app.kubernetes.io/component=controller --tail=20"
+        if not spec.get("holderIdentity"):
+            yield Problem(about(item), "is held by nobody: no replica leads", logs)
+        elif age > 4 * timedelta(seconds=spec.get("leaseDurationSeconds") or 15):
+            seconds = int(age.total_seconds())
+            yield Problem(about(item), f"was last renewed {seconds} s ago: no replica leads", logs)
+        elif -age > SKEW:
+            holder = spec["holderIdentity"]
+            what = f"was renewed {int(-age.total_seconds())} s from now by {holder}: its node's clock is ahead"
+            yield Problem(about(item), what, f"kubectl -n {namespace} get pod {holder} -o wide")
+
+
+# --- admission
+
+
+def _webhooks(cluster: Cluster) -> Iterator[Problem]:
+    for item in cluster.of("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        seen: set[tuple[str, str]] = set()
+        for webhook in item.get("webhooks", []):
+            client = webhook.get("clientConfig") or {}
+            service = client.get("service") or {}
+            where = f"{item['kind']} {key_of(item)[1]}"
+            at = (str(service.get("namespace")), str(service.get("name")))
+            if not service or at in seen:
+                continue
+            seen.add(at)
+            yield from _bundle(cluster, where, at, client.get("caBundle") or "")
+            if cluster.knows("Service") and cluster.named("Service", *at) is None:
+                yield Problem(
+                    where, f"leads to Service {'/'.join(at)}, which is not there", upgrade_of(item)
+                )
+            elif cluster.knows("EndpointSlice") and not _ready_endpoints(cluster, *at):
+                effect = (
+                    "is refused" if webhook.get("failurePolicy") != "Ignore" else "is not judged"
+                )
+                yield Problem(
+                    where,
+                    f"leads to Service {'/'.join(at)}, behind which no pod is ready: what it would look at {effect}",
+                    f"kubectl -n {at[0]} get pods -l app.kubernetes.io/name={part_of(item)},app.kubernetes.io/component=webhook",
+                )
+
+
+def _bundle(cluster: Cluster, where: str, at: tuple[str, str], bundle: str) -> Iterator[Problem]:
+    """What is wrong about the authorities that the API server trusts for the Service ``at``."""
+    renew = f"kubectl -n {at[0]} get cronjobs,jobs -l app.kubernetes.io/component=certs"
+    if not bundle:
+        yield Problem(where, "has no caBundle: the API server trusts no certificate of it", renew)
+        return
+    try:
+        trusted = x509.load_pem_x509_certificates(base64.b64decode(bundle))
+    except ValueError:
+        yield Problem(where, "has a caBundle that is no certificate", renew)
+        return
+    if max(one.not_valid_after_utc for one in trusted) < cluster.now:
+        yield Problem(where, "trusts authorities that have all ended", renew)
+    for secret in cluster.of("Secret"):
+        if of_helm(secret) or key_of(secret)[0] != at[0] or not _serves(cluster, secret, at):
+            continue
+        name = f"Secret {'/'.join(key_of(secret))}"
+        try:
+            [served, *_] = x509.load_pem_x509_certificates(
+                base64.b64decode((secret.get("data") or {}).get("tls.crt", ""))
+            )
+        except (ValueError, binascii.Error):
+            yield Problem(name, "has no certificate in tls.crt", renew)
+            continue
+        left = served.not_valid_after_utc - cluster.now
+        if left < timedelta():
+            yield Problem(name, f"has a certificate that ended {-left.days} days ago", renew)
+        elif left < ENDING:
+            yield Problem(name, f"has a certificate that ends in {left.days} days", renew)
+        if not any(_signed(served, by) for by in trusted):
+            yield Problem(name, f"has a certificate that no authority of {where} signed", renew)
+
+
+def _serves(cluster: Cluster, secret: Object, at: tuple[str, str]) -> bool:
+    """Whether a pod behind the Service ``at`` mounts the Secret."""
+    service = cluster.named("Service", *at) or {}
+    selector = ((service.get("spec") or {}).get("selector") or {}).items()
+    return any(
+        volume.get("secret", {}).get("secretName") == key_of(secret)[1]
+        for item in cluster.of("Deployment")
+        if selector and selector <= labels_of(item["spec"]["template"]).items()
+        for volume in template_of(item).get("volumes", [])
+    )
+
+
+def _signed(served: x509.Certificate, by: x509.Certificate) -> bool:
+    try:
+        served.verify_directly_issued_by(by)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _ready_endpoints(cluster: Cluster, namespace: str, service: str) -> int:
+    return sum(
+        (endpoint.get("conditions") or {}).get("ready") is not False
+        for item in cluster.of("EndpointSlice")
+        if key_of(item)[0] == namespace
+        and labels_of(item).get("kubernetes.io/service-name") == service
+        for endpoint in item.get("endpoints") or []
+    )
+
+
+def _policies(cluster: Cluster) -> Iterator[Problem]:
+    bound = {item["spec"].get("policyName") for item in cluster.of(_BINDING)}
+    there = {key_of(item)[1] for item in cluster.of(_POLICY)}
+    for item in cluster.of(_POLICY):
+        name = key_of(item)[1]
+        if cluster.knows(_BINDING) and name not in bound:
+            yield Problem(
+                f"{_POLICY} {name}", "is bound nowhere, so it refuses nothing", upgrade_of(item)
+            )
+        warnings = ((item.get("status") or {}).get("typeChecking") or {}).get("expressionWarnings")
+        for warning in warnings or ():
+            said = " ".join(str(warning.get("warning", "")).split())
+            yield Problem(
+                f"{_POLICY} {name}",
+                f"{warning.get('fieldRef')}: {said}",
+                f"kubectl get validatingadmissionpolicy {name} -o yaml",
+            )
+    for item in cluster.of(_BINDING):
+        if cluster.knows(_POLICY) and (name := item["spec"].get("policyName")) not in there:
+            where = f"{_BINDING} {key_of(item)[1]}"
+            yield Problem(where, f"binds the policy {name}, which is not there", upgrade_of(item))
+
+
+# --- who is checked
+
+
+def _namespaces(cluster: Cluster) -> Iterator[Problem]:
+    for item in cluster.of("OptedIn"):
+        name, value = key_of(item)[1], labels_of(item).get(names.NAMESPACE_LABEL)
+        if value is None:
+            continue
+        known = (names.NAMESPACE_ENABLED, names.NAMESPACE_DISABLED)
+        if value not in known:
+            yield Problem(
+                f"Namespace {name}",
+                f'has {names.NAMESPACE_LABEL}="{value}", which is neither "{known[0]}" nor "{known[1]}": its pods are not checked',
+                f"kubectl label --overwrite namespace {name} {names.NAMESPACE_LABEL}={known[0]}",
+            )
+        elif value == known[0] and cluster.parts and "preflight-injector" not in cluster.parts:
+            yield Problem(
+                f"Namespace {name}",
+                "is opted in, and preflight-injector is not installed: its pods are not checked",
+                f"kubectl label namespace {name} {names.NAMESPACE_LABEL}-",
+            )
+    for item in cluster.of(policy.KIND):
+        for condition in (item.get("status") or {}).get("conditions", []):
+            if condition["type"] == policy.ACCEPTED and condition["status"] == "False":
+                namespace, name = key_of(item)
+                what = f"is not in force: {condition.get('message', '')}"
+                yield Problem(
+                    about(item), what, f"kubectl -n {namespace} edit {policy.PLURAL} {name}"
+                )
+
+
+def _alike(cluster: Cluster) -> Iterator[Problem]:
+    injector, gang = (cluster.config.get(f"preflight-{part}") for part in ("injector", "gang"))
+    if not isinstance(injector, dict) or not isinstance(gang, dict):
+        return
+    run = "helm get values --all RELEASE  # set global.preflight.checks and global.preflight.gpu for both"
+    injected = {c.get("name") for c in injector.get("checks", []) if isinstance(c, dict)}
+    if unknown := injected - set(gang.get("checks") or ()):
+        yield Problem(
+            "preflight-gang",
+            f"does not know the checks {', '.join(sorted(map(str, unknown)))} that preflight-injector injects: their results are counted as of no check",
+            run,
+        )
+    detected = injector.get("gpuDetection") or {}
+    for theirs, ours, what in (
+        ("resourceNames", "gpuResourceNames", "resources"),
+        ("deviceClasses", "gpuDeviceClasses", "device classes"),
+    ):
+        missing = set(detected.get(theirs) or ()) - set(gang.get(ours) or ())
+        if missing:
+            yield Problem(
+                "preflight-gang",
+                f"does not count pods of the {what} {', '.join(sorted(missing))} that preflight-injector checks",
+                run,
+            )
+
+
+def _checks(cluster: Cluster) -> Iterator[Problem]:
+    pulls: dict[tuple[str, str], list[str]] = {}
+    runs: Counter[str] = Counter()
+    unsure: Counter[tuple[str, str]] = Counter()
+    for pod in cluster.of("CheckedPod"):
+        for container in (pod.get("status") or {}).get("initContainerStatuses", []):
+            if not container["name"].startswith(names.CONTAINER_PREFIX):
+                continue
+            state = container.get("state") or {}
+            reason = (state.get("waiting") or {}).get("reason", "")
+            if reason in _WAITS:
+                key = (str(container.get("image")), _WAITS[reason])
+                pulls.setdefault(key, []).append("/".join(key_of(pod)))
+            elif cluster.since((state.get("running") or {}).get("startedAt")) > WAITING:
+                minutes = int(cluster.since(state["running"]["startedAt"]).total_seconds() / 60)
+                yield Problem(
+                    f"Pod {'/'.join(key_of(pod))}",
+                    f"has {container['name']} at work for {minutes} minutes",
+                    f"kubectl -n {key_of(pod)[0]} logs {key_of(pod)[1]} -c {container['name']} --tail=20",
+                )
+            if (result := _result(container)) is not None:
+                runs[result[0]] += 1
+                unsure[result] += result[1] != ""
+    for (image, why), pods in sorted(pulls.items()):
+        where = f'{len(pods)} pods, {pods[0]} among them: the image "{image}"'
+        namespace, name = pods[0].split("/")
+        yield Problem(where, why, f"kubectl -n {namespace} describe pod {name}")
+    for (check, code), number in sorted(unsure.items()):
+        if runs[check] >= _LEAST_RUNS and number > SHARE * runs[check]:
+            yield Problem(
+                f"check {check}",
+                f"could not judge {number} of {runs[check]} pods: {code}",
+                f"kubectl get events --all-namespaces | grep {code}",
+            )
+
+
+def _result(container: Object) -> tuple[str, str] | None:
+    """(the check, the code of a run that could not judge or empty) of a container's last run."""
+    for state in (container.get("state") or {}, container.get("lastState") or {}):
+        if ended := state.get("terminated"):
+            check = container["name"].removeprefix(names.CONTAINER_PREFIX)
+            found = from_termination(check, ended.get("message") or "", ended.get("exitCode", 0))
+            unsure = found.outcome in {"inconclusive", "misconfigured"}
+            return found.check, found.code if unsure else ""
+    return None
+
+
+# --- nodes
+
+
+def _nodes(cluster: Cluster) -> Iterator[Problem]:
+    gpu_nodes = {key_of(node)[1] for node in cluster.of("Node") if has_gpus(node)}
+    for node in cluster.of("Node"):
+        name = key_of(node)[1]
+        for found in (node.get("status") or {}).get("conditions", []):
+            if makes_sick(found["type"], found["status"]):
+                what = f"is sick since {found.get('lastTransitionTime')}: {found['type']} ({found.get('message', '')})"
+                yield Problem(f"Node {name}", what, f"kubectl describe node {name}")
+    injector = cluster.config.get("preflight-injector")
+    if not isinstance(injector, dict) or not gpu_nodes:
+        return
+    wanted = {}
+    if (injector.get("platformConnector") or {}).get("enabled"):
+        wanted[_CONNECTOR] = "no result of it is reported"
+    if any(
+        isinstance(c, dict) and c.get("name") == "dcgm-diag" for c in injector.get("checks", [])
+    ):
+        wanted[_ENGINE] = "dcgm-diag ends there as ENGINE_UNREACHABLE"
+    for name, effect in wanted.items():
+        found = [item for item in cluster.of("Supplier") if key_of(item)[1] == name]
+        if not found and name == _CONNECTOR and cluster.knows("Supplier"):
+            run = "helm upgrade … --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel"
+            yield Problem(f"DaemonSet {name}", f"is not there: {effect}", run)
+        for item in found:
+            status = item.get("status") or {}
+            ready, namespace = status.get("numberReady", 0), key_of(item)[0]
+            if ready < max(status.get("desiredNumberScheduled", 0), len(gpu_nodes)):
+                yield Problem(
+                    about(item),
+                    f"is ready on {ready} nodes, {len(gpu_nodes)} have GPUs: on the others {effect}",
+                    f"kubectl -n {namespace} get pods -o wide --field-selector status.phase!=Running",
+                )
+
+
+def _clocks(cluster: Cluster) -> Iterator[Problem]:
+    behind = abs(cluster.now - datetime.now(UTC))
+    if cluster.of("NodeLease") and behind > 6 * SKEW:
+        what = f"differs from the cluster's by {int(behind.total_seconds())} s"
+        yield Problem("the clock of this machine", what, "timedatectl status")
+    for lease in cluster.of("NodeLease"):
+        ahead = -cluster.since((lease.get("spec") or {}).get("renewTime"))
+        if ahead > SKEW:
+            name = key_of(lease)[1]
+            what = f"has a clock that is {int(ahead.total_seconds())} s ahead of the others'"
+            yield Problem(
+                f"Node {name}", what, f"kubectl debug node/{name} -it --image=busybox -- date -u"
+            )
+
+
+def _held(cluster: Cluster) -> Iterator[Problem]:
+    for item in cluster.of("OwnKind"):
+        metadata = item["metadata"]
+        if cluster.since(metadata.get("deletionTimestamp")) > HELD:
+            namespace, name = key_of(item)
+            by = ", ".join(metadata.get("finalizers") or ["nothing"])
+            minutes = int(cluster.since(metadata["deletionTimestamp"]).total_seconds() / 60)
+            what = f"is being deleted for {minutes} minutes, and held by {by}"
+            place = f"-n {namespace} " if namespace else ""
+            yield Problem(
+                about(item), what, f"kubectl {place}describe {item['kind'].lower()} {name}"
+            )
+
+
+_POLICY: Final = "ValidatingAdmissionPolicy"
+_BINDING: Final = "ValidatingAdmissionPolicyBinding"
+RULES: Final[tuple[Callable[[Cluster], Iterable[Problem]], ...]] = (
+    _installed,
+    _releases,
+    _versions,
+    _definitions,
+    _workloads,
+    _jobs,
+    _leases,
+    _webhooks,
+    _policies,
+    _namespaces,
+    _alike,
+    _checks,
+    _nodes,
+    _clocks,
+    _held,
+)

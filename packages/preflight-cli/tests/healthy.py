@@ -1,0 +1,258 @@
+"""A cluster in which all parts are installed and nothing is wrong, for a test to break."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import gzip
+import json
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+import trustme
+import yaml
+from preflight_cli.cluster import Cluster
+from preflight_proto import names
+from preflight_testing.helm import PARTS, REQUIRED, UMBRELLA, render
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+NODES = ("node-a", "node-b", "node-c")
+Json = dict[str, Any]
+
+
+def ago(**time: float) -> str:
+    """The moment so long before now (RFC 3339)."""
+    return (NOW - timedelta(**time)).isoformat().replace("+00:00", "Z")
+
+
+class World:
+    """``read``: objects by kind, to be changed at will."""
+
+    def __init__(self) -> None:
+        self.read: dict[str, list[Json]] = copy.deepcopy(_healthy())
+        self.version: Json = {"major": "1", "minor": "36"}
+
+    def cluster(self) -> Cluster:
+        return Cluster(self.read, NOW, self.version)
+
+    def one(self, kind: str, name: str) -> Json:
+        """The object of that kind and name."""
+        [found] = [item for item in self.read[kind] if item["metadata"]["name"] == name]
+        return found
+
+    def gone(self, kind: str, name: str) -> None:
+        self.read[kind].remove(self.one(kind, name))
+
+    def add(self, kind: str, name: str, namespace: str = "", **fields: Any) -> Json:
+        metadata = {"name": name, **fields.pop("metadata", {})}
+        if namespace:
+            metadata["namespace"] = namespace
+        made: Json = {"kind": kind, "metadata": metadata, **fields}
+        self.read.setdefault(kind, []).append(made)
+        return made
+
+    def config(self, part: str, change: Any) -> None:
+        """Change a part's configuration, in the cluster and in what Helm keeps."""
+        item = self.one("ConfigMap", part)
+        config = yaml.safe_load(item["data"]["config.yaml"])
+        change(config)
+        item["data"]["config.yaml"] = yaml.safe_dump(config)
+        _released(self.read)
+
+
+def checked(world: World, name: str, check: str, **status: Any) -> Json:
+    """A pod of namespace ml with one check."""
+    container = {"name": f"preflight-{check}", "image": f"preflight-{check}:0.1.0", **status}
+    labels = {names.CHECKED_LABEL: names.CHECKED}
+    made = world.add("CheckedPod", name, "ml", metadata={"labels": labels})
+    made["status"] = {"initContainerStatuses": [container]}
+    return made
+
+
+def ended(outcome: str, code: str, check: str = "dcgm-diag") -> Json:
+    """The state of a check that has ended so."""
+    result = {"v": 1, "check": check, "outcome": outcome, "code": code, "gated": True}
+    return {
+        "terminated": {
+            "exitCode": 0,
+            "message": json.dumps({**result, "duration": 9.5, "reason": "why."}),
+        }
+    }
+
+
+def certificate(days: float = 365, ca: trustme.CA | None = None) -> str:
+    """A serving certificate, as a Secret has it."""
+    until = NOW + timedelta(days=days)
+    return _base64((ca or _ca()).issue_cert("webhook", not_after=until).cert_chain_pems[0].bytes())
+
+
+@cache
+def _ca() -> trustme.CA:
+    return trustme.CA()
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+@cache
+def _healthy() -> dict[str, list[Json]]:
+    parts = (path for path in PARTS.iterdir() if path.name.startswith("preflight-"))
+    values = {path.name: {"enabled": True, **REQUIRED.get(path, {})} for path in parts}
+    read: dict[str, list[Json]] = {}
+    for item in render(UMBRELLA, values):
+        if not item["kind"].startswith(("Cluster", "Custom", "Validating", "Mutating", "DeviceC")):
+            item["metadata"].setdefault("namespace", "preflight")
+        read.setdefault(item["kind"], []).append(item)
+    _released(read)
+    notes = {
+        "meta.helm.sh/release-name": "preflight",
+        "meta.helm.sh/release-namespace": "preflight",
+    }
+    for kind, items in list(read.items()):
+        for item in items:
+            if kind != "Secret":
+                item["metadata"].setdefault("annotations", {}).update(notes)
+            if fill := _FILLED.get(kind):
+                fill(item, read)
+    for kind in ("Deployment", "DaemonSet"):
+        for item in list(read[kind]):
+            _pods(item, read)
+    nodes = {
+        "capacity": {"nvidia.com/gpu": "8"},
+        "conditions": [
+            {"type": "Ready", "status": "True"},
+            {"type": "NCCLLoopbackTest", "status": "False"},
+        ],
+    }
+    read["Node"] = [
+        {"kind": "Node", "metadata": {"name": n}, "status": copy.deepcopy(nodes)} for n in NODES
+    ]
+    read["NodeLease"] = [
+        {"metadata": {"name": n, "namespace": "kube-node-lease"}, "spec": {"renewTime": ago()}}
+        for n in NODES
+    ]
+    read["Supplier"] = [
+        {
+            "kind": "DaemonSet",
+            "metadata": {"name": name, "namespace": "nvidia"},
+            "status": {"numberReady": 3, "desiredNumberScheduled": 3},
+        }
+        for name in ("platform-connectors", "nvidia-dcgm")
+    ]
+    labels = {names.NAMESPACE_LABEL: names.NAMESPACE_ENABLED}
+    read["OptedIn"] = [{"kind": "Namespace", "metadata": {"name": "ml", "labels": labels}}]
+    read |= {"CheckedPod": [], "PreflightConfig": [], "OwnKind": []}
+    return read
+
+
+def _released(read: dict[str, list[Json]]) -> None:
+    """What Helm keeps of the release, made of what is there."""
+    of_chart = [item for kind, items in read.items() if kind not in _NOT_OF_HELM for item in items]
+    manifest = yaml.safe_dump_all(of_chart)
+    packed = _base64(_base64(gzip.compress(json.dumps({"manifest": manifest}).encode())).encode())
+    others = [item for item in read.get("Secret", []) if item["type"] != "helm.sh/release.v1"]
+    read["Secret"] = [
+        *others,
+        {
+            "kind": "Secret",
+            "type": "helm.sh/release.v1",
+            "metadata": {
+                "name": "sh.helm.release.v1.preflight.v3",
+                "namespace": "preflight",
+                "labels": {"name": "preflight", "status": "deployed", "version": "3"},
+            },
+            "data": {"release": packed},
+        },
+    ]
+
+
+_NOT_OF_HELM = {
+    *("Secret", "Pod", "EndpointSlice", "Node", "NodeLease", "Supplier", "CheckedPod", "OwnKind"),
+    *("PreflightConfig", "OptedIn"),
+}
+
+
+def _workload(item: Json, read: dict[str, list[Json]]) -> None:
+    replicas = item["spec"].get("replicas", 1)
+    item["status"] = {"readyReplicas": replicas, "replicas": replicas}
+    for volume in item["spec"]["template"]["spec"].get("volumes", []):
+        if (secret := volume.get("secret", {}).get("secretName", "")).endswith("-tls"):
+            made = {
+                "kind": "Secret",
+                "type": "kubernetes.io/tls",
+                "metadata": {"name": secret, "namespace": "preflight"},
+                "data": {"tls.crt": certificate()},
+            }
+            if not any(s["metadata"]["name"] == secret for s in read["Secret"]):
+                read["Secret"].append(made)
+
+
+def _pods(item: Json, read: dict[str, list[Json]]) -> None:
+    template = item["spec"]["template"]["metadata"]
+    number = 3 if item["kind"] == "DaemonSet" else item["spec"].get("replicas", 1)
+    for i in range(number):
+        read.setdefault("Pod", []).append(
+            {
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{item['metadata']['name']}-{i}",
+                    "namespace": "preflight",
+                    "labels": template["labels"],
+                },
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            }
+        )
+
+
+def _service(item: Json, read: dict[str, list[Json]]) -> None:
+    name = item["metadata"]["name"]
+    made = {
+        "metadata": {
+            "name": f"{name}-x",
+            "namespace": "preflight",
+            "labels": {"kubernetes.io/service-name": name},
+        },
+        "endpoints": [{"conditions": {"ready": True}}],
+    }
+    read.setdefault("EndpointSlice", []).append(made)
+
+
+def _webhook(item: Json, _: dict[str, list[Json]]) -> None:
+    for webhook in item["webhooks"]:
+        webhook["clientConfig"]["caBundle"] = _base64(_ca().cert_pem.bytes())
+
+
+def _lease(item: Json, _: dict[str, list[Json]]) -> None:
+    item["spec"] = {"holderIdentity": "a-pod", "renewTime": ago(), "leaseDurationSeconds": 15}
+
+
+def _daemons(item: Json, read: dict[str, list[Json]]) -> None:
+    _workload(item, read)
+    item["status"] = {"numberReady": 3, "desiredNumberScheduled": 3}
+
+
+def _cron(item: Json, _: dict[str, list[Json]]) -> None:
+    item["status"] = {"lastSuccessfulTime": ago(hours=5)}
+
+
+def _definition(item: Json, _: dict[str, list[Json]]) -> None:
+    item["status"] = {
+        "conditions": [
+            {"type": "NamesAccepted", "status": "True"},
+            {"type": "Established", "status": "True"},
+        ]
+    }
+
+
+_FILLED = {
+    "Deployment": _workload,
+    "DaemonSet": _daemons,
+    "Service": _service,
+    "MutatingWebhookConfiguration": _webhook,
+    "ValidatingWebhookConfiguration": _webhook,
+    "Lease": _lease,
+    "CronJob": _cron,
+    "CustomResourceDefinition": _definition,
+}

@@ -1,0 +1,390 @@
+"""Each planted fault is named, with a line to type, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import trustme
+from healthy import NODES, NOW, World, ago, certificate, checked, ended
+from preflight_cli.cluster import Cluster
+from preflight_cli.installation import Problem, problems
+from preflight_proto import names
+
+INJECTOR, GANG = "preflight-injector", "preflight-gang"
+Fault = Callable[[World], object]
+
+
+def found(world: World) -> list[Problem]:
+    return problems(world.cluster())
+
+
+@pytest.mark.component  # renders the charts
+def test_nothing_is_wrong_where_nothing_is() -> None:
+    assert found(World()) == []
+
+
+def _pod_waits(world: World, reason: str, message: str = "") -> None:
+    world.one("Deployment", INJECTOR)["status"]["readyReplicas"] = 1
+    world.one("Pod", f"{INJECTOR}-0")["status"] = {
+        "containerStatuses": [
+            {
+                "name": "webhook",
+                "image": "nowhere/webhook:1",
+                "state": {"waiting": {"reason": reason, "message": message}},
+            }
+        ]
+    }
+
+
+def _pod_ended(world: World) -> None:
+    _pod_waits(world, "CrashLoopBackOff")
+    [container] = world.one("Pod", f"{INJECTOR}-0")["status"]["containerStatuses"]
+    container["lastState"] = {"terminated": {"exitCode": 2, "message": "checks: unknown key.\n"}}
+
+
+def _unschedulable(world: World) -> None:
+    world.one("Deployment", GANG)["status"]["readyReplicas"] = 0
+    world.one("Pod", f"{GANG}-0")["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+    ]
+
+
+def _quota(world: World) -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods"}
+    world.one("Deployment", GANG)["status"] = {"conditions": [failure]}
+
+
+def _ten_runs(world: World) -> None:
+    for i in range(10):
+        state = ended("inconclusive", "ENGINE_UNREACHABLE") if i < 3 else ended("passed", "PASSED")
+        checked(world, f"pod-{i}", "dcgm-diag", state=state)
+
+
+def _secret_of_another_authority(world: World) -> None:
+    other = certificate(ca=trustme.CA())
+    world.one("Secret", "preflight-injector-tls")["data"]["tls.crt"] = other
+
+
+def _kept(world: World) -> None:
+    notes = world.one("CustomResourceDefinition", "preflightconfigs." + names.PREFIX[:-1])
+    notes["metadata"]["annotations"]["meta.helm.sh/release-name"] = "earlier"
+
+
+def _version(world: World, kind: str, name: str) -> None:
+    world.one(kind, name)["metadata"]["labels"]["app.kubernetes.io/version"] = "0.0.9"
+
+
+def _unready(world: World) -> None:
+    for slice_ in world.read["EndpointSlice"]:
+        if slice_["metadata"]["name"] == f"{INJECTOR}-x":
+            slice_["endpoints"][0]["conditions"]["ready"] = False
+
+
+def _sick(world: World) -> None:
+    world.one("Node", "node-b")["status"]["conditions"].append(
+        {
+            "type": "DcgmDiagnosticMemory",
+            "status": "True",
+            "message": "GPU 3",
+            "lastTransitionTime": ago(hours=2),
+        }
+    )
+
+
+def _edited(world: World) -> None:
+    binding = world.one("ValidatingAdmissionPolicyBinding", f"{INJECTOR}-reserved")
+    binding["spec"]["validationActions"] = ["Audit"]
+
+
+def _opted(world: World, value: str) -> None:
+    world.one("OptedIn", "ml")["metadata"]["labels"][names.NAMESPACE_LABEL] = value
+
+
+def _crd_refused(world: World) -> None:
+    item = world.one("CustomResourceDefinition", "appwrappers.workload.codeflare.dev")
+    conflict = {"type": "NamesAccepted", "status": "False", "message": '"aw" is already in use'}
+    item["status"]["conditions"] = [conflict]
+
+
+def _held(world: World) -> None:
+    metadata = {"deletionTimestamp": ago(minutes=30), "finalizers": ["a/b"]}
+    held = world.add("ComputeDomain", "fabric", "ml", metadata=metadata)
+    world.read["OwnKind"].append(held)
+
+
+FAULTS: dict[str, tuple[Fault, str]] = {
+    "an upgrade that has not ended": (
+        lambda w: w.one("Secret", "sh.helm.release.v1.preflight.v3")["metadata"]["labels"].update(
+            status="pending-upgrade"
+        ),
+        "release preflight/preflight is pending-upgrade",
+    ),
+    "a role that is gone": (
+        lambda w: w.gone("ClusterRole", "preflight-gang"),
+        "ClusterRole preflight-gang of release preflight/preflight is not there",
+    ),
+    "an account that is gone": (
+        lambda w: w.gone("ServiceAccount", INJECTOR),
+        "ServiceAccount preflight/preflight-injector of release preflight/preflight is not there",
+    ),
+    "a network policy that is gone": (
+        lambda w: w.gone("NetworkPolicy", INJECTOR),
+        "NetworkPolicy preflight/preflight-injector of release",
+    ),
+    "admission that is gone": (
+        lambda w: w.gone("MutatingWebhookConfiguration", INJECTOR),
+        "MutatingWebhookConfiguration preflight-injector of release",
+    ),
+    "a policy that refuses nothing any more": (
+        _edited,
+        "is not as release preflight/preflight made it: spec.validationActions[0] is Audit",
+    ),
+    "a role with fewer rights": (
+        lambda w: w.one("ClusterRole", "preflight-gang")["rules"].pop(),
+        "ClusterRole preflight-gang is not as release preflight/preflight made it: rules has",
+    ),
+    "a selector that was changed": (
+        lambda w: w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"][0].update(
+            failurePolicy="Ignore"
+        ),
+        "webhooks[0].failurePolicy is Ignore",
+    ),
+    "a configuration that was edited": (
+        lambda w: w.one("ConfigMap", INJECTOR)["data"].update({"config.yaml": "checks: []"}),
+        "ConfigMap preflight/preflight-injector is not as release preflight/preflight made it",
+    ),
+    "replicas of two versions": (
+        lambda w: _version(w, "Deployment", "preflight-mnnvl-webhook"),
+        "preflight-mnnvl has workloads of versions 0.0.9 and 0.1.0",
+    ),
+    "a kube-scheduler of another minor version": (
+        lambda w: w.version.update(minor="34+"),
+        "runs kube-scheduler 1.36 in a cluster of 1.34",
+    ),
+    "a definition that the API server refuses": (
+        _crd_refused,
+        'is not NamesAccepted: "aw" is already in use',
+    ),
+    "a definition of a release that is gone": (
+        _kept,
+        "was kept of release preflight/earlier, which is gone",
+    ),
+    "a definition of an earlier version": (
+        lambda w: _version(w, "CustomResourceDefinition", "computedomains.resource.nvidia.com"),
+        "is of version 0.0.9, preflight-computedomain is of 0.1.0",
+    ),
+    "an image that cannot be pulled": (
+        lambda w: _pod_waits(w, "ImagePullBackOff"),
+        'has 1 of 2 pods ready: the image "nowhere/webhook:1" cannot be pulled',
+    ),
+    "an image's name that is none": (
+        lambda w: _pod_waits(w, "InvalidImageName"),
+        "has a name that no registry can have",
+    ),
+    "a container that cannot be made": (
+        lambda w: _pod_waits(w, "CreateContainerConfigError", 'secret "x" not found'),
+        'webhook waits: secret "x" not found',
+    ),
+    "a program that ends at once": (_pod_ended, "webhook ended with 2: checks: unknown key."),
+    "pods that no node takes": (
+        _unschedulable,
+        "has 0 of 2 pods ready: it cannot be scheduled (0/3 nodes are available)",
+    ),
+    "pods that may not be created": (_quota, "has 0 of 2 pods ready: exceeded quota: pods"),
+    "agents on no node": (
+        lambda w: w.read["DaemonSet"][0]["status"].update(numberReady=0, desiredNumberScheduled=0),
+        "selects none of 3 nodes",
+    ),
+    "an agent that is not ready": (
+        lambda w: w.read["DaemonSet"][0]["status"].update(numberReady=2),
+        "has 2 of 3 pods ready",
+    ),
+    "certificates that could not be made": (
+        lambda w: w.read["Job"][0].update(
+            status={"conditions": [{"type": "Failed", "status": "True", "message": "too often"}]}
+        ),
+        "failed: too often",
+    ),
+    "renewal that is suspended": (
+        lambda w: w.read["CronJob"][0]["spec"].update(suspend=True),
+        "is suspended: certificates are not renewed",
+    ),
+    "renewal that does not succeed": (
+        lambda w: w.read["CronJob"][0]["status"].update(lastSuccessfulTime=ago(days=4)),
+        "has not succeeded for 4 days",
+    ),
+    "nobody who leads": (
+        lambda w: w.one("Lease", GANG).update(spec={}),
+        "Lease preflight/preflight-gang is held by nobody: no replica leads",
+    ),
+    "a leader that is gone": (
+        lambda w: w.one("Lease", GANG)["spec"].update(renewTime=ago(seconds=200)),
+        "was last renewed 200 s ago: no replica leads",
+    ),
+    "a leader whose clock is ahead": (
+        lambda w: w.one("Lease", GANG)["spec"].update(renewTime=ago(seconds=-30)),
+        "was renewed 30 s from now by a-pod",
+    ),
+    "no authority that is trusted": (
+        lambda w: [
+            webhook["clientConfig"].pop("caBundle")
+            for webhook in w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"]
+        ],
+        "has no caBundle",
+    ),
+    "an authority that is none": (
+        lambda w: [
+            webhook["clientConfig"].update(caBundle="bm9uZQ==")
+            for webhook in w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"]
+        ],
+        "has a caBundle that is no certificate",
+    ),
+    "a certificate that has ended": (
+        lambda w: w.one("Secret", "preflight-injector-tls")["data"].update(
+            {"tls.crt": certificate(days=-2)}
+        ),
+        "has a certificate that ended 2 days ago",
+    ),
+    "a certificate that ends soon": (
+        lambda w: w.one("Secret", "preflight-injector-tls")["data"].update(
+            {"tls.crt": certificate(days=3.5)}
+        ),
+        "has a certificate that ends in 3 days",
+    ),
+    "a certificate that nobody trusts": (
+        _secret_of_another_authority,
+        "has a certificate that no authority of MutatingWebhookConfiguration preflight-injector signed",
+    ),
+    "a Secret without a certificate": (
+        lambda w: w.one("Secret", "preflight-injector-tls").update(data={}),
+        "has no certificate in tls.crt",
+    ),
+    "a webhook that no pod answers": (
+        _unready,
+        "leads to Service preflight/preflight-injector, behind which no pod is ready: what it would look at is refused",
+    ),
+    "a policy that does not compile": (
+        lambda w: w.read["ValidatingAdmissionPolicy"][0].update(
+            status={
+                "typeChecking": {
+                    "expressionWarnings": [
+                        {"fieldRef": "spec.validations[0]", "warning": "undefined field 'x'"}
+                    ]
+                }
+            }
+        ),
+        "spec.validations[0]: undefined field 'x'",
+    ),
+    "a label with a capital": (lambda w: _opted(w, "Enabled"), 'preflight="Enabled", which is'),
+    "a PreflightConfig that is refused": (
+        lambda w: w.add(
+            "PreflightConfig",
+            "mine",
+            "ml",
+            status={
+                "conditions": [{"type": "Accepted", "status": "False", "message": "two in one."}]
+            },
+        ),
+        "PreflightConfig ml/mine is not in force: two in one.",
+    ),
+    "a check that one of two does not know": (
+        lambda w: w.config(GANG, lambda c: c.update(checks=["nccl-loopback"])),
+        "does not know the checks dcgm-diag",
+    ),
+    "a resource that one of two does not know": (
+        lambda w: w.config(GANG, lambda c: c.update(gpuResourceNames=["gpu.scheduling/gpu"])),
+        "does not count pods of the resources nvidia.com/gpu",
+    ),
+    "a check's image that cannot be pulled": (
+        lambda w: checked(w, "train", "dcgm-diag", state={"waiting": {"reason": "ErrImagePull"}}),
+        '1 pods, ml/train among them: the image "preflight-dcgm-diag:0.1.0" cannot be pulled',
+    ),
+    "a check that does not end": (
+        lambda w: checked(
+            w, "train", "nccl-allreduce", state={"running": {"startedAt": ago(minutes=40)}}
+        ),
+        "Pod ml/train has preflight-nccl-allreduce at work for 40 minutes",
+    ),
+    "checks that cannot judge": (
+        _ten_runs,
+        "check dcgm-diag could not judge 3 of 10 pods: ENGINE_UNREACHABLE",
+    ),
+    "a sick node": (_sick, "Node node-b is sick since"),
+    "no connector": (
+        lambda w: w.gone("Supplier", "platform-connectors"),
+        "DaemonSet platform-connectors is not there: no result of it is reported",
+    ),
+    "a node without its connector": (
+        lambda w: w.one("Supplier", "platform-connectors")["status"].update(numberReady=2),
+        "is ready on 2 nodes, 3 have GPUs",
+    ),
+    "a node without its hostengine": (
+        lambda w: w.one("Supplier", "nvidia-dcgm")["status"].update(numberReady=1),
+        "on the others dcgm-diag ends there as ENGINE_UNREACHABLE",
+    ),
+    "a node whose clock is ahead": (
+        lambda w: w.one("NodeLease", NODES[1])["spec"].update(renewTime=ago(seconds=-45)),
+        "Node node-b has a clock that is 45 s ahead",
+    ),
+    "an object that cannot go": (
+        _held,
+        "ComputeDomain ml/fabric is being deleted for 30 minutes, and held by a/b",
+    ),
+}
+
+
+@pytest.mark.component  # renders the charts
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_planted_fault_is_named_and_no_other(fault: str) -> None:
+    world = World()
+    plant, words = FAULTS[fault]
+    plant(world)
+    [problem] = found(world)
+    assert words in f"{problem.where} {problem.what}"
+    assert problem.do
+
+
+@pytest.mark.component  # renders the charts
+def test_a_service_that_is_gone_is_told_with_the_webhook_that_leads_there() -> None:
+    world = World()
+    world.gone("Service", INJECTOR)
+    told = [f"{problem.where} {problem.what}" for problem in found(world)]
+    assert told == [
+        "Service preflight/preflight-injector of release preflight/preflight is not there",
+        "MutatingWebhookConfiguration preflight-injector leads to Service preflight/preflight-injector, which is not there",
+    ]
+
+
+@pytest.mark.component  # renders the charts
+def test_a_policy_without_its_binding_and_a_binding_without_its_policy_are_told() -> None:
+    world = World()
+    world.gone("ValidatingAdmissionPolicy", f"{INJECTOR}-reserved")
+    world.gone("ValidatingAdmissionPolicyBinding", f"{INJECTOR}-exec")
+    told = " ".join(f"{problem.where} {problem.what}" for problem in found(world))
+    assert f"{INJECTOR}-exec is bound nowhere, so it refuses nothing" in told
+    assert f"binds the policy {INJECTOR}-reserved, which is not there" in told
+
+
+def test_an_empty_cluster_has_no_part_and_nothing_else_is_said() -> None:
+    empty = Cluster({"Deployment": [], "DaemonSet": [], "Node": []}, NOW, {"minor": "36"})
+    [problem] = problems(empty)
+    assert (problem.where, problem.what) == ("the cluster", "has no part of Preflight")
+
+
+def test_a_cluster_too_old_is_told() -> None:
+    old = Cluster({}, NOW, {"minor": "29"})
+    assert [problem.what for problem in problems(old)] == ["is Kubernetes 1.29, older than 1.30"]
+
+
+def test_what_could_not_be_read_is_no_problem() -> None:
+    assert problems(Cluster({}, NOW, {})) == []
+
+
+def test_a_clock_of_this_machine_that_is_off_is_told() -> None:
+    then = datetime.now(UTC) - timedelta(hours=1)
+    lease = {"metadata": {"name": "n"}, "spec": {"renewTime": then.isoformat()}}
+    [problem] = problems(Cluster({"NodeLease": [lease]}, then, {}))
+    assert problem.where == "the clock of this machine"
+    assert "differs from the cluster's by 3" in problem.what

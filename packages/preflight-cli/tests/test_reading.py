@@ -1,0 +1,96 @@
+"""`preflight doctor install` on a real API server, by Helm's own install."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from preflight_cli import cli
+from preflight_kube.cli import commands
+from preflight_testing.apiserver import ASSETS, ApiServer, assets
+from preflight_testing.helm import COMPUTEDOMAIN, PARTS, REQUIRED, UMBRELLA, Release
+from preflight_testing.plugin import real_api_server
+
+__all__ = ["real_api_server"]
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def kubeconfig(real_api_server: ApiServer, tmp_path: Path) -> Iterator[Path]:
+    """Of a cluster with everything installed, and nobody who starts pods."""
+    path = real_api_server.kubeconfig(tmp_path / "kubeconfig")
+    parts = (part for part in PARTS.iterdir() if part.name.startswith("preflight-"))
+    values = {part.name: {"enabled": True, **REQUIRED.get(part, {})} for part in parts}
+    values[COMPUTEDOMAIN.name]["kubeletPlugin"] = {"privileged": False}  # no such pods here
+    release = Release("preflight", path, chart=UMBRELLA)
+    release.install(values, wait=False)
+    yield path
+    release.uninstall(wait=False)
+
+
+def doctor(monkeypatch: pytest.MonkeyPatch, kubeconfig: Path, *options: str) -> int:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    monkeypatch.setattr(sys, "argv", ["preflight", "doctor", "install", *options])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def test_what_helm_installs_is_as_its_release_has_it_and_what_does_not_run_is_told(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert doctor(monkeypatch, kubeconfig, "-o", "json") == commands.FAILED
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert told["unread"] == []
+    # No controllers: no pod, leader, certificate or endpoint.
+    causes = ("pods ready", "no replica leads", "no caBundle", "no pod is ready")
+    others = [
+        one
+        for one in told["problems"]
+        if not any(cause in one["what"] for cause in causes)
+        and one["where"].partition(" ")[0] != "DaemonSet"
+    ]
+    assert others == []
+    wheres = {one["where"] for one in told["problems"]}
+    assert "Deployment preflight/preflight-injector" in wheres
+    assert "MutatingWebhookConfiguration preflight-mnnvl" in wheres
+
+
+def test_who_is_not_known_is_told_so_in_a_sentence(
+    kubeconfig: Path,
+    real_api_server: ApiServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stranger = kubeconfig.with_name("stranger")
+    stranger.write_text(kubeconfig.read_text().replace(real_api_server.token, "another"))
+    assert doctor(monkeypatch, stranger) == commands.FAILED
+    told = capsys.readouterr()
+    assert "Unauthorized" in told.err
+    assert "no problem" not in told.out
+
+
+def test_who_may_read_nothing_is_told_what_was_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = assets()
+    if folder is None:
+        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver")
+    home = tmp_path / "server"
+    home.mkdir()
+    with ApiServer(home, folder, authorization="RBAC") as server:
+        accounts = "/api/v1/namespaces/default/serviceaccounts"
+        server.call("POST", accounts, {"metadata": {"name": "intern"}})
+        token = server.token_of("default", "intern")
+        status = doctor(monkeypatch, server.kubeconfig(tmp_path / "config", token))
+    told = capsys.readouterr()
+    assert status == commands.FAILED
+    assert told.out == "nothing that could be read: no problems found.\n"
+    assert "apps/v1/deployments, " in told.err
+    assert "whoever asks may not list them; a role with get and list would do." in told.err
