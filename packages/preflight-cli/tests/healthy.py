@@ -12,7 +12,6 @@ from typing import Any
 
 import trustme
 import yaml
-from preflight_cli.cluster import Cluster
 from preflight_proto import names
 from preflight_testing.helm import PARTS, REQUIRED, UMBRELLA, render
 
@@ -33,8 +32,8 @@ class World:
         self.read: dict[str, list[Json]] = copy.deepcopy(_healthy())
         self.version: Json = {"major": "1", "minor": "36"}
 
-    def cluster(self) -> Cluster:
-        return Cluster(self.read, NOW, self.version)
+    def cluster(self) -> Installation:
+        return Installation(self.read, NOW, self.version)
 
     def one(self, kind: str, name: str) -> Json:
         """The object of that kind and name."""
@@ -102,7 +101,7 @@ def _healthy() -> dict[str, list[Json]]:
     values = {path.name: {"enabled": True, **REQUIRED.get(path, {})} for path in parts}
     read: dict[str, list[Json]] = {}
     for item in render(UMBRELLA, values):
-        if not item["kind"].startswith(("Cluster", "Custom", "Validating", "Mutating", "DeviceC")):
+        if not item["kind"].startswith(("Installation", "Custom", "Validating", "Mutating", "DeviceC")):
             item["metadata"].setdefault("namespace", "preflight")
         read.setdefault(item["kind"], []).append(item)
     _released(read)

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import trustme
 from healthy import NODES, NOW, World, ago, certificate, checked, ended
-from preflight_cli.cluster import Cluster
 from preflight_cli.installation import Problem, problems
 from preflight_proto import names
 
@@ -368,23 +367,23 @@ def test_a_policy_without_its_binding_and_a_binding_without_its_policy_are_told(
 
 
 def test_an_empty_cluster_has_no_part_and_nothing_else_is_said() -> None:
-    empty = Cluster({"Deployment": [], "DaemonSet": [], "Node": []}, NOW, {"minor": "36"})
+    empty = Installation({"Deployment": [], "DaemonSet": [], "Node": []}, NOW, {"minor": "36"})
     [problem] = problems(empty)
     assert (problem.where, problem.what) == ("the cluster", "has no part of Preflight")
 
 
 def test_a_cluster_too_old_is_told() -> None:
-    old = Cluster({}, NOW, {"minor": "29"})
+    old = Installation({}, NOW, {"minor": "29"})
     assert [problem.what for problem in problems(old)] == ["is Kubernetes 1.29, older than 1.30"]
 
 
 def test_what_could_not_be_read_is_no_problem() -> None:
-    assert problems(Cluster({}, NOW, {})) == []
+    assert problems(Installation({}, NOW, {})) == []
 
 
 def test_a_clock_of_this_machine_that_is_off_is_told() -> None:
     then = datetime.now(UTC) - timedelta(hours=1)
     lease = {"metadata": {"name": "n"}, "spec": {"renewTime": then.isoformat()}}
-    [problem] = problems(Cluster({"NodeLease": [lease]}, then, {}))
+    [problem] = problems(Installation({"NodeLease": [lease]}, then, {}))
     assert problem.where == "the clock of this machine"
     assert "differs from the cluster's by 3" in problem.what

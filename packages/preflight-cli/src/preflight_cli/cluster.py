@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 __all__ = [
-    "Cluster",
+    "Installation",
     "Object",
     "about",
     "differs",
@@ -35,7 +35,7 @@ __all__ = [
 Object = Mapping[str, Any]
 
 
-class Cluster:
+class Installation:
     """``read``: objects by kind, as far as they were served and allowed; ``now``: of the cluster's
     clocks, as its kubelets' leases show it; ``version``: what `/version` says.
     """
@@ -124,7 +124,7 @@ def upgrade_of(item: Object) -> str:
     return f"helm -n {namespace} upgrade {release} CHART --reuse-values"
 
 
-def minor_of(cluster: Cluster) -> int:
+def minor_of(cluster: Installation) -> int:
     """The cluster's minor version; 0 where it does not say."""
     digits = "".join(filter(str.isdigit, str(cluster.version.get("minor", ""))))
     return int(digits) if digits else 0
@@ -144,7 +144,7 @@ def has_gpus(node: Object) -> bool:
 
 def is_global(kind: str) -> bool:
     """Whether objects of the kind are in no namespace."""
-    return kind.startswith(("Cluster", "Custom", "Validating", "Mutating", "DeviceClass", "Namesp"))
+    return kind.startswith(("Installation", "Custom", "Validating", "Mutating", "DeviceClass", "Namesp"))
 
 
 def of_helm(secret: Object) -> bool:
@@ -152,7 +152,7 @@ def of_helm(secret: Object) -> bool:
     return secret.get("type") == "helm.sh/release.v1"
 
 
-def latest(cluster: Cluster) -> list[Object]:
+def latest(cluster: Installation) -> list[Object]:
     """The newest revision of each release that Helm keeps in a Secret."""
     newest: dict[tuple[str, str], Object] = {}
     for secret in filter(of_helm, cluster.of("Secret")):

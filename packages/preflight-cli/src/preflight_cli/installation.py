@@ -1,6 +1,6 @@
 """What of an installation is wrong, from what was read of its cluster, and what to type. Pure.
 
-A rule is a generator of problems over a :class:`Cluster`; :data:`RULES` lists them all, and each
+A rule is a generator of problems over a :class:`Installation`; :data:`RULES` lists them all, and each
 says nothing where it has nothing to read.
 """
 
@@ -21,7 +21,7 @@ from preflight_proto import names, policy
 from preflight_proto.result import from_termination
 
 from preflight_cli.cluster import (
-    Cluster,
+    Installation,
     Object,
     about,
     differs,
@@ -88,7 +88,7 @@ class Problem(NamedTuple):
     do: str
 
 
-def problems(cluster: Cluster) -> list[Problem]:
+def problems(cluster: Installation) -> list[Problem]:
     """Everything that is wrong, in the order of the rules: what others follow from stands first."""
     return [problem for rule in RULES for problem in rule(cluster)]
 
@@ -96,7 +96,7 @@ def problems(cluster: Cluster) -> list[Problem]:
 # --- what is installed
 
 
-def _installed(cluster: Cluster) -> Iterator[Problem]:
+def _installed(cluster: Installation) -> Iterator[Problem]:
     if cluster.knows("Deployment") and not cluster.parts:
         yield Problem(
             "the cluster",
@@ -111,7 +111,7 @@ def _installed(cluster: Cluster) -> Iterator[Problem]:
         )
 
 
-def _releases(cluster: Cluster) -> Iterator[Problem]:
+def _releases(cluster: Installation) -> Iterator[Problem]:
     for secret in latest(cluster):
         namespace, labels = key_of(secret)[0], labels_of(secret)
         release, status = labels.get("name", ""), labels.get("status", "")
@@ -135,7 +135,7 @@ def _releases(cluster: Cluster) -> Iterator[Problem]:
                 yield Problem(shown(kind, there, name), f"is not as {where} made it: {path}", again)
 
 
-def _versions(cluster: Cluster) -> Iterator[Problem]:
+def _versions(cluster: Installation) -> Iterator[Problem]:
     for part, items in groupby(
         sorted(cluster.of("Deployment", "DaemonSet"), key=part_of), key=part_of
     ):
@@ -157,7 +157,7 @@ def _versions(cluster: Cluster) -> Iterator[Problem]:
                 )
 
 
-def _definitions(cluster: Cluster) -> Iterator[Problem]:
+def _definitions(cluster: Installation) -> Iterator[Problem]:
     releases = {
         (key_of(x)[0], labels_of(x).get("name")) for x in cluster.of("Secret") if of_helm(x)
     }
@@ -197,7 +197,7 @@ def _definitions(cluster: Cluster) -> Iterator[Problem]:
 # --- what runs
 
 
-def _workloads(cluster: Cluster) -> Iterator[Problem]:
+def _workloads(cluster: Installation) -> Iterator[Problem]:
     for item in cluster.of("Deployment", "DaemonSet"):
         status, (namespace, name) = item.get("status") or {}, key_of(item)
         daemon = item["kind"] == "DaemonSet"
@@ -218,7 +218,7 @@ def _workloads(cluster: Cluster) -> Iterator[Problem]:
         yield Problem(about(item), what, f"kubectl -n {namespace} describe {looked}")
 
 
-def _cause(cluster: Cluster, item: Object) -> tuple[str, str]:
+def _cause(cluster: Installation, item: Object) -> tuple[str, str]:
     """(why a workload's pod is not ready, that pod's name): of the first that says it."""
     selector = (item["spec"].get("selector") or {}).get("matchLabels") or {}
     for pod in cluster.of("Pod"):
@@ -252,7 +252,7 @@ def _trouble(pod: Object) -> str:
     return ""
 
 
-def _jobs(cluster: Cluster) -> Iterator[Problem]:
+def _jobs(cluster: Installation) -> Iterator[Problem]:
     for item in cluster.of("Job"):
         failed = {"type": "Failed", "status": "True"}.items()
         for found in (item.get("status") or {}).get("conditions", []):
@@ -275,7 +275,7 @@ def _jobs(cluster: Cluster) -> Iterator[Problem]:
             yield Problem(about(item), f"has not succeeded for {days} days", run)
 
 
-def _leases(cluster: Cluster) -> Iterator[Problem]:
+def _leases(cluster: Installation) -> Iterator[Problem]:
     for item in cluster.of("Lease"):
         if labels_of(item).get("app.kubernetes.io/part-of") != "preflight":
             continue
@@ -296,7 +296,7 @@ def _leases(cluster: Cluster) -> Iterator[Problem]:
 # --- admission
 
 
-def _webhooks(cluster: Cluster) -> Iterator[Problem]:
+def _webhooks(cluster: Installation) -> Iterator[Problem]:
     for item in cluster.of("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         seen: set[tuple[str, str]] = set()
         for webhook in item.get("webhooks", []):
@@ -323,7 +323,7 @@ def _webhooks(cluster: Cluster) -> Iterator[Problem]:
                 )
 
 
-def _bundle(cluster: Cluster, where: str, at: tuple[str, str], bundle: str) -> Iterator[Problem]:
+def _bundle(cluster: Installation, where: str, at: tuple[str, str], bundle: str) -> Iterator[Problem]:
     """What is wrong about the authorities that the API server trusts for the Service ``at``."""
     renew = f"kubectl -n {at[0]} get cronjobs,jobs -l app.kubernetes.io/component=certs"
     if not bundle:
@@ -356,7 +356,7 @@ def _bundle(cluster: Cluster, where: str, at: tuple[str, str], bundle: str) -> I
             yield Problem(name, f"has a certificate that no authority of {where} signed", renew)
 
 
-def _serves(cluster: Cluster, secret: Object, at: tuple[str, str]) -> bool:
+def _serves(cluster: Installation, secret: Object, at: tuple[str, str]) -> bool:
     """Whether a pod behind the Service ``at`` mounts the Secret."""
     service = cluster.named("Service", *at) or {}
     selector = ((service.get("spec") or {}).get("selector") or {}).items()
@@ -376,7 +376,7 @@ def _signed(served: x509.Certificate, by: x509.Certificate) -> bool:
     return True
 
 
-def _ready_endpoints(cluster: Cluster, namespace: str, service: str) -> int:
+def _ready_endpoints(cluster: Installation, namespace: str, service: str) -> int:
     return sum(
         (endpoint.get("conditions") or {}).get("ready") is not False
         for item in cluster.of("EndpointSlice")
@@ -386,7 +386,7 @@ def _ready_endpoints(cluster: Cluster, namespace: str, service: str) -> int:
     )
 
 
-def _policies(cluster: Cluster) -> Iterator[Problem]:
+def _policies(cluster: Installation) -> Iterator[Problem]:
     bound = {item["spec"].get("policyName") for item in cluster.of(_BINDING)}
     there = {key_of(item)[1] for item in cluster.of(_POLICY)}
     for item in cluster.of(_POLICY):
@@ -412,7 +412,7 @@ def _policies(cluster: Cluster) -> Iterator[Problem]:
 # --- who is checked
 
 
-def _namespaces(cluster: Cluster) -> Iterator[Problem]:
+def _namespaces(cluster: Installation) -> Iterator[Problem]:
     for item in cluster.of("OptedIn"):
         name, value = key_of(item)[1], labels_of(item).get(names.NAMESPACE_LABEL)
         if value is None:
@@ -440,7 +440,7 @@ def _namespaces(cluster: Cluster) -> Iterator[Problem]:
                 )
 
 
-def _alike(cluster: Cluster) -> Iterator[Problem]:
+def _alike(cluster: Installation) -> Iterator[Problem]:
     injector, gang = (cluster.config.get(f"preflight-{part}") for part in ("injector", "gang"))
     if not isinstance(injector, dict) or not isinstance(gang, dict):
         return
@@ -466,7 +466,7 @@ def _alike(cluster: Cluster) -> Iterator[Problem]:
             )
 
 
-def _checks(cluster: Cluster) -> Iterator[Problem]:
+def _checks(cluster: Installation) -> Iterator[Problem]:
     pulls: dict[tuple[str, str], list[str]] = {}
     runs: Counter[str] = Counter()
     unsure: Counter[tuple[str, str]] = Counter()
@@ -516,7 +516,7 @@ def _result(container: Object) -> tuple[str, str] | None:
 # --- nodes
 
 
-def _nodes(cluster: Cluster) -> Iterator[Problem]:
+def _nodes(cluster: Installation) -> Iterator[Problem]:
     gpu_nodes = {key_of(node)[1] for node in cluster.of("Node") if has_gpus(node)}
     for node in cluster.of("Node"):
         name = key_of(node)[1]
@@ -550,7 +550,7 @@ def _nodes(cluster: Cluster) -> Iterator[Problem]:
                 )
 
 
-def _clocks(cluster: Cluster) -> Iterator[Problem]:
+def _clocks(cluster: Installation) -> Iterator[Problem]:
     behind = abs(cluster.now - datetime.now(UTC))
     if cluster.of("NodeLease") and behind > 6 * SKEW:
         what = f"differs from the cluster's by {int(behind.total_seconds())} s"
@@ -565,7 +565,7 @@ def _clocks(cluster: Cluster) -> Iterator[Problem]:
             )
 
 
-def _held(cluster: Cluster) -> Iterator[Problem]:
+def _held(cluster: Installation) -> Iterator[Problem]:
     for item in cluster.of("OwnKind"):
         metadata = item["metadata"]
         if cluster.since(metadata.get("deletionTimestamp")) > HELD:
@@ -581,7 +581,7 @@ def _held(cluster: Cluster) -> Iterator[Problem]:
 
 _POLICY: Final = "ValidatingAdmissionPolicy"
 _BINDING: Final = "ValidatingAdmissionPolicyBinding"
-RULES: Final[tuple[Callable[[Cluster], Iterable[Problem]], ...]] = (
+RULES: Final[tuple[Callable[[Installation], Iterable[Problem]], ...]] = (
     _installed,
     _releases,
     _versions,

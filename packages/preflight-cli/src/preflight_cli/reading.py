@@ -17,7 +17,7 @@ from preflight_kube.cli import commands
 from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_proto import names, policy
 
-from preflight_cli.cluster import Cluster, Object
+from preflight_cli.cluster import Installation, Object
 from preflight_cli.installation import problems
 
 __all__ = ["add_install", "read_cluster"]
@@ -61,7 +61,7 @@ _OTHERS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
 _SUPPLIERS: Final = ("platform-connectors", "nvidia-dcgm")
 
 
-async def read_cluster(client: Client) -> tuple[Cluster, list[str]]:
+async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
     """All of it, and a sentence for each kind that could not be read. Raises KubeError where the
     cluster is not reached.
     """
@@ -124,7 +124,7 @@ async def read_cluster(client: Client) -> tuple[Cluster, list[str]]:
         unread.append(
             f"{listed}: whoever asks may not list them; a role with get and list would do"
         )
-    return Cluster(read, _now(read.get("NodeLease", [])), version), sorted(unread)
+    return Installation(read, _now(read.get("NodeLease", [])), version), sorted(unread)
 
 
 def _now(leases: list[Object]) -> datetime:
@@ -153,7 +153,7 @@ def add_install(parser: argparse.ArgumentParser) -> None:
 
 
 def _install(args: argparse.Namespace) -> int:
-    async def read() -> tuple[Cluster, list[str]]:
+    async def read() -> tuple[Installation, list[str]]:
         async with Client(connection(home=Path.home()), agent="preflight") as client:
             return await read_cluster(client)
 
