@@ -12,6 +12,7 @@ from typing import Any
 
 import trustme
 import yaml
+from preflight_cli.cluster import Installation
 from preflight_proto import names
 from preflight_testing.helm import PARTS, REQUIRED, UMBRELLA, render
 
@@ -101,7 +102,7 @@ def _healthy() -> dict[str, list[Json]]:
     values = {path.name: {"enabled": True, **REQUIRED.get(path, {})} for path in parts}
     read: dict[str, list[Json]] = {}
     for item in render(UMBRELLA, values):
-        if not item["kind"].startswith(("Installation", "Custom", "Validating", "Mutating", "DeviceC")):
+        if not item["kind"].startswith(("Cluster", "Custom", "Validating", "Mutating", "DeviceC")):
             item["metadata"].setdefault("namespace", "preflight")
         read.setdefault(item["kind"], []).append(item)
     _released(read)

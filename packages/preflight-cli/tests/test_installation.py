@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import trustme
 from healthy import NODES, NOW, World, ago, certificate, checked, ended
+from preflight_cli.cluster import Installation
 from preflight_cli.installation import Problem, problems
 from preflight_proto import names
 

@@ -144,7 +144,7 @@ def has_gpus(node: Object) -> bool:
 
 def is_global(kind: str) -> bool:
     """Whether objects of the kind are in no namespace."""
-    return kind.startswith(("Installation", "Custom", "Validating", "Mutating", "DeviceClass", "Namesp"))
+    return kind.startswith(("Cluster", "Custom", "Validating", "Mutating", "DeviceClass", "Namesp"))
 
 
 def of_helm(secret: Object) -> bool:

@@ -1,7 +1,7 @@
 """What of an installation is wrong, from what was read of its cluster, and what to type. Pure.
 
-A rule is a generator of problems over a :class:`Installation`; :data:`RULES` lists them all, and each
-says nothing where it has nothing to read.
+A rule is a generator of problems over an :class:`Installation`; :data:`RULES` lists them all, and
+each says nothing where it has nothing to read.
 """
 
 from __future__ import annotations
@@ -323,7 +323,9 @@ def _webhooks(cluster: Installation) -> Iterator[Problem]:
                 )
 
 
-def _bundle(cluster: Installation, where: str, at: tuple[str, str], bundle: str) -> Iterator[Problem]:
+def _bundle(
+    cluster: Installation, where: str, at: tuple[str, str], bundle: str
+) -> Iterator[Problem]:
     """What is wrong about the authorities that the API server trusts for the Service ``at``."""
     renew = f"kubectl -n {at[0]} get cronjobs,jobs -l app.kubernetes.io/component=certs"
     if not bundle:
