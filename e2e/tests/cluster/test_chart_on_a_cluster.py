@@ -7,14 +7,20 @@ set) on the nodes. Every test installs a release of its own, under names of its 
 from __future__ import annotations
 
 import base64
+import json
+import subprocess
+import sys
 import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from kubernetes import client
 from preflight_e2e.installed import Installed, until
 
 pytestmark = pytest.mark.timeout(240)
@@ -65,6 +71,32 @@ def test_no_pod_is_refused_or_missed_while_replicas_are_replaced(installed: Inst
     enough.set()
     thread.join()
     assert list(seen) == ["['preflight-dcgm-diag']"], seen
+
+
+def doctor(installed: Installed) -> list[str]:
+    """What `preflight doctor install` says of this release, as its user runs it."""
+    program = Path(sys.executable).with_name("preflight")
+    ended = subprocess.run(
+        [program, "doctor", "install", "-o", "json"], capture_output=True, text=True, check=False
+    )
+    told = [f"{one['where']} {one['what']}" for one in json.loads(ended.stdout)["problems"]]
+    return [line for line in told if installed.name in line]
+
+
+def test_doctor_finds_nothing_in_a_release_that_works_and_what_is_broken_afterwards(
+    installed: Installed,
+) -> None:
+    until(lambda: doctor(installed) == [], "nothing is wrong")
+    apps: Any = client.AppsV1Api()
+    apps.patch_namespaced_deployment_scale(
+        installed.name, installed.name, {"spec": {"replicas": 0}}
+    )
+    installed.rbac.delete_cluster_role(installed.name)
+    until(lambda: len(doctor(installed)) == 2, "both are told")
+    [gone, unanswered] = doctor(installed)
+    release = f"release {installed.name}/preflight"
+    assert gone == f"ClusterRole {installed.name} of {release} is not there"
+    assert "behind which no pod is ready: what it would look at is refused" in unanswered
 
 
 def terminating(installed: Installed) -> list[str]:
