@@ -794,6 +794,23 @@ def e2e(session: nox.Session) -> None:
 
 
 @nox.session
+def site(session: nox.Session) -> None:
+    """The manual as a static site in out/site; a link that leads nowhere fails it (`-- FOLDER`: elsewhere)."""
+    sync(session, "--only-group", "site")
+    pages = Path(session.create_tmp(), "pages")
+    shutil.rmtree(pages, ignore_errors=True)
+    known = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    for name in str(session.run(*known, external=True, silent=True)).splitlines():
+        if Path(name).is_file():
+            (pages / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(name, pages / name)
+    made = session.posargs[0] if session.posargs else "out/site"
+    strict = ("-q", "-n", "-W", "--keep-going")
+    session.run("sphinx-build", *strict, "-c", "docs/site", str(pages), made)
+    session.log(f"open {made}/docs/site/index.html")
+
+
+@nox.session
 def demo(session: nox.Session) -> None:
     """Four gangs, three sick nodes, one missing member: all of Preflight on a simulated cluster (`-- --json FILE`)."""
     sync(session, "--package", "preflight-e2e")

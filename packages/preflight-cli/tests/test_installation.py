@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import trustme
 from healthy import NODES, NOW, World, ago, certificate, checked, ended
-from preflight_cli.cluster import Installation
-from preflight_cli.installation import Problem, problems
+from preflight_cli.cluster import Installation, Problem
+from preflight_cli.installation import problems
 from preflight_proto import names
 
 INJECTOR, GANG = "preflight-injector", "preflight-gang"

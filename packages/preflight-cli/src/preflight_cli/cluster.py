@@ -8,13 +8,14 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 __all__ = [
     "Installation",
     "Object",
+    "Problem",
     "about",
     "differs",
     "has_gpus",
@@ -33,6 +34,14 @@ __all__ = [
 ]
 
 Object = Mapping[str, Any]
+
+
+class Problem(NamedTuple):
+    """``where``: the object; ``what`` is wrong with it; ``do``: a line to type."""
+
+    where: str
+    what: str
+    do: str
 
 
 class Installation:

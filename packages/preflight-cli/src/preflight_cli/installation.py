@@ -6,23 +6,21 @@ each says nothing where it has nothing to read.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final
 
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from preflight_kube.api.conditions import makes_sick
 from preflight_proto import names, policy
 from preflight_proto.result import from_termination
 
+from preflight_cli.admission import policies, webhooks
 from preflight_cli.cluster import (
     Installation,
     Object,
+    Problem,
     about,
     differs,
     has_gpus,
@@ -37,13 +35,10 @@ from preflight_cli.cluster import (
     shown,
     tag_minor,
     template_of,
-    upgrade_of,
 )
 
-__all__ = ["RULES", "Problem", "problems"]
+__all__ = ["RULES", "problems"]
 
-ENDING: Final = timedelta(days=14)
-"""A certificate that ends sooner is told: the CronJob renews long before."""
 LATE: Final = timedelta(days=1)
 """Of a CronJob that runs several times a day."""
 WAITING: Final = timedelta(minutes=15)
@@ -78,14 +73,6 @@ _COMPARED: Final = frozenset(
     }
 )
 """Kinds in which the API server changes nothing that a release says."""
-
-
-class Problem(NamedTuple):
-    """``where``: the object; ``what`` is wrong with it; ``do``: a line to type."""
-
-    where: str
-    what: str
-    do: str
 
 
 def problems(cluster: Installation) -> list[Problem]:
@@ -293,124 +280,6 @@ def _leases(cluster: Installation) -> Iterator[Problem]:
             yield Problem(about(item), what, f"kubectl -n {namespace} get pod {holder} -o wide")
 
 
-# --- admission
-
-
-def _webhooks(cluster: Installation) -> Iterator[Problem]:
-    for item in cluster.of("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        seen: set[tuple[str, str]] = set()
-        for webhook in item.get("webhooks", []):
-            client = webhook.get("clientConfig") or {}
-            service = client.get("service") or {}
-            where = f"{item['kind']} {key_of(item)[1]}"
-            at = (str(service.get("namespace")), str(service.get("name")))
-            if not service or at in seen:
-                continue
-            seen.add(at)
-            yield from _bundle(cluster, where, at, client.get("caBundle") or "")
-            if cluster.knows("Service") and cluster.named("Service", *at) is None:
-                yield Problem(
-                    where, f"leads to Service {'/'.join(at)}, which is not there", upgrade_of(item)
-                )
-            elif cluster.knows("EndpointSlice") and not _ready_endpoints(cluster, *at):
-                effect = (
-                    "is refused" if webhook.get("failurePolicy") != "Ignore" else "is not judged"
-                )
-                yield Problem(
-                    where,
-                    f"leads to Service {'/'.join(at)}, behind which no pod is ready: what it would look at {effect}",
-                    f"kubectl -n {at[0]} get pods -l app.kubernetes.io/name={part_of(item)},app.kubernetes.io/component=webhook",
-                )
-
-
-def _bundle(
-    cluster: Installation, where: str, at: tuple[str, str], bundle: str
-) -> Iterator[Problem]:
-    """What is wrong about the authorities that the API server trusts for the Service ``at``."""
-    renew = f"kubectl -n {at[0]} get cronjobs,jobs -l app.kubernetes.io/component=certs"
-    if not bundle:
-        yield Problem(where, "has no caBundle: the API server trusts no certificate of it", renew)
-        return
-    try:
-        trusted = x509.load_pem_x509_certificates(base64.b64decode(bundle))
-    except ValueError:
-        yield Problem(where, "has a caBundle that is no certificate", renew)
-        return
-    if max(one.not_valid_after_utc for one in trusted) < cluster.now:
-        yield Problem(where, "trusts authorities that have all ended", renew)
-    for secret in cluster.of("Secret"):
-        if of_helm(secret) or key_of(secret)[0] != at[0] or not _serves(cluster, secret, at):
-            continue
-        name = f"Secret {'/'.join(key_of(secret))}"
-        try:
-            [served, *_] = x509.load_pem_x509_certificates(
-                base64.b64decode((secret.get("data") or {}).get("tls.crt", ""))
-            )
-        except (ValueError, binascii.Error):
-            yield Problem(name, "has no certificate in tls.crt", renew)
-            continue
-        left = served.not_valid_after_utc - cluster.now
-        if left < timedelta():
-            yield Problem(name, f"has a certificate that ended {-left.days} days ago", renew)
-        elif left < ENDING:
-            yield Problem(name, f"has a certificate that ends in {left.days} days", renew)
-        if not any(_signed(served, by) for by in trusted):
-            yield Problem(name, f"has a certificate that no authority of {where} signed", renew)
-
-
-def _serves(cluster: Installation, secret: Object, at: tuple[str, str]) -> bool:
-    """Whether a pod behind the Service ``at`` mounts the Secret."""
-    service = cluster.named("Service", *at) or {}
-    selector = ((service.get("spec") or {}).get("selector") or {}).items()
-    return any(
-        volume.get("secret", {}).get("secretName") == key_of(secret)[1]
-        for item in cluster.of("Deployment")
-        if selector and selector <= labels_of(item["spec"]["template"]).items()
-        for volume in template_of(item).get("volumes", [])
-    )
-
-
-def _signed(served: x509.Certificate, by: x509.Certificate) -> bool:
-    try:
-        served.verify_directly_issued_by(by)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
-
-
-def _ready_endpoints(cluster: Installation, namespace: str, service: str) -> int:
-    return sum(
-        (endpoint.get("conditions") or {}).get("ready") is not False
-        for item in cluster.of("EndpointSlice")
-        if key_of(item)[0] == namespace
-        and labels_of(item).get("kubernetes.io/service-name") == service
-        for endpoint in item.get("endpoints") or []
-    )
-
-
-def _policies(cluster: Installation) -> Iterator[Problem]:
-    bound = {item["spec"].get("policyName") for item in cluster.of(_BINDING)}
-    there = {key_of(item)[1] for item in cluster.of(_POLICY)}
-    for item in cluster.of(_POLICY):
-        name = key_of(item)[1]
-        if cluster.knows(_BINDING) and name not in bound:
-            yield Problem(
-                f"{_POLICY} {name}", "is bound nowhere, so it refuses nothing", upgrade_of(item)
-            )
-        warnings = ((item.get("status") or {}).get("typeChecking") or {}).get("expressionWarnings")
-        for warning in warnings or ():
-            said = " ".join(str(warning.get("warning", "")).split())
-            yield Problem(
-                f"{_POLICY} {name}",
-                f"{warning.get('fieldRef')}: {said}",
-                f"kubectl get validatingadmissionpolicy {name} -o yaml",
-            )
-    for item in cluster.of(_BINDING):
-        if cluster.knows(_POLICY) and (name := item["spec"].get("policyName")) not in there:
-            where = f"{_BINDING} {key_of(item)[1]}"
-            yield Problem(where, f"binds the policy {name}, which is not there", upgrade_of(item))
-
-
 # --- who is checked
 
 
@@ -581,8 +450,6 @@ def _held(cluster: Installation) -> Iterator[Problem]:
             )
 
 
-_POLICY: Final = "ValidatingAdmissionPolicy"
-_BINDING: Final = "ValidatingAdmissionPolicyBinding"
 RULES: Final[tuple[Callable[[Installation], Iterable[Problem]], ...]] = (
     _installed,
     _releases,
@@ -591,8 +458,8 @@ RULES: Final[tuple[Callable[[Installation], Iterable[Problem]], ...]] = (
     _workloads,
     _jobs,
     _leases,
-    _webhooks,
-    _policies,
+    webhooks,
+    policies,
     _namespaces,
     _alike,
     _checks,

@@ -1,0 +1,148 @@
+"""What of an installation's admission is wrong: rules of :mod:`.installation`. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from preflight_cli.cluster import (
+    Installation,
+    Object,
+    Problem,
+    key_of,
+    labels_of,
+    of_helm,
+    part_of,
+    template_of,
+    upgrade_of,
+)
+
+__all__ = ["policies", "webhooks"]
+
+ENDING: Final = timedelta(days=14)
+"""A certificate that ends sooner is told: the CronJob renews long before."""
+_POLICY: Final = "ValidatingAdmissionPolicy"
+_BINDING: Final = "ValidatingAdmissionPolicyBinding"
+
+
+def webhooks(cluster: Installation) -> Iterator[Problem]:
+    """Webhooks that nobody answers, or whose certificates nobody trusts."""
+    for item in cluster.of("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        seen: set[tuple[str, str]] = set()
+        for webhook in item.get("webhooks", []):
+            client = webhook.get("clientConfig") or {}
+            service = client.get("service") or {}
+            where = f"{item['kind']} {key_of(item)[1]}"
+            at = (str(service.get("namespace")), str(service.get("name")))
+            if not service or at in seen:
+                continue
+            seen.add(at)
+            yield from _bundle(cluster, where, at, client.get("caBundle") or "")
+            if cluster.knows("Service") and cluster.named("Service", *at) is None:
+                yield Problem(
+                    where, f"leads to Service {'/'.join(at)}, which is not there", upgrade_of(item)
+                )
+            elif cluster.knows("EndpointSlice") and not _ready_endpoints(cluster, *at):
+                effect = (
+                    "is refused" if webhook.get("failurePolicy") != "Ignore" else "is not judged"
+                )
+                yield Problem(
+                    where,
+                    f"leads to Service {'/'.join(at)}, behind which no pod is ready: what it would look at {effect}",
+                    f"kubectl -n {at[0]} get pods -l app.kubernetes.io/name={part_of(item)},app.kubernetes.io/component=webhook",
+                )
+
+
+def _bundle(
+    cluster: Installation, where: str, at: tuple[str, str], bundle: str
+) -> Iterator[Problem]:
+    """What is wrong about the authorities that the API server trusts for the Service ``at``."""
+    renew = f"kubectl -n {at[0]} get cronjobs,jobs -l app.kubernetes.io/component=certs"
+    if not bundle:
+        yield Problem(where, "has no caBundle: the API server trusts no certificate of it", renew)
+        return
+    try:
+        trusted = x509.load_pem_x509_certificates(base64.b64decode(bundle))
+    except ValueError:
+        yield Problem(where, "has a caBundle that is no certificate", renew)
+        return
+    if max(one.not_valid_after_utc for one in trusted) < cluster.now:
+        yield Problem(where, "trusts authorities that have all ended", renew)
+    for secret in cluster.of("Secret"):
+        if of_helm(secret) or key_of(secret)[0] != at[0] or not _serves(cluster, secret, at):
+            continue
+        name = f"Secret {'/'.join(key_of(secret))}"
+        try:
+            [served, *_] = x509.load_pem_x509_certificates(
+                base64.b64decode((secret.get("data") or {}).get("tls.crt", ""))
+            )
+        except (ValueError, binascii.Error):
+            yield Problem(name, "has no certificate in tls.crt", renew)
+            continue
+        left = served.not_valid_after_utc - cluster.now
+        if left < timedelta():
+            yield Problem(name, f"has a certificate that ended {-left.days} days ago", renew)
+        elif left < ENDING:
+            yield Problem(name, f"has a certificate that ends in {left.days} days", renew)
+        if not any(_signed(served, by) for by in trusted):
+            yield Problem(name, f"has a certificate that no authority of {where} signed", renew)
+
+
+def _serves(cluster: Installation, secret: Object, at: tuple[str, str]) -> bool:
+    """Whether a pod behind the Service ``at`` mounts the Secret."""
+    service = cluster.named("Service", *at) or {}
+    selector = ((service.get("spec") or {}).get("selector") or {}).items()
+    return any(
+        volume.get("secret", {}).get("secretName") == key_of(secret)[1]
+        for item in cluster.of("Deployment")
+        if selector and selector <= labels_of(item["spec"]["template"]).items()
+        for volume in template_of(item).get("volumes", [])
+    )
+
+
+def _signed(served: x509.Certificate, by: x509.Certificate) -> bool:
+    try:
+        served.verify_directly_issued_by(by)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _ready_endpoints(cluster: Installation, namespace: str, service: str) -> int:
+    return sum(
+        (endpoint.get("conditions") or {}).get("ready") is not False
+        for item in cluster.of("EndpointSlice")
+        if key_of(item)[0] == namespace
+        and labels_of(item).get("kubernetes.io/service-name") == service
+        for endpoint in item.get("endpoints") or []
+    )
+
+
+def policies(cluster: Installation) -> Iterator[Problem]:
+    """Policies that refuse nothing."""
+    bound = {item["spec"].get("policyName") for item in cluster.of(_BINDING)}
+    there = {key_of(item)[1] for item in cluster.of(_POLICY)}
+    for item in cluster.of(_POLICY):
+        name = key_of(item)[1]
+        if cluster.knows(_BINDING) and name not in bound:
+            yield Problem(
+                f"{_POLICY} {name}", "is bound nowhere, so it refuses nothing", upgrade_of(item)
+            )
+        warnings = ((item.get("status") or {}).get("typeChecking") or {}).get("expressionWarnings")
+        for warning in warnings or ():
+            said = " ".join(str(warning.get("warning", "")).split())
+            yield Problem(
+                f"{_POLICY} {name}",
+                f"{warning.get('fieldRef')}: {said}",
+                f"kubectl get validatingadmissionpolicy {name} -o yaml",
+            )
+    for item in cluster.of(_BINDING):
+        if cluster.knows(_POLICY) and (name := item["spec"].get("policyName")) not in there:
+            where = f"{_BINDING} {key_of(item)[1]}"
+            yield Problem(where, f"binds the policy {name}, which is not there", upgrade_of(item))
