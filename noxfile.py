@@ -239,6 +239,7 @@ def codegen(session: nox.Session) -> None:
     session.run("python", "packages/preflight-proto/nccl_topologies.py")
     session.run("python", "packages/preflight-proto/settings_schemas.py")
     session.run("python", "packages/preflight-kube/chart_rights.py")
+    session.run("python", "charts/dashboards.py")
     session.run("python", "-m", "preflight_e2e.chart_schema")
     session.run("python", "-m", "preflight_e2e.matrix_schema")
     session.run("python", "-m", "preflight_e2e.supply", "builder")
@@ -255,6 +256,7 @@ def codegen(session: nox.Session) -> None:
         "charts/preflight/values.schema.json",
         "charts/preflight/charts/*/values.schema.json",
         "charts/preflight/charts/*/charts/*",
+        "charts/preflight/charts/*/dashboards/*",
         "charts/preflight/charts/*/generated/*",
         "charts/preflight/charts/*/templates/generated-*",
         "e2e/matrix/schema.json",

@@ -1,7 +1,8 @@
-"""What alerts ask for exists: metrics, ports, leases and the pods of a monitor."""
+"""What alerts and dashboards ask for exists: metrics, ports, leases and the pods of a monitor."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ WORDS = {
     *("absent", "by", "controller", "count", "histogram_quantile", "increase", "le", "max", "min"),
     *("or", "pod", "rate", "sum", "time", "up"),
     *("check", "error_code", "exported_namespace", "node", "reason", "watcher"),
+    *("error_type", "forced", "kind", "operation", "path", "phase", "port", "program", "result"),
+    *("source", "state", "status", "verb", "version"),
 }
 """Of PromQL, and labels by which is summed."""
 
@@ -58,11 +61,36 @@ def test_every_metric_and_lease_of_an_alert_is_one_of_the_charts_programs(chart:
     known = {*metrics(chart)}
     assert len(group["rules"]) >= 5
     for rule in group["rules"]:
-        bare = re.sub(r'\{[^}]*\}|\[[^]]*\]|"[^"]*"', "", rule["expr"])
-        assert {*re.findall(r"[a-z_]{2,}", bare)} - WORDS <= known, rule["alert"]
+        assert asked(rule["expr"]) <= known, rule["alert"]
         assert {*re.findall(r',name="([^"]*)"', rule["expr"])} <= leases, rule["alert"]
         assert {*rule["annotations"]} == {"summary", "description"}
         assert all(text.endswith((".", ").")) for text in rule["annotations"].values())
+
+
+def asked(expression: str) -> set[str]:
+    """The metrics of a PromQL expression."""
+    bare = re.sub(r'\{[^}]*\}|\[[^]]*\]|"[^"]*"', "", expression)
+    return {*re.findall(r"[a-z_]{2,}", bare)} - WORDS
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_every_metric_of_a_dashboard_is_one_of_the_charts_programs(chart: str) -> None:
+    shared = {"global": {"preflight": {"alerts": {"dashboards": True}}}}
+    boards = [
+        item
+        for item in rendered(chart, shared)
+        if item["kind"] == "ConfigMap" and "grafana_dashboard" in item["metadata"]["labels"]
+    ]
+    assert boards
+    known = {*metrics(chart)}
+    for item in boards:
+        [(name, text)] = item["data"].items()
+        board = json.loads(text)
+        assert name == f"{board['uid']}.json"
+        for panel in board["panels"]:
+            for target in panel["targets"]:
+                assert asked(target["expr"]) <= known, panel["title"]
+                assert {*re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])} <= WORDS | {"pod"}
 
 
 @pytest.mark.parametrize("chart", CHARTS)

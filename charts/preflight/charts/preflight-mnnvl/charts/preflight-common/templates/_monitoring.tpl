@@ -5,6 +5,32 @@ expression that is 1 while somebody leads, "idle": what nobody does while nobody
 "expiry": metrics of its mirrors and of its serving certificate. Any of them may be left out.
 */}}
 {{- define "preflight.monitoring" -}}
+{{- include "preflight.alerts" . }}
+{{- include "preflight.dashboards" .root }}
+{{- end }}
+
+{{/*
+The files of the chart's folder "dashboards", each in a ConfigMap as Grafana's sidecar looks for them.
+*/}}
+{{- define "preflight.dashboards" -}}
+{{- $shared := ((.Values.global).preflight).alerts | default dict -}}
+{{- if or (.Values.alerts).dashboards $shared.dashboards -}}
+{{- $labels := dict "grafana_dashboard" "1" -}}
+{{- range $path, $text := .Files.Glob "dashboards/*.json" }}
+{{- $name := base $path | trimSuffix ".json" }}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  {{- include "preflight.metadata" (dict "root" $ "name" (printf "dashboard-%s" $name) "labels" $labels) | nindent 2 }}
+data:
+  {{ printf "preflight-%s.json" $name }}: |
+    {{- $text | toString | nindent 4 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "preflight.alerts" -}}
 {{- $shared := ((.root.Values.global).preflight).alerts | default dict -}}
 {{- $own := .root.Values.alerts | default dict -}}
 {{- if or $own.enabled $shared.enabled -}}
