@@ -165,9 +165,15 @@ class Lab:
         found: list[dict[str, Any]] = await self.until(there, f"{count} running pods")
         return found
 
-    def first(self, what: str, true: Callable[[Seen], bool]) -> float:
-        """When the first version of which ``true`` is true was seen, in seconds since the epoch."""
-        return min(one.at for one in self.history if one.what == what and true(one))
+    async def first(self, what: str, true: Callable[[Seen], bool]) -> float:
+        """When the first version of which ``true`` is true was seen, in seconds since the epoch;
+        the watch may still have to bring it.
+        """
+
+        async def seen() -> Any:
+            return [one.at for one in self.history if one.what == what and true(one)]
+
+        return float(min(await self.until(seen, f"such a version of {what}")))
 
     # --- the stand-in for kubelets, and the watcher
 

@@ -219,12 +219,12 @@ async def test_a_pod_without_a_kubelet_is_deleted_by_force(lab: Lab, *, timed: b
         await lab.suspend(True)
         await lab.phase("Suspended")
         assert not lab.pods()
-        took = lab.first("wrappers", undeployed) - began
+        took = await lab.first("wrappers", undeployed) - began
         print(f"from the suspension to ResourcesDeployed=False, by force: {took:.1f} s")
         assert took >= 3
         if timed:
             assert took < 10
-        assert lab.first("pods", lambda one: one.type == "DELETED") - began >= 3
+        assert await lab.first("pods", lambda one: one.type == "DELETED") - began >= 3
 
         async def said() -> Any:
             found = await lab.get(lab.path("", "events"))
@@ -270,7 +270,7 @@ async def test_what_force_cannot_remove_is_named_and_keeps_the_quota_until_it_is
             lab.path("", "services", "held"), {"metadata": {"finalizers": None}}
         )
         await lab.phase("Suspended")
-        took = lab.first("wrappers", undeployed) - removed
+        took = await lab.first("wrappers", undeployed) - removed
         print(f"from a finalizer that is removed by hand to ResourcesDeployed=False: {took:.1f} s")
         if timed:
             assert took < 2

@@ -159,9 +159,11 @@ def forced(lab: Lab, name: str) -> float:
         and one.object["metadata"]["name"] == name
         and (said := condition(one.object, "DeletingResources")).get("status") == "True"
     ]
-    ended = lab.first(
-        "pods",
-        lambda one: one.type == "DELETED" and one.object["spec"].get("nodeName") == "no-kubelet",
+    ended = min(
+        one.at
+        for one in lab.history
+        if (one.what, one.type) == ("pods", "DELETED")
+        and one.object["spec"].get("nodeName") == "no-kubelet"
     )
     return ended - began[0]
 

@@ -112,7 +112,7 @@ async def test_a_gang_leaves_a_node_that_is_marked_and_runs_on_others(
         found = await lab.condition("PodsReady", "True")
         assert "resettingCount" not in found["status"]
         assert found["status"]["migrationCount"] == 1
-        going = lab.first("pods", lambda one: "deletionTimestamp" in one.object["metadata"])
+        going = await lab.first("pods", lambda one: "deletionTimestamp" in one.object["metadata"])
         print(f"from the label on a node to the first deleted pod: {going - marked:.2f} s")
         if timed:
             assert going - marked < 1
