@@ -24,7 +24,7 @@ class Gangs(Mirrors):
     """Nodes ``a`` and ``b`` with four GPUs each."""
 
     def __init__(self, **config: str) -> None:
-        super().__init__(count_resource="", **config)
+        super().__init__(**{"count_resource": ""} | config)
         for mirror in self.state.reflectors:
             mirror.synced.set()
         for name in ("a", "b"):
@@ -188,12 +188,67 @@ def test_what_becomes_free_is_kept_for_a_gang_that_has_waited_and_pods_that_fit_
     assert seen.ask("g-0") == "a"
 
 
-def test_nothing_is_kept_for_a_gang_that_gpus_alone_do_not_help() -> None:
-    seen = Gangs(gang_patience="60s")
-    seen.gang("g", 2, 2)
-    seen.ask("g-0")
-    seen.says("g-1", **UNSCHEDULABLE)
+def _counting(word: str) -> Gangs:
+    """A gang of four that waits behind eight pods, and of which the scheduler says ``word``: it has
+    asked nobody here, as no node has as many of the counted resource.
+    """
+    seen = Gangs(gang_patience="60s", count_resource=names.COUNT_RESOURCE)
+    asks = {"containers": [{"resources": {"requests": {names.COUNT_RESOURCE: "1"}}}]}
+    for name, say in (("single", {names.CLAIM_ANNOTATION: "one"}), ("g", {})):
+        if name == "g":
+            seen.gang("g", 4, 4)
+        members = [f"g-{n}" for n in range(4)] if name == "g" else [name]
+        for member in members:
+            shown = seen.state.pod(("team", member)) or pod(member, annotations=say)
+            seen.show("pod", replace(shown, spec=msgspec.convert(asks, type(shown.spec))))
+    for where in ("a", "b"):
+        seen.state.hold(where, range(4), pod(f"x-{where}"))
+    message = f"0/2 nodes are available: 2 {word}. preemption: 0/2 nodes are available."
+    said = {"type": "PodScheduled", "reason": "Unschedulable", "message": message}
+    seen.says("g-3", conditions=[said])
+    seen.ask("single")
     seen.now += 61
+    return seen
+
+
+def test_what_becomes_free_is_kept_for_a_gang_that_the_scheduler_has_not_asked_about_yet() -> None:
+    seen = _counting(f"Insufficient {names.COUNT_RESOURCE}")
+    assert seen.ask("single") == messages.TOO_FEW
+    seen.state.let_go("a", pod("x-a"))
+    assert seen.ask("single", ["a", "b"]) == messages.KEPT
+    seen.now += 16
+    assert seen.ask("single", ["a", "b"]) == "a", "the scheduler would not have the gang there"
+
+
+def test_nothing_is_kept_for_a_gang_that_lacks_something_else_than_gpus() -> None:
+    seen = _counting("node(s) didn't match Pod's node affinity/selector")
+    seen.state.let_go("a", pod("x-a"))
+    assert seen.ask("single", ["a", "b"]) == "a"
+
+
+def test_one_attempt_that_failed_does_not_give_away_what_is_kept_for_a_gang() -> None:
+    seen = Gangs(gang_patience="60s")
+    seen.gang("g", 4, 4)
+    seen.state.hold("a", [0], pod("x-a"))
+    assert seen.ask("g-0", ["a"]) == messages.GANG_TOO_FEW
+    seen.now += 61
+    seen.state.let_go("a", pod("x-a"))
+    assert seen.ask("g-0", ["a"]) == "a"
+    seen.says("g-3", **UNSCHEDULABLE)
+    assert seen.held() == set(), "the scheduler had said so before it began, and was heard late"
+    assert seen.ask("single", ["a"]) == messages.KEPT
+    seen.ask("g-0", ["a"])
+
+
+def test_nothing_is_kept_for_a_gang_that_gpus_alone_do_not_help() -> None:
+    seen = Gangs(gang_patience="30s")
+    seen.gang("g", 2, 2)
+    for turn in range(2):
+        for n in range(2):
+            seen.ask(f"g-{n}")
+        said = UNSCHEDULABLE["conditions"][0] | {"message": f"no node, look {turn}"}
+        seen.says("g-1", conditions=[said])
+        seen.now += 20
     assert seen.ask("single", ["a"]) == "a"
 
 

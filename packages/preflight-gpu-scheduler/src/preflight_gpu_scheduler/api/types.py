@@ -6,6 +6,7 @@ one here.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ there."""
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _MOST_KNOWN: Final = 16_384
 """Names of leases that are kept as read: each is asked for at every change around its node."""
+_INSUFFICIENT: Final = re.compile(r"\bInsufficient ([\w./-]{0,317}\w)", re.ASCII)
 _MOST_LABELS: Final = 256
 _MOST_CONDITIONS: Final = 64
 _MOST_MESSAGE: Final = 32_768  # as much as Kubernetes lets a condition say
@@ -148,7 +150,7 @@ class _Said(_Object, frozen=True, kw_only=True):
 class PodStatus(_Object, frozen=True, kw_only=True):
     """``phase``: empty before anybody has said one. ``start_time``: None before a kubelet has taken
     note of the pod. ``conditions``: becomes what kube-scheduler says of why no node does, by a hash
-    of it; 0 where it does not.
+    of it; 0 where it does not. ``insufficient``: resources of which it says that nodes lack them.
     """
 
     phase: str = ""
@@ -156,11 +158,14 @@ class PodStatus(_Object, frozen=True, kw_only=True):
     container_statuses: tuple[_ContainerStatus, ...] | None = None
     init_container_statuses: tuple[_ContainerStatus, ...] | None = None
     conditions: tuple[_Said, ...] | int | None = None
+    insufficient: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         every = self.conditions if isinstance(self.conditions, tuple) else ()
         said = tuple(one.message for one in every if one.reason == "Unschedulable")
         if not isinstance(self.conditions, int):
+            lacks = tuple(set(_INSUFFICIENT.findall(" ".join(said))))
+            msgspec.structs.force_setattr(self, "insufficient", lacks)
             msgspec.structs.force_setattr(self, "conditions", hash(said) if said else 0)
 
     @property

@@ -72,7 +72,7 @@ class Extender:
             if isinstance(answered, str):
                 return filter_prioritize.FilterResult(error=answered)
         else:
-            kept = self._starts.kept(question.pod.spec.priority or 0)
+            kept = self._starts.kept(question.pod.spec.priority or 0, names)
             self._metrics.kept.set(sum(kept.values()))
             views = self._state.views()
             answered = filter_prioritize.filter_nodes(question, names, views, kept)

@@ -189,8 +189,17 @@ class GangStarts:
         views = self._state.views()
         for name in nodes:
             free = views[name].free.bit_count() if name in views else 0
-            known, since = self._grown.get(name, (0, now))
+            known, since = self._grown.get(name, (0, float("-inf")))
+            if free > known:
+                self._kept = (None, 0.0, {})
             self._grown[name] = (free, now if free > known else since)
+
+    def _new_for(self, attempt: _Attempt, now: float) -> set[str]:
+        """Nodes that have got GPUs since the scheduler was asked about the gang, and about which it
+        may still be.
+        """
+        grown = self._grown.items()
+        return {name for name, (_, at) in grown if attempt.last < at and now - at < _SOON}
 
     def _others_first(self, mine: _Attempt, now: float) -> str:
         """A gang that comes before this one and may fit, as far as is known: on nodes that the
@@ -205,11 +214,7 @@ class GangStarts:
             if other.failed:
                 fits = self._plan(other, now)
             else:
-                among = {
-                    name
-                    for name in mine.ever
-                    if other.last < (grown := self._grown[name][1]) and now - grown < _SOON
-                }
+                among = self._new_for(other, now) & mine.ever
                 if among or now - other.last < _SOON:
                     among |= other.ever
                 members = self._members(other)
@@ -239,7 +244,7 @@ class GangStarts:
     def _beside(self, mine: _Attempt) -> Mapping[str, NodeView]:
         """The nodes without what is kept for another gang."""
         views = self._state.views()
-        kept = self.kept(mine.priority, mine)
+        kept = self.kept(mine.priority, mine=mine)
         less = {}
         for name, count in kept.items():
             free = views[name].free
@@ -270,10 +275,12 @@ class GangStarts:
 
     # --- what is kept
 
-    def kept(self, priority: int, mine: _Attempt | None = None) -> Mapping[str, int]:
-        """How many GPUs of each node are kept from pods of this priority: for the gang of the
-        highest one that waits longest, once it has waited for ``gangPatience``; from ``mine``, too,
-        where that is another.
+    def kept(
+        self, priority: int, nodes: Sequence[str] = (), mine: _Attempt | None = None
+    ) -> Mapping[str, int]:
+        """How many GPUs of each node are kept from pods of this priority, for which ``nodes`` are
+        asked about: for the gang of the highest one that waits longest, once it has waited for
+        ``gangPatience``; from ``mine``, too, where that is another.
         """
         now, patience = self._state.now(), self._config.seconds("gang_patience")
         self._expire(now)
@@ -285,20 +292,26 @@ class GangStarts:
         first = min(waiting, key=lambda one: (-one.priority, one.since), default=None)
         if first is None or first is mine:
             return {}
+        self._note(nodes, now)
         known, since, kept = self._kept
         if known is not first or now - since > _KEPT_FOR:
-            kept = self._keep(first)
+            kept = self._keep(first, now)
             self._kept = first, now, kept
         return kept
 
-    def _keep(self, first: _Attempt) -> Mapping[str, int]:
+    def _keep(self, first: _Attempt, now: float) -> Mapping[str, int]:
         views, members, kept = self._state.views(), self._members(first), dict[str, int]()
         ever = dict.fromkeys((one.pod.metadata.uid for one in members), frozenset(first.ever))
-        if first.failed and not isinstance(place(members, ever, views, first.start.need), str):
+        if isinstance(place(members, ever, views, first.start.need), str):
+            first.failed = min(first.failed, 1)
+        elif first.failed > 1:  # the first time it may be an older word of the scheduler's
             return {}  # what it lacks are not GPUs
+        likely, resource = set(first.ever), self._config.count_resource
+        if any(resource in pod.status.insufficient for pod in first.pods.values()):
+            likely |= self._new_for(first, now)  # it asks nobody about nodes that are full
         room = {
             name: (views[name].free.bit_count(), len(views[name].slots))
-            for name in first.ever
+            for name in likely
             if name in views and not views[name].blocked
         }
         counts = sorted((one.claim.spec.devices.count for one in members), reverse=True)
