@@ -42,6 +42,7 @@ def test_a_call_that_makes_no_sense_is_answered_with_an_error_and_the_next_one_w
                     in (await said("filter", b'{"Pod": {"metadata": {}}}'))["Error"]
                 )
                 assert await said("prioritize", b"[]") == []
+                assert await said("preempt", b"{") == {"NodeNameToMetaVictims": {}}
                 assert "is not an ExtenderBindingArgs" in (await said("bind", b"nothing"))["Error"]
                 assert "is none of" in (await said("elsewhere", b"{}"))["Error"]
                 answer = (

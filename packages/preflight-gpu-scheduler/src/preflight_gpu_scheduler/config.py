@@ -197,6 +197,7 @@ def scheduler_config(
                 "urlPrefix": f"http://127.0.0.1:{port}",
                 "filterVerb": "filter",
                 "prioritizeVerb": "prioritize",
+                "preemptVerb": "preempt",
                 "bindVerb": "bind",
                 "weight": 10,
                 "httpTimeout": f"{timeout}s",

@@ -1,5 +1,5 @@
-"""What kube-scheduler asks an extender and what it is answered: filter and prioritize as functions
-of a view, what they see of a node, and the words on the wire.
+"""What kube-scheduler asks an extender and what it is answered: filter, prioritize and preempt as
+functions of a view, what they see of a node, and the words on the wire.
 
 Go's names as they are. The scheduler takes an answer only with status 200, so whatever is wrong
 stands in ``Error``. ``NodeNames: null`` in an answer means none.
@@ -71,6 +71,34 @@ class BindingResult(_Go, frozen=True):
     error: str = ""
 
 
+class MetaPod(_Go, frozen=True, kw_only=True):
+    """As the type of that name."""
+
+    uid: str = msgspec.field(name="UID")
+
+
+class MetaVictims(_Go, frozen=True, kw_only=True):
+    """As the type of that name: whom the scheduler would evict from one node."""
+
+    pods: tuple[MetaPod, ...] | None = None
+    violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class PreemptionArgs(_Go, frozen=True, kw_only=True):
+    """As ``ExtenderPreemptionArgs``, with ``nodeCacheCapable: true``."""
+
+    pod: Pod
+    victims: dict[str, MetaVictims] | None = msgspec.field(
+        name="NodeNameToMetaVictims", default=None
+    )
+
+
+class PreemptionResult(_Go, frozen=True, kw_only=True):
+    """As ``ExtenderPreemptionResult``: the nodes that stay, with the same victims."""
+
+    victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims", default={})
+
+
 _NAMES_ONLY: Final = "set nodeCacheCapable: true for this extender"
 
 
@@ -89,6 +117,11 @@ def read_args(body: bytes) -> FilterArgs | str:
     if isinstance(args, FilterArgs) and args.node_names is None:
         return f"the call has no NodeNames; {_NAMES_ONLY}"
     return args
+
+
+def read_preemption(body: bytes) -> PreemptionArgs | str:
+    """The arguments of preempt, or one sentence about what is wrong with them."""
+    return _read(body, PreemptionArgs, "ExtenderPreemptionArgs", f"; {_NAMES_ONLY}")
 
 
 def read_binding(body: bytes) -> BindingArgs | str:

@@ -1,5 +1,5 @@
-"""What kube-scheduler asks: filter, prioritize and bind, over a snapshot. HTTP around it is
-:mod:`.http`'s.
+"""What kube-scheduler asks: filter, prioritize, preempt and bind, over a snapshot. HTTP around it
+is :mod:`.http`'s.
 
 Every call is answered; what is wrong stands in the answer's ``Error``.
 """
@@ -25,6 +25,8 @@ from preflight_gpu_scheduler.core.bind import BindJob, BindOutcome
 from preflight_gpu_scheduler.core.filter_prioritize import (
     BindingArgs,
     BindingResult,
+    PreemptionArgs,
+    PreemptionResult,
     Question,
     own_ids,
 )
@@ -41,6 +43,14 @@ log = get_logger(__name__)
 _ARRIVAL_LOOK: Final = 0.5
 """Seconds between the looks of a member that waits for its gang; a change is seen at once."""
 NOT_READY: Final = "the cluster has not been read yet"
+
+
+Answer = (
+    filter_prioritize.FilterResult
+    | PreemptionResult
+    | BindingResult
+    | Sequence[filter_prioritize.Priority]
+)
 
 
 class Extender:
@@ -84,6 +94,24 @@ class Extender:
         """0–10 for each of the named nodes; 0 for all where nothing is known of the claim."""
         names = args.node_names or ()
         return filter_prioritize.prioritize(self._question(args.pod), names, self._state.views())
+
+    def preempt(self, args: PreemptionArgs) -> PreemptionResult:
+        """The nodes on which the pod gets its GPUs when those victims have gone: of the scheduler,
+        which counts GPUs only, pods of several islands would be evicted in vain.
+        """
+        victims = args.victims or {}
+        if not self._state.synced:
+            return PreemptionResult()
+        question = self._question(args.pod)
+        own = dict(question.own)
+        for name, evicted in victims.items():
+            mask, ids = own.get(name, (0, ()))
+            leases = (lease for one in evicted.pods or () for lease in self._state.held_by(one.uid))
+            freed = (lease.gpu[1] for lease in leases if lease.gpu and lease.gpu[0] == name)
+            own[name] = mask | mask_of(self._state.view(name).slots, freed), ids
+        question = msgspec.structs.replace(question, own=own)
+        chosen = filter_prioritize.choices(question, victims, self._state.views())
+        return PreemptionResult(victims={name: victims[name] for name, one in chosen if one.ids})
 
     async def bind(self, args: BindingArgs) -> BindingResult:
         """Lock the GPUs, bind the pod. Whatever it says, what is stored is what counts: a pod that
@@ -231,8 +259,6 @@ class Extender:
             self._starts.changed(key, self._state.pod(key))
 
 
-def encoded(
-    answer: filter_prioritize.FilterResult | BindingResult | Sequence[filter_prioritize.Priority],
-) -> bytes:
+def encoded(answer: Answer) -> bytes:
     """As it goes over the wire."""
     return msgspec.json.encode(answer)

@@ -12,7 +12,7 @@ import contextlib
 import ipaddress
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import anyio
@@ -22,22 +22,26 @@ from preflight_kube.logs import get_logger
 from preflight_kube.runtime import ports
 
 from preflight_gpu_scheduler.core import filter_prioritize
-from preflight_gpu_scheduler.core.filter_prioritize import BindingResult, FilterResult, Priority
+from preflight_gpu_scheduler.core.filter_prioritize import (
+    BindingResult,
+    FilterResult,
+    PreemptionResult,
+)
 from preflight_gpu_scheduler.metrics import ExtenderMetrics
-from preflight_gpu_scheduler.webhook.extender import Extender, encoded
+from preflight_gpu_scheduler.webhook.extender import Answer, Extender, encoded
 
 __all__ = ["Application", "listener", "serve"]
 
 log = get_logger(__name__)
 _HEAD: Final = [(b"content-type", b"application/json")]
-VERBS: Final = ("filter", "prioritize", "bind")
+VERBS: Final = ("filter", "prioritize", "preempt", "bind")
 FAULT: Final = "the extender failed at this; its log says where"
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Application:
-    """An ASGI callable: /filter, /prioritize, /bind."""
+    """An ASGI callable: /filter, /prioritize, /preempt, /bind."""
 
     def __init__(self, extender: Extender, metrics: ExtenderMetrics) -> None:
         self._extender, self._metrics = extender, metrics
@@ -59,9 +63,7 @@ class Application:
         await send({"type": "http.response.start", "status": 200, "headers": head})
         await send({"type": "http.response.body", "body": said})
 
-    async def _answer(
-        self, verb: str, body: bytes
-    ) -> tuple[FilterResult | BindingResult | Sequence[Priority], str]:
+    async def _answer(self, verb: str, body: bytes) -> tuple[Answer, str]:
         """The answer, and what is wrong."""
         if verb == "bind":
             call = filter_prioritize.read_binding(body)
@@ -72,6 +74,12 @@ class Application:
         if verb not in VERBS:
             error = f"{verb:.40} is none of {', '.join(VERBS)}"
             return BindingResult(error), error
+        if verb == "preempt":
+            evicting = filter_prioritize.read_preemption(body)
+            if isinstance(evicting, str):
+                log.warning("call unreadable", verb=verb, error=evicting)
+                return PreemptionResult(), evicting
+            return self._extender.preempt(evicting), ""
         args = filter_prioritize.read_args(body)
         if verb == "filter":
             passed = (
