@@ -14,10 +14,10 @@ from preflight_gpu_scheduler.api.allocation import Reserved
 from preflight_gpu_scheduler.api.claim import RULES, Claim, read
 from preflight_gpu_scheduler.api.types import Pod, PodGroup, PodSpec
 from preflight_gpu_scheduler.core.filter_prioritize import (
+    BindingArgs,
     FilterArgs,
     FilterResult,
-    read_args,
-    read_binding,
+    read_call,
 )
 
 tree = st.recursive(
@@ -243,10 +243,12 @@ def test_the_schedulers_calls_are_read_by_gos_names() -> None:
             "NodeNames": ["a", "b"],
         }
     ).encode()
-    args = read_args(body)
+    args = read_call(body, FilterArgs)
     assert isinstance(args, FilterArgs)
     assert (args.pod.metadata.uid, args.node_names) == ("u", ("a", "b"))
-    bound = read_binding(b'{"PodName": "p", "PodNamespace": "team", "PodUID": "u", "Node": "a"}')
+    bound = read_call(
+        b'{"PodName": "p", "PodNamespace": "team", "PodUID": "u", "Node": "a"}', BindingArgs
+    )
     assert not isinstance(bound, str)
     assert bound.pod_uid == "u"
     assert json.loads(msgspec.json.encode(FilterResult(error="no"))) == {
@@ -259,13 +261,13 @@ def test_the_schedulers_calls_are_read_by_gos_names() -> None:
 
 @given(st.binary(max_size=60) | tree.map(lambda one: json.dumps(one).encode()))
 def test_a_call_that_is_none_is_answered_in_a_sentence(body: bytes) -> None:
-    for found in (read_args(body), read_binding(body)):
+    for found in (read_call(body, FilterArgs), read_call(body, BindingArgs)):
         assert isinstance(found, str)
         assert "\n" not in found
 
 
 def test_a_call_of_five_megabytes_and_one_with_whole_nodes_say_what_to_set() -> None:
     for body in (b" " * 5_000_000, b'{"Pod": {"metadata": {}}, "Nodes": {"items": []}}'):
-        found = read_args(body)
+        found = read_call(body, FilterArgs)
         assert isinstance(found, str)
         assert "nodeCacheCapable: true" in found

@@ -100,38 +100,27 @@ class PreemptionResult(_Go, frozen=True, kw_only=True):
 
 
 _NAMES_ONLY: Final = "set nodeCacheCapable: true for this extender"
+_CALLED: Final[Mapping[type, str]] = {
+    FilterArgs: "ExtenderArgs",
+    PreemptionArgs: "ExtenderPreemptionArgs",
+    BindingArgs: "ExtenderBindingArgs",
+}
 
 
-def _read(body: bytes, type_: type[T], called: str, hint: str) -> T | str:
+def read_call(body: bytes, type_: type[T]) -> T | str:
+    """The arguments of a call, or one sentence about what is wrong with them."""
     if len(body) > MOST_BODY:
+        hint = "" if type_ is BindingArgs else f"; {_NAMES_ONLY}"
         return f"the call has {len(body)} bytes, more than {MOST_BODY}{hint}"
     try:
-        return msgspec.json.decode(body, type=type_)
+        args = msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        return f"the call is not an {called}: {' '.join(str(error).split()):.200}"
-
-
-def read_args(body: bytes) -> FilterArgs | str:
-    """The arguments of filter and prioritize, or one sentence about what is wrong with them."""
-    args = _read(body, FilterArgs, "ExtenderArgs", f"; {_NAMES_ONLY}")
+        return f"the call is not an {_CALLED[type_]}: {' '.join(str(error).split()):.200}"
     if isinstance(args, FilterArgs) and args.node_names is None:
         return f"the call has no NodeNames; {_NAMES_ONLY}"
+    if isinstance(args, BindingArgs) and not all(msgspec.structs.astuple(args)):
+        return "the call names no pod, no uid or no node"
     return args
-
-
-def read_preemption(body: bytes) -> PreemptionArgs | str:
-    """The arguments of preempt, or one sentence about what is wrong with them."""
-    return _read(body, PreemptionArgs, "ExtenderPreemptionArgs", f"; {_NAMES_ONLY}")
-
-
-def read_binding(body: bytes) -> BindingArgs | str:
-    """The arguments of bind, or one sentence about what is wrong with them."""
-    args = _read(body, BindingArgs, "ExtenderBindingArgs", "")
-    if isinstance(args, str) or (
-        args.pod_name and args.pod_namespace and args.pod_uid and args.node
-    ):
-        return args
-    return "the call names no pod, no uid or no node"
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):

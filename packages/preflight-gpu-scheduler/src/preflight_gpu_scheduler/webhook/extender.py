@@ -257,8 +257,3 @@ class Extender:
         if kind == "pod":
             self._barrier.changed(key, self._state.pod(key))
             self._starts.changed(key, self._state.pod(key))
-
-
-def encoded(answer: Answer) -> bytes:
-    """As it goes over the wire."""
-    return msgspec.json.encode(answer)

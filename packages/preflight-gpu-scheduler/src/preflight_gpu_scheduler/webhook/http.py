@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import anyio
+import msgspec
 import uvicorn
 from preflight_kube.cli.commands import BadInput
 from preflight_kube.logs import get_logger
@@ -23,18 +24,27 @@ from preflight_kube.runtime import ports
 
 from preflight_gpu_scheduler.core import filter_prioritize
 from preflight_gpu_scheduler.core.filter_prioritize import (
+    BindingArgs,
     BindingResult,
+    FilterArgs,
     FilterResult,
+    PreemptionArgs,
     PreemptionResult,
 )
 from preflight_gpu_scheduler.metrics import ExtenderMetrics
-from preflight_gpu_scheduler.webhook.extender import Answer, Extender, encoded
+from preflight_gpu_scheduler.webhook.extender import Answer, Extender
 
 __all__ = ["Application", "listener", "serve"]
 
 log = get_logger(__name__)
 _HEAD: Final = [(b"content-type", b"application/json")]
-VERBS: Final = ("filter", "prioritize", "preempt", "bind")
+_CALLS: Final[dict[str, tuple[type[Any], Callable[..., Any], Callable[[str], Answer]]]] = {
+    "filter": (FilterArgs, Extender.filter, lambda why: FilterResult(error=why)),
+    "prioritize": (FilterArgs, Extender.prioritize, lambda _: ()),
+    "preempt": (PreemptionArgs, Extender.preempt, lambda _: PreemptionResult()),
+    "bind": (BindingArgs, Extender.bind, BindingResult),
+}
+"""By verb: what it gets, who answers, and the answer where something is wrong."""
 FAULT: Final = "the extender failed at this; its log says where"
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -54,42 +64,33 @@ class Application:
             answer, error = await self._answer(verb, body)
         except Exception:
             log.exception("a fault of this program", verb=verb)
-            answer, error = () if verb == "prioritize" else BindingResult(FAULT), FAULT
-        known = verb if verb in VERBS else "other"
+            answer, error = _refused(verb, FAULT), FAULT
+        known = verb if verb in _CALLS else "other"
         self._metrics.seconds.labels(known).observe(time.perf_counter() - started)
         self._metrics.calls.labels(known, "error" if error else "ok").inc()
-        said = encoded(answer)
+        said = msgspec.json.encode(answer)
         head = [*_HEAD, (b"content-length", str(len(said)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         await send({"type": "http.response.body", "body": said})
 
     async def _answer(self, verb: str, body: bytes) -> tuple[Answer, str]:
         """The answer, and what is wrong."""
-        if verb == "bind":
-            call = filter_prioritize.read_binding(body)
-            bound = (
-                BindingResult(call) if isinstance(call, str) else await self._extender.bind(call)
-            )
-            return bound, bound.error
-        if verb not in VERBS:
-            error = f"{verb:.40} is none of {', '.join(VERBS)}"
-            return BindingResult(error), error
-        if verb == "preempt":
-            evicting = filter_prioritize.read_preemption(body)
-            if isinstance(evicting, str):
-                log.warning("call unreadable", verb=verb, error=evicting)
-                return PreemptionResult(), evicting
-            return self._extender.preempt(evicting), ""
-        args = filter_prioritize.read_args(body)
-        if verb == "filter":
-            passed = (
-                FilterResult(error=args) if isinstance(args, str) else self._extender.filter(args)
-            )
-            return passed, passed.error
+        if verb not in _CALLS:
+            error = f"{verb:.40} is none of {', '.join(_CALLS)}"
+            return _refused(verb, error), error
+        type_, call, _ = _CALLS[verb]
+        args = filter_prioritize.read_call(body, type_)
         if isinstance(args, str):
             log.warning("call unreadable", verb=verb, error=args)
-            return (), args
-        return self._extender.prioritize(args), ""
+            return _refused(verb, args), args
+        answer = call(self._extender, args)
+        if verb == "bind":
+            answer = await answer
+        return answer, getattr(answer, "error", "")
+
+
+def _refused(verb: str, why: str) -> Answer:
+    return _CALLS[verb][2](why) if verb in _CALLS else BindingResult(why)
 
 
 async def _body(receive: Receive) -> bytes:
