@@ -14,14 +14,13 @@ from preflight_gpu_scheduler.api.allocation import GangStart, Reserved, written
 from preflight_gpu_scheduler.api.gpu_node_status import Device, Inventory
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.core.desired import (
-    Gate,
     capacity,
     capacity_patch,
     could_ever,
-    gate,
     gate_patch,
     nudge_patch,
     nudged,
+    opens,
     status,
 )
 from preflight_gpu_scheduler.core.gangs import (
@@ -232,10 +231,10 @@ def test_plans_are_named_by_what_they_give() -> None:
 
 
 def test_the_gate_goes_when_the_claim_is_there_and_a_gangs_when_it_may_start() -> None:
-    assert gate(pod(), claim()) is Gate.NONE
-    assert gate(pod(gated=True), None) is Gate.WAIT_CLAIM
-    assert gate(pod(gated=True), claim()) is Gate.REMOVE
-    assert gate(pod(gated=True), JOB) is Gate.WAIT_GANG
+    assert not opens(pod(), claim())
+    assert not opens(pod(gated=True), None)
+    assert opens(pod(gated=True), claim())
+    assert not opens(pod(gated=True), JOB)
     patch = gate_patch(pod(gated=True))
     assert patch[-1] == {
         "op": "replace",

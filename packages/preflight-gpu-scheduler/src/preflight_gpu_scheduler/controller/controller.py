@@ -30,7 +30,6 @@ from preflight_gpu_scheduler.controller.apply import Executor, pod_path
 from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_gpu_scheduler.controller.gang_controller import GangController
 from preflight_gpu_scheduler.core import desired
-from preflight_gpu_scheduler.core.desired import Gate
 from preflight_gpu_scheduler.core.lease_state import LeaseState, Sightings, is_own, judge, reason
 from preflight_gpu_scheduler.core.protocol import Done, collect, relock, relocked
 from preflight_gpu_scheduler.core.snapshot import Key
@@ -75,7 +74,6 @@ class Controller:
         self._phases: dict[Key, dict[str, Any]] = {}  # what was written of each claim
         self._unplaced: set[Key] = set()
         self._unknown: dict[str, int] = {}  # GPUs that are named and no node's, by node
-        self._told: dict[str, set[str]] = {}  # messages of Events, by uid
 
     async def lead(self) -> None:
         """Until cancelled. Begins with everything that there is."""
@@ -118,20 +116,14 @@ class Controller:
         """Record an Event; whether it is new. ``once``: what the object has it about (default: its
         message); it gets no second one.
         """
-        metadata = about.metadata
-        told = self._told.setdefault(metadata.uid, set())
-        if (once or message) in told:
-            return False
-        told.add(once or message)
-        kind = "Pod" if isinstance(about, Pod) else "Node"
-        self._events.event(
+        metadata, kind = about.metadata, "Pod" if isinstance(about, Pod) else "Node"
+        return self._events.event(
             Regarding("v1", kind, metadata.name, metadata.uid, metadata.namespace),
-            about=f"{reason} {message}",
+            about=f"{reason} {once or message}",
             reason=reason,
             message=message,
             warning=not good,
         )
-        return True
 
     # --- what changed
 
@@ -237,9 +229,6 @@ class Controller:
             self._metrics.unlocked.set(len(unlocked))
             for key in unlocked:
                 self._pods.add(key)
-            there = {one.metadata.uid for one in nodes}
-            there |= {one.metadata.uid for one in seen.pods.store.values()}
-            self._told = {uid: told for uid, told in self._told.items() if uid in there}
             phases = Counter(str(one["phase"]) for one in self._phases.values())
             self._metrics.counted(phases, seen.device_states())
             await anyio.sleep(self._config.seconds("sweep"))
@@ -307,12 +296,12 @@ class Controller:
         if why := self._seen.miscount(pod):
             self._tell(pod, "GpuCountDiffers", why)
             return None
-        what = desired.gate(pod, self._seen.claim_of(pod))
-        if what is Gate.REMOVE:
+        claim = self._seen.claim_of(pod)
+        if desired.opens(pod, claim):
             # Where it changed meanwhile it is looked at again.
             with contextlib.suppress(PreconditionFailed, Conflict, NotFound):
                 await self._client.json_patch(pod_path(pod.key), desired.gate_patch(pod))
-        elif what is Gate.WAIT_CLAIM:
+        elif pod.gated and claim is None:
             since = f"claim of {'/'.join(pod.key)}"
             waited = self._since.note(since, pod.metadata.uid, self._client.clock())
             if waited < CLAIM_PATIENCE:

@@ -5,11 +5,10 @@ a function of what is seen; None or nothing where all is right.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from enum import Enum
 from heapq import heapify, heapreplace
 from typing import Any, Final
 
-from preflight_kube.api.jsonpatch import set_annotation
+from preflight_kube.api.jsonpatch import set_annotation, test
 
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Claim
@@ -21,28 +20,12 @@ Operation = dict[str, Any]
 MOST_NUDGED: Final = 16
 
 
-class Gate(Enum):
-    """What to do with a pod's gate; WAIT_CLAIM gets an Event after a while."""
-
-    NONE = "none"
-    REMOVE = "remove"
-    WAIT_CLAIM = "wait for the GpuClaim"
-    WAIT_GANG = "wait for the gang"
-
-
-def gate(pod: Pod, claim: Claim | None) -> Gate:
-    """A gang's plan takes the gates of its members away itself, in the write that gives them what
-    they have.
+def opens(pod: Pod, claim: Claim | None) -> bool:
+    """Whether a pod's gate is taken away: its claim is there, and its gang, if it is of one, may
+    start.
     """
-    if not pod.gated:
-        return Gate.NONE
-    if claim is None and pod.claim:
-        return Gate.WAIT_CLAIM
-    return (
-        Gate.WAIT_GANG
-        if claim is not None and claim.gang is not None and pod.start is None
-        else Gate.REMOVE
-    )
+    waits = bool(pod.claim) if claim is None else claim.gang is not None and pod.start is None
+    return pod.gated and not waits
 
 
 def miscount(pod: Pod, claim: Claim, resource: str) -> str:
@@ -137,8 +120,8 @@ def _same(pod: Pod) -> Sequence[Operation]:
     """Claim pods always have annotations, so a path into them exists."""
     about = pod.metadata
     return (
-        {"op": "test", "path": "/metadata/uid", "value": about.uid},
-        {"op": "test", "path": "/metadata/resourceVersion", "value": about.resource_version},
+        test("/metadata/uid", about.uid),
+        test("/metadata/resourceVersion", about.resource_version),
     )
 
 
