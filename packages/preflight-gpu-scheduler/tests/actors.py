@@ -127,7 +127,7 @@ def member(world: World, late: list[Request], pod: Pod, back: int) -> Actor | No
     waiting with it.
     """
     mirror = world.mirror(back)
-    shown = [sight.pod for key in world.past if (sight := mirror(key)).pod is not None]
+    shown = [holder.pod for key in world.past if (holder := mirror(key)).pod is not None]
     reserved = pod.reserved
     if reserved is None or not arrived(pod, shown):
         return None

@@ -25,7 +25,7 @@ from preflight_gpu_scheduler.core.filter_prioritize import (
     result_of,
 )
 from preflight_gpu_scheduler.core.filter_prioritize import view as view_of
-from preflight_gpu_scheduler.core.lease_state import Sight
+from preflight_gpu_scheduler.core.lease_state import Holder
 from shapes import claim, lease, node, pod, view
 
 NODES = {
@@ -219,7 +219,7 @@ def test_a_lease_of_an_ended_or_vanished_pod_is_not_busy_and_one_made_by_hand_is
         lease("n", 2, "uid-r", name="r"),
         lease("n", 3, "someone", number=0),
     ]
-    assert busy_ids(leases, lambda key: Sight(ended.get(key))) == {1, 3}
+    assert busy_ids(leases, lambda key: Holder(ended.get(key))) == {1, 3}
 
 
 def test_only_leases_of_the_pods_current_number_are_its_own() -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.types import Lease, LeaseSpec, Metadata, Pod, PodSpec, PodStatus
 from preflight_gpu_scheduler.core.lease_state import (
+    FirstSeen,
+    Holder,
     LeaseState,
-    Sight,
-    Sightings,
     is_own,
     judge,
     reason,
@@ -81,13 +81,13 @@ def lease(number: int = 1, gpu: int = 0, **changes: Any) -> Lease:
     ],
 )
 def test_the_table(found: Lease, seen: Pod | None, state: LeaseState) -> None:
-    assert judge(found, Sight(seen)) is state
-    live = judge(found, Sight(seen, live=True))
+    assert judge(found, Holder(seen)) is state
+    live = judge(found, Holder(seen, live=True))
     assert live is (LeaseState.FREE if state is LeaseState.UNSURE else state)
     when_over = LeaseState.OVER if state is LeaseState.RESERVED else live
     if found.locks and not found.ours:  # one of ours that somebody has changed
         when_over = LeaseState.FREE
-    assert judge(found, Sight(seen, live=True), over=True) is when_over
+    assert judge(found, Holder(seen, live=True), over=True) is when_over
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_the_table(found: Lease, seen: Pod | None, state: LeaseState) -> None:
     ],
 )
 def test_why_a_lease_was_collected_is_one_word(seen: Pod | None, why: str) -> None:
-    assert reason(lease(), Sight(seen)) == why
+    assert reason(lease(), Holder(seen)) == why
     assert why in names.COLLECTED_REASONS
 
 
@@ -164,7 +164,7 @@ def test_free_stays_free_and_void_never_becomes_held(
     life, final = Life(), None
     for what in ["", *history]:
         life.go(what)
-        state = judge(lease(number, gpu), Sight(life.now, live=True))
+        state = judge(lease(number, gpu), Holder(life.now, live=True))
         if final is LeaseState.FREE:
             assert state is LeaseState.FREE
         # A pod that was bound since with this very id has it by a lease of its later number, which
@@ -177,7 +177,7 @@ def test_free_stays_free_and_void_never_becomes_held(
 
 
 def test_an_observer_counts_from_when_it_first_saw_the_value() -> None:
-    seen = Sightings()
+    seen = FirstSeen()
     assert seen.note("lease", ("uid", "10:00"), 100.0) == 0.0
     assert seen.note("lease", ("uid", "10:00"), 130.0) == 30.0
     assert seen.note("lease", ("uid", "10:07"), 150.0) == 0.0

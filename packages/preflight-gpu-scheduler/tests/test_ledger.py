@@ -243,7 +243,7 @@ def begun(seen: Mirrors, name: str) -> tuple[Any, BindPod]:
     (request,) = next(steps)
     assert isinstance(request, CreateLease)
     made = Stored(locked(request.gpu, name))
-    seen.state.told(request, made)
+    seen.state.record(request, made)
     (binding,) = steps.send((made,))
     assert isinstance(binding, BindPod)
     return steps, binding

@@ -111,7 +111,7 @@ class Losses(RuleBasedStateMachine):
         self.seen[who, kind] = first + len(events)
 
     def _start(self, steps: Any, mirrors: Mirrors) -> None:
-        actor = Actor(steps, self.late, told=mirrors.state.told)
+        actor = Actor(steps, self.late, told=mirrors.state.record)
         if not actor.finished:
             (self.binds if mirrors is self.extender else self.others).append(actor)
 

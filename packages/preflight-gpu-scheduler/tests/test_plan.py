@@ -18,10 +18,10 @@ from preflight_gpu_scheduler.core.desired import (
     capacity_patch,
     could_ever,
     gate_patch,
-    nudge_patch,
-    nudged,
     opens,
     status,
+    wake_patch,
+    wake_unschedulable,
 )
 from preflight_gpu_scheduler.core.gangs import (
     Assignment,
@@ -247,7 +247,7 @@ def test_every_write_on_a_pod_is_refused_on_another_version_of_it() -> None:
     one = pod(gated=True)
     for patch in (
         gate_patch(one),
-        nudge_patch(one, "1"),
+        wake_patch(one, "1"),
     ):
         assert [part["path"] for part in patch if part["op"] == "test"] == [
             "/metadata/uid",
@@ -274,14 +274,14 @@ def test_capacity_counts_usable_gpus_and_sick_ones_whose_pod_still_runs() -> Non
     ]
 
 
-def test_the_oldest_pods_that_fit_are_nudged_and_no_more_than_fit() -> None:
+def test_the_oldest_pods_that_fit_are_woken_and_no_more_than_fit() -> None:
     waiting = [
         (pod(n, created=when), claim(count))
         for n, when, count in (("c", "3", 2), ("a", "1", 8), ("b", "2", 2), ("d", "4", 2))
     ]
-    assert [one.metadata.name for one in nudged(waiting, {"n": 4})] == ["b", "c"]
+    assert [one.metadata.name for one in wake_unschedulable(waiting, {"n": 4})] == ["b", "c"]
     assert (
-        nudged(
+        wake_unschedulable(
             [(pod(gated=True), claim()), (pod("g"), JOB), (pod("r", node_name="n"), claim())],
             {"n": 8},
         )
@@ -300,9 +300,9 @@ def test_a_second_nudge_goes_to_who_waited_longest_for_one_each_as_if_it_were_al
         (pod(n, created="1", annotations={names.NUDGED_ANNOTATION: when} if when else {}), claim(2))
         for n, when in said.items()
     ]
-    found = nudged(waiting, {"n": 2}, most=3, again=True)
+    found = wake_unschedulable(waiting, {"n": 2}, most=3, again=True)
     assert [one.metadata.name for one in found] == ["c", "b", "a"]
-    assert nudged(waiting, {"n": 1}, again=True) == ()
+    assert wake_unschedulable(waiting, {"n": 1}, again=True) == ()
 
 
 def test_a_claims_status_says_what_its_pods_have() -> None:

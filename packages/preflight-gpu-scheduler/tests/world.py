@@ -22,7 +22,7 @@ from preflight_gpu_scheduler.api.types import (
     PodSpec,
     PodStatus,
 )
-from preflight_gpu_scheduler.core.lease_state import Sight
+from preflight_gpu_scheduler.core.lease_state import Holder
 from preflight_gpu_scheduler.core.protocol import (
     AdoptLease,
     Answer,
@@ -171,8 +171,8 @@ class World:
         if pod := self.pods.get(key):
             self._put(pod)
 
-    def live(self, key: Key) -> Sight:
-        return Sight(self.pods.get(key), live=True)
+    def live(self, key: Key) -> Holder:
+        return Holder(self.pods.get(key), live=True)
 
     def mirror(self, back: int, of: dict[Key, int] | None = None) -> Any:
         """A mirror that is ``back`` states behind for every pod, ``of`` some more. It is fixed when
@@ -183,7 +183,7 @@ class World:
             key: states[max(0, len(states) - 1 - back - more.get(key, 0))]
             for key, states in self.past.items()
         }
-        return lambda key: Sight(frozen.get(key))
+        return lambda key: Holder(frozen.get(key))
 
     # the API server
 

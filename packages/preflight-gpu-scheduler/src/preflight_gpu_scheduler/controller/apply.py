@@ -74,7 +74,7 @@ class Executor:
             except Fenced as error:
                 fenced.append(error)
                 return
-            self._state.told(request, answers[n])
+            self._state.record(request, answers[n])
             if (op := _OPS.get(type(request))) is not None:
                 self._metrics.writes.labels(op, type(answers[n]).__name__.lower()).inc()
 

@@ -30,7 +30,7 @@ from preflight_gpu_scheduler.controller.apply import Executor, pod_path
 from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_gpu_scheduler.controller.gang_controller import GangController
 from preflight_gpu_scheduler.core import desired
-from preflight_gpu_scheduler.core.lease_state import LeaseState, Sightings, is_own, judge, reason
+from preflight_gpu_scheduler.core.lease_state import FirstSeen, LeaseState, is_own, judge, reason
 from preflight_gpu_scheduler.core.protocol import Done, collect, relock, relocked
 from preflight_gpu_scheduler.core.snapshot import Key
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
@@ -51,8 +51,8 @@ _STATUS_REST: Final = 1.0
 _AGAIN: Final = 1.0
 _MARGIN: Final = 0.05
 _BUDGET: Final = 30.0
-_NUDGE_REST: Final = 0.2
-_NUDGE_AGAIN: Final = 2.0
+_WAKE_REST: Final = 0.2
+_WAKE_AGAIN: Final = 2.0
 """Seconds from a nudge to the next; each takes twice as long as the one before, up to ``sweep``."""
 
 
@@ -65,8 +65,8 @@ class Controller:
         self._client, self._config, self._seen, self._metrics = client, config, seen, metrics
         self._executor = Executor(client, config, seen, metrics)
         self._events = EventRecorder(client, COMPONENT)
-        self._gangs = GangController(seen, metrics, self._executor, self._tell)
-        self._since = Sightings()
+        self._gangs = GangController(seen, metrics, self._executor, self._event)
+        self._since = FirstSeen()
         self._leases, self._pods, self._nodes = Queue("lease"), Queue("pod"), Queue("node")
         self._claims = Queue("claim", rest=self._status_rest)
         self._wakes = anyio.Event()
@@ -110,7 +110,7 @@ class Controller:
         pods = self._seen.pods.count("claim", "/".join(claim))
         return max(_STATUS_REST, pods * _STATUS_REST / 1000)
 
-    def _tell(
+    def _event(
         self, about: Pod | Node, reason: str, message: str, *, good: bool = False, once: str = ""
     ) -> bool:
         """Record an Event; whether it is new. ``once``: what the object has it about (default: its
@@ -186,8 +186,8 @@ class Controller:
         written = (lease.metadata.uid, lease.spec.renew_time)
         age = self._since.note(f"lease {name}", written, self._client.clock())
         lasts = lease.spec.lease_duration_seconds or self._config.reservation_seconds
-        sight = seen.look(lease.pod or ("", ""))
-        state = judge(lease, sight, over=age > lasts)
+        holder = seen.look(lease.pod or ("", ""))
+        state = judge(lease, holder, over=age > lasts)
         if state is LeaseState.HELD:
             return None
         if state is LeaseState.LINGERING:
@@ -195,19 +195,19 @@ class Controller:
         if state is LeaseState.RESERVED:
             if age < _HELD_FOR:
                 return _HELD_FOR - age + _MARGIN
-            self._tell_reserved(lease, lasts)
+            self._report_reserved(lease, lasts)
             return max(0.0, lasts - age) + _MARGIN
         steps = collect(lease, seen.held_by(lease.holder), seen.look, over=age > lasts)
         done = await self._executor.run(steps, _BUDGET)
         about = {"lease": name, "pod": "/".join(lease.pod or ())}
         if done is Done.COLLECTED:
-            why = reason(lease, sight)
+            why = reason(lease, holder)
             self._metrics.collected.labels(why).inc()
             log.info("lease released", why=why, **about)
         elif done is Done.RECLAIMED:
             self._metrics.reclaimed.inc()
             log.info("reservation reclaimed", **about)
-            self._tell_gang(lease)
+            self._report_gang(lease)
         if done is Done.AGAIN:
             return _AGAIN
         return lasts if done is Done.KEPT else None
@@ -233,7 +233,7 @@ class Controller:
             self._metrics.counted(phases, seen.device_states())
             await anyio.sleep(self._config.seconds("sweep"))
 
-    def _tell_reserved(self, lease: Lease, lasts: float) -> None:
+    def _report_reserved(self, lease: Lease, lasts: float) -> None:
         """A gang's members have had their Events when they were planned."""
         pod = self._seen.pod(lease.pod or ("", ""))
         if pod is None or pod.reserved is not None:
@@ -242,14 +242,14 @@ class Controller:
         gpus = sorted(gpu for gpu in held if gpu is not None)
         which = f"GPU{'s' if len(gpus) > 1 else ''} " + ", ".join(f"{n} of {on}" for on, n in gpus)
         said = f"it holds {which} for {lasts:g} s, and is not bound to its node yet"
-        self._tell(pod, "GpusReserved", said, good=True, once=f"reserved {lease.number}")
+        self._event(pod, "GpusReserved", said, good=True, once=f"reserved {lease.number}")
 
-    def _tell_gang(self, lease: Lease) -> None:
+    def _report_gang(self, lease: Lease) -> None:
         pod = self._seen.pod(lease.pod) if lease.pod is not None else None
         claim = self._seen.claim_of(pod) if pod is not None else None
         if pod is None or claim is None or claim.gang is None or pod.metadata.uid != lease.holder:
             return
-        self._tell(
+        self._event(
             pod,
             "GangTimedOut",
             f"gang {claim.gang[1]} was not bound within {self._config.reservation_seconds} s of its reservation {lease.number}; its GPUs "
@@ -283,7 +283,7 @@ class Controller:
             log.warning("lost lease made again", pod="/".join(key), leases=sorted(taken.created))
             self._wakes.set()
         for event, said in relocked(node, taken, seen.lease):
-            self._tell(pod, event, said)
+            self._event(pod, event, said)
         return self._config.seconds("sweep") if taken.busy or taken.broken else _AGAIN
 
     async def _ungate(self, pod: Pod) -> float | None:
@@ -291,10 +291,10 @@ class Controller:
             return None
         if pod.claim and pod.bound and pod.allocated is None and not pod.ended:
             said = "it was bound by somebody else than the GPU scheduler, and sees no GPU"
-            self._tell(pod, "GpusNotAllocated", said)
+            self._event(pod, "GpusNotAllocated", said)
             return None
         if why := self._seen.miscount(pod):
-            self._tell(pod, "GpuCountDiffers", why)
+            self._event(pod, "GpuCountDiffers", why)
             return None
         claim = self._seen.claim_of(pod)
         if desired.opens(pod, claim):
@@ -309,7 +309,7 @@ class Controller:
             said = (
                 f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits"
             )
-            self._tell(pod, "GpuClaimMissing", said)
+            self._event(pod, "GpuClaimMissing", said)
         return None
 
     # --- claims
@@ -350,11 +350,11 @@ class Controller:
         self._since.forget(f"node {name}")
         if inventory is None:
             return None
-        self._tell_unknown(node, inventory)
+        self._report_unknown(node, inventory)
         if inventory.conflicts:
-            self._tell(node, "DevicePluginConflict", shared(inventory.conflicts))
+            self._event(node, "DevicePluginConflict", shared(inventory.conflicts))
         leases = {gpu: lease for gpu, lease in seen.leases_on(name) if lease.ours}
-        self._tell_sick(name, inventory, leases)
+        self._report_sick(name, inventory, leases)
         wanted = desired.capacity(inventory, {*leases, *seen.others(name)})
         patch = desired.capacity_patch(node, self._config.count_resource, wanted)
         if patch is not None:
@@ -373,18 +373,18 @@ class Controller:
             log.info("the status of a node that is gone is deleted", node=name)
         return None
 
-    def _tell_unknown(self, node: Node, inventory: Inventory) -> None:
+    def _report_unknown(self, node: Node, inventory: Inventory) -> None:
         """Whoever names a GPU that the node does not have takes none out, and does not know."""
         listed = set(inventory.uuids.values()) - {""}
         named = complaints(node, self._config.node_conditions).by_uuid if listed else {}
         unknown = sorted(named.keys() - listed)
         if unknown:
             said = "; ".join(f"{named[uuid]} names {uuid:.64}" for uuid in unknown[:4])
-            self._tell(node, "UnknownGpu", f"{said}, which is no GPU of this node")
+            self._event(node, "UnknownGpu", f"{said}, which is no GPU of this node")
         self._unknown[node.metadata.name] = len(unknown)
         self._metrics.unknown.set(sum(self._unknown.values()))
 
-    def _tell_sick(self, node: str, inventory: Inventory, leases: Mapping[int, Lease]) -> None:
+    def _report_sick(self, node: str, inventory: Inventory, leases: Mapping[int, Lease]) -> None:
         """A pod keeps a GPU that turned sick, and gets one Event that says so."""
         for device in inventory.devices:
             lease = leases.get(device.id)
@@ -395,7 +395,7 @@ class Controller:
                 continue
             why = device.reason or "no reason given"
             said = f"GPU {device.id} of {node} is unhealthy: {why}"
-            self._tell(pod, "GpuUnhealthy", said, once=f"GpuUnhealthy {device.id}")
+            self._event(pod, "GpuUnhealthy", said, once=f"GpuUnhealthy {device.id}")
 
     # --- pods that were rejected
 
@@ -404,16 +404,16 @@ class Controller:
         one.
 
         Once more without a change: the extender may have heard of it later than this process, a
-        write may fail, and the pod that was nudged may not fit for reasons that are not seen here.
+        write may fail, and the pod that was woken may not fit for reasons that are not seen here.
         """
         pause = most = self._config.seconds("sweep")
         while True:
             with anyio.move_on_after(pause):
                 await self._wakes.wait()
             changed = self._wakes.is_set()
-            pause = min(_NUDGE_AGAIN, most) if changed else min(pause * 2, most)
+            pause = min(_WAKE_AGAIN, most) if changed else min(pause * 2, most)
             self._wakes = anyio.Event()
-            await anyio.sleep(_NUDGE_REST)
+            await anyio.sleep(_WAKE_REST)
             seen = self._seen
             views = seen.views().items()
             free = {name: one.free.bit_count() for name, one in views if not one.blocked}
@@ -427,8 +427,8 @@ class Controller:
                 and (claim := seen.claim_of(pod)) is not None
                 and not (pod.bound or seen.miscount(pod) or seen.held_by(pod.metadata.uid))
             ]
-            for pod in desired.nudged(waiting, more, again=not changed):
-                patch = desired.nudge_patch(
+            for pod in desired.wake_unschedulable(waiting, more, again=not changed):
+                patch = desired.wake_patch(
                     pod, datetime.now(UTC).isoformat(timespec="milliseconds")
                 )
                 try:

@@ -15,7 +15,7 @@ from preflight_gpu_scheduler.controller.apply import Executor
 from preflight_gpu_scheduler.core import gangs
 from preflight_gpu_scheduler.core.filter_prioritize import own_ids
 from preflight_gpu_scheduler.core.gangs import Assignment, Gang, Member
-from preflight_gpu_scheduler.core.lease_state import Sightings
+from preflight_gpu_scheduler.core.lease_state import FirstSeen
 from preflight_gpu_scheduler.core.protocol import Lost, Refused, ReservePod, only
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
@@ -31,17 +31,17 @@ _BUDGET: Final = 60.0
 
 
 class GangController:
-    """``tell``: records an Event of a pod, and says whether it is new."""
+    """``event``: records an Event of a pod, and says whether it is new."""
 
     def __init__(
         self,
         seen: GpuSnapshot,
         metrics: GpuControllerMetrics,
         executor: Executor,
-        tell: Callable[..., Any],
+        event: Callable[..., Any],
     ) -> None:
-        self._seen, self._metrics, self._executor, self._tell = seen, metrics, executor, tell
-        self._whole = Sightings()
+        self._seen, self._metrics, self._executor, self._event = seen, metrics, executor, event
+        self._whole = FirstSeen()
         self._woken = anyio.Event()
 
     def wake(self) -> None:
@@ -98,7 +98,7 @@ class GangController:
         first = min(plan, key=lambda one: one.pod.metadata.name)
         ids = ",".join(map(str, first.ids))
         said = f"gang {gang.key[1]} is reserved whole, {len(plan)} members; GPUs {first.node}:{ids}"
-        self._tell(first.pod, "GangReserved", said, good=True)
+        self._event(first.pod, "GangReserved", said, good=True)
 
     def _assigned(self, member: Member, start: GangStart) -> Assignment | None:
         pod = member.pod
@@ -112,5 +112,5 @@ class GangController:
     def _waits(self, gang: Gang, why: str) -> None:
         """Said once of each reason, on one member: the first that waits."""
         pod, said = gang.open[0].pod, f"gang {gang.key[1]} waits: {why}"
-        if self._tell(pod, "GangWaiting", said):
+        if self._event(pod, "GangWaiting", said):
             log.info("gang waits", gang="/".join(gang.key), why=why)

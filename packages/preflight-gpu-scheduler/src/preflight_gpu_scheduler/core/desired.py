@@ -17,7 +17,7 @@ from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.core.gpu_selection import Topology, choose
 
 Operation = dict[str, Any]
-MOST_NUDGED: Final = 16
+MAX_WOKEN: Final = 16
 
 
 def opens(pod: Pod, claim: Claim | None) -> bool:
@@ -73,18 +73,18 @@ def capacity_patch(node: Node, resource: str, wanted: int) -> list[Operation] | 
     return [{"op": "add", "path": path, "value": str(wanted)}]
 
 
-def nudged(
+def wake_unschedulable(
     waiting: Iterable[tuple[Pod, Claim]],
     freed: Mapping[str, int],
     *,
-    most: int = MOST_NUDGED,
+    most: int = MAX_WOKEN,
     again: bool = False,
 ) -> tuple[Pod, ...]:
     """The oldest waiting pods that could fit into what became free: ``freed`` GPUs by node. A pod
     of higher priority comes first.
 
     A pod that an extender has rejected waits for some event of the cluster; a write on it is one.
-    ``again``: those that were not nudged for longest, each as if it were alone; who was before them
+    ``again``: those that were not woken for longest, each as if it were alone; who was before them
     may not fit for other reasons.
     """
     left = [(-count, node) for node, count in freed.items()]  # the one with most of them first
@@ -111,7 +111,7 @@ def nudged(
     return tuple(chosen)
 
 
-def nudge_patch(pod: Pod, word: str) -> list[Operation]:
+def wake_patch(pod: Pod, word: str) -> list[Operation]:
     """``word``: any that differs from the last one, as the time."""
     return [*_same(pod), set_annotation(names.NUDGED_ANNOTATION, word)]
 

@@ -15,7 +15,7 @@ import msgspec
 
 from preflight_gpu_scheduler.api.types import Lease, Pod
 
-__all__ = ["LeaseState", "Sight", "Sightings", "is_own", "judge", "reason"]
+__all__ = ["FirstSeen", "Holder", "LeaseState", "is_own", "judge", "reason"]
 
 
 class LeaseState(Enum):
@@ -47,7 +47,7 @@ class LeaseState(Enum):
     """
 
 
-class Sight(msgspec.Struct, frozen=True):
+class Holder(msgspec.Struct, frozen=True):
     """The pod of the holder's name, or None. ``live``: read from the API server after the lease
     was, not from a mirror. ``lingering``: leases, by name, of pods that had this name and vanished,
     and whose containers may still run.
@@ -58,17 +58,17 @@ class Sight(msgspec.Struct, frozen=True):
     lingering: frozenset[str] = frozenset()
 
 
-def judge(lease: Lease, sight: Sight, *, over: bool = False) -> LeaseState:
+def judge(lease: Lease, holder: Holder, *, over: bool = False) -> LeaseState:
     """``over``: whether this observer has seen the lease unchanged for longer than it lasts (see
-    :class:`Sightings`).
+    :class:`FirstSeen`).
     """
-    gpu, pod = lease.gpu, sight.pod
+    gpu, pod = lease.gpu, holder.pod
     if not lease.ours or gpu is None:
         return LeaseState.FREE if over and lease.locks else LeaseState.FOREIGN
     if pod is None or pod.metadata.uid != lease.holder:
-        if lease.metadata.name in sight.lingering:
+        if lease.metadata.name in holder.lingering:
             return LeaseState.LINGERING
-        return LeaseState.FREE if sight.live else LeaseState.UNSURE
+        return LeaseState.FREE if holder.live else LeaseState.UNSURE
     if pod.ended:
         return LeaseState.FREE
     if pod.bound:
@@ -90,12 +90,12 @@ def _has(pod: Pod, node: str, gpu: int) -> bool:
     return allocated is None or allocated.node != node or gpu in allocated.ids
 
 
-def reason(lease: Lease, sight: Sight) -> str:
+def reason(lease: Lease, holder: Holder) -> str:
     """Why a lease that was FREE, UNSURE or VOID was collected (COLLECTED_REASONS): its pod
     is gone (or another one of that name), has ended, is bound to other GPUs, is being deleted
     unbound; or its reservation was taken back.
     """
-    pod = sight.pod
+    pod = holder.pod
     if pod is None or pod.metadata.uid != lease.holder:
         return "gone"
     if pod.ended:
@@ -112,7 +112,7 @@ def is_own(lease: Lease, pod: Pod) -> bool:
     return lease.ours and lease.holder == pod.metadata.uid and lease.number == pod.number
 
 
-class Sightings:
+class FirstSeen:
     """Since when each key has had its value, by one observer's own clock: nobody compares clocks of
     two machines.
 

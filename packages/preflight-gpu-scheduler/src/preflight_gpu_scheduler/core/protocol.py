@@ -29,7 +29,7 @@ import msgspec
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import GangStart, Reserved
 from preflight_gpu_scheduler.api.types import Lease, Pod
-from preflight_gpu_scheduler.core.lease_state import LeaseState, Sight, is_own, judge
+from preflight_gpu_scheduler.core.lease_state import Holder, LeaseState, is_own, judge
 
 _TRIES: Final = 3
 
@@ -150,7 +150,7 @@ class Lost(msgspec.Struct, frozen=True):
 Answer = Stored | Missing | Exists | Conflict | Refused | Lost
 T = TypeVar("T")
 Steps = Generator[tuple[Request, ...], tuple[Answer, ...], T]
-Look = Callable[[tuple[str, str]], Sight]
+Look = Callable[[tuple[str, str]], Holder]
 """What a mirror shows of the pod with this (namespace, name)."""
 
 
@@ -264,8 +264,8 @@ def _settle(
         if is_own(lease, need.pod):
             answer, adopts = (yield from only(AdoptLease(lease=lease))), True
             continue
-        sight = yield from look_again(lease, look)
-        if sight is None or judge(lease, sight) is not LeaseState.FREE:
+        holder = yield from read_holder(lease, look)
+        if holder is None or judge(lease, holder) is not LeaseState.FREE:
             return False
         gone = yield from only(DeleteLease(lease=lease))
         if isinstance(gone, Lost):
@@ -274,18 +274,18 @@ def _settle(
     return isinstance(answer, Stored)
 
 
-def look_again(lease: Lease, look: Look) -> Steps[Sight | None]:
+def read_holder(lease: Lease, look: Look) -> Steps[Holder | None]:
     """The lease's pod by the mirror where that suffices, else by the API server; None where that
     does not answer.
     """
     pod = lease.pod
     if pod is None:
-        return Sight(None)
-    sight = look(pod)
-    if judge(lease, sight) is not LeaseState.UNSURE:
-        return sight
+        return Holder(None)
+    holder = look(pod)
+    if judge(lease, holder) is not LeaseState.UNSURE:
+        return holder
     found = yield from read_pod(pod)
-    return None if isinstance(found, Lost) else Sight(found, live=True)
+    return None if isinstance(found, Lost) else Holder(found, live=True)
 
 
 def give_back(leases: Iterable[Lease]) -> Steps[tuple[Lease, ...]]:
@@ -333,16 +333,16 @@ def collect(lease: Lease, siblings: Iterable[Lease], look: Look, *, over: bool) 
     """``siblings``: the other leases of the same holder that a mirror shows; those that a raised
     number makes void go with it.
     """
-    sight = yield from look_again(lease, look)
-    if sight is None:
+    holder = yield from read_holder(lease, look)
+    if holder is None:
         return Done.AGAIN
-    state = judge(lease, sight, over=over)
+    state = judge(lease, holder, over=over)
     if state in {LeaseState.FREE, LeaseState.VOID}:
         left = yield from give_back([lease])
         return Done.AGAIN if left else Done.COLLECTED
-    if state is not LeaseState.OVER or sight.pod is None:
+    if state is not LeaseState.OVER or holder.pod is None:
         return Done.KEPT
-    return (yield from _reclaim(lease, tuple(siblings), sight.pod, look))
+    return (yield from _reclaim(lease, tuple(siblings), holder.pod, look))
 
 
 def _reclaim(lease: Lease, siblings: tuple[Lease, ...], pod: Pod, look: Look) -> Steps[Done]:

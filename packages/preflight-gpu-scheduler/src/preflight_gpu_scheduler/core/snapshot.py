@@ -21,7 +21,7 @@ from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import desired
 from preflight_gpu_scheduler.core.filter_prioritize import NodeView, busy_ids, known, view
 from preflight_gpu_scheduler.core.gpu_selection import Topology
-from preflight_gpu_scheduler.core.lease_state import Sight, Sightings
+from preflight_gpu_scheduler.core.lease_state import FirstSeen, Holder
 from preflight_gpu_scheduler.core.ledger import Ledger
 from preflight_gpu_scheduler.core.protocol import Answer, DeleteLease, ReadLease, ReadPod, Request
 from preflight_gpu_scheduler.core.protocol import Stored as Done
@@ -88,7 +88,7 @@ class GpuSnapshot:
         self._dirty: set[str] = set()
         self._ledger = Ledger(self._dirty.add)
         self._topologies: dict[Topology, Topology] = {}
-        self._beats = Sightings()
+        self._beats = FirstSeen()
         self._stale: set[str] = set()
         self._refreshed = float("-inf")
 
@@ -107,12 +107,12 @@ class GpuSnapshot:
         """The newest that is known of the pod of this (namespace, name)."""
         return self.pods.get("/".join(key))
 
-    def look(self, key: Key) -> Sight:
+    def look(self, key: Key) -> Holder:
         """The pod of this (namespace, name), and which leases of earlier ones are still in use."""
         pod = self.pod(key)
         uid = pod.metadata.uid if pod is not None else ""
         others = (one for one in self.leases_for(key) if one.holder != uid and self._lingers(one))
-        return Sight(pod, lingering=frozenset(one.metadata.name for one in others))
+        return Holder(pod, lingering=frozenset(one.metadata.name for one in others))
 
     def _observed(self, node: str) -> str | None:
         inventory = self.inventory(node)
@@ -244,7 +244,7 @@ class GpuSnapshot:
     def view(self, name: str) -> NodeView:
         """Of one node, known or not."""
         self._refresh()
-        return self._views.get(name) or self._seen(name)
+        return self._views.get(name) or self._build_view(name)
 
     def views(self) -> Mapping[str, NodeView]:
         """Every node that is known."""
@@ -272,7 +272,7 @@ class GpuSnapshot:
         bound = shown is not None and shown.metadata.uid == pod.metadata.uid and shown.bound
         self._ledger.let_go(node, pod, sent=sent and not bound)
 
-    def told(self, request: Request, answer: Answer) -> None:
+    def record(self, request: Request, answer: Answer) -> None:
         """Take note of what a write of ours did."""
         if not isinstance(answer, Done) or isinstance(request, ReadLease | ReadPod):
             return
@@ -291,17 +291,17 @@ class GpuSnapshot:
             self._ledger.note(before, self.now(), self._observed, deleted=True)
         self._ledger.note(pod, self.now(), self._observed, deleted=deleted)
         self._dirty.update(_node_of(lease) for lease in self.held_by(pod.metadata.uid))
-        self._say("pod", pod.key)
+        self._notify("pod", pod.key)
 
     def node_changed(self, node: Node, deleted: bool, _: Node | None) -> None:
         """Take note of a Node."""
         self._dirty.add(node.metadata.name)
-        self._say("node", ("", node.metadata.name))
+        self._notify("node", ("", node.metadata.name))
 
     def claim_changed(self, key: str) -> None:
         """Take note of a GpuClaim, which is read by what stands in its spec."""
         namespace, _, name = key.partition("/")
-        self._say("claim", (namespace, name))
+        self._notify("claim", (namespace, name))
 
     def status_changed(self, now: Inventory, deleted: bool, before: Inventory | None) -> None:
         """Take note of a GpuNodeStatus."""
@@ -321,12 +321,12 @@ class GpuSnapshot:
     def node_touched(self, name: str) -> None:
         """Take note of a change around a node."""
         self._dirty.add(name)
-        self._say("node", ("", name))
+        self._notify("node", ("", name))
 
     def lease_changed(self, lease: Lease, deleted: bool, _: Lease | None) -> None:
         """Take note of a Lease."""
         self._dirty.add(_node_of(lease))
-        self._say("lease", ("", lease.metadata.name))
+        self._notify("lease", ("", lease.metadata.name))
 
     def lease_unreadable(self, name: str) -> None:
         """Take note that a Lease cannot be read, or can again, or has gone."""
@@ -334,7 +334,7 @@ class GpuSnapshot:
 
     # --- views
 
-    def _say(self, kind: str, key: Key) -> None:
+    def _notify(self, kind: str, key: Key) -> None:
         for listener in self.listeners:
             listener(kind, key)
 
@@ -354,12 +354,12 @@ class GpuSnapshot:
         self._dirty.clear()
         for name in dirty:
             if self.nodes.get(name) is not None:
-                self._views[name] = self._seen(name)
+                self._views[name] = self._build_view(name)
             else:
                 self._views.pop(name, None)
                 self._stale.discard(name)
 
-    def _seen(self, name: str) -> NodeView:
+    def _build_view(self, name: str) -> NodeView:
         inventory = known(self.inventory(name), name, self._config)
         users = {uid for one in inventory.devices for uid in one.in_use_by} if inventory else set()
         seen = view(

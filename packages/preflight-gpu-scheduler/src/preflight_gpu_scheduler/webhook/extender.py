@@ -130,7 +130,7 @@ class Extender:
             outcome = BindOutcome(error=f"{error}")
         self._metrics.binds.labels("error" if outcome.error else "bound").inc()
         if outcome.error:
-            log.warning("not bound", error=outcome.error, **about)
+            log.warning("bind failed", error=outcome.error, **about)
         else:
             log.info("bound", gpus=list(outcome.ids), **about)
         return BindingResult(outcome.error)
