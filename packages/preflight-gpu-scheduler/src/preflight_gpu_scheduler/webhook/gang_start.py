@@ -185,14 +185,16 @@ class GangStarts:
                 self._state.hold(*given, pod)
         return ""
 
-    def _note(self, nodes: Sequence[str], now: float) -> None:
-        views = self._state.views()
+    def _note(self, nodes: Sequence[str], now: float) -> set[str]:
+        """Those that have got GPUs since they were noted last."""
+        views, more = self._state.views(), set[str]()
         for name in nodes:
             free = views[name].free.bit_count() if name in views else 0
             known, since = self._grown.get(name, (0, float("-inf")))
             if free > known:
-                self._kept = (None, 0.0, {})
+                more.add(name)
             self._grown[name] = (free, now if free > known else since)
+        return more
 
     def _new_for(self, attempt: _Attempt, now: float) -> set[str]:
         """Nodes that have got GPUs since the scheduler was asked about the gang, and about which it
@@ -292,9 +294,9 @@ class GangStarts:
         first = min(waiting, key=lambda one: (-one.priority, one.since), default=None)
         if first is None or first is mine:
             return {}
-        self._note(nodes, now)
+        new = self._note(nodes, now) - first.ever
         known, since, kept = self._kept
-        if known is not first or now - since > _KEPT_FOR:
+        if new or known is not first or now - since > _KEPT_FOR:
             kept = self._keep(first, now)
             self._kept = first, now, kept
         return kept
