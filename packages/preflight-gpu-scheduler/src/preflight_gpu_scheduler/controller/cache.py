@@ -30,7 +30,7 @@ GROUPS: Final = (
 _LEASE_INDEXES: Final[dict[str, Callable[[Lease], tuple[str, ...]]]] = {
     "holder": lambda lease: (lease.holder,),
     "pod": lambda lease: ("/".join(lease.pod or ()),),
-    "node": lambda lease: _part(names.split_lease_name(lease.metadata.name)),
+    "node": lambda lease: (names.split_lease_name(lease.metadata.name) or ())[:1],
 }
 
 
@@ -103,10 +103,6 @@ class GpuCache(GpuSnapshot):
             for group in cache.store.values()
             if (size := group.size) is not None
         }
-
-
-def _part(split: tuple[str, int] | None) -> tuple[str, ...]:
-    return split[:1] if split is not None else ()
 
 
 def _name(item: Any) -> str:

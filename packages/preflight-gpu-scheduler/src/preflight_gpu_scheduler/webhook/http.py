@@ -38,13 +38,13 @@ __all__ = ["Application", "listener", "serve"]
 
 log = get_logger(__name__)
 _HEAD: Final = [(b"content-type", b"application/json")]
-_CALLS: Final[dict[str, tuple[type[Any], Callable[..., Any], Callable[[str], Answer]]]] = {
-    "filter": (FilterArgs, Extender.filter, lambda why: FilterResult(error=why)),
-    "prioritize": (FilterArgs, Extender.prioritize, lambda _: ()),
-    "preempt": (PreemptionArgs, Extender.preempt, lambda _: PreemptionResult()),
-    "bind": (BindingArgs, Extender.bind, BindingResult),
+_CALLS: Final[dict[str, tuple[type[Any], Callable[[str], Answer]]]] = {
+    "filter": (FilterArgs, lambda why: FilterResult(error=why)),
+    "prioritize": (FilterArgs, lambda _: ()),
+    "preempt": (PreemptionArgs, lambda _: PreemptionResult()),
+    "bind": (BindingArgs, BindingResult),
 }
-"""By verb: what it gets, who answers, and the answer where something is wrong."""
+"""By verb, a method of the extender: what it gets, and the answer where something is wrong."""
 FAULT: Final = "the extender failed at this; its log says where"
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -78,19 +78,18 @@ class Application:
         if verb not in _CALLS:
             error = f"{verb:.40} is none of {', '.join(_CALLS)}"
             return _refused(verb, error), error
-        type_, call, _ = _CALLS[verb]
-        args = filter_prioritize.read_call(body, type_)
+        args = filter_prioritize.read_call(body, _CALLS[verb][0])
         if isinstance(args, str):
             log.warning("call unreadable", verb=verb, error=args)
             return _refused(verb, args), args
-        answer = call(self._extender, args)
+        answer = getattr(self._extender, verb)(args)
         if verb == "bind":
             answer = await answer
         return answer, getattr(answer, "error", "")
 
 
 def _refused(verb: str, why: str) -> Answer:
-    return _CALLS[verb][2](why) if verb in _CALLS else BindingResult(why)
+    return _CALLS[verb][1](why) if verb in _CALLS else BindingResult(why)
 
 
 async def _body(receive: Receive) -> bytes:

@@ -1,0 +1,26 @@
+"""What a bind asks of the API server."""
+
+from __future__ import annotations
+
+import pytest
+from preflight_gpu_scheduler.core.bind import BindJob, bind
+from preflight_gpu_scheduler.core.gpu_selection import Chosen
+from preflight_gpu_scheduler.core.lease_state import Holder
+from preflight_gpu_scheduler.core.protocol import BindPod, CreateLease, Stored
+from shapes import lease, pod
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_bind_is_one_lease_for_each_gpu_side_by_side_and_the_binding_and_reads_nothing(
+    count: int,
+) -> None:
+    chosen = Chosen(ids=tuple(range(count)))
+    job = BindJob(pod=pod(), node="n", own={}, uuids={})
+    steps = bind(job, lambda _, __: chosen, lambda _: Holder(None))
+    locks = next(steps)
+    assert [type(request) for request in locks] == [CreateLease] * count
+    (binding,) = steps.send(tuple(Stored(lease("n", gpu)) for gpu in range(count)))
+    assert isinstance(binding, BindPod)
+    with pytest.raises(StopIteration) as ended:
+        steps.send((Stored(),))
+    assert ended.value.value.ids == chosen.ids
