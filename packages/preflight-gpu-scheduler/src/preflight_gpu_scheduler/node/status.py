@@ -269,16 +269,12 @@ def islands(places: Mapping[int, Place]) -> dict[int, tuple[str, float]]:
     link that only one of its ends reports counts: both ends of a broken one are down.
     """
     by_bus = {bus_id(place.pci_bus_id): gpu for gpu, place in places.items()}
-    group = {gpu: gpu for gpu in places}
+    groups = {gpu: {gpu} for gpu in places}
 
-    def root(gpu: int) -> int:
-        while group[gpu] != gpu:
-            gpu = group[gpu]
-        return gpu
-
-    def join(one: int, other: int) -> None:
-        low, high = sorted((root(one), root(other)))
-        group[high] = low
+    def join(gpu: int, peer: int) -> None:
+        if groups[gpu] is not groups[peer]:
+            joined = groups[gpu] | groups[peer]
+            groups.update(dict.fromkeys(joined, joined))
 
     switched = [
         gpu for gpu, place in places.items() if any(link.ends == "switch" for link in place.links)
@@ -288,18 +284,14 @@ def islands(places: Mapping[int, Place]) -> dict[int, tuple[str, float]]:
     for gpu, place in places.items():
         for link in place.links:
             peer = by_bus.get(bus_id(link.remote)) if link.ends == "gpu" else None
-            if peer is not None and peer != gpu:
+            if peer is not None:
                 join(gpu, peer)
-    members: dict[int, list[int]] = {}
-    for gpu in places:
-        members.setdefault(root(gpu), []).append(gpu)
     found: dict[int, tuple[str, float]] = {}
-    for low, gpus in members.items():
-        linked = len(gpus) > 1 or low in switched
-        for gpu in gpus:
-            place = places[gpu]
-            speed = sum(link.bandwidth for link in place.links if link.ends != "other")
-            found[gpu] = (f"nvlink-{low}", speed) if linked else (_pcie(gpu, place), place.pcie)
+    for gpu, place in places.items():
+        linked = len(groups[gpu]) > 1 or gpu in switched
+        speed = sum(link.bandwidth for link in place.links if link.ends != "other")
+        island = f"nvlink-{min(groups[gpu])}" if linked else _pcie(gpu, place)
+        found[gpu] = (island, speed if linked else place.pcie)
     return found
 
 
