@@ -13,7 +13,7 @@ from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Want
 from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.core.bind import BindJob, bind
-from preflight_gpu_scheduler.core.gangs import Assignment, Reservation, acquire, may_bind, tell
+from preflight_gpu_scheduler.core.gangs import Assignment, acquire, may_bind, tell
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, Slot, choose
 from preflight_gpu_scheduler.core.protocol import Answer, Look, Lost, Request, Steps, collect
 from world import Key, World
@@ -160,10 +160,10 @@ def collector(
     return Actor(steps, late, f"collect {lease.metadata.name}")
 
 
-def reserve(plan: Sequence[Assignment], look: Look) -> Steps[Reservation]:
+def reserve(plan: Sequence[Assignment], look: Look) -> Steps[str]:
     """The extender locks, and then the controller tells who has what."""
     if why := (yield from acquire(plan, look)):
-        return Reservation(why=why)
+        return why
     return (yield from tell(plan))
 
 

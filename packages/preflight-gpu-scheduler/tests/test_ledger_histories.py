@@ -168,9 +168,7 @@ class Losses(RuleBasedStateMachine):
                 return
             ids = (min(free),)
             known = state.uuids(where)
-            plan.append(
-                Assignment(pod=pod, node=where, ids=ids, uuids=tuple(known[one] for one in ids))
-            )
+            plan.append(Assignment(pod=pod, node=where, ids=ids, uuids=known))
         for one in plan:
             state.hold(one.node, one.ids, one.pod)
         self._start(self._locking(plan, state), self.extender)

@@ -185,7 +185,7 @@ class Protocol(RuleBasedStateMachine):
                     break
         for gang in (GANG, OTHER):
             actor = planner(world, [], gang)
-            if actor is not None and not actor.finish(world).why:
+            if actor is not None and not actor.finish(world):
                 for _ in range(len(gang)):
                     for key in gang:
                         told = member(world, [], world.pods[key], 0)

@@ -124,12 +124,12 @@ def test_a_member_that_another_controller_has_told_meanwhile_keeps_its_lease() -
     while isinstance(slow.pending[0], ReservePod | ReadPod):
         world.touch_pod(key("g-1"))
         slow.step(world, 0, Fate.DONE)
-    assert not Actor(tell(plan()), []).finish(world).why
+    assert not Actor(tell(plan()), []).finish(world)
     for name in ("g-0", "g-1"):
         steps = member(name)(world)
         assert steps is not None
         assert not Actor(steps(), []).finish(world).error
-    assert slow.finish(world).why
+    assert slow.finish(world)
     world.check()
     assert len(world.leases) == 2
 
@@ -269,7 +269,7 @@ def test_a_gang_that_does_not_fit_whole_gives_everything_back_at_once() -> None:
     )
     steps = planner({"g0": 0, "g1": 1})(world)
     assert steps is not None
-    assert Actor(steps(), []).finish(world).why
+    assert Actor(steps(), []).finish(world)
     assert {lease.holder for lease in world.leases.values()} == {q.metadata.uid}
     assert all(pod.gated for pod in world.pods.values() if pod.metadata.name != "q")
 
@@ -280,7 +280,7 @@ def test_nobody_is_bound_before_the_first_member_whatever_the_extender_believes(
         world.create_pod(name, gated=True)
     steps = planner({"g0": 0, "g1": 1})(world)
     assert steps is not None
-    assert Actor(steps(), []).finish(world).plan
+    assert not Actor(steps(), []).finish(world)
     pod = world.pods[key("g1")]
     job = BindJob(
         pod=pod, node=NODE, own=own_leases(world.leases, pod, NODE), uuids=uuids(NODE), gang=True

@@ -88,13 +88,13 @@ class GangController:
         plan = [given for one in gang.open if (given := self._assigned(one, start)) is not None]
         if len(plan) < start.need:
             return
-        result = await self._executor.run(gangs.tell(plan), _BUDGET)
-        if result.why:
-            self._waits(gang, result.why)
+        if why := await self._executor.run(gangs.tell(plan), _BUDGET):
+            self._waits(gang, why)
             return
         since = self._whole.note("/".join(gang.key), True, self._seen.now())
         self._metrics.gang_wait.observe(since)
-        log.info("gang reserved", plan=result.plan, gang="/".join(gang.key), members=len(plan))
+        name = gangs.plan_name(plan)
+        log.info("gang reserved", plan=name, gang="/".join(gang.key), members=len(plan))
         first = min(plan, key=lambda one: one.pod.metadata.name)
         ids = ",".join(map(str, first.ids))
         said = f"gang {gang.key[1]} is reserved whole, {len(plan)} members; GPUs {first.node}:{ids}"

@@ -83,11 +83,7 @@ def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
         if not chosen.ids:
             yield from give_back(created.values())
             return BindOutcome(error=chosen.why)
-        needs = [
-            protocol.CreateLease(pod=pod, node=job.node, gpu=gpu, uuid=job.uuids.get(gpu, ""))
-            for gpu in chosen.ids
-            if gpu not in held
-        ]
+        needs = protocol.locks(pod, job.node, (n for n in chosen.ids if n not in held), job.uuids)
         taken = yield from take(
             needs, look, _AT_ONCE, {one.metadata.name: one for one in own.values()}
         )

@@ -226,28 +226,12 @@ def place(
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """One member and its GPUs; ``uuids`` in the order of ``ids``."""
+    """One member and its GPUs; ``uuids`` by id, as far as they are known."""
 
     pod: Pod
     node: str
     ids: tuple[int, ...]
-    uuids: tuple[str, ...] = ()
-
-    @property
-    def needs(self) -> tuple[protocol.CreateLease, ...]:
-        """One for each GPU; without a UUID where those of the node are not all known."""
-        named = self.uuids if len(self.uuids) == len(self.ids) else ("",) * len(self.ids)
-        return tuple(
-            protocol.CreateLease(pod=self.pod, node=self.node, gpu=gpu, uuid=uuid)
-            for gpu, uuid in zip(self.ids, named, strict=True)
-        )
-
-
-class Reservation(msgspec.Struct, frozen=True):
-    """``why``: empty where all members hold their GPUs and know it; ``plan``: its name."""
-
-    plan: str = ""
-    why: str = ""
+    uuids: Mapping[int, str] = {}
 
 
 def plan_name(assignments: Iterable[Assignment]) -> str:
@@ -264,7 +248,8 @@ def acquire(assignments: Sequence[Assignment], look: Look, *, at_once: int = 1) 
     ``at_once``: leases that are created side by side. With 1 the order is strictly sorted, and of
     two that compete for the same GPUs one always gets on.
     """
-    needs = [need for one in assignments for need in one.needs]
+    each = (protocol.locks(one.pod, one.node, one.ids, one.uuids) for one in assignments)
+    needs = [need for locks in each for need in locks]
     if len({need.name for need in needs}) != len(needs):
         return "the plan gives one GPU twice"
     taken = yield from take(needs, look, at_once)
@@ -274,9 +259,9 @@ def acquire(assignments: Sequence[Assignment], look: Look, *, at_once: int = 1) 
     return ""
 
 
-def tell(assignments: Sequence[Assignment]) -> Steps[Reservation]:
+def tell(assignments: Sequence[Assignment]) -> Steps[str]:
     """Write into each member what it has, the first one first; the leases of all are stored. Where
-    somebody cannot be told, the reservations of all are taken back.
+    somebody cannot be told, the reservations of all are taken back: why; empty where all know it.
     """
     plan, first = plan_name(assignments), min(assignments, key=lambda one: one.pod.metadata.uid)
     told: list[Pod] = []
@@ -299,10 +284,10 @@ def tell(assignments: Sequence[Assignment]) -> Steps[Reservation]:
             if now:  # what became of this one is not known
                 del untold[one.pod.metadata.uid]
             yield from _undo(told, untold.values())
-            return Reservation(why=f"member {one.pod.metadata.name} changed meanwhile")
+            return f"member {one.pod.metadata.name} changed meanwhile"
         told.append(now)
         del untold[one.pod.metadata.uid]
-    return Reservation(plan=plan)
+    return ""
 
 
 def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:

@@ -84,6 +84,13 @@ class CreateLease(_PodWrite, frozen=True, kw_only=True):
         return names.lease_name(self.node, self.gpu)
 
 
+def locks(
+    pod: Pod, node: str, ids: Iterable[int], uuids: Mapping[int, str]
+) -> tuple[CreateLease, ...]:
+    """One for each GPU. ``uuids`` by id, as far as they are known."""
+    return tuple(CreateLease(pod=pod, node=node, gpu=n, uuid=uuids.get(n, "")) for n in ids)
+
+
 class BindPod(_PodWrite, frozen=True, kw_only=True):
     """Node and annotations."""
 
@@ -232,11 +239,7 @@ def relock(pod: Pod, look: Look) -> Steps[Taken]:
     placed = now.placed if now is not None and now.metadata.uid == pod.metadata.uid else None
     if now is None or now.ended or placed is None:
         return Taken()
-    uuids = dict(zip(placed.ids, now.uuids, strict=False))
-    needs = [
-        CreateLease(pod=now, node=placed.node, gpu=gpu, uuid=uuids.get(gpu, ""))
-        for gpu in placed.ids
-    ]
+    needs = locks(now, placed.node, placed.ids, dict(zip(placed.ids, now.uuids, strict=False)))
     return (yield from take(needs, look, len(needs)))
 
 

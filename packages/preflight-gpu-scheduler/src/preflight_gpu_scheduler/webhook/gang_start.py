@@ -375,9 +375,9 @@ class GangStarts:
         plan = []
         for pod in mine.pods.values():
             if (given := mine.placed.get(pod.metadata.uid)) is not None:
-                known = self._state.uuids(given[0])
-                named = tuple(known.get(gpu, "") for gpu in given[1])
-                plan.append(Assignment(pod=pod, node=given[0], ids=given[1], uuids=named))
+                node, ids = given
+                uuids = self._state.uuids(node)
+                plan.append(Assignment(pod=pod, node=node, ids=ids, uuids=uuids))
         steps = acquire(plan, self._state.look, at_once=_AT_ONCE)
         why = await self._runner.run(steps, self._config.seconds("bind_budget"))
         if why:
