@@ -89,7 +89,6 @@ class GangStarts:
     def changed(self, key: Key, pod: Pod | None) -> None:
         """A pod is another one now, or None: gone."""
         start = pod.start if pod is not None and pod.open else None
-        start = GangStart(start=start.start, need=start.need) if start is not None else None
         before = self._of.get(key)
         if before is not None and before != start:
             self._left(key, before)
