@@ -7,8 +7,10 @@ from functools import partial
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from plane import Plane, plane
+from preflight_gpu_scheduler.api import messages
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.timeout(400)
@@ -293,5 +295,40 @@ def test_small_pods_never_starve_a_gang_that_has_waited_long_enough(
                 "g"
             }
             await world.explained()
+
+    anyio.run(body)
+
+
+def test_what_becomes_free_is_kept_for_a_gang_that_the_scheduler_found_no_room_for_anywhere(
+    real_api_server: ApiServer,
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server, gang_patience="0s") as world:
+            await world.node("a", 4)
+            extender = await world.extender()
+            scheduler = world.scheduler(extender.port)
+            await world.controller()
+            await world.claim("one", 1)
+            await world.claim("g", 1, gang="g")
+            for n in range(4):
+                await world.pod(f"s-{n}", "one")
+            await world.until("all is full", lambda: len(world.watcher.given) == 4)
+            for n in range(4):
+                await world.pod(f"g-{n}", "g", gang_size="4")
+            await world.until("it waits", lambda: _waits(world, "g-3"))
+            scheduler.kill()  # so that it asks about nobody when a GPU is free
+            await world.pod("s-4", "one")
+            await world.delete_pod("s-0")
+            path = f"/api/v1/namespaces/{world.namespace}/pods/s-4"
+            call = {"Pod": await world.raw(path), "NodeNames": ["a"]}
+
+            async def answered() -> str:
+                async with httpx.AsyncClient(timeout=30) as http:
+                    url = f"http://127.0.0.1:{extender.port}/filter"
+                    answer = (await http.post(url, json=call)).json()
+                why = str(answer["FailedNodes"].get("a", "it passes"))
+                return "" if why == messages.TOO_FEW else why
+
+            assert await world.until("the GPU is free", answered) == messages.KEPT
 
     anyio.run(body)
