@@ -21,7 +21,7 @@ from pathlib import Path
 from preflight_kube.api.rights import Account, Chart, Constraint, Right
 
 CHARTS = Path(__file__).resolve().parents[2] / "charts" / "preflight" / "charts"
-SERVICES = ("preflight_computedomain", "preflight_gpu_scheduler")
+SERVICES = ("preflight_computedomain", "preflight_gpu_scheduler", "preflight_mnnvl")
 OPERATIONS = {"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE"}
 KEPT = ("managedFields", "resourceVersion", "generation")
 """What the API server itself keeps of an object's metadata."""
@@ -146,11 +146,19 @@ def asked(right: Right) -> str:
 
 
 def when(name: str, lines: Iterable[str]) -> list[str]:
-    """Lines of a template that are there where a helper says something."""
+    """Lines of a template that are there where a helper says something, or one of several with `|`
+    between them.
+    """
     if not name:
         return [*lines]
-    said = f'include "{{chart}}.{name.lstrip("!")}" .'
-    return [f"{{{{- if {f'not ({said})' if name[0] == '!' else said} }}}}", *lines, "{{- end }}"]
+    said = [f'include "{{chart}}.{each.lstrip("!")}" .' for each in name.split("|")]
+    if len(said) > 1:
+        said = ["or " + " ".join(f"({each})" for each in said)]
+    return [
+        f"{{{{- if {f'not ({said[0]})' if name[0] == '!' else said[0]} }}}}",
+        *lines,
+        "{{- end }}",
+    ]
 
 
 def policy(account: Account, name: str, rights: list[Right]) -> list[str]:
@@ -228,8 +236,8 @@ def policy(account: Account, name: str, rights: list[Right]) -> list[str]:
             "  validationActions: [Deny, Audit]",
         ),
     ]
-    shared = {right.when for right in rights}
-    return when(shared.pop() if len(shared) == 1 else "", lines)
+    needed = dict.fromkeys(right.when for right in rights)
+    return when("" if "" in needed else "|".join(needed), lines)
 
 
 def refusal(user: str, may: str, more: str) -> list[str]:

@@ -7,9 +7,11 @@ import json
 from typing import Any
 
 import msgspec
-from preflight_mnnvl.api.types import PodCliqueSet
+from preflight_mnnvl.api.types import PodClique, PodCliqueSet
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Needs, Review, ReviewAnswer, decide
+from preflight_mnnvl.core.reconcile import plans
+from preflight_mnnvl.core.snapshot import World
 from preflight_mnnvl.core.support import ClusterFacts, Support, judge
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "container",
     "decoded_set",
     "group",
+    "makes",
     "on_update",
     "patched",
     "pcs",
@@ -151,6 +154,21 @@ def admit(
     known.setdefault("classes", {})
     whole = ClusterView(set_=decoded_set(set_) if set_ else None, has_set=True, **known)
     return decide(Review("CREATE", "default", json.dumps(found).encode()), config, whole)
+
+
+def makes(
+    found: Object, config: Config = DRIVER, set_: Object | None = None, /, **known: Any
+) -> list[Object]:
+    """What the controller makes once the PodClique is stored as it was admitted."""
+    stored = patched(found, admit(found, config, set_, **known))
+    meta = {"name": stored["metadata"]["labels"]["app.kubernetes.io/part-of"], "uid": "uid-of-set"}
+    of = decoded_set({"metadata": {**meta, "namespace": "default"}})
+    world = World(
+        cliques={("default", "w"): msgspec.json.decode(json.dumps(stored), type=PodClique)},
+        sets={("default", meta["name"]): of},
+    )
+    planned = plans(world, config, known.get("support", support(config)), 1_800_000_000.0)
+    return [action.body for plan in planned.values() for action in plan.actions]
 
 
 def on_update(found: Object, old: Object, config: Config = DRIVER) -> ReviewAnswer:

@@ -238,8 +238,7 @@ class Cluster:
         set_ = self.store["pcs"].get(_owner(found))
         if self.outage:
             return found
-        seen = self.config.mode == "driver" and not self.behind
-        there = {**self.store["cd"], **self.store["claim"]} if seen else {}
+        there = {} if self.behind else {**self.store["cd"], **self.store["claim"]}
         known = ClusterView(
             support(self.config),
             decoded_set(set_) if set_ else None,
@@ -261,10 +260,6 @@ class Cluster:
         if not answer.allowed:
             self.refused.append(answer.message)
             return None
-        for body in answer.make:
-            kind = "cd" if body["kind"] == "ComputeDomain" else "claim"
-            if body["metadata"]["name"] not in self.store[kind]:
-                self.put(kind, copy.deepcopy(body))
         return applied(found, list(answer.patch))
 
     def gangs(self, name: str) -> None:

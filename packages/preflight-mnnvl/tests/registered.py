@@ -77,7 +77,7 @@ async def registered(
                 return _counted(metrics, kind)
 
             try:
-                async with configured(space, config, url, bundle, called):
+                async with configured(space, url, bundle, called):
                     yield Registered(webhook, informers, metrics, client, url, trusted)
             finally:
                 tasks.cancel_scope.cancel()
@@ -98,7 +98,6 @@ def certified(folder: Path) -> tuple[str, ssl.SSLContext]:
 @asynccontextmanager
 async def configured(
     space: Space,
-    config: Config,
     url: str,
     bundle: str,
     called: Callable[[str], Awaitable[float]],
@@ -107,8 +106,8 @@ async def configured(
     about a kind.
     """
     bodies = [
-        _configuration("Mutating", "podcliques", PODCLIQUES, ["CREATE", "UPDATE"], config),
-        _configuration("Validating", "podcliquesets", SETS, ["CREATE", "UPDATE"], config),
+        _configuration("Mutating", "podcliques", PODCLIQUES, ["CREATE", "UPDATE"]),
+        _configuration("Validating", "podcliquesets", SETS, ["CREATE", "UPDATE"]),
     ]
     made = []
     for body in bodies:
@@ -128,15 +127,12 @@ async def configured(
                 await space.client.delete(path)
 
 
-def _configuration(
-    kind: str, plural: str, path: str, operations: list[str], config: Config
-) -> dict[str, Any]:
-    writes = kind == "Mutating" and config.mode == "literal"
+def _configuration(kind: str, plural: str, path: str, operations: list[str]) -> dict[str, Any]:
     hook = {
         "name": f"{plural}.mnnvl.nvsentinel.nvidia.com",
         "path": path,
         "admissionReviewVersions": ["v1"],
-        "sideEffects": "NoneOnDryRun" if writes else "None",
+        "sideEffects": "None",
         "timeoutSeconds": 10,
         "failurePolicy": "Fail",
         "rules": [

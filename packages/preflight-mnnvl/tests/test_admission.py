@@ -21,6 +21,7 @@ from cliques import (
     container,
     decoded_set,
     group,
+    makes,
     on_update,
     patched,
     pcs,
@@ -105,12 +106,10 @@ def test_the_device_class_has_a_part_in_literal_mode_alone() -> None:
     found = podclique(
         "t-0-w", "t", annotations={**ON, "grove.io/mnnvl-device-class": "mine.example.com"}
     )
-    literal, driver = admit(found, LITERAL), admit(found)
-    assert (
-        literal.make[1]["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"]
-        == "mine.example.com"
-    )
-    assert "has no effect here" in driver.warnings[0]
+    _, claim = makes(found, LITERAL)
+    (request,) = claim["spec"]["devices"]["requests"]
+    assert request["exactly"]["deviceClassName"] == "mine.example.com"
+    assert "has no effect here" in admit(found).warnings[0]
 
 
 # --- GPUs ---

@@ -104,13 +104,7 @@ async def everything(space: Space, config: Config) -> None:
     )
     other["metadata"]["namespace"] = space.namespace
     await space.client.create(space.grove.path("podcliques"), other)
-    if (
-        config.mode == "literal"
-    ):  # a PodClique that comes once its domain is there is told whose that is
-        await space.grove.apply(
-            pcs("t", [clique("a"), clique("b"), clique("c")], annotations=ON, replicas=2)
-        )
-        await space.grove.turn()
+    if config.mode == "literal":
         # Something of the claim's name that no mirror has is found when it is in the way
         (one,) = [
             name
@@ -225,10 +219,10 @@ async def stolen(
     ("patch", "what"),
     [
         ({"spec": {"priorityClassName": "high"}}, "spec"),
-        ({"metadata": {"labels": {"x": "y"}}}, "labels"),
-        ({"metadata": {"annotations": {"x": "y"}}}, "x"),
-        ({"metadata": {"finalizers": ["x.y/z"]}}, "finalizers"),
-        ({"metadata": {"ownerReferences": None}}, "ownerReferences"),
+        ({"metadata": {"labels": {"x": "y"}}}, "metadata.labels"),
+        ({"metadata": {"annotations": {"x": "y"}}}, "metadata.annotations x"),
+        ({"metadata": {"finalizers": ["x.y/z"]}}, "metadata.finalizers"),
+        ({"metadata": {"ownerReferences": None}}, "metadata.ownerReferences"),
     ],
 )
 async def test_with_the_controllers_token_nothing_of_a_podgang_changes_but_one_annotation(
@@ -266,11 +260,16 @@ async def test_with_the_controllers_token_nothing_without_our_label_changes(
         path, version = partial(space.claim_path, "resourceclaims"), "resource.k8s.io/v1"
         spec = {
             "devices": {
-                "requests": [{"name": "x", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
+                "requests": [{"name": "mnnvl", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
             }
         }
         change = {"devices": {"requests": None}}
-    mine = {"grove.io/mnnvl-managed": "true"}
+    mine = {
+        "grove.io/mnnvl-managed": "true",
+        "app.kubernetes.io/managed-by": "preflight-mnnvl",
+    }
+    end = "cd" if kind == "ComputeDomain" else "mnnvl-claim"
+    our_name, their_name = f"ours-{end}", f"theirs-{end}"
     ours, theirs = (
         {
             "apiVersion": version,
@@ -278,33 +277,34 @@ async def test_with_the_controllers_token_nothing_without_our_label_changes(
             "metadata": {"name": name, "labels": labels},
             "spec": spec,
         }
-        for name, labels in (("ours", mine), ("theirs", {}))
+        for name, labels in ((our_name, mine), (their_name, {}))
     )
-    refused = "may make objects with the label grove.io/mnnvl-managed"
+    refused = "only where it has the labels|, and nothing else, but this request changes "
     if (kind, "driver") == ("ResourceClaim", request.node.callspec.params["stolen"]):
         refused = "forbidden"
         await space.client.create(path(), ours)
     else:
         await thief.create(path(), ours)
-        await thief.merge_patch(path("ours"), {"metadata": {"annotations": {"a": "b"}}})
+        await thief.merge_patch(path(our_name), {"metadata": {"labels": {"grove.io/podgang": "b"}}})
     with pytest.raises(KubeError, match=refused):
         await thief.create(path(), theirs)
     await space.client.create(path(), theirs)
-    before = (await space.all(path()))["theirs"]
+    before = (await space.all(path()))[their_name]
     for name, patch in (
-        ("theirs", {"metadata": {"labels": {"a": "b"}}}),
-        ("theirs", {"metadata": {"labels": mine}}),
-        ("theirs", {"metadata": {"ownerReferences": None, "annotations": {"a": "b"}}}),
-        ("ours", {"metadata": {"labels": None}}),
-        ("ours", {"metadata": {"labels": {"grove.io/mnnvl-managed": "false"}}}),
-        ("ours", {"spec": change}),
+        (their_name, {"metadata": {"labels": {"grove.io/podgang": "b"}}}),
+        (their_name, {"metadata": {"labels": mine}}),
+        (their_name, {"metadata": {"ownerReferences": None, "annotations": {"a": "b"}}}),
+        (our_name, {"metadata": {"annotations": {"a": "b"}}}),
+        (our_name, {"metadata": {"labels": None}}),
+        (our_name, {"metadata": {"labels": {"grove.io/mnnvl-managed": "false"}}}),
+        (our_name, {"spec": change}),
     ):
         with pytest.raises(KubeError, match=rf"{refused}|immutable|Required|Invalid"):
             await thief.merge_patch(path(name), patch)
-    for name in ("ours", "theirs"):
+    for name in (our_name, their_name):
         with pytest.raises(KubeError, match="forbidden"):
             await thief.delete(path(name))
-    assert (await space.all(path()))["theirs"] == before
+    assert (await space.all(path()))[their_name] == before
 
 
 async def test_where_owner_references_are_guarded_domains_are_adopted_with_the_rights_of_the_value(

@@ -13,6 +13,7 @@ from cliques import (
     clique,
     container,
     group,
+    makes,
     on_update,
     patched,
     pcs,
@@ -110,13 +111,12 @@ def test_t5_the_version_is_one_that_is_served_and_known(
 )
 def test_t5_a_literal_claim_has_the_shape_of_its_version(served: str, exactly: bool) -> None:
     found = podclique("t-0-w", "t", annotations=ON)
-    answer = admit(
+    cd, claim = makes(
         found,
         LITERAL,
         pcs("t", [clique("w")]),
         support=judge(SERVED._replace(claims=(served,)), LITERAL),
     )
-    cd, claim = answer.make
     assert claim["apiVersion"] == f"resource.k8s.io/{served}"
     (request,) = claim["spec"]["devices"]["requests"]
     wanted = request["exactly"] if exactly else request
@@ -130,10 +130,9 @@ def test_t5_a_literal_claim_has_the_shape_of_its_version(served: str, exactly: b
 def test_t5_a_literal_domain_has_a_channel_only_where_the_schema_wants_one() -> None:
     found = podclique("t-0-w", "t", annotations=ON)
     for required in (True, False):
-        answer = admit(
-            found, LITERAL, support=judge(SERVED._replace(channel_required=required), LITERAL)
-        )
-        assert ("channel" in answer.make[0]["spec"]) is required
+        known = judge(SERVED._replace(channel_required=required), LITERAL)
+        domain, _ = makes(found, LITERAL, support=known)
+        assert ("channel" in domain["spec"]) is required
 
 
 def test_t6_a_domain_that_went_with_its_gang_is_made_again_and_told() -> None:
@@ -154,17 +153,13 @@ def test_t6_a_domain_that_went_with_its_gang_is_made_again_and_told() -> None:
     )
 
 
-def test_t7_admission_makes_nothing_in_driver_mode_and_nothing_at_all_in_a_dry_run() -> None:
+def test_t7_admission_makes_nothing_and_the_controller_all_that_a_stored_podclique_needs() -> None:
     found = podclique("t-0-w", "t", annotations=ON)
-    assert admit(found).make == ()
-    from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, decide
-
-    for dry in (True, False):
-        known = ClusterView(support(LITERAL), None, True, {})
-        answer = decide(
-            Review("CREATE", "default", json.dumps(found).encode(), dry_run=dry), LITERAL, known
-        )
-        assert len(answer.make) == (0 if dry else 2)
+    cluster = cluster_of(pcs("t", [clique("w")], annotations=ON), literal=True)
+    cluster.cliques("t")
+    assert (cluster.store["cd"], cluster.store["claim"]) == ({}, {})
+    assert [body["kind"] for body in makes(found)] == ["ComputeDomain"]
+    assert [body["kind"] for body in makes(found, LITERAL)] == ["ComputeDomain", "ResourceClaim"]
 
 
 @pytest.mark.parametrize("labels", ["grove", "requirement"])
@@ -353,7 +348,7 @@ def test_t18_a_podclique_older_than_the_add_on_stays_without_and_that_is_told() 
 
 def test_t19_nothing_carries_a_finalizer_of_ours() -> None:
     found = podclique("t-0-w", "t", annotations=ON)
-    assert all("finalizers" not in body["metadata"] for body in admit(found, LITERAL).make)
+    assert all("finalizers" not in body["metadata"] for body in makes(found, LITERAL))
     assert "finalizer" not in json.dumps(patched(found, admit(found)))
 
 

@@ -127,7 +127,7 @@ async def test_the_uid_in_the_log_is_that_of_the_api_server_and_what_changes_not
 ) -> None:
     async with (
         serving(space.server, tmp_path, level="info") as one,
-        configured(space, DRIVER, one.url, one.bundle, one.asked),
+        configured(space, one.url, one.bundle, one.asked),
     ):
         await space.grove.apply(pcs("t", [clique("w"), clique("r", gpus=None)], annotations=ON))
         await space.turned(2)
@@ -159,7 +159,7 @@ async def test_without_computedomains_the_webhook_is_ready_and_says_what_is_miss
     async with (
         space_of(bare, tmp_path, DRIVER, webhook=True) as space,
         serving(bare, tmp_path, level="info") as one,
-        configured(space, DRIVER, one.url, one.bundle, one.asked),
+        configured(space, one.url, one.bundle, one.asked),
     ):
         with pytest.raises(KubeError, match="this cluster serves no computedomains"):
             await space.grove.apply(pcs("t", [clique("w")], annotations=ON))

@@ -315,17 +315,15 @@ async def test_in_literal_mode_what_somebody_else_has_under_our_name_is_named_at
     labels = {"app.kubernetes.io/managed-by": "helm"}
     metadata = {"name": name, "labels": labels}
     theirs = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
-    async with (
-        space_of(server, tmp_path, LITERAL, webhook=True) as space,
-        registered(space, LITERAL, tmp_path / "tls"),
-    ):
+    async with space_of(server, tmp_path, LITERAL, webhook=True) as space:
         paths = (space.domain_path(), space.claim_path("resourceclaims"))
         before = await space.client.create(paths[kind == "ResourceClaim"], theirs)
         body = podclique("t-0-w", "t", annotations=ON)
         body["metadata"]["namespace"] = space.namespace
         sentence = f"PodClique {space.namespace}/t-0-w: the {kind} {name} exists and is managed by helm; delete or rename it."
-        with pytest.raises(KubeError, match=re.escape(sentence)):
-            await space.client.create(space.grove.path("podcliques"), body)
+        async with registered(space, LITERAL, tmp_path / "tls"):
+            with pytest.raises(KubeError, match=re.escape(sentence)):
+                await space.client.create(space.grove.path("podcliques"), body)
         there = {**await space.all(paths[0]), **await space.all(paths[1])}
         assert there[name]["metadata"]["uid"] == json.loads(before)["metadata"]["uid"]
 

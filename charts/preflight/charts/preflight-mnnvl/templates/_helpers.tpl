@@ -1,3 +1,24 @@
+{{/* These for generated-rights.yaml, where each object says its component for itself. */}}
+{{- define "preflight-mnnvl.name" -}}
+{{- include "preflight.name" . -}}
+{{- end }}
+
+{{- define "preflight-mnnvl.labels" -}}
+{{- include "preflight.labels" (dict "root" .) -}}
+{{- end }}
+
+{{- define "preflight-mnnvl.selfManaged" -}}
+{{- include "preflight.selfManaged" . -}}
+{{- end }}
+
+{{- define "preflight-mnnvl.guarded" -}}
+{{- if (.Values.rbac).ownerReferencesPermissionEnforcement -}}yes{{- end -}}
+{{- end }}
+
+{{- define "preflight-mnnvl.guardedLiteral" -}}
+{{- if include "preflight-mnnvl.guarded" . -}}{{- include "preflight-mnnvl.literal" . -}}{{- end -}}
+{{- end }}
+
 {{- define "preflight-mnnvl.webhook" -}}
 {{ include "preflight.name" . }}-webhook
 {{- end }}

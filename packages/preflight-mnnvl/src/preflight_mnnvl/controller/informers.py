@@ -4,7 +4,7 @@ it. A kind that is not served is an empty collection, until it is; nothing here 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 import anyio
@@ -52,9 +52,7 @@ from preflight_mnnvl.core.support import (
 __all__ = ["AdmissionInformers", "Detection", "DomainInformers"]
 
 ASKED_AGAIN: Final = 30.0
-"""Seconds between two questions what is served, also while ComputeDomains are: in mode `literal`
-the webhook has no reflector that says when they have gone, and pods could only wait.
-"""
+"""Seconds between two questions what is served."""
 UNANSWERED: Final = 2.0
 GLANCE: Final = 1.0
 """Seconds between two looks at whether a reflector says that its kind has gone; nothing is sent."""
@@ -174,7 +172,7 @@ class MnnvlInformers:
         config: Config,
         store: PartStore,
         changed: Callable[[ClusterFacts], None],
-        parts: Iterable[Part],
+        parts: Mapping[Part, Params | None],
     ) -> None:
         self._client, self._config = client, config
         self.detection = Detection(client, config, changed)
@@ -187,7 +185,10 @@ class MnnvlInformers:
             params={"labelSelector": FABRIC_LABEL},
         )
         self._reflectors: list[Reflector[Any]] = [self._nodes]
-        self._parts = [PartReflector(client, config, self.detection, store, one) for one in parts]
+        self._parts = [
+            PartReflector(client, config, self.detection, store, one, params=params)
+            for one, params in parts.items()
+        ]
 
     def _grove(
         self,
@@ -251,9 +252,10 @@ class DomainInformers(MnnvlInformers):
         cache: MnnvlCache,
         changed: Callable[[ClusterFacts], None],
     ) -> None:
-        parts: list[Part] = ["domain", "template"]
+        parts: dict[Part, Params | None] = {"domain": None, "template": None}
         if config.mode == "literal":
-            parts.append("claim")
+            # Others' are many; one of our name is found when it is in the way.
+            parts["claim"] = {"labelSelector": f"{MANAGED}=true"}
         super().__init__(client, config, cache, changed, parts)
         self._cache = cache
         self._cliques = self._grove(
@@ -302,13 +304,11 @@ class DomainInformers(MnnvlInformers):
 
 
 class AdmissionInformers(MnnvlInformers):
-    """All that the webhook follows. In mode `literal` what has a name is found when the objects are
-    made.
-    """
+    """All that the webhook follows: also what others have under names that may become ours."""
 
     def __init__(self, client: Client, config: Config, store: AdmissionStore) -> None:
-        parts: tuple[Part, ...] = ("domain", "template") if config.mode == "driver" else ()
-        super().__init__(client, config, store, store.facts, parts)
+        claims: Part = "template" if config.mode == "driver" else "claim"
+        super().__init__(client, config, store, store.facts, {"domain": None, claims: None})
         sets = self._grove(
             f"{GROVE_GROUP}/v1alpha1/podcliquesets",
             PodCliqueSet,
@@ -360,19 +360,24 @@ class PartReflector:
     """
 
     def __init__(
-        self, client: Client, config: Config, detection: Detection, store: PartStore, part: Part
+        self,
+        client: Client,
+        config: Config,
+        detection: Detection,
+        store: PartStore,
+        part: Part,
+        *,
+        params: Params | None,
     ) -> None:
         self.synced = anyio.Event()
         self._client, self._detection, self._store, self._part = client, detection, store, part
-        self._params: Params | None = None
+        self._params = params
         if part == "domain":
             self._version, self._group = served_domains(config.mode), COMPUTE_DOMAIN_GROUP
             self._plural = "computedomains"
         else:
             self._version, self._group = served_claims, RESOURCE_GROUP
-            self._plural = "resourceclaimtemplates"
-        if part == "claim":  # others' are many; one of our name is found when it is in the way
-            self._plural, self._params = "resourceclaims", {"labelSelector": f"{MANAGED}=true"}
+            self._plural = "resourceclaims" if part == "claim" else "resourceclaimtemplates"
 
     async def run(self) -> NoReturn:
         """Follow what is served until cancelled."""

@@ -3,14 +3,15 @@ known.
 
 review → wish → GPUs → conflicts → support → identity → domain → decision → injection → patch
 
-Nothing is created here, so that a dry run leaves nothing and a PodClique that is refused later
-leaks nothing. In `literal` mode the answer names the objects to be made.
+Nothing is created at admission, in no mode: a dry run leaves nothing, a PodClique that is refused
+later leaks nothing, and who calls the webhook need not be known. The controller makes what a stored
+PodClique needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from preflight_mnnvl.api.annotations import (
     CLASS_WITHOUT_EFFECT,
@@ -54,7 +55,6 @@ from preflight_mnnvl.api.types import (
     shown,
 )
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.builders import Head, compute_domain, resource_claim, set_owner
 from preflight_mnnvl.core.claims import (
     ClaimRef,
     claim_refs,
@@ -68,7 +68,6 @@ from preflight_mnnvl.core.claims import (
 from preflight_mnnvl.core.domain import (
     Domain,
     domain_of,
-    labels_of,
     other_identity,
     owned_by,
     pattern,
@@ -80,9 +79,7 @@ from preflight_mnnvl.core.support import Support
 __all__ = ["MOST_LOOKUPS", "ClusterView", "Needs", "Review", "ReviewAnswer", "decide"]
 
 MOST_LOOKUPS: Final = 11
-"""Claims and claim templates that one review reads. With the set, and in mode `literal` two objects
-that are made or read, a review is 16 requests at most.
-"""
+"""Claims and claim templates that one review reads: with the set it is 12 requests at most."""
 
 Result = Literal[
     "injected", "unchanged", "not-enabled", "no-gpu", "denied", "unsupported", "going", "needs"
@@ -98,7 +95,6 @@ class Review(NamedTuple):
     namespace: str
     object: bytes
     old: bytes | None = None
-    dry_run: bool = False
     now: float = 0.0
 
 
@@ -126,9 +122,7 @@ class Needs(NamedTuple):
 
 
 class ReviewAnswer(NamedTuple):
-    """``message``: one sentence where it is refused. ``make``: objects that must exist before the
-    PodClique is admitted (`literal` mode, no dry run).
-    """
+    """``message``: one sentence where it is refused."""
 
     result: Result
     message: str = ""
@@ -136,7 +130,6 @@ class ReviewAnswer(NamedTuple):
     warnings: tuple[str, ...] = ()
     decision: MnnvlDecision | None = None
     needs: Needs | None = None
-    make: tuple[dict[str, Any], ...] = ()
 
     @property
     def allowed(self) -> bool:
@@ -172,7 +165,7 @@ def decide(
         if review.operation == "UPDATE":
             old = decode(review.old or b"{}", PodClique).metadata
             return _update(clique, old, config, known, int(review.now))
-        return _create(review, clique, config, known)
+        return _create(clique, config, known)
     except BadObject as error:
         return ReviewAnswer("denied", f"{_called(review, meta)}: {error}; correct it.")
     except (CliqueRefused, Newer) as error:
@@ -192,7 +185,7 @@ class _Unsupported(Exception):
     pass
 
 
-def _create(review: Review, clique: PodClique, config: Config, known: ClusterView) -> ReviewAnswer:
+def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnswer:
     meta = clique.metadata
     owner = set_of(meta)
     if owner and not known.has_set:
@@ -230,10 +223,8 @@ def _create(review: Review, clique: PodClique, config: Config, known: ClusterVie
     made = _decision(domain, identity, wish, config, of_gpus=of_gpus)
     refuse_claims(pod, pod_claim(made), classes)
     patch = _patch(meta, pod, made, used=used, keys=wish.keys)
-    makes = config.mode == "literal" and not review.dry_run
-    make = _make(domain, made, review, config, known) if makes else ()
     told = _told(wish, config, known.support)
-    return ReviewAnswer("injected" if patch else "unchanged", "", patch, told, made, make=make)
+    return ReviewAnswer("injected" if patch else "unchanged", "", patch, told, made)
 
 
 def _decision(
@@ -407,16 +398,3 @@ def _late(clique: PodClique, config: Config, set_: PodCliqueSet | None) -> tuple
 def _told(wish: Wish, config: Config, support: Support) -> tuple[str, ...]:
     without_effect = config.mode == "driver" and DEVICE_CLASS in wish.keys
     return (*support.warnings, CLASS_WITHOUT_EFFECT) if without_effect else support.warnings
-
-
-def _make(
-    domain: Domain, made: MnnvlDecision, review: Review, config: Config, known: ClusterView
-) -> tuple[dict[str, Any], ...]:
-    """In `literal` mode, as the requirement has it: both objects exist before the
-    PodClique does.
-    """
-    set_ = known.set_.metadata if known.set_ is not None else None
-    owner = set_owner(set_.name, set_.uid) if set_ is not None and set_.uid else None
-    head = Head(review.namespace, labels_of(domain, made.gang, config.instance), owner)
-    claim = resource_claim(domain, head, known.support, made.device_class)
-    return compute_domain(domain, head, known.support), claim

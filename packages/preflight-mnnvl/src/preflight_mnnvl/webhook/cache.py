@@ -25,11 +25,15 @@ from preflight_mnnvl.metrics import Metrics
 
 __all__ = ["AdmissionCache", "trimmed"]
 
-_ENDS: Final[dict[Part, str]] = {"domain": "-cd", "template": "-mnnvl-claim"}
+_ENDS: Final[dict[Part, str]] = {
+    "domain": "-cd",
+    "template": "-mnnvl-claim",
+    "claim": "-mnnvl-claim",
+}
 
 
 class AdmissionCache:
-    """``taken``: ComputeDomains and claim templates that may have names of ours."""
+    """``taken``: ComputeDomains, and claim templates or claims, that may have names of ours."""
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
         self._config, self._metrics = config, metrics

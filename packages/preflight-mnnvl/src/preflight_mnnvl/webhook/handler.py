@@ -1,8 +1,5 @@
 """The shell around admission: a review → what is known → the decision → its answer. What the
-cache lacks is read live, and no update asks anybody.
-
-In mode `driver` nothing is written; in mode `literal` the objects of an admitted PodClique are made
-first, and none on a dry run.
+cache lacks is read live, no update asks anybody, and nothing is written.
 """
 
 from __future__ import annotations
@@ -31,10 +28,6 @@ __all__ = ["PODCLIQUES", "SETS", "Webhook"]
 
 PODCLIQUES: Final = "/mutate-podclique"
 SETS: Final = "/validate-podcliqueset"
-ROUNDS: Final = 6
-"""Answers to one review until it is one: each lookup, and each object that is in the way, makes one
-more.
-"""
 _NULL: Final = b"null"
 
 log = logs.get_logger(__name__)
@@ -63,11 +56,11 @@ class Webhook:
         )
 
     def mutate_at_once(self, request: AdmissionRequest) -> Response | None:
-        """A PodClique's review, where nobody must be asked and nothing made."""
+        """A PodClique's review, where nobody must be asked."""
         started = time.perf_counter()
         review = _review(request)
-        answer = decide(review, self._config, self._known(review), self._sets(review))
-        if answer.needs is not None or answer.make:
+        answer = self._answer(review, self._known(review))
+        if answer.needs is not None:
             return None
         return self._mutated(request, answer, started)
 
@@ -120,37 +113,17 @@ class Webhook:
 
     async def _decided(self, review: Review) -> ReviewAnswer:
         known = self._known(review)
-        for _ in range(ROUNDS):
-            answer = decide(review, self._config, known, self._sets(review))
-            if answer.needs is not None:
-                known = await self._looked_up(review, known, answer)
-                continue
-            if not answer.make:
-                return answer
-            for body in answer.make:
-                name = body["metadata"]["name"]
-                if name in known.found:
-                    continue
-                there = await self._lookups.make(body)
-                if there is not None:
-                    known = known._replace(found={**known.found, name: there})
-                    break
+        while (needs := (answer := self._answer(review, known)).needs) is not None:
+            if needs.set_:
+                live = await self._lookups.set_(review.namespace, needs.set_)
+                known = known._replace(set_=live and trimmed(live), has_set=True)
             else:
-                return answer
-        raise Unavailable("the cluster changes too fast for a decision; this is tried again")
+                classes = self._lookups.classes(review.namespace, needs.claims, known.support)
+                known = known._replace(classes=await classes)
+        return answer
 
-    async def _looked_up(
-        self, review: Review, known: ClusterView, answer: ReviewAnswer
-    ) -> ClusterView:
-        needs = answer.needs
-        if needs is None:
-            return known
-        if needs.set_:
-            live = await self._lookups.set_(review.namespace, needs.set_)
-            return known._replace(set_=None if live is None else trimmed(live), has_set=True)
-        return known._replace(
-            classes=await self._lookups.classes(review.namespace, needs.claims, known.support)
-        )
+    def _answer(self, review: Review, known: ClusterView) -> ReviewAnswer:
+        return decide(review, self._config, known, self._sets(review))
 
     def _note(
         self, kind: str, request: AdmissionRequest, result: str, message: str, started: float
@@ -186,6 +159,5 @@ def _review(request: AdmissionRequest) -> Review:
         request.namespace,
         bytes(request.object),
         None if old == _NULL else old,
-        request.dry_run,
         time.time(),
     )

@@ -7,10 +7,10 @@ from typing import Any, Final, TypeVar
 
 import anyio
 from preflight_kube.admission.reviews import Unavailable
-from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
+from preflight_kube.client.client import Client, KubeError, NotFound
 
 from preflight_mnnvl.api.names import GROVE_GROUP, RESOURCE_GROUP, is_name
-from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodCliqueSet, shown
+from preflight_mnnvl.api.types import PodCliqueSet, shown
 from preflight_mnnvl.core.claims import ClaimRef
 from preflight_mnnvl.core.support import Support
 
@@ -18,15 +18,7 @@ __all__ = ["GroveLookups"]
 
 T = TypeVar("T")
 LONGEST: Final = 2.0
-"""Seconds for one lookup, or for one object to be made; the API server waits for the answer."""
-
-
-class _Flight:
-    """An object that is being made; ``there``: its metadata, once it exists."""
-
-    def __init__(self) -> None:
-        self.landed = anyio.Event()
-        self.there: Metadata | None = None
+"""Seconds for one lookup; the API server waits for the answer."""
 
 
 class GroveLookups:
@@ -36,7 +28,6 @@ class GroveLookups:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._flights: dict[str, _Flight] = {}
 
     async def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
         """A PodCliqueSet that the cache does not have yet; None where it does not exist."""
@@ -60,47 +51,6 @@ class GroveLookups:
             if one is not None:
                 found[ref] = _classes(one)
         return found
-
-    async def make(self, body: dict[str, Any]) -> Metadata | None:
-        """Have an object exist (mode `literal`): None where it was made, the metadata of the one
-        that is there otherwise.
-
-        Of many that want the same object at once one asks, and the others get its answer.
-        """
-        meta = body["metadata"]
-        plural = "computedomains" if body["kind"] == "ComputeDomain" else "resourceclaims"
-        collection = f"/apis/{body['apiVersion']}/namespaces/{meta['namespace']}/{plural}"
-        path = f"{collection}/{meta['name']}"
-        if (flight := self._flights.get(path)) is not None:
-            with anyio.move_on_after(LONGEST):
-                await flight.landed.wait()
-            if flight.there is None:
-                raise Unavailable(
-                    f"{body['kind']} {shown(meta['name'])} cannot be made just now; this is tried again"
-                )
-            return flight.there
-        flight = self._flights[path] = _Flight()
-        try:
-            there = await self._made(collection, path, body)
-            flight.there = Metadata(labels=meta["labels"]) if there is None else there
-        finally:
-            del self._flights[path]
-            flight.landed.set()
-        return there
-
-    async def _made(self, collection: str, path: str, body: dict[str, Any]) -> Metadata | None:
-        try:
-            with anyio.fail_after(LONGEST):
-                try:
-                    await self._client.create(collection, body)
-                except Conflict:
-                    return (await self._client.get(path, ComputeDomain)).metadata
-        except (KubeError, TimeoutError) as error:
-            name = shown(body["metadata"]["name"])
-            raise Unavailable(
-                f"{body['kind']} {name} cannot be made ({_why(error)}); this is tried again"
-            ) from error
-        return None
 
     async def _asked(self, what: str, path: str, type_: type[T]) -> T | None:
         try:
