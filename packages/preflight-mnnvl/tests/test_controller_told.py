@@ -4,6 +4,7 @@ that is ending.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -53,6 +54,78 @@ async def test_show_says_set_domain_owner_and_which_pods_have_their_claim(space:
     assert "without on no node yet, WITHOUT its claim" in text
     assert "    One fabric: no: without without the claim\n" in text
     assert await show_live(space.target, space.namespace, "other", DRIVER) == "no domains\n"
+
+
+async def test_a_podgang_says_whether_its_pods_share_one_fabric(space: Space) -> None:
+    """Claims of two pods on two nodes of one NVLink clique; then one of the nodes is another's."""
+    nodes = [f"{space.namespace}-{i}" for i in (1, 2)]
+    for node in nodes:
+        labels = {"nvidia.com/gpu.clique": "x.1"}
+        await space.client.create("/api/v1/nodes", {"metadata": {"name": node, "labels": labels}})
+    await space.grove.apply(pcs("t", [clique("w", replicas=2)], annotations=ON))
+    async with leading(space.target, DRIVER):
+        await space.grove.turn()
+        await space.settled(space.announced, {"t-0"})
+        uid = (await space.domains())["t-0-cd"]["metadata"]["uid"]
+        assert await one_fabric(space) is None
+        for i, node in enumerate(nodes):
+            await claimed(space, f"t-0-w-{i}", uid, node)
+        await space.happens(
+            lambda: says(space, "yes: 2 pods, 2 nodes of the NVLink clique x.1; "), "yes"
+        )
+        moved = {"metadata": {"labels": {"nvidia.com/gpu.clique": "x.2"}}}
+        await space.client.merge_patch(f"/api/v1/nodes/{nodes[1]}", moved)
+        await space.happens(lambda: says(space, "no: nodes of 2 NVLink cliques (x.1, x.2)"), "no")
+    for node in nodes:
+        await space.client.delete(f"/api/v1/nodes/{node}")
+
+
+async def one_fabric(space: Space) -> str | None:
+    meta = (await space.grove.all("podgangs"))["t-0"]["metadata"]
+    found: str | None = meta.get("annotations", {}).get("grove.io/mnnvl-one-fabric")
+    return found
+
+
+async def says(space: Space, beginning: str) -> bool:
+    return (await one_fabric(space) or "").startswith(beginning)
+
+
+async def claimed(space: Space, pod: str, domain: str, node: str) -> None:
+    """The claim of a pod, as the resource claim controller makes it and the scheduler allocates."""
+    driver = "compute-domain.nvidia.com"
+    request = {
+        "name": "channel",
+        "exactly": {"deviceClassName": "compute-domain-default-channel.nvidia.com"},
+    }
+    opaque = {"driver": driver, "parameters": {"domainID": domain}}
+    container = {"name": "a", "image": "x"}
+    made = json.loads(
+        await space.client.create(
+            f"/api/v1/namespaces/{space.namespace}/pods",
+            {"metadata": {"name": pod}, "spec": {"containers": [container]}},
+        )
+    )
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": made["metadata"]["uid"]}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": f"{pod}-mnnvl-x",
+            "annotations": {"resource.kubernetes.io/pod-claim-name": "mnnvl"},
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "devices": {
+                "requests": [request],
+                "config": [{"requests": ["channel"], "opaque": opaque}],
+            }
+        },
+    }
+    result = {"request": "channel", "driver": driver, "pool": node, "device": "channel-0"}
+    await space.client.create(space.claim_path("resourceclaims"), body)
+    path = space.claim_path("resourceclaims", f"{pod}-mnnvl-x")
+    status = {"status": {"allocation": {"devices": {"results": [result]}}}}
+    await space.client.merge_patch(f"{path}/status", status)
 
 
 async def test_where_a_podgang_may_not_be_annotated_adoption_counts_and_one_event_says_what_to_set(

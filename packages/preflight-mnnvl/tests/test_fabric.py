@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from preflight_mnnvl.api.types import ComputeDomain
-from preflight_mnnvl.report.show import DRIVER, ChannelClaim, Pod, cliques_of, one_fabric
+from preflight_mnnvl.api.types import ComputeDomain, Metadata
+from preflight_mnnvl.core.builders import announcement
+from preflight_mnnvl.core.fabric import DRIVER, PodClaim, Slice, cliques_of, of_gang
+from preflight_mnnvl.report.show import Pod, fabric
 
 
 def pod(name: str, *, claims: bool = True, made: bool = True) -> Pod:
@@ -22,14 +24,15 @@ def pod(name: str, *, claims: bool = True, made: bool = True) -> Pod:
     return msgspec.convert(body, Pod)
 
 
-def claim(node: str, uid: str = "d") -> ChannelClaim:
+def claim(node: str, uid: str = "d") -> PodClaim:
     opaque = {"driver": DRIVER, "parameters": {"domainID": uid}}
     results = [{"driver": DRIVER, "pool": node, "device": "channel-0"}] if node else []
-    return ChannelClaim.read(
+    return msgspec.convert(
         {
             "spec": {"devices": {"config": [{"opaque": opaque}]}},
             "status": {"allocation": {"devices": {"results": results}}},
-        }
+        },
+        PodClaim,
     )
 
 
@@ -39,9 +42,9 @@ def domain(**status: Any) -> ComputeDomain:
     )
 
 
-def sliced(node: str, clique: str) -> dict[str, Any]:
+def sliced(node: str, clique: str) -> Slice:
     device = {"name": "channel-0", "attributes": {"cliqueID": {"string": clique}}}
-    return {"spec": {"nodeName": node, "devices": [device]}}
+    return msgspec.convert({"spec": {"nodeName": node, "devices": [device]}}, Slice)
 
 
 CLIQUES = cliques_of([sliced("n1", "x.1"), sliced("n2", "x.1"), sliced("n3", "x.2")])
@@ -87,13 +90,58 @@ TWO = [pod("a"), pod("b")]
     ids=["yes", "without", "foreign", "cliques", "pending", "no claim", "no pods", "unknown"],
 )
 def test_what_is_said_of_all_pods_of_a_domain(
-    pods: list[Pod], claims: dict[str, ChannelClaim], said: str
+    pods: list[Pod], claims: dict[str, PodClaim], said: str
 ) -> None:
-    assert one_fabric(domain(), pods, claims, CLIQUES) == said
+    assert fabric(domain(), pods, claims, CLIQUES) == said
 
 
 def test_daemons_that_the_driver_runs_are_told_by_the_domains_status() -> None:
     nodes = [{"name": "n1", "status": "Ready"}, {"name": "n2", "status": "NotReady"}]
     claims = {"a-claim": claim("n1"), "b-claim": claim("n2")}
-    said = one_fabric(domain(nodes=nodes), TWO, claims, CLIQUES)
+    said = fabric(domain(nodes=nodes), TWO, claims, CLIQUES)
     assert said.endswith("clique x.1; its daemons are ready on 1 of 2 nodes")
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ({}, ""),
+        ({"a-cd": "yes: 2 pods"}, "yes: 2 pods"),
+        ({"a-cd": "yes: 2 pods", "b-cd": "yes: 1 pods"}, "yes: a-cd: 2 pods; b-cd: 1 pods"),
+        ({"a-cd": "yes: 2 pods", "b-cd": "no: x"}, "no: b-cd: x"),
+        ({"a-cd": "not known: y", "b-cd": "not known yet: x"}, "not known yet: b-cd: x"),
+        (
+            {f"{i}-cd": "no: x" for i in range(9)},
+            "no: 0-cd: x; 1-cd: x; 2-cd: x; 3-cd: x; 4-cd: x; 4 domains more",
+        ),
+    ],
+)
+def test_a_podgangs_answer_is_the_worst_of_its_domains(answers: dict[str, str], said: str) -> None:
+    assert of_gang(answers) == said
+
+
+GANG = Metadata(name="t-0", uid="g", annotations={"grove.io/mnnvl-resources-adopted": "true"})
+FABRIC = "grove.io/mnnvl-one-fabric"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "written"),
+    [
+        (None, "not known yet: 1 of 2 pods wait for their claim", {}),
+        (None, "yes: 2 pods", {FABRIC: "yes: 2 pods"}),
+        ("yes: 2 pods", "yes: 2 pods", {}),
+        ("yes: 2 pods", "not known yet: x", {FABRIC: "not known yet: x"}),
+        ("yes: 2 pods", "no: x", {FABRIC: "no: x"}),
+        ("yes: 2 pods", "", {FABRIC: None}),
+    ],
+)
+def test_a_podgang_says_whether_its_pods_share_one_fabric_and_is_written_only_when_that_changes(
+    before: str | None, now: str, written: dict[str, str | None]
+) -> None:
+    gang = GANG
+    if before is not None:
+        gang = Metadata(
+            name="t-0", uid="g", annotations={**(GANG.annotations or {}), FABRIC: before}
+        )
+    patch = announcement(gang, fabric=now)
+    assert (patch or {"metadata": {"annotations": {}}})["metadata"]["annotations"] == written

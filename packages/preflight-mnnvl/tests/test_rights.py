@@ -225,7 +225,7 @@ async def stolen(
         ({"metadata": {"ownerReferences": None}}, "metadata.ownerReferences"),
     ],
 )
-async def test_with_the_controllers_token_nothing_of_a_podgang_changes_but_one_annotation(
+async def test_with_the_controllers_token_nothing_of_a_podgang_changes_but_its_two_annotations(
     patch: dict[str, Any], what: str, stolen: tuple[Space, Client]
 ) -> None:
     space, thief = stolen

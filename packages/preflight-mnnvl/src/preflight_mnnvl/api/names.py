@@ -27,6 +27,7 @@ __all__ = [
     "MANAGED_BY",
     "MANAGED_BY_US",
     "MOST_NAME",
+    "ONE_FABRIC",
     "PART_OF",
     "PCSG_INDEX",
     "PCSG_NAME",
@@ -59,6 +60,10 @@ GROVE_MNNVL_GROUP: Final = "grove.io/mnnvl-group"
 """Grove's own wish for multi-node NVLink, which excludes ours."""
 ADOPTED: Final = "grove.io/mnnvl-resources-adopted"
 """Annotation of a PodGang to which all of its domains belong."""
+ONE_FABRIC: Final = "grove.io/mnnvl-one-fabric"
+"""Annotation of a PodGang: whether its pods share one fabric, and why. Grove keeps what stands
+under its own prefix.
+"""
 DECISION: Final = "mnnvl.nvsentinel.nvidia.com/domain"
 """Annotation of a PodClique: what was decided at its creation (see :mod:`.decision`)."""
 RECREATED: Final = "mnnvl.nvsentinel.nvidia.com/recreated"

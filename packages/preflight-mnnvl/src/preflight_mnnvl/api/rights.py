@@ -96,7 +96,9 @@ RIGHTS: Final = Chart(
                     resource="podgangs",
                     group=names.SCHEDULER_GROUP,
                     verbs="list watch patch",
-                    fields=(f"metadata.annotations[{names.ADOPTED}]",),
+                    fields=tuple(
+                        f"metadata.annotations[{key}]" for key in (names.ADOPTED, names.ONE_FABRIC)
+                    ),
                     policy="podgangs",
                 ),
                 Right(
@@ -111,6 +113,8 @@ RIGHTS: Final = Chart(
                 _guarded(_DOMAINS, "guarded"),
                 _TEMPLATES,  # whether the driver has made a domain's
                 _CLAIMS,
+                # Whether the pods of a PodGang share one fabric.
+                replace(_TEMPLATES, resource=("resourceclaims", "resourceslices"), when="!literal"),
                 _made(_CLAIMS, _NEW_CLAIM, "status"),  # empty, as every new claim has it
                 _guarded(_CLAIMS, "guardedLiteral"),
                 _NODES,

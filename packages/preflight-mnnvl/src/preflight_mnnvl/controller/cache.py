@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from preflight_mnnvl.api.names import MANAGED, PCS_NAME, PODGANG, label_value
 from preflight_mnnvl.api.types import (
@@ -22,6 +22,7 @@ from preflight_mnnvl.api.types import (
 )
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.audit import CliqueAudit
+from preflight_mnnvl.core.fabric import PodClaim, one_fabric
 from preflight_mnnvl.core.reconcile import announcements
 from preflight_mnnvl.core.snapshot import (
     DomainMember,
@@ -66,6 +67,16 @@ def is_clique(key: Key) -> str:
     return key[1].removeprefix(_CLIQUE) if key[1].startswith(_CLIQUE) else ""
 
 
+class PodLookup(Protocol):
+    """What is known of pods' claims, and of nodes."""
+
+    def claims_of(self, namespace: str, podclique: str) -> Mapping[str, PodClaim]:
+        """By pod, the claims of a PodClique's pods."""
+
+    def nvlink_cliques(self, nodes: Iterable[str]) -> Mapping[str, str]:
+        """By node, its NVLink clique, as far as it is known."""
+
+
 class MnnvlCache:
     """``touch`` is called with each key that changed: a domain's, or a PodGang's (see
     :func:`gang_key`).
@@ -84,8 +95,10 @@ class MnnvlCache:
         # with them, also on a replica that reconciles nothing.
         self.lost: dict[Key, tuple[str, set[str]]] = {}
         self.unclaimed_since: dict[Key, float] = {}
+        self.pods: PodLookup | None = None
         self.audit = CliqueAudit(config, lambda *of: touch(clique_key(*of)), clock)
         self._members: dict[str, DomainMember] = {}
+        self._uids: dict[Key, str] = {}
         self._ignored: dict[str, Ignored] = {}
         self._of: dict[Key, dict[str, DomainMember]] = {}
         self._links: dict[tuple[str, str, str], Counter[Key]] = {}
@@ -126,9 +139,12 @@ class MnnvlCache:
         key = (member.namespace, member.decision.cd)
         if step > 0:
             self._members[uid] = member
+            self._uids[member.namespace, member.name] = uid
             self._of.setdefault(key, {})[uid] = member
         else:
             del self._members[uid]
+            if self._uids.get((member.namespace, member.name)) == uid:
+                del self._uids[member.namespace, member.name]
             del self._of[key][uid]
             if not self._of[key]:
                 del self._of[key]
@@ -222,6 +238,13 @@ class MnnvlCache:
         claims = place[0], f"{place[1].removesuffix('-mnnvl-claim')}-cd"
         return place if part == "domain" else claims
 
+    def pods_changed(self, namespace: str, podclique: str) -> None:
+        """A claim of a pod, or where it is allocated, has changed; its PodGang may say so."""
+        member = self._members.get(self._uids.get((namespace, podclique), ""))
+        key = namespace, member.decision.cd if member is not None else ""
+        if (want := self.wants(key)) is not None:
+            self._touch(gang_key(namespace, want.owner(self._now("domain", key, key))))
+
     # --- links: which domains a PodGang or a set concerns, by members and by labels
 
     def _label(self, key: Key, meta: Metadata, step: int) -> None:
@@ -280,7 +303,17 @@ class MnnvlCache:
             part = self._world(key, one)
             world.domains.update(part.domains)
             world.claims.update(part.claims)
-        return announcements(world, wants).get((namespace, name))
+        answers = self._fabric if self.pods is not None else None
+        return announcements(world, wants, answers).get((namespace, name))
+
+    def _fabric(self, want: Wanted, domain: ComputeDomain | None) -> str:
+        """Whether the pods of a domain share one fabric."""
+        assert self.pods is not None
+        claims: dict[str, PodClaim] = {}
+        for one in want.members:
+            claims.update(self.pods.claims_of(one.namespace, one.name))
+        cliques = self.pods.nvlink_cliques({one.node for one in claims.values()})
+        return one_fabric(domain, sum(one.pods for one in want.members), claims, cliques)
 
     def _world(self, key: Key, wants: Wanted | None) -> World:
         namespace, name = key

@@ -4,8 +4,8 @@ it. A kind that is not served is an empty collection, until it is; nothing here 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 import anyio
 from preflight_kube.client.client import Client, KubeError, NotFound, Params
@@ -21,6 +21,7 @@ from preflight_mnnvl.api.names import (
     GROVE_MNNVL_GROUP,
     KEYS,
     MANAGED,
+    ONE_FABRIC,
     READ_LABELS,
     RECREATED,
     RESOURCE_GROUP,
@@ -41,10 +42,10 @@ from preflight_mnnvl.api.types import (
 )
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.cache import MnnvlCache
+from preflight_mnnvl.core.fabric import DRIVER, PodClaim, Slice, cliques_of
 from preflight_mnnvl.core.support import (
     CHANNEL_CLASS,
     ClusterFacts,
-    judge,
     served_claims,
     served_domains,
 )
@@ -180,15 +181,57 @@ class MnnvlInformers:
             client,
             "/api/v1/nodes",
             PartialObjectMetadata,
-            on_change=lambda _: self._count_nodes(),
+            on_change=self._node_changed,
             kept=_fabric,
             params={"labelSelector": FABRIC_LABEL},
+            indexes={"name": lambda one: (one.metadata.name,)},
         )
         self._reflectors: list[Reflector[Any]] = [self._nodes]
-        self._parts = [
-            PartReflector(client, config, self.detection, store, one, params=params)
-            for one, params in parts.items()
-        ]
+        self._versioned: list[VersionedReflector[Any]] = []
+        for part, params in parts.items():
+            self._part(part, store, params)
+
+    def _part(self, part: Part, store: PartStore, params: Params | None) -> None:
+        def changed(change: Change[ComputeDomain]) -> None:
+            meta = change.object.metadata.only(READ_LABELS, (RECREATED,))
+            found = ComputeDomain(metadata=meta, status=change.object.status)
+            store.part(part, found, gone=change.kind == "deleted")
+
+        def level(there: Collection[ComputeDomain]) -> None:
+            store.only(part, [(one.metadata.namespace, one.metadata.name) for one in there])
+
+        self._resource(
+            {
+                "domain": "computedomains",
+                "template": "resourceclaimtemplates",
+                "claim": "resourceclaims",
+            }[part],
+            ComputeDomain,
+            on_change=changed,
+            level=level,
+            params=params,
+            kept=lambda one: ComputeDomain(metadata=one.metadata.brief()),
+        )
+
+    def _resource(
+        self,
+        plural: str,
+        type_: type[T],
+        *,
+        level: Callable[[Collection[T]], None] = lambda _: None,
+        **more: Any,
+    ) -> VersionedReflector[T]:
+        """Follow a kind in the version that the cluster serves."""
+        domains = plural == "computedomains"
+        group = COMPUTE_DOMAIN_GROUP if domains else RESOURCE_GROUP
+        version = served_domains(self._config.mode) if domains else served_claims
+
+        def make(served: str) -> Reflector[T]:
+            path = f"/apis/{group}/{served}/{plural}"
+            return Reflector(self._client, path, type_, absent_retry=ASKED_AGAIN, **more)
+
+        self._versioned.append(made := VersionedReflector(self.detection, version, make, level))
+        return made
 
     def _grove(
         self,
@@ -208,6 +251,13 @@ class MnnvlInformers:
         self._reflectors.append(reflector)
         return reflector
 
+    def _node_changed(self, change: Change[PartialObjectMetadata]) -> None:
+        self._count_nodes()
+        self._node(change.object.metadata.name)
+
+    def _node(self, name: str) -> None:
+        """The NVLink clique of a node may have changed."""
+
     def _count_nodes(self) -> None:
         if self._nodes.synced.is_set():
             nodes = sum(
@@ -218,7 +268,7 @@ class MnnvlInformers:
     def _awaited(self) -> Iterator[anyio.Event]:
         yield self.detection.known
         yield from (one.synced for one in self._reflectors)
-        yield from (one.synced for one in self._parts)
+        yield from (one.synced for one in self._versioned)
 
     @property
     def synced(self) -> bool:
@@ -236,8 +286,8 @@ class MnnvlInformers:
             group.start_soon(self.detection.run)
             for one in self._reflectors:
                 group.start_soon(one.run)
-            for part in self._parts:
-                group.start_soon(part.run)
+            for kind in self._versioned:
+                group.start_soon(kind.run)
             await self._nodes.synced.wait()
             self._count_nodes()
 
@@ -258,6 +308,25 @@ class DomainInformers(MnnvlInformers):
             parts["claim"] = {"labelSelector": f"{MANAGED}=true"}
         super().__init__(client, config, cache, changed, parts)
         self._cache = cache
+        self._claims: VersionedReflector[PodClaim] | None = None
+        self._slices: VersionedReflector[Slice] | None = None
+        if config.mode == "driver":
+            self._claims = self._resource(
+                "resourceclaims",
+                PodClaim,
+                on_change=self._claim,
+                kept=PodClaim.brief,
+                indexes={"podclique": _podclique, "node": lambda one: (one.node,)},
+            )
+            ours = {"fieldSelector": f"spec.driver={DRIVER}"}
+            self._slices = self._resource(
+                "resourceslices",
+                Slice,
+                on_change=lambda change: self._node(change.object.spec.node_name),
+                params=ours,
+                indexes={"node": lambda one: (one.spec.node_name,)},
+            )
+            cache.pods = self
         self._cliques = self._grove(
             f"{GROVE_GROUP}/v1alpha1/podcliques",
             PodClique,
@@ -282,6 +351,37 @@ class DomainInformers(MnnvlInformers):
         """Whether the PodCliques are followed now: what is not seen may be there."""
         return self._cliques.problem is None
 
+    # --- claims of pods, and the NVLink cliques of nodes
+
+    def claims_of(self, namespace: str, podclique: str) -> dict[str, PodClaim]:
+        """By pod, the claims of a PodClique's pods."""
+        reflector = self._claims and self._claims.reflector
+        found = reflector.by_index("podclique", f"{namespace}/{podclique}") if reflector else ()
+        return {one.pod: one for one in found}
+
+    def nvlink_cliques(self, nodes: Iterable[str]) -> dict[str, str]:
+        """By node, its NVLink clique, as far as it is known: the driver's word before a label."""
+        found: dict[str, str] = {}
+        reflector = self._slices and self._slices.reflector
+        for name in nodes:
+            labels = [
+                node.metadata.label(FABRIC_LABEL) for node in self._nodes.by_index("name", name)
+            ]
+            found.update((name, clique) for clique in labels if clique)
+            found.update(cliques_of(reflector.by_index("node", name) if reflector else ()))
+        return found
+
+    def _claim(self, change: Change[PodClaim]) -> None:
+        for one in (change.before, change.object):
+            for name in _podclique(one) if one is not None else ():
+                self._cache.pods_changed(*name.split("/"))
+
+    def _node(self, name: str) -> None:
+        """Have the PodGangs looked at that have pods on a node."""
+        reflector = self._claims and self._claims.reflector
+        for one in reflector.by_index("node", name) if reflector else ():
+            self._claim(Change("modified", "", one, None))
+
     def _clique(self, change: Change[PodClique]) -> None:
         clique = None if change.kind == "deleted" else change.object
         ignored = self._cache.clique(change.key, clique)
@@ -299,7 +399,8 @@ class DomainInformers(MnnvlInformers):
         self._cache.set_(set_, gone=change.kind == "deleted")
 
     def _gang(self, change: Change[PodGang]) -> None:
-        gang = PodGang(metadata=change.object.metadata.only(annotations=(ADOPTED,)))
+        meta = change.object.metadata.only(annotations=(ADOPTED, ONE_FABRIC))
+        gang = PodGang(metadata=meta)
         self._cache.gang(gang, gone=change.kind == "deleted")
 
 
@@ -316,68 +417,34 @@ class AdmissionInformers(MnnvlInformers):
             lambda one: PodCliqueSet(metadata=one.metadata.brief()),
         )
         store.sets_are_level = lambda: sets.problem is None
-
-    async def run(self) -> None:
-        """Keep up with the cluster until cancelled."""
-        async with anyio.create_task_group() as group:
-            group.start_soon(super().run)
-            if self._config.mode == "driver":
-                group.start_soon(self._classes)
-
-    async def _classes(self) -> None:
-        """Follow whether the class of the driver's templates exists, in the version that is
-        served.
-        """
-        await self.detection.known.wait()
-        while True:
-            version = self._claim_version()
-            async with anyio.create_task_group() as group:
-                if version:
-                    reflector = Reflector(
-                        self._client,
-                        f"/apis/{RESOURCE_GROUP}/{version}/deviceclasses",
-                        PartialObjectMetadata,
-                        on_change=lambda change: self.detection.see(
-                            device_class=change.kind != "deleted"
-                        ),
-                        params={"fieldSelector": f"metadata.name={CHANNEL_CLASS}"},
-                        absent_retry=ASKED_AGAIN,
-                    )
-                    group.start_soon(reflector.run)
-                    await reflector.synced.wait()
-                    self.detection.see(device_class=bool(reflector.store))
-                while self._claim_version() == version:
-                    await self.detection.change()
-                group.cancel_scope.cancel()
-
-    def _claim_version(self) -> str:
-        return judge(self.detection.facts, self._config).claim_version
+        if config.mode == "driver":
+            # The class of the driver's templates.
+            see = self.detection.see
+            self._resource(
+                "deviceclasses",
+                PartialObjectMetadata,
+                on_change=lambda change: see(device_class=change.kind != "deleted"),
+                level=lambda there: see(device_class=bool(there)),
+                params={"fieldSelector": f"metadata.name={CHANNEL_CLASS}"},
+            )
 
 
-class PartReflector:
-    """The reflector of a kind whose version the cluster says; made anew whenever that is another
-    one, or it is served again.
+class VersionedReflector(Generic[T]):
+    """The reflector of a kind of which ``version`` says what is served, made by ``make`` anew
+    whenever that is another version, or it is served again. ``level`` is called with all that exist
+    once that is known; with nothing while the kind is not served.
     """
 
     def __init__(
         self,
-        client: Client,
-        config: Config,
         detection: Detection,
-        store: PartStore,
-        part: Part,
-        *,
-        params: Params | None,
+        version: Callable[[ClusterFacts], str],
+        make: Callable[[str], Reflector[T]],
+        level: Callable[[Collection[T]], None] = lambda _: None,
     ) -> None:
         self.synced = anyio.Event()
-        self._client, self._detection, self._store, self._part = client, detection, store, part
-        self._params = params
-        if part == "domain":
-            self._version, self._group = served_domains(config.mode), COMPUTE_DOMAIN_GROUP
-            self._plural = "computedomains"
-        else:
-            self._version, self._group = served_claims, RESOURCE_GROUP
-            self._plural = "resourceclaims" if part == "claim" else "resourceclaimtemplates"
+        self.reflector: Reflector[T] | None = None
+        self._detection, self._version, self._make, self._level = detection, version, make, level
 
     async def run(self) -> NoReturn:
         """Follow what is served until cancelled."""
@@ -385,41 +452,30 @@ class PartReflector:
         await detection.known.wait()
         while True:
             version = self._version(detection.facts)
-            if not version:
-                self._store.only(self._part, ())
-                self.synced.set()
-                await detection.change()
-                continue
             async with anyio.create_task_group() as group:
-                reflector = Reflector(
-                    self._client,
-                    f"/apis/{self._group}/{version}/{self._plural}",
-                    ComputeDomain,
-                    on_change=self._changed,
-                    kept=lambda one: ComputeDomain(metadata=one.metadata.brief()),
-                    params=self._params,
-                    absent_retry=ASKED_AGAIN,
-                )
-                group.start_soon(reflector.run)
-                await reflector.synced.wait()
-                there = [one.metadata for one in reflector.store.values()]
-                self._store.only(self._part, [(one.namespace, one.name) for one in there])
+                self.reflector = self._make(version) if version else None
+                if self.reflector is not None:
+                    group.start_soon(self.reflector.run)
+                    await self.reflector.synced.wait()
+                    group.start_soon(self._watch_over, self.reflector)
+                self._level(self.reflector.store.values() if self.reflector is not None else ())
                 self.synced.set()
-                group.start_soon(self._watch_over, reflector)
                 while self._version(detection.facts) == version:
                     await detection.change()
                 group.cancel_scope.cancel()
 
-    async def _watch_over(self, reflector: Reflector[ComputeDomain]) -> None:
+    async def _watch_over(self, reflector: Reflector[T]) -> None:
         """Ask what is served once the reflector says that this kind is not."""
         # A reflector has no event for it.
         while not isinstance(reflector.problem, NotFound):  # noqa: ASYNC110
             await anyio.sleep(GLANCE)
         self._detection.ask()
 
-    def _changed(self, change: Change[ComputeDomain]) -> None:
-        found = ComputeDomain(metadata=change.object.metadata.only(READ_LABELS, (RECREATED,)))
-        self._store.part(self._part, found, gone=change.kind == "deleted")
+
+def _podclique(claim: PodClaim) -> tuple[str, ...]:
+    """``namespace/name`` of the PodClique whose pod's claim it is."""
+    pod = claim.pod
+    return (f"{claim.metadata.namespace}/{pod.rpartition('-')[0]}",) if pod else ()
 
 
 def _fabric(node: PartialObjectMetadata) -> PartialObjectMetadata:

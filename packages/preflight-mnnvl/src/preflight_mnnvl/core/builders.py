@@ -11,6 +11,7 @@ from preflight_mnnvl.api.names import (
     ADOPTED,
     CLAIM,
     COMPUTE_DOMAIN_GROUP,
+    ONE_FABRIC,
     PODGANG,
     RECREATED,
     RESOURCE_GROUP,
@@ -19,6 +20,7 @@ from preflight_mnnvl.api.names import (
 )
 from preflight_mnnvl.api.types import Metadata, OwnerReference
 from preflight_mnnvl.core.domain import Domain
+from preflight_mnnvl.core.fabric import WAITING
 from preflight_mnnvl.core.support import Support
 
 __all__ = [
@@ -177,13 +179,18 @@ def abandoned(meta: Metadata) -> list[dict[str, Any]]:
     return [*_guards(meta), {"op": "add", "path": "/metadata/ownerReferences", "value": [owner]}]
 
 
-def announcement(gang: Metadata, *, whole: bool = True) -> dict[str, Any] | None:
+def announcement(gang: Metadata, *, whole: bool = True, fabric: str = "") -> dict[str, Any] | None:
     """The merge patch after which a PodGang says that its objects belong to it exactly where that
-    is so (``whole``); None where nothing changes.
+    is so (``whole``), and whether its pods share one fabric; None where nothing changes. That pods
+    wait is only said where something else was.
     """
-    if (gang.annotation(ADOPTED) == "true") == whole:
-        return None
-    return {"metadata": {"uid": gang.uid, "annotations": {ADOPTED: "true" if whole else None}}}
+    annotations: dict[str, str | None] = {}
+    if (gang.annotation(ADOPTED) == "true") != whole:
+        annotations[ADOPTED] = "true" if whole else None
+    before = gang.annotation(ONE_FABRIC)
+    if before != (fabric or None) and (before or not fabric.startswith(WAITING)):
+        annotations[ONE_FABRIC] = fabric or None
+    return {"metadata": {"uid": gang.uid, "annotations": annotations}} if annotations else None
 
 
 def _guards(meta: Metadata) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ ended the last time if nothing has changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
@@ -39,6 +39,7 @@ from preflight_mnnvl.core.builders import (
     set_owner,
 )
 from preflight_mnnvl.core.domain import labels_of, other_identity, owned_by
+from preflight_mnnvl.core.fabric import of_gang
 from preflight_mnnvl.core.reasons import Event, EventSubject
 from preflight_mnnvl.core.snapshot import DomainMember, DomainView, Wanted, World, view_of
 from preflight_mnnvl.core.snapshot import wanted as wanted_of
@@ -418,14 +419,18 @@ def plans(world: World, config: Config, support: Support, now: float) -> dict[Ke
 
 
 def announcements(
-    world: World, wants: Mapping[Key, Wanted] | None = None
+    world: World,
+    wants: Mapping[Key, Wanted] | None = None,
+    fabric: Callable[[Wanted, ComputeDomain | None], str] | None = None,
 ) -> dict[Key, dict[str, Any]]:
     """The merge patches of PodGangs: of those that own all of their domains, and in `literal` mode
-    claims, and of those that were said to and do not.
+    claims, and of those that were said to and do not; and whether the pods of each share one
+    fabric, as ``fabric`` says of each domain.
 
     ``wants``: what living PodCliques want, where that is known already.
     """
     of: dict[Key, list[Metadata | None]] = {}
+    answers: dict[Key, dict[str, str]] = {}
     for key, one in (
         wanted_of(world.members()[0], world.domains) if wants is None else wants
     ).items():
@@ -434,18 +439,15 @@ def announcements(
         if one.decision.mode == "literal":
             claim = world.claims.get((key[0], one.domain.claim))
             parts.append(claim.metadata if claim else None)
-        of.setdefault((key[0], _owner_of(one, found)), []).extend(parts)
+        gang = key[0], one.owner(found)
+        of.setdefault(gang, []).extend(parts)
+        if fabric is not None:
+            answers.setdefault(gang, {})[key[1]] = fabric(one, found)
     said: dict[Key, Mapping[str, Any] | None] = {}
     for key, parts in of.items():
-        gang = world.gangs.get(key)
-        if gang is not None and alive(gang.metadata):
-            whole = all(one and adopted(one, gang.metadata) for one in parts)
-            said[key] = announcement(gang.metadata, whole=whole)
+        owner = world.gangs.get(key)
+        if owner is not None and alive(owner.metadata):
+            whole = all(one and adopted(one, owner.metadata) for one in parts)
+            answer = of_gang(answers.get(key, {})) if whole else ""
+            said[key] = announcement(owner.metadata, whole=whole, fabric=answer)
     return {key: dict(patch) for key, patch in sorted(said.items()) if patch}
-
-
-def _owner_of(one: Wanted, found: ComputeDomain | None) -> str:
-    recorded = found.metadata.label(PODGANG) if found else None
-    return next(
-        (m.decision.gang for m in one.members if label_value(m.decision.gang) == recorded), one.gang
-    )

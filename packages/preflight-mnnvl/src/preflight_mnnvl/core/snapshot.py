@@ -32,7 +32,7 @@ __all__ = [
 
 class DomainMember(NamedTuple):
     """A living PodClique that carries a decision. ``placed``: pods of it were scheduled, so that
-    their claims, and a domain, have been there.
+    their claims, and a domain, have been there. ``pods``: how many it is to have.
     """
 
     namespace: str
@@ -41,6 +41,7 @@ class DomainMember(NamedTuple):
     decision: MnnvlDecision
     domain: Domain
     placed: bool
+    pods: int = 1
 
 
 class Ignored(NamedTuple):
@@ -66,6 +67,12 @@ class Wanted(NamedTuple):
     def decision(self) -> MnnvlDecision:
         """That of the first member: mode, names and class are alike in all."""
         return self.members[0].decision
+
+    def owner(self, there: ComputeDomain | None) -> str:
+        """The PodGang that owns it: the one that is recorded on it, as long as members name it."""
+        recorded = there.metadata.label(PODGANG) if there is not None else None
+        gangs = (one.decision.gang for one in self.members)
+        return next((gang for gang in gangs if label_value(gang) == recorded), self.gang)
 
 
 def member_of(clique: PodClique) -> DomainMember | Ignored | None:
@@ -97,7 +104,8 @@ def member_of(clique: PodClique) -> DomainMember | Ignored | None:
         )
     status = clique.status
     placed = status is not None and bool(status.scheduled_replicas or status.ready_replicas)
-    return DomainMember(meta.namespace, meta.name, meta.uid, made, domain, placed)
+    pods = 1 if clique.spec.replicas is None else clique.spec.replicas
+    return DomainMember(meta.namespace, meta.name, meta.uid, made, domain, placed, pods)
 
 
 def wanted(

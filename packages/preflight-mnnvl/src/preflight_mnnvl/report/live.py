@@ -32,11 +32,12 @@ from preflight_mnnvl.api.types import (
     shown,
 )
 from preflight_mnnvl.config import Config
+from preflight_mnnvl.core.fabric import DRIVER, PodClaim, Slice, cliques_of
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import Ignored, World, member_of, wanted
 from preflight_mnnvl.core.support import ClusterFacts, judge, served_claims, served_domains
 from preflight_mnnvl.report.explain import Told, explain
-from preflight_mnnvl.report.show import DRIVER, ChannelClaim, Pod, cliques_of, show
+from preflight_mnnvl.report.show import Pod, show
 
 __all__ = ["differences", "explain_live", "show_live"]
 
@@ -60,13 +61,13 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
         claims = await _list(
             client,
             f"{resources}/namespaces/{namespace}/resourceclaims",
-            dict[str, Any],
+            PodClaim,
             absent=KubeError,
         )
         slices = await _list(
             client,
             f"{resources}/resourceslices",
-            dict[str, Any],
+            Slice,
             absent=KubeError,
             params={"fieldSelector": f"spec.driver={DRIVER}"},
         )
@@ -78,7 +79,7 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
         judge(facts, config),
         time.time(),
         only=only,
-        claims={(namespace, one["metadata"]["name"]): ChannelClaim.read(one) for one in claims},
+        claims={(namespace, one.metadata.name): one for one in claims},
         cliques={**nodes, **cliques_of(slices)},
     )
 

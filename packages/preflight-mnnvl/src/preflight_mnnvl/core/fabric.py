@@ -1,0 +1,180 @@
+"""Whether the pods of a domain, and of a PodGang, share one fabric: claims of one ComputeDomain, on
+nodes of one NVLink clique. Pure.
+
+Nobody asks IMEX: of its daemons is told what the ComputeDomain's status has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from preflight_mnnvl.api.names import CLAIM
+from preflight_mnnvl.api.types import ComputeDomain, Metadata, shown
+
+__all__ = ["DRIVER", "WAITING", "PodClaim", "Slice", "cliques_of", "of_gang", "one_fabric"]
+
+DRIVER: Final = "compute-domain.nvidia.com"
+WAITING: Final = "not known yet"
+"""Begins the answer about pods that are not all there yet."""
+MOST_NAMED: Final = 5
+_OF_POD: Final = "resource.kubernetes.io/pod-claim-name"
+"""Annotation of a claim that was made for a pod: the entry of the pod that asks for it."""
+
+
+class _Opaque(msgspec.Struct, rename="camel", gc=False):
+    driver: str = ""
+    parameters: dict[str, Any] | None = None
+
+
+class _Configuration(msgspec.Struct, gc=False):
+    opaque: _Opaque | None = None
+
+
+class _Result(msgspec.Struct, gc=False):
+    driver: str = ""
+    pool: str = ""
+
+
+class _Devices(msgspec.Struct, gc=False):
+    config: list[_Configuration] | None = None
+    results: list[_Result] | None = None
+
+
+class _Spec(msgspec.Struct, gc=False):
+    devices: _Devices = msgspec.field(default_factory=_Devices)
+
+
+class _Status(msgspec.Struct, gc=False):
+    allocation: _Spec | None = None
+
+
+class PodClaim(msgspec.Struct, gc=False):
+    """A ResourceClaim, as far as it says whose channel a pod has."""
+
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+    @property
+    def domain(self) -> str:
+        """The uid of the ComputeDomain that its configuration names; empty for none."""
+        opaque = [one.opaque for one in self.spec.devices.config or () if one.opaque]
+        uids = [(one.parameters or {}).get("domainID") for one in opaque if one.driver == DRIVER]
+        return str(next(filter(None, uids), ""))
+
+    @property
+    def node(self) -> str:
+        """Where it is allocated; empty for nowhere yet."""
+        allocated = self.status.allocation
+        results = (allocated and allocated.devices.results) or ()
+        return next((one.pool for one in results if one.driver == DRIVER), "")
+
+    @property
+    def pod(self) -> str:
+        """The pod for which it was made; empty where it is not the claim of ours."""
+        owner = next(iter(self.metadata.owner_references or ()), None)
+        ours = self.metadata.annotation(_OF_POD) == CLAIM
+        return owner.name if ours and owner is not None and owner.kind == "Pod" else ""
+
+    def brief(self) -> PodClaim:
+        """What is kept: of claims that are not ours what tells one version from the next."""
+        if not self.pod:
+            return PodClaim(self.metadata.brief())
+        meta = self.metadata.only(annotations=(_OF_POD,))
+        return PodClaim(meta, self.spec, self.status)
+
+
+class _Attribute(msgspec.Struct, gc=False):
+    string: str = ""
+
+
+class _Device(msgspec.Struct, gc=False):
+    attributes: dict[str, _Attribute] | None = None
+
+
+class _SliceSpec(msgspec.Struct, rename="camel", gc=False):
+    node_name: str = ""
+    devices: list[_Device] | None = None
+
+
+class Slice(msgspec.Struct, gc=False):
+    """A ResourceSlice of the ComputeDomain driver's."""
+
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+    spec: _SliceSpec = msgspec.field(default_factory=_SliceSpec)
+
+
+def cliques_of(slices: Iterable[Slice]) -> dict[str, str]:
+    """By node, the NVLink clique that the driver's ResourceSlices say; NVIDIA's say none."""
+    return {
+        one.spec.node_name: clique.string
+        for one in slices
+        for device in one.spec.devices or ()
+        if (clique := (device.attributes or {}).get("cliqueID")) is not None and clique.string
+    }
+
+
+def one_fabric(
+    domain: ComputeDomain | None,
+    pods: int,
+    claims: Mapping[str, PodClaim],
+    cliques: Mapping[str, str],
+    without: Sequence[str] = (),
+) -> str:
+    """`yes`, `no`, `not known` or :data:`WAITING`, and why. ``pods``: how many there are to be;
+    ``claims``: by pod, those that were made; ``cliques``: by node, as far as they are known;
+    ``without``: pods that ask for no claim.
+    """
+    uid = domain.metadata.uid if domain is not None else ""
+    nodes = {claim.node for claim in claims.values() if claim.node}
+    known = {cliques[node] for node in nodes if node in cliques}
+    waiting = pods - len(without) - sum(bool(claim.node) for claim in claims.values())
+    wrong = []
+    if without:
+        wrong.append(f"{_named(without)} without the claim")
+    if foreign := [pod for pod, claim in claims.items() if claim.domain != uid]:
+        wrong.append(f"{_named(foreign)} with the claim of another domain")
+    if len(known) > 1:
+        of = ", ".join(sorted(map(shown, known)))
+        wrong.append(f"nodes of {len(known)} NVLink cliques ({of})")
+    if wrong:
+        return f"no: {'; '.join(wrong)}"
+    if not pods or waiting > 0:
+        return f"{WAITING}: {max(0, waiting)} of {pods} pods wait for their claim"
+    if unknown := len(nodes - cliques.keys()):
+        return f"not known: the NVLink clique of {unknown} of {len(nodes)} nodes is not known; {_daemons(domain)}"
+    of = "".join(map(shown, known))
+    return f"yes: {pods} pods, {len(nodes)} nodes of the NVLink clique {of}; {_daemons(domain)}"
+
+
+def of_gang(answers: Mapping[str, str]) -> str:
+    """One answer of those about a PodGang's domains, by their names: the worst ones."""
+    if len(answers) == 1:
+        return next(iter(answers.values()))
+    for worst in ("no", WAITING, "not known", "yes"):
+        of = [
+            f"{name}: {said[len(worst) + 2 :]}"
+            for name, said in answers.items()
+            if said.startswith(f"{worst}:")
+        ]
+        if of:
+            more = f"; {len(of) - MOST_NAMED} domains more" if len(of) > MOST_NAMED else ""
+            return f"{worst}: {'; '.join(of[:MOST_NAMED])}{more}"
+    return ""
+
+
+def _daemons(domain: ComputeDomain | None) -> str:
+    nodes = (domain and domain.status and domain.status.nodes) or ()
+    if not nodes:
+        return "its daemons are the hosts' and are not asked"
+    ready = sum(one.status == "Ready" for one in nodes)
+    return f"its daemons are ready on {ready} of {len(nodes)} nodes"
+
+
+def _named(pods: Sequence[str]) -> str:
+    names = sorted(map(shown, pods))
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{more}"
