@@ -96,7 +96,9 @@ def test_a_literal_claim_of_somebody_else_is_told_and_left_alone() -> None:
     found = Cluster(LITERAL)
     found.apply(pcs("t", [clique("w")], annotations=ON))
     found.put("claim", {"metadata": {"name": "t-0-mnnvl-claim"}, "spec": {}})
+    found.behind = True
     found.cliques("t")
+    found.turn()
     before = dict(found.store["claim"]["t-0-mnnvl-claim"])
     assert the_turn(found).state == "blocked"
     assert found.store["claim"]["t-0-mnnvl-claim"] == before

@@ -11,43 +11,34 @@ from typing import Final
 
 from preflight_kube.api.rights import OWN_NODE, Account, Chart, Constraint, Right, leader, speaker
 
-from preflight_computedomain.api.names import (
-    CHANNEL_CONFIG,
-    DEVICE,
-    DRIVER,
-    FINALIZER,
-    GROUP,
-    LABEL,
-    PLURAL,
-    TARGET_LABEL,
-)
+from preflight_computedomain.api import names
 
 __all__ = ["RIGHTS"]
 
 _DRA: Final = "resource.k8s.io"
-_LABELS: Final = (f"metadata.labels[{LABEL}]", f"metadata.labels[{TARGET_LABEL}]")
+_LABELS: Final = (f"metadata.labels[{names.LABEL}]", f"metadata.labels[{names.TARGET_LABEL}]")
 _OURS: Final = Constraint(
     "o.?spec.?spec.?devices.?config.orValue([]).exists(c,"
-    f" c.?opaque.?driver.orValue('') == '{DRIVER}'"
-    f" && c.?opaque.?parameters.?kind.orValue('') == '{CHANNEL_CONFIG}')",
-    f"its configuration is a {CHANNEL_CONFIG} of {DRIVER}",
+    f" c.?opaque.?driver.orValue('') == '{names.DRIVER}'"
+    f" && c.?opaque.?parameters.?kind.orValue('') == '{names.CHANNEL_CONFIG}')",
+    f"its configuration is a {names.CHANNEL_CONFIG} of {names.DRIVER}",
 )
 """By its configuration, which nobody can change; the controller writes the labels itself."""
 _TEMPLATES: Final = Right(
     resource="resourceclaimtemplates",
     group=_DRA,
     verbs="get list watch patch delete",
-    fields=(f"metadata.finalizers[{FINALIZER}]", *_LABELS),
+    fields=(f"metadata.finalizers[{names.FINALIZER}]", *_LABELS),
     holds=(_OURS,),
     policy="templates",
 )
 _OWN_NAME: Final = (
-    f"{OWN_NODE}.exists(n, o.metadata.name == n + '-{DRIVER}'"
+    f"{OWN_NODE}.exists(n, o.metadata.name == n + '-{names.DRIVER}'"
     " || (n.size() > 227 && o.metadata.name.startsWith(n.substring(0, 150))"
-    f" && o.metadata.name.endsWith('-{DRIVER}')))"
+    f" && o.metadata.name.endsWith('-{names.DRIVER}')))"
 )
 _OWN_SLICE: Final = (
-    Constraint(f"o.?spec.?driver.orValue('') == '{DRIVER}'", f"its driver is {DRIVER}"),
+    Constraint(f"o.?spec.?driver.orValue('') == '{names.DRIVER}'", f"its driver is {names.DRIVER}"),
     Constraint(
         f"o.?spec.?nodeName.orValue('') in {OWN_NODE} && !o.?spec.?allNodes.orValue(false)"
         " && !has(o.spec.nodeSelector) && !o.?spec.?perDeviceNodeSelection.orValue(false)",
@@ -61,11 +52,11 @@ _AS_MADE: Final = (
     ),
     Constraint(
         "!has(o.spec.sharedCounters)"
-        f" && o.?spec.?devices.orValue([]).all(d, d.name == '{DEVICE}')"
+        f" && o.?spec.?devices.orValue([]).all(d, d.name == '{names.DEVICE}')"
         " && size(o.?spec.?devices.orValue([])) <= 1",
-        f"it has the device {DEVICE} alone or none, and no sharedCounters",
+        f"it has the device {names.DEVICE} alone or none, and no sharedCounters",
     ),
-    Constraint(_OWN_NAME, f"its name is that of the token's own node, and -{DRIVER}"),
+    Constraint(_OWN_NAME, f"its name is that of the token's own node, and -{names.DRIVER}"),
 )
 _SLICES: Final = Right(
     resource="resourceslices",
@@ -85,15 +76,15 @@ RIGHTS: Final = Chart(
             component="controller",
             rights=(
                 Right(
-                    resource=PLURAL,
-                    group=GROUP,
+                    resource=names.PLURAL,
+                    group=names.GROUP,
                     verbs="list watch patch",
-                    fields=(f"metadata.finalizers[{FINALIZER}]",),
+                    fields=(f"metadata.finalizers[{names.FINALIZER}]",),
                     policy="finalizers",
                 ),
                 Right(
-                    resource=f"{PLURAL}/status",
-                    group=GROUP,
+                    resource=f"{names.PLURAL}/status",
+                    group=names.GROUP,
                     verbs="patch",
                     fields=("status",),
                     policy="finalizers",
@@ -117,7 +108,7 @@ RIGHTS: Final = Chart(
             rights=(
                 # A claim, when the kubelet asks for it, and whether its ComputeDomain is there.
                 Right(resource="resourceclaims", group=_DRA, verbs="get"),
-                Right(resource=PLURAL, group=GROUP, verbs="list"),
+                Right(resource=names.PLURAL, group=names.GROUP, verbs="list"),
                 _SLICES,
                 # It is written as a whole, so labels and annotations that others gave it go.
                 replace(

@@ -23,17 +23,7 @@ from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.workqueue import Queue
 from preflight_kube.text import one_line
 
-from preflight_computedomain.api.names import (
-    API_VERSION,
-    CLAIMS,
-    CONTROLLER,
-    DOMAINS,
-    DRIVER,
-    KIND,
-    LABEL,
-    SLICES,
-    TEMPLATES,
-)
+from preflight_computedomain.api import names
 from preflight_computedomain.api.types import (
     ClaimTemplate,
     ComputeDomain,
@@ -79,7 +69,7 @@ class Controller:
         self.queue = Queue("computedomain", clock=client.clock)
         self._domains: Cache[ComputeDomain] = Cache(
             client,
-            DOMAINS,
+            names.DOMAINS,
             ComputeDomain,
             on_change=self._domain_changed,
             indexes={"place": namespaced_name, "template": _template_place},
@@ -87,18 +77,18 @@ class Controller:
         )
         self._templates: Cache[ClaimTemplate] = Cache(
             client,
-            TEMPLATES,
+            names.TEMPLATES,
             ClaimTemplate,
             on_change=self._template_changed,
             indexes={"place": namespaced_name, "uid": _uids},
             absent_retry=5.0,
         )
-        ours = {"fieldSelector": f"spec.driver={DRIVER}"}
+        ours = {"fieldSelector": f"spec.driver={names.DRIVER}"}
         self.reflectors: tuple[Reflector[Any], ...] = (
             self._domains,
             self._templates,
-            Reflector(client, CLAIMS, UsedClaim, on_change=self._claim_changed, kept=_brief),
-            Reflector(client, SLICES, Slice, on_change=self._slice_changed, params=ours),
+            Reflector(client, names.CLAIMS, UsedClaim, on_change=self._claim_changed, kept=_brief),
+            Reflector(client, names.SLICES, Slice, on_change=self._slice_changed, params=ours),
         )
         metrics.show(client, self.statuses)
         metrics.shared.set_function(lambda: len(self._sharing.shared()))
@@ -145,7 +135,7 @@ class Controller:
         for mirror in self.reflectors:
             await mirror.synced.wait()
         client = self._client.fenced(leadership.valid)
-        events = EventRecorder(client, CONTROLLER)
+        events = EventRecorder(client, names.CONTROLLER)
         for domain in self._domains.store.values():
             self.queue.add(domain.metadata.place)
 
@@ -153,9 +143,9 @@ class Controller:
             return await self._reconcile(place, client, events)
 
         reconciler = Reconciler(
-            KIND, self.queue, work, workers=WORKERS, metrics=self._metrics.runtime
+            names.KIND, self.queue, work, workers=WORKERS, metrics=self._metrics.runtime
         )
-        with self._metrics.runtime.leading(CONTROLLER, self._metrics.leader):
+        with self._metrics.runtime.leading(names.CONTROLLER, self._metrics.leader):
             async with anyio.create_task_group() as group:
                 group.start_soon(reconciler.run)
                 group.start_soon(events.run)
@@ -187,7 +177,7 @@ class Controller:
                 )
         for item in (*plan.events, *shares(self._neighbors(domain))):
             if events.event(
-                Regarding(API_VERSION, KIND, place[1], domain.metadata.uid, place[0]),
+                Regarding(names.API_VERSION, names.KIND, place[1], domain.metadata.uid, place[0]),
                 about=f"{item.reason}\0{item.about}",
                 reason=item.reason,
                 message=item.message,
@@ -264,7 +254,7 @@ def _template_place(domain: ComputeDomain) -> list[str]:
 
 def _uids(item: ClaimTemplate) -> set[str]:
     """Of ComputeDomains that the template names, by label or configuration."""
-    return {uid for uid in (item.metadata.labels.get(LABEL, ""), template.owner(item)) if uid}
+    return {uid for uid in (item.metadata.labels.get(names.LABEL, ""), template.owner(item)) if uid}
 
 
 def _brief(claim: UsedClaim) -> UsedClaim:

@@ -17,16 +17,8 @@ from typing import Final
 import msgspec
 from preflight_kube.text import one_line
 
+from preflight_computedomain.api import names
 from preflight_computedomain.api.checkpoint import ABORTED, COMPLETED, Entry
-from preflight_computedomain.api.names import (
-    CHANNEL_CONFIG,
-    DAEMON_CONFIG,
-    DEVICE,
-    DRIVER,
-    fits_as_name,
-    fits_as_namespace,
-    fits_as_uid,
-)
 from preflight_computedomain.api.opaque_config import ConfigInvalid, channel_config, is_daemon
 from preflight_computedomain.api.types import (
     AllocationConfig,
@@ -109,7 +101,7 @@ class Refusal:
 
     def told(self, ref: KubeletClaim, node: str) -> str:
         """The answer to the kubelet, which shows it in an Event of the pod."""
-        return f"{DRIVER}: {ref}: {self.sentence} (node {node})."
+        return f"{names.DRIVER}: {ref}: {self.sentence} (node {node})."
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +121,9 @@ def unusable(ref: KubeletClaim) -> Refusal | None:
     file's name.
     """
     for field, fits in (
-        ("namespace", fits_as_namespace(ref.namespace)),
-        ("name", fits_as_name(ref.name)),
-        ("uid", fits_as_uid(ref.uid)),
+        ("namespace", names.fits_as_namespace(ref.namespace)),
+        ("name", names.fits_as_name(ref.name)),
+        ("uid", names.fits_as_uid(ref.uid)),
     ):
         if not fits:
             shown = one_line(getattr(ref, field), 80)
@@ -167,7 +159,7 @@ def read(ref: KubeletClaim, claim: ResourceClaim | None, node: str) -> ChannelRe
         return Refusal(
             "no-allocation", "field status.allocation is missing; let the scheduler place the pod"
         )
-    ours = tuple(result for result in allocation.devices.results if result.driver == DRIVER)
+    ours = tuple(result for result in allocation.devices.results if result.driver == names.DRIVER)
     here = tuple(result for result in ours if result.pool == node)
     if len(here) != 1:
         return _not_one(ours, here)
@@ -195,23 +187,23 @@ def _configured(
     parameters = [bytes(config.opaque.parameters) for config in chosen if config.opaque is not None]
     daemons = any(map(is_daemon, parameters))
     if daemons or result.device.startswith("daemon-"):
-        kind = f"kind {DAEMON_CONFIG}" if daemons else f"device {one_line(result.device, 80)}"
+        kind = f"kind {names.DAEMON_CONFIG}" if daemons else f"device {one_line(result.device, 80)}"
         return Refusal(
             "daemon",
             f"{NO_DAEMONS} (request {one_line(result.request, 130)} has {kind}); delete the pod, which driver-managed IMEX has left, "
             f"or use the ResourceClaimTemplate that a ComputeDomain makes",
         )
-    if result.device != DEVICE:
+    if result.device != names.DEVICE:
         shown = one_line(result.device, 80)
         return Refusal(
             "device",
-            f"device {shown} is not on this node, which offers {DEVICE} alone; let the scheduler choose anew",
+            f"device {shown} is not on this node, which offers {names.DEVICE} alone; let the scheduler choose anew",
         )
     if len(parameters) != 1:
         return Refusal(
             "config",
-            f"request {one_line(result.request, 130)} has {len(parameters) or 'no'} configurations of driver {DRIVER}, and must have one "
-            f"{CHANNEL_CONFIG}; use the ResourceClaimTemplate that a ComputeDomain makes",
+            f"request {one_line(result.request, 130)} has {len(parameters) or 'no'} configurations of driver {names.DRIVER}, and must have one "
+            f"{names.CHANNEL_CONFIG}; use the ResourceClaimTemplate that a ComputeDomain makes",
         )
     try:
         config = channel_config(parameters[0])
@@ -231,7 +223,7 @@ def _configured(
 
 
 def _applies(config: AllocationConfig, result: AllocationResult) -> bool:
-    if config.opaque is None or config.opaque.driver != DRIVER:
+    if config.opaque is None or config.opaque.driver != names.DRIVER:
         return False
     return (
         not config.requests or result.request in config.requests or result.base in config.requests

@@ -9,16 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from preflight_computedomain.api.names import (
-    API_VERSION,
-    CHANNEL_CLASS,
-    CHANNEL_CONFIG,
-    DRIVER,
-    FINALIZER,
-    LABEL,
-    TARGET_LABEL,
-    WORKLOAD,
-)
+from preflight_computedomain.api import names
 from preflight_computedomain.api.opaque_config import domain_of
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain
 
@@ -29,7 +20,7 @@ _REQUEST: Final = "channel"
 
 def labels_of(uid: str) -> dict[str, str]:
     """What says whose a template is, and that it is a workload's."""
-    return {LABEL: uid, TARGET_LABEL: WORKLOAD}
+    return {names.LABEL: uid, names.TARGET_LABEL: names.WORKLOAD}
 
 
 def body(domain: ComputeDomain) -> dict[str, Any]:
@@ -38,9 +29,9 @@ def body(domain: ComputeDomain) -> dict[str, Any]:
     # writes them anew, sorted.
     parameters = {
         "allocationMode": domain.spec.channel.allocation_mode,
-        "apiVersion": API_VERSION,
+        "apiVersion": names.API_VERSION,
         "domainID": domain.metadata.uid,
-        "kind": CHANNEL_CONFIG,
+        "kind": names.CHANNEL_CONFIG,
     }
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -48,17 +39,19 @@ def body(domain: ComputeDomain) -> dict[str, Any]:
         "metadata": {
             "name": domain.template,
             "namespace": domain.metadata.namespace,
-            "finalizers": [FINALIZER],
+            "finalizers": [names.FINALIZER],
             "labels": labels_of(domain.metadata.uid),
         },
         "spec": {
             "spec": {
                 "devices": {
-                    "requests": [{"name": _REQUEST, "exactly": {"deviceClassName": CHANNEL_CLASS}}],
+                    "requests": [
+                        {"name": _REQUEST, "exactly": {"deviceClassName": names.CHANNEL_CLASS}}
+                    ],
                     "config": [
                         {
                             "requests": [_REQUEST],
-                            "opaque": {"driver": DRIVER, "parameters": parameters},
+                            "opaque": {"driver": names.DRIVER, "parameters": parameters},
                         }
                     ],
                 }
@@ -77,7 +70,10 @@ def owner(template: ClaimTemplate) -> str:
     configs = template.configs
     uid = domain_of(configs[0]) if len(configs) == 1 else ""
     labels = template.metadata.labels
-    ours = labels.get(LABEL, uid) == uid and labels.get(TARGET_LABEL, WORKLOAD) == WORKLOAD
+    ours = (
+        labels.get(names.LABEL, uid) == uid
+        and labels.get(names.TARGET_LABEL, names.WORKLOAD) == names.WORKLOAD
+    )
     return uid if ours else ""
 
 
@@ -89,8 +85,8 @@ def mended(template: ClaimTemplate, uid: str) -> dict[str, Any] | None:
     change: dict[str, Any] = {}
     if missing := dict(labels_of(uid).items() - about.labels.items()):
         change["labels"] = missing
-    if FINALIZER not in about.finalizers:
-        change["finalizers"] = [*about.finalizers, FINALIZER]
+    if names.FINALIZER not in about.finalizers:
+        change["finalizers"] = [*about.finalizers, names.FINALIZER]
     return {"metadata": {**change, "resourceVersion": about.resource_version}} if change else None
 
 
@@ -98,5 +94,5 @@ def released(finalizers: Iterable[str], resource_version: str) -> dict[str, Any]
     """A merge patch without our finalizer. ``finalizers``, ``resource_version``: as they are now; a
     version that is older is refused.
     """
-    kept = [name for name in finalizers if name != FINALIZER]
+    kept = [name for name in finalizers if name != names.FINALIZER]
     return {"metadata": {"finalizers": kept or None, "resourceVersion": resource_version}}

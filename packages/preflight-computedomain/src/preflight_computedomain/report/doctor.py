@@ -10,15 +10,7 @@ from typing import Final
 
 from preflight_kube.text import one_line
 
-from preflight_computedomain.api.names import (
-    DAEMON,
-    DAEMON_DEVICE,
-    DEVICE,
-    FINALIZER,
-    LABEL,
-    TARGET_LABEL,
-    fits_as_name,
-)
+from preflight_computedomain.api import names
 from preflight_computedomain.api.opaque_config import domain_of
 from preflight_computedomain.api.types import Slice
 from preflight_computedomain.core.sharing import Sharing
@@ -63,9 +55,9 @@ def report(seen: ClusterObjects) -> tuple[list[str], bool]:
         if problems:
             lines += [f"{heading}:", *(f"  {line}" for line in problems), ""]
     sound = not lines
-    offered = sum(_offers(item, DEVICE) for item in seen.slices)
+    offered = sum(_offers(item, names.DEVICE) for item in seen.slices)
     lines.append(
-        f"{len(seen.domains)} ComputeDomains; {offered} nodes offer {DEVICE}; {'no problem found' if sound else 'see above'}."
+        f"{len(seen.domains)} ComputeDomains; {offered} nodes offer {names.DEVICE}; {'no problem found' if sound else 'see above'}."
     )
     return lines, sound
 
@@ -78,9 +70,9 @@ def before_uninstall(seen: ClusterObjects) -> tuple[list[str], bool]:
             for item in seen.domains
         ),
         *(
-            f"ResourceClaimTemplate {item.metadata} has the finalizer {FINALIZER}: delete its ComputeDomain"
+            f"ResourceClaimTemplate {item.metadata} has the finalizer {names.FINALIZER}: delete its ComputeDomain"
             for item in seen.templates
-            if FINALIZER in item.metadata.finalizers
+            if names.FINALIZER in item.metadata.finalizers
         ),
         *(
             f"ResourceClaim {item.metadata} on {', '.join(item.nodes)}: delete its pod, and wait until it is gone"
@@ -95,23 +87,27 @@ def before_uninstall(seen: ClusterObjects) -> tuple[list[str], bool]:
 
 
 def _leftovers(seen: ClusterObjects) -> list[str]:
-    daemons = [item for item in seen.templates if item.metadata.labels.get(TARGET_LABEL) == DAEMON]
-    nodes = [item for item in seen.nodes if LABEL in item.metadata.labels]
+    daemons = [
+        item
+        for item in seen.templates
+        if item.metadata.labels.get(names.TARGET_LABEL) == names.DAEMON
+    ]
+    nodes = [item for item in seen.nodes if names.LABEL in item.metadata.labels]
     return sorted(
         [
             *(f"DaemonSet {item.metadata}" for item in seen.daemons),
             *(f"ResourceClaimTemplate {item.metadata} (a daemon's)" for item in daemons),
             *(f"ComputeDomainClique {item.metadata}" for item in seen.cliques),
-            *(f"label {LABEL} on node {item.metadata}" for item in nodes),
+            *(f"label {names.LABEL} on node {item.metadata}" for item in nodes),
         ]
     )
 
 
 def _nodes(seen: ClusterObjects) -> list[str]:
     wrong = [
-        f"ResourceSlice {item.metadata} offers {DAEMON_DEVICE}: a plugin of driver-managed mode has written it; replace that plugin"
+        f"ResourceSlice {item.metadata} offers {names.DAEMON_DEVICE}: a plugin of driver-managed mode has written it; replace that plugin"
         for item in seen.slices
-        if _offers(item, DAEMON_DEVICE)
+        if _offers(item, names.DAEMON_DEVICE)
     ]
     missing = {
         item.metadata.name: "is in an NVLink clique, and has neither a ResourceSlice nor a plugin: is it among the nodes of the DaemonSet?"
@@ -141,7 +137,7 @@ def _domains(seen: ClusterObjects) -> list[str]:
         if about.deletion_timestamp:
             holders = ", ".join(about.finalizers) or "nothing"
             problems.append(f"{about} is being deleted, and held by {holders}")
-        elif not fits_as_name(wanted):
+        elif not names.fits_as_name(wanted):
             problems.append(
                 f"{about} asks for a ResourceClaimTemplate {one_line(wanted, 80)!r}, which cannot be an object's name; make it anew"
             )
@@ -162,10 +158,10 @@ def _shared(seen: ClusterObjects) -> list[str]:
         sharing.slice(item)
     for claim in seen.claims:
         sharing.claim(claim)
-    names = {domain.metadata.uid: str(domain.metadata) for domain in seen.domains}
+    places = {domain.metadata.uid: str(domain.metadata) for domain in seen.domains}
 
     def shown(uid: str) -> str:
-        return names.get(uid, f"one that has been deleted ({one_line(uid, 80)})")
+        return places.get(uid, f"one that has been deleted ({one_line(uid, 80)})")
 
     return [
         f"{one_line(clique, 64)}: {', '.join(sorted(map(shown, uids)))}"

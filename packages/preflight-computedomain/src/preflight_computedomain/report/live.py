@@ -10,16 +10,7 @@ from typing import Any, Final, TypeVar
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, KubeError, NotFound
 
-from preflight_computedomain.api.names import (
-    API_VERSION,
-    CLAIMS,
-    DOMAINS,
-    DRIVER,
-    LABEL,
-    SLICES,
-    TEMPLATES,
-    namespaced,
-)
+from preflight_computedomain.api import names
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Slice, UsedClaim
 from preflight_computedomain.report.model import ClusterObjects, Labeled, Pod
 
@@ -44,7 +35,7 @@ async def _read(client: Client, namespace: str) -> ClusterObjects:
     seen = ClusterObjects()
 
     async def every(path: str, type_: type[T], *, missing: bool = False, **params: Any) -> list[T]:
-        there = namespaced(path, namespace) if namespace else path
+        there = names.namespaced(path, namespace) if namespace else path
         items: list[T] = []
         try:
             async for page, _ in client.pages(there, type_, params=params or None):
@@ -60,16 +51,16 @@ async def _read(client: Client, namespace: str) -> ClusterObjects:
             seen.unread.append(str(error))
         return items
 
-    seen.domains = await every(DOMAINS, ComputeDomain)
-    seen.templates = await every(TEMPLATES, ClaimTemplate)
-    seen.claims = await every(CLAIMS, UsedClaim)
+    seen.domains = await every(names.DOMAINS, ComputeDomain)
+    seen.templates = await every(names.TEMPLATES, ClaimTemplate)
+    seen.claims = await every(names.CLAIMS, UsedClaim)
     if namespace:
         seen.pods = await every("/api/v1/pods", Pod)
         return seen
-    seen.slices = await every(SLICES, Slice, fieldSelector=f"spec.driver={DRIVER}")
+    seen.slices = await every(names.SLICES, Slice, fieldSelector=f"spec.driver={names.DRIVER}")
     seen.nodes = await every("/api/v1/nodes", Labeled)
     seen.plugins = await every("/api/v1/pods", Pod, labelSelector=_PLUGINS)
-    seen.daemons = await every("/apis/apps/v1/daemonsets", Labeled, labelSelector=LABEL)
-    cliques = f"/apis/{API_VERSION}/computedomaincliques"
+    seen.daemons = await every("/apis/apps/v1/daemonsets", Labeled, labelSelector=names.LABEL)
+    cliques = f"/apis/{names.API_VERSION}/computedomaincliques"
     seen.cliques = await every(cliques, Labeled, missing=True)
     return seen

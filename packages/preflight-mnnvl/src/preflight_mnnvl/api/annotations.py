@@ -12,16 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from preflight_mnnvl.api.names import (
-    CLAIM,
-    DEFAULT_DEVICE_CLASS,
-    DEVICE_CLASS,
-    ENABLED,
-    GROVE_MNNVL_GROUP,
-    KEYS,
-    PCSG_NAME,
-    SCOPE,
-)
+from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import Group, Metadata, PodCliqueSet, shown
 
 __all__ = [
@@ -46,7 +37,7 @@ __all__ = [
 Mode = Literal["driver", "literal"]
 Scope = Literal["replica", "clique", "scalingGroupReplica"]
 CLASS_WITHOUT_EFFECT: Final = (
-    f"{DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)"
+    f"{names.DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)"
 )
 SCOPES: Final[tuple[Scope, ...]] = ("replica", "clique", "scalingGroupReplica")
 Layer = tuple[str, Mapping[str, str]]
@@ -90,21 +81,21 @@ def resolve(
     keys: dict[str, str] = {}
     at: dict[str, str] = {}
     for where, layer in [entry, clique] if grouped and mode == "literal" else nearest:
-        for key in KEYS:
+        for key in names.KEYS:
             if key not in keys and key in layer:
                 keys[key], at[key] = layer[key], where
     groves = next(
         (
-            (found[GROVE_MNNVL_GROUP], where)
+            (found[names.GROVE_MNNVL_GROUP], where)
             for where, found in nearest
-            if GROVE_MNNVL_GROUP in found
+            if names.GROVE_MNNVL_GROUP in found
         ),
         None,
     )
     return Wish(
-        keys.get(ENABLED) == "true",
-        keys.get(SCOPE) or "replica",
-        keys.get(DEVICE_CLASS) or DEFAULT_DEVICE_CLASS,
+        keys.get(names.ENABLED) == "true",
+        keys.get(names.SCOPE) or "replica",
+        keys.get(names.DEVICE_CLASS) or names.DEFAULT_DEVICE_CLASS,
         keys,
         at,
         None if groves is None or groves[0] == "none" else groves,
@@ -115,7 +106,7 @@ def wish_of(meta: Metadata, set_: PodCliqueSet | None, mode: Mode) -> Wish:
     """The annotations in force for the PodClique ``meta``. Its scaling group is found by exact
     names: Grove's own search by the name's end would take `worker` for `gpu-worker`.
     """
-    short, full = (meta.label(key) for key in PCSG_NAME)
+    short, full = (meta.label(key) for key in names.PCSG_NAME)
     grouped = bool(short or full)
     group = None
     if set_ is not None and grouped:
@@ -152,7 +143,7 @@ def odd(value: str | None) -> str:
     """
     if value is None or value in {"true", "false"}:
         return ""
-    return f'{ENABLED} is "{shown(value, 40)}"; only "true" switches it on'
+    return f'{names.ENABLED} is "{shown(value, 40)}"; only "true" switches it on'
 
 
 VERSION: Final = 1
@@ -172,7 +163,7 @@ class MnnvlDecision(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     claim: str
     gang: str
     placement: Literal["any", "fabric"] = "any"
-    device_class: str = DEFAULT_DEVICE_CLASS
+    device_class: str = names.DEFAULT_DEVICE_CLASS
     gpu_claims: tuple[str, ...] = ()
     restored: int = 0
 
@@ -217,4 +208,4 @@ def pod_claim(decision: MnnvlDecision) -> dict[str, str]:
     `literal`: one claim for all.
     """
     key = "resourceClaimTemplateName" if decision.mode == "driver" else "resourceClaimName"
-    return {"name": CLAIM, key: decision.claim}
+    return {"name": names.CLAIM, key: decision.claim}

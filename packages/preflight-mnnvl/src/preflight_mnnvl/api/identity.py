@@ -7,14 +7,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from preflight_mnnvl.api.names import (
-    BASE_PODGANG,
-    PCS_INDEX,
-    PCS_NAME,
-    PCSG_INDEX,
-    PCSG_NAME,
-    PODGANG,
-)
+from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import Metadata, shown
 
 __all__ = ["CliqueIdentity", "CliqueRefused", "gang_of", "identify", "of_another", "set_of"]
@@ -49,7 +42,7 @@ def set_of(metadata: Metadata) -> str:
     """The PodCliqueSet that the labels name, the operator's own first;
     empty where they name none.
     """
-    return next((value for key in reversed(PCS_NAME) if (value := metadata.label(key))), "")
+    return next((value for key in reversed(names.PCS_NAME) if (value := metadata.label(key))), "")
 
 
 def of_another(metadata: Metadata, set_: Metadata) -> bool:
@@ -71,8 +64,8 @@ def identify(metadata: Metadata, scope: str) -> CliqueIdentity:
         raise CliqueRefused(
             "it has no name yet (generateName), and the names of its objects are made of it; give it a name"
         )
-    pcs = _one(metadata, PCS_NAME, scope)
-    replica = _index(metadata, PCS_INDEX, scope)
+    pcs = _one(metadata, names.PCS_NAME, scope)
+    replica = _index(metadata, names.PCS_INDEX, scope)
     prefix = f"{pcs}-{replica}-"
     if not metadata.name.startswith(prefix) or metadata.name == prefix:
         raise CliqueRefused(
@@ -81,7 +74,7 @@ def identify(metadata: Metadata, scope: str) -> CliqueIdentity:
     clique = metadata.name.removeprefix(prefix)
     group, index = _group(metadata, prefix), ""
     if group:
-        index = _index(metadata, PCSG_INDEX, scope)
+        index = _index(metadata, names.PCSG_INDEX, scope)
         within = f"{group}-{index}-"
         if not clique.startswith(within) or clique == within:
             raise CliqueRefused(
@@ -92,14 +85,14 @@ def identify(metadata: Metadata, scope: str) -> CliqueIdentity:
     else:
         template = clique
         if scope == "scalingGroupReplica":
-            raise _missing(PCSG_NAME, scope)
-    gang = metadata.label(PODGANG) or ""
+            raise _missing(names.PCSG_NAME, scope)
+    gang = metadata.label(names.PODGANG) or ""
     if not gang:
         raise CliqueRefused(
-            f"scope {scope} needs the label {PODGANG}, and it has none; add it, as without it nothing would own the domain"
+            f"scope {scope} needs the label {names.PODGANG}, and it has none; add it, as without it nothing would own the domain"
         )
     return CliqueIdentity(
-        pcs, replica, clique, template, group, index, gang, metadata.label(BASE_PODGANG) or ""
+        pcs, replica, clique, template, group, index, gang, metadata.label(names.BASE_PODGANG) or ""
     )
 
 
@@ -131,20 +124,20 @@ def _index(metadata: Metadata, keys: tuple[str, str], scope: str) -> str:
 
 def _group(metadata: Metadata, prefix: str) -> str:
     """The scaling group's short name; the operator's label has the full one."""
-    short, full = (metadata.label(key) for key in PCSG_NAME)
+    short, full = (metadata.label(key) for key in names.PCSG_NAME)
     if full is not None and full != "":
         if not full.startswith(prefix) or full == prefix:
             raise CliqueRefused(
-                f'the label {PCSG_NAME[1]} is "{shown(full)}", expected a name that begins with "{shown(prefix)}"; correct it'
+                f'the label {names.PCSG_NAME[1]} is "{shown(full)}", expected a name that begins with "{shown(prefix)}"; correct it'
             )
         full = full.removeprefix(prefix)
     if short and full and short != full:
-        raise CliqueRefused(_contradiction(PCSG_NAME, short, prefix + full))
+        raise CliqueRefused(_contradiction(names.PCSG_NAME, short, prefix + full))
     return short or full or ""
 
 
 def _missing(keys: tuple[str, str], scope: str) -> CliqueRefused:
-    instead = ", or choose another scope" if keys == PCSG_NAME else ""
+    instead = ", or choose another scope" if keys == names.PCSG_NAME else ""
     return CliqueRefused(
         f"scope {scope} needs the label {keys[0]} or {keys[1]}, and it has neither; add one of them{instead}"
     )

@@ -6,46 +6,6 @@ import re
 from hashlib import sha256
 from typing import Final
 
-__all__ = [
-    "ADOPTED",
-    "BASE_PODGANG",
-    "CLAIM",
-    "CLIQUE_NAME",
-    "COMPUTE_DOMAIN_GROUP",
-    "DECISION",
-    "DEFAULT_DEVICE_CLASS",
-    "DEVICE_CLASS",
-    "ENABLED",
-    "FABRIC_LABEL",
-    "GROVE_CLAIM",
-    "GROVE_GROUP",
-    "GROVE_MNNVL_GROUP",
-    "IDENTITY",
-    "INSTANCE",
-    "KEYS",
-    "MANAGED",
-    "MANAGED_BY",
-    "MANAGED_BY_US",
-    "MOST_NAME",
-    "ONE_FABRIC",
-    "PART_OF",
-    "PCSG_INDEX",
-    "PCSG_NAME",
-    "PCS_INDEX",
-    "PCS_NAME",
-    "PODGANG",
-    "READ_LABELS",
-    "RECREATED",
-    "RESOURCE_GROUP",
-    "SCHEDULER_GROUP",
-    "SCOPE",
-    "TEMPLATE_OF",
-    "bounded",
-    "hashed",
-    "is_name",
-    "label_value",
-]
-
 GROVE_GROUP: Final = "grove.io"
 SCHEDULER_GROUP: Final = "scheduler.grove.io"
 COMPUTE_DOMAIN_GROUP: Final = "resource.nvidia.com"

@@ -19,11 +19,7 @@ from preflight_kube.client.client import (
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.retry import for_good
 
-from preflight_mnnvl.api.names import (
-    COMPUTE_DOMAIN_GROUP,
-    RESOURCE_GROUP,
-    SCHEDULER_GROUP,
-)
+from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import ComputeDomain, Part
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.cache import MnnvlCache
@@ -103,7 +99,7 @@ class DomainWriter:
 
     async def announce(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
         """Say on a PodGang that its objects belong to it. Raises :class:`KubeError`."""
-        path = f"/apis/{SCHEDULER_GROUP}/v1alpha1/namespaces/{namespace}/podgangs/{name}"
+        path = f"/apis/{names.SCHEDULER_GROUP}/v1alpha1/namespaces/{namespace}/podgangs/{name}"
         try:
             await self._client.merge_patch(path, patch)
         except KubeError as error:
@@ -120,8 +116,8 @@ class DomainWriter:
 
 
 def _collection(action: ClusterWrite, support: Support) -> str:
-    version, plural = f"{RESOURCE_GROUP}/{support.claim_version or 'v1'}", "resourceclaims"
+    version, plural = f"{names.RESOURCE_GROUP}/{support.claim_version or 'v1'}", "resourceclaims"
     if action.kind == "ComputeDomain":
-        version = f"{COMPUTE_DOMAIN_GROUP}/{support.domain_version or 'v1beta1'}"
+        version = f"{names.COMPUTE_DOMAIN_GROUP}/{support.domain_version or 'v1beta1'}"
         plural = "computedomains"
     return f"/apis/{version}/namespaces/{action.namespace}/{plural}"

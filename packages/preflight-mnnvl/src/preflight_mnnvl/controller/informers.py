@@ -13,20 +13,7 @@ from preflight_kube.logs import get_logger
 from preflight_kube.runtime.discovery import versions
 from preflight_kube.runtime.reflector import Change, Reflector
 
-from preflight_mnnvl.api.names import (
-    ADOPTED,
-    COMPUTE_DOMAIN_GROUP,
-    FABRIC_LABEL,
-    GROVE_GROUP,
-    GROVE_MNNVL_GROUP,
-    KEYS,
-    MANAGED,
-    ONE_FABRIC,
-    READ_LABELS,
-    RECREATED,
-    RESOURCE_GROUP,
-    SCHEDULER_GROUP,
-)
+from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import (
     CliqueSpec,
     ComputeDomain,
@@ -60,7 +47,7 @@ GLANCE: Final = 1.0
 
 T = TypeVar("T")
 _NO_SPEC: Final = CliqueSpec()
-_ASKED: Final = (*KEYS, GROVE_MNNVL_GROUP)
+_ASKED: Final = (*names.KEYS, names.GROVE_MNNVL_GROUP)
 
 
 class Detection:
@@ -106,8 +93,8 @@ class Detection:
     async def look(self) -> float:
         """Ask once; the seconds until the next time."""
         try:
-            domains = await versions(self._client, COMPUTE_DOMAIN_GROUP, "computedomains")
-            claims = await versions(self._client, RESOURCE_GROUP, "resourceclaims")
+            domains = await versions(self._client, names.COMPUTE_DOMAIN_GROUP, "computedomains")
+            claims = await versions(self._client, names.RESOURCE_GROUP, "resourceclaims")
             required = True
             if self._config.mode == "literal" and domains:
                 required = await self._channel_required(domains)
@@ -127,7 +114,7 @@ class Detection:
         every account may read schemas.
         """
         version = "v1beta1" if "v1beta1" in versions else versions[0]
-        path = f"/openapi/v3/apis/{COMPUTE_DOMAIN_GROUP}/{version}"
+        path = f"/openapi/v3/apis/{names.COMPUTE_DOMAIN_GROUP}/{version}"
         found = await self._client.get_or_none(path, dict[str, Any])
         schemas = ((found or {}).get("components") or {}).get("schemas") or {}
         for name, schema in schemas.items():
@@ -183,7 +170,7 @@ class MnnvlInformers:
             PartialObjectMetadata,
             on_change=self._node_changed,
             kept=_fabric,
-            params={"labelSelector": FABRIC_LABEL},
+            params={"labelSelector": names.FABRIC_LABEL},
             indexes={"name": lambda one: (one.metadata.name,)},
         )
         self._reflectors: list[Reflector[Any]] = [self._nodes]
@@ -193,7 +180,7 @@ class MnnvlInformers:
 
     def _part(self, part: Part, store: PartStore, params: Params | None) -> None:
         def changed(change: Change[ComputeDomain]) -> None:
-            meta = change.object.metadata.only(READ_LABELS, (RECREATED,))
+            meta = change.object.metadata.only(names.READ_LABELS, (names.RECREATED,))
             found = ComputeDomain(metadata=meta, status=change.object.status)
             store.part(part, found, gone=change.kind == "deleted")
 
@@ -223,7 +210,7 @@ class MnnvlInformers:
     ) -> VersionedReflector[T]:
         """Follow a kind in the version that the cluster serves."""
         domains = plural == "computedomains"
-        group = COMPUTE_DOMAIN_GROUP if domains else RESOURCE_GROUP
+        group = names.COMPUTE_DOMAIN_GROUP if domains else names.RESOURCE_GROUP
         version = served_domains(self._config.mode) if domains else served_claims
 
         def make(served: str) -> Reflector[T]:
@@ -261,7 +248,7 @@ class MnnvlInformers:
     def _count_nodes(self) -> None:
         if self._nodes.synced.is_set():
             nodes = sum(
-                bool(one.metadata.label(FABRIC_LABEL)) for one in self._nodes.store.values()
+                bool(one.metadata.label(names.FABRIC_LABEL)) for one in self._nodes.store.values()
             )
             self.detection.see(fabric_nodes=nodes)
 
@@ -305,7 +292,7 @@ class DomainInformers(MnnvlInformers):
         parts: dict[Part, Params | None] = {"domain": None, "template": None}
         if config.mode == "literal":
             # Others' are many; one of our name is found when it is in the way.
-            parts["claim"] = {"labelSelector": f"{MANAGED}=true"}
+            parts["claim"] = {"labelSelector": f"{names.MANAGED}=true"}
         super().__init__(client, config, cache, changed, parts)
         self._cache = cache
         self._claims: VersionedReflector[PodClaim] | None = None
@@ -328,19 +315,19 @@ class DomainInformers(MnnvlInformers):
             )
             cache.pods = self
         self._cliques = self._grove(
-            f"{GROVE_GROUP}/v1alpha1/podcliques",
+            f"{names.GROVE_GROUP}/v1alpha1/podcliques",
             PodClique,
             self._clique,
             lambda one: PodClique(metadata=one.metadata.brief(), spec=_NO_SPEC),
         )
         self._grove(
-            f"{GROVE_GROUP}/v1alpha1/podcliquesets",
+            f"{names.GROVE_GROUP}/v1alpha1/podcliquesets",
             PodCliqueSet,
             self._set,
             lambda one: PodCliqueSet(metadata=one.metadata.brief()),
         )
         self._grove(
-            f"{SCHEDULER_GROUP}/v1alpha1/podgangs",
+            f"{names.SCHEDULER_GROUP}/v1alpha1/podgangs",
             PodGang,
             self._gang,
             lambda one: PodGang(metadata=one.metadata.brief()),
@@ -365,7 +352,8 @@ class DomainInformers(MnnvlInformers):
         reflector = self._slices and self._slices.reflector
         for name in nodes:
             labels = [
-                node.metadata.label(FABRIC_LABEL) for node in self._nodes.by_index("name", name)
+                node.metadata.label(names.FABRIC_LABEL)
+                for node in self._nodes.by_index("name", name)
             ]
             found.update((name, clique) for clique in labels if clique)
             found.update(cliques_of(reflector.by_index("node", name) if reflector else ()))
@@ -399,7 +387,7 @@ class DomainInformers(MnnvlInformers):
         self._cache.set_(set_, gone=change.kind == "deleted")
 
     def _gang(self, change: Change[PodGang]) -> None:
-        meta = change.object.metadata.only(annotations=(ADOPTED, ONE_FABRIC))
+        meta = change.object.metadata.only(annotations=(names.ADOPTED, names.ONE_FABRIC))
         gang = PodGang(metadata=meta)
         self._cache.gang(gang, gone=change.kind == "deleted")
 
@@ -411,7 +399,7 @@ class AdmissionInformers(MnnvlInformers):
         claims: Part = "template" if config.mode == "driver" else "claim"
         super().__init__(client, config, store, store.facts, {"domain": None, claims: None})
         sets = self._grove(
-            f"{GROVE_GROUP}/v1alpha1/podcliquesets",
+            f"{names.GROVE_GROUP}/v1alpha1/podcliquesets",
             PodCliqueSet,
             lambda change: store.set_(change.object, gone=change.kind == "deleted"),
             lambda one: PodCliqueSet(metadata=one.metadata.brief()),
@@ -481,5 +469,5 @@ def _podclique(claim: PodClaim) -> tuple[str, ...]:
 def _fabric(node: PartialObjectMetadata) -> PartialObjectMetadata:
     """Of a node whether it is part of a fabric: no change is reported of anything else."""
     meta = node.metadata
-    labels = picked(meta.labels, (FABRIC_LABEL,))
+    labels = picked(meta.labels, (names.FABRIC_LABEL,))
     return PartialObjectMetadata(Metadata(name=meta.name, uid=meta.uid, labels=labels))

@@ -7,17 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from preflight_mnnvl.api.names import (
-    ADOPTED,
-    CLAIM,
-    COMPUTE_DOMAIN_GROUP,
-    ONE_FABRIC,
-    PODGANG,
-    RECREATED,
-    RESOURCE_GROUP,
-    SCHEDULER_GROUP,
-    label_value,
-)
+from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import Metadata, OwnerReference
 from preflight_mnnvl.core.domain import Domain
 from preflight_mnnvl.core.fabric import WAITING
@@ -61,7 +51,7 @@ def compute_domain(domain: Domain, head: Head, support: Support, recreated: str 
     """
     metadata = head.of(domain.name)
     if recreated:
-        metadata["annotations"] = {RECREATED: recreated}
+        metadata["annotations"] = {names.RECREATED: recreated}
     spec: Body = {"numNodes": 0}
     if support.channel:
         spec["channel"] = {
@@ -69,7 +59,7 @@ def compute_domain(domain: Domain, head: Head, support: Support, recreated: str 
             "allocationMode": "Single",
         }
     return {
-        "apiVersion": f"{COMPUTE_DOMAIN_GROUP}/{support.domain_version}",
+        "apiVersion": f"{names.COMPUTE_DOMAIN_GROUP}/{support.domain_version}",
         "kind": "ComputeDomain",
         "metadata": metadata,
         "spec": spec,
@@ -86,11 +76,11 @@ def resource_claim(domain: Domain, head: Head, support: Support, device_class: s
     wanted: Body = {"deviceClassName": device_class, "selectors": [selector]}
     # Since v1beta2 class and selectors stand one level below the request's name.
     request = (
-        {"name": CLAIM, **wanted}
+        {"name": names.CLAIM, **wanted}
         if support.claim_version == "v1beta1"
-        else {"name": CLAIM, "exactly": wanted}
+        else {"name": names.CLAIM, "exactly": wanted}
     )
-    version = f"{RESOURCE_GROUP}/{support.claim_version}"
+    version = f"{names.RESOURCE_GROUP}/{support.claim_version}"
     return {
         "apiVersion": version,
         "kind": "ResourceClaim",
@@ -102,7 +92,7 @@ def resource_claim(domain: Domain, head: Head, support: Support, device_class: s
 def gang_owner(name: str, uid: str) -> Body:
     """The final owner."""
     return {
-        "apiVersion": f"{SCHEDULER_GROUP}/v1alpha1",
+        "apiVersion": f"{names.SCHEDULER_GROUP}/v1alpha1",
         "kind": "PodGang",
         "name": name,
         "uid": uid,
@@ -157,12 +147,12 @@ def adoption(meta: Metadata, gang: Metadata) -> list[dict[str, Any]]:
             "value": [gang_owner(gang.name, gang.uid)],
         },
     ]
-    if meta.label(PODGANG) != label_value(gang.name):
+    if meta.label(names.PODGANG) != names.label_value(gang.name):
         patch.append(
             {
                 "op": "add",
-                "path": f"/metadata/labels/{PODGANG.replace('/', '~1')}",
-                "value": label_value(gang.name),
+                "path": f"/metadata/labels/{names.PODGANG.replace('/', '~1')}",
+                "value": names.label_value(gang.name),
             }
         )
     return patch
@@ -175,7 +165,10 @@ def abandoned(meta: Metadata) -> list[dict[str, Any]]:
     There is no right to delete, on purpose; and this fails, as a deletion would not, where a
     PodGang has adopted the object meanwhile.
     """
-    owner = {**gang_owner(meta.label(PODGANG) or "none", _NOBODY), "blockOwnerDeletion": False}
+    owner = {
+        **gang_owner(meta.label(names.PODGANG) or "none", _NOBODY),
+        "blockOwnerDeletion": False,
+    }
     return [*_guards(meta), {"op": "add", "path": "/metadata/ownerReferences", "value": [owner]}]
 
 
@@ -185,11 +178,11 @@ def announcement(gang: Metadata, *, whole: bool = True, fabric: str = "") -> dic
     wait is only said where something else was.
     """
     annotations: dict[str, str | None] = {}
-    if (gang.annotation(ADOPTED) == "true") != whole:
-        annotations[ADOPTED] = "true" if whole else None
-    before = gang.annotation(ONE_FABRIC)
+    if (gang.annotation(names.ADOPTED) == "true") != whole:
+        annotations[names.ADOPTED] = "true" if whole else None
+    before = gang.annotation(names.ONE_FABRIC)
     if before != (fabric or None) and (before or not fabric.startswith(WAITING)):
-        annotations[ONE_FABRIC] = fabric or None
+        annotations[names.ONE_FABRIC] = fabric or None
     return {"metadata": {"uid": gang.uid, "annotations": annotations}} if annotations else None
 
 

@@ -15,25 +15,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from preflight_mnnvl.api import names
 from preflight_mnnvl.api.annotations import SCOPES, Scope, scope_of
 from preflight_mnnvl.api.identity import CliqueIdentity, CliqueRefused
-from preflight_mnnvl.api.names import (
-    CLIQUE_NAME,
-    IDENTITY,
-    INSTANCE,
-    MANAGED,
-    MANAGED_BY,
-    MANAGED_BY_US,
-    MOST_NAME,
-    PCS_INDEX,
-    PCS_NAME,
-    PCSG_INDEX,
-    PCSG_NAME,
-    PODGANG,
-    hashed,
-    is_name,
-    label_value,
-)
 from preflight_mnnvl.api.types import Metadata, shown
 
 __all__ = [
@@ -76,7 +60,7 @@ class Domain(NamedTuple):
             stem = f"{stem}-{self.group}-{self.group_index}"
         # Another set may be called like what stands before an index in this set's name.
         two_ways = any(map(_INDEX.fullmatch, self.pcs.split("-")[1:]))
-        return f"{stem}-{hashed(self.pcs)}" if two_ways and not self.plain else stem
+        return f"{stem}-{names.hashed(self.pcs)}" if two_ways and not self.plain else stem
 
     @property
     def name(self) -> str:
@@ -118,21 +102,21 @@ def domain_of(identity: CliqueIdentity, scope: str) -> Domain:
 
 def bad_name(name: str) -> str:
     """Why Kubernetes does not take a name, as a clause; empty where it does."""
-    if len(name) > MOST_NAME:
-        return f"the name {shown(name)} would have {len(name)} characters, more than {MOST_NAME}; shorten the names of set and clique"
-    if not is_name(name):
+    if len(name) > names.MOST_NAME:
+        return f"the name {shown(name)} would have {len(name)} characters, more than {names.MOST_NAME}; shorten the names of set and clique"
+    if not names.is_name(name):
         return f'the name "{shown(name)}" is none that Kubernetes takes; use lower-case letters, digits, "-" and "."'
     return ""
 
 
 def identity_labels(domain: Domain) -> dict[str, str]:
     """The labels that say which domain it is."""
-    labels = {PCS_NAME[0]: label_value(domain.pcs), PCS_INDEX[0]: domain.replica}
+    labels = {names.PCS_NAME[0]: names.label_value(domain.pcs), names.PCS_INDEX[0]: domain.replica}
     if domain.scope == "clique":
-        labels[CLIQUE_NAME] = label_value(domain.clique)
+        labels[names.CLIQUE_NAME] = names.label_value(domain.clique)
     elif domain.scope == "scalingGroupReplica":
-        labels[PCSG_NAME[0]] = label_value(domain.group)
-        labels[PCSG_INDEX[0]] = domain.group_index
+        labels[names.PCSG_NAME[0]] = names.label_value(domain.group)
+        labels[names.PCSG_INDEX[0]] = domain.group_index
     return labels
 
 
@@ -142,10 +126,10 @@ def labels_of(domain: Domain, gang: str, instance: str) -> dict[str, str]:
     """
     return {
         **identity_labels(domain),
-        MANAGED: "true",
-        MANAGED_BY: MANAGED_BY_US,
-        INSTANCE: label_value(instance),
-        PODGANG: label_value(gang),
+        names.MANAGED: "true",
+        names.MANAGED_BY: names.MANAGED_BY_US,
+        names.INSTANCE: names.label_value(instance),
+        names.PODGANG: names.label_value(gang),
     }
 
 
@@ -154,17 +138,17 @@ def other_identity(found: Mapping[str, str] | None, domain: Domain, instance: st
     ours.
     """
     labels = found or {}
-    if labels.get(MANAGED) != "true" or labels.get(MANAGED_BY) != MANAGED_BY_US:
-        by = labels.get(MANAGED_BY)
+    if labels.get(names.MANAGED) != "true" or labels.get(names.MANAGED_BY) != names.MANAGED_BY_US:
+        by = labels.get(names.MANAGED_BY)
         return (
             f"is managed by {shown(by)}"
-            if by and by != MANAGED_BY_US
-            else f"does not carry the label {MANAGED}"
+            if by and by != names.MANAGED_BY_US
+            else f"does not carry the label {names.MANAGED}"
         )
-    if labels.get(INSTANCE) != label_value(instance):
-        return f'belongs to the release "{shown(labels.get(INSTANCE, ""))}", not to "{shown(instance)}"'
+    if labels.get(names.INSTANCE) != names.label_value(instance):
+        return f'belongs to the release "{shown(labels.get(names.INSTANCE, ""))}", not to "{shown(instance)}"'
     wanted = identity_labels(domain)
-    for key in IDENTITY:
+    for key in names.IDENTITY:
         if labels.get(key) != wanted.get(key):
             return f'is of another domain: its label {key} is "{shown(labels.get(key, ""))}", expected "{wanted.get(key, "")}"'
     return ""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, Literal, NamedTuple
 
+from preflight_mnnvl.api import names
 from preflight_mnnvl.api.annotations import (
     CLASS_WITHOUT_EFFECT,
     VERSION,
@@ -32,16 +33,6 @@ from preflight_mnnvl.api.identity import (
     identify,
     of_another,
     set_of,
-)
-from preflight_mnnvl.api.names import (
-    CLAIM,
-    DECISION,
-    DEFAULT_DEVICE_CLASS,
-    DEVICE_CLASS,
-    ENABLED,
-    GROVE_MNNVL_GROUP,
-    KEYS,
-    TEMPLATE_OF,
 )
 from preflight_mnnvl.api.types import (
     BadObject,
@@ -191,16 +182,16 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
     if owner and not known.has_set:
         return ReviewAnswer("needs", needs=Needs(owner))
     wish = wish_of(meta, known.set_, config.mode)
-    warning = odd(wish.keys.get(ENABLED))
+    warning = odd(wish.keys.get(names.ENABLED))
     if not wish.enabled:
         warned = (warning,) if warning else ()
         return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=warned)
     pod = decode_pod(clique.spec.pod_spec)
-    refs = tuple(ref for entry, ref in claim_refs(pod).items() if entry != CLAIM)
+    refs = tuple(ref for entry, ref in claim_refs(pod).items() if entry != names.CLAIM)
     if refs and known.classes is None:
         if (count := len(set(refs))) > MOST_LOOKUPS:
             raise CliqueRefused(
-                f"its pods name {count} resource claims and templates, more than the {MOST_LOOKUPS} that are looked up; name fewer, or remove {ENABLED}"
+                f"its pods name {count} resource claims and templates, more than the {MOST_LOOKUPS} that are looked up; name fewer, or remove {names.ENABLED}"
             )
         return ReviewAnswer("needs", needs=Needs("", refs))
     classes = known.classes or _NO_CLASSES
@@ -208,7 +199,7 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
     used = places(pod, config.gpu_resources, of_gpus)
     if not used:
         _refuse_unknown(pod, classes)
-        own = (meta.annotations or {}).get(ENABLED) == "true"
+        own = (meta.annotations or {}).get(names.ENABLED) == "true"
         warned = (without_gpus(config),) if own else ()
         return ReviewAnswer("no-gpu", patch=_unmarked(meta), warnings=warned)
     refuse_group(wish.group)
@@ -244,7 +235,7 @@ def _decision(
         claim=domain.claim,
         gang=gang_of(identity, domain.scope),
         placement=config.placement if config.mode == "driver" else "any",
-        device_class=wish.device_class if config.mode == "literal" else DEFAULT_DEVICE_CLASS,
+        device_class=wish.device_class if config.mode == "literal" else names.DEFAULT_DEVICE_CLASS,
         gpu_claims=of_gpus,
         restored=restored,
     )
@@ -257,7 +248,7 @@ def _update(
     unless its living domain proves that it had one.
     """
     meta = clique.metadata
-    made = read_decision(old.annotation(DECISION))
+    made = read_decision(old.annotation(names.DECISION))
     if made is None:
         try:
             if (answer := _restored(clique, config, known, now)) is not None:
@@ -267,12 +258,12 @@ def _update(
         late = _late(clique, config, known.set_)
         return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=late)
     pod = decode_pod(clique.spec.pod_spec)
-    own = meta.annotation(GROVE_MNNVL_GROUP)
+    own = meta.annotation(names.GROVE_MNNVL_GROUP)
     refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
     refuse_claims(pod, pod_claim(made), known.classes or _NO_CLASSES)
     used = places(pod, config.gpu_resources, made.gpu_claims)
-    keys = {key: value for key in KEYS if (value := old.annotation(key)) is not None}
-    without = [key for key in KEYS if key not in keys]
+    keys = {key: value for key in names.KEYS if (value := old.annotation(key)) is not None}
+    without = [key for key in names.KEYS if key not in keys]
     patch = _patch(meta, pod, made, used=used, keys=keys, without=without)
     return ReviewAnswer("injected" if patch else "unchanged", "", patch, (), made)
 
@@ -325,7 +316,7 @@ def _whose(kind: str, there: Metadata, domain: Domain, known: ClusterView, confi
     """
     if kind != "ResourceClaimTemplate":
         return other_identity(there.labels, domain, config.instance)
-    if (uid := there.label(TEMPLATE_OF)) is None:
+    if (uid := there.label(names.TEMPLATE_OF)) is None:
         return f"does not carry the uid of the ComputeDomain {domain.name}"
     if (ours := known.found.get(domain.name)) is not None:
         return "" if uid == ours.uid else "carries the uid of another ComputeDomain"
@@ -343,7 +334,7 @@ def _patch(
     without: Collection[str] = (),
 ) -> tuple[Operation, ...]:
     operations = inject(pod, pod_claim(made), used, fabric=made.placement == "fabric")
-    wanted = {**keys, DECISION: write_decision(made)}
+    wanted = {**keys, names.DECISION: write_decision(made)}
     return (*operations, *annotate(meta.annotations, wanted, without))
 
 
@@ -351,7 +342,7 @@ def _unmarked(meta: Metadata) -> tuple[Operation, ...]:
     """A decision that a template brought along is nobody's: the controller would
     make what it says.
     """
-    return tuple(annotate(meta.annotations, {}, (DECISION,)))
+    return tuple(annotate(meta.annotations, {}, (names.DECISION,)))
 
 
 def _restored(
@@ -396,5 +387,5 @@ def _late(clique: PodClique, config: Config, set_: PodCliqueSet | None) -> tuple
 
 
 def _told(wish: Wish, config: Config, support: Support) -> tuple[str, ...]:
-    without_effect = config.mode == "driver" and DEVICE_CLASS in wish.keys
+    without_effect = config.mode == "driver" and names.DEVICE_CLASS in wish.keys
     return (*support.warnings, CLASS_WITHOUT_EFFECT) if without_effect else support.warnings

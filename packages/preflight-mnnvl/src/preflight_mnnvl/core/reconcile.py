@@ -11,17 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from preflight_mnnvl.api.names import (
-    CLAIM,
-    INSTANCE,
-    MANAGED,
-    MANAGED_BY,
-    MANAGED_BY_US,
-    PODGANG,
-    RECREATED,
-    TEMPLATE_OF,
-    label_value,
-)
+from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import ComputeDomain, Key, Metadata, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core import reasons as events
@@ -192,9 +182,11 @@ class _Needed(NamedTuple):
         """The PodGang to which it is to belong: the recorded one as long as members name it, and it
         lives.
         """
-        recorded, first = meta.label(PODGANG), self.wanted.gang
+        recorded, first = meta.label(names.PODGANG), self.wanted.gang
         named = {one.decision.gang for one in self.wanted.members}
-        order = sorted(named, key=lambda name: (label_value(name) != recorded, name != first, name))
+        order = sorted(
+            named, key=lambda name: (names.label_value(name) != recorded, name != first, name)
+        )
         return next((gang for name in order if alive(gang := self.view.gangs.get(name))), None)
 
     def _literal_claim(self, gang: Metadata | None) -> DomainPlan:
@@ -221,7 +213,7 @@ class _Needed(NamedTuple):
             why = f"the ComputeDomain {view.name} has no ResourceClaimTemplate after {TEMPLATE_PATIENCE:.0f} s: is the DRA driver's controller running?"
             told = _tell(view, events.TEMPLATE_MISSING, why, meta.uid)
             return DomainPlan("wanted", why, events=told)
-        of = template.metadata.label(TEMPLATE_OF)
+        of = template.metadata.label(names.TEMPLATE_OF)
         if of == meta.uid:
             return DomainPlan("wanted", "")
         if of is None:
@@ -266,8 +258,10 @@ def _unwanted(view: DomainView, config: Config, now: float) -> DomainPlan:
     ]
     if not parts:
         return DomainPlan("gone", "no PodClique needs it.")
-    recorded = parts[0][1].label(PODGANG)
-    gangs = (gang for name, gang in sorted(view.gangs.items()) if label_value(name) == recorded)
+    recorded = parts[0][1].label(names.PODGANG)
+    gangs = (
+        gang for name, gang in sorted(view.gangs.items()) if names.label_value(name) == recorded
+    )
     if (gang := next(filter(alive, gangs), None)) is not None:
         actions = [
             _adopt(view, kind, meta, gang) for kind, meta in parts if not adopted(meta, gang)
@@ -308,7 +302,11 @@ def _patch(
 
 
 def _ours(meta: Metadata, config: Config) -> bool:
-    wanted = {MANAGED: "true", MANAGED_BY: MANAGED_BY_US, INSTANCE: label_value(config.instance)}
+    wanted = {
+        names.MANAGED: "true",
+        names.MANAGED_BY: names.MANAGED_BY_US,
+        names.INSTANCE: names.label_value(config.instance),
+    }
     return all(meta.label(key) == value for key, value in wanted.items())
 
 
@@ -318,7 +316,7 @@ def _made(view: DomainView, meta: Metadata, now: float) -> tuple[Event, ...]:
     """
     if not _young(meta, now):
         return ()
-    before = meta.annotation(RECREATED)
+    before = meta.annotation(names.RECREATED)
     if before is None:
         return _tell(view, events.CREATED, f"The ComputeDomain {view.name} was made.", meta.uid)
     message = f"The ComputeDomain {view.name} was lost and is made again: pods that joined the old domain must be restarted{_of(view.wanted.members if view.wanted else ())}."
@@ -331,7 +329,7 @@ def _restored(view: DomainView, wanted: Wanted, now: float) -> tuple[Event, ...]
         return ()
     message = (
         f"The claim of the ComputeDomain {view.name} had been written away and is back: pods that were made without it must be restarted{_of(back)}; "
-        f"they are those without a claim {CLAIM}."
+        f"they are those without a claim {names.CLAIM}."
     )
     return _tell(
         view._replace(wanted=wanted._replace(members=tuple(back))), events.RESTORED, message, ""
@@ -342,11 +340,11 @@ def _of(members: Sequence[DomainMember]) -> str:
     """Whose pods they are: the PodCliques by name, as many as a line holds."""
     if not members:
         return ""
-    names = [shown(one.name) for one in members[:MOST_NAMED]]
-    if more := len(members) - len(names):
-        names.append(f"{more} more")
+    listed = [shown(one.name) for one in members[:MOST_NAMED]]
+    if more := len(members) - len(listed):
+        listed.append(f"{more} more")
     several = "" if len(members) == 1 else "s"
-    return f", those of the PodClique{several} {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"
+    return f", those of the PodClique{several} {' and '.join(filter(None, (', '.join(listed[:-1]), listed[-1])))}"
 
 
 def _blocked(view: DomainView, kind: str, meta: Metadata, whose: str, now: float) -> DomainPlan:
@@ -407,10 +405,10 @@ def plans(world: World, config: Config, support: Support, now: float) -> dict[Ke
     wants = wanted_of(world.members()[0], world.domains)
     keys = {
         *wants,
-        *(key for key, one in world.domains.items() if one.metadata.label(MANAGED) == "true"),
+        *(key for key, one in world.domains.items() if one.metadata.label(names.MANAGED) == "true"),
     }
     for (namespace, claim), one in world.claims.items():
-        if one.metadata.label(MANAGED) == "true":
+        if one.metadata.label(names.MANAGED) == "true":
             keys.add((namespace, f"{claim.removesuffix('-mnnvl-claim')}-cd"))
     return {
         key: reconcile(view_of(world, key, wants.get(key)), config, support, now)

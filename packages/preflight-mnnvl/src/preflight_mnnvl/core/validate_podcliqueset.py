@@ -10,16 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from preflight_mnnvl.api import names
 from preflight_mnnvl.api.annotations import CLASS_WITHOUT_EFFECT, SCOPES, odd
 from preflight_mnnvl.api.identity import CliqueRefused
-from preflight_mnnvl.api.names import (
-    DEVICE_CLASS,
-    ENABLED,
-    FABRIC_LABEL,
-    KEYS,
-    MOST_NAME,
-    SCOPE,
-)
 from preflight_mnnvl.api.types import BadObject, Clique, Group, PodCliqueSet, decode, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import refuse_claims, refuse_group, without_gpus
@@ -103,7 +96,7 @@ def problems(
     if config.on_unsupported == "deny" and not support.ok and any(one.enrolled for one in planned):
         asked = next(one for one in planned if one.enrolled)
         said.append(
-            f"{asked.wish.at.get(ENABLED, SET_PATH)}.annotations[{ENABLED}]: {support.why}."
+            f"{asked.wish.at.get(names.ENABLED, SET_PATH)}.annotations[{names.ENABLED}]: {support.why}."
         )
     return said
 
@@ -126,7 +119,7 @@ def _of_clique(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
             refuse()
         except CliqueRefused as error:
             yield f"{error}." if str(error).startswith(one.path) else f"{one.path}: {error}."
-    where = f"{one.wish.at.get(SCOPE, one.wish.at[ENABLED])}.annotations[{SCOPE}]"
+    where = f"{one.wish.at.get(names.SCOPE, one.wish.at[names.ENABLED])}.annotations[{names.SCOPE}]"
     if one.scope is None:
         yield f'{where}: the scope "{shown(one.wish.scope, 40)}" is unknown; write one of {", ".join(SCOPES)}.'
         return
@@ -147,7 +140,7 @@ def _names(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
     last = Domain(one.scope or "replica", set_.metadata.name, _last(set_.spec.replicas))
     name = last._replace(clique=clique, group=group, group_index=index).claim
     problem = bad_name(name)
-    if problem and (set_.metadata.name or len(name) > MOST_NAME):
+    if problem and (set_.metadata.name or len(name) > names.MOST_NAME):
         yield f"{one.path}.name: {problem}."
 
 
@@ -178,7 +171,7 @@ def _changed(path: str, old: Mapping[str, str] | None, new: Mapping[str, str] | 
     return [
         f"{path}.annotations[{key}]: cannot be changed ({_was(before.get(key))} before, {_was(after.get(key))} now), as running pods keep their domain; "
         "undo it, or delete the PodCliqueSet and create it again."
-        for key in KEYS
+        for key in names.KEYS
         if before.get(key) != after.get(key)
     ]
 
@@ -197,7 +190,7 @@ def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) ->
         if one.group is not None:
             at = f"spec.template.podCliqueScalingGroups[{set_.groups.index(one.group)}]"
             layers.append((at, one.group.annotations))
-        for key in KEYS if wish.enabled else (ENABLED,):
+        for key in names.KEYS if wish.enabled else (names.ENABLED,):
             for where, found in [*layers, (SET_PATH, set_.metadata.annotations)]:
                 value, used = (found or {}).get(key), wish.keys.get(key)
                 if value is None or value == used:
@@ -208,9 +201,12 @@ def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) ->
                     else f"what counts is {_was(used)} of {wish.at[key]}"
                 )
                 said.append(f"{one.path}: {key} {_was(value)} of {where} has no effect; {why}")
-        if wish.enabled and wish.at.get(SCOPE, wish.at[ENABLED]) != wish.at[ENABLED]:
+        if (
+            wish.enabled
+            and wish.at.get(names.SCOPE, wish.at[names.ENABLED]) != wish.at[names.ENABLED]
+        ):
             said.append(
-                f"{one.path}: {ENABLED} is of {wish.at[ENABLED]}, and {SCOPE} {_was(wish.scope)} of {wish.at[SCOPE]}; each counts by itself"
+                f"{one.path}: {names.ENABLED} is of {wish.at[names.ENABLED]}, and {names.SCOPE} {_was(wish.scope)} of {wish.at[names.SCOPE]}; each counts by itself"
             )
     return said
 
@@ -225,15 +221,15 @@ def warnings(
     said = [
         f"{path}.annotations: {warning}"
         for path, annotations in layers
-        if (warning := odd((annotations or {}).get(ENABLED)))
+        if (warning := odd((annotations or {}).get(names.ENABLED)))
     ]
     asked = [one for one in planned if one.wish.enabled]
     said += [
         f"{one.path}: {without_gpus(config)}"
         for one in asked
-        if one.gpus is False and one.wish.at[ENABLED] == one.path
+        if one.gpus is False and one.wish.at[names.ENABLED] == one.path
     ]
-    if config.mode == "driver" and any(DEVICE_CLASS in one.wish.keys for one in asked):
+    if config.mode == "driver" and any(names.DEVICE_CLASS in one.wish.keys for one in asked):
         said.append(CLASS_WITHOUT_EFFECT)
     if not asked:
         return said
@@ -243,6 +239,6 @@ def warnings(
     needed = nodes_needed(set_, planned)
     if support.fabric_nodes and needed > support.fabric_nodes:
         said.append(
-            f"its MNNVL pods need {needed} nodes, one each, and {support.fabric_nodes} carry the label {FABRIC_LABEL}: the others will wait"
+            f"its MNNVL pods need {needed} nodes, one each, and {support.fabric_nodes} carry the label {names.FABRIC_LABEL}: the others will wait"
         )
     return said

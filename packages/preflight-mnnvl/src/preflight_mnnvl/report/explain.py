@@ -13,8 +13,7 @@ import msgspec
 import yaml
 from preflight_kube.api.jsonpatch import keys
 
-from preflight_mnnvl.api.names import BASE_PODGANG as BASE
-from preflight_mnnvl.api.names import PART_OF, PCS_INDEX, PCSG_INDEX, PCSG_NAME, PODGANG
+from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import Metadata, PodCliqueSet, PodSpec, decode, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import claim_refs, matches
@@ -130,12 +129,12 @@ def _podclique(
     pcs: str, namespace: str, made: ExpandedClique, template: Mapping[str, Any]
 ) -> Object:
     """As Grove's operator writes it, as far as anything here reads it."""
-    labels = {PART_OF: pcs, PCS_INDEX[1]: str(made.replica), PODGANG: made.gang}
+    labels = {names.PART_OF: pcs, names.PCS_INDEX[1]: str(made.replica), names.PODGANG: made.gang}
     if made.base:
-        labels[BASE] = made.base
+        labels[names.BASE_PODGANG] = made.base
     if made.planned.group is not None:
-        labels[PCSG_NAME[1]] = f"{pcs}-{made.replica}-{made.planned.group.name}"
-        labels[PCSG_INDEX[1]] = str(made.group_index)
+        labels[names.PCSG_NAME[1]] = f"{pcs}-{made.replica}-{made.planned.group.name}"
+        labels[names.PCSG_INDEX[1]] = str(made.group_index)
     metadata: Object = {
         "name": made.name,
         "namespace": namespace,
@@ -156,7 +155,7 @@ def _told(made: ExpandedClique, built: Object, answer: ReviewAnswer) -> CliqueTo
         yaml.safe_dump(one, sort_keys=False).splitlines()
         for one in (built, _after(built, answer.patch))
     )
-    names = f"{made.name} as Grove makes it", f"{made.name} as it is stored"
+    titles = f"{made.name} as Grove makes it", f"{made.name} as it is stored"
     return CliqueTold(
         made.planned.clique.name,
         made.name,
@@ -164,7 +163,7 @@ def _told(made: ExpandedClique, built: Object, answer: ReviewAnswer) -> CliqueTo
         answer.message,
         list(answer.warnings),
         list(answer.patch),
-        list(difflib.unified_diff(before, after, *names, lineterm="", n=2)),
+        list(difflib.unified_diff(before, after, *titles, lineterm="", n=2)),
     )
 
 

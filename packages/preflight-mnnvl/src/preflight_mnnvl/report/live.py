@@ -12,16 +12,7 @@ from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError, NotFound, Params
 from preflight_kube.runtime.discovery import versions
 
-from preflight_mnnvl.api.names import (
-    COMPUTE_DOMAIN_GROUP,
-    FABRIC_LABEL,
-    GROVE_GROUP,
-    PCS_NAME,
-    PODGANG,
-    RESOURCE_GROUP,
-    SCHEDULER_GROUP,
-    label_value,
-)
+from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import (
     ComputeDomain,
     Key,
@@ -44,7 +35,7 @@ __all__ = ["differences", "explain_live", "show_live"]
 
 AGENT: Final = "preflight-mnnvl"
 _MADE_BEFORE: Final = "it was made before the add-on was there, or while it was not supported; delete it, and Grove makes it anew"
-_NODES: Final = {"labelSelector": FABRIC_LABEL}
+_NODES: Final = {"labelSelector": names.FABRIC_LABEL}
 
 T = TypeVar("T")
 Listed = TypeVar("Listed", PodClique, PodCliqueSet, PodGang, ComputeDomain)
@@ -57,7 +48,7 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
     async with Client(target, agent=AGENT) as client:
         world, facts = await _look(client, namespace, config)
         pods = await _list(client, f"/api/v1/namespaces/{namespace}/pods", Pod)
-        resources = f"/apis/{RESOURCE_GROUP}/{served_claims(facts) or 'v1'}"
+        resources = f"/apis/{names.RESOURCE_GROUP}/{served_claims(facts) or 'v1'}"
         claims = await _list(
             client,
             f"{resources}/namespaces/{namespace}/resourceclaims",
@@ -94,7 +85,7 @@ async def explain_live(
     PodCliqueSet.
     """
     async with Client(target, agent=AGENT) as client:
-        path = f"/apis/{GROVE_GROUP}/v1alpha1/namespaces/{namespace}/podcliquesets/{name}"
+        path = f"/apis/{names.GROVE_GROUP}/v1alpha1/namespaces/{namespace}/podcliquesets/{name}"
         if (set_ := await client.get_or_none(path, dict[str, Any])) is None:
             return None
         world, facts = await _look(client, namespace, config)
@@ -108,26 +99,26 @@ async def explain_live(
 async def _look(client: Client, namespace: str, config: Config) -> tuple[World, ClusterFacts]:
     """All that is reconciled in ``namespace``, and what the cluster serves."""
     facts = ClusterFacts(
-        await versions(client, COMPUTE_DOMAIN_GROUP, "computedomains"),
-        await versions(client, RESOURCE_GROUP, "resourceclaims"),
+        await versions(client, names.COMPUTE_DOMAIN_GROUP, "computedomains"),
+        await versions(client, names.RESOURCE_GROUP, "resourceclaims"),
     )
 
     async def all_of(version: str, plural: str, type_: type[Listed]) -> dict[Key, Listed]:
         listed = await _list(client, f"/apis/{version}/namespaces/{namespace}/{plural}", type_)
         return {(one.metadata.namespace, one.metadata.name): one for one in listed}
 
-    grove = f"{GROVE_GROUP}/v1alpha1"
+    grove = f"{names.GROVE_GROUP}/v1alpha1"
     world = World(
         cliques=await all_of(grove, "podcliques", PodClique),
         sets=await all_of(grove, "podcliquesets", PodCliqueSet),
-        gangs=await all_of(f"{SCHEDULER_GROUP}/v1alpha1", "podgangs", PodGang),
+        gangs=await all_of(f"{names.SCHEDULER_GROUP}/v1alpha1", "podgangs", PodGang),
     )
     literal = any(member.decision.mode == "literal" for member in world.members()[0])
     claims = "resourceclaims" if literal else "resourceclaimtemplates"
-    version = f"{RESOURCE_GROUP}/{served_claims(facts) or 'v1'}"
+    version = f"{names.RESOURCE_GROUP}/{served_claims(facts) or 'v1'}"
     world.claims = await all_of(version, claims, ComputeDomain)
     if served := served_domains(config.mode)(facts):
-        version = f"{COMPUTE_DOMAIN_GROUP}/{served}"
+        version = f"{names.COMPUTE_DOMAIN_GROUP}/{served}"
         world.domains = await all_of(version, "computedomains", ComputeDomain)
     return world, facts
 
@@ -157,7 +148,7 @@ async def _fabric_nodes(client: Client) -> dict[str, str] | None:
         nodes = [node.metadata async for page, _ in pages for node in page]
     except KubeError:
         return None
-    return {node.name: fabric for node in nodes if (fabric := node.label(FABRIC_LABEL))}
+    return {node.name: fabric for node in nodes if (fabric := node.label(names.FABRIC_LABEL))}
 
 
 def differences(
@@ -181,7 +172,7 @@ def differences(
     ]
     for name, clique in sorted(there.items()):
         labels = clique.metadata.labels or {}
-        own = next((labels[key] for key in PCS_NAME if key in labels), None) == told.name
+        own = next((labels[key] for key in names.PCS_NAME if key in labels), None) == told.name
         if own and (difference := _of_clique(clique, expected.get(name))):
             said.append(f"PodClique {shown(name)}{difference}")
     for domain in told.domains:
@@ -212,7 +203,7 @@ def _of_domain(gang: str, plan: DomainPlan | None, domain: ComputeDomain | None)
         return "is not there"
     if plan.state != "adopted":
         return f"is {plan.state}: {plan.why}"
-    recorded = domain.metadata.label(PODGANG) if domain is not None else None
-    if recorded != label_value(gang):
+    recorded = domain.metadata.label(names.PODGANG) if domain is not None else None
+    if recorded != names.label_value(gang):
         return f"belongs to PodGang {shown(recorded or 'unknown')}, and {gang} was expected"
     return ""
