@@ -310,9 +310,9 @@ async def leading(target: Connection, config: Config, *, epoch: int = 1) -> Asyn
         metrics = Metrics()
         controller = Controller(client, config, metrics)
         async with anyio.create_task_group() as group:
-            group.start_soon(controller.informers.run)
+            group.start_soon(controller.cache.run)
             group.start_soon(controller.lead, Leadership(epoch, math.inf))
-            await controller.informers.wait_synced()
+            await controller.cache.wait_synced()
             yield Leading(controller, metrics, client)
             group.cancel_scope.cancel()
 

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from cliques import DRIVER, Object, admit, container, group, patched, pcs, podclique
 from cliques import clique as a_clique
+from mirrored import Mirror
 from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.cache import WRITTEN_FOR, MnnvlCache, clique_key, gang_key, is_gang
+from preflight_mnnvl.controller.cache import OVERLAY_TTL, clique_key, gang_key, is_gang
 from preflight_mnnvl.core.audit import lacks_claim
 
 ON = {"grove.io/mnnvl-enabled": "true"}
@@ -24,7 +25,7 @@ class Seeing:
     def __init__(self, config: Config = DRIVER) -> None:
         self.touched: list[tuple[str, str]] = []
         self.now = 0.0
-        self.mirror = MnnvlCache(config, self.touched.append, lambda: self.now)
+        self.mirror = Mirror(config, self.touched.append, lambda: self.now)
 
     def told(self) -> set[tuple[str, str]]:
         found = set(self.touched)
@@ -60,11 +61,11 @@ def test_a_podclique_a_set_and_a_podgang_lead_to_the_domain_that_they_concern() 
     assert one.told() == {CD}
     one.mirror.clique("u", clique())
     assert one.told() == set()
-    one.mirror.set_(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")))
+    one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")))
     assert one.told() == {CD}
-    one.mirror.gang(PodGang(metadata=Metadata(name="t-0", namespace="default", uid="g")))
+    one.mirror.gang_as(PodGang(metadata=Metadata(name="t-0", namespace="default", uid="g")))
     assert one.told() == {CD, gang_key("default", "t-0")}
-    one.mirror.gang(PodGang(metadata=Metadata(name="other", namespace="default", uid="o")))
+    one.mirror.gang_as(PodGang(metadata=Metadata(name="other", namespace="default", uid="o")))
     assert one.told() == {gang_key("default", "other")}
     one.mirror.clique("u", None)
     assert one.told() == {CD}
@@ -75,7 +76,7 @@ def test_a_domain_leads_to_itself_by_its_labels_also_when_nobody_needs_it() -> N
     one = Seeing()
     one.mirror.part("domain", domain("1"))
     assert one.told() == {CD}
-    one.mirror.gang(PodGang(metadata=Metadata(name="t-0", namespace="default", uid="g")))
+    one.mirror.gang_as(PodGang(metadata=Metadata(name="t-0", namespace="default", uid="g")))
     assert CD in one.told()
     assert one.mirror.seen(CD).gangs.keys() == {"t-0"}
     assert set(one.mirror.every()) == {CD, gang_key("default", "t-0")}
@@ -99,7 +100,7 @@ def test_an_answer_is_forgotten_when_the_watch_never_brings_it() -> None:
     one = Seeing()
     one.mirror.clique("u", clique())
     one.mirror.wrote("domain", domain("7"))
-    one.now = WRITTEN_FOR
+    one.now = OVERLAY_TTL
     assert one.mirror.seen(CD).domain is None
 
 
@@ -120,15 +121,15 @@ GOING = {"deletion_timestamp": "2027-01-15T08:00:00Z"}
 
 def test_a_set_that_is_applied_anew_has_lost_nothing_however_slowly_the_old_domain_ends() -> None:
     one = Seeing()
-    one.mirror.set_(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="old")))
+    one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="old")))
     one.mirror.clique("old", clique(uid="old"))
     one.mirror.part("domain", domain("1"))
     one.mirror.part("domain", domain("2", **GOING))
     one.mirror.clique("old", None)
-    one.mirror.set_(
+    one.mirror.set_as(
         PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="old")), gone=True
     )
-    one.mirror.set_(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="new")))
+    one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="new")))
     one.mirror.clique("new", clique(uid="new"))
     one.mirror.part("domain", domain("2", **GOING), gone=True)
     assert one.mirror.seen(CD).lost == ""
@@ -158,12 +159,12 @@ def test_a_replica_that_does_not_lead_keeps_nothing_of_sets_that_are_gone() -> N
 
 def test_what_is_lost_is_forgotten_with_its_set() -> None:
     one = Seeing()
-    one.mirror.set_(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")))
+    one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")))
     one.mirror.clique("u", clique())
     one.mirror.part("domain", domain("1"))
     one.mirror.part("domain", domain("1"), gone=True)
     assert one.mirror.seen(CD).lost == "d"
-    one.mirror.set_(
+    one.mirror.set_as(
         PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")), gone=True
     )
     assert one.mirror.lost == {}
@@ -179,12 +180,10 @@ def test_the_end_of_a_predecessor_does_not_take_its_successor_along() -> None:
     assert seen.metadata.uid == "second"
 
 
-def test_what_is_not_among_all_that_exist_has_gone() -> None:
+def test_of_a_kind_that_is_not_served_any_more_nothing_is_known() -> None:
     one = Seeing()
     one.mirror.part("domain", domain("1"))
-    one.told()
-    one.mirror.only("domain", [])
-    assert one.told() == {CD}
+    one.mirror.parts["domain"].reflector = None
     assert one.mirror.seen(CD).domain is None
     assert list(one.mirror.every()) == []
 
@@ -230,15 +229,17 @@ def test_a_podclique_that_lost_its_claim_is_found_whichever_layer_asks(
     one = Seeing()
     annotations = ON if where == "clique" else {}
     if first == "set":
-        one.mirror.set_(set_(where))
+        one.mirror.set_as(set_(where))
     one.mirror.clique("u", bare(where == "group", annotations=annotations))
     if first == "clique":
-        one.mirror.set_(set_(where))
+        one.mirror.set_as(set_(where))
     assert clique_key("default", "u") in one.told()
     assert clique_key("default", "u") in list(one.mirror.every())
-    assert one.mirror.audit.found["u"].meta.name.startswith("t-0-")
+    found = one.mirror.unclaimed_one("u")
+    assert found is not None
+    assert found[0].name.startswith("t-0-")
     one.mirror.clique("u", None)
-    assert (one.mirror.audit.found, one.told()) == ({}, {clique_key("default", "u")})
+    assert (one.mirror.unclaimed(), one.told()) == ([], {clique_key("default", "u")})
 
 
 @pytest.mark.parametrize(
@@ -256,8 +257,8 @@ def test_a_podclique_that_lost_its_claim_is_found_whichever_layer_asks(
 def test_who_does_not_ask_is_not_found(clique: PodClique, of: PodCliqueSet) -> None:
     one = Seeing()
     one.mirror.clique("u", clique)
-    one.mirror.set_(of)
-    assert one.mirror.audit.found == {}
+    one.mirror.set_as(of)
+    assert one.mirror.unclaimed() == []
 
 
 @pytest.mark.parametrize(
@@ -284,9 +285,9 @@ def test_whose_pods_get_no_claim(
 
 def test_a_podclique_that_has_its_claim_is_not_counted() -> None:
     one = Seeing()
-    one.mirror.set_(set_("set"))
+    one.mirror.set_as(set_("set"))
     one.mirror.clique("u", clique())
-    assert one.mirror.audit.found == {}
+    assert one.mirror.unclaimed() == []
 
 
 def test_a_podgangs_key_is_no_domains() -> None:

@@ -20,8 +20,8 @@ from preflight_kube.client.client import Client
 from preflight_kube.runtime.lease import Leadership
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller import controller
+from preflight_mnnvl.controller.cache import MnnvlCache
 from preflight_mnnvl.controller.controller import Controller
-from preflight_mnnvl.controller.informers import DomainInformers
 from preflight_mnnvl.core import reconcile as turn
 from preflight_mnnvl.metrics import Metrics
 from preflight_testing.apiserver import ApiServer
@@ -171,14 +171,14 @@ async def test_nothing_is_let_go_while_podcliques_are_not_followed_and_it_is_onc
 ) -> None:
     asked, level = 0, False
 
-    def are_level(_: DomainInformers) -> bool:
+    def are_level(_: MnnvlCache) -> bool:
         nonlocal asked
         asked += 1
         return level
 
-    monkeypatch.setattr(DomainInformers, "cliques_are_level", property(are_level))
+    monkeypatch.setattr(MnnvlCache, "cliques_are_level", property(are_level))
     monkeypatch.setattr(turn, "RELEASE_PATIENCE", 0.1)
-    monkeypatch.setattr(controller, "WRITTEN_FOR", 0.2)
+    monkeypatch.setattr(controller, "OVERLAY_TTL", 0.2)
     async with leading(space.target, DRIVER) as one:
         await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
         await space.grove.turn(gangs="none")
@@ -384,8 +384,8 @@ async def test_a_set_that_is_applied_anew_while_its_old_domain_ends_has_lost_not
         anyio.create_task_group() as tasks,
     ):
         standby = Controller(client, DRIVER, Metrics())
-        tasks.start_soon(standby.informers.run)
-        await standby.informers.wait_synced()
+        tasks.start_soon(standby.cache.run)
+        await standby.cache.wait_synced()
         path = space.domain_path("t-0-cd")
         async with leading(space.target, DRIVER):
             await space.grove.apply(on)

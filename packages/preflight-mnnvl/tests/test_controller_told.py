@@ -279,8 +279,8 @@ async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_
     }
     metrics = Metrics()
     metrics.controller(lambda: 0.0, space.client)
-    mirror = MnnvlCache(DRIVER, lambda _: None, space.client.clock)
-    writer = DomainWriter(space.client, DRIVER, mirror, metrics)
+    mirror = MnnvlCache(space.client, DRIVER, lambda _: None)
+    writer = DomainWriter(space.client, mirror, metrics)
     with pytest.raises(Ending):
         await writer.act(
             ClusterWrite("create", "ComputeDomain", space.namespace, "t-0-cd", body, "make"),

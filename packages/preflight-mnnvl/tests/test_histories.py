@@ -11,13 +11,15 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-from cliques import DRIVER, Object, clique, group, pcs, support
+from cliques import DRIVER, LITERAL, Object, clique, group, pcs, support
 from grove_world import Cluster, Key
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mirrored import Mirror
 from preflight_mnnvl.api.names import CLAIM, PCS_NAME
-from preflight_mnnvl.api.types import ComputeDomain, PodClique, PodCliqueSet, PodGang
-from preflight_mnnvl.controller.cache import MnnvlCache, is_clique, is_gang
+from preflight_mnnvl.api.types import ComputeDomain, Part, PodClique, PodCliqueSet, PodGang
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.controller.cache import is_clique, is_gang
 from preflight_mnnvl.core.reconcile import reconcile
 
 EXAMPLES: Final = int(os.environ.get("MNNVL_HISTORIES", "40"))
@@ -52,8 +54,9 @@ def a_set(name: str, size: int) -> Object:
 class Replica:
     """One of the controller's: it mirrors always."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.mirror = MnnvlCache(DRIVER, lambda _: None, clock)
+    def __init__(self, config: Config, clock: Callable[[], float]) -> None:
+        self.claims: Part = "template" if config.mode == "driver" else "claim"
+        self.mirror = Mirror(config, lambda _: None, clock)
         self.seen: dict[tuple[str, str], Any] = {}  # by kind and uid
 
     def follow(self, store: dict[str, dict[str, Object]], kinds: list[str]) -> None:
@@ -73,17 +76,17 @@ class Replica:
             case "pclq":
                 self.mirror.clique(uid, None if gone else found)
             case "pcs":
-                self.mirror.set_(found, gone=gone)
+                self.mirror.set_as(found, gone=gone)
             case "pg":
-                self.mirror.gang(found, gone=gone)
+                self.mirror.gang_as(found, gone=gone)
             case _:
-                self.mirror.part("domain" if kind == "cd" else "template", found, gone=gone)
+                self.mirror.part("domain" if kind == "cd" else self.claims, found, gone=gone)
 
 
 class History(Cluster):
-    def __init__(self) -> None:
-        super().__init__(DRIVER)
-        self.replicas = [Replica(lambda: self.now) for _ in range(2)]
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.replicas = [Replica(config, lambda: self.now) for _ in range(2)]
         self.suffered = False  # an outage
         self.reasons: set[str] = set()
         self._ends: dict[str, float] = {}
@@ -123,16 +126,15 @@ class History(Cluster):
                 self._turned(key, mirror)
         self.shared()
 
-    def _turned(self, key: Key, mirror: MnnvlCache) -> None:
-        turn = reconcile(mirror.seen(key), DRIVER, support(DRIVER), self.now)
+    def _turned(self, key: Key, mirror: Mirror) -> None:
+        turn = reconcile(mirror.seen(key), self.config, support(self.config), self.now)
         mirror.unclaimed_since.pop(key, None)
         if turn.unclaimed_since is not None:
             mirror.unclaimed_since[key] = turn.unclaimed_since
         for action in turn.actions:
-            if action.verb == "create" and action.name in self.store["cd"]:
-                continue  # the name is taken: this replica is behind
-            if action.verb == "patch" and action.name not in self.store["cd"]:
-                continue
+            store = self.store["cd" if action.kind == "ComputeDomain" else "claim"]
+            if (action.verb == "create") == (action.name in store):
+                continue  # the name is taken, or it has gone: this replica is behind
             self._act(action)
         self.reasons |= {event.reason for event in turn.events}
 
@@ -171,7 +173,10 @@ def _time(now: float) -> str:
 
 def claim_of(clique_: Object) -> str:
     claims = clique_["spec"]["podSpec"].get("resourceClaims", [])
-    return next((one["resourceClaimTemplateName"] for one in claims if one["name"] == CLAIM), "")
+    keys = ("resourceClaimTemplateName", "resourceClaimName")
+    return next(
+        (one[key] for one in claims if one["name"] == CLAIM for key in keys if key in one), ""
+    )
 
 
 def _steps(history: History, steps: list[tuple[str, Any]]) -> None:
@@ -203,11 +208,11 @@ def _steps(history: History, steps: list[tuple[str, Any]]) -> None:
 
 
 @settings(max_examples=EXAMPLES)
-@given(st.lists(STEPS, max_size=30))
+@given(st.lists(STEPS, max_size=30), st.sampled_from([DRIVER, LITERAL]))
 def test_no_foreign_domain_no_false_event_and_no_silent_absence(
-    steps: list[tuple[str, Any]],
+    steps: list[tuple[str, Any]], config: Config
 ) -> None:
-    history = History()
+    history = History(config)
     _steps(history, steps)
     history.rest()
     false = history.reasons - NORMAL - ({"MnnvlClaimRestored"} if history.suffered else set())
@@ -221,9 +226,12 @@ def test_no_foreign_domain_no_false_event_and_no_silent_absence(
                 without.add(one["metadata"]["uid"])
                 continue
             domain = history.store["cd"][f"{claim.removesuffix('-mnnvl-claim')}-cd"]
-            uid = history.store["claim"][claim]["metadata"]["labels"]
-            assert uid == {"resource.nvidia.com/computeDomain": domain["metadata"]["uid"]}
-        assert set(replica.mirror.audit.found) == without
+            labels = history.store["claim"][claim]["metadata"]["labels"]
+            if config is DRIVER:
+                assert labels == {"resource.nvidia.com/computeDomain": domain["metadata"]["uid"]}
+            else:
+                assert labels == domain["metadata"]["labels"]
+        assert {one.metadata.uid for one in replica.mirror.unclaimed()} == without
         assert replica.mirror.lost == {}
     if not history.suffered:
         assert not any(not claim_of(one) for one in history.store["pclq"].values())

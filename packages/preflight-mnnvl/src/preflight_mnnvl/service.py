@@ -37,7 +37,7 @@ def run_controller(
 
     async def build(client: Client) -> Parts:
         controller = Controller(client, config, metrics, who)
-        informers = controller.informers
+        informers = controller.cache
         return Parts(
             tasks={"the informers": informers.run},
             lead=controller.lead,

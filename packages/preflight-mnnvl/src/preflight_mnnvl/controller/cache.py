@@ -1,28 +1,44 @@
-"""What is seen of the cluster, kept by key: each change → the domains that must be looked at, and
-for each of them all that a reconcile reads. Pure.
+"""What the controller sees of the cluster: each change → the domains that must be reconciled, and
+for each of them all that a reconcile reads.
 
-A PodClique is kept as a member, or not at all: its pod's template is read once, as it passes.
+A PodClique is kept as a member, or as one without its claim: its pod's template is read once, as it
+passes.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
 
-from preflight_mnnvl.api.names import MANAGED, PCS_NAME, PODGANG, label_value
+import msgspec
+from preflight_kube.client.client import Client
+from preflight_kube.logs import get_logger
+from preflight_kube.runtime.cache import OVERLAY_TTL, Cache
+from preflight_kube.runtime.indexes import namespaced_name
+from preflight_kube.runtime.reflector import Change
+
+from preflight_mnnvl.api import names
+from preflight_mnnvl.api.identity import set_of
 from preflight_mnnvl.api.types import (
     ComputeDomain,
+    Group,
     Key,
     Metadata,
     Part,
     PodClique,
     PodCliqueSet,
     PodGang,
+    picked,
 )
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.audit import CliqueAudit
-from preflight_mnnvl.core.fabric import PodClaim, one_fabric
+from preflight_mnnvl.controller.informers import (
+    ASKED_AGAIN,
+    PLURALS,
+    MnnvlInformers,
+    VersionedReflector,
+)
+from preflight_mnnvl.core.audit import ANNOTATIONS, LABELS, asks, lacks_claim
+from preflight_mnnvl.core.fabric import DRIVER, PodClaim, Slice, cliques_of, one_fabric
 from preflight_mnnvl.core.reconcile import announcements
 from preflight_mnnvl.core.snapshot import (
     DomainMember,
@@ -34,17 +50,16 @@ from preflight_mnnvl.core.snapshot import (
     view_of,
     wanted,
 )
+from preflight_mnnvl.core.support import ClusterFacts
 
-__all__ = ["MnnvlCache", "clique_key", "gang_key", "is_clique", "is_gang"]
+__all__ = ["OVERLAY_TTL", "MnnvlCache", "clique_key", "gang_key", "is_clique", "is_gang"]
 
 T = TypeVar("T")
-Seeable = TypeVar("Seeable", PodCliqueSet, PodGang, ComputeDomain)
-WRITTEN_FOR: Final = 10.0
-"""Seconds for which an answer to a write counts as seen; by then the watch has brought it, or
-something newer.
-"""
 _GANG: Final = "gang/"
 _CLIQUE: Final = "podclique/"
+_ASKED: Final = (*names.KEYS, names.GROVE_MNNVL_GROUP)
+
+log = get_logger(__name__)
 
 
 def gang_key(namespace: str, name: str) -> Key:
@@ -67,222 +82,268 @@ def is_clique(key: Key) -> str:
     return key[1].removeprefix(_CLIQUE) if key[1].startswith(_CLIQUE) else ""
 
 
-class PodLookup(Protocol):
-    """What is known of pods' claims, and of nodes."""
+class CliqueState(msgspec.Struct, gc=False):
+    """What is kept of a PodClique. ``lacking``: its pods have GPUs, and not the claim."""
 
-    def claims_of(self, namespace: str, podclique: str) -> Mapping[str, PodClaim]:
-        """By pod, the claims of a PodClique's pods."""
+    metadata: Metadata
+    of: DomainMember | Ignored | None
+    lacking: bool
 
-    def nvlink_cliques(self, nodes: Iterable[str]) -> Mapping[str, str]:
-        """By node, its NVLink clique, as far as it is known."""
+    @property
+    def member(self) -> DomainMember | None:
+        """The member of a domain that it is."""
+        return self.of if isinstance(self.of, DomainMember) else None
 
 
-class MnnvlCache:
-    """``touch`` is called with each key that changed: a domain's, or a PodGang's (see
-    :func:`gang_key`).
+class MnnvlCache(MnnvlInformers):
+    """``touch`` is called with each key that changed: a domain's, or one of :func:`gang_key` or
+    :func:`clique_key`. ``changed``: as of the informers.
     """
 
     def __init__(
-        self, config: Config, touch: Callable[[Key], None], clock: Callable[[], float]
+        self,
+        client: Client,
+        config: Config,
+        touch: Callable[[Key], None],
+        changed: Callable[[ClusterFacts], None] = lambda _: None,
     ) -> None:
-        self._config, self._touch, self._clock = config, touch, clock
-        self.sets: dict[Key, PodCliqueSet] = {}
-        self.gangs: dict[Key, PodGang] = {}
-        kinds: tuple[Part, ...] = ("domain", "template", "claim")
-        self._parts: dict[Part, dict[Key, ComputeDomain]] = {kind: {} for kind in kinds}
-        self._written: dict[tuple[Part, Key], tuple[ComputeDomain, float]] = {}
+        super().__init__(client, config, changed)
+        self._touch = touch
         # A domain that went, and the PodCliques whose pods may have joined it: what is kept ends
         # with them, also on a replica that reconciles nothing.
         self.lost: dict[Key, tuple[str, set[str]]] = {}
         self.unclaimed_since: dict[Key, float] = {}
-        self.pods: PodLookup | None = None
-        self.audit = CliqueAudit(config, lambda *of: touch(clique_key(*of)), clock)
-        self._members: dict[str, DomainMember] = {}
-        self._uids: dict[Key, str] = {}
-        self._ignored: dict[str, Ignored] = {}
-        self._of: dict[Key, dict[str, DomainMember]] = {}
-        self._links: dict[tuple[str, str, str], Counter[Key]] = {}
-        self._gangs: dict[Key, set[str]] = {}  # by the value of a label that names them
+        self.cliques: Cache[CliqueState] = Cache(
+            client,
+            f"/apis/{names.GROVE_GROUP}/v1alpha1/podcliques",
+            PodClique,
+            decode=self._state,
+            on_change=self._clique,
+            indexes={
+                "name": namespaced_name,
+                "domain": lambda it: ["/".join(_domain_of(it.member))] if it.member else (),
+                "gang": lambda it: _labeled(it.member, lambda of: of.decision.gang),
+                "set": lambda it: _labeled(it.member, lambda of: of.domain.pcs),
+                "lacking": _lacking,
+            },
+            absent_retry=ASKED_AGAIN,
+        )
+        self._reflectors.append(self.cliques)
+        self.sets = self._grove("podcliquesets", PodCliqueSet, self._set, _asked)
+        self.gangs = self._grove(
+            "podgangs", PodGang, self._gang, _announced, label=lambda it: (_label(it.metadata),)
+        )
+        parts: tuple[Part, ...] = ("domain", "template")
+        if config.mode == "literal":
+            parts = (*parts, "claim")
+        self.parts = {part: self._part(part) for part in parts}
+        self._pod_claims: VersionedReflector[PodClaim] | None = None
+        self._slices: VersionedReflector[Slice] | None = None
+        if config.mode == "driver":
+            self._pod_claims = self._resource(
+                "resourceclaims",
+                PodClaim,
+                on_change=self._claim,
+                kept=PodClaim.brief,
+                indexes={"podclique": _podclique, "node": lambda it: (it.node,)},
+            )
+            self._slices = self._resource(
+                "resourceslices",
+                Slice,
+                on_change=lambda change: self._node(change.object.spec.node_name),
+                params={"fieldSelector": f"spec.driver={DRIVER}"},
+                indexes={"node": lambda it: (it.spec.node_name,)},
+            )
+
+    def _part(self, part: Part) -> VersionedReflector[ComputeDomain]:
+        def changed(change: Change[ComputeDomain]) -> None:
+            meta = change.object.metadata
+            key = _key_of(part, meta.namespace, meta.name)
+            if part == "domain":
+                self._lose(key, change.before, None if change.kind == "deleted" else meta)
+            self._touch(key)
+
+        return self._resource(
+            PLURALS[part],
+            ComputeDomain,
+            on_change=changed,
+            kept=_brief,
+            indexes={
+                "name": namespaced_name,
+                "gang": lambda it: _named(it, names.PODGANG),
+                "set": lambda it: _named(it, names.PCS_NAME[0]),
+            },
+        )
 
     # --- what changes
 
-    def clique(self, uid: str, clique: PodClique | None) -> Ignored | None:
-        """A PodClique as it is now; None where it has gone. Returned is one that begins to be
-        ignored.
-        """
-        member = member_of(clique) if clique is not None else None
-        ignored = member if isinstance(member, Ignored) else None
-        now = member if isinstance(member, DomainMember) else None
-        before = self._members.get(uid)
-        self.audit.clique(uid, clique, self.sets)
-        if now != before:
-            self._left(uid, before, now)
-            for one, step in ((before, -1), (now, 1)):
-                if one is not None:
-                    self._place(uid, one, step)
-        if ignored is None:
-            self._ignored.pop(uid, None)
-            return None
-        said = self._ignored.get(uid) != ignored
-        self._ignored[uid] = ignored
-        return ignored if said else None
+    def _state(self, clique: PodClique) -> CliqueState:
+        meta, lacking = clique.metadata, lacks_claim(clique, self._config)
+        kept = Metadata(name=meta.name, namespace=meta.namespace, uid=meta.uid)
+        if lacking:
+            kept = meta.only(LABELS, ANNOTATIONS)
+            kept.resource_version = ""  # what stays as it was is no change
+        return CliqueState(kept, member_of(clique), lacking)
+
+    def _clique(self, change: Change[CliqueState]) -> None:
+        before, now = change.before, None if change.kind == "deleted" else change.object
+        was, member = (one.member if one is not None else None for one in (before, now))
+        if was != member:
+            self._left(change.key, was, member)
+            for of in filter(None, (was, member)):
+                self._touch(_domain_of(of))
+        if any(one.lacking for one in (before, now) if one is not None):
+            self._touch(clique_key(change.object.metadata.namespace, change.key))
+        ignored = now.of if now is not None else None
+        if isinstance(ignored, Ignored) and (before is None or before.of != ignored):
+            about = f"{ignored.namespace}/{ignored.name}"
+            log.warning("a decision is not followed", podclique=about, why=ignored.why)
 
     def _left(self, uid: str, before: DomainMember | None, now: DomainMember | None) -> None:
         """Forget a PodClique that no longer needs the domain that was lost."""
-        key = (before.namespace, before.decision.cd) if before is not None else ("", "")
+        key = _domain_of(before) if before is not None else ("", "")
         if key in self.lost and (now is None or before is None or now.domain != before.domain):
             self.lost[key][1].discard(uid)
             if not self.lost[key][1]:
                 del self.lost[key]
 
-    def _place(self, uid: str, member: DomainMember, step: int) -> None:
-        key = (member.namespace, member.decision.cd)
-        if step > 0:
-            self._members[uid] = member
-            self._uids[member.namespace, member.name] = uid
-            self._of.setdefault(key, {})[uid] = member
-        else:
-            del self._members[uid]
-            if self._uids.get((member.namespace, member.name)) == uid:
-                del self._uids[member.namespace, member.name]
-            del self._of[key][uid]
-            if not self._of[key]:
-                del self._of[key]
-        self._link("gang", key, label_value(member.decision.gang), step)
-        self._link("set", key, label_value(member.domain.pcs), step)
-        self._touch(key)
-
-    def set_(self, found: PodCliqueSet, *, gone: bool = False) -> None:
-        """Take in a PodCliqueSet, or (``gone``) that the one of this uid does not
-        exist any more.
-        """
-        meta = found.metadata
-        key = (meta.namespace, meta.name)
-        if not _kept(self.sets, key, found, gone):
-            return
-        self.audit.set_(key, self.sets)
-        for one in self._linked("set", meta):
+    def _set(self, change: Change[PodCliqueSet]) -> None:
+        meta = change.object.metadata
+        gone = change.kind == "deleted" and self.set_(meta.namespace, meta.name) is None
+        for state in self.cliques.by_index("lacking", f"{meta.namespace}/{meta.name}"):
+            self._touch(clique_key(meta.namespace, state.metadata.uid))
+        for key in self._linked("set", meta):
             if gone:
-                self.lost.pop(one, None)
-            self._touch(one)
+                self.lost.pop(key, None)
+            self._touch(key)
 
-    def gang(self, found: PodGang, *, gone: bool = False) -> None:
-        """The same of a PodGang; it leads to its domains, and to itself."""
-        meta = found.metadata
-        key = (meta.namespace, meta.name)
-        if not _kept(self.gangs, key, found, gone):
-            return
-        named = (meta.namespace, label_value(meta.name))
-        if gone:
-            self._gangs.get(named, set()).discard(meta.name)
-            if not self._gangs.get(named):
-                self._gangs.pop(named, None)
-        else:
-            self._gangs.setdefault(named, set()).add(meta.name)
-        for one in self._linked("gang", meta):
-            self._touch(one)
-        self._touch(gang_key(*key))
+    def _gang(self, change: Change[PodGang]) -> None:
+        meta = change.object.metadata
+        for key in self._linked("gang", meta):
+            self._touch(key)
+        self._touch(gang_key(meta.namespace, meta.name))
 
-    def part(self, part: Part, found: ComputeDomain, *, gone: bool = False) -> None:
-        """A ComputeDomain, a claim template or a claim."""
-        meta = found.metadata
-        place = (meta.namespace, meta.name)
-        store = self._parts[part]
-        before = store.get(place)
-        if not _kept(store, place, found, gone):
-            return
-        key = self._key_of(part, place)
-        for one, step in ((before, -1), (None if gone else found, 1)):
-            if one is not None:
-                self._label(key, one.metadata, step)
-        if part == "domain":
-            self._lose(key, before, None if gone else found)
-        self._settle(part, key, found, gone=gone)
-        self._touch(key)
-
-    def _lose(self, key: Key, before: ComputeDomain | None, now: ComputeDomain | None) -> None:
+    def _lose(self, key: Key, before: ComputeDomain | None, now: Metadata | None) -> None:
         """Who needs a domain when it begins to go may have pods in it; who comes later has none."""
-        if now is not None and not now.metadata.going:
+        if now is not None and not now.going:
             self.lost.pop(key, None)
-        elif before is not None and not before.metadata.going:
-            wants = wanted(self._of.get(key, {}).values(), {key: before}).get(key)
-            of = self._of.get(key, {}).items()
-            uids = {uid for uid, one in of if wants is not None and one.domain == wants.domain}
+        elif before is not None and not before.metadata.going and self._other(key, before) is None:
+            states = self.cliques.by_index("domain", "/".join(key))
+            of = {one.metadata.uid: one.member for one in states if one.member is not None}
+            wants = wanted(of.values(), {key: before}).get(key)
+            uids = {uid for uid, one in of.items() if wants and one.domain == wants.domain}
             if uids:
                 self.lost[key] = before.metadata.uid, uids
 
-    def only(self, part: Part, there: Iterable[Key]) -> None:
-        """All that exist of a part: what else was known has gone while nobody looked."""
-        known, there = self._parts[part], set(there)
-        for place in [one for one in known if one not in there]:
-            self.part(part, known[place], gone=True)
+    def _other(self, key: Key, domain: ComputeDomain) -> ComputeDomain | None:
+        """A domain of the same name that is there instead."""
+        there = self._now("domain", key)
+        return there if there and there.metadata.uid != domain.metadata.uid else None
 
-    def wrote(self, part: Part, found: ComputeDomain) -> Key:
-        """The answer to a write of ours, which counts until the watch has brought it. Returns the
-        domain's key.
-        """
-        key = self._key_of(part, (found.metadata.namespace, found.metadata.name))
-        self._written[part, key] = found, self._clock() + WRITTEN_FOR
-        return key
+    def wrote(self, part: Part, found: ComputeDomain) -> None:
+        """Take in the answer to a write of ours, which counts until the watch has brought it."""
+        reflector = self.parts[part].reflector
+        if isinstance(reflector, Cache):
+            reflector.wrote(found)
 
-    def _settle(self, part: Part, key: Key, found: ComputeDomain, *, gone: bool) -> None:
-        written = self._written.get((part, key))
-        if written is None:
-            return
-        meta = written[0].metadata
-        same = meta.uid == found.metadata.uid
-        if (gone and same) or (not gone and _version(found.metadata) >= _version(meta)):
-            del self._written[part, key]
+    # --- claims of pods, and the NVLink cliques of nodes
 
-    def _key_of(self, part: Part, place: Key) -> Key:
-        claims = place[0], f"{place[1].removesuffix('-mnnvl-claim')}-cd"
-        return place if part == "domain" else claims
+    def _claim(self, change: Change[PodClaim]) -> None:
+        for one in filter(None, (change.before, change.object)):
+            for at in _podclique(one):
+                for state in self.cliques.by_index("name", at):
+                    if state.member and (want := self.wants(key := _domain_of(state.member))):
+                        owner = want.owner(self._now("domain", key))
+                        self._touch(gang_key(key[0], owner))
 
-    def pods_changed(self, namespace: str, podclique: str) -> None:
-        """A claim of a pod, or where it is allocated, has changed; its PodGang may say so."""
-        member = self._members.get(self._uids.get((namespace, podclique), ""))
-        key = namespace, member.decision.cd if member is not None else ""
-        if (want := self.wants(key)) is not None:
-            self._touch(gang_key(namespace, want.owner(self._now("domain", key, key))))
+    def _node(self, name: str) -> None:
+        for claim in _stored(self._pod_claims, "node", name):
+            self._claim(Change("modified", "", claim, None))
 
-    # --- links: which domains a PodGang or a set concerns, by members and by labels
-
-    def _label(self, key: Key, meta: Metadata, step: int) -> None:
-        if meta.label(MANAGED) == "true":
-            self._link("gang", key, meta.label(PODGANG) or "", step)
-            self._link("set", key, meta.label(PCS_NAME[0]) or "", step)
-
-    def _link(self, kind: str, key: Key, value: str, step: int) -> None:
-        at = (kind, key[0], value)
-        counted = self._links.setdefault(at, Counter())
-        counted[key] += step
-        if not counted[key]:
-            del counted[key]
-        if not counted:
-            del self._links[at]
-
-    def _linked(self, kind: str, meta: Metadata) -> list[Key]:
-        return list(self._links.get((kind, meta.namespace, label_value(meta.name)), ()))
+    def _fabric(self, want: Wanted, domain: ComputeDomain | None) -> str:
+        """Whether the pods of a domain share one fabric."""
+        claims = {
+            claim.pod: claim
+            for member in want.members
+            for claim in _stored(self._pod_claims, "podclique", f"{member.namespace}/{member.name}")
+        }
+        cliques: dict[str, str] = {}
+        for node in {claim.node for claim in claims.values()}:
+            for one in self._nodes.by_index("name", node):
+                cliques[node] = one.metadata.label(names.FABRIC_LABEL) or ""
+            cliques |= cliques_of(_stored(self._slices, "node", node))
+        return one_fabric(domain, sum(one.pods for one in want.members), claims, cliques)
 
     # --- what a reconcile reads
+
+    @property
+    def cliques_are_level(self) -> bool:
+        """Whether the PodCliques are followed now: what is not seen may be there."""
+        return self.cliques.problem is None
+
+    def _linked(self, kind: str, meta: Metadata) -> list[Key]:
+        """The domains that a PodGang or a set concerns, by members and by labels."""
+        value = _label(meta)
+        states = self.cliques.by_index(kind, value)
+        found = {_domain_of(one.member): None for one in states if one.member}
+        for part, of in self.parts.items():
+            for one in _stored(of, kind, value):
+                found[_key_of(part, one.metadata.namespace, one.metadata.name)] = None
+        return list(found)
 
     def every(self) -> Iterator[Key]:
         """Every domain that is wanted, or of which an object carries our label; every PodGang that
         is named; and every PodClique without its claim.
         """
-        found = {key for counted in self._links.values() for key in counted}
-        yield from sorted({*found, *self._of})
+        found = {_domain_of(one.member) for one in self.cliques.store.values() if one.member}
+        for part, of in self.parts.items():
+            for one in of.reflector.store.values() if of.reflector else ():
+                if _named(one, names.MANAGED):
+                    found.add(_key_of(part, one.metadata.namespace, one.metadata.name))
+        yield from sorted(found)
         yield from sorted(
-            gang_key(*key) for key in self.gangs if self._linked("gang", self.gangs[key].metadata)
+            gang_key(one.metadata.namespace, one.metadata.name)
+            for one in self.gangs.store.values()
+            if self._linked("gang", one.metadata)
         )
         yield from sorted(
-            clique_key(one.meta.namespace, uid) for uid, one in self.audit.found.items()
+            clique_key(one.metadata.namespace, one.metadata.uid) for one in self.unclaimed()
         )
+
+    def unclaimed(self) -> list[CliqueState]:
+        """PodCliques that ask for the fabric, and whose pods do not get the claim."""
+        return [one for one in self.cliques.by_index("lacking", "") if self._asks(one)]
+
+    def unclaimed_one(self, uid: str) -> tuple[Metadata, Metadata | None] | None:
+        """Such a PodClique and its set; None where this one is none."""
+        state = self.cliques.get(uid)
+        if state is None or not state.lacking or not self._asks(state):
+            return None
+        set_ = self.set_(state.metadata.namespace, set_of(state.metadata))
+        return state.metadata, set_.metadata if set_ else None
+
+    def _asks(self, state: CliqueState) -> bool:
+        meta = state.metadata
+        return asks(meta, self.set_(meta.namespace, set_of(meta)), self._config)
+
+    def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
+        """The PodCliqueSet of this name."""
+        return next(reversed(self.sets.by_index("name", f"{namespace}/{name}")), None)
+
+    def gang(self, namespace: str, name: str) -> PodGang | None:
+        """The PodGang of this name."""
+        return next(reversed(self.gangs.by_index("name", f"{namespace}/{name}")), None)
+
+    def _now(self, part: Part, place: Key) -> ComputeDomain | None:
+        found = _stored(self.parts.get(part), "name", "/".join(place))
+        return next(reversed(found), None)
 
     def wants(self, key: Key) -> Wanted | None:
         """What living PodCliques want under this name."""
-        there = self._now("domain", key, key)
-        return wanted(self._of.get(key, {}).values(), {key: there} if there else {}).get(key)
+        states = self.cliques.by_index("domain", "/".join(key))
+        there = self._now("domain", key)
+        members = [one.member for one in states if one.member]
+        return wanted(members, {key: there} if there else {}).get(key)
 
     def seen(self, key: Key) -> DomainView:
         """All that the domain's reconcile reads."""
@@ -290,10 +351,10 @@ class MnnvlCache:
         return view_of(self._world(key, wants), key, wants)
 
     def announced(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """The merge patch that says on the PodGang that all its domains are its own; None where it
-        says so, or they are not.
+        """The merge patch that says on the PodGang that all its domains are its own, and whether
+        its pods share one fabric; None where it says so.
         """
-        gang = self.gangs.get((namespace, name))
+        gang = self.gang(namespace, name)
         if gang is None:
             return None
         linked = self._linked("gang", gang.metadata)
@@ -303,68 +364,94 @@ class MnnvlCache:
             part = self._world(key, one)
             world.domains.update(part.domains)
             world.claims.update(part.claims)
-        answers = self._fabric if self.pods is not None else None
+        answers = self._fabric if self._pod_claims is not None else None
         return announcements(world, wants, answers).get((namespace, name))
-
-    def _fabric(self, want: Wanted, domain: ComputeDomain | None) -> str:
-        """Whether the pods of a domain share one fabric."""
-        assert self.pods is not None
-        claims: dict[str, PodClaim] = {}
-        for one in want.members:
-            claims.update(self.pods.claims_of(one.namespace, one.name))
-        cliques = self.pods.nvlink_cliques({one.node for one in claims.values()})
-        return one_fabric(domain, sum(one.pods for one in want.members), claims, cliques)
 
     def _world(self, key: Key, wants: Wanted | None) -> World:
         namespace, name = key
         claim_name = wants.domain.claim if wants else f"{name.removesuffix('-cd')}-mnnvl-claim"
-        claim_place = (namespace, claim_name)
+        place = (namespace, claim_name)
         mode = wants.decision.mode if wants is not None else self._config.mode
-        domain = self._now("domain", key, key)
-        claim = self._now("claim" if mode == "literal" else "template", key, claim_place)
+        domain = self._now("domain", key)
+        claim = self._now("claim" if mode == "literal" else "template", place)
         labels = [one.metadata for one in (domain, claim) if one is not None]
-        values = {value for meta in labels if (value := meta.label(PODGANG))}
-        gangs = {name for value in values for name in self._gangs.get((namespace, value), ())}
-        gangs |= {one.decision.gang for one in wants.members} if wants else set()
-        pcs = {value for meta in labels if (value := meta.label(PCS_NAME[0]))}
-        pcs |= {one.domain.pcs for one in (*wants.members, *wants.losers)} if wants else set()
+        gangs = [
+            gang
+            for value in {meta.label(names.PODGANG) for meta in labels}
+            for gang in self.gangs.by_index("label", f"{namespace}/{value}")
+        ]
+        pcs = {value for meta in labels if (value := meta.label(names.PCS_NAME[0]))}
+        if wants is not None:
+            gangs += filter(None, (self.gang(namespace, m.decision.gang) for m in wants.members))
+            pcs |= {one.domain.pcs for one in (*wants.members, *wants.losers)}
+        sets = filter(None, (self.set_(namespace, of) for of in pcs))
         return World(
-            sets=_some(self.sets, namespace, pcs),
-            gangs=_some(self.gangs, namespace, gangs),
+            sets={(namespace, one.metadata.name): one for one in sets},
+            gangs={(namespace, one.metadata.name): one for one in gangs},
             domains={key: domain} if domain is not None else {},
-            claims={claim_place: claim} if claim is not None else {},
+            claims={place: claim} if claim is not None else {},
             lost={key: self.lost[key][0]} if key in self.lost else {},
             unclaimed={key: self.unclaimed_since[key]} if key in self.unclaimed_since else {},
         )
 
-    def _now(self, part: Part, key: Key, place: Key) -> ComputeDomain | None:
-        written = self._written.get((part, key))
-        if written is not None:
-            if self._clock() < written[1]:
-                return written[0]
-            del self._written[part, key]
-        return self._parts[part].get(place)
+
+def _key_of(part: Part, namespace: str, name: str) -> Key:
+    """The domain to which an object belongs by its name."""
+    return namespace, name if part == "domain" else f"{name.removesuffix('-mnnvl-claim')}-cd"
 
 
-def _some(store: Mapping[Key, T], namespace: str, names: Iterable[str]) -> dict[Key, T]:
-    keys = [(namespace, name) for name in names]
-    return {key: store[key] for key in keys if key in store}
+def _domain_of(member: DomainMember) -> Key:
+    return member.namespace, member.decision.cd
 
 
-def _kept(store: dict[Key, Seeable], key: Key, found: Seeable, gone: bool) -> bool:
-    """Whether the store has changed; a new object's predecessor of the same name may be told to
-    have gone after it has come.
-    """
-    before = store.get(key)
-    if not gone:
-        store[key] = found
-        return True
-    if before is None or before.metadata.uid != found.metadata.uid:
-        return False
-    del store[key]
-    return True
+def _label(meta: Metadata) -> str:
+    """The namespace, and the name as it stands in labels."""
+    return f"{meta.namespace}/{names.label_value(meta.name)}"
 
 
-def _version(meta: Metadata) -> int:
-    text = meta.resource_version
-    return int(text) if text.isascii() and text.isdecimal() else 0
+def _labeled(member: DomainMember | None, of: Callable[[DomainMember], str]) -> tuple[str, ...]:
+    return (f"{member.namespace}/{names.label_value(of(member))}",) if member else ()
+
+
+def _lacking(state: CliqueState) -> tuple[str, ...]:
+    meta = state.metadata
+    return ("", f"{meta.namespace}/{set_of(meta)}") if state.lacking else ()
+
+
+def _named(one: ComputeDomain, label: str) -> tuple[str, ...]:
+    """The namespace, and what a label of an object of ours names."""
+    meta = one.metadata
+    managed = meta.label(names.MANAGED) == "true"
+    return (f"{meta.namespace}/{meta.label(label) or ''}",) if managed else ()
+
+
+def _brief(one: ComputeDomain) -> ComputeDomain:
+    meta = one.metadata.only(names.READ_LABELS, (names.RECREATED,))
+    return ComputeDomain(metadata=meta, status=one.status)
+
+
+def _asked(one: PodCliqueSet) -> PodCliqueSet:
+    """Of a set the annotations of its layers."""
+    kept = PodCliqueSet(metadata=one.metadata.only(annotations=_ASKED))
+    kept.spec.template.pod_clique_scaling_groups = [
+        Group(name=group.name, annotations=asked)
+        for group in one.groups
+        if (asked := picked(group.annotations, _ASKED))
+    ]
+    return kept
+
+
+def _announced(one: PodGang) -> PodGang:
+    """Of a PodGang what it says of its domains."""
+    return PodGang(metadata=one.metadata.only(annotations=(names.ADOPTED, names.ONE_FABRIC)))
+
+
+def _podclique(claim: PodClaim) -> tuple[str, ...]:
+    """``namespace/name`` of the PodClique whose pod's claim it is."""
+    pod = claim.pod
+    return (f"{claim.metadata.namespace}/{pod.rpartition('-')[0]}",) if pod else ()
+
+
+def _stored(of: VersionedReflector[T] | None, index: str, value: str) -> list[T]:
+    """What an index of a kind finds; nothing while the kind is not served."""
+    return of.reflector.by_index(index, value) if of and of.reflector else []

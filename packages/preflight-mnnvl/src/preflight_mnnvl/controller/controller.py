@@ -12,7 +12,7 @@ from typing import Final
 
 import anyio
 import msgspec
-from preflight_kube.client.client import Client, KubeError, NotFound
+from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller as Reconciler
 from preflight_kube.runtime.event_recorder import EventRecorder
@@ -24,9 +24,8 @@ from preflight_kube.runtime.workqueue import Queue
 from preflight_mnnvl.api.names import ADOPTED, GROVE_GROUP
 from preflight_mnnvl.api.types import Key
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.apply import AGENT, DomainWriter, Ending, NameTaken
-from preflight_mnnvl.controller.cache import WRITTEN_FOR, MnnvlCache, gang_key, is_clique, is_gang
-from preflight_mnnvl.controller.informers import DomainInformers
+from preflight_mnnvl.controller.apply import AGENT, Behind, DomainWriter, Ending
+from preflight_mnnvl.controller.cache import OVERLAY_TTL, MnnvlCache, gang_key, is_clique, is_gang
 from preflight_mnnvl.core.reasons import (
     ANNOUNCEMENT_REFUSED,
     Event,
@@ -46,8 +45,8 @@ WORKERS: Final = 48
 """Domains looked at at the same time; mostly they wait for answers to their writes, of which fewer
 are under way.
 """
-LOOKS: Final = 3
-"""Turns of one look, where what was found in the way is no longer in the way."""
+BEHIND_AGAIN: Final = 0.2
+"""Seconds after which a domain is reconciled again of which the cache was behind."""
 UNCLAIMED_PATIENCE: Final = 10.0
 """Seconds for which a PodClique must be without its claim."""
 REFUSED_AGAIN: Final = 600.0
@@ -70,16 +69,16 @@ class Controller:
         self._leads = False
         self._gangs: dict[Key, tuple[str, float]] = {}  # a PodGang's uid, and when it was seen
         self._announced: dict[str, float] = {}  # uid of a PodGang → when it may be annotated again
-        self.cache = MnnvlCache(self._config, self._changed, client.clock)
-        self.informers = DomainInformers(client, self._config, self.cache, self._facts_changed)
-        metrics.controller(lambda: float(len(self.cache.audit.found)), client)
+        self._lacking: dict[str, float] = {}  # uid of a PodClique → when it was seen without claim
+        self.cache = MnnvlCache(client, self._config, self._changed, self._facts_changed)
+        metrics.controller(lambda: float(len(self.cache.unclaimed())), client)
 
     # --- what changes in the cluster
 
     @property
     def support(self) -> Support:
         """What the cluster can do now, nodes left out."""
-        return judge(self.informers.detection.facts, self._config)
+        return judge(self.cache.detection.facts, self._config)
 
     def _facts_changed(self, facts: ClusterFacts) -> None:
         support = judge(facts, self._config)
@@ -89,7 +88,7 @@ class Controller:
 
     def _changed(self, key: Key) -> None:
         if name := is_gang(key):
-            gang = self.cache.gangs.get((key[0], name))
+            gang = self.cache.gang(key[0], name)
             at = (key[0], name)
             if gang is None:
                 uid, _ = self._gangs.pop(at, ("", 0.0))
@@ -107,9 +106,9 @@ class Controller:
 
     async def lead(self, leadership: Leadership) -> None:
         """Look at every domain, and again whenever something of it changes, until cancelled."""
-        await self.informers.wait_synced()
+        await self.cache.wait_synced()
         client = self._client.fenced(leadership.valid)
-        writer = DomainWriter(client, self._config, self.cache, self._metrics)
+        writer = DomainWriter(client, self.cache, self._metrics)
         self._events = events = EventRecorder(client, AGENT, counted=self._metrics.event)
         reconciler = Reconciler(
             "ComputeDomain",
@@ -119,6 +118,7 @@ class Controller:
             metrics=self._metrics.runtime,
         )
         self.cache.unclaimed_since.clear()
+        self._lacking.clear()
         self._leads = True
         self._reconcile_all()
         try:
@@ -138,40 +138,38 @@ class Controller:
             return await self._announce(writer, key[0], name)
         if uid := is_clique(key):
             return self._audit(uid)
-        for _ in range(LOOKS):
-            support, now = self.support, time.time()
-            view = self.cache.seen(key)
-            plan = reconcile(view, self._config, support, now)
-            self._note(key, view, plan)
-            if plan.releases and not self.informers.cliques_are_level:
-                return WRITTEN_FOR  # who needs it may be there, and not seen
-            try:
-                wrote = await self._write(writer, plan, support)
-            except NameTaken as taken:  # the cache is behind, or does not have what is others'
-                self.cache.wrote(taken.part, taken.found)
-                continue
-            except Ending:
-                said = "the namespace is being deleted, nothing is made in it"
-                log.info(said, namespace=key[0], computedomain=key[1])
-                return None
-            self._adopted(key, view, plan)
-            again = None if plan.again is None else max(0.0, plan.again - now)
-            for event in plan.events:
-                self._say(event)
-            if wrote:
-                self.domains.add_after(key, WRITTEN_FOR)
-            return again
-        return WRITTEN_FOR
+        support, now = self.support, time.time()
+        view = self.cache.seen(key)
+        plan = reconcile(view, self._config, support, now)
+        self._note(key, view, plan)
+        if plan.releases and not self.cache.cliques_are_level:
+            return OVERLAY_TTL  # who needs it may be there, and not seen
+        try:
+            wrote = await self._write(writer, plan, support)
+        except Behind:
+            return BEHIND_AGAIN
+        except Ending:
+            said = "the namespace is being deleted, nothing is made in it"
+            log.info(said, namespace=key[0], computedomain=key[1])
+            return None
+        self._adopted(key, view, plan)
+        for event in plan.events:
+            self._say(event)
+        if wrote:
+            self.domains.add_after(key, OVERLAY_TTL)
+        return None if plan.again is None else max(0.0, plan.again - now)
 
     def _audit(self, uid: str) -> float | None:
         """Tell of a PodClique without its claim; the seconds until that is to be done."""
-        if (found := self.cache.audit.found.get(uid)) is None:
+        if (found := self.cache.unclaimed_one(uid)) is None:
+            self._lacking.pop(uid, None)
             return None
         # Mirrors of different kinds are not read at the same moment.
-        if (wait := found.since + UNCLAIMED_PATIENCE - self._client.clock()) > 0:
+        now = self._client.clock()
+        if (wait := self._lacking.setdefault(uid, now) + UNCLAIMED_PATIENCE - now) > 0:
             return wait
         why = "" if self.support.ok else self.support.why
-        for event in unclaimed(found.meta, found.set_, why):
+        for event in unclaimed(*found, why):
             self._say(event)
         return None
 
@@ -214,7 +212,7 @@ class Controller:
         """Say on a PodGang that all its domains are its own, or take that back; adoption counts
         without it.
         """
-        gang = self.cache.gangs.get((namespace, name))
+        gang = self.cache.gang(namespace, name)
         patch = self.cache.announced(namespace, name)
         if gang is None or patch is None:
             return None
@@ -223,7 +221,7 @@ class Controller:
             return wait
         try:
             await writer.announce(namespace, name, patch)
-        except NotFound:
+        except (Behind, Ending):
             return None
         except KubeError as error:
             if not for_good(error):
@@ -231,14 +229,14 @@ class Controller:
             self._refused(namespace, name, uid, error)
             self._announced[uid] = self._client.clock() + REFUSED_AGAIN
             return REFUSED_AGAIN
-        self._announced[uid] = self._client.clock() + WRITTEN_FOR
+        self._announced[uid] = self._client.clock() + OVERLAY_TTL
         return None
 
     def _refused(self, namespace: str, name: str, uid: str, error: KubeError) -> None:
         message, gang = refused_announcement(name, self._account), f"{namespace}/{name}"
         about_gang = {"podgang": gang, "error": str(error), "advice": message}
         log.warning("a PodGang may not be annotated", **about_gang)
-        found = self.cache.gangs.get((namespace, name))
+        found = self.cache.gang(namespace, name)
         subjects = [
             EventSubject(owner.kind, namespace, owner.name, owner.uid)
             for owner in (found and found.metadata.owner_references) or ()

@@ -4,32 +4,28 @@ it. A kind that is not served is an empty collection, until it is; nothing here 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 import anyio
-from preflight_kube.client.client import Client, KubeError, NotFound, Params
+from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.cache import Cache
 from preflight_kube.runtime.discovery import versions
+from preflight_kube.runtime.indexes import namespaced_name
 from preflight_kube.runtime.reflector import Change, Reflector
 
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import (
-    CliqueSpec,
     ComputeDomain,
-    Group,
-    Key,
     Metadata,
     Part,
     PartialObjectMetadata,
-    PodClique,
     PodCliqueSet,
-    PodGang,
     picked,
 )
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.cache import MnnvlCache
-from preflight_mnnvl.core.fabric import DRIVER, PodClaim, Slice, cliques_of
 from preflight_mnnvl.core.support import (
     CHANNEL_CLASS,
     ClusterFacts,
@@ -37,17 +33,27 @@ from preflight_mnnvl.core.support import (
     served_domains,
 )
 
-__all__ = ["AdmissionInformers", "Detection", "DomainInformers"]
+__all__ = [
+    "ASKED_AGAIN",
+    "PLURALS",
+    "AdmissionInformers",
+    "Detection",
+    "MnnvlInformers",
+    "VersionedReflector",
+]
 
 ASKED_AGAIN: Final = 30.0
 """Seconds between two questions what is served."""
 UNANSWERED: Final = 2.0
+PLURALS: Final[dict[Part, str]] = {
+    "domain": "computedomains",
+    "template": "resourceclaimtemplates",
+    "claim": "resourceclaims",
+}
 GLANCE: Final = 1.0
 """Seconds between two looks at whether a reflector says that its kind has gone; nothing is sent."""
 
 T = TypeVar("T")
-_NO_SPEC: Final = CliqueSpec()
-_ASKED: Final = (*names.KEYS, names.GROVE_MNNVL_GROUP)
 
 
 class Detection:
@@ -127,17 +133,7 @@ class Detection:
 log = get_logger(__name__)
 
 
-class PartStore(Protocol):
-    """What keeps ComputeDomains and what belongs to them."""
-
-    def part(self, part: Part, found: ComputeDomain, *, gone: bool = False) -> None:
-        """Take in an object as it is now, or (``gone``) was."""
-
-    def only(self, part: Part, there: Iterable[Key]) -> None:
-        """Forget what is not among all that exist of a part."""
-
-
-class AdmissionStore(PartStore, Protocol):
+class AdmissionStore(Protocol):
     """What keeps what reviews are decided by. ``sets_are_level``: whether sets are followed now."""
 
     sets_are_level: Callable[[], bool]
@@ -145,22 +141,20 @@ class AdmissionStore(PartStore, Protocol):
     def facts(self, facts: ClusterFacts) -> None:
         """Take in what the cluster can do now."""
 
+    def part(self, part: Part, found: ComputeDomain, *, gone: bool = False) -> None:
+        """Take in a ComputeDomain, claim template or claim as it is now, or (``gone``) was."""
+
     def set_(self, found: PodCliqueSet, *, gone: bool = False) -> None:
         """Take in a PodCliqueSet as it is now, or (``gone``) was."""
 
 
 class MnnvlInformers:
-    """What controller and webhook both follow: what is served, nodes of a fabric, and ``parts``.
-    ``changed`` is called with the facts after each change of them.
+    """What controller and webhook both follow: what is served, and nodes of a fabric. ``changed``
+    is called with the facts after each change of them.
     """
 
     def __init__(
-        self,
-        client: Client,
-        config: Config,
-        store: PartStore,
-        changed: Callable[[ClusterFacts], None],
-        parts: Mapping[Part, Params | None],
+        self, client: Client, config: Config, changed: Callable[[ClusterFacts], None]
     ) -> None:
         self._client, self._config = client, config
         self.detection = Detection(client, config, changed)
@@ -171,40 +165,17 @@ class MnnvlInformers:
             on_change=self._node_changed,
             kept=_fabric,
             params={"labelSelector": names.FABRIC_LABEL},
-            indexes={"name": lambda one: (one.metadata.name,)},
+            indexes={"name": lambda it: (it.metadata.name,)},
         )
         self._reflectors: list[Reflector[Any]] = [self._nodes]
         self._versioned: list[VersionedReflector[Any]] = []
-        for part, params in parts.items():
-            self._part(part, store, params)
-
-    def _part(self, part: Part, store: PartStore, params: Params | None) -> None:
-        def changed(change: Change[ComputeDomain]) -> None:
-            meta = change.object.metadata.only(names.READ_LABELS, (names.RECREATED,))
-            found = ComputeDomain(metadata=meta, status=change.object.status)
-            store.part(part, found, gone=change.kind == "deleted")
-
-        def level(there: Collection[ComputeDomain]) -> None:
-            store.only(part, [(one.metadata.namespace, one.metadata.name) for one in there])
-
-        self._resource(
-            {
-                "domain": "computedomains",
-                "template": "resourceclaimtemplates",
-                "claim": "resourceclaims",
-            }[part],
-            ComputeDomain,
-            on_change=changed,
-            level=level,
-            params=params,
-            kept=lambda one: ComputeDomain(metadata=one.metadata.brief()),
-        )
 
     def _resource(
         self,
         plural: str,
         type_: type[T],
         *,
+        on_change: Callable[[Change[T]], None],
         level: Callable[[Collection[T]], None] = lambda _: None,
         **more: Any,
     ) -> VersionedReflector[T]:
@@ -213,27 +184,31 @@ class MnnvlInformers:
         group = names.COMPUTE_DOMAIN_GROUP if domains else names.RESOURCE_GROUP
         version = served_domains(self._config.mode) if domains else served_claims
 
-        def make(served: str) -> Reflector[T]:
-            path = f"/apis/{group}/{served}/{plural}"
-            return Reflector(self._client, path, type_, absent_retry=ASKED_AGAIN, **more)
+        def make(served: str) -> Cache[T]:
+            path, told = f"/apis/{group}/{served}/{plural}", {"on_change": on_change, **more}
+            return Cache(self._client, path, type_, absent_retry=ASKED_AGAIN, **told)
 
-        self._versioned.append(made := VersionedReflector(self.detection, version, make, level))
+        made = VersionedReflector(self.detection, version, make, on_change, level)
+        self._versioned.append(made)
         return made
 
     def _grove(
         self,
-        path: str,
+        plural: str,
         type_: type[T],
         changed: Callable[[Change[T]], None],
         kept: Callable[[T], T],
+        **indexes: Callable[[T], Iterable[str]],
     ) -> Reflector[T]:
+        group = names.SCHEDULER_GROUP if plural == "podgangs" else names.GROVE_GROUP
         reflector = Reflector(
             self._client,
-            f"/apis/{path}",
+            f"/apis/{group}/v1alpha1/{plural}",
             type_,
             on_change=changed,
             kept=kept,
             absent_retry=ASKED_AGAIN,
+            indexes={"name": namespaced_name, **indexes},
         )
         self._reflectors.append(reflector)
         return reflector
@@ -279,127 +254,20 @@ class MnnvlInformers:
             self._count_nodes()
 
 
-class DomainInformers(MnnvlInformers):
-    """All that the controller follows."""
-
-    def __init__(
-        self,
-        client: Client,
-        config: Config,
-        cache: MnnvlCache,
-        changed: Callable[[ClusterFacts], None],
-    ) -> None:
-        parts: dict[Part, Params | None] = {"domain": None, "template": None}
-        if config.mode == "literal":
-            # Others' are many; one of our name is found when it is in the way.
-            parts["claim"] = {"labelSelector": f"{names.MANAGED}=true"}
-        super().__init__(client, config, cache, changed, parts)
-        self._cache = cache
-        self._claims: VersionedReflector[PodClaim] | None = None
-        self._slices: VersionedReflector[Slice] | None = None
-        if config.mode == "driver":
-            self._claims = self._resource(
-                "resourceclaims",
-                PodClaim,
-                on_change=self._claim,
-                kept=PodClaim.brief,
-                indexes={"podclique": _podclique, "node": lambda one: (one.node,)},
-            )
-            ours = {"fieldSelector": f"spec.driver={DRIVER}"}
-            self._slices = self._resource(
-                "resourceslices",
-                Slice,
-                on_change=lambda change: self._node(change.object.spec.node_name),
-                params=ours,
-                indexes={"node": lambda one: (one.spec.node_name,)},
-            )
-            cache.pods = self
-        self._cliques = self._grove(
-            f"{names.GROVE_GROUP}/v1alpha1/podcliques",
-            PodClique,
-            self._clique,
-            lambda one: PodClique(metadata=one.metadata.brief(), spec=_NO_SPEC),
-        )
-        self._grove(
-            f"{names.GROVE_GROUP}/v1alpha1/podcliquesets",
-            PodCliqueSet,
-            self._set,
-            lambda one: PodCliqueSet(metadata=one.metadata.brief()),
-        )
-        self._grove(
-            f"{names.SCHEDULER_GROUP}/v1alpha1/podgangs",
-            PodGang,
-            self._gang,
-            lambda one: PodGang(metadata=one.metadata.brief()),
-        )
-
-    @property
-    def cliques_are_level(self) -> bool:
-        """Whether the PodCliques are followed now: what is not seen may be there."""
-        return self._cliques.problem is None
-
-    # --- claims of pods, and the NVLink cliques of nodes
-
-    def claims_of(self, namespace: str, podclique: str) -> dict[str, PodClaim]:
-        """By pod, the claims of a PodClique's pods."""
-        reflector = self._claims and self._claims.reflector
-        found = reflector.by_index("podclique", f"{namespace}/{podclique}") if reflector else ()
-        return {one.pod: one for one in found}
-
-    def nvlink_cliques(self, nodes: Iterable[str]) -> dict[str, str]:
-        """By node, its NVLink clique, as far as it is known: the driver's word before a label."""
-        found: dict[str, str] = {}
-        reflector = self._slices and self._slices.reflector
-        for name in nodes:
-            labels = [
-                node.metadata.label(names.FABRIC_LABEL)
-                for node in self._nodes.by_index("name", name)
-            ]
-            found.update((name, clique) for clique in labels if clique)
-            found.update(cliques_of(reflector.by_index("node", name) if reflector else ()))
-        return found
-
-    def _claim(self, change: Change[PodClaim]) -> None:
-        for one in (change.before, change.object):
-            for name in _podclique(one) if one is not None else ():
-                self._cache.pods_changed(*name.split("/"))
-
-    def _node(self, name: str) -> None:
-        """Have the PodGangs looked at that have pods on a node."""
-        reflector = self._claims and self._claims.reflector
-        for one in reflector.by_index("node", name) if reflector else ():
-            self._claim(Change("modified", "", one, None))
-
-    def _clique(self, change: Change[PodClique]) -> None:
-        clique = None if change.kind == "deleted" else change.object
-        ignored = self._cache.clique(change.key, clique)
-        if ignored is not None:
-            about = f"{ignored.namespace}/{ignored.name}"
-            log.warning("a decision is not followed", podclique=about, why=ignored.why)
-
-    def _set(self, change: Change[PodCliqueSet]) -> None:
-        set_ = PodCliqueSet(metadata=change.object.metadata.only(annotations=_ASKED))
-        set_.spec.template.pod_clique_scaling_groups = [
-            Group(name=group.name, annotations=asked)
-            for group in change.object.groups
-            if (asked := picked(group.annotations, _ASKED))
-        ]
-        self._cache.set_(set_, gone=change.kind == "deleted")
-
-    def _gang(self, change: Change[PodGang]) -> None:
-        meta = change.object.metadata.only(annotations=(names.ADOPTED, names.ONE_FABRIC))
-        gang = PodGang(metadata=meta)
-        self._cache.gang(gang, gone=change.kind == "deleted")
-
-
 class AdmissionInformers(MnnvlInformers):
     """All that the webhook follows: also what others have under names that may become ours."""
 
     def __init__(self, client: Client, config: Config, store: AdmissionStore) -> None:
-        claims: Part = "template" if config.mode == "driver" else "claim"
-        super().__init__(client, config, store, store.facts, {"domain": None, claims: None})
+        super().__init__(client, config, store.facts)
+        for part in ("domain", "template") if config.mode == "driver" else ("domain", "claim"):
+            self._resource(
+                PLURALS[part],
+                ComputeDomain,
+                on_change=partial(self._taken, store, part),
+                kept=lambda one: ComputeDomain(metadata=one.metadata.brief()),
+            )
         sets = self._grove(
-            f"{names.GROVE_GROUP}/v1alpha1/podcliquesets",
+            "podcliquesets",
             PodCliqueSet,
             lambda change: store.set_(change.object, gone=change.kind == "deleted"),
             lambda one: PodCliqueSet(metadata=one.metadata.brief()),
@@ -416,23 +284,31 @@ class AdmissionInformers(MnnvlInformers):
                 params={"fieldSelector": f"metadata.name={CHANNEL_CLASS}"},
             )
 
+    @staticmethod
+    def _taken(store: AdmissionStore, part: Part, change: Change[ComputeDomain]) -> None:
+        found = ComputeDomain(metadata=change.object.metadata.only(names.READ_LABELS))
+        store.part(part, found, gone=change.kind == "deleted")
+
 
 class VersionedReflector(Generic[T]):
     """The reflector of a kind of which ``version`` says what is served, made by ``make`` anew
-    whenever that is another version, or it is served again. ``level`` is called with all that exist
-    once that is known; with nothing while the kind is not served.
+    whenever that is another version, or it is served again: then all that was known is reported as
+    deleted by ``changed``. ``level`` is called with all that exist once that is known; with nothing
+    while the kind is not served.
     """
 
     def __init__(
         self,
         detection: Detection,
         version: Callable[[ClusterFacts], str],
-        make: Callable[[str], Reflector[T]],
+        make: Callable[[str], Cache[T]],
+        changed: Callable[[Change[T]], None],
         level: Callable[[Collection[T]], None] = lambda _: None,
     ) -> None:
         self.synced = anyio.Event()
-        self.reflector: Reflector[T] | None = None
-        self._detection, self._version, self._make, self._level = detection, version, make, level
+        self.reflector: Cache[T] | None = None
+        self._detection, self._version, self._make = detection, version, make
+        self._changed, self._level = changed, level
 
     async def run(self) -> NoReturn:
         """Follow what is served until cancelled."""
@@ -451,6 +327,9 @@ class VersionedReflector(Generic[T]):
                 while self._version(detection.facts) == version:
                     await detection.change()
                 group.cancel_scope.cancel()
+            gone, self.reflector = self.reflector, None
+            for key, one in gone.store.items() if gone is not None else ():
+                self._changed(Change("deleted", key, one, one))
 
     async def _watch_over(self, reflector: Reflector[T]) -> None:
         """Ask what is served once the reflector says that this kind is not."""
@@ -458,12 +337,6 @@ class VersionedReflector(Generic[T]):
         while not isinstance(reflector.problem, NotFound):  # noqa: ASYNC110
             await anyio.sleep(GLANCE)
         self._detection.ask()
-
-
-def _podclique(claim: PodClaim) -> tuple[str, ...]:
-    """``namespace/name`` of the PodClique whose pod's claim it is."""
-    pod = claim.pod
-    return (f"{claim.metadata.namespace}/{pod.rpartition('-')[0]}",) if pod else ()
 
 
 def _fabric(node: PartialObjectMetadata) -> PartialObjectMetadata:
