@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from preflight_mnnvl.api.types import ComputeDomain, Metadata
 from preflight_mnnvl.core.builders import announcement
-from preflight_mnnvl.core.fabric import DRIVER, PodClaim, Slice, cliques_of, of_gang
+from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, PodClaim, cliques_of, of_gang
 from preflight_mnnvl.report.show import Pod, fabric
 
 
@@ -42,9 +42,9 @@ def domain(**status: Any) -> ComputeDomain:
     )
 
 
-def sliced(node: str, clique: str) -> Slice:
+def sliced(node: str, clique: str) -> OfferedSlice:
     device = {"name": "channel-0", "attributes": {"cliqueID": {"string": clique}}}
-    return msgspec.convert({"spec": {"nodeName": node, "devices": [device]}}, Slice)
+    return msgspec.convert({"spec": {"nodeName": node, "devices": [device]}}, OfferedSlice)
 
 
 CLIQUES = cliques_of([sliced("n1", "x.1"), sliced("n2", "x.1"), sliced("n3", "x.2")])

@@ -38,7 +38,7 @@ from preflight_mnnvl.controller.informers import (
     VersionedReflector,
 )
 from preflight_mnnvl.core.audit import ANNOTATIONS, LABELS, asks, lacks_claim
-from preflight_mnnvl.core.fabric import DRIVER, PodClaim, Slice, cliques_of, one_fabric
+from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, PodClaim, cliques_of, one_fabric
 from preflight_mnnvl.core.reconcile import announcements
 from preflight_mnnvl.core.snapshot import (
     DomainMember,
@@ -138,7 +138,7 @@ class MnnvlCache(MnnvlInformers):
             parts = (*parts, "claim")
         self.parts = {part: self._part(part) for part in parts}
         self._pod_claims: VersionedReflector[PodClaim] | None = None
-        self._slices: VersionedReflector[Slice] | None = None
+        self._slices: VersionedReflector[OfferedSlice] | None = None
         if config.mode == "driver":
             self._pod_claims = self._resource(
                 "resourceclaims",
@@ -149,7 +149,7 @@ class MnnvlCache(MnnvlInformers):
             )
             self._slices = self._resource(
                 "resourceslices",
-                Slice,
+                OfferedSlice,
                 on_change=lambda change: self._node(change.object.spec.node_name),
                 params={"fieldSelector": f"spec.driver={DRIVER}"},
                 indexes={"node": lambda it: (it.spec.node_name,)},

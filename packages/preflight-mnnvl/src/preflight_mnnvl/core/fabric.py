@@ -14,7 +14,7 @@ import msgspec
 from preflight_mnnvl.api.names import CLAIM
 from preflight_mnnvl.api.types import ComputeDomain, Metadata, shown
 
-__all__ = ["DRIVER", "WAITING", "PodClaim", "Slice", "cliques_of", "of_gang", "one_fabric"]
+__all__ = ["DRIVER", "WAITING", "OfferedSlice", "PodClaim", "cliques_of", "of_gang", "one_fabric"]
 
 DRIVER: Final = "compute-domain.nvidia.com"
 WAITING: Final = "not known yet"
@@ -100,14 +100,14 @@ class _SliceSpec(msgspec.Struct, rename="camel", gc=False):
     devices: list[_Device] | None = None
 
 
-class Slice(msgspec.Struct, gc=False):
+class OfferedSlice(msgspec.Struct, gc=False):
     """A ResourceSlice of the ComputeDomain driver's."""
 
     metadata: Metadata = msgspec.field(default_factory=Metadata)
     spec: _SliceSpec = msgspec.field(default_factory=_SliceSpec)
 
 
-def cliques_of(slices: Iterable[Slice]) -> dict[str, str]:
+def cliques_of(slices: Iterable[OfferedSlice]) -> dict[str, str]:
     """By node, the NVLink clique that the driver's ResourceSlices say; NVIDIA's say none."""
     return {
         one.spec.node_name: clique.string

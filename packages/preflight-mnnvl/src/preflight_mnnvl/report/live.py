@@ -23,7 +23,7 @@ from preflight_mnnvl.api.types import (
     shown,
 )
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.fabric import DRIVER, PodClaim, Slice, cliques_of
+from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, PodClaim, cliques_of
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import Ignored, World, member_of, wanted
 from preflight_mnnvl.core.support import ClusterFacts, judge, served_claims, served_domains
@@ -58,7 +58,7 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
         slices = await _list(
             client,
             f"{resources}/resourceslices",
-            Slice,
+            OfferedSlice,
             absent=KubeError,
             params={"fieldSelector": f"spec.driver={DRIVER}"},
         )
