@@ -5,13 +5,15 @@ from __future__ import annotations
 import html.parser
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from preflight_e2e.demo.page import page
+from preflight_e2e.demo.picture import made_of, read_stamp, sources
 from preflight_e2e.demo.run import SCENARIO
 from preflight_e2e.demo.show import final
-from preflight_e2e.demo.story import DemoStory, changes, tell
+from preflight_e2e.demo.story import DemoStory, answer, changes, tell
 from preflight_testing.matrix.facts import uuids
 from preflight_testing.matrix.scenario import load
 from rich.console import Console
@@ -151,6 +153,26 @@ def test_a_node_at_fault_is_named_and_its_neighbour_is_not_to_blame(slow: DemoSt
     assert blamed == ["nobody: this node is not to blame", "node-b"]
 
 
+def test_the_page_begins_with_the_sick_parts_and_marks_who_is_blamed(
+    story: DemoStory, slow: DemoStory
+) -> None:
+    assert answer(story) == ("1 sick part found", "GPU 3 of node-c")
+    assert answer(slow) == ("1 sick part found", "node-b")
+    head = page(slow, load(SCENARIO)[0], 1.0)
+    assert "<h1>1 sick part found: <em>node-b</em></h1>" in head
+    assert re.findall('<tr class="(.*?)">', head)[:3] == ["gang", "innocent", "why"]
+    assert head.count('<mark class="blamed">') == 1
+
+
+def test_a_node_that_is_named_only_counts_as_sick_and_not_as_blamed(slow: DemoStory) -> None:
+    message = "it could not be cleared: this node is named and not blamed"
+    slow.pods[1].events = [OWN | {"isFatal": False, "message": message}]
+    assert answer(slow) == ("1 sick part found", "node-b's network (named, not blamed)")
+    assert [pod.standing for pod in slow.pods] == ["innocent", "suspected"]
+    slow.pods[1].events = []
+    assert answer(slow) == ("No sick part found", "")
+
+
 def test_the_paths_that_were_measured_are_shown_once(slow: DemoStory) -> None:
     assert [pod.edges for pod in slow.pods] == [["percent of normal:", "1 node-b 26/27"], []]
     assert page(slow, load(SCENARIO)[0], 1.0).count("<pre>1 node-b 26/27</pre>") == 1
@@ -213,3 +235,17 @@ def test_the_demo_expects_something_of_every_check_of_every_pod() -> None:
     assert all(
         [c.check for c in pod.checks] == checks for step in scenario.steps for pod in step.pods
     )
+
+
+PICTURE = Path(__file__).resolve().parents[2] / "docs/demo-report.png"
+
+
+def test_the_picture_of_the_readme_is_of_todays_page() -> None:
+    stamp = read_stamp(PICTURE.read_bytes())
+    assert stamp == sources(), "make it anew: nox -s demo -- --picture docs/demo-report.png"
+
+
+def test_a_stamp_is_read_from_the_picture_that_bears_it() -> None:
+    empty = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\0IEND\xaeB`\x82"
+    assert read_stamp(empty) == ""
+    assert read_stamp(made_of(empty, "a" * 64)) == "a" * 64

@@ -31,6 +31,12 @@ def main() -> int:
         default=Path("report.html"),
         help="the page (%(default)s)",
     )
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="make a PNG of the page's first screen (the README's: docs/demo-report.png); needs chromium",
+    )
     args = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupted)
@@ -38,7 +44,7 @@ def main() -> int:
         from .run import demo  # takes a second, in which somebody may change their mind
 
         return demo(
-            args.environments.resolve(), args.report, args.json
+            args.environments.resolve(), args.report, args.json, args.picture
         )  # pods run in folders of their own
     except KeyboardInterrupt:
         print("demo: interrupted; every process is ended and every file removed", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import Any
 from preflight_testing.matrix.facts import GPUS
 from preflight_testing.matrix.scenario import Scenario
 
-from .story import DemoCheck, DemoStory, PodStory, nobody
+from .story import DemoCheck, DemoStory, PodStory, answer
 
 __all__ = ["page"]
 
@@ -57,6 +57,7 @@ def page(story: DemoStory, scenario: Scenario, seconds: float) -> str:
         _section("Logs", "What `kubectl logs` shows of each check.", _logs(story)),
     ]
     problems = "".join(f"<li>{escape(p)}</li>" for p in story.problems)
+    count, parts = answer(story)
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -66,8 +67,8 @@ def page(story: DemoStory, scenario: Scenario, seconds: float) -> str:
 <style>{STYLE.read_text()}</style>
 <header>
 <p class="brand">Preflight · demo</p>
-<h1>{running} pods run, <em>{held} are held back</em></h1>
-<p>{escape(scenario.fault[0].upper() + scenario.fault[1:])}. All {expected}, in {seconds:.0f} s.</p>
+<h1>{count}{f": <em>{escape(parts)}</em>" if parts else ""}</h1>
+<p>Nobody{" else" if parts else ""} is blamed. {running} pods run, {held} are held back, in {seconds:.0f} s; all {expected}. What was wrong: {escape(scenario.fault)}.</p>
 {f'<ul class="problems">{problems}</ul>' if problems else ""}
 <p class="note">The webhook, the gang controller, the checks and torchrun are real. API server, scheduler, kubelet, GPUs with their tools and
 platform connectors are doubles: bandwidths between GPUs come from a simulation of their links; those between pods are gloo's over this machine's
@@ -106,8 +107,11 @@ def _pod(pod: PodStory, checks: int) -> str:
         f'<td data-label="{escape(check.name)}">{_chip(check)}</td>' for check in pod.checks
     )
     state = "good" if pod.runs else "bad"
-    head = f'<th scope="row">{escape(pod.name)}</th><td data-label="node">{escape(pod.node)}</td>'
-    row = f'<tr>{head}{cells}<td data-label="result"><b class="{state}">{pod.verdict}</b></td></tr>'
+    badge = (
+        "" if pod.standing == "innocent" else f'<mark class="{pod.standing}">{pod.standing}</mark>'
+    )
+    head = f'<th scope="row">{escape(pod.name)}</th><td data-label="node">{escape(pod.node)}{badge}</td>'
+    row = f'<tr class="{pod.standing}">{head}{cells}<td data-label="result"><b class="{state}">{pod.verdict}</b></td></tr>'
     return row + (_why(pod, pod.stopped_by, checks + 3) if pod.stopped_by else "")
 
 
@@ -119,18 +123,11 @@ def _chip(check: DemoCheck) -> str:
 
 
 def _why(pod: PodStory, check: DemoCheck, columns: int) -> str:
-    accused = [event for event in pod.unhealthy if event["isFatal"]]
-    named = "; ".join(
-        f"{pod.name_of(e['entityValue'])} of {pod.node}"
-        for event in accused
-        for e in event["entitiesImpacted"]
-    )
-    on = named or (pod.node if accused else nobody(pod))
     reported = "".join(
         f"<dd>{escape(e['checkName'])}, {'<b>fatal</b>' if e['isFatal'] else 'not fatal'}, {escape(e['recommendedAction'])}, <code>{escape(','.join(e['errorCode']))}</code></dd>"
         for e in pod.unhealthy
     )
-    return f"""<tr class="why"><td colspan="{columns}"><dl><dt>found</dt><dd>{escape(check.reason)}</dd><dt>on</dt><dd>{escape(on)}</dd>
+    return f"""<tr class="why"><td colspan="{columns}"><dl><dt>found</dt><dd>{escape(check.reason)}</dd><dt>on</dt><dd>{escape(pod.on)}</dd>
 <dt>reported</dt>{reported or "<dd>nothing</dd>"}</dl></td></tr>"""
 
 

@@ -20,8 +20,9 @@ from ..lab import LabError
 from ..runner import run
 from . import orphans
 from .page import page
+from .picture import take
 from .show import Screen, final
-from .story import DemoStory, tell
+from .story import DemoStory, answer, tell
 
 SCENARIO = Path(__file__).resolve().parents[3] / "demo.toml"
 REAL = "the webhook over TLS, the gang controller, every check, torchrun with gloo"
@@ -31,12 +32,17 @@ DOUBLES = (
 )
 
 
-def demo(environments: Path, report: Path, document: Path | None) -> int:
+def demo(
+    environments: Path, report: Path, document: Path | None, picture: Path | None = None
+) -> int:
     """Exit status: 0 all as the scenario says, 1 something differs, 2 it could not be run (said on
     stderr).
     """
     try:
-        return _demo(environments, report, document)
+        status = _demo(environments, report, document)
+        if picture is not None:
+            take(report, picture)
+        return status
     except (LabError, ChartError, ValueError) as error:
         print(f"demo: {error}", file=sys.stderr)
     except OSError as error:
@@ -98,9 +104,11 @@ def _end(
         if story.as_expected
         else f"[bold red]{len(story.problems)} differences[/]"
     )
-    told = f"{run_count} of {len(story.pods)} pods run, {len(story.pods) - run_count} are held back"
+    found = ": ".join(filter(None, answer(story)))
+    console.print(f"[bold]{escape(found)}[/]", soft_wrap=True)
+    pods = f"{run_count} of {len(story.pods)} pods run, {len(story.pods) - run_count} are held back"
     console.print(
-        f"{told}: {verdict}; {seconds:.0f} s. Report: {escape(str(report))}", soft_wrap=True
+        f"{pods}: {verdict}; {seconds:.0f} s. Report: {escape(str(report))}", soft_wrap=True
     )
     return 0 if story.as_expected else 1
 

@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from .story import DemoCheck, DemoStory, PodStory, State, changes, nobody, tell
+from .story import DemoCheck, DemoStory, PodStory, State, changes, tell
 
 __all__ = ["Screen", "final"]
 
@@ -104,12 +104,7 @@ def _why(pod: PodStory, check: DemoCheck) -> RenderableType:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("found", f"{check.name} {check.outcome} {check.code}: {check.reason}")
-    accused = [e for e in pod.unhealthy if e["isFatal"]]
-    blamed = [entity["entityValue"] for e in accused for entity in e["entitiesImpacted"]]
-    on = ", ".join(f"{pod.name_of(uuid)} of {pod.node}" for uuid in blamed) or (
-        pod.node if accused else ""
-    )
-    table.add_row("on", on or nobody(pod))
+    table.add_row("on", pod.on)
     for event in pod.unhealthy:
         table.add_row("reported", _event(pod, event))
     if not pod.unhealthy:

@@ -12,7 +12,7 @@ from typing import Any
 
 from preflight_testing.matrix.facts import uuids
 
-__all__ = ["DemoCheck", "DemoStory", "PodStory", "changes", "nobody", "tell"]
+__all__ = ["DemoCheck", "DemoStory", "PodStory", "answer", "changes", "tell"]
 
 GANG_LABEL = "app.kubernetes.io/gang-id"
 CHECK_PREFIX = "preflight-"
@@ -113,6 +113,34 @@ class PodStory:
         """
         mine = uuids(self.node)
         return f"GPU {mine.index(entity)} ({entity})" if entity in mine else entity or self.node
+
+    @property
+    def blamed(self) -> list[str]:
+        """What a fatal event is about: GPUs of the node, else the node."""
+        fatal = [event for event in self.unhealthy if event["isFatal"]]
+        entities = [e["entityValue"] for event in fatal for e in event["entitiesImpacted"]]
+        named = [f"{self.name_of(entity)} of {self.node}" for entity in dict.fromkeys(entities)]
+        return named or [self.node] * bool(fatal)
+
+    @property
+    def suspected(self) -> bool:
+        """Whether a verdict names the node and blames it for nothing."""
+        return not self.blamed and any(
+            "named and not blamed" in event["message"] for event in self.unhealthy
+        )
+
+    @property
+    def standing(self) -> str:
+        """``blamed``, ``suspected`` or ``innocent``."""
+        return "blamed" if self.blamed else "suspected" if self.suspected else "innocent"
+
+    @property
+    def on(self) -> str:
+        """Who is at fault for what holds it back."""
+        if self.blamed:
+            return "; ".join(self.blamed)
+        suspected = "this node is named, and not blamed"
+        return f"nobody: {suspected if self.suspected else 'this node is not to blame'}"
 
 
 @dataclass
@@ -228,7 +256,12 @@ def _result(ended: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def nobody(pod: PodStory) -> str:
-    """What is said of a pod whose check blames neither a GPU nor its node."""
-    named = any("named and not blamed" in event["message"] for event in pod.unhealthy)
-    return f"nobody: this node is {'named, and not blamed' if named else 'not to blame'}"
+def answer(story: DemoStory) -> tuple[str, str]:
+    """How many sick parts were found, and which: those that are blamed before those that are
+    named only. Nothing of the second where there is none.
+    """
+    blamed = [re.sub(r" \(GPU-[^)]*\)", "", part) for pod in story.pods for part in pod.blamed]
+    suspected = [f"{pod.node}'s network (named, not blamed)" for pod in story.pods if pod.suspected]
+    parts = [*blamed, *suspected]
+    count = f"{len(parts) or 'No'} sick part{'s' * (len(parts) > 1)} found"
+    return count, ", ".join(parts)
