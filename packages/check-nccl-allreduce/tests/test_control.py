@@ -122,7 +122,7 @@ class Gang:
 
     def run(self, *parts: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def main() -> None:
-            with anyio.fail_after(40):
+            with anyio.fail_after(600):
                 async with anyio.create_task_group() as group:
                     for part in parts:
                         group.start_soon(part)

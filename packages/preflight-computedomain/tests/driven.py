@@ -180,7 +180,7 @@ async def leads(
         for one in controller.reflectors:
             group.start_soon(one.run)
         group.start_soon(stand)
-        with anyio.fail_after(40):
+        with anyio.fail_after(600):
             await leading.wait()
         yield controller
         group.cancel_scope.cancel()

@@ -92,7 +92,7 @@ async def replica(
     namespace: str,
     folder: Path,
     *,
-    patience: float = 120,
+    patience: float = 600,
     lease: int = LEASE_SECONDS,
     answers: Callable[[Sent], bytes | None] = lambda _: None,
     before: Callable[[Replica], Awaitable[object]] | None = None,

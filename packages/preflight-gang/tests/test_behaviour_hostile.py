@@ -197,7 +197,7 @@ async def test_an_object_that_says_no_size_holds_up_its_own_gang_alone_which_is_
             await create("evil", spec)
         await cluster.pair(gang="good", about="good", **gang)
         await cluster.answered("sealed", "pod-0", "pod-1")
-        with anyio.fail_after(120):
+        with anyio.fail_after(600):
             while why not in " ".join(
                 published.missing if (published := cluster.published("evil-0")) is not None else ()
             ):

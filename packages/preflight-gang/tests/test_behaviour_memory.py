@@ -96,7 +96,7 @@ def _put(double: ApiDouble, objects: Iterator[tuple[str, dict[str, Any]]]) -> No
 
 
 async def _tells(cluster: Cluster, one: Replica) -> None:
-    await until(lambda: one.leads, "it leads", 60)
+    await until(lambda: one.leads, "it leads")
     await cluster.pair()
     await cluster.answered("sealed", "pod-0", "pod-1")
 
@@ -110,7 +110,7 @@ async def test_its_memory_does_not_follow_what_others_write(
     async with (
         Client(target, agent="tests") as client,
         played(client, "good") as cluster,
-        replica(target, "good", tmp_path / "one", patience=120, lease=60) as one,
+        replica(target, "good", tmp_path / "one", patience=600, lease=60) as one,
     ):
         await _tells(cluster, one)
         print(f"{one.peak_mib():.0f} MiB")
@@ -125,9 +125,9 @@ async def test_a_packed_record_that_changes_all_the_time_costs_neither_memory_no
         Client(target, agent="tests") as client,
         played(client, "good") as cluster,
         played(client, NAMESPACE) as others,
-        replica(target, "good", tmp_path / "one", patience=120, lease=60) as one,
+        replica(target, "good", tmp_path / "one", patience=600, lease=60) as one,
     ):
-        await until(lambda: one.leads, "it leads", 60)
+        await until(lambda: one.leads, "it leads")
         await others.admit("evil", gang="evil")
         body = gang_map(
             NAMESPACE, "evil", data={"generation": "1"}, binaryData={"members": bomb(64 << 20)}

@@ -266,6 +266,6 @@ async def test_gangs_are_told_where_the_kind_does_not_exist_and_it_is_found_once
 async def settled_here(configs: Configs) -> None:
     """Have the controller judge one thing more, after all that it has to judge here."""
     await configs.create("zz-sentinel", OBSERVE)
-    with anyio.fail_after(120):
+    with anyio.fail_after(600):
         while await configs.said("zz-sentinel") is None:
             await anyio.sleep(0.01)

@@ -148,7 +148,7 @@ async def _goes_on(
         monkeypatch.setattr(reflector, "STEADY", 60.0)
         leading.wire.answers = Meanwhile(said)
         leading.wire.cut()
-        await until(lambda: len(told_behind(caplog)) >= 4, "it has met it several times", 40)
+        await until(lambda: len(told_behind(caplog)) >= 4, "it has met it several times")
         assert RECORDS in mirrors.trouble(0.0)
         assert (
             mirrors.behind()[RECORDS]
@@ -228,9 +228,9 @@ async def test_a_replica_that_starts_so_is_not_ready_says_why_and_leads_as_soon_
         begin.mended = True
 
     async with replica(
-        target, cluster.namespace, tmp_path / "one", patience=60, answers=begin, before=not_ready
+        target, cluster.namespace, tmp_path / "one", patience=600, answers=begin, before=not_ready
     ) as one:
-        await until(lambda: one.leads, "it leads", 40)
+        await until(lambda: one.leads, "it leads")
         await cluster.pair()
         await cluster.answered("sealed", "pod-0", "pod-1", seconds=40)
         assert one.peak_mib() < 160
@@ -255,6 +255,6 @@ async def test_a_lease_that_is_another_s_or_none_is_not_believed(
             one.wire.answers = lambda sent, said=said: said if "/leases" in sent.path else None  # type: ignore[misc]
             await until(lambda: not one.leads, "it does not lead any more")
             one.wire.answers = lambda _: None
-            await until(lambda: one.leads, "it leads again", 40)
+            await until(lambda: one.leads, "it leads again")
         await cluster.pair()
         await cluster.answered("sealed", "pod-0", "pod-1")

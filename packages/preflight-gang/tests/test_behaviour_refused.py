@@ -91,7 +91,7 @@ async def quota(cluster: Cluster, api: ApiFixture) -> None:
             return "exceeded quota" in str(error)
         return False
 
-    with anyio.fail_after(120):
+    with anyio.fail_after(600):
         while not await refused():
             await anyio.sleep(0.1)
 
@@ -183,7 +183,7 @@ async def policy(cluster: Cluster, api: ApiFixture) -> None:
     }
     await cluster.client.create(f"/api/v1/namespaces/{cluster.namespace}/pods", body)
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/probe"
-    with anyio.fail_after(120):
+    with anyio.fail_after(600):
         while True:
             try:
                 await cluster.client.merge_patch(

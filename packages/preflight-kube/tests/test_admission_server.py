@@ -492,7 +492,7 @@ async def test_a_real_api_server_asks_both_applications_and_shows_what_they_say(
         try:
             made: dict[str, Any] = {}
             number = 0
-            with anyio.fail_after(60):  # an API server takes a moment to see new configurations
+            with anyio.fail_after(600):  # an API server takes a moment to see new configurations
                 while "labels" not in made.get("metadata", {}):
                     number += 1
                     made = json.loads(
@@ -500,7 +500,7 @@ async def test_a_real_api_server_asks_both_applications_and_shows_what_they_say(
                     )
                     await anyio.sleep(0.05)
             assert made["metadata"]["labels"] == {"seen": "yes"}
-            with anyio.fail_after(60):
+            with anyio.fail_after(600):
                 while True:
                     try:
                         await client.create(maps, {"metadata": {"name": "refused"}})

@@ -99,7 +99,7 @@ async def test_a_leader_that_is_cancelled_hands_over_at_once(
         tasks.start_soon(two.run)
         await anyio.sleep(2 * RETRY)
         one.scope.cancel()
-        await until(lambda: two.leads, "the second leads, long before the lease runs out", 60)
+        await until(lambda: two.leads, "the second leads, long before the lease runs out")
         assert not one.leads
         assert not one.led[0].valid()
         assert [leadership.epoch for leadership in one.led + two.led] == [1, 2]
@@ -301,7 +301,7 @@ async def test_never_do_two_have_the_right_to_write_whatever_the_network_does(
             return [leadership for _, candidate in candidates for leadership in candidate.led]
 
         tasks.start_soon(disturb)
-        with anyio.fail_after(40):
+        with anyio.fail_after(600):
             while len(led()) < 6:
                 assert sum(leadership.valid() for leadership in led()) <= 1
                 await anyio.sleep(0.002)

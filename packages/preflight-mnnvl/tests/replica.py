@@ -128,9 +128,9 @@ async def _running(
         )
     made = Replica(process, folder)
     try:
-        await until(lambda: made.said("started") or process.returncode is not None, "it starts", 60)
+        await until(lambda: made.said("started") or process.returncode is not None, "it starts")
         assert process.returncode is None, (folder / "stderr").read_text()
-        with anyio.fail_after(60):
+        with anyio.fail_after(600):
             while (await made.get("/readyz")).status_code != 200:
                 await anyio.sleep(0.02)
         yield made

@@ -66,7 +66,7 @@ async def preflight(space: Space, folder: Path) -> AsyncIterator[None]:
 
     name = f"preflight-{space.namespace}"
     try:
-        await until(told, "it starts", 60)
+        await until(told, "it starts")
         entry = {
             "name": "preflight.nvsentinel.nvidia.com",
             "clientConfig": {

@@ -438,7 +438,7 @@ async def test_a_controller_that_is_killed_at_a_write_is_continued_by_the_next_a
         access = server.kubeconfig(tmp_path / "admin.kubeconfig")
         at = (kind, str(step), when)
         async with mortal(access, space.namespace, tmp_path / "mortal", config.mode, *at) as one:
-            with anyio.fail_after(60):
+            with anyio.fail_after(600):
                 while one.returncode is None and not await _made(space):
                     await anyio.sleep(0.02)
                 await space.grove.turn()

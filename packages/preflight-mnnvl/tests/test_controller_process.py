@@ -97,7 +97,7 @@ async def test_a_leader_that_is_killed_is_replaced_and_one_that_was_stopped_for_
         await adopted(space, 1)
         async with replica(access, space.namespace, tmp_path / "two") as two:
             one.send(signal.SIGSTOP)
-            await until(lambda: two.leads, "the other leads", 60)
+            await until(lambda: two.leads, "the other leads")
             await anyio.sleep(3 * LEASE_SECONDS)
             await space.grove.scale("t", 3)
             await adopted(space, 3)
@@ -109,7 +109,7 @@ async def test_a_leader_that_is_killed_is_replaced_and_one_that_was_stopped_for_
                 60,
             )
             await two.kill()
-            await until(lambda: one.leads, "it leads again", 60)
+            await until(lambda: one.leads, "it leads again")
             await space.grove.scale("t", 4)
             await adopted(space, 4)
             after = await uids(space)

@@ -190,7 +190,7 @@ async def refused(
     await space.client.create(f"{group}/validatingadmissionpolicybindings", binding)
     try:
         # Asked until it is refused.
-        with pytest.raises(KubeError, match="only Grove may"), anyio.fail_after(60):  # noqa: PT012
+        with pytest.raises(KubeError, match="only Grove may"), anyio.fail_after(600):  # noqa: PT012
             while True:
                 await probe()
                 await anyio.sleep(0.1)

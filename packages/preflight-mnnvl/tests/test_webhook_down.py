@@ -43,7 +43,7 @@ class Outage(Space):
             ("podcliquesets", pcs("probe", [clique("w")], annotations=ON)),
         ):
             probe["metadata"] |= {"namespace": self.namespace}
-            with anyio.fail_after(120):
+            with anyio.fail_after(600):
                 while (await self.dry_run(plural, probe))["kind"] != "Status":
                     await anyio.sleep(0.05)
 

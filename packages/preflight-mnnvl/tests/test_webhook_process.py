@@ -58,7 +58,7 @@ async def serving(server: ApiServer, folder: Path, *, level: str) -> AsyncIterat
     access = server.kubeconfig(folder / "admin.kubeconfig")
     config = f"logLevel: {level}\n"
     async with hook(access, folder / "webhook", folder / "tls", config) as one:
-        await until(lambda: one.said("serving"), "it serves", 60)
+        await until(lambda: one.said("serving"), "it serves")
         (line,) = one.said("serving")
         yield Serving(one, f"https://127.0.0.1:{line['port']}", bundle, trusted)
 

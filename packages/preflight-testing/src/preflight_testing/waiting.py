@@ -8,7 +8,7 @@ from collections.abc import Callable
 __all__ = ["until"]
 
 
-async def until(true: Callable[[], object], what: str, seconds: float = 120) -> None:
+async def until(true: Callable[[], object], what: str, seconds: float = 600) -> None:
     """Wait for the thing; ``seconds`` only bounds a failure, on a busy machine too."""
     end = asyncio.get_running_loop().time() + seconds
     while not true():
