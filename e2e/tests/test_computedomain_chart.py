@@ -51,6 +51,30 @@ def test_helm_lint_finds_nothing() -> None:
     assert problems(COMPUTEDOMAIN, {"featureGates": ON}) == []
 
 
+def test_values_by_the_names_of_nvidias_chart_mean_what_ours_do() -> None:
+    resources, security = {"limits": {"memory": "1Gi"}}, {"readOnlyRootFilesystem": True}
+    theirs = made(
+        image={"pullPolicy": "Always"},
+        logVerbosity=6,
+        controller={
+            "containers": {"computeDomain": {"resources": resources, "securityContext": security}}
+        },
+        kubeletPlugin={
+            "containers": {
+                "computeDomains": {"resources": resources, "securityContext": {"privileged": False}}
+            }
+        },
+    )
+    ours = made(
+        imagePullPolicy="Always",
+        logLevel="debug",
+        controller={"resources": resources, "securityContext": security},
+        kubeletPlugin={"resources": resources, "privileged": False},
+    )
+    assert theirs == ours
+    assert made(logVerbosity=4) == made()
+
+
 def test_it_is_off_until_it_is_switched_on() -> None:
     assert render(UMBRELLA, {}) == []
 
@@ -180,7 +204,7 @@ def test_all_values_stand_in_the_values_file_and_are_taken_by_the_schema() -> No
     values = yaml.safe_load((COMPUTEDOMAIN / "values.yaml").read_text())
     schema = yaml.safe_load((COMPUTEDOMAIN / "values.schema.json").read_text())
     jsonschema.Draft202012Validator(schema).validate(values)
-    assert {*schema["properties"]} - {*values} == {"enabled", "global"}
+    assert {*schema["properties"]} - {*values} == {"enabled", "global", "logVerbosity"}
 
 
 def test_the_chart_has_the_packages_version() -> None:

@@ -49,6 +49,7 @@ OWN: Final = (
     "imagePullPolicy",
     "imagePullSecrets",
     "kubeletPlugin",
+    "logVerbosity",
     "networkPolicy",
     "nvidiaDriverRoot",
 )

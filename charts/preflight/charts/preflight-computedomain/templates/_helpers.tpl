@@ -42,3 +42,16 @@
 - name: LOG_LEVEL
   value: {{ .Values.logLevel | default "info" | quote }}
 {{- end }}
+
+{{/* Values by the names that NVIDIA's chart has for them: they take the place of our own before anything is made of those. */}}
+{{- define "preflight-computedomain.aliases" -}}
+{{- $values := .Values -}}
+{{- with ($values.image).pullPolicy -}}{{- $_ := set $values "imagePullPolicy" . -}}{{- end -}}
+{{- if ne (kindOf $values.logVerbosity) "invalid" -}}{{- $_ := set $values "logLevel" (ternary "debug" "info" (ge (int $values.logVerbosity) 6)) -}}{{- end -}}
+{{- range $key, $value := (($values.controller).containers).computeDomain -}}
+{{- $_ := set $values.controller $key (mergeOverwrite (dict) (get $values.controller $key | default dict) ($value | default dict)) -}}
+{{- end -}}
+{{- $plugin := (($values.kubeletPlugin).containers).computeDomains | default dict -}}
+{{- with $plugin.resources -}}{{- $_ := set $values.kubeletPlugin "resources" (mergeOverwrite (dict) ($values.kubeletPlugin.resources | default dict) .) -}}{{- end -}}
+{{- if eq (kindOf ($plugin.securityContext).privileged) "bool" -}}{{- $_ := set $values.kubeletPlugin "privileged" $plugin.securityContext.privileged -}}{{- end -}}
+{{- end }}
