@@ -29,6 +29,7 @@ from preflight_computedomain.api.checkpoint import (
 from preflight_computedomain.api.names import cdi_file
 from preflight_computedomain.core.claims import ChannelRequest, Refusal
 from preflight_computedomain.core.facts import Unfit
+from preflight_computedomain.node.host import ChannelMajor
 from preflight_computedomain.node.state_dir import CHECKPOINT
 
 
@@ -269,19 +270,25 @@ def test_a_driver_with_another_major_gets_its_files_made_anew(tmp_path: Path) ->
 def test_whenever_the_driver_changes_no_cdi_file_has_a_number_that_it_does_not_have(
     tmp_path: Path, at: int, later: int
 ) -> None:
-    node = Node(tmp_path)
-    words = list[str]()
+    node, words, proc = Node(tmp_path), list[str](), tmp_path / "proc-devices"
+
+    def load(major: int) -> None:
+        line = f"{major} nvidia-caps-imex-channels\n" if major else ""
+        proc.write_text(f"Character devices:\n  1 mem\n{line}235 ttyUSB\n\nBlock devices:\n")
 
     def step(word: str) -> None:
         if len(words) == at:
-            node.major = later
+            load(later)
         words.append(word)
 
+    vars(node)["driver"] = ChannelMajor({"ALT_PROC_DEVICES_PATH": str(proc)})
+    load(node.major)
     node.step = step
     with pytest.raises(Unfit, match=r"try again|load the NVIDIA driver"):
         prepare(node)
     assert (node.states(), node.files()) == ({}, {})
     node.major = later or 240
+    load(node.major)
     assert isinstance(prepare(node), Entry)
     consistent(node)
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
+import pytest
 from cliques import DRIVER, LITERAL, Object, clique, group, pcs, support
 from grove_world import Cluster, Key
 from hypothesis import given, settings
@@ -207,6 +208,7 @@ def _steps(history: History, steps: list[tuple[str, Any]]) -> None:
                 getattr(history, what)()
 
 
+@pytest.mark.timeout(180 + EXAMPLES)
 @settings(max_examples=EXAMPLES)
 @given(st.lists(STEPS, max_size=30), st.sampled_from([DRIVER, LITERAL]))
 def test_no_foreign_domain_no_false_event_and_no_silent_absence(
