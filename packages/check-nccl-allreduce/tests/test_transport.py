@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from check_nccl_allreduce import fallback, judge
+from check_nccl_allreduce import blame, fallback, judge
 from check_nccl_allreduce.control.messages import Hello, RankReport, VerdictMessage
 from check_nccl_allreduce.control.rounds import LaunchRound
 from check_nccl_allreduce.failures import MAX_OUTPUT, Output
@@ -129,6 +129,17 @@ def test_libfabric_without_efa_is_tcp_and_the_plugin_is_looked_for() -> None:
 def test_any_other_network_is_none_and_stands_in_the_details(network: str) -> None:
     verdict = went((network,), gbps=450.0)
     assert (verdict.code, verdict.metadata["transport"]) == ("OK", network)
+
+
+def test_that_nccl_used_multi_node_nvlink_is_told_by_itself_and_stands_in_the_result() -> None:
+    comm = PREFIX + "comm 0x55d rank 3 nRanks 8 nNodes {} localRanks {} localRank 3 MNNVL {}"
+    lines = PREFIX + "Using network Socket", comm.format(1, 8, 1)
+    networks = printed(*lines).networks
+    assert networks == ("Socket", "multi-node NVLink")
+    assert printed(lines[0], comm.format(2, 4, 0)).networks == ("Socket",)
+    verdict = blame.verdict_of(went(networks, gbps=450.0), 0)
+    assert (verdict.code, verdict.measured) == ("OK", 450.0)
+    assert verdict.details == {"transport": "Socket, multi-node NVLink"}
 
 
 def test_where_tcp_is_all_there_is_nothing_fell_back() -> None:

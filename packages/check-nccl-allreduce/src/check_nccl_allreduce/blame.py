@@ -205,6 +205,7 @@ def verdict_of(message: VerdictMessage, rank: int) -> Verdict:
         findings,
         measured=message.measured,
         expected=message.expected,
+        details={key: value for key, value in message.metadata.items() if key == "transport"},
     )
 
 

@@ -15,7 +15,16 @@ from preflight_proto.check import nccl
 
 from .control.messages import Failure
 
-__all__ = ["MAX_OUTPUT", "MAX_TEXT", "Output", "by_output", "died", "stuck", "unresponsive"]
+__all__ = [
+    "MAX_OUTPUT",
+    "MAX_TEXT",
+    "MULTI_NODE_NVLINK",
+    "Output",
+    "by_output",
+    "died",
+    "stuck",
+    "unresponsive",
+]
 
 MAX_TEXT: Final = 400
 MAX_OUTPUT: Final = 256 * 1024
@@ -26,6 +35,9 @@ _KEPT: Final = re.compile(
 )
 """The first two without the third say that NCCL_IB_HCA names no card that is there."""
 _NETWORK: Final = re.compile(rb" NCCL INFO Using network ([ -~]{1,64})")
+MULTI_NODE_NVLINK: Final = "multi-node NVLink"
+_MNNVL: Final = re.compile(rb" NCCL INFO comm .* nRanks [0-9]+ .* MNNVL 1\b")
+"""A communicator whose ranks of several nodes are in one NVLink domain, which NCCL uses."""
 _PROVIDER: Final = re.compile(rb"NET/OFI Selected [Pp]rovider is ([!-+\--~]{1,64})")
 """Of aws-ofi-nccl: libfabric's provider, ``efa`` or, without EFA, ``tcp``."""
 
@@ -69,7 +81,8 @@ class Output:
     @property
     def networks(self) -> tuple[str, ...]:
         """As NCCL calls them: one, unless the ranks here differ; none where it has not said.
-        libfabric's provider stands in brackets.
+        libfabric's provider stands in brackets. :data:`MULTI_NODE_NVLINK` is beside it where that
+        carries the data.
         """
         providers = f" ({', '.join(sorted(self._providers))})" if self._providers else ""
         return tuple(
@@ -82,6 +95,8 @@ class Output:
     def _take(self, line: bytes) -> None:
         if (network := _NETWORK.search(line)) is not None:
             self._networks.add(network[1].decode().strip())
+        if _MNNVL.search(line) is not None:
+            self._networks.add(MULTI_NODE_NVLINK)
         if (provider := _PROVIDER.search(line)) is not None:
             self._providers.add(provider[1].decode())
         if _INFO not in line or _KEPT.search(line):

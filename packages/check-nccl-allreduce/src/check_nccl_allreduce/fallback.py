@@ -14,6 +14,7 @@ import msgspec
 from . import gate
 from .control.messages import Hello, VerdictMessage, among
 from .control.rounds import LaunchRound
+from .failures import MULTI_NODE_NVLINK
 
 __all__ = ["chosen", "noted", "verdict"]
 
@@ -44,7 +45,9 @@ def verdict(
         or len({hello.node for hello in hellos.values()}) < 2
     ):
         return None
-    if gate.fabric_of(hellos) == "mnnvl":
+    if gate.fabric_of(hellos) == "mnnvl" or any(
+        MULTI_NODE_NVLINK in result.networks for result in last.results.values()
+    ):
         return None  # NVLink carries the data, whatever NCCL has for the rest
     fallen = {
         rank: " and ".join(result.networks)
