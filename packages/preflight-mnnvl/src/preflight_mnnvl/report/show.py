@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from preflight_proto import result
 
 from preflight_mnnvl.api.names import CLAIM, PCS_NAME
 from preflight_mnnvl.api.types import ComputeDomain, Key, Metadata, shown
@@ -30,8 +31,23 @@ class _ClaimStatus(msgspec.Struct, rename="camel", gc=False):
     resource_claim_name: str | None = None
 
 
+class _Ended(msgspec.Struct, rename="camel", gc=False):
+    exit_code: int = 0
+    message: str = ""
+
+
+class _State(msgspec.Struct, gc=False):
+    terminated: _Ended | None = None
+
+
+class _InitStatus(msgspec.Struct, gc=False):
+    name: str = ""
+    state: _State = msgspec.field(default_factory=_State)
+
+
 class _PodStatus(msgspec.Struct, rename="camel", gc=False):
     resource_claim_statuses: list[_ClaimStatus] | None = None
+    init_container_statuses: list[_InitStatus] | None = None
 
 
 class Pod(msgspec.Struct, rename="camel", gc=False):
@@ -52,9 +68,25 @@ class Pod(msgspec.Struct, rename="camel", gc=False):
         made = self.status.resource_claim_statuses or ()
         return next((one.resource_claim_name or "" for one in made if one.name == CLAIM), "")
 
+    @property
+    def measured(self) -> str:
+        """What `nccl-allreduce` found in it: outcome, bandwidth, and by which network NCCL went;
+        empty where it has not ended.
+        """
+        containers = self.status.init_container_statuses or ()
+        ended = (one.state.terminated for one in containers if one.name == f"preflight-{ALLREDUCE}")
+        if (run := next(filter(None, ended), None)) is None:
+            return ""
+        found = result.from_termination(ALLREDUCE, run.message, run.exit_code)
+        rate = "" if found.measured is None else f" at {found.measured:g} GB/s"
+        details = {} if isinstance(found.details, msgspec.UnsetType) else found.details
+        network = shown(details.get("transport", ""))
+        return f"{found.outcome}{rate}{network and f' by {network}'}"
+
 
 POD_OF = "grove.io/podclique"
 """Label of a pod: its PodClique."""
+ALLREDUCE = "nccl-allreduce"
 
 
 def fabric(
@@ -63,10 +95,14 @@ def fabric(
     claims: Mapping[str, PodClaim],
     cliques: Mapping[str, str],
 ) -> str:
-    """Whether all ``pods`` of a domain share one fabric. ``claims``: the namespace's, by name."""
+    """Whether all ``pods`` of a domain share one fabric, and what `nccl-allreduce` measured there.
+    ``claims``: the namespace's, by name.
+    """
     made = {pod.metadata.name: claims[pod.claim] for pod in pods if pod.claim in claims}
     without = [pod.metadata.name for pod in pods if not pod.claims]
-    return one_fabric(domain, len(pods), made, cliques, without)
+    answer = one_fabric(domain, len(pods), made, cliques, without)
+    measured = sorted({pod.measured for pod in pods} - {""})
+    return f"{answer}; {ALLREDUCE}: {' and '.join(measured)}" if measured else answer
 
 
 def show(
