@@ -115,6 +115,8 @@ def test_a_call_that_hangs_is_not_known_and_ends_with_the_pause(tmp_path: Path) 
     with looks(tmp_path, 580) as plugin:
         plugin.look(nvml_node("gb200") | {"driver_faults": "nvmlDeviceGetCount_v2=hang"}, 0.5)
         assert plugin.clique == ""
-        assert "nvmlDeviceGetCount crashed or hung" in plugin.unknown
+        # On a busy machine the process itself is late, and is given up with all its questions.
+        late = ("nvmlDeviceGetCount crashed or hung", "the process gave no answer")
+        assert any(sentence in plugin.unknown for sentence in late)
         plugin.look(nvml_node("gb200"))
         assert (plugin.clique, plugin.unknown) == (RACK, "")

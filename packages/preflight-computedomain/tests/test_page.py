@@ -105,7 +105,7 @@ async def test_without_the_driver_a_claim_waits_for_it_and_its_unprepare_does_no
     page = node.page()
     await page.start()
     node.major = 0
-    node.times = Times(call=0.05, answer=30, first=0.01, longest=0.05)
+    node.times = Times(call=1, answer=30, first=0.01, longest=0.5)
     assert "load the NVIDIA driver" in (await one(node.page())).error
     assert (node.states(), node.files()) == ({}, {})
     waiting = asyncio.create_task(one(page))
