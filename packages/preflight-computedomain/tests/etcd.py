@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,20 +15,7 @@ import msgspec
 from preflight_computedomain.api.names import FINALIZER
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain
 from preflight_computedomain.core import template
-from preflight_computedomain.core.reconcile import (
-    Action,
-    AddFinalizer,
-    ConfirmGone,
-    ConfirmNoDomain,
-    CreateTemplate,
-    DeleteTemplate,
-    MendTemplate,
-    ReleaseTemplate,
-    RemoveFinalizer,
-    WriteStatus,
-    reconcile,
-    sweep,
-)
+from preflight_computedomain.core.reconcile import Action, reconcile, sweep
 
 NAMESPACE = "team-a"
 
@@ -120,7 +108,7 @@ class World:
         try:
             for action in actions:
                 self._one(action, name)
-                self.requests.append(type(action).__name__)
+                self.requests.append(action.kind)
                 if self.dies_after is not None:
                     self.dies_after -= 1
                     if self.dies_after < 0:
@@ -129,41 +117,37 @@ class World:
             pass
 
     def _one(self, action: Action, name: str) -> None:
-        if isinstance(action, AddFinalizer):
-            if "deletionTimestamp" in self.domains[name]["metadata"]:
-                raise Refused
-            self.finalizers(
-                self.domains,
-                name,
-                [*self.domains[name]["metadata"].get("finalizers", []), FINALIZER],
-            )
-        elif isinstance(action, RemoveFinalizer):
-            kept = [one for one in self.domains[name]["metadata"]["finalizers"] if one != FINALIZER]
-            self.finalizers(self.domains, name, kept)
-        elif isinstance(action, WriteStatus):
-            self.domains[name]["status"] = {"status": action.status}
-        elif isinstance(action, CreateTemplate):
-            self.create_template(action.body)
-        elif isinstance(action, MendTemplate):
-            self._merge(action.name, action.patch)
-        elif isinstance(action, DeleteTemplate):
-            self._same(action.name, action.uid)
-            self.delete(self.templates, action.name)
-        elif isinstance(action, ReleaseTemplate):
-            there = self._same(action.name, action.uid)
-            metadata = there["metadata"]
-            patch = template.released(metadata.get("finalizers", []), metadata["resourceVersion"])
-            self._merge(action.name, patch)
-        elif isinstance(action, ConfirmGone):
-            if any(
-                one.metadata.name == action.name and template.owner(one) == action.owner
-                for one in self.seen()
-            ):
-                raise Refused
-        else:
-            assert isinstance(action, ConfirmNoDomain)
-            if any(one["metadata"]["uid"] == action.uid for one in self.domains.values()):
-                raise Refused
+        match action.kind:
+            case "AddFinalizer":
+                if "deletionTimestamp" in self.domains[name]["metadata"]:
+                    raise Refused
+                before = self.domains[name]["metadata"].get("finalizers", [])
+                self.finalizers(self.domains, name, [*before, FINALIZER])
+            case "RemoveFinalizer":
+                before = self.domains[name]["metadata"]["finalizers"]
+                self.finalizers(self.domains, name, [one for one in before if one != FINALIZER])
+            case "WriteStatus":
+                self.domains[name]["status"] = {"status": action.status}
+            case "CreateTemplate":
+                self.create_template(dict(action.body))
+            case "PatchTemplate":
+                self._merge(action.name, action.body)
+            case "DeleteTemplate":
+                self._same(action.name, action.uid)
+                self.delete(self.templates, action.name)
+            case "ReleaseTemplate":
+                about = self._same(action.name, action.uid)["metadata"]
+                patch = template.released(about.get("finalizers", []), about["resourceVersion"])
+                self._merge(action.name, patch)
+            case "ConfirmGone":
+                if any(
+                    one.metadata.name == action.name and template.owner(one) == action.uid
+                    for one in self.seen()
+                ):
+                    raise Refused
+            case "ConfirmNoDomain":
+                if any(one["metadata"]["uid"] == action.uid for one in self.domains.values()):
+                    raise Refused
 
     def _same(self, name: str, uid: str) -> dict[str, Any]:
         if name not in self.templates:
@@ -172,7 +156,7 @@ class World:
             raise Refused
         return self.templates[name]
 
-    def _merge(self, name: str, patch: dict[str, Any]) -> None:
+    def _merge(self, name: str, patch: Mapping[str, Any]) -> None:
         if name not in self.templates:
             return
         metadata = self.templates[name]["metadata"]

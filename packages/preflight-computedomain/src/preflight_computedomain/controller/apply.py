@@ -7,7 +7,7 @@ leads no more, or of an object made anew, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,18 +18,7 @@ from preflight_kube.runtime.cache import Cache
 from preflight_computedomain.api.names import DOMAINS, FINALIZER, TEMPLATES, namespaced
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Identified
 from preflight_computedomain.core import template
-from preflight_computedomain.core.reconcile import (
-    Action,
-    AddFinalizer,
-    ConfirmGone,
-    ConfirmNoDomain,
-    CreateTemplate,
-    DeleteTemplate,
-    MendTemplate,
-    ReleaseTemplate,
-    RemoveFinalizer,
-    WriteStatus,
-)
+from preflight_computedomain.core.reconcile import Action
 
 __all__ = ["Applier", "Blocked"]
 
@@ -57,26 +46,27 @@ class Applier:
 
     async def apply(self, action: Action) -> None:
         """Raises :class:`Blocked`, and KubeError for what the API server refuses."""
-        match action:
-            case AddFinalizer():
+        name, uid = action.name, action.uid
+        match action.kind:
+            case "AddFinalizer":
                 finalizers = [*self._own().metadata.finalizers, FINALIZER]
                 await self._patch_domain({"metadata": {"finalizers": finalizers}})
-            case RemoveFinalizer():
+            case "RemoveFinalizer":
                 await self._let_go()
-            case WriteStatus():
+            case "WriteStatus":
                 await self._patch_domain({"status": {"status": action.status}}, "/status")
-            case CreateTemplate():
-                await self._create(action.body)
-            case MendTemplate():
-                self._took(await self._client.merge_patch(self._at(action.name), action.patch))
-            case DeleteTemplate():
-                await self._delete(action.name, action.uid)
-            case ReleaseTemplate():
-                await self._release(action.name, action.uid)
-            case ConfirmGone():
-                await self._confirm_gone(action)
-            case ConfirmNoDomain():
-                await self._confirm_no_domain(action)
+            case "CreateTemplate":
+                await self._create(name, action.body)
+            case "PatchTemplate":
+                self._took(await self._client.merge_patch(self._at(name), action.body))
+            case "DeleteTemplate":
+                await self._delete(name, uid)
+            case "ReleaseTemplate":
+                await self._release(name, uid)
+            case "ConfirmGone":
+                await self._confirm_gone(name, uid)
+            case "ConfirmNoDomain":
+                await self._confirm_no_domain(uid)
 
     # --- the ComputeDomain
 
@@ -115,13 +105,12 @@ class Applier:
         self._templates.pop(name, None)
         self._known.deleted(uid)
 
-    async def _create(self, body: dict[str, Any]) -> None:
+    async def _create(self, name: str, body: Mapping[str, Any]) -> None:
         try:
             self._took(await self._client.create(self._at(), body))
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-            name = body["metadata"]["name"]
             raise Blocked(f"ResourceClaimTemplate {name} has been made meanwhile") from None
 
     async def _delete(self, name: str, uid: str) -> None:
@@ -149,26 +138,26 @@ class Applier:
         else:
             self._lost(name, uid)
 
-    async def _confirm_gone(self, action: ConfirmGone) -> None:
-        there = await self._client.get_or_none(self._at(action.name), ClaimTemplate)
-        if there is not None and template.owner(there) == action.owner:
+    async def _confirm_gone(self, name: str, owner: str) -> None:
+        there = await self._client.get_or_none(self._at(name), ClaimTemplate)
+        if there is not None and template.owner(there) == owner:
             self._known.wrote(there)
             held = ", ".join(there.metadata.finalizers) or "nothing"
-            raise Blocked(f"ResourceClaimTemplate {action.name} is still there, held by {held}")
+            raise Blocked(f"ResourceClaimTemplate {name} is still there, held by {held}")
 
-    async def _confirm_no_domain(self, action: ConfirmNoDomain) -> None:
+    async def _confirm_no_domain(self, uid: str) -> None:
         unread: list[str] = []
         pages = self._client.pages(
-            namespaced(DOMAINS, action.namespace),
+            namespaced(DOMAINS, self._namespace),
             Identified,
             on_unreadable=lambda item: unread.append(item.metadata.name),
         )
         async for page, _ in pages:
-            if any(item.metadata.uid == action.uid for item in page):
-                raise Blocked(f"ComputeDomain {action.uid} is there after all")
+            if any(item.metadata.uid == uid for item in page):
+                raise Blocked(f"ComputeDomain {uid} is there after all")
         if unread:
             names = ", ".join(unread[:5])
-            raise KubeError(f"{action.namespace}: ComputeDomains that cannot be read ({names}).")
+            raise KubeError(f"{self._namespace}: ComputeDomains that cannot be read ({names}).")
 
 
 class _Kind(msgspec.Struct):

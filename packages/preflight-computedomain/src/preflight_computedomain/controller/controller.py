@@ -171,7 +171,7 @@ class Controller:
                 log.info(
                     "ComputeDomain reconciled",
                     **_about(domain),
-                    actions=[type(action).__name__ for action in plan.actions],
+                    actions=[action.kind for action in plan.actions],
                     status=plan.status,
                     next=plan.next,
                 )
@@ -197,7 +197,7 @@ class Controller:
         applier = Applier(client, (self._domains, self._templates), namespace, domain, seen)
         for action in actions:
             await applier.apply(action)
-            self._metrics.actions.labels(type(action).__name__).inc()
+            self._metrics.actions.labels(action.kind).inc()
 
     def _seen(self, domain: ComputeDomain) -> list[ClaimTemplate]:
         namespace, uid = domain.metadata.namespace, domain.metadata.uid

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from preflight_kube.text import one_line
 
@@ -22,17 +22,8 @@ __all__ = [
     "NOT_READY",
     "READY",
     "Action",
-    "AddFinalizer",
-    "ConfirmGone",
-    "ConfirmNoDomain",
-    "CreateTemplate",
-    "DeleteTemplate",
     "DomainEvent",
-    "MendTemplate",
-    "ReleaseTemplate",
-    "RemoveFinalizer",
     "TemplatePlan",
-    "WriteStatus",
     "reconcile",
     "shares",
     "sweep",
@@ -42,85 +33,37 @@ READY: Final = "Ready"
 NOT_READY: Final = "NotReady"
 
 
-@dataclass(frozen=True, slots=True)
-class AddFinalizer:
-    """Put our finalizer on the ComputeDomain."""
+Kind = Literal[
+    "AddFinalizer",
+    "RemoveFinalizer",
+    "WriteStatus",
+    "CreateTemplate",
+    "PatchTemplate",
+    "DeleteTemplate",
+    "ReleaseTemplate",
+    "ConfirmGone",
+    "ConfirmNoDomain",
+]
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveFinalizer:
-    """Take our finalizer from the ComputeDomain, which lets it go."""
+class Action(NamedTuple):
+    """One request. ``kind``: what it does, of the ComputeDomain its finalizer or ``status``; of a
+    template, which is ``name``:
 
-
-@dataclass(frozen=True, slots=True)
-class CreateTemplate:
-    """Create it; where the name is taken, stop and look again."""
-
-    body: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class MendTemplate:
-    """A merge patch of labels and finalizers."""
-
-    name: str
-    patch: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteTemplate:
-    """With ``uid`` as precondition; one that is gone already is as wished."""
-
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseTemplate:
-    """Take our finalizer away by ``template.released``, with finalizers and version of the last
-    answer about this uid.
+    - create it of ``body``; where the name is taken, the plan ends;
+    - a merge patch ``body`` of labels and finalizers;
+    - delete it, with ``uid`` as precondition; one that is gone already is as it should be;
+    - release it: take our finalizer away, by finalizers and version of the last answer about
+      ``uid``;
+    - confirm by a GET that none has this name, or what has it is none of the ComputeDomain ``uid``;
+    - confirm by a LIST that no ComputeDomain has the uid. What is not confirmed ends the plan.
     """
 
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConfirmGone:
-    """A GET: none has this name, or what has it is none of the ComputeDomain ``owner``'s. Else
-    stop, and look again when it goes.
-    """
-
-    name: str
-    owner: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConfirmNoDomain:
-    """A LIST of the namespace: no ComputeDomain has this uid. Else stop."""
-
-    namespace: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class WriteStatus:
-    """Write ``status.status``."""
-
-    status: str
-
-
-Action = (
-    AddFinalizer
-    | RemoveFinalizer
-    | CreateTemplate
-    | MendTemplate
-    | DeleteTemplate
-    | ReleaseTemplate
-    | ConfirmGone
-    | ConfirmNoDomain
-    | WriteStatus
-)
+    kind: Kind
+    name: str = ""
+    uid: str = ""
+    body: Mapping[str, Any] = {}
+    status: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,19 +109,19 @@ def reconcile(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> TemplateP
         status = NOT_READY
         events.append(_no_name(domain))
     elif there is None:
-        before.append(CreateTemplate(template.body(domain)))
+        before.append(Action("CreateTemplate", domain.template, body=template.body(domain)))
     elif template.owner(there) != uid:
         status, waits = NOT_READY, f"ResourceClaimTemplate {name} to change or to go"
         events.append(_conflict(there))
     elif there.metadata.deletion_timestamp:
         status, waits = NOT_READY, f"the deleted ResourceClaimTemplate {name} to be gone"
         after += _removal(there)
-    elif (patch := template.mended(there, uid)) is not None:
-        before.append(MendTemplate(name, patch))
+    elif (patch := template.repair_patch(there, uid)) is not None:
+        before.append(Action("PatchTemplate", name, body=patch))
     if FINALIZER not in domain.metadata.finalizers:
-        before.insert(0, AddFinalizer())
+        before.insert(0, Action("AddFinalizer"))
     if domain.status.status != status:
-        before.append(WriteStatus(status))
+        before.append(Action("WriteStatus", status=status))
     return TemplatePlan((*before, *after), status, tuple(events), waits)
 
 
@@ -187,18 +130,18 @@ def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> Template
     ours = [item for item in templates if template.owner(item) == uid]
     actions = [action for item in ours for action in _removal(item)]
     names = dict.fromkeys((domain.template, *(item.metadata.name for item in ours)))
-    confirmed = [ConfirmGone(name, uid) for name in names if fits_as_name(name)]
+    confirmed = [Action("ConfirmGone", name, uid) for name in names if fits_as_name(name)]
     if FINALIZER in domain.metadata.finalizers:
         waits = "its ResourceClaimTemplate to be gone"
-        return TemplatePlan((*actions, *confirmed, RemoveFinalizer()), NOT_READY, (), waits)
+        return TemplatePlan((*actions, *confirmed, Action("RemoveFinalizer")), NOT_READY, (), waits)
     return TemplatePlan((*actions, *confirmed) if actions else (), NOT_READY)
 
 
 def _removal(item: ClaimTemplate) -> list[Action]:
     about = item.metadata
-    deletes = [] if about.deletion_timestamp else [DeleteTemplate(about.name, about.uid)]
+    deletes = [] if about.deletion_timestamp else [Action("DeleteTemplate", about.name, about.uid)]
     held = FINALIZER in about.finalizers
-    return [*deletes, *([ReleaseTemplate(about.name, about.uid)] if held else [])]
+    return [*deletes, *([Action("ReleaseTemplate", about.name, about.uid)] if held else [])]
 
 
 def sweep(item: ClaimTemplate) -> tuple[Action, ...]:
@@ -208,8 +151,8 @@ def sweep(item: ClaimTemplate) -> tuple[Action, ...]:
     about, uid = item.metadata, template.owner(item)
     if not uid or about.labels.get(LABEL) != uid:
         return ()
-    confirms = ConfirmNoDomain(about.namespace, uid), ConfirmGone(about.name, uid)
-    return (confirms[0], *_removal(item), confirms[1])
+    none = Action("ConfirmNoDomain", uid=uid)
+    return (none, *_removal(item), Action("ConfirmGone", about.name, uid))
 
 
 def shares(named: Mapping[str, Sequence[str]]) -> list[DomainEvent]:

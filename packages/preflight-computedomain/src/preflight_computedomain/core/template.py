@@ -13,7 +13,7 @@ from preflight_computedomain.api import names
 from preflight_computedomain.api.opaque_config import domain_of
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain
 
-__all__ = ["body", "labels_of", "mended", "owner", "released"]
+__all__ = ["body", "labels_of", "owner", "released", "repair_patch"]
 
 _REQUEST: Final = "channel"
 
@@ -77,7 +77,7 @@ def owner(template: ClaimTemplate) -> str:
     return uid if ours else ""
 
 
-def mended(template: ClaimTemplate, uid: str) -> dict[str, Any] | None:
+def repair_patch(template: ClaimTemplate, uid: str) -> dict[str, Any] | None:
     """A merge patch that puts back labels and finalizer which were removed by hand; None where all
     are there.
     """
