@@ -28,6 +28,12 @@ def test_its_name_follows_from_the_object_and_what_it_is_about() -> None:
     assert len(said(CLAIM._replace(name="n" * 253))["metadata"]["name"]) <= 253
 
 
+def test_its_name_is_one_wherever_the_objects_name_is_cut() -> None:
+    regarding = Regarding("v1", "Pod", f"{'a' * 199}-b", "u", "ns")
+    made = event("c", regarding, about="", good=True, reason="R", message="m", now="")
+    assert made["metadata"]["name"].startswith(f"{'a' * 199}.")
+
+
 def test_an_object_of_the_cluster_has_its_events_in_the_default_namespace() -> None:
     about_node = said(Regarding("v1", "Node", "node-a", "uid-2"))
     assert about_node["metadata"]["namespace"] == "default"

@@ -65,7 +65,7 @@ def event(
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{regarding.name[:200]}.{digest}",
+            "name": f"{regarding.name[:200].rstrip('-.')}.{digest}",
             "namespace": regarding.namespace or "default",
         },
         "involvedObject": {key: value for key, value in involved.items() if value},
