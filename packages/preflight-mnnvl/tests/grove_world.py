@@ -311,7 +311,7 @@ class Cluster:
             for action in one.actions:
                 self._act(action)
             for event in one.events:
-                self.told.setdefault(event.name, event.reason)
+                self.told.setdefault(f"{event.regarding} {event.about}", event.reason)
                 self.messages.append(event.message)
         for (_, name), patch in announcements(world).items():
             self._alive(f"announce {name}")

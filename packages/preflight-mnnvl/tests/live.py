@@ -236,7 +236,6 @@ def admitting(config: Config) -> Callable[[str, Json, Json | None, Json], Awaita
         claims=("v1",),
         device_class=True,
         fabric_nodes=8,
-        channel_required=True,
     )
 
     async def admit(operation: str, found: Json, old: Json | None, set_: Json) -> Json:

@@ -127,10 +127,10 @@ def test_t5_a_literal_claim_has_the_shape_of_its_version(served: str, exactly: b
     assert cd["spec"]["numNodes"] == 0
 
 
-def test_t5_a_literal_domain_has_a_channel_only_where_the_schema_wants_one() -> None:
+def test_t5_a_literal_domain_has_a_channel_only_in_the_version_that_wants_one() -> None:
     found = podclique("t-0-w", "t", annotations=ON)
-    for required in (True, False):
-        known = judge(SERVED._replace(channel_required=required), LITERAL)
+    for version, required in (("v1beta1", True), ("v1alpha1", False)):
+        known = judge(SERVED._replace(domains=(version,)), LITERAL)
         domain, _ = makes(found, LITERAL, support=known)
         assert ("channel" in domain["spec"]) is required
 

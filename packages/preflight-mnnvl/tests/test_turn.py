@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from cliques import DRIVER, LITERAL, admit, clique, group, patched, pcs, podclique, support
 from grove_world import NOW, Cluster
+from preflight_kube.runtime.events import Regarding
 from preflight_mnnvl.api.names import DECISION
 from preflight_mnnvl.api.types import Metadata, PodClique
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.builders import announcement
 from preflight_mnnvl.core.reasons import MOST_SUBJECTS, about, refused_announcement
-from preflight_mnnvl.core.reasons import EventSubject as About
 from preflight_mnnvl.core.reconcile import DomainPlan, announcements, plans
 from preflight_mnnvl.core.snapshot import DomainMember, Ignored, member_of, wanted
 from preflight_mnnvl.core.support import ClusterFacts, judge
@@ -276,7 +276,7 @@ def test_of_two_sets_with_one_name_the_loser_is_named_and_both_are_told() -> Non
     (turn,) = found.turn().values()
     assert turn.state == "adopted"
     blocked = [event for event in turn.events if event.reason == "MnnvlDomainBlocked"]
-    assert {(event.subject.kind, event.subject.name) for event in blocked} == {
+    assert {(event.regarding.kind, event.regarding.name) for event in blocked} == {
         ("PodCliqueSet", "llm"),
         ("PodCliqueSet", "llm-0-pool"),
         ("PodClique", "llm-0-pool-0-w"),
@@ -287,7 +287,7 @@ def test_of_two_sets_with_one_name_the_loser_is_named_and_both_are_told() -> Non
         "have the same claim, those of the PodClique llm-0-pool-0-v; delete or rename one of the two, as their pods must not share a domain."
     }
     told = [event for event in turn.events if event.reason == "MnnvlDomainAdopted"]
-    assert "llm-0-pool-0-v" not in {event.subject.name for event in told}
+    assert "llm-0-pool-0-v" not in {event.regarding.name for event in told}
 
 
 def test_a_domain_belongs_to_those_whose_labels_it_has_whoever_comes_first_by_name() -> None:
@@ -307,7 +307,11 @@ def test_the_set_whose_domain_is_in_the_way_is_told_too() -> None:
     del found.store["pclq"]["llm-0-pool-0-w"]
     (turn,) = found.turn().values()
     assert turn.state == "blocked"
-    assert {event.subject.name for event in turn.events} == {"llm", "llm-0-pool", "llm-0-pool-0-v"}
+    assert {event.regarding.name for event in turn.events} == {
+        "llm",
+        "llm-0-pool",
+        "llm-0-pool-0-v",
+    }
     assert 'its label grove.io/pcs-name is "llm", expected "llm-0-pool"' in turn.why
     assert "belongs to the PodGang llm-0" in turn.why
 
@@ -378,10 +382,8 @@ def test_what_keeps_a_domain_that_is_being_deleted_is_told_after_a_minute() -> N
     found.now += 60
     turn = the_turn(found)
     assert (turn.state, turn.again) == ("ending", None)
-    assert {event.subject.kind for event in turn.events} == {"PodCliqueSet", "PodClique"}
-    assert {(event.reason, event.type) for event in turn.events} == {
-        ("MnnvlDomainEnding", "Warning")
-    }
+    assert {event.regarding.kind for event in turn.events} == {"PodCliqueSet", "PodClique"}
+    assert {(event.reason, event.warning) for event in turn.events} == {("MnnvlDomainEnding", True)}
     assert "its finalizers are resource.nvidia.com/computeDomain:" in turn.events[0].message
 
 
@@ -405,14 +407,12 @@ def test_the_label_of_a_base_gang_is_taken_for_a_domain_of_the_whole_replica() -
 
 
 def test_one_fact_has_one_name_and_few_subjects() -> None:
-    subjects = [About("PodClique", "default", f"c{i}", f"u{i}") for i in range(100)]
+    subjects = [Regarding("v", "PodClique", f"c{i}", f"u{i}", "default") for i in range(100)]
     first = about(subjects, "MnnvlDomainBlocked", "m", "fact")
     assert len(first) == MOST_SUBJECTS + 1
     assert first == about(subjects, "MnnvlDomainBlocked", "m", "fact")
-    assert not {one.name for one in first} & {
-        one.name for one in about(subjects, "MnnvlDomainBlocked", "m", "other")
-    }
-    assert {one.type for one in first} == {"Warning"}
+    assert not {*first} & {*about(subjects, "MnnvlDomainBlocked", "m", "other")}
+    assert all(one.warning for one in first)
     assert "config.authorizer.exemptServiceAccountUserNames" in refused_announcement(
         "t-0", "system:serviceaccount:a:b"
     )
@@ -422,8 +422,8 @@ def test_events_are_the_same_at_every_turn() -> None:
     found = cluster()
     found.gangs("t")
     found.turn()
-    names = [event.name for turn in found.turn().values() for event in turn.events]
-    assert names == [event.name for turn in found.turn().values() for event in turn.events]
+    events = [event for turn in found.turn().values() for event in turn.events]
+    assert events == [event for turn in found.turn().values() for event in turn.events]
     assert support(DRIVER).ok
 
 

@@ -80,11 +80,6 @@ def hashed(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
 
 
-def bounded(text: str, most: int) -> str:
-    """``text``, or where it is longer than ``most`` characters its beginning and its hash."""
-    return text if len(text) <= most else f"{text[: most - 11].rstrip('-._')}-{hashed(text)}"
-
-
 def label_value(text: str) -> str:
     """``text`` as the value of a label; what is too long or not allowed there keeps apart by its
     hash.

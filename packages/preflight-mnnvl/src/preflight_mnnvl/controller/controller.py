@@ -8,6 +8,7 @@ reconcile begins from the objects, so whoever leads next goes on from there.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Final
 
 import anyio
@@ -16,12 +17,11 @@ from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller as Reconciler
 from preflight_kube.runtime.event_recorder import EventRecorder
-from preflight_kube.runtime.events import Regarding
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.retry import for_good
 from preflight_kube.runtime.workqueue import Queue
 
-from preflight_mnnvl.api.names import ADOPTED, GROVE_GROUP
+from preflight_mnnvl.api.names import ADOPTED
 from preflight_mnnvl.api.types import Key
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.apply import AGENT, Behind, DomainWriter, Ending
@@ -29,9 +29,9 @@ from preflight_mnnvl.controller.cache import OVERLAY_TTL, MnnvlCache, gang_key, 
 from preflight_mnnvl.core.reasons import (
     ANNOUNCEMENT_REFUSED,
     Event,
-    EventSubject,
     about,
     refused_announcement,
+    regarding,
     unclaimed,
 )
 from preflight_mnnvl.core.reconcile import DomainPlan, reconcile
@@ -153,8 +153,7 @@ class Controller:
             log.info(said, namespace=key[0], computedomain=key[1])
             return None
         self._adopted(key, view, plan)
-        for event in plan.events:
-            self._say(event)
+        self._record(plan.events)
         if wrote:
             self.domains.add_after(key, OVERLAY_TTL)
         return None if plan.again is None else max(0.0, plan.again - now)
@@ -169,8 +168,7 @@ class Controller:
         if (wait := self._lacking.setdefault(uid, now) + UNCLAIMED_PATIENCE - now) > 0:
             return wait
         why = "" if self.support.ok else self.support.why
-        for event in unclaimed(*found, why):
-            self._say(event)
+        self._record(unclaimed(*found, why))
         return None
 
     async def _write(self, writer: DomainWriter, plan: DomainPlan, support: Support) -> bool:
@@ -238,20 +236,20 @@ class Controller:
         log.warning("a PodGang may not be annotated", **about_gang)
         found = self.cache.gang(namespace, name)
         subjects = [
-            EventSubject(owner.kind, namespace, owner.name, owner.uid)
+            regarding(owner.kind, namespace, owner)
             for owner in (found and found.metadata.owner_references) or ()
             if owner.kind == "PodCliqueSet"
         ]
-        for event in about(subjects, ANNOUNCEMENT_REFUSED, message, uid):
-            self._say(event)
+        self._record(about(subjects, ANNOUNCEMENT_REFUSED, message, uid))
 
-    def _say(self, event: Event) -> None:
-        of = event.subject
-        if self._events is not None:
-            self._events.event(
-                Regarding(f"{GROVE_GROUP}/v1alpha1", of.kind, of.name, of.uid, of.namespace),
-                about=event.name,
-                reason=event.reason,
-                message=event.message,
-                warning=event.type == "Warning",
+    def _record(self, events: Iterable[Event]) -> None:
+        if (recorder := self._events) is None:
+            return
+        for one in events:
+            recorder.event(
+                one.regarding,
+                reason=one.reason,
+                message=one.message,
+                warning=one.warning,
+                about=one.about,
             )

@@ -59,13 +59,11 @@ T = TypeVar("T")
 class Detection:
     """``facts`` are those of now; ``changed`` is called after each change of them."""
 
-    def __init__(
-        self, client: Client, config: Config, changed: Callable[[ClusterFacts], None]
-    ) -> None:
+    def __init__(self, client: Client, changed: Callable[[ClusterFacts], None]) -> None:
         self.facts = ClusterFacts()
         self.known = anyio.Event()
         """Set when the API server has answered once."""
-        self._client, self._config, self._changed = client, config, changed
+        self._client, self._changed = client, changed
         self._poke = anyio.Event()
         self._next = anyio.Event()
 
@@ -101,9 +99,6 @@ class Detection:
         try:
             domains = await versions(self._client, names.COMPUTE_DOMAIN_GROUP, "computedomains")
             claims = await versions(self._client, names.RESOURCE_GROUP, "resourceclaims")
-            required = True
-            if self._config.mode == "literal" and domains:
-                required = await self._channel_required(domains)
         except KubeError as error:
             if not self.known.is_set():
                 log.warning("the API server has not said what it serves", error=str(error))
@@ -111,23 +106,9 @@ class Detection:
         if domains != self.facts.domains:
             served = {"computedomains": ", ".join(domains) or "not served"}
             log.info("what the cluster serves", **served, resourceclaims=", ".join(claims))
-        self.see(domains=domains, claims=claims, channel_required=required)
+        self.see(domains=domains, claims=claims)
         self.known.set()
         return ASKED_AGAIN
-
-    async def _channel_required(self, versions: tuple[str, ...]) -> bool:
-        """Whether the schema of ComputeDomain wants `spec.channel`;
-        every account may read schemas.
-        """
-        version = "v1beta1" if "v1beta1" in versions else versions[0]
-        path = f"/openapi/v3/apis/{names.COMPUTE_DOMAIN_GROUP}/{version}"
-        found = await self._client.get_or_none(path, dict[str, Any])
-        schemas = ((found or {}).get("components") or {}).get("schemas") or {}
-        for name, schema in schemas.items():
-            if name.endswith(".ComputeDomain"):
-                spec = (schema.get("properties") or {}).get("spec") or {}
-                return "channel" in (spec.get("required") or ())
-        return True
 
 
 log = get_logger(__name__)
@@ -157,7 +138,7 @@ class MnnvlInformers:
         self, client: Client, config: Config, changed: Callable[[ClusterFacts], None]
     ) -> None:
         self._client, self._config = client, config
-        self.detection = Detection(client, config, changed)
+        self.detection = Detection(client, changed)
         self._nodes = Reflector(
             client,
             "/api/v1/nodes",

@@ -53,11 +53,9 @@ def compute_domain(domain: Domain, head: Head, support: Support, recreated: str 
     if recreated:
         metadata["annotations"] = {names.RECREATED: recreated}
     spec: Body = {"numNodes": 0}
-    if support.channel:
-        spec["channel"] = {
-            "resourceClaimTemplate": {"name": domain.claim},
-            "allocationMode": "Single",
-        }
+    if support.domain_version != "v1alpha1":  # the driver's own version, which requires it
+        template = {"name": domain.claim}
+        spec["channel"] = {"resourceClaimTemplate": template, "allocationMode": "Single"}
     return {
         "apiVersion": f"{names.COMPUTE_DOMAIN_GROUP}/{support.domain_version}",
         "kind": "ComputeDomain",

@@ -1,14 +1,15 @@
-"""The Events: one for each fact and object, under a name that is made of the
-fact, so that it is said once. Pure.
-"""
+"""The Events: one for each fact and object. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from preflight_mnnvl.api.names import bounded, hashed
-from preflight_mnnvl.api.types import Metadata, shown
+from preflight_kube.runtime.events import Regarding
+
+from preflight_mnnvl.api.names import GROVE_GROUP
+from preflight_mnnvl.api.types import Metadata, OwnerReference, shown
+from preflight_mnnvl.core.snapshot import DomainMember
 
 __all__ = [
     "ADOPTED",
@@ -23,9 +24,9 @@ __all__ = [
     "UNCLAIMED",
     "UNSUPPORTED",
     "Event",
-    "EventSubject",
     "about",
     "refused_announcement",
+    "regarding",
     "unclaimed",
 ]
 
@@ -50,54 +51,43 @@ MOST_SUBJECTS = 16
 """PodCliques that one fact is said on."""
 
 
-class EventSubject(NamedTuple):
-    """What an Event is about; ``kind`` is PodCliqueSet or PodClique, of grove.io/v1alpha1."""
-
-    kind: str
-    namespace: str
-    name: str
-    uid: str
-
-
 class Event(NamedTuple):
-    """``name`` is made of the fact and the subject: the API server takes each once. ``reason``: one
-    of the constants above.
+    """``reason``: one of the constants above. ``about``: the fact, by which the recorder tells it
+    from others on the object, and writes each once.
     """
 
-    name: str
-    subject: EventSubject
+    regarding: Regarding
     reason: str
     message: str
+    about: str
 
     @property
-    def type(self) -> Literal["Normal", "Warning"]:
-        """`Warning` where somebody has to do something."""
-        return "Warning" if self.reason in _WARNINGS else "Normal"
+    def warning(self) -> bool:
+        """Whether somebody has to do something."""
+        return self.reason in _WARNINGS
 
 
-def about(
-    subjects: Iterable[EventSubject], reason: str, message: str, fact: str
-) -> tuple[Event, ...]:
+def regarding(
+    kind: str, namespace: str, one: Metadata | OwnerReference | DomainMember
+) -> Regarding:
+    """A PodCliqueSet or PodClique, of grove.io/v1alpha1."""
+    return Regarding(f"{GROVE_GROUP}/v1alpha1", kind, one.name, one.uid, namespace)
+
+
+def about(subjects: Iterable[Regarding], reason: str, message: str, fact: str) -> tuple[Event, ...]:
     """The Events that say ``message`` of the first subjects; ``fact`` says what is the same
     however often it is said.
     """
-    return tuple(
-        Event(
-            f"{bounded(one.name, 200)}.{hashed(f'{reason} {one.uid} {fact}')}", one, reason, message
-        )
-        for one in list(subjects)[: MOST_SUBJECTS + 1]
-    )
+    first = list(subjects)[: MOST_SUBJECTS + 1]
+    return tuple(Event(one, reason, message, f"{reason} {fact}") for one in first)
 
 
 def unclaimed(clique: Metadata, set_: Metadata | None, why: str) -> tuple[Event, ...]:
     """What to say of a PodClique whose pods get no claim; ``why``: that the cluster cannot have
     any, a clause; empty where it can.
     """
-    of = [("PodCliqueSet", set_)] if set_ is not None else []
-    subjects = [
-        EventSubject(kind, clique.namespace, one.name, one.uid)
-        for kind, one in [*of, ("PodClique", clique)]
-    ]
+    sets = [regarding("PodCliqueSet", clique.namespace, set_)] if set_ is not None else []
+    subjects = [*sets, regarding("PodClique", clique.namespace, clique)]
     name = shown(clique.name)
     message = (
         f"PodClique {name} asks for multi-node NVLink, and its pods get no claim: {why}."

@@ -30,7 +30,7 @@ from preflight_mnnvl.core.builders import (
 )
 from preflight_mnnvl.core.domain import labels_of, other_identity, owned_by
 from preflight_mnnvl.core.fabric import of_gang
-from preflight_mnnvl.core.reasons import Event, EventSubject
+from preflight_mnnvl.core.reasons import Event, regarding
 from preflight_mnnvl.core.snapshot import DomainMember, DomainView, Wanted, World, view_of
 from preflight_mnnvl.core.snapshot import wanted as wanted_of
 from preflight_mnnvl.core.support import Support
@@ -376,14 +376,10 @@ def _create(kind: Kind, body: dict[str, Any]) -> ClusterWrite:
 def _tell(view: DomainView, reason: str, message: str, fact: str) -> tuple[Event, ...]:
     everybody = reason == events.BLOCKED  # also whose name or object it is
     sets = [view.set_, *(view.others if everybody else ())]
-    subjects = [
-        EventSubject("PodCliqueSet", view.namespace, one.name, one.uid) for one in sets if one
-    ]
+    subjects = [regarding("PodCliqueSet", view.namespace, one) for one in sets if one]
     if (wanted := view.wanted) is not None:
-        subjects += [
-            EventSubject("PodClique", view.namespace, one.name, one.uid)
-            for one in (*(wanted.losers if everybody else ()), *wanted.members)
-        ]
+        members = (*(wanted.losers if everybody else ()), *wanted.members)
+        subjects += [regarding("PodClique", view.namespace, one) for one in members]
     return events.about(subjects, reason, message[0].upper() + message[1:], f"{view.name} {fact}")
 
 

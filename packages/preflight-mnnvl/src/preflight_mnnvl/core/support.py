@@ -27,14 +27,12 @@ class ClusterFacts(NamedTuple):
     """What is seen of the cluster; None is what has not been asked yet.
 
     ``domains``, ``claims``: the served versions of computedomains and of resourceclaims, empty
-    where none is. ``channel_required``: the schema of ComputeDomain wants `spec.channel`.
-    ``device_class``: the class of the driver's templates exists. ``fabric_nodes``: nodes with a
-    fabric's label.
+    where none is. ``device_class``: the class of the driver's templates exists. ``fabric_nodes``:
+    nodes with a fabric's label.
     """
 
     domains: tuple[str, ...] | None = None
     claims: tuple[str, ...] = ("v1",)
-    channel_required: bool = True
     device_class: bool | None = None
     fabric_nodes: int | None = None
 
@@ -48,7 +46,6 @@ class Support(NamedTuple):
     why: str = ""
     domain_version: str = ""
     claim_version: str = ""
-    channel: bool = True
     fabric_nodes: int | None = None
     warnings: tuple[str, ...] = ()
 
@@ -121,5 +118,4 @@ def judge(facts: ClusterFacts, config: Config) -> Support:
         warnings.append(
             f"no node carries the label {FABRIC_LABEL}: pods run without the fabric, or wait"
         )
-    channel = config.mode == "driver" or facts.channel_required
-    return Support("supported", "", version, claim, channel, facts.fabric_nodes, tuple(warnings))
+    return Support("supported", "", version, claim, facts.fabric_nodes, tuple(warnings))

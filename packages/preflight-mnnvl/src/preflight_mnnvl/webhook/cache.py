@@ -4,7 +4,7 @@ cluster can do. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -13,7 +13,6 @@ from preflight_mnnvl.api.names import GROVE_GROUP
 from preflight_mnnvl.api.types import (
     BadObject,
     ComputeDomain,
-    Key,
     Metadata,
     Part,
     PodCliqueSet,
@@ -72,13 +71,6 @@ class AdmissionCache:
             del here[meta.name]
         if not here:
             del self.taken[meta.namespace]
-
-    def only(self, part: Part, there: Iterable[Key]) -> None:
-        """Forget what is not among all that exist of a part."""
-        known = set(there)
-        for meta in [one for here in self.taken.values() for one in here.values()]:
-            if meta.name.endswith(_ENDS[part]) and (meta.namespace, meta.name) not in known:
-                self.part(part, ComputeDomain(metadata=meta), gone=True)
 
 
 def trimmed(set_: PodCliqueSet) -> PodCliqueSet:
