@@ -60,8 +60,8 @@ async def registered(
     metrics = Metrics()
     counted = AdmissionMetrics("mnnvl", metrics.registry)
     async with Client(target or space.target, agent="preflight-mnnvl") as client:
-        webhook = Webhook(client, config, metrics)
-        informers = AdmissionInformers(client, config, webhook.cache)
+        informers = AdmissionInformers(client, config, metrics)
+        webhook = Webhook(client, config, metrics, informers)
         reviews = webhook.reviews(counted, 5.0)
         server = HttpServer(
             "admission", reviews, counted, Certificate(folder, "tests"), host="127.0.0.1", port=0

@@ -419,13 +419,16 @@ def test_a_set_that_is_not_the_one_that_owns_the_podclique_is_read_live() -> Non
     older = decoded_set(pcs("t", [clique("w")]))
     review = Review("CREATE", "default", json.dumps(found).encode())
     assert (
-        decide(review, DRIVER, ClusterView(support(DRIVER)), {"t": older}).result == "not-enabled"
+        decide(review, DRIVER, ClusterView(support(DRIVER)), {"t": older}.get).result
+        == "not-enabled"
     )
     found["metadata"]["ownerReferences"] = [{"kind": "PodCliqueSet", "name": "t", "uid": "newer"}]
     review = Review("CREATE", "default", json.dumps(found).encode())
-    assert decide(review, DRIVER, ClusterView(support(DRIVER)), {"t": older}).needs == Needs("t")
+    assert decide(review, DRIVER, ClusterView(support(DRIVER)), {"t": older}.get).needs == Needs(
+        "t"
+    )
     live = ClusterView(support(DRIVER), decoded_set(pcs("t", [clique("w")], annotations=ON)), True)
-    assert decide(review, DRIVER, live, {"t": older}).result == "injected"
+    assert decide(review, DRIVER, live, {"t": older}.get).result == "injected"
 
 
 def test_the_conflicts_that_need_no_lookup_hold_at_updates_too() -> None:

@@ -137,7 +137,7 @@ async def test_once_computedomains_are_removed_who_asks_is_refused_and_what_is_s
 
 
 async def _is(hook: Registered, *, supported: bool) -> bool:
-    return hook.webhook.cache.support.ok is supported
+    return hook.informers.support.ok is supported
 
 
 async def test_in_literal_mode_claims_and_domains_have_the_shape_of_the_versions_that_are_served(

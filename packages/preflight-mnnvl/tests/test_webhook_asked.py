@@ -17,10 +17,10 @@ from preflight_kube.client.client import Client
 from preflight_mnnvl.api.names import MOST_NAME
 from preflight_mnnvl.api.types import ComputeDomain, Metadata
 from preflight_mnnvl.config import Config
+from preflight_mnnvl.controller.informers import AdmissionInformers
 from preflight_mnnvl.core import claims as gpus
 from preflight_mnnvl.core.mutate_podclique import MOST_LOOKUPS
 from preflight_mnnvl.metrics import Metrics
-from preflight_mnnvl.webhook.cache import AdmissionCache
 from preflight_mnnvl.webhook.handler import Webhook
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.apidouble.store import Resource
@@ -43,9 +43,10 @@ async def hook(config: Config) -> AsyncIterator[tuple[Webhook, ApiDouble]]:
     async with ApiDouble(KINDS) as double:
         target = Connection(double.url, ssl.create_default_context())
         async with Client(target, agent="tests") as client:
-            webhook = Webhook(client, config, Metrics())
-            webhook.cache.support = support(config)
-            yield webhook, double
+            metrics = Metrics()
+            informers = AdmissionInformers(client, config, metrics)
+            informers.support = support(config)
+            yield Webhook(client, config, metrics, informers), double
 
 
 def asked(found: Any) -> AdmissionRequest:
@@ -114,7 +115,6 @@ async def test_what_was_asked_is_not_remembered() -> None:
                 asked(podclique(f"t{i}-0-w", f"t{i}", annotations=ON, pod=pod))
             )
             assert answer.allowed
-        assert (webhook.cache.sets, webhook.cache.taken) == ({}, {})
         assert webhook._part.cache_info().currsize <= 2
         assert webhook._admissions.cache_info().currsize <= 2
     remembered = gpus._matches.cache_info().currsize
@@ -123,14 +123,21 @@ async def test_what_was_asked_is_not_remembered() -> None:
     assert gpus._matches.cache_info().currsize == remembered
 
 
-def test_names_that_cannot_be_ours_are_not_kept_and_what_goes_is_forgotten() -> None:
-    names = AdmissionCache(DRIVER, Metrics())
-    for name in ("t-0-cd", "other"):
-        for uid in ("1", "2"):
-            names.part("domain", ComputeDomain(metadata=Metadata(name, "", "default", uid)))
-    assert list(names.taken["default"]) == ["t-0-cd"]
-    first = ComputeDomain(metadata=Metadata("t-0-cd", "", "default", "1"))
-    names.part("domain", first, gone=True)  # the predecessor
-    assert names.taken["default"]["t-0-cd"].uid == "2"
-    names.part("domain", ComputeDomain(metadata=names.taken["default"]["t-0-cd"]), gone=True)
-    assert names.taken == {}
+async def test_only_names_that_may_be_ours_are_found_and_what_goes_is_not() -> None:
+    target = Connection("https://api.example", ssl.create_default_context())
+    async with Client(target, agent="tests") as client:
+        informers = AdmissionInformers(client, DRIVER, Metrics())
+        for kind in informers._versioned:
+            kind.reflector = kind._make("v1")
+        reflector = informers._taken[0].reflector
+        assert reflector is not None
+        for name in ("t-0-cd", "other", "t-0-mnnvl-claim"):
+            for uid in ("1", "2"):
+                meta = Metadata(name, "", "default", f"{name}{uid}")
+                reflector._put(meta.uid, ComputeDomain(metadata=meta))
+        taken = informers.taken("default")
+        assert (list(taken), taken["t-0-cd"].uid) == (["t-0-cd"], "t-0-cd2")
+        reflector._remove("t-0-cd1", None)  # the predecessor
+        assert taken["t-0-cd"].uid == "t-0-cd2"
+        reflector._remove("t-0-cd2", None)
+        assert (dict(taken), informers.taken("other").get("t-0-cd")) == ({}, None)

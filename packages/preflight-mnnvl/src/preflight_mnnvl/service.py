@@ -82,8 +82,8 @@ def run_webhook(
     served = Certificate(certificate, "`preflight-mnnvl certs`", client_ca)
 
     async def build(client: Client) -> Parts:
-        webhook = Webhook(client, config, metrics)
-        informers = AdmissionInformers(client, config, webhook.cache)
+        informers = AdmissionInformers(client, config, metrics)
+        webhook = Webhook(client, config, metrics, informers)
         reviews = webhook.reviews(counted, LONGEST)
         server = HttpServer("admission", reviews, counted, served, host=host, port=admission_port)
         return Parts(

@@ -8,6 +8,7 @@ stays raw until it is known that the PodClique asks for anything.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from sys import intern
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -36,6 +37,7 @@ __all__ = [
     "decode_pod",
     "picked",
     "shown",
+    "trimmed",
 ]
 
 T = TypeVar("T")
@@ -303,6 +305,24 @@ def decode_pod(raw: bytes | msgspec.Raw) -> PodSpec:
         raise BadObject("podSpec is nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise BadObject(f"podSpec is none ({shown(str(error))})") from None
+
+
+def trimmed(set_: PodCliqueSet) -> PodCliqueSet:
+    """Cut a set to what is read of it and of its pods' templates: whole ones would take hundreds of
+    megabytes.
+    """
+    for clique in set_.cliques:
+        with suppress(BadObject):
+            pod = decode_pod(clique.spec.pod_spec)
+            pod.affinity = None
+            clique.spec.pod_spec = msgspec.Raw(msgspec.json.encode(pod))
+            clique.labels = None
+    set_.metadata.labels = None
+    annotations = set_.metadata.annotations or {}
+    set_.metadata.annotations = {
+        key: value for key, value in annotations.items() if key.startswith("grove.io/")
+    }
+    return set_
 
 
 def shown(text: str, most: int = _SHOWN) -> str:

@@ -129,31 +129,35 @@ class MnnvlCache(MnnvlInformers):
             absent_retry=ASKED_AGAIN,
         )
         self._reflectors.append(self.cliques)
-        self.sets = self._grove("podcliquesets", PodCliqueSet, self._set, _asked)
+        self.sets = self._grove("podcliquesets", PodCliqueSet, self._set, kept=_asked)
         self.gangs = self._grove(
-            "podgangs", PodGang, self._gang, _announced, label=lambda it: (_label(it.metadata),)
+            "podgangs",
+            PodGang,
+            self._gang,
+            kept=_announced,
+            label=lambda it: (_label(it.metadata),),
         )
         parts: tuple[Part, ...] = ("domain", "template")
         if config.mode == "literal":
             parts = (*parts, "claim")
         self.parts = {part: self._part(part) for part in parts}
-        self._pod_claims: VersionedReflector[PodClaim] | None = None
-        self._slices: VersionedReflector[OfferedSlice] | None = None
-        if config.mode == "driver":
-            self._pod_claims = self._resource(
-                "resourceclaims",
-                PodClaim,
-                on_change=self._claim,
-                kept=PodClaim.brief,
-                indexes={"podclique": _podclique, "node": lambda it: (it.node,)},
-            )
-            self._slices = self._resource(
-                "resourceslices",
-                OfferedSlice,
-                on_change=lambda change: self._node(change.object.spec.node_name),
-                params={"fieldSelector": f"spec.driver={DRIVER}"},
-                indexes={"node": lambda it: (it.spec.node_name,)},
-            )
+        self._driver = config.mode == "driver"  # else nobody has a right to these
+        self._pod_claims = self._resource(
+            "resourceclaims",
+            PodClaim,
+            on_change=self._claim,
+            followed=self._driver,
+            kept=PodClaim.brief,
+            indexes={"podclique": _podclique, "node": lambda it: (it.node,)},
+        )
+        self._slices = self._resource(
+            "resourceslices",
+            OfferedSlice,
+            on_change=lambda change: self._node(change.object.spec.node_name),
+            followed=self._driver,
+            params={"fieldSelector": f"spec.driver={DRIVER}"},
+            indexes={"node": lambda it: (it.spec.node_name,)},
+        )
 
     def _part(self, part: Part) -> VersionedReflector[ComputeDomain]:
         def changed(change: Change[ComputeDomain]) -> None:
@@ -257,7 +261,7 @@ class MnnvlCache(MnnvlInformers):
                         self._touch(gang_key(key[0], owner))
 
     def _node(self, name: str) -> None:
-        for claim in _stored(self._pod_claims, "node", name):
+        for claim in self._pod_claims.by_index("node", name):
             self._claim(Change("modified", "", claim, None))
 
     def _fabric(self, want: Wanted, domain: ComputeDomain | None) -> str:
@@ -265,13 +269,13 @@ class MnnvlCache(MnnvlInformers):
         claims = {
             claim.pod: claim
             for member in want.members
-            for claim in _stored(self._pod_claims, "podclique", f"{member.namespace}/{member.name}")
+            for claim in self._pod_claims.by_index("podclique", f"{member.namespace}/{member.name}")
         }
         cliques: dict[str, str] = {}
         for node in {claim.node for claim in claims.values()}:
             for one in self._nodes.by_index("name", node):
                 cliques[node] = one.metadata.label(names.FABRIC_LABEL) or ""
-            cliques |= cliques_of(_stored(self._slices, "node", node))
+            cliques |= cliques_of(self._slices.by_index("node", node))
         return one_fabric(domain, sum(one.pods for one in want.members), claims, cliques)
 
     # --- what a reconcile reads
@@ -287,7 +291,7 @@ class MnnvlCache(MnnvlInformers):
         states = self.cliques.by_index(kind, value)
         found = {_domain_of(one.member): None for one in states if one.member}
         for part, of in self.parts.items():
-            for one in _stored(of, kind, value):
+            for one in of.by_index(kind, value):
                 found[_key_of(part, one.metadata.namespace, one.metadata.name)] = None
         return list(found)
 
@@ -335,8 +339,8 @@ class MnnvlCache(MnnvlInformers):
         return next(reversed(self.gangs.by_index("name", f"{namespace}/{name}")), None)
 
     def _now(self, part: Part, place: Key) -> ComputeDomain | None:
-        found = _stored(self.parts.get(part), "name", "/".join(place))
-        return next(reversed(found), None)
+        objects = self.parts[part].by_index("name", "/".join(place)) if part in self.parts else ()
+        return next(reversed(objects), None)
 
     def wants(self, key: Key) -> Wanted | None:
         """What living PodCliques want under this name."""
@@ -364,7 +368,7 @@ class MnnvlCache(MnnvlInformers):
             part = self._world(key, one)
             world.domains.update(part.domains)
             world.claims.update(part.claims)
-        answers = self._fabric if self._pod_claims is not None else None
+        answers = self._fabric if self._driver else None
         return announcements(world, wants, answers).get((namespace, name))
 
     def _world(self, key: Key, wants: Wanted | None) -> World:
@@ -450,8 +454,3 @@ def _podclique(claim: PodClaim) -> tuple[str, ...]:
     """``namespace/name`` of the PodClique whose pod's claim it is."""
     pod = claim.pod
     return (f"{claim.metadata.namespace}/{pod.rpartition('-')[0]}",) if pod else ()
-
-
-def _stored(of: VersionedReflector[T] | None, index: str, value: str) -> list[T]:
-    """What an index of a kind finds; nothing while the kind is not served."""
-    return of.reflector.by_index(index, value) if of and of.reflector else []

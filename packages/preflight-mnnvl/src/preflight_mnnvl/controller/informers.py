@@ -4,9 +4,8 @@ it. A kind that is not served is an empty collection, until it is; nothing here 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
-from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import anyio
 from preflight_kube.client.client import Client, KubeError, NotFound
@@ -24,14 +23,17 @@ from preflight_mnnvl.api.types import (
     PartialObjectMetadata,
     PodCliqueSet,
     picked,
+    trimmed,
 )
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.support import (
     CHANNEL_CLASS,
     ClusterFacts,
+    judge,
     served_claims,
     served_domains,
 )
+from preflight_mnnvl.metrics import Metrics
 
 __all__ = [
     "ASKED_AGAIN",
@@ -114,21 +116,6 @@ class Detection:
 log = get_logger(__name__)
 
 
-class AdmissionStore(Protocol):
-    """What keeps what reviews are decided by. ``sets_are_level``: whether sets are followed now."""
-
-    sets_are_level: Callable[[], bool]
-
-    def facts(self, facts: ClusterFacts) -> None:
-        """Take in what the cluster can do now."""
-
-    def part(self, part: Part, found: ComputeDomain, *, gone: bool = False) -> None:
-        """Take in a ComputeDomain, claim template or claim as it is now, or (``gone``) was."""
-
-    def set_(self, found: PodCliqueSet, *, gone: bool = False) -> None:
-        """Take in a PodCliqueSet as it is now, or (``gone``) was."""
-
-
 class MnnvlInformers:
     """What controller and webhook both follow: what is served, and nodes of a fabric. ``changed``
     is called with the facts after each change of them.
@@ -156,11 +143,14 @@ class MnnvlInformers:
         plural: str,
         type_: type[T],
         *,
-        on_change: Callable[[Change[T]], None],
+        on_change: Callable[[Change[T]], None] = lambda _: None,
         level: Callable[[Collection[T]], None] = lambda _: None,
+        followed: bool = True,
         **more: Any,
     ) -> VersionedReflector[T]:
-        """Follow a kind in the version that the cluster serves."""
+        """Follow a kind in the version that the cluster serves; not ``followed``, it is as if the
+        cluster did not serve it.
+        """
         domains = plural == "computedomains"
         group = names.COMPUTE_DOMAIN_GROUP if domains else names.RESOURCE_GROUP
         version = served_domains(self._config.mode) if domains else served_claims
@@ -170,14 +160,16 @@ class MnnvlInformers:
             return Cache(self._client, path, type_, absent_retry=ASKED_AGAIN, **told)
 
         made = VersionedReflector(self.detection, version, make, on_change, level)
-        self._versioned.append(made)
+        if followed:
+            self._versioned.append(made)
         return made
 
     def _grove(
         self,
         plural: str,
         type_: type[T],
-        changed: Callable[[Change[T]], None],
+        changed: Callable[[Change[T]], None] = lambda _: None,
+        *,
         kept: Callable[[T], T],
         **indexes: Callable[[T], Iterable[str]],
     ) -> Reflector[T]:
@@ -236,25 +228,18 @@ class MnnvlInformers:
 
 
 class AdmissionInformers(MnnvlInformers):
-    """All that the webhook follows: also what others have under names that may become ours."""
+    """All that the webhook follows: also what others have under names that may become ours.
+    ``support``: what the cluster can do now, which ``metrics`` show.
+    """
 
-    def __init__(self, client: Client, config: Config, store: AdmissionStore) -> None:
-        super().__init__(client, config, store.facts)
-        for part in ("domain", "template") if config.mode == "driver" else ("domain", "claim"):
-            self._resource(
-                PLURALS[part],
-                ComputeDomain,
-                on_change=partial(self._taken, store, part),
-                kept=lambda one: ComputeDomain(metadata=one.metadata.brief()),
-            )
-        sets = self._grove(
-            "podcliquesets",
-            PodCliqueSet,
-            lambda change: store.set_(change.object, gone=change.kind == "deleted"),
-            lambda one: PodCliqueSet(metadata=one.metadata.brief()),
-        )
-        store.sets_are_level = lambda: sets.problem is None
-        if config.mode == "driver":
+    def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
+        super().__init__(client, config, self._facts_changed)
+        self._metrics = metrics
+        self.support = judge(ClusterFacts(), config)
+        literal = config.mode == "literal"
+        self._taken = [self._named("domain"), self._named("claim" if literal else "template")]
+        self._sets = self._grove("podcliquesets", PodCliqueSet, kept=trimmed)
+        if not literal:
             # The class of the driver's templates.
             see = self.detection.see
             self._resource(
@@ -265,10 +250,59 @@ class AdmissionInformers(MnnvlInformers):
                 params={"fieldSelector": f"metadata.name={CHANNEL_CLASS}"},
             )
 
-    @staticmethod
-    def _taken(store: AdmissionStore, part: Part, change: Change[ComputeDomain]) -> None:
-        found = ComputeDomain(metadata=change.object.metadata.only(names.READ_LABELS))
-        store.part(part, found, gone=change.kind == "deleted")
+    def _facts_changed(self, facts: ClusterFacts) -> None:
+        self.support = judge(facts, self._config)
+        self._metrics.support(self.support.ok, self.support.fabric_nodes)
+
+    def _named(self, part: Part) -> VersionedReflector[ComputeDomain]:
+        def names_of(one: ComputeDomain) -> tuple[str, ...]:
+            meta = one.metadata
+            ours = meta.name.endswith(_ENDS[part])
+            return (f"{meta.namespace}/{meta.name}", f"{meta.namespace}/") if ours else ()
+
+        return self._resource(PLURALS[part], ComputeDomain, kept=_owned, indexes={"name": names_of})
+
+    def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
+        """The PodCliqueSet of this name; None while sets are not followed, too: it may have been
+        made anew, and a clique of a scaling group does not say of which it is.
+        """
+        if self._sets.problem is not None:
+            return None
+        return next(reversed(self._sets.by_index("name", f"{namespace}/{name}")), None)
+
+    def taken(self, namespace: str) -> Mapping[str, Metadata]:
+        """By name, the ComputeDomains and claim templates or claims that may have names of ours."""
+        return _Taken(self._taken, namespace)
+
+
+_ENDS: Final[dict[Part, str]] = {
+    "domain": "-cd",
+    "template": "-mnnvl-claim",
+    "claim": "-mnnvl-claim",
+}
+
+
+class _Taken(Mapping[str, Metadata]):
+    """Looked up as it is asked for."""
+
+    def __init__(self, kinds: list[VersionedReflector[ComputeDomain]], namespace: str) -> None:
+        self._kinds, self._namespace = kinds, namespace
+
+    def __getitem__(self, name: str) -> Metadata:
+        # The last one, as its predecessor may not have been seen to go.
+        if name and (objects := self._under(name)):
+            return objects[-1]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(meta.name for meta in self._under("")))
+
+    def __len__(self) -> int:
+        return len({*self})
+
+    def _under(self, name: str) -> list[Metadata]:
+        value = f"{self._namespace}/{name}"
+        return [one.metadata for kind in self._kinds for one in kind.by_index("name", value)]
 
 
 class VersionedReflector(Generic[T]):
@@ -290,6 +324,10 @@ class VersionedReflector(Generic[T]):
         self.reflector: Cache[T] | None = None
         self._detection, self._version, self._make = detection, version, make
         self._changed, self._level = changed, level
+
+    def by_index(self, name: str, value: str) -> list[T]:
+        """What an index finds; nothing while the kind is not served."""
+        return self.reflector.by_index(name, value) if self.reflector is not None else []
 
     async def run(self) -> NoReturn:
         """Follow what is served until cancelled."""
@@ -318,6 +356,11 @@ class VersionedReflector(Generic[T]):
         while not isinstance(reflector.problem, NotFound):  # noqa: ASYNC110
             await anyio.sleep(GLANCE)
         self._detection.ask()
+
+
+def _owned(one: ComputeDomain) -> ComputeDomain:
+    """Of an object whose it is."""
+    return ComputeDomain(metadata=one.metadata.only(names.READ_LABELS))
 
 
 def _fabric(node: PartialObjectMetadata) -> PartialObjectMetadata:

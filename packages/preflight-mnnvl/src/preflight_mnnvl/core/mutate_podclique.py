@@ -10,7 +10,7 @@ PodClique needs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal, NamedTuple
 
 from preflight_mnnvl.api import names
@@ -139,10 +139,10 @@ def decide(
     review: Review,
     config: Config,
     known: ClusterView,
-    mirrored: Mapping[str, PodCliqueSet] = {},
+    mirrored: Callable[[str], PodCliqueSet | None] = lambda _: None,
 ) -> ReviewAnswer:
-    """The answer. Never raises: what cannot be read is refused in one sentence. ``mirrored``: sets
-    of the namespace that need not be looked up.
+    """The answer. Never raises: what cannot be read is refused in one sentence. ``mirrored``: by
+    name, sets of the namespace that need not be looked up.
     """
     meta = None
     try:
@@ -150,7 +150,7 @@ def decide(
         meta = clique.metadata
         if meta.going:
             return ReviewAnswer("going")
-        set_ = mirrored.get(set_of(meta))
+        set_ = mirrored(set_of(meta))
         if set_ is not None and not known.has_set and not of_another(meta, set_.metadata):
             known = known._replace(set_=set_, has_set=True)
         if review.operation == "UPDATE":

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import cache
-from typing import Final
+from functools import cache, partial
+from typing import Final, Protocol
 
 import msgspec
 from preflight_kube import logs
@@ -16,12 +16,12 @@ from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Reviews, Unavailable
 from preflight_kube.client.client import Client
 
-from preflight_mnnvl.api.types import PodCliqueSet
+from preflight_mnnvl.api.types import Metadata, PodCliqueSet, trimmed
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core import validate_podcliqueset as sets
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, ReviewAnswer, decide
+from preflight_mnnvl.core.support import Support
 from preflight_mnnvl.metrics import Metrics
-from preflight_mnnvl.webhook.cache import AdmissionCache, trimmed
 from preflight_mnnvl.webhook.lookups import GroveLookups
 
 __all__ = ["PODCLIQUES", "SETS", "Webhook"]
@@ -33,13 +33,26 @@ _NULL: Final = b"null"
 log = logs.get_logger(__name__)
 
 
-class Webhook:
-    """Answers reviews by what its ``cache`` has, and by what it looks up."""
+class Informers(Protocol):
+    """What is followed of the cluster (:class:`~.controller.informers.AdmissionInformers`)."""
 
-    def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
-        self._client, self._config, self._metrics = client, config, metrics
+    support: Support
+
+    def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
+        """The PodCliqueSet of this name, where it is known."""
+
+    def taken(self, namespace: str) -> Mapping[str, Metadata]:
+        """By name, what may have names of ours."""
+
+
+class Webhook:
+    """Answers reviews by what its ``informers`` have, and by what it looks up."""
+
+    def __init__(
+        self, client: Client, config: Config, metrics: Metrics, informers: Informers
+    ) -> None:
+        self._config, self._metrics, self._informers = config, metrics, informers
         self._lookups = GroveLookups(client)
-        self.cache = AdmissionCache(config, metrics)
         metrics.admission(client.requests, client.mirrors)
         # Of few values each, and looked up thousands of times a second.
         self._admissions, self._part = cache(metrics.admissions.labels), cache(_part)
@@ -87,7 +100,7 @@ class Webhook:
             None if new == _NULL else new,
             None if old == _NULL else old,
             self._config,
-            self.cache.support,
+            self._informers.support,
         )
         result = "unchanged" if answer.allowed else "denied"
         self._note("PodCliqueSet", request, result, answer.message, started)
@@ -102,14 +115,9 @@ class Webhook:
             return Response.denied(answer.message, warnings=answer.warnings)
         return Response(patch=patch, warnings=answer.warnings)
 
-    def _sets(self, review: Review) -> Mapping[str, PodCliqueSet]:
-        """The sets of the namespace; none while they are not followed: one of them may have been
-        made anew, and a clique of a scaling group does not say of which it is.
-        """
-        return self.cache.sets.get(review.namespace, {}) if self.cache.sets_are_level() else {}
-
     def _known(self, review: Review) -> ClusterView:
-        return ClusterView(self.cache.support, found=self.cache.taken.get(review.namespace, {}))
+        informers = self._informers
+        return ClusterView(informers.support, found=informers.taken(review.namespace))
 
     async def _decided(self, review: Review) -> ReviewAnswer:
         known = self._known(review)
@@ -123,7 +131,7 @@ class Webhook:
         return answer
 
     def _answer(self, review: Review, known: ClusterView) -> ReviewAnswer:
-        return decide(review, self._config, known, self._sets(review))
+        return decide(review, self._config, known, partial(self._informers.set_, review.namespace))
 
     def _note(
         self, kind: str, request: AdmissionRequest, result: str, message: str, started: float
