@@ -78,3 +78,12 @@ def test_a_prepared_daemon_of_the_other_mode_is_neither_given_nor_in_the_way() -
     daemon = entry_of(uid(1), COMPLETED, devices=b'[{"devices":[{"channel":null,"daemon":{}}]}]')
     assert isinstance(known({uid(1): daemon}, ref(1)), Refusal)
     assert decide(REQUEST, {DOMAIN}, CLIQUE, {uid(2): daemon}, NOW) is None
+
+
+def test_a_channel_that_the_other_mode_gave_without_a_device_is_not_called_a_daemons() -> None:
+    device = b'{"channel":{"info":{"id":0},"device":{"CDIDeviceIDs":[]}},"daemon":null}'
+    other = entry_of(uid(1), COMPLETED, devices=b'[{"devices":[' + device + b"]}]")
+    said = known({uid(1): other}, ref(1))
+    assert isinstance(said, Refusal)
+    assert "without a channel" in said.sentence
+    assert "daemon claims" not in said.sentence

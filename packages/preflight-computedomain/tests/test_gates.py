@@ -24,6 +24,12 @@ def test_host_managed_forces_two_gates_and_says_so() -> None:
     assert len(gates.notes) == 2
 
 
+def test_a_mode_that_contradicts_the_gate_is_told_to_have_no_effect() -> None:
+    gates = read_gates("HostManagedIMEX=true", mode="driverManaged")
+    assert gates.host_managed
+    assert "IMEX_MODE driverManaged has no effect, because IMEX is host-managed." in gates.notes
+
+
 def test_forcing_is_silent_about_what_is_false_already() -> None:
     assert (
         read_gates(

@@ -30,7 +30,7 @@ from preflight_computedomain.api.names import cdi_file
 from preflight_computedomain.core.claims import ChannelRequest, Refusal
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.node.host import ChannelMajor
-from preflight_computedomain.node.state_dir import CHECKPOINT
+from preflight_computedomain.node.state_dir import CHECKPOINT, MAX_BYTES
 
 
 class Killed(BaseException):
@@ -336,7 +336,11 @@ def test_a_start_leaves_other_vendors_files_alone(tmp_path: Path) -> None:
     assert sorted(node.files()) == ["k8s.gpu.nvidia.com-claim_x.json", "nvidia.yaml"]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"checksum":1,"v1":{}}', b"\xff" * 100])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b'{"checksum":1,"v1":{}}', b"\xff" * 100, b" " * (MAX_BYTES + 1)],
+    ids=["empty", "cut", "sum", "bytes", "large"],
+)
 def test_a_corrupt_checkpoint_is_kept_aside_and_an_empty_one_begun(
     tmp_path: Path, content: bytes
 ) -> None:

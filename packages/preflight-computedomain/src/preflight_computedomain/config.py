@@ -219,6 +219,8 @@ def read_gates(text: str, *, mode: str = "", isolation: str = "") -> Gates:
         f"Feature gate {name} means nothing to this driver, and is ignored."
         for name in sorted(ignored)
     ]
+    if host_managed and mode == "driverManaged":
+        notes.append("IMEX_MODE driverManaged has no effect, because IMEX is host-managed.")
     for name in (DNS_NAMES, CLIQUES) if host_managed else ():
         if values[name]:
             notes.append(f"Feature gate {name} is forced to false, because IMEX is host-managed.")

@@ -238,10 +238,10 @@ def known(entries: Mapping[str, Entry], ref: KubeletClaim) -> Entry | Refusal | 
     if entry is None or entry.state != COMPLETED:
         return None
     if not entry.channel:
-        return Refusal(
-            "daemon",
-            f"{NO_DAEMONS} (the checkpoint has this one as prepared); delete the pod, which driver-managed IMEX has left",
-        )
+        why = f"{NO_DAEMONS} (the checkpoint has this one as prepared)"
+        if b'"daemon":null' in entry.devices:
+            why = "the checkpoint has the claim as prepared without a channel, as driver-managed IMEX does on a node without an NVLink clique"
+        return Refusal("daemon", f"{why}; delete the pod, which driver-managed IMEX has left")
     return entry
 
 

@@ -38,6 +38,8 @@ from preflight_computedomain.node.atomic_file import TEMPORARY, Disk
 __all__ = ["CHECKPOINT", "ClaimStore"]
 
 CHECKPOINT: Final = "checkpoint.json"
+MAX_BYTES: Final = 1 << 20
+"""Of a checkpoint: a node has one prepared claim, and a status of some kilobytes."""
 _NOW: Final = partial(datetime.now, UTC)
 _log = get_logger(__name__)
 
@@ -203,6 +205,8 @@ class ClaimStore:
 
     def _bytes(self) -> bytes:
         try:
+            if (size := self._path.stat().st_size) > MAX_BYTES:
+                raise Corrupt(f"it has {size} bytes, more than {MAX_BYTES}")
             return self._path.read_bytes()
         except IsADirectoryError:
             raise Corrupt("it is a folder") from None
