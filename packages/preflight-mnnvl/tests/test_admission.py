@@ -34,7 +34,7 @@ from preflight_mnnvl.api.names import DECISION, FABRIC_LABEL
 from preflight_mnnvl.api.types import Metadata, OwnerReference
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import ClaimRef
-from preflight_mnnvl.core.mutate_podclique import ClusterView, Needs, Review, decide
+from preflight_mnnvl.core.mutate_podclique import ClusterView, Needs, Review, ReviewAnswer, decide
 from preflight_mnnvl.core.support import ClusterFacts, judge
 
 ON = {"grove.io/mnnvl-enabled": "true"}
@@ -440,6 +440,29 @@ def test_the_conflicts_that_need_no_lookup_hold_at_updates_too() -> None:
         assert not on_update(enrolled(pod(resourceClaims=[entry])), stored).allowed
     both = podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-group": "rack"})
     assert 'grove.io/mnnvl-group is "rack" at the PodClique' in on_update(both, stored).message
+
+
+def test_a_channel_that_an_update_brings_is_refused_and_only_new_claims_are_looked_up() -> None:
+    def claims(*names: str) -> Object:
+        entries = [{"name": name, "resourceClaimTemplateName": name} for name in names]
+        return enrolled(pod(resourceClaims=entries))
+
+    def updated(found: Object, classes: dict[ClaimRef, list[str]] | None = None) -> ReviewAnswer:
+        new, old = (json.dumps(one).encode() for one in (found, stored))
+        review = Review("UPDATE", "default", new, old)
+        return decide(review, DRIVER, ClusterView(support(DRIVER), classes=classes))
+
+    ref = ClaimRef("ResourceClaimTemplate", "own")
+    stored = patched(claims("before"), admit(claims("before"), classes={}))
+    assert updated(claims("before")).allowed
+    assert updated(claims("before", "own")).needs == Needs("", (ref,))
+    channel = {ref: ["compute-domain-default-channel.nvidia.com"]}
+    refused = updated(claims("before", "own"), channel)
+    assert (refused.allowed, "cannot have two channels of a node" in refused.message) == (
+        False,
+        True,
+    )
+    assert updated(claims("before", "own"), {ref: ["gpu.nvidia.com"]}).allowed
 
 
 # --- what is supported ---

@@ -204,6 +204,20 @@ def test_older_objects_deletion_and_the_end_of_finalizers_always_pass() -> None:
     ]
 
 
+def test_a_problem_of_before_that_is_only_moved_is_no_new_one() -> None:
+    cliques = [clique("a", annotations={**ON, SCOPE: "pod"}), clique("b", annotations=ON)]
+    bad = pcs("t", [*cliques, clique("c", gpus="many", annotations=ON)])
+    assert len(create(bad).problems) == 2
+    assert update(
+        pcs("t", [clique("d"), *reversed(bad["spec"]["template"]["cliques"])]), bad
+    ).allowed
+    renamed = copy.deepcopy(bad)
+    renamed["spec"]["template"]["cliques"][0]["name"] = "x"
+    assert [p.split(":")[0] for p in update(renamed, bad).problems] == [
+        "spec.template.cliques[0].annotations[grove.io/mnnvl-scope]"
+    ]
+
+
 def test_warnings_name_what_will_surprise() -> None:
     set_ = pcs(
         "t",

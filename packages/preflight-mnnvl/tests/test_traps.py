@@ -23,7 +23,7 @@ from cliques import (
 from grove_world import Cluster
 from preflight_mnnvl.api.annotations import read_decision
 from preflight_mnnvl.api.names import DECISION
-from preflight_mnnvl.api.types import Metadata
+from preflight_mnnvl.api.types import Metadata, OwnerReference
 from preflight_mnnvl.core.builders import adoption
 from preflight_mnnvl.core.expansion import plan
 from preflight_mnnvl.core.support import ClusterFacts, judge
@@ -223,6 +223,22 @@ def test_t11_adoption_is_a_patch_and_needs_no_right_to_delete() -> None:
         ("test", "/metadata/resourceVersion"),
         ("add", "/metadata/ownerReferences"),
     ]
+    owner = OwnerReference("grove.io/v1alpha1", "PodCliqueSet", "t", "s", False)
+    owned = Metadata(name="a", uid="u", resource_version="7", owner_references=[owner])
+    # What the driver writes into it meanwhile is in nobody's way; another owner is.
+    assert adoption(owned, Metadata(name="gang", uid="g"))[1] == {
+        "op": "test",
+        "path": "/metadata/ownerReferences",
+        "value": [
+            {
+                "apiVersion": "grove.io/v1alpha1",
+                "kind": "PodCliqueSet",
+                "name": "t",
+                "uid": "s",
+                "controller": False,
+            }
+        ],
+    }
 
 
 def test_t12_a_clique_called_like_a_replica_of_a_group_is_refused_by_name() -> None:

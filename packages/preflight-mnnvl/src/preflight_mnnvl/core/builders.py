@@ -185,9 +185,17 @@ def announcement(gang: Metadata, *, whole: bool = True, fabric: str = "") -> dic
 
 
 def _guards(meta: Metadata) -> list[dict[str, Any]]:
+    """It is the object that was read, and its owners are those; what else others write into it, as
+    the driver does, is in nobody's way.
+    """
+    owners = [
+        {key: value for key, value in _whole(owner).items() if value is not None}
+        for owner in meta.owner_references or ()
+    ]
+    now = {"ownerReferences": owners} if owners else {"resourceVersion": meta.resource_version}
     return [
-        {"op": "test", "path": "/metadata/uid", "value": meta.uid},
-        {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version},
+        {"op": "test", "path": f"/metadata/{key}", "value": value}
+        for key, value in ({"uid": meta.uid} | now).items()
     ]
 
 

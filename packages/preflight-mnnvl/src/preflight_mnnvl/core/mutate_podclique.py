@@ -154,7 +154,7 @@ def decide(
         if set_ is not None and not known.has_set and not of_another(meta, set_.metadata):
             known = known._replace(set_=set_, has_set=True)
         if review.operation == "UPDATE":
-            old = decode(review.old or b"{}", PodClique).metadata
+            old = decode(review.old or b"{}", PodClique)
             return _update(clique, old, config, known, int(review.now))
         return _create(clique, config, known)
     except BadObject as error:
@@ -187,13 +187,8 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
         warned = (warning,) if warning else ()
         return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=warned)
     pod = decode_pod(clique.spec.pod_spec)
-    refs = tuple(ref for entry, ref in claim_refs(pod).items() if entry != names.CLAIM)
-    if refs and known.classes is None:
-        if (count := len(set(refs))) > MOST_LOOKUPS:
-            raise CliqueRefused(
-                f"its pods name {count} resource claims and templates, more than the {MOST_LOOKUPS} that are looked up; name fewer, or remove {names.ENABLED}"
-            )
-        return ReviewAnswer("needs", needs=Needs("", refs))
+    if (answer := _lookups(pod, known)) is not None:
+        return answer
     classes = known.classes or _NO_CLASSES
     of_gpus = gpu_claims(pod, classes, config.gpu_device_classes)
     used = places(pod, config.gpu_resources, of_gpus)
@@ -216,6 +211,22 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
     patch = _patch(meta, pod, made, used=used, keys=wish.keys)
     told = _told(wish, config, known.support)
     return ReviewAnswer("injected" if patch else "unchanged", "", patch, told, made)
+
+
+def _lookups(
+    pod: PodSpec, known: ClusterView, stored: PodClique | None = None
+) -> ReviewAnswer | None:
+    """What must be known of a pod's own claims; not of those that the ``stored`` one has."""
+    refs = {ref for entry, ref in claim_refs(pod).items() if entry != names.CLAIM}
+    if not refs or known.classes is not None:
+        return None
+    if stored is not None:
+        refs -= {*claim_refs(decode_pod(stored.spec.pod_spec)).values()}
+    if len(refs) > MOST_LOOKUPS:
+        raise CliqueRefused(
+            f"its pods name {len(refs)} resource claims and templates, more than the {MOST_LOOKUPS} that are looked up; name fewer, or remove {names.ENABLED}"
+        )
+    return ReviewAnswer("needs", needs=Needs("", tuple(sorted(refs)))) if refs else None
 
 
 def _decision(
@@ -242,12 +253,12 @@ def _decision(
 
 
 def _update(
-    clique: PodClique, old: Metadata, config: Config, known: ClusterView, now: int
+    clique: PodClique, stored: PodClique, config: Config, known: ClusterView, now: int
 ) -> ReviewAnswer:
-    """Nobody is asked: what the stored object carries holds; what carries nothing stays without,
-    unless its living domain proves that it had one.
+    """What the stored object carries holds, and nobody is asked but about claims that it has not;
+    what carries nothing stays without, unless its living domain proves that it had one.
     """
-    meta = clique.metadata
+    meta, old = clique.metadata, stored.metadata
     made = read_decision(old.annotation(names.DECISION))
     if made is None:
         try:
@@ -261,6 +272,8 @@ def _update(
     own = meta.annotation(names.GROVE_MNNVL_GROUP)
     refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
     refuse_claims(pod, pod_claim(made), known.classes or _NO_CLASSES)
+    if (answer := _lookups(pod, known, stored)) is not None:
+        return answer
     used = places(pod, config.gpu_resources, made.gpu_claims)
     keys = {key: value for key in names.KEYS if (value := old.annotation(key)) is not None}
     without = [key for key in names.KEYS if key not in keys]

@@ -7,8 +7,9 @@ judged.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.annotations import CLASS_WITHOUT_EFFECT, SCOPES, odd
@@ -75,10 +76,25 @@ def review(
     planned = plan(found, config)
     said = problems(found, planned, config, support)
     if before is not None:
-        known = set(problems(before, plan(before, config), config, support)) if said else set()
-        said = [*changed(before, found), *(one for one in said if one not in known)]
+        old_problems = problems(before, plan(before, config), config, support) if said else ()
+        known = {_by_name(before, one) for one in old_problems}
+        said = [one for one in said if _by_name(found, one) not in known]
+        said = [*changed(before, found), *said]
     warned = warnings(found, planned, config, support)
     return SetAnswer(tuple(dict.fromkeys(said)), tuple(warned), name)
+
+
+_PLACE: Final = re.compile(r"(cliques|podCliqueScalingGroups)\[([0-9]+)\]")
+
+
+def _by_name(set_: PodCliqueSet, problem: str) -> str:
+    """A problem with the names of entries in place of where they stand: one that is moved is no
+    worse than before.
+    """
+    entries = {
+        path.rpartition(".")[2]: [one.name for one in found] for path, found in _entries(set_)
+    }
+    return _PLACE.sub(lambda at: f"{at[1]}[{entries[at[1]][int(at[2])]}]", problem)
 
 
 def problems(
