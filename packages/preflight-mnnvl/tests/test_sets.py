@@ -211,6 +211,8 @@ def test_a_problem_of_before_that_is_only_moved_is_no_new_one() -> None:
     assert update(
         pcs("t", [clique("d"), *reversed(bad["spec"]["template"]["cliques"])]), bad
     ).allowed
+    odd = pcs("t", [clique("cliques[7]", annotations={**ON, SCOPE: "cliques[8]"})])
+    assert update(odd, odd).allowed
     renamed = copy.deepcopy(bad)
     renamed["spec"]["template"]["cliques"][0]["name"] = "x"
     assert [p.split(":")[0] for p in update(renamed, bad).problems] == [

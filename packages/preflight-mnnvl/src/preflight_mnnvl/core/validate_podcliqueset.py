@@ -84,17 +84,21 @@ def review(
     return SetAnswer(tuple(dict.fromkeys(said)), tuple(warned), name)
 
 
-_PLACE: Final = re.compile(r"(cliques|podCliqueScalingGroups)\[([0-9]+)\]")
+_PLACE: Final = re.compile(r"(cliques|podCliqueScalingGroups)\[([0-9]{1,9})\]")
 
 
 def _by_name(set_: PodCliqueSet, problem: str) -> str:
     """A problem with the names of entries in place of where they stand: one that is moved is no
     worse than before.
     """
-    entries = {
-        path.rpartition(".")[2]: [one.name for one in found] for path, found in _entries(set_)
-    }
-    return _PLACE.sub(lambda at: f"{at[1]}[{entries[at[1]][int(at[2])]}]", problem)
+    entries = {path.rpartition(".")[2]: found for path, found in _entries(set_)}
+
+    def name(at: re.Match[str]) -> str:
+        # A name may look like a place that is not there.
+        entry = next(iter(entries[at[1]][int(at[2]) :]), None)
+        return f"{at[1]}[{entry.name if entry else ''}]"
+
+    return _PLACE.sub(name, problem)
 
 
 def problems(
