@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import anyio
 from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
 from preflight_testing.grove import (
+    FINALIZER,
     Labels,
     MadeClique,
     gang,
@@ -83,21 +85,40 @@ class Grove:
     def made(self, set_: Json, groups: dict[str, Json]) -> list[MadeClique]:
         return made(set_, groups)
 
-    def body(self, set_: Json, one: MadeClique) -> Json:
-        return podclique(set_, one, self.namespace, self.labels)
+    def body(self, set_: Json, one: MadeClique, groups: Mapping[str, Json] = {}) -> Json:
+        found = podclique(set_, one, self.namespace, self.labels, groups)
+        found["metadata"]["finalizers"] = [FINALIZER]
+        return found
 
     # --- its turns
 
-    async def turn(self, *, gangs: Literal["first", "last", "none"] = "last") -> int:
-        """One reconciliation of every set; how many PodCliques have another version afterwards."""
+    async def turn(self, *, gangs: Literal["first", "between", "last", "none"] = "between") -> int:
+        """One reconciliation of every set; how many PodCliques have another version afterwards.
+        ``gangs``: between is Grove's own order, by which PodCliques of scaling groups come after
+        their PodGang.
+        """
         sets = await self.all("podcliquesets")
         if gangs == "first":
             await self.gangs(sets)
         await self.groups(sets)
+        if gangs == "between":
+            changed = await self.cliques(sets, grouped=False)
+            await self.gangs(sets)
+            return changed + await self.cliques(sets, grouped=True)
         changed = await self.cliques(sets)
         if gangs == "last":
             await self.gangs(sets)
         return changed
+
+    async def end(self) -> None:
+        """Let PodCliques go that are being deleted, until cancelled."""
+        while True:
+            with suppress(KubeError):
+                for name, one in (await self.all("podcliques")).items():
+                    if one["metadata"].get("deletionTimestamp"):
+                        path = self.path("podcliques", name)
+                        await self.client.merge_patch(path, {"metadata": {"finalizers": None}})
+            await anyio.sleep(0.2)
 
     async def groups(self, sets: dict[str, Json]) -> None:
         there = await self.all("podcliquescalinggroups")
@@ -108,28 +129,32 @@ class Grove:
             await self.client.create(self.path("podcliquescalinggroups"), wanted[name])
         await self._gone("podcliquescalinggroups", there.keys() - wanted.keys())
 
-    async def cliques(self, sets: dict[str, Json], writers: int = 8) -> int:
+    async def cliques(
+        self, sets: dict[str, Json], writers: int = 8, grouped: bool | None = None
+    ) -> int:
         there, groups = await self.all("podcliques"), await self.all("podcliquescalinggroups")
         made = [(set_, one) for set_ in sets.values() for one in self.made(set_, groups)]
         await self._gone("podcliques", there.keys() - {one.name for _, one in made})
-        left, changed = list(reversed(made)), 0
+        left = [one for one in reversed(made) if grouped in {None, bool(one[1].group)}]
+        changed = 0
 
         async def write() -> None:
             nonlocal changed
             while left:
                 set_, one = left.pop()
-                changed += await self._put(set_, one, there.get(one.name))
+                old = there.get(one.name)
+                if old is None or not old["metadata"].get("deletionTimestamp"):
+                    changed += await self._put(set_, self.body(set_, one, groups), old)
 
         async with anyio.create_task_group() as group:
             for _ in range(writers):
                 group.start_soon(write)
         return changed
 
-    async def _put(self, set_: Json, one: MadeClique, old: Json | None) -> bool:
+    async def _put(self, set_: Json, body: Json, old: Json | None) -> bool:
         """Create it, or write the template over it: spec but for the replicas, labels and
         annotations.
         """
-        body = self.body(set_, one)
         try:
             if old is None:
                 if self._admit is not None:
@@ -139,7 +164,7 @@ class Grove:
             new = reapplied(old, body)
             if self._admit is not None:
                 new = await self._admit("UPDATE", new, old, set_)
-            said = await self.client.replace(self.path("podcliques", one.name), new)
+            said = await self.client.replace(self.path("podcliques", body["metadata"]["name"]), new)
             return _version(said) != str(old["metadata"]["resourceVersion"])
         except (Conflict, NotFound):
             return False

@@ -12,11 +12,11 @@ import msgspec
 from cliques import Conflict, Object, applied, decoded_set, support
 from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.expansion import expand, plan
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, decide
 from preflight_mnnvl.core.reconcile import ClusterWrite, DomainPlan, announcements, plans
 from preflight_mnnvl.core.snapshot import World
 from preflight_mnnvl.core.validate_podcliqueset import review
+from preflight_testing import grove
 
 __all__ = ["Cluster", "Died"]
 
@@ -30,7 +30,7 @@ class Died(Exception):
 
 
 class Cluster:
-    def __init__(self, config: Config, *, labels: str = "grove") -> None:
+    def __init__(self, config: Config, *, labels: Any = "grove") -> None:
         self.config, self.labels = config, labels
         self.store: dict[str, dict[str, Object]] = {
             kind: {} for kind in ("pcs", "pclq", "pg", "cd", "claim")
@@ -156,53 +156,7 @@ class Cluster:
     def made(self, name: str) -> list[Object]:
         """The PodCliques of a set, as Grove writes them: the template again, each time."""
         set_ = self.store["pcs"][name]
-        decoded = decoded_set(set_)
-        by_name = {one["name"]: one for one in set_["spec"]["template"]["cliques"]}
-        built = []
-        for one in expand(decoded, plan(decoded, self.config), 10_000):
-            template = by_name[one.planned.clique.name]
-            labels = {"grove.io/podgang": one.gang}
-            pcsg = one.planned.group
-            if self.labels == "grove":
-                labels |= {
-                    "app.kubernetes.io/managed-by": "grove-operator",
-                    "app.kubernetes.io/part-of": name,
-                }
-                labels["grove.io/podcliqueset-replica-index"] = str(one.replica)
-                if one.base:
-                    labels["grove.io/base-podgang"] = one.base
-                if pcsg:
-                    labels["grove.io/podcliquescalinggroup"] = f"{name}-{one.replica}-{pcsg.name}"
-                    labels["grove.io/podcliquescalinggroup-replica-index"] = str(one.group_index)
-            else:
-                labels |= {
-                    "grove.io/pcs-name": name,
-                    "grove.io/pcs-replica-index": str(one.replica),
-                }
-                if pcsg:
-                    labels |= {
-                        "grove.io/pcsg-name": pcsg.name,
-                        "grove.io/pcsg-replica-index": str(one.group_index),
-                    }
-            meta: Object = {
-                "name": one.name,
-                "namespace": "default",
-                "labels": {**template.get("labels", {}), **labels},
-            }
-            if "annotations" in template:
-                meta["annotations"] = dict(template["annotations"])
-            meta["ownerReferences"] = [
-                {"kind": "PodCliqueSet", "name": name, "uid": set_["metadata"]["uid"]}
-            ]
-            built.append(
-                {
-                    "apiVersion": "grove.io/v1alpha1",
-                    "kind": "PodClique",
-                    "metadata": meta,
-                    "spec": copy.deepcopy(template["spec"]),
-                }
-            )
-        return built
+        return [grove.podclique(set_, one, "default", self.labels) for one in grove.made(set_, {})]
 
     def cliques(self, name: str) -> int:
         """One reconciliation of the set's PodCliques; how many writes were stored."""

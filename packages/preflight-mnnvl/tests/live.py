@@ -275,10 +275,17 @@ async def space_of(
         grove = Grove(client, namespace, labels, None if webhook else admitting(config))
         space = Space(server, client, target, namespace, grove)
         try:
-            yield space
+            async with anyio.create_task_group() as group:
+                group.start_soon(grove.end)
+                yield space
+                group.cancel_scope.cancel()
         finally:
             for plural in ("podcliquesets", "podcliques", "podgangs", "podcliquescalinggroups"):
                 await client.delete(grove.path(plural))
+            for name in await grove.all("podcliques"):
+                await client.merge_patch(
+                    grove.path("podcliques", name), {"metadata": {"finalizers": None}}
+                )
             try:
                 for name in await space.domains():
                     await client.merge_patch(

@@ -7,9 +7,11 @@ Written from what Grove's operator is known to do; nothing of what is tested is 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 __all__ = [
+    "FINALIZER",
     "Labels",
     "MadeClique",
     "gang",
@@ -25,6 +27,8 @@ Json = dict[str, Any]
 Labels = Literal["grove", "requirement"]
 """Grove's own set of labels, or that of the requirement."""
 GATE = "grove.io/podgang-pending-creation"
+FINALIZER = "grove.io/podclique.grove.io"
+"""Of each PodClique, until its pods have gone."""
 
 
 class MadeClique(NamedTuple):
@@ -72,9 +76,15 @@ def made(set_: Json, groups: dict[str, Json]) -> list[MadeClique]:
     return found
 
 
-def podclique(set_: Json, one: MadeClique, namespace: str, labels: Labels = "grove") -> Json:
-    """The PodClique ``one`` as Grove creates it for its set: labelled, owned by it, nothing shared
-    with its template.
+def podclique(
+    set_: Json,
+    one: MadeClique,
+    namespace: str,
+    labels: Labels = "grove",
+    groups: Mapping[str, Json] = {},
+) -> Json:
+    """The PodClique ``one`` as Grove creates it for its set: labelled, nothing shared with its
+    template, and owned by the set, or by its scaling group where that is one of ``groups``.
     """
     pcs = set_["metadata"]["name"]
     own = {"grove.io/podgang": one.gang}
@@ -99,6 +109,8 @@ def podclique(set_: Json, one: MadeClique, namespace: str, labels: Labels = "gro
         "labels": {**one.template.get("labels", {}), **own},
         "ownerReferences": [owner(set_, "PodCliqueSet")],
     }
+    if one.group and (group := groups.get(f"{pcs}-{one.replica}-{one.group}")):
+        meta["ownerReferences"] = [owner(group, "PodCliqueScalingGroup")]
     if "annotations" in one.template:
         meta["annotations"] = dict(one.template["annotations"])
     spec = copy.deepcopy(one.template["spec"])
