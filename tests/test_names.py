@@ -22,8 +22,6 @@ needs, into a Struct of its own.
 CONVENTION = frozenset({"Config", "Controller", "Metrics", "Settings", "Webhook"})
 """What a component has one of."""
 EXCEPTIONS = {
-    "AddFinalizer": "one action of two controllers; in one of them a value of a metric's label",
-    "RemoveFinalizer": "one action of two controllers; in one of them a value of a metric's label",
     "Conflict": "both are the API server's 409; the GPU scheduler's is a value of a metric's label",
     **dict.fromkeys(
         ("Exists", "Lost", "Missing", "Refused", "Stored"),

@@ -15,7 +15,7 @@ import msgspec
 from preflight_computedomain.api.names import FINALIZER
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain
 from preflight_computedomain.core import template
-from preflight_computedomain.core.reconcile import Action, reconcile, sweep
+from preflight_computedomain.core.reconcile import DomainAction, reconcile, sweep
 
 NAMESPACE = "team-a"
 
@@ -104,7 +104,7 @@ class World:
     def labeled(one: ClaimTemplate, domain: ComputeDomain) -> bool:
         return domain.metadata.uid in one.metadata.labels.values()
 
-    def _act(self, actions: tuple[Action, ...], name: str) -> None:
+    def _act(self, actions: tuple[DomainAction, ...], name: str) -> None:
         try:
             for action in actions:
                 self._one(action, name)
@@ -116,7 +116,7 @@ class World:
         except Refused:
             pass
 
-    def _one(self, action: Action, name: str) -> None:
+    def _one(self, action: DomainAction, name: str) -> None:
         match action.kind:
             case "AddFinalizer":
                 if "deletionTimestamp" in self.domains[name]["metadata"]:

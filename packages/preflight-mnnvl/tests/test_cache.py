@@ -15,7 +15,7 @@ from mirrored import Mirror
 from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.cache import OVERLAY_TTL, clique_key, gang_key, is_gang
-from preflight_mnnvl.core.audit import lacks_claim
+from preflight_mnnvl.core.snapshot import lacks_claim
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 CD = ("default", "t-0-cd")

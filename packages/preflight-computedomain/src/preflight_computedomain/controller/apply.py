@@ -18,7 +18,7 @@ from preflight_kube.runtime.cache import Cache
 from preflight_computedomain.api.names import DOMAINS, FINALIZER, TEMPLATES, namespaced
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Identified
 from preflight_computedomain.core import template
-from preflight_computedomain.core.reconcile import Action
+from preflight_computedomain.core.reconcile import DomainAction
 
 __all__ = ["Applier", "Blocked"]
 
@@ -44,7 +44,7 @@ class Applier:
         self._domains, self._known = caches
         self._templates = {item.metadata.name: item for item in seen}
 
-    async def apply(self, action: Action) -> None:
+    async def apply(self, action: DomainAction) -> None:
         """Raises :class:`Blocked`, and KubeError for what the API server refuses."""
         name, uid = action.name, action.uid
         match action.kind:

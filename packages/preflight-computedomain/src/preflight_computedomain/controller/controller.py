@@ -37,7 +37,7 @@ from preflight_computedomain.core import template
 from preflight_computedomain.core.reconcile import (
     NOT_READY,
     READY,
-    Action,
+    DomainAction,
     reconcile,
     shares,
     sweep,
@@ -192,7 +192,7 @@ class Controller:
         namespace: str,
         domain: ComputeDomain | None,
         seen: list[ClaimTemplate],
-        actions: Iterable[Action],
+        actions: Iterable[DomainAction],
     ) -> None:
         applier = Applier(client, (self._domains, self._templates), namespace, domain, seen)
         for action in actions:

@@ -21,7 +21,7 @@ from preflight_computedomain.core import template
 __all__ = [
     "NOT_READY",
     "READY",
-    "Action",
+    "DomainAction",
     "DomainEvent",
     "TemplatePlan",
     "reconcile",
@@ -46,7 +46,7 @@ Kind = Literal[
 ]
 
 
-class Action(NamedTuple):
+class DomainAction(NamedTuple):
     """One request. ``kind``: what it does, of the ComputeDomain its finalizer or ``status``; of a
     template, which is ``name``:
 
@@ -86,7 +86,7 @@ class TemplatePlan:
     in words; empty for nothing.
     """
 
-    actions: tuple[Action, ...] = ()
+    actions: tuple[DomainAction, ...] = ()
     status: str = READY
     events: tuple[DomainEvent, ...] = ()
     next: str = ""
@@ -102,14 +102,14 @@ def reconcile(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> TemplateP
     uid, name = domain.metadata.uid, domain.template
     events = _unsupported(domain)
     status, waits = READY, ""
-    before: list[Action] = []
-    after: list[Action] = []
+    before: list[DomainAction] = []
+    after: list[DomainAction] = []
     there = next((item for item in templates if item.metadata.name == name), None)
     if not fits_as_name(name):
         status = NOT_READY
         events.append(_no_name(domain))
     elif there is None:
-        before.append(Action("CreateTemplate", domain.template, body=template.body(domain)))
+        before.append(DomainAction("CreateTemplate", domain.template, body=template.body(domain)))
     elif template.owner(there) != uid:
         status, waits = NOT_READY, f"ResourceClaimTemplate {name} to change or to go"
         events.append(_conflict(there))
@@ -117,11 +117,11 @@ def reconcile(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> TemplateP
         status, waits = NOT_READY, f"the deleted ResourceClaimTemplate {name} to be gone"
         after += _removal(there)
     elif (patch := template.repair_patch(there, uid)) is not None:
-        before.append(Action("PatchTemplate", name, body=patch))
+        before.append(DomainAction("PatchTemplate", name, body=patch))
     if FINALIZER not in domain.metadata.finalizers:
-        before.insert(0, Action("AddFinalizer"))
+        before.insert(0, DomainAction("AddFinalizer"))
     if domain.status.status != status:
-        before.append(Action("WriteStatus", status=status))
+        before.append(DomainAction("WriteStatus", status=status))
     return TemplatePlan((*before, *after), status, tuple(events), waits)
 
 
@@ -130,29 +130,33 @@ def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> Template
     ours = [item for item in templates if template.owner(item) == uid]
     actions = [action for item in ours for action in _removal(item)]
     names = dict.fromkeys((domain.template, *(item.metadata.name for item in ours)))
-    confirmed = [Action("ConfirmGone", name, uid) for name in names if fits_as_name(name)]
+    confirmed = [DomainAction("ConfirmGone", name, uid) for name in names if fits_as_name(name)]
     if FINALIZER in domain.metadata.finalizers:
         waits = "its ResourceClaimTemplate to be gone"
-        return TemplatePlan((*actions, *confirmed, Action("RemoveFinalizer")), NOT_READY, (), waits)
+        return TemplatePlan(
+            (*actions, *confirmed, DomainAction("RemoveFinalizer")), NOT_READY, (), waits
+        )
     return TemplatePlan((*actions, *confirmed) if actions else (), NOT_READY)
 
 
-def _removal(item: ClaimTemplate) -> list[Action]:
+def _removal(item: ClaimTemplate) -> list[DomainAction]:
     about = item.metadata
-    deletes = [] if about.deletion_timestamp else [Action("DeleteTemplate", about.name, about.uid)]
+    deletes = (
+        [] if about.deletion_timestamp else [DomainAction("DeleteTemplate", about.name, about.uid)]
+    )
     held = FINALIZER in about.finalizers
-    return [*deletes, *([Action("ReleaseTemplate", about.name, about.uid)] if held else [])]
+    return [*deletes, *([DomainAction("ReleaseTemplate", about.name, about.uid)] if held else [])]
 
 
-def sweep(item: ClaimTemplate) -> tuple[Action, ...]:
+def sweep(item: ClaimTemplate) -> tuple[DomainAction, ...]:
     """What removes a template of ours whose ComputeDomain is not seen: none where it is nobody's,
     or has lost its label.
     """
     about, uid = item.metadata, template.owner(item)
     if not uid or about.labels.get(LABEL) != uid:
         return ()
-    none = Action("ConfirmNoDomain", uid=uid)
-    return (none, *_removal(item), Action("ConfirmGone", about.name, uid))
+    none = DomainAction("ConfirmNoDomain", uid=uid)
+    return (none, *_removal(item), DomainAction("ConfirmGone", about.name, uid))
 
 
 def shares(named: Mapping[str, Sequence[str]]) -> list[DomainEvent]:

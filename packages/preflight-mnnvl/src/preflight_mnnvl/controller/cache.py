@@ -37,15 +37,18 @@ from preflight_mnnvl.controller.informers import (
     MnnvlInformers,
     VersionedReflector,
 )
-from preflight_mnnvl.core.audit import ANNOTATIONS, LABELS, asks, lacks_claim
 from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, PodClaim, cliques_of, one_fabric
 from preflight_mnnvl.core.reconcile import announcements
 from preflight_mnnvl.core.snapshot import (
+    AUDITED_ANNOTATIONS,
+    AUDITED_LABELS,
     DomainMember,
     DomainView,
     Ignored,
     Wanted,
     World,
+    asks,
+    lacks_claim,
     member_of,
     view_of,
     wanted,
@@ -185,7 +188,7 @@ class MnnvlCache(MnnvlInformers):
         meta, lacking = clique.metadata, lacks_claim(clique, self._config)
         kept = Metadata(name=meta.name, namespace=meta.namespace, uid=meta.uid)
         if lacking:
-            kept = meta.only(LABELS, ANNOTATIONS)
+            kept = meta.only(AUDITED_LABELS, AUDITED_ANNOTATIONS)
             kept.resource_version = ""  # what stays as it was is no change
         return CliqueState(kept, member_of(clique), lacking)
 

@@ -8,22 +8,38 @@ somebody else wrote makes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from preflight_mnnvl.api.annotations import MnnvlDecision, Newer, read_decision
-from preflight_mnnvl.api.identity import CliqueRefused, identify
+from preflight_mnnvl.api import names
+from preflight_mnnvl.api.annotations import MnnvlDecision, Newer, pod_claim, read_decision, wish_of
+from preflight_mnnvl.api.identity import CliqueRefused, identify, of_another
 from preflight_mnnvl.api.names import DECISION, PCS_NAME, PODGANG, label_value
-from preflight_mnnvl.api.types import ComputeDomain, Key, Metadata, PodClique, PodCliqueSet, PodGang
+from preflight_mnnvl.api.types import (
+    BadObject,
+    ComputeDomain,
+    Key,
+    Metadata,
+    PodClique,
+    PodCliqueSet,
+    PodGang,
+    decode_pod,
+)
+from preflight_mnnvl.config import Config
+from preflight_mnnvl.core.claims import places
 from preflight_mnnvl.core.domain import Domain, domain_of, identity_labels
 
 __all__ = [
+    "AUDITED_ANNOTATIONS",
+    "AUDITED_LABELS",
     "DomainMember",
     "DomainView",
     "Ignored",
     "Wanted",
     "World",
+    "asks",
+    "lacks_claim",
     "member_of",
     "view_of",
     "wanted",
@@ -106,6 +122,42 @@ def member_of(clique: PodClique) -> DomainMember | Ignored | None:
     placed = status is not None and bool(status.scheduled_replicas or status.ready_replicas)
     pods = 1 if clique.spec.replicas is None else clique.spec.replicas
     return DomainMember(meta.namespace, meta.name, meta.uid, made, domain, placed, pods)
+
+
+# --- PodCliques that ask for the fabric, and whose pods do not get the claim: written while no
+# webhook answered, or older than the wish, which is resolved from all three layers.
+
+AUDITED_LABELS: Final = (*names.PCS_NAME, *names.PCSG_NAME)
+AUDITED_ANNOTATIONS: Final = (*names.KEYS, names.DECISION, names.GROVE_MNNVL_GROUP)
+"""What :func:`asks` reads of a PodClique."""
+
+
+def lacks_claim(clique: PodClique, config: Config) -> bool:
+    """Whether its pods have GPUs and no decision, or a decision and not its claim."""
+    meta = clique.metadata
+    if meta.going:
+        return False
+    try:
+        made = read_decision(meta.annotation(names.DECISION))
+        pod = decode_pod(clique.spec.pod_spec)
+        if made is not None:
+            return pod_claim(made) not in (pod.resource_claims or [])
+        return bool(places(pod, config.gpu_resources, ()))
+    except (BadObject, CliqueRefused, Newer):
+        return meta.annotation(names.DECISION) is not None
+
+
+def asks(meta: Metadata, set_: PodCliqueSet | None, config: Config) -> bool:
+    """Whether a PodClique that lacks its claim is to have one."""
+    if meta.annotation(names.DECISION) is not None:
+        return True
+    if set_ is not None and (set_.metadata.going or of_another(meta, set_.metadata)):
+        return False
+    wish = wish_of(meta, set_, config.mode)
+    return wish.enabled and wish.group is None
+
+
+# --- domains
 
 
 def wanted(
@@ -201,13 +253,13 @@ def view_of(world: World, key: Key, wants: Wanted | None) -> DomainView:
     others = (
         {labels.get(PCS_NAME[0], ""), *(one.domain.pcs for one in wants.losers)} if wants else ()
     )
-    set_, rivals = (
+    sets, rivals = (
         [
             world.sets[namespace, of].metadata
-            for of in sorted(names)
+            for of in sorted(group)
             if (namespace, of) in world.sets
         ]
-        for names in (pcs, {*others} - pcs)
+        for group in (pcs, {*others} - pcs)
     )
     return DomainView(
         name,
@@ -216,7 +268,7 @@ def view_of(world: World, key: Key, wants: Wanted | None) -> DomainView:
         domain,
         claim,
         {gang: one for gang, one in here.items() if gang in named or label_value(gang) == recorded},
-        set_[0] if set_ else None,
+        sets[0] if sets else None,
         world.lost.get(key, ""),
         world.unclaimed.get(key),
         tuple(rivals),

@@ -5,30 +5,33 @@ cache lacks is read live, no update asks anybody, and nothing is written.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache, partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
+import anyio
 import msgspec
 from preflight_kube import logs
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Reviews, Unavailable
-from preflight_kube.client.client import Client
+from preflight_kube.client.client import Client, KubeError, NotFound
 
-from preflight_mnnvl.api.types import Metadata, PodCliqueSet, trimmed
+from preflight_mnnvl.api.names import GROVE_GROUP, RESOURCE_GROUP, is_name
+from preflight_mnnvl.api.types import Metadata, PodCliqueSet, shown, trimmed
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core import validate_podcliqueset as sets
+from preflight_mnnvl.core.claims import ClaimRef
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, ReviewAnswer, decide
 from preflight_mnnvl.core.support import Support
 from preflight_mnnvl.metrics import Metrics
-from preflight_mnnvl.webhook.lookups import GroveLookups
 
 __all__ = ["PODCLIQUES", "SETS", "Webhook"]
 
 PODCLIQUES: Final = "/mutate-podclique"
 SETS: Final = "/validate-podcliqueset"
 _NULL: Final = b"null"
+T = TypeVar("T")
 
 log = logs.get_logger(__name__)
 
@@ -169,3 +172,69 @@ def _review(request: AdmissionRequest) -> Review:
         None if old == _NULL else old,
         time.time(),
     )
+
+
+# --- what a decision needs and the informers do not have: read once, live, within bounds
+
+LONGEST: Final = 2.0
+"""Seconds for one lookup; the API server waits for the answer."""
+
+
+class GroveLookups:
+    """Each raises :class:`~preflight_kube.admission.reviews.Unavailable` where the cluster does not
+    say.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
+        """A PodCliqueSet that the cache does not have yet; None where it does not exist."""
+        if not is_name(name):  # labels are validated after admission
+            return None
+        path = f"/apis/{GROVE_GROUP}/v1alpha1/namespaces/{namespace}/podcliquesets/{name}"
+        return await self._asked(f"the PodCliqueSet {shown(name)}", path, PodCliqueSet)
+
+    async def classes(
+        self, namespace: str, refs: Iterable[ClaimRef], support: Support
+    ) -> dict[ClaimRef, Collection[str]]:
+        """The device classes that claims and templates ask for, of those that exist."""
+        found: dict[ClaimRef, Collection[str]] = {}
+        for ref in dict.fromkeys(refs):
+            if not is_name(ref.name):  # so are claims
+                continue
+            plural = "resourceclaims" if ref.kind == "ResourceClaim" else "resourceclaimtemplates"
+            version = support.claim_version or "v1"
+            path = f"/apis/{RESOURCE_GROUP}/{version}/namespaces/{namespace}/{plural}/{ref.name}"
+            one = await self._asked(f"the {ref.kind} {shown(ref.name)}", path, dict[str, Any])
+            if one is not None:
+                found[ref] = _classes(one)
+        return found
+
+    async def _asked(self, what: str, path: str, type_: type[T]) -> T | None:
+        try:
+            with anyio.fail_after(LONGEST):
+                return await self._client.get(path, type_)
+        except NotFound:
+            return None
+        except (KubeError, TimeoutError) as error:
+            raise Unavailable(
+                f"{what} cannot be read ({_why(error)}); this is tried again"
+            ) from error
+
+
+def _why(error: Exception) -> str:
+    return shown(str(error).rstrip(".") or f"no answer within {LONGEST:g} s", 300)
+
+
+def _classes(claim: dict[str, Any]) -> list[str]:
+    """Of a claim or a claim template, in the shape of any version."""
+    spec = claim.get("spec") or {}
+    spec = spec.get("spec") or spec
+    found: list[str] = []
+    for one in (spec.get("devices") or {}).get("requests") or ():
+        named = (one, one.get("exactly") or {}, *(one.get("firstAvailable") or ()))
+        found += [
+            name for request in named if isinstance(name := request.get("deviceClassName"), str)
+        ]
+    return found
