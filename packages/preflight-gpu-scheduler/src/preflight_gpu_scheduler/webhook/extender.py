@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import anyio
 import msgspec
 from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_kube.logs import get_logger
 
 from preflight_gpu_scheduler.api import messages
-from preflight_gpu_scheduler.api.allocation import Reserved
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.config import Config
@@ -34,14 +32,12 @@ from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose, mask_of
 from preflight_gpu_scheduler.core.protocol import Runner, Steps
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import ExtenderMetrics
-from preflight_gpu_scheduler.webhook.gang_start import GangBarrier, GangStarts
+from preflight_gpu_scheduler.webhook.gang_start import GangStarts
 
 __all__ = ["Extender"]
 
 log = get_logger(__name__)
 
-_ARRIVAL_LOOK: Final = 0.5
-"""Seconds between the looks of a member that waits for its gang; a change is seen at once."""
 NOT_READY: Final = "the cluster has not been read yet"
 
 
@@ -67,7 +63,6 @@ class Extender:
         self._client, self._config, self._state, self._metrics = client, config, state, metrics
         self._runner = runner
         self._placing: set[str] = set()  # uids of pods whose bind is under way
-        self._barrier = GangBarrier()
         self._starts = GangStarts(state, config, runner)
         state.listeners.append(self._changed)
 
@@ -142,44 +137,13 @@ class Extender:
         claim, refused = self._state.claim_of(pod), self._state.refusal_of(pod)
         if claim is None or refused:
             return BindOutcome(error=refused)
-        if claim.gang is not None and pod.open:
-            if why := await self._starts.arrive(pod, args.node):
-                return BindOutcome(error=why)
-            pod = self._state.pod(pod.key) or pod
-        reserved = pod.reserved
-        if claim.gang is None or pod.bound or reserved is None:
-            return await self._placed(pod, args.node, claim)
-        return await self._member(pod, reserved, args.node, claim)
-
-    async def _member(self, pod: Pod, reserved: Reserved, node: str, claim: Claim) -> BindOutcome:
-        """A gang's members wait here for each other; then the first one is bound, and after it the
-        others.
-        """
-        uid, key = pod.metadata.uid, pod.key
-        with self._barrier.joined(pod, reserved) as mine:
-            with anyio.move_on_after(self._config.seconds("gang_bind")):
-                while not self._barrier.may_bind(mine, self._first(mine.pod)):
-                    await mine.change(_ARRIVAL_LOOK)
-                    shown = self._state.pod(key)
-                    if shown is None or shown.metadata.uid != uid or not shown.planned(mine.plan):
-                        return BindOutcome(error=messages.GANG_NOT_RESERVED)
-                    mine.pod = shown
-            if not self._barrier.may_bind(mine, self._first(mine.pod)):
-                return BindOutcome(error=messages.GANG_NOT_TOGETHER)
-            outcome = await self._placed(mine.pod, node, claim)
-            if not outcome.error:
-                self._barrier.bound(mine)
-            return outcome
-
-    def _first(self, pod: Pod) -> Pod | None:
-        """Its plan's first member."""
-        reserved = pod.reserved
-        key = (pod.metadata.namespace, reserved.first) if reserved is not None else None
-        return self._state.pod(key) if key is not None else None
-
-    async def _placed(self, pod: Pod, node: str, claim: Claim) -> BindOutcome:
+        if claim.gang is not None and not pod.bound:
+            member = await self._starts.arrive(pod, args.node)
+            if isinstance(member, str):
+                return BindOutcome(error=member)
+            pod = member
         budget = self._config.seconds("bind_budget")
-        return await self._runner.run(self.placing(pod, node, claim), budget)
+        return await self._runner.run(self.placing(pod, args.node, claim), budget)
 
     def placing(self, pod: Pod, node: str, claim: Claim) -> Steps[BindOutcome]:
         """The steps that bind the pod to ``node``. What they choose is held in memory until they
@@ -255,5 +219,4 @@ class Extender:
 
     def _changed(self, kind: str, key: tuple[str, str]) -> None:
         if kind == "pod":
-            self._barrier.changed(key, self._state.pod(key))
             self._starts.changed(key, self._state.pod(key))

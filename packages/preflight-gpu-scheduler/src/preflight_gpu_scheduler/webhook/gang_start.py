@@ -8,7 +8,7 @@ member's Binding goes before the others'.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Final
 
@@ -33,7 +33,7 @@ from preflight_gpu_scheduler.core.gangs import (
 from preflight_gpu_scheduler.core.protocol import Runner
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
-__all__ = ["GangBarrier", "GangStarts", "Waiting"]
+__all__ = ["GangBarrier", "GangStarts", "Rung"]
 
 _FRESH: Final = 30.0
 """Seconds for which the nodes count on which the scheduler would have had a member."""
@@ -62,16 +62,12 @@ class _Attempt:
         self.begun: float | None = None
         self.placed: dict[str, Placement] = {}  # by uid, while it is tried
         self.refused: dict[Key, object] = {}  # what the scheduler had said when it began
-        self.arrived: dict[str, anyio.Event] = {}
+        self.arrived = Arrivals()
         self.locked = False
 
     @property
     def priority(self) -> int:
         return max((pod.spec.priority or 0 for pod in self.pods.values()), default=0)
-
-    def ring(self) -> None:
-        for bell in self.arrived.values():
-            bell.set()
 
 
 class GangStarts:
@@ -79,6 +75,7 @@ class GangStarts:
 
     def __init__(self, state: GpuSnapshot, config: Config, runner: Runner) -> None:
         self._state, self._config, self._runner = state, config, runner
+        self._barrier = GangBarrier()
         self._tries: dict[GangStart, _Attempt] = {}
         self._of: dict[Key, GangStart] = {}
         self._grown: dict[str, tuple[int, float]] = {}  # free GPUs, and since when there are more
@@ -88,6 +85,8 @@ class GangStarts:
 
     def changed(self, key: Key, pod: Pod | None) -> None:
         """A pod is another one now, or None: gone."""
+        if pod is not None:
+            self._barrier.changed(pod)
         start = pod.start if pod is not None and pod.open else None
         before = self._of.get(key)
         if before is not None and before != start:
@@ -104,7 +103,7 @@ class GangStarts:
             mine.begun is not None
             and not mine.locked
             and pod.metadata.uid in mine.placed
-            and pod.metadata.uid not in mine.arrived
+            and pod.metadata.uid not in mine.arrived.uids
             and said
             and said != mine.refused.get(key)
         ):
@@ -120,8 +119,7 @@ class GangStarts:
             self._state.let_go(mine.placed[uid][0], pod)
             if not mine.locked:
                 self._fail(mine)
-        if bell := mine.arrived.get(uid):
-            bell.set()
+        mine.arrived.ring(uid)
         if not mine.pods:
             del self._tries[start]
         elif mine.locked and not any(one.metadata.uid in mine.placed for one in mine.pods.values()):
@@ -139,7 +137,7 @@ class GangStarts:
             if (given := mine.placed.get(pod.metadata.uid)) is not None:
                 self._state.let_go(given[0], pod)
         mine.begun, mine.locked, mine.placed = None, False, {}
-        mine.ring()
+        mine.arrived.ring()
 
     # --- filter
 
@@ -334,7 +332,16 @@ class GangStarts:
 
     # --- bind
 
-    async def arrive(self, pod: Pod, node: str) -> str:
+    async def arrive(self, pod: Pod, node: str) -> Pod | str:
+        """The member as it may be bound to ``node`` now that its gang is there; or why not."""
+        if pod.open and (why := await self._reserved(pod, node)):
+            return why
+        pod = self._state.pod(pod.key) or pod
+        if pod.bound or (reserved := pod.reserved) is None:
+            return pod
+        return await self._turn(pod, reserved)
+
+    async def _reserved(self, pod: Pod, node: str) -> str:
         """Wait until all have arrived, their leases are stored, and ``pod`` is told so; or why
         not.
         """
@@ -344,9 +351,8 @@ class GangStarts:
         if mine is None or mine.begun is None or mine.placed.get(uid, ("",))[0] != node:
             return messages.GANG_NOT_RESERVED
         begun = mine.begun
-        bell = mine.arrived[uid] = anyio.Event()
-        try:
-            whole = mine.placed.keys() <= mine.arrived.keys() and not mine.locked
+        with mine.arrived.joined(uid) as rung:
+            whole = mine.placed.keys() <= mine.arrived.uids and not mine.locked
             if whole and (why := await self._lock(mine)):
                 return why
             gathers = self._config.seconds("gang_bind")
@@ -360,14 +366,8 @@ class GangStarts:
                 if (left := end - self._state.now()) <= 0:
                     self._fail(mine)
                     continue
-                with anyio.move_on_after(min(left, _LOOK)):
-                    await bell.wait()
-                if bell.is_set():
-                    bell = mine.arrived[uid] = anyio.Event()
+                await rung(min(left, _LOOK))
             return messages.GANG_NOT_TOGETHER
-        finally:
-            if mine.arrived.get(uid) is bell:
-                del mine.arrived[uid]
 
     async def _lock(self, mine: _Attempt) -> str:
         mine.locked = True
@@ -383,83 +383,102 @@ class GangStarts:
             self._fail(mine)
         return why
 
+    async def _turn(self, pod: Pod, reserved: Reserved) -> Pod | str:
+        """Wait until all of the plan are in their binds and the first one is bound; or why not."""
+        end = self._state.now() + self._config.seconds("gang_bind")
+        first_key = pod.metadata.namespace, reserved.first
+        with self._barrier.joined(pod, reserved) as rung:
+            while not self._barrier.may_bind(pod, self._state.pod(first_key)):
+                if self._state.now() >= end:
+                    return messages.GANG_NOT_TOGETHER
+                await rung(_LOOK)
+                shown = self._state.pod(pod.key)
+                same = shown is not None and shown.metadata.uid == pod.metadata.uid
+                if shown is None or not same or not shown.planned(reserved.plan):
+                    return messages.GANG_NOT_RESERVED
+                pod = shown
+            return pod
 
-class Waiting:
-    """One member: the version of its pod that is known, and a bell."""
 
-    def __init__(self, pod: Pod, plan: str) -> None:
-        self.pod, self.plan = pod, plan
-        self.bell = anyio.Event()
+Rung = Callable[[float], Awaitable[bool]]
+"""Waits until one is woken, for so many seconds at most; whether one was."""
 
-    async def change(self, seconds: float) -> None:
-        """Until it is woken, ``seconds`` at most."""
-        with anyio.move_on_after(seconds):
-            await self.bell.wait()
-        self.bell = anyio.Event()
+
+class Arrivals:
+    """Pods whose binds wait here, and how each is woken."""
+
+    def __init__(self) -> None:
+        self._bells: dict[str, anyio.Event] = {}
+
+    @property
+    def uids(self) -> Set[str]:
+        """Of the pods that are here."""
+        return self._bells.keys()
+
+    @contextmanager
+    def joined(self, uid: str) -> Iterator[Rung]:
+        """A pod is here as long as this is entered. Two schedulers may have asked about one pod:
+        the later one's place stays.
+        """
+        bell = self._bells[uid] = anyio.Event()
+
+        async def rung(seconds: float) -> bool:
+            nonlocal bell
+            with anyio.move_on_after(seconds):
+                await bell.wait()
+            woken = bell.is_set()
+            if woken and self._bells.get(uid) is bell:
+                bell = self._bells[uid] = anyio.Event()
+            return woken
+
+        try:
+            yield rung
+        finally:
+            if self._bells.get(uid) is bell:
+                del self._bells[uid]
+
+    def ring(self, *uids: str) -> None:
+        """Wake those of ``uids`` that are here; without any, all."""
+        for uid in self._bells.keys() & uids if uids else self._bells:
+            self._bells[uid].set()
 
 
 class GangBarrier:
-    """Members whose bind waits for the others, and who of them is woken by what.
+    """Members whose bind waits for the others, by plan.
 
     Of a gang of hundreds each waits here for all: who arrives wakes the first one when the gang is
-    whole, the first one's Binding wakes the others, and a member's own change that member. To wake
-    all at each change would cost the square of their number.
+    whole, and the first one's Binding wakes the others. To wake all at each change would cost the
+    square of their number.
     """
 
     def __init__(self) -> None:
-        self._plans: dict[str, dict[str, Waiting]] = {}  # by plan, then by the pod's uid
-        self._keys: dict[Key, Waiting] = {}
-        self._begun: set[str] = set()  # plans whose first member was bound here
+        self._plans: dict[str, Arrivals] = {}
 
     @contextmanager
-    def joined(self, pod: Pod, reserved: Reserved) -> Iterator[Waiting]:
+    def joined(self, pod: Pod, reserved: Reserved) -> Iterator[Rung]:
         """``pod``, which its plan gave ``reserved``, waits as long as this is entered."""
-        uid, plan = pod.metadata.uid, reserved.plan
-        mine = Waiting(pod, plan)
-        here = self._plans.setdefault(plan, {})
-        here[uid] = self._keys[pod.key] = mine
-        if len(here) >= reserved.members and (first := here.get(reserved.first_uid)) is not None:
-            first.bell.set()
+        here = self._plans.setdefault(reserved.plan, Arrivals())
         try:
-            yield mine
+            with here.joined(pod.metadata.uid) as rung:
+                if len(here.uids) >= reserved.members:
+                    here.ring(reserved.first_uid)
+                yield rung
         finally:
-            # Two schedulers may have asked about one pod: the later one's place stays.
-            if here.get(uid) is mine:
-                del here[uid]
-            if self._keys.get(pod.key) is mine:
-                del self._keys[pod.key]
-            if not here and self._plans.get(plan) is here:
-                del self._plans[plan]
-                self._begun.discard(plan)
+            if not here.uids and self._plans.get(reserved.plan) is here:
+                del self._plans[reserved.plan]
 
-    def may_bind(self, mine: Waiting, first: Pod | None) -> bool:
-        """Whether ``mine`` may be bound now. ``first``: the plan's first member as
-        a mirror has it.
+    def may_bind(self, pod: Pod, first: Pod | None) -> bool:
+        """Whether ``pod`` may be bound now. ``first``: its plan's first member as a mirror has
+        it.
         """
-        reserved = mine.pod.reserved
-        begun = mine.plan in self._begun or (
-            reserved is not None
-            and first is not None
-            and first.bound
-            and first.metadata.uid == reserved.first_uid
-        )
-        return may_bind(mine.pod, len(self._plans.get(mine.plan, ())), begun)
+        if (reserved := pod.reserved) is None:
+            return False
+        same = first is not None and first.metadata.uid == reserved.first_uid
+        begun = first is not None and same and first.bound
+        return may_bind(pod, len(self._plans[reserved.plan].uids), begun)
 
-    def bound(self, mine: Waiting) -> None:
-        """``mine`` is bound: if it is its plan's first, the others' turn has come."""
-        reserved = mine.pod.reserved
-        if reserved is not None and reserved.first_uid == mine.pod.metadata.uid:
-            self._begun.add(mine.plan)
-            self._wake(mine.plan)
-
-    def changed(self, key: Key, pod: Pod | None) -> None:
-        """A pod is another one now, or None: gone."""
-        if (mine := self._keys.get(key)) is not None:
-            mine.bell.set()
-        reserved = pod.reserved if pod is not None and pod.bound else None
-        if reserved is not None and pod is not None and reserved.first_uid == pod.metadata.uid:
-            self._wake(reserved.plan)
-
-    def _wake(self, plan: str) -> None:
-        for one in self._plans.get(plan, {}).values():
-            one.bell.set()
+    def changed(self, pod: Pod) -> None:
+        """Take note of a pod: the others' turn has come where it is their first one, and bound."""
+        reserved = pod.reserved if pod.bound else None
+        if reserved is not None and reserved.first_uid == pod.metadata.uid:
+            self._plans.get(reserved.plan, Arrivals()).ring()
