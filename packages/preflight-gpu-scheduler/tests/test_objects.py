@@ -12,7 +12,7 @@ from preflight_gpu_scheduler.api import allocation, names
 from preflight_gpu_scheduler.api import gpu_node_status as inventory
 from preflight_gpu_scheduler.api.allocation import Reserved
 from preflight_gpu_scheduler.api.claim import RULES, Claim, read
-from preflight_gpu_scheduler.api.types import Pod, PodGroup, PodSpec
+from preflight_gpu_scheduler.api.types import Pod, PodSpec
 from preflight_gpu_scheduler.core.filter_prioritize import (
     BindingArgs,
     FilterArgs,
@@ -219,20 +219,6 @@ def test_of_what_a_pod_asks_of_nodes_nothing_is_kept() -> None:
     labels = {f"k{n}": "v" for n in range(14_000)}
     spec = msgspec.convert({"tolerations": tolerations, "nodeSelector": labels}, PodSpec)
     assert spec == PodSpec()
-
-
-@pytest.mark.parametrize(
-    ("spec", "size"),
-    [
-        ({"minMember": 4}, 4),
-        ({"minCount": 3}, 3),
-        ({"schedulingPolicy": {"gang": {"minCount": 2}}}, 2),
-        ({"minMember": 0}, None),
-        ({"schedulingPolicy": "x"}, None),
-    ],
-)
-def test_a_pod_group_of_each_kind_says_its_size(spec: object, size: int | None) -> None:
-    assert msgspec.convert({"metadata": {"name": "g"}, "spec": spec}, PodGroup).size == size
 
 
 def test_the_schedulers_calls_are_read_by_gos_names() -> None:

@@ -66,23 +66,16 @@ def _parser() -> argparse.ArgumentParser:
     files = "tls.crt, tls.key and ca.crt"
     webhook.add_argument("--certificates", type=Path, required=True, metavar="DIR", help=files)
     commands.add_client_ca(webhook)
-    webhook.add_argument(
-        "--admission-port", type=commands.port, default=8443, help="HTTPS (%(default)s)"
-    )
+    https = "HTTPS (%(default)s)"
+    webhook.add_argument("--admission-port", type=commands.port, default=8443, help=https)
     agent = command("agent", _agent, "say which GPUs this node has, and how they are", address=True)
-    node, about = (
-        os.environ.get("NODE_NAME", ""),
-        "the node that this runs on (NODE_NAME; here %(default)s)",
-    )
-    agent.add_argument("--node", default=node, help=about)
+    about = "the node that this runs on (NODE_NAME; here %(default)s)"
+    agent.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help=about)
 
     commands.report(subparsers, "show", add_show)
     commands.report(subparsers, "explain", add_explain)
-    scheduler = command(
-        "scheduler-config",
-        _scheduler_config,
-        "the KubeSchedulerConfiguration that names the extender",
-    )
+    about = "the KubeSchedulerConfiguration that names the extender"
+    scheduler = command("scheduler-config", _scheduler_config, about)
     scheduler.add_argument(
         "--kubeconfig", default="", help="what kube-scheduler uses; default: its ServiceAccount"
     )
@@ -90,9 +83,9 @@ def _parser() -> argparse.ArgumentParser:
         "--namespace", default="kube-system", help="where its lease is kept (%(default)s)"
     )
     scheduler.add_argument("--no-leader-election", action="store_true", help="for a single replica")
-    for one in (extender, scheduler):
+    for asked in (extender, scheduler):
         about = "port for kube-scheduler (%(default)s)"
-        one.add_argument("--extender-port", type=commands.port, default=EXTENDER_PORT, help=about)
+        asked.add_argument("--extender-port", type=commands.port, default=EXTENDER_PORT, help=about)
 
     if sys.argv[1:2] == ["certs"]:  # what makes certificates is memory that no service need carry
         from preflight_kube.admission import certs
@@ -111,12 +104,10 @@ def add_show(show: argparse.ArgumentParser) -> None:
     """A row a node, a cell a GPU; or what one pod waits for."""
     show.set_defaults(run=_show)
     commands.add_config(show)
-    show.add_argument(
-        "pod", nargs="?", metavar="POD", help="this pod: its claim, its leases, what it waits for"
-    )
-    show.add_argument(
-        "-n", "--namespace", default="default", help="the pod's namespace (%(default)s)"
-    )
+    about = "this pod: its claim, its leases, what it waits for"
+    show.add_argument("pod", nargs="?", metavar="POD", help=about)
+    about = "the pod's namespace (%(default)s)"
+    show.add_argument("-n", "--namespace", default="default", help=about)
 
 
 def add_explain(explain: argparse.ArgumentParser) -> None:
@@ -130,12 +121,10 @@ def add_explain(explain: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a Pod, its GpuClaim, Nodes and GpuNodeStatuses (YAML, several of each); may be repeated",
     )
-    explain.add_argument(
-        "--live", action="store_true", help="nodes, statuses and leases of the cluster instead"
-    )
-    explain.add_argument(
-        "-o", "--output", choices=["text", "json"], default="text", help="(%(default)s)"
-    )
+    about = "nodes, statuses and leases of the cluster instead"
+    explain.add_argument("--live", action="store_true", help=about)
+    forms = ["text", "json"]
+    explain.add_argument("-o", "--output", choices=forms, default="text", help="(%(default)s)")
 
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
@@ -143,7 +132,9 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
     commands.validates(
         parser,
         _parse,
-        about=lambda one: (f"scheduler {one.scheduler_name}, leases in {one.lock_namespace}",),
+        about=lambda config: (
+            f"scheduler {config.scheduler_name}, leases in {config.lock_namespace}",
+        ),
     )
 
 
@@ -231,14 +222,14 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _scheduler_config(args: argparse.Namespace) -> int:
-    made = scheduler_config(
+    config = scheduler_config(
         _load(args.config),
         kubeconfig=args.kubeconfig,
         namespace=args.namespace,
         port=args.extender_port,
         leader_elect=not args.no_leader_election,
     )
-    print(yaml.safe_dump(made, sort_keys=False, width=120), end="")
+    print(yaml.safe_dump(config, sort_keys=False, width=120), end="")
     return commands.DONE
 
 

@@ -327,6 +327,14 @@ class Lease(_Object, frozen=True, kw_only=True):
         return _locked(self.metadata.name, self.metadata.said.get(names.NODE_ANNOTATION, ""))
 
     @property
+    def node(self) -> str:
+        """Of the GPU; as it stands in the name where the annotations do not say it; empty where
+        the lease is of no GPU.
+        """
+        place = self.gpu or names.split_lease_name(self.metadata.name)
+        return place[0] if place is not None else ""
+
+    @property
     def uuid(self) -> str:
         """Of the GPU, when the lease was made; empty where it was not known."""
         return self.metadata.said.get(names.UUID_ANNOTATION, "")
@@ -373,29 +381,3 @@ class Node(_Object, frozen=True, kw_only=True):
 
     metadata: Metadata
     status: NodeStatus = NodeStatus()
-
-
-class _Minimum(_Object, frozen=True, kw_only=True):
-    min_member: int | None = None
-    min_count: int | None = None
-    scheduling_policy: Any = None
-
-
-class PodGroup(_Object, frozen=True, kw_only=True):
-    """A PodGroup of scheduling.k8s.io, scheduling.x-k8s.io or scheduling.volcano.sh, as far as it
-    says how many members it needs.
-    """
-
-    metadata: Metadata
-    spec: _Minimum = _Minimum()
-
-    @property
-    def size(self) -> int | None:
-        """None where it says no positive number."""
-        policy: Any = self.spec.scheduling_policy
-        gang = policy.get("gang") if isinstance(policy, dict) else None
-        nested = gang.get("minCount") if isinstance(gang, dict) else None
-        for found in (self.spec.min_count, self.spec.min_member, nested):
-            if isinstance(found, int) and not isinstance(found, bool) and found > 0:
-                return found
-        return None

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+from preflight_kube.api.workloads import podgroups
+from preflight_kube.api.workloads.model import WorkloadKind
+from preflight_kube.api.workloads.sizes import SizedObject
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.cache import Cache
 from preflight_kube.runtime.indexes import namespaced_name
@@ -14,19 +17,18 @@ from preflight_kube.runtime.reflector import Change, Reflector, uid
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Claim, RawClaim
 from preflight_gpu_scheduler.api.gpu_node_status import RawStatus
-from preflight_gpu_scheduler.api.types import Lease, Node, Pod, PodGroup
+from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, GpuStores, Key
 
 __all__ = ["GpuCache"]
 
-GROUPS: Final = (
-    "/apis/scheduling.k8s.io/v1alpha2/podgroups",
-    "/apis/scheduling.k8s.io/v1alpha1/podgroups",
-    "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
-    "/apis/scheduling.volcano.sh/v1beta1/podgroups",
+_GROUPS: Final[tuple[tuple[WorkloadKind, type[SizedObject]], ...]] = (
+    (podgroups.POD_GROUP, podgroups.PodGroup),
+    (podgroups.COSCHEDULING, podgroups.MinMemberPodGroup),
+    (podgroups.VOLCANO, podgroups.MinMemberPodGroup),
 )
-"""Where PodGroups may be served; one that is not is asked for again now and then."""
+"""Kinds of PodGroups; one that is not served is asked for again now and then."""
 _LEASE_INDEXES: Final[dict[str, Callable[[Lease], tuple[str, ...]]]] = {
     "holder": lambda lease: (lease.holder,),
     "pod": lambda lease: ("/".join(lease.pod or ()),),
@@ -53,7 +55,12 @@ class GpuCache(GpuSnapshot):
             on_change=told(self.pod_changed),
             indexes={"claim": _claim_of},
         )
-        nodes = cache("/api/v1/nodes", Node, kept=_without_noise, on_change=told(self.node_changed))
+        nodes = cache(
+            "/api/v1/nodes",
+            Node,
+            kept=_without_noise,
+            on_change=lambda change: self.node_touched(change.key),
+        )
         claims = cache(
             names.CLAIMS,
             RawClaim,
@@ -77,7 +84,11 @@ class GpuCache(GpuSnapshot):
             indexes=_LEASE_INDEXES,
         )
         self._caches = (pods, nodes, claims, statuses, leases)
-        self._groups = tuple(Reflector(client, path, PodGroup) for path in GROUPS) if gangs else ()
+        self._groups = tuple(
+            Reflector(client, f"/apis/{kind.group}/{version}/{kind.plural}", type_)
+            for kind, type_ in (_GROUPS if gangs else ())
+            for version in kind.versions
+        )
         super().__init__(client.clock, config, GpuStores(*self._caches))
 
     @property
@@ -101,7 +112,7 @@ class GpuCache(GpuSnapshot):
             (group.metadata.namespace, group.metadata.name): size
             for cache in self._groups
             for group in cache.store.values()
-            if (size := group.size) is not None
+            if (size := group.size(group.metadata.name).count) is not None
         }
 
 

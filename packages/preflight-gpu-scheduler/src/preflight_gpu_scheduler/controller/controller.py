@@ -24,13 +24,14 @@ from preflight_kube.runtime.workqueue import Queue
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory, shared
 from preflight_gpu_scheduler.api.node_conditions import complaints
-from preflight_gpu_scheduler.api.types import Lease, Node, Pod
+from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.controller.apply import Executor, pod_path
 from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_gpu_scheduler.controller.gang_controller import GangController
 from preflight_gpu_scheduler.core import desired
-from preflight_gpu_scheduler.core.lease_state import FirstSeen, LeaseState, is_own, judge, reason
+from preflight_gpu_scheduler.core.filter_prioritize import own_ids
+from preflight_gpu_scheduler.core.lease_state import FirstSeen, LeaseState, judge, reason
 from preflight_gpu_scheduler.core.protocol import Done, collect, relock, relocked
 from preflight_gpu_scheduler.core.snapshot import Key
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
@@ -84,20 +85,24 @@ class Controller:
             for pod in list(seen.pods.store.values()):
                 self._changed("pod", pod.key)
             for claim in list(seen.claims.store):
-                self._claims.add((claim.partition("/")[0], claim.partition("/")[2]))
+                namespace, _, name = claim.partition("/")
+                self._changed("claim", (namespace, name))
             for node in seen.nodes.store.keys() | seen.inventories.keys():
                 self._changed("node", ("", node))
             self._gangs.wake()
+            work = (
+                ("lease", self._leases, self._reconcile_lease),
+                ("pod", self._pods, self._reconcile_pod),
+                ("claim", self._claims, self._reconcile_claim),
+                ("node", self._nodes, self._reconcile_node),
+            )
+            runtime = self._metrics.runtime
             async with anyio.create_task_group() as group:
-                for name, queue, reconcile in (
-                    ("lease", self._leases, self._reconcile_lease),
-                    ("pod", self._pods, self._reconcile_pod),
-                    ("claim", self._claims, self._reconcile_claim),
-                    ("node", self._nodes, self._reconcile_node),
-                ):
-                    runtime, workers = self._metrics.runtime, WORKERS[name]
-                    made = Reconciler(name, queue, reconcile, workers=workers, metrics=runtime)
-                    group.start_soon(made.run)
+                for name, queue, reconcile in work:
+                    reconciler = Reconciler(
+                        name, queue, reconcile, workers=WORKERS[name], metrics=runtime
+                    )
+                    group.start_soon(reconciler.run)
                 for run in (self._events.run, self._sweep, self._wake_rejected, self._gangs.run):
                     group.start_soon(run)
         finally:
@@ -154,9 +159,7 @@ class Controller:
 
     def _lease_changed(self, name: str) -> None:
         seen, lease = self._seen, self._seen.lease(name)
-        split = names.split_lease_name(name)
-        gpu = lease.gpu if lease is not None else None
-        node = gpu[0] if gpu is not None else split[0] if split else ""
+        node = (lease or Lease(metadata=Metadata(name=name))).node
         if seen.nodes.get(node) is not None:
             self._nodes.add(("", node))
         if lease is None:
@@ -166,8 +169,7 @@ class Controller:
                 self._pods.add(unlocked.key)
             return
         self._queue(lease)
-        pod = seen.pod(lease.pod) if lease.pod is not None else None
-        if pod is not None and pod.claim:
+        if (pod := seen.holder(lease)) is not None and pod.claim:
             self._claims.add((pod.metadata.namespace, pod.claim))
 
     def _queue(self, lease: Lease) -> None:
@@ -215,7 +217,7 @@ class Controller:
     async def _sweep(self) -> None:
         seen = self._seen
         while True:
-            states: dict[str, int] = {one.value: 0 for one in LeaseState}
+            states = {state.value: 0 for state in LeaseState}
             for lease in list(seen.leases.store.values()):
                 state = judge(lease, seen.look(lease.pod or ("", "")))
                 states[state.value] += 1
@@ -235,26 +237,24 @@ class Controller:
 
     def _report_reserved(self, lease: Lease, lasts: float) -> None:
         """A gang's members have had their Events when they were planned."""
-        pod = self._seen.pod(lease.pod or ("", ""))
+        pod = self._seen.holder(lease)
         if pod is None or pod.reserved is not None:
             return
-        held = [one.gpu for one in self._seen.held_by(pod.metadata.uid) if is_own(one, pod)]
-        gpus = sorted(gpu for gpu in held if gpu is not None)
-        which = f"GPU{'s' if len(gpus) > 1 else ''} " + ", ".join(f"{n} of {on}" for on, n in gpus)
-        said = f"it holds {which} for {lasts:g} s, and is not bound to its node yet"
-        self._event(pod, "GpusReserved", said, good=True, once=f"reserved {lease.number}")
+        every = own_ids(self._seen.held_by(pod.metadata.uid), pod)
+        gpus = [f"{gpu} of {node}" for node, ids in sorted(every.items()) for gpu in ids]
+        which = f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(gpus)}"
+        message = f"it holds {which} for {lasts:g} s, and is not bound to its node yet"
+        self._event(pod, "GpusReserved", message, good=True, once=f"reserved {lease.number}")
 
     def _report_gang(self, lease: Lease) -> None:
-        pod = self._seen.pod(lease.pod) if lease.pod is not None else None
+        pod = self._seen.holder(lease)
         claim = self._seen.claim_of(pod) if pod is not None else None
-        if pod is None or claim is None or claim.gang is None or pod.metadata.uid != lease.holder:
-            return
-        self._event(
-            pod,
-            "GangTimedOut",
-            f"gang {claim.gang[1]} was not bound within {self._config.reservation_seconds} s of its reservation {lease.number}; its GPUs "
-            "are taken back, and it is planned again",
-        )
+        if pod is not None and claim is not None and claim.gang is not None:
+            message = (
+                f"gang {claim.gang[1]} was not bound within {self._config.reservation_seconds} s "
+                f"of its reservation {lease.number}; its GPUs are taken back, and it is planned again"
+            )
+            self._event(pod, "GangTimedOut", message)
 
     # --- pods
 
@@ -263,8 +263,16 @@ class Controller:
         waits = [await self._relock(key, pod), await self._ungate(pod) if pod else None]
         return min((seconds for seconds in waits if seconds is not None), default=None)
 
+    def _left(self, since: str, value: object, seconds: float) -> float | None:
+        """What is left of the ``seconds`` for which ``since`` has had ``value``; None once they are
+        over.
+        """
+        waited = self._since.note(since, value, self._client.clock())
+        return seconds - waited + _MARGIN if waited < seconds else None
+
     async def _relock(self, key: Key, pod: Pod | None) -> float | None:
-        """Leases that somebody has deleted of a pod that runs; no pod is placed on its node before.
+        """Make Leases again that somebody has deleted of a pod that runs; no pod is placed on its
+        node before.
 
         A mirror of leases may be behind that of pods, so it is looked at again after a while.
         """
@@ -274,43 +282,44 @@ class Controller:
         if pod is None or all(other.key != key for other, *_ in seen.unlocked(node)):
             self._since.forget(since)
             return None
-        waited = self._since.note(since, pod.metadata.uid, self._client.clock())
-        if waited < _LOST_FOR:
-            return _LOST_FOR - waited + _MARGIN
+        if (left := self._left(since, pod.metadata.uid, _LOST_FOR)) is not None:
+            return left
         taken = await self._executor.run(relock(pod, seen.look), _BUDGET)
         if taken.created:
             self._metrics.relocked.inc(len(taken.created))
             log.warning("lost lease made again", pod="/".join(key), leases=sorted(taken.created))
             self._wakes.set()
-        for event, said in relocked(node, taken, seen.lease):
-            self._event(pod, event, said)
+        for reason_, message in relocked(node, taken, seen.lease):
+            self._event(pod, reason_, message)
         return self._config.seconds("sweep") if taken.busy or taken.broken else _AGAIN
 
     async def _ungate(self, pod: Pod) -> float | None:
         if pod.deleting:
             return None
         if pod.claim and pod.bound and pod.allocated is None and not pod.ended:
-            said = "it was bound by somebody else than the GPU scheduler, and sees no GPU"
-            self._event(pod, "GpusNotAllocated", said)
+            message = "it was bound by somebody else than the GPU scheduler, and sees no GPU"
+            self._event(pod, "GpusNotAllocated", message)
             return None
         if why := self._seen.miscount(pod):
             self._event(pod, "GpuCountDiffers", why)
             return None
         claim = self._seen.claim_of(pod)
         if desired.opens(pod, claim):
-            # Where it changed meanwhile it is looked at again.
-            with contextlib.suppress(PreconditionFailed, Conflict, NotFound):
-                await self._client.json_patch(pod_path(pod.key), desired.gate_patch(pod))
+            await self._patch(pod, desired.gate_patch(pod))
         elif pod.gated and claim is None:
             since = f"claim of {'/'.join(pod.key)}"
-            waited = self._since.note(since, pod.metadata.uid, self._client.clock())
-            if waited < CLAIM_PATIENCE:
-                return CLAIM_PATIENCE - waited
-            said = (
-                f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits"
-            )
-            self._event(pod, "GpuClaimMissing", said)
+            if (left := self._left(since, pod.metadata.uid, CLAIM_PATIENCE)) is not None:
+                return left
+            absent = f"there is no GpuClaim {pod.claim} in this namespace"
+            self._event(pod, "GpuClaimMissing", f"{absent}; create it, or the pod waits")
         return None
+
+    async def _patch(self, pod: Pod, patch: list[desired.Operation]) -> None:
+        """Where it has changed meanwhile nothing is written: that is an event by itself, and a
+        reason to look again.
+        """
+        with contextlib.suppress(PreconditionFailed, Conflict, NotFound):
+            await self._client.json_patch(pod_path(pod.key), patch)
 
     # --- claims
 
@@ -364,9 +373,8 @@ class Controller:
 
     async def _forget(self, name: str) -> float | None:
         """The status of a node that is gone goes too, but not at once: nodes register again."""
-        waited = self._since.note(f"node {name}", True, self._client.clock())
-        if waited < (rest := self._config.seconds("sweep")):
-            return rest - waited + _MARGIN
+        if (left := self._left(f"node {name}", True, self._config.seconds("sweep"))) is not None:
+            return left
         self._since.forget(f"node {name}")
         with contextlib.suppress(NotFound):
             await self._client.delete(f"{names.STATUSES}/{name}")
@@ -379,8 +387,8 @@ class Controller:
         named = complaints(node, self._config.node_conditions).by_uuid if listed else {}
         unknown = sorted(named.keys() - listed)
         if unknown:
-            said = "; ".join(f"{named[uuid]} names {uuid:.64}" for uuid in unknown[:4])
-            self._event(node, "UnknownGpu", f"{said}, which is no GPU of this node")
+            which = "; ".join(f"{named[uuid]} names {uuid:.64}" for uuid in unknown[:4])
+            self._event(node, "UnknownGpu", f"{which}, which is no GPU of this node")
         self._unknown[node.metadata.name] = len(unknown)
         self._metrics.unknown.set(sum(self._unknown.values()))
 
@@ -388,14 +396,12 @@ class Controller:
         """A pod keeps a GPU that turned sick, and gets one Event that says so."""
         for device in inventory.devices:
             lease = leases.get(device.id)
-            if device.health != "Unhealthy" or lease is None or lease.pod is None:
-                continue
-            pod = self._seen.pod(lease.pod)
-            if pod is None or not pod.bound or pod.ended or pod.metadata.uid != lease.holder:
+            pod = self._seen.holder(lease) if lease is not None else None
+            if device.health != "Unhealthy" or pod is None or not pod.bound or pod.ended:
                 continue
             why = device.reason or "no reason given"
-            said = f"GPU {device.id} of {node} is unhealthy: {why}"
-            self._event(pod, "GpuUnhealthy", said, once=f"GpuUnhealthy {device.id}")
+            message = f"GPU {device.id} of {node} is unhealthy: {why}"
+            self._event(pod, "GpuUnhealthy", message, once=f"GpuUnhealthy {device.id}")
 
     # --- pods that were rejected
 
@@ -427,13 +433,9 @@ class Controller:
                 and (claim := seen.claim_of(pod)) is not None
                 and not (pod.bound or seen.miscount(pod) or seen.held_by(pod.metadata.uid))
             ]
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
             for pod in desired.wake_unschedulable(waiting, more, again=not changed):
-                patch = desired.wake_patch(
-                    pod, datetime.now(UTC).isoformat(timespec="milliseconds")
-                )
                 try:
-                    await self._client.json_patch(pod_path(pod.key), patch)
-                except (PreconditionFailed, Conflict, NotFound):
-                    continue  # it has changed, which is an event by itself
+                    await self._patch(pod, desired.wake_patch(pod, now))
                 except KubeError as error:
                     log.warning("pod requeue failed", pod="/".join(pod.key), error=str(error))

@@ -119,7 +119,7 @@ class GpuSnapshot:
         return inventory.observed if inventory is not None else None
 
     def _lingers(self, lease: Lease) -> bool:
-        inventory, patience = self.inventory(_node_of(lease)), self._config.seconds("stale_after")
+        inventory, patience = self.inventory(lease.node), self._config.seconds("stale_after")
         return self._ledger.lingers(lease, inventory, self.now(), patience)
 
     def claim(self, key: Key) -> Claim | None:
@@ -166,6 +166,11 @@ class GpuSnapshot:
         unread = (one.metadata.name for one in self.leases.unreadable.values())
         leases = {name: Lease(metadata=Metadata(name=name)) for name in unread}
         return leases | {one.metadata.name: one for one in self.leases.by_index("node", part)}
+
+    def holder(self, lease: Lease) -> Pod | None:
+        """The very pod that holds the lease, where a mirror shows it."""
+        pod = self.pod(lease.pod) if lease.pod is not None else None
+        return pod if pod is not None and pod.metadata.uid == lease.holder else None
 
     def leases_for(self, pod: Key) -> list[Lease]:
         """The leases that were made for a pod of this name."""
@@ -290,13 +295,8 @@ class GpuSnapshot:
         if before is not None and before.metadata.uid != pod.metadata.uid:
             self._ledger.note(before, self.now(), self._observed, deleted=True)
         self._ledger.note(pod, self.now(), self._observed, deleted=deleted)
-        self._dirty.update(_node_of(lease) for lease in self.held_by(pod.metadata.uid))
+        self._dirty.update(lease.node for lease in self.held_by(pod.metadata.uid))
         self._notify("pod", pod.key)
-
-    def node_changed(self, node: Node, deleted: bool, _: Node | None) -> None:
-        """Take note of a Node."""
-        self._dirty.add(node.metadata.name)
-        self._notify("node", ("", node.metadata.name))
 
     def claim_changed(self, key: str) -> None:
         """Take note of a GpuClaim, which is read by what stands in its spec."""
@@ -325,12 +325,12 @@ class GpuSnapshot:
 
     def lease_changed(self, lease: Lease, deleted: bool, _: Lease | None) -> None:
         """Take note of a Lease."""
-        self._dirty.add(_node_of(lease))
+        self._dirty.add(lease.node)
         self._notify("lease", ("", lease.metadata.name))
 
     def lease_unreadable(self, name: str) -> None:
         """Take note that a Lease cannot be read, or can again, or has gone."""
-        self._dirty.add(_node_of(Lease(metadata=Metadata(name=name))))
+        self._dirty.add(Lease(metadata=Metadata(name=name)).node)
 
     # --- views
 
@@ -380,10 +380,3 @@ class GpuSnapshot:
         numbers = {uuid: gpu for gpu, uuid in self.uuids(name).items() if uuid}
         locked = busy_ids((lease for _, lease in leases), self.look, numbers)
         return frozenset(foreign) | locked | self.others(name)
-
-
-def _node_of(lease: Lease) -> str:
-    if (gpu := lease.gpu) is not None:
-        return gpu[0]
-    split = names.split_lease_name(lease.metadata.name)
-    return split[0] if split is not None else ""

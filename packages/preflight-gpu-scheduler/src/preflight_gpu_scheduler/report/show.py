@@ -7,10 +7,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from preflight_gpu_scheduler.api import messages
+from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.gpu_node_status import Device
 from preflight_gpu_scheduler.api.types import Lease, Pod
-from preflight_gpu_scheduler.core.lease_state import LeaseState as What
-from preflight_gpu_scheduler.core.lease_state import judge
+from preflight_gpu_scheduler.core.lease_state import LeaseState, judge
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
 __all__ = ["pod_text", "table"]
@@ -22,22 +22,18 @@ def table(seen: GpuSnapshot, now: datetime) -> str:
     clocks may differ.
     """
     rows = []
-    for node, found in sorted(seen.inventories.items()):
-        if found.problems:
-            rows.append((node, f"not valid: {' '.join(found.problems)}"))
+    for node, inventory in sorted(seen.inventories.items()):
+        if inventory.problems:
+            rows.append((node, f"not valid: {' '.join(inventory.problems)}"))
             continue
         islands: dict[str, list[str]] = {}
         leases = dict(seen.leases_on(node))
-        for device in found.devices:
-            islands.setdefault(device.island or "no island", []).append(
-                _cell(seen, device, leases.get(device.id), now)
-            )
-        why = seen.view(node).blocked
-        cells = (
-            "  ".join(f"[{island}: {' '.join(those)}]" for island, those in islands.items())
-            or "no devices"
-        )
-        rows.append((node, f"{cells}{f'  ({why})' if why else ''}"))
+        for device in inventory.devices:
+            cell = _cell(seen, device, leases.get(device.id), now)
+            islands.setdefault(device.island or "no island", []).append(cell)
+        cells = [f"[{island}: {' '.join(of_it)}]" for island, of_it in islands.items()]
+        why = f"  ({blocked})" if (blocked := seen.view(node).blocked) else ""
+        rows.append((node, f"{'  '.join(cells) or 'no devices'}{why}"))
     if not rows:
         return "no GpuNodeStatus"
     width = max(len(node) for node, _ in rows)
@@ -45,22 +41,23 @@ def table(seen: GpuSnapshot, now: datetime) -> str:
 
 
 def _cell(seen: GpuSnapshot, device: Device, lease: Lease | None, now: datetime) -> str:
-    said = f"{device.id}:"
+    reason = f": {device.reason}" if device.reason else ""
+    sick = "" if device.usable else "MIG" if device.mig else f"{device.health}{reason}"
     if lease is None:
-        return said + ("-" if device.usable else _sick(device))
+        return f"{device.id}:{sick or '-'}"
     if not lease.ours:
-        return f"{said}somebody else's Lease {lease.metadata.name}"
-    pod = lease.pod or ("", "")
-    state = judge(lease, seen.look(pod))
-    words = {
-        What.HELD: "/".join(pod),
-        What.RESERVED: f"reserved for {'/'.join(pod)}{_left(lease, now)}",
-        What.VOID: f"being taken back from {'/'.join(pod)}",
-        What.LINGERING: f"of {'/'.join(pod)}, which is gone, and may still run",
-        What.UNSURE: f"of {'/'.join(pod)}, which is not seen",
+        return f"{device.id}:somebody else's Lease {lease.metadata.name}"
+    key = lease.pod or ("", "")
+    pod = "/".join(key)
+    states = {
+        LeaseState.HELD: pod,
+        LeaseState.RESERVED: f"reserved for {pod}{_left(lease, now)}",
+        LeaseState.VOID: f"being taken back from {pod}",
+        LeaseState.LINGERING: f"of {pod}, which is gone, and may still run",
+        LeaseState.UNSURE: f"of {pod}, which is not seen",
     }
-    told = words.get(state, "free again")
-    return said + told + ("" if device.usable else f" ({_sick(device)})")
+    state = states.get(judge(lease, seen.look(key)), "free again")
+    return f"{device.id}:{state}{f' ({sick})' if sick else ''}"
 
 
 def _left(lease: Lease, now: datetime) -> str:
@@ -74,51 +71,35 @@ def _left(lease: Lease, now: datetime) -> str:
     return f" for {min(max(left, 0), lasts):.0f} s"
 
 
-def _sick(device: Device) -> str:
-    return (
-        "MIG" if device.mig else f"{device.health}{f': {device.reason}' if device.reason else ''}"
-    )
-
-
 def pod_text(seen: GpuSnapshot, key: Key) -> str:
-    """Empty where there is no such pod."""
+    """One fact a line; empty where there is no such pod."""
     pod = seen.pod(key)
     if pod is None:
         return ""
-    lines = [f"pod       {key[0]}/{key[1]} ({_phase(pod)})"]
-    claim = seen.claim_of(pod)
+    phase = f"bound to {pod.spec.node_name}" if pod.bound else "gated" if pod.gated else "not bound"
+    rows = [("pod", f"{key[0]}/{key[1]} ({phase})")]
+    claim, refusal = seen.claim_of(pod), seen.refusal_of(pod)
     if claim is None:
-        why = "not found" if _absent(seen, pod) else "not valid"
-        lines.append(f"claim     {pod.claim or 'none'}: {why}")
+        rows.append(("claim", f"{pod.claim or 'none'}: {refusal.removeprefix('GpuClaim ')}"))
     else:
         devices = claim.spec.devices
         gang = f", gang {claim.spec.gang_ref}" if claim.spec.gang_ref else ""
-        lines.append(f"claim     {claim.name}: {devices.count} GPUs, {devices.policy}{gang}")
-    leases = sorted(seen.held_by(pod.metadata.uid), key=lambda one: one.metadata.name)
-    lines += [
-        f"lease     {one.metadata.name}: {judge(one, seen.look(key)).value}" for one in leases
-    ]
+        rows.append(("claim", f"{claim.name}: {devices.count} GPUs, {devices.policy}{gang}"))
+    for lease in sorted(seen.held_by(pod.metadata.uid), key=lambda lease: lease.metadata.name):
+        rows.append(("lease", f"{lease.metadata.name}: {judge(lease, seen.look(key)).value}"))
     if pod.allocated is not None:
-        lines.append(f"has       {pod.allocated}")
-    if (why := _waits(seen, pod)) != "":
-        lines.append(f"waits     {why}")
-    return "\n".join(lines)
+        rows.append(("has", f"{pod.allocated}"))
+    if not (pod.bound or pod.ended):
+        rows.append(("waits", _waits(pod, claim, refusal)))
+    return "\n".join(f"{name:<10}{text}" for name, text in rows)
 
 
-def _absent(seen: GpuSnapshot, pod: Pod) -> bool:
-    return seen.refusal_of(pod) == messages.CLAIM_NOT_FOUND
-
-
-def _phase(pod: Pod) -> str:
-    return f"bound to {pod.spec.node_name}" if pod.bound else "gated" if pod.gated else "not bound"
-
-
-def _waits(seen: GpuSnapshot, pod: Pod) -> str:
-    claim = seen.claim_of(pod)
-    if pod.bound or pod.ended:
-        return ""
+def _waits(pod: Pod, claim: Claim | None, refusal: str) -> str:
     if claim is None:
-        return f"for GpuClaim {pod.claim}{'' if _absent(seen, pod) else ' to become valid'}"
+        valid = " to become valid" if refusal == messages.CLAIM_NOT_VALID else ""
+        return f"for GpuClaim {pod.claim}{valid}"
+    if refusal:
+        return f"for nothing: {refusal}"
     if claim.gang is not None and pod.reserved is None:
         return f"for its gang {claim.spec.gang_ref} to be reserved whole"
     if pod.gated:
