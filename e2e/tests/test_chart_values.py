@@ -200,7 +200,7 @@ GOOD: dict[str, Values] = {
         agent={"nodeSelector": {"c": "d"}, "runtimeClassName": "nvidia"},
         logLevel="debug",
     ),
-    "GPU scheduler, times": scheduler(staleAfter="1m30s", heartbeat="1500ms", gangBind="59s", gangPatience="0s", bindBudget="1.5s", sweep="1h"),
+    "GPU scheduler, times": scheduler(staleAfter="1m30s", heartbeat="1500ms", gangBind="59s", gangMaxWait="0s", bindBudget="1.5s", sweep="1h"),
     "GPU scheduler, what it refuses": scheduler(
         missingClaim="deny", missingNodeStatus="assume16", devicePlugin="ignore", guardOthers=True, gpuClasses=[], nodeConditions=[]
     ),

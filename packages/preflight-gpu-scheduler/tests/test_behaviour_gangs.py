@@ -271,7 +271,7 @@ def test_small_pods_never_starve_a_gang_that_has_waited_long_enough(
     real_api_server: ApiServer,
 ) -> None:
     async def body() -> None:
-        async with plane(real_api_server, gang_patience="0s") as world:
+        async with plane(real_api_server, gang_max_wait="0s") as world:
             await world.node("a", 4)
             await world.node("small", 1)
             await world.services()
@@ -303,7 +303,7 @@ def test_what_becomes_free_is_kept_for_a_gang_that_the_scheduler_found_no_room_f
     real_api_server: ApiServer,
 ) -> None:
     async def body() -> None:
-        async with plane(real_api_server, gang_patience="0s") as world:
+        async with plane(real_api_server, gang_max_wait="0s") as world:
             await world.node("a", 4)
             extender = await world.extender()
             scheduler = world.scheduler(extender.port)

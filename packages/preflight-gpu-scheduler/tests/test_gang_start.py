@@ -171,7 +171,7 @@ def test_of_more_members_than_are_needed_the_others_wait_until_those_have_their_
 def test_what_becomes_free_is_kept_for_a_gang_that_has_waited_and_pods_that_fit_beside_pass() -> (
     None
 ):
-    seen = Gangs(gang_patience="60s")
+    seen = Gangs(gang_max_wait="60s")
     seen.gang("g", 1, 1, each=4)
     others = [pod(f"x-{n}") for n in range(2)]
     seen.state.hold("a", [0, 1], others[0])
@@ -192,7 +192,7 @@ def _counting(word: str) -> Gangs:
     """A gang of four that waits behind eight pods, and of which the scheduler says ``word``: it has
     asked nobody here, as no node has as many of the counted resource.
     """
-    seen = Gangs(gang_patience="60s", count_resource=names.COUNT_RESOURCE)
+    seen = Gangs(gang_max_wait="60s", count_resource=names.COUNT_RESOURCE)
     asks = {"containers": [{"resources": {"requests": {names.COUNT_RESOURCE: "1"}}}]}
     for name, say in (("single", {names.CLAIM_ANNOTATION: "one"}), ("g", {})):
         if name == "g":
@@ -227,7 +227,7 @@ def test_nothing_is_kept_for_a_gang_that_lacks_something_else_than_gpus() -> Non
 
 
 def test_one_attempt_that_failed_does_not_give_away_what_is_kept_for_a_gang() -> None:
-    seen = Gangs(gang_patience="60s")
+    seen = Gangs(gang_max_wait="60s")
     seen.gang("g", 4, 4)
     seen.state.hold("a", [0], pod("x-a"))
     assert seen.ask("g-0", ["a"]) == messages.GANG_TOO_FEW
@@ -241,7 +241,7 @@ def test_one_attempt_that_failed_does_not_give_away_what_is_kept_for_a_gang() ->
 
 
 def test_nothing_is_kept_for_a_gang_that_gpus_alone_do_not_help() -> None:
-    seen = Gangs(gang_patience="30s")
+    seen = Gangs(gang_max_wait="30s")
     seen.gang("g", 2, 2)
     for turn in range(2):
         for n in range(2):
@@ -253,7 +253,7 @@ def test_nothing_is_kept_for_a_gang_that_gpus_alone_do_not_help() -> None:
 
 
 def test_a_pod_of_higher_priority_than_the_gang_takes_what_is_kept() -> None:
-    seen = Gangs(gang_patience="60s")
+    seen = Gangs(gang_max_wait="60s")
     seen.gang("g", 1, 1, each=4)
     for where in ("a", "b"):
         seen.state.hold(where, [0], pod(f"x-{where}"))

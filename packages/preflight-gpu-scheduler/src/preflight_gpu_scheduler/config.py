@@ -39,12 +39,14 @@ Text = Annotated[str, Meta(min_length=1, max_length=253)]
 LEAST: Final = {
     "stale_after": (1.0, 86400.0),
     "gang_bind": (1.0, 600.0),
-    "gang_patience": (0.0, 86400.0),
+    "gang_max_wait": (0.0, 86400.0),
     "bind_budget": (1.0, 600.0),
     "sweep": (1.0, 3600.0),
     "heartbeat": (1.0, 3600.0),
 }
 """Least and most seconds."""
+RENAMED: Final = {"gangPatience": "gangMaxWait"}
+"""Keys by the names that they had."""
 
 
 EXTENDER_PORT: Final = 9443
@@ -62,7 +64,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     last. ``missingNodeStatus``: whether a node without one is refused, or assumed to have 16 GPUs.
     ``devicePlugin``: whether a node on which a device plugin or DRA driver hands out GPUs too is
     refused. ``bindBudget``: what one bind may take, below the ``httpTimeout`` of the scheduler's
-    extender; ``gangBind``: how long a member's bind waits for the others. ``gangPatience``: from
+    extender; ``gangBind``: how long a member's bind waits for the others. ``gangMaxWait``: from
     then on free GPUs are kept for a gang that waits. ``nodeConditions`` (``*`` for any
     characters): those that speak against all GPUs of a node where they name none.
     """
@@ -75,7 +77,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     missing_node_status: Literal["refuse", "assume16"] = "refuse"
     device_plugin: Literal["refuse", "ignore"] = "refuse"
     gang_bind: Duration = "20s"
-    gang_patience: Duration = "5m"
+    gang_max_wait: Duration = "5m"
     bind_budget: Duration = "10s"
     sweep: Duration = "30s"
     heartbeat: Duration = "30s"
@@ -99,8 +101,13 @@ def of(raw: object) -> Config:
     """The configuration in the data of a file; None is an empty one. Raises :class:`ConfigError`
     with every problem.
     """
-    raw = {} if raw is None else raw
-    meant = _meaning(raw) if isinstance(raw, dict) else []
+    raw, meant = {} if raw is None else raw, list[str]()
+    if isinstance(raw, dict):
+        meant = [
+            f"{old}: is called {new} now; rename it." for old, new in RENAMED.items() if old in raw
+        ]
+        raw = {key: value for key, value in raw.items() if key not in RENAMED}
+        meant += _meaning(raw)
     try:
         config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:

@@ -17,7 +17,7 @@
 
 {{/* Keys of the values that are the services' configuration; every other key says how they are deployed. */}}
 {{- define "preflight-gpu-scheduler.config" -}}
-{{- $own := pick .Values "bindBudget" "countResource" "devicePlugin" "gangBind" "gangPatience" "gpuClasses" "guardOthers" "heartbeat" "lockNamespace" "logLevel"
+{{- $own := pick .Values "bindBudget" "countResource" "devicePlugin" "gangBind" "gangMaxWait" "gpuClasses" "guardOthers" "heartbeat" "lockNamespace" "logLevel"
     "missingClaim" "missingNodeStatus" "nodeConditions" "reservationSeconds" "schedulerName" "staleAfter" "sweep" -}}
 {{- $shared := ((.Values.global).preflight).sickNodeConditions -}}
 {{- if not (kindIs "invalid" $shared) -}}{{- $_ := set $own "nodeConditions" $shared -}}{{- end -}}

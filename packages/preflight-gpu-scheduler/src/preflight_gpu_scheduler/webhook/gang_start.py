@@ -279,9 +279,9 @@ class GangStarts:
     ) -> Mapping[str, int]:
         """How many GPUs of each node are kept from pods of this priority, for which ``nodes`` are
         asked about: for the gang of the highest one that waits longest, once it has waited for
-        ``gangPatience``; from ``mine``, too, where that is another.
+        ``gangMaxWait``; from ``mine``, too, where that is another.
         """
-        now, patience = self._state.now(), self._config.seconds("gang_patience")
+        now, patience = self._state.now(), self._config.seconds("gang_max_wait")
         self._expire(now)
         waiting = (
             one
