@@ -32,6 +32,7 @@ def test_a_kube_scheduler_whose_extender_is_not_ready_ends_and_so_does_not_lead_
     assert scheduler["startupProbe"]["httpGet"] == wanted
 
 
+@pytest.mark.kube
 def test_a_later_release_of_any_name_takes_the_namespace_of_the_locks_as_it_is(
     real_api_server: ApiServer, tmp_path: Path
 ) -> None:
