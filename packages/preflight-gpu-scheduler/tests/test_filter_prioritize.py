@@ -84,6 +84,15 @@ def test_why_no_node_does(question: Question, why: str) -> None:
     assert set(answered.failed.values()) == {why}
 
 
+def test_of_many_nodes_the_best_are_given_and_of_these_the_fullest() -> None:
+    masks = {"whole": 0xFF, "pair": 0b11, "pairs": 0x33, "split": 0b10001, "one": 1}
+    nodes = {name: view(mask) for name, mask in masks.items()}
+    assert filter_nodes(ask(), list(nodes), nodes, most=2).passed == ("pair", "pairs")
+    assert filter_nodes(ask(), list(nodes), nodes, most=2).failed == {"one": messages.TOO_FEW}
+    assert len(filter_nodes(ask(), list(nodes), nodes, most=4).passed) == 4
+    assert len(filter_nodes(ask(), list(nodes), nodes).passed) == 4
+
+
 def test_a_selector_takes_the_nodes_with_its_labels() -> None:
     assert filter_nodes(ask(claim=claim(labels={"pool": "a"})), list(NODES), NODES).passed == (
         "labelled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -214,11 +215,31 @@ def test_annotations_that_nobody_reads_are_not_kept_and_long_ones_are_cut() -> N
     assert len(kept[names.CLAIM_ANNOTATION]) == 254
 
 
-def test_of_what_a_pod_asks_of_nodes_nothing_is_kept() -> None:
+def test_of_what_a_pod_asks_of_nodes_it_is_kept_alone_that_it_does() -> None:
     tolerations = [{"key": f"k{n}", "operator": "Exists"} for n in range(14_000)]
     labels = {f"k{n}": "v" for n in range(14_000)}
     spec = msgspec.convert({"tolerations": tolerations, "nodeSelector": labels}, PodSpec)
     assert spec == PodSpec()
+    spec = msgspec.convert({"affinity": {"nodeAffinity": labels}}, PodSpec)
+    assert spec == PodSpec(affinity=True)
+
+
+@pytest.mark.parametrize(
+    ("pod", "particular"),
+    [
+        ({}, False),
+        ({"spec": {"affinity": {}, "topologySpreadConstraints": []}}, False),
+        ({"spec": {"affinity": {"podAffinity": {}}}}, True),
+        ({"spec": {"topologySpreadConstraints": [{}]}}, True),
+        ({"spec": {"topologySpreadConstraints": "x"}}, True),
+        ({"metadata": {"ownerReferences": [{"kind": "Job", "controller": True}]}}, False),
+        ({"metadata": {"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}}, True),
+    ],
+)
+def test_the_scheduler_has_wishes_of_its_own_about_pods_with_affinity_and_about_replicas(
+    pod: dict[str, Any], particular: bool
+) -> None:
+    assert msgspec.convert({"metadata": {}} | pod, Pod).particular is particular
 
 
 def test_the_schedulers_calls_are_read_by_gos_names() -> None:

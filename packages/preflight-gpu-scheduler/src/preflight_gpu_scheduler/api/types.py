@@ -34,6 +34,8 @@ _KEPT: Final = {
 ours: it keeps one character too many, and so is refused for what it is instead of not being
 there."""
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
+_SPREAD: Final = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
+"""Owners whose pods kube-scheduler spreads over nodes and zones where nothing else is said."""
 _MOST_KNOWN: Final = 16_384
 """Names of leases that are kept as read: each is asked for at every change around its node."""
 _INSUFFICIENT: Final = re.compile(r"\bInsufficient ([\w./-]{0,317}\w)", re.ASCII)
@@ -47,6 +49,7 @@ class _Object(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=Tru
 
 
 class _Owner(_Object, frozen=True, kw_only=True):
+    kind: str = ""
     uid: str = ""
     controller: bool | None = None
 
@@ -123,7 +126,8 @@ class _Group(_Object, frozen=True, kw_only=True):
 
 class PodSpec(_Object, frozen=True, kw_only=True):
     """An empty text, or None, is a field that is not set. ``containers``, ``init_containers``:
-    those that ask for extended resources.
+    those that ask for extended resources. ``affinity``, ``topology_spread_constraints``: whether
+    there are any.
     """
 
     node_name: str = ""
@@ -133,9 +137,13 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     containers: tuple[_Container, ...] | None = None
     init_containers: tuple[_Container, ...] | None = None
     scheduling_group: _Group | None = None
+    affinity: Any = None
+    topology_spread_constraints: Any = None
 
     def __post_init__(self) -> None:
         put = msgspec.structs.force_setattr
+        for field in ("affinity", "topology_spread_constraints"):
+            put(self, field, True if getattr(self, field) else None)
         for field in ("containers", "init_containers"):
             kept = tuple(one for one in getattr(self, field) or () if one.resources is not None)
             put(self, field, kept or None)
@@ -269,6 +277,15 @@ class Pod(_Object, frozen=True, kw_only=True):
     def counted(self, resource: str) -> int | None:
         """How many of ``resource`` it was admitted with; None where that is no whole number."""
         return allocation.total(msgspec.to_builtins(self.spec), resource)
+
+    @property
+    def particular(self) -> bool:
+        """Whether the scheduler may like some nodes better than others for it: by its affinity and
+        spread, or as one of the replicas that it spreads by default.
+        """
+        spec, owners = self.spec, self.metadata.owner_references or ()
+        own = spec.affinity is not None or spec.topology_spread_constraints is not None
+        return own or any(owner.kind in _SPREAD for owner in owners)
 
     @property
     def gated(self) -> bool:

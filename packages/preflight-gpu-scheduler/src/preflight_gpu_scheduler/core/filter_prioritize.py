@@ -8,6 +8,7 @@ stands in ``Error``. ``NodeNames: null`` in an answer means none.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
 from typing import Final, TypeVar
 
 import msgspec
@@ -25,6 +26,8 @@ from preflight_gpu_scheduler.core.protocol import Look
 T = TypeVar("T")
 MOST_BODY: Final = 4 * 1024 * 1024
 """Bytes of a call: 10,000 names are 0.6 MB."""
+BEST: Final = 32
+"""Nodes that the scheduler scores for a pod about which it has no wishes of its own."""
 
 
 class _Go(msgspec.Struct, rename="pascal", frozen=True, kw_only=True):
@@ -239,7 +242,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """Names that pass, and why the others do not."""
+    """Names that pass, and why others do not."""
 
     passed: tuple[str, ...]
     failed: Mapping[str, str]
@@ -274,9 +277,10 @@ def filter_nodes(
     names: Sequence[str],
     nodes: Mapping[str, NodeView],
     kept: Mapping[str, int] | None = None,
+    most: int | None = None,
 ) -> Answered:
-    """Which of ``names`` can give the pod its GPUs. ``kept``: how many free GPUs of a node are
-    another's.
+    """Which of ``names`` can give the pod its GPUs; of more than ``most`` the best: where they fit
+    together best, and of these the fullest. ``kept``: how many free GPUs of a node are another's.
     """
     claim, reserved = question.claim, question.pod.reserved
     if claim is None or question.refused:
@@ -291,7 +295,7 @@ def filter_nodes(
     begun = choices(question, sorted(question.own.keys() & set(names)), nodes)
     if where := [node for node, chosen in begun if not chosen.why]:
         return alone(names, where[0])
-    passed: list[str] = []
+    passed: list[tuple[int, int, str]] = []
     failed: dict[str, str] = {}
     for name, chosen in choices(question, names, nodes):
         why, others = chosen.why, (kept or {}).get(name, 0)
@@ -300,8 +304,10 @@ def filter_nodes(
         if why:
             failed[name] = why
         else:
-            passed.append(name)
-    return Answered(tuple(passed), failed)
+            passed.append((-chosen.score, nodes[name].free.bit_count(), name))
+    if most is not None and len(passed) > most:
+        passed = nsmallest(most, passed, key=lambda rank: rank[:2])
+    return Answered(tuple(name for *_, name in passed), failed)
 
 
 def alone(names: Sequence[str], node: str) -> Answered:

@@ -85,8 +85,11 @@ def pod_text(seen: GpuSnapshot, key: Key) -> str:
         devices = claim.spec.devices
         gang = f", gang {claim.spec.gang_ref}" if claim.spec.gang_ref else ""
         rows.append(("claim", f"{claim.name}: {devices.count} GPUs, {devices.policy}{gang}"))
-    for lease in sorted(seen.held_by(pod.metadata.uid), key=lambda lease: lease.metadata.name):
-        rows.append(("lease", f"{lease.metadata.name}: {judge(lease, seen.look(key)).value}"))
+    held = {lease.metadata.name: lease for lease in seen.held_by(pod.metadata.uid)}
+    rows += [
+        ("lease", f"{name}: {judge(lease, seen.look(key)).value}")
+        for name, lease in sorted(held.items())
+    ]
     if pod.allocated is not None:
         rows.append(("has", f"{pod.allocated}"))
     if not (pod.bound or pod.ended):

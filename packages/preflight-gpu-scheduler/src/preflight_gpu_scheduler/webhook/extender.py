@@ -80,7 +80,8 @@ class Extender:
             kept = self._starts.kept(question.pod.spec.priority or 0, names)
             self._metrics.kept.set(sum(kept.values()))
             views = self._state.views()
-            answered = filter_prioritize.filter_nodes(question, names, views, kept)
+            most = None if question.pod.particular else filter_prioritize.BEST
+            answered = filter_prioritize.filter_nodes(question, names, views, kept, most)
         return filter_prioritize.result_of(answered)
 
     def prioritize(

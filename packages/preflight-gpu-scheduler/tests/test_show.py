@@ -1,0 +1,57 @@
+"""What `show` says of one pod: its claim, its leases, what it waits for."""
+
+from __future__ import annotations
+
+import pytest
+from mirrors import Mirrors
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.report.show import pod_text
+from shapes import lease, node, pod
+
+CLAIMED = {names.CLAIM_ANNOTATION: "one"}
+
+
+@pytest.fixture
+def seen() -> Mirrors:
+    found = Mirrors(count_resource="")
+    found.show("node", node("a"))
+    found.status("a", {"id": 0, "uuid": "GPU-0"})
+    found.claim("one", 1)
+    found.claim("member", 1, gang="g")
+    return found
+
+
+def rows(seen: Mirrors, name: str = "p") -> dict[str, str]:
+    text = pod_text(seen.state, ("team", name))
+    return {line[:10].strip(): line[10:] for line in text.splitlines()}
+
+
+def test_a_bound_pod_has_its_gpus_and_waits_for_nothing(seen: Mirrors) -> None:
+    said = {**CLAIMED, names.ALLOCATED_ANNOTATION: "a:0"}
+    seen.show("pod", pod(annotations=said, node_name="a"))
+    seen.show("lease", lease("a", 0))
+    assert rows(seen) == {
+        "pod": "team/p (bound to a)",
+        "claim": "one: 1 GPUs, contiguous",
+        "lease": "gpu-a-0: held",
+        "has": "a:0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("claim", "gated", "why"),
+    [
+        ("none", True, "for GpuClaim none"),
+        ("member", True, "for its gang g to be reserved whole"),
+        ("one", True, "for the controller to open its gate"),
+        ("one", False, "for the scheduler; `kubectl describe pod` says what it found"),
+    ],
+)
+def test_a_pod_says_what_it_waits_for(seen: Mirrors, claim: str, gated: bool, why: str) -> None:
+    seen.show("pod", pod(annotations={names.CLAIM_ANNOTATION: claim}, gated=gated))
+    assert rows(seen)["waits"] == why
+    assert rows(seen)["pod"] == f"team/p ({'gated' if gated else 'not bound'})"
+
+
+def test_a_pod_that_is_not_there_has_no_text(seen: Mirrors) -> None:
+    assert rows(seen, "other") == {}
