@@ -31,6 +31,8 @@ FIGURES = {
     "prioritize": CALL,
     "bind": {"p99_ms_1": 50.0, "p99_ms_8": 100.0, "requests_1": 2.0, "requests_8": 9.0},
     "binds_per_s": {"1": 60.0, "8": 20.0},
+    "stock_binds_per_s": 120.0,
+    "ratio": 0.5,
     "conflicts": 0.0,
     "double_bookings": 0,
     "reuse_p99_s": 0.5,
@@ -115,12 +117,12 @@ def test_every_bar_says_when_it_is_missed() -> None:
     bad = {
         **FIGURES,
         "double_bookings": 1,
-        "binds_per_s": {"1": 49.0, "8": 20.0},
+        "ratio": 0.39,
         "health_s": 5.0,
         "rss_mb": {"extender": 119.0, "agent": 41.0},
     }
     assert [bar.says for bar in bars(bad) if not bar.holds] == [
-        "one-GPU pods bound a second at least 50",
+        "share of the stock scheduler's rate at least 0.4",
         "a node condition's way to the filter, in s, below 5",
         "GPUs given twice at most 0",
         "memory of the agent, in MiB, below 40",

@@ -42,8 +42,8 @@ class ApiServer:
 
     ``assets``: the folder with the binaries; ``kube_apiserver``: another version of that one.
     ``authorization``: ``AlwaysAllow`` or ``RBAC``; the owner of ``token`` is an administrator under
-    either. ``more``: further arguments of kube-apiserver. ``server``, ``token`` and ``ca`` say how
-    to reach it.
+    either. ``fsync``: whether etcd waits until what it stores is on the disk. ``more``: further
+    arguments of kube-apiserver. ``server``, ``token`` and ``ca`` say how to reach it.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class ApiServer:
         authorization: str = "AlwaysAllow",
         feature_gates: Sequence[str] = (),
         runtime_config: Sequence[str] = (),
+        fsync: bool = False,
         more: Sequence[str] = (),
     ) -> None:
         self.home, self.token = home, secrets.token_urlsafe(16)
@@ -71,7 +72,7 @@ class ApiServer:
                 f"--listen-peer-urls={peer}",
                 f"--initial-advertise-peer-urls={peer}",
                 f"--initial-cluster=default={peer}",
-                "--unsafe-no-fsync",
+                *(() if fsync else ["--unsafe-no-fsync"]),
             ],
             "kube-apiserver": [
                 str(kube_apiserver or assets / "kube-apiserver"),
