@@ -56,7 +56,7 @@ _LEAST_TIMEOUT: Final = 30
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What all parts read.
+    """The configuration of all parts.
 
     ``lockNamespace`` holds the leases of all GPUs. ``reservationSeconds``: how long a pod that is
     not bound keeps GPUs. ``countResource``: empty for none. ``staleAfter``: without a change of a
@@ -122,7 +122,7 @@ def of(raw: object) -> Config:
 
 
 def _meaning(raw: dict[Any, Any]) -> list[str]:
-    """What the schema cannot say of the durations, where they are texts."""
+    """List problems of durations that the schema cannot say, where they are texts."""
     problems: list[str] = []
     seconds: dict[str, float] = {}
     keys = dict(zip(Config.__struct_fields__, Config.__struct_encode_fields__, strict=True))

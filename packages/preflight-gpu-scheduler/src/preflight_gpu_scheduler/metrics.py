@@ -20,7 +20,7 @@ PHASES: Final = ("Pending", "Reserved", "Bound", "Failed")
 
 
 class WriteMetrics:
-    """What is written, by a controller or an extender."""
+    """Counts of what a controller or an extender writes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = partial(Counter, registry=registry)
@@ -39,7 +39,7 @@ class ExtenderMetrics(WriteMetrics):
             "gpu_scheduler_calls_seconds",
             "Time of a call.",
             ["verb"],
-            buckets=[one / 1000 for one in _MILLISECONDS],
+            buckets=[milliseconds / 1000 for milliseconds in _MILLISECONDS],
             registry=registry,
         )
         self.calls = counter("gpu_scheduler_calls", "Calls of kube-scheduler.", ["verb", "result"])

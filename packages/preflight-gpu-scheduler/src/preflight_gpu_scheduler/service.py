@@ -145,8 +145,8 @@ class Process(NamedTuple):
         return self._run("agent", build, registry)
 
 
-def read(target: Connection, config: Config, say: Callable[[GpuSnapshot], T]) -> T:
-    """What ``say`` makes of the cluster as it is now. Raises KubeError."""
+def read(target: Connection, config: Config, report: Callable[[GpuSnapshot], T]) -> T:
+    """Call ``report`` with the cluster as it is now. Raises KubeError."""
     from preflight_gpu_scheduler.controller.cache import GpuCache
 
     async def once() -> T:
@@ -157,7 +157,7 @@ def read(target: Connection, config: Config, say: Callable[[GpuSnapshot], T]) ->
                     group.start_soon(reflector.run)
                 with anyio.move_on_after(_PATIENCE):
                     await cache.wait_synced()
-                answer = say(cache) if cache.synced else None
+                answer = report(cache) if cache.synced else None
                 group.cancel_scope.cancel()
             if answer is None:
                 trouble = client.mirrors.trouble(0.0)

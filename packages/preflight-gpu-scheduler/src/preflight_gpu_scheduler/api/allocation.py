@@ -47,14 +47,15 @@ class GangStart(msgspec.Struct, frozen=True, kw_only=True):
     need: Annotated[int, msgspec.Meta(ge=1)] = 1
 
     def same(self, other: GangStart | None) -> bool:
-        """Whether they start together."""
+        """Tell whether they start together."""
         return other is not None and (self.start, self.need) == (other.start, other.need)
 
 
 class Reserved(GangStart, frozen=True, kw_only=True):
-    """What a gang's plan gave one member. ``number`` is that of its leases; ``plan`` is one for all
-    members of one plan, ``members`` how many those are. ``first``, ``first_uid``: the member of the
-    same namespace whose Binding decides for all (see :mod:`~.core.gangs`)."""
+    """The share of a plan that one member of a gang has. ``number`` is that of its leases; ``plan``
+    is one for all members of one plan, ``members`` how many those are. ``first``, ``first_uid``:
+    the member of the same namespace whose Binding decides for all (see :mod:`~.core.gangs`).
+    """
 
     number: Annotated[int, msgspec.Meta(ge=1)]
     node: str
@@ -92,7 +93,7 @@ def parse_reserved(text: str) -> Reserved | None:
 
 @lru_cache(maxsize=_MOST_RESERVED)
 def parse_start(text: str) -> GangStart | None:
-    """Of a member that waits for its gang, and of one that has what its plan gave it."""
+    """The start of a member that waits for its gang, and of one that has its share of a plan."""
     start = _decoded(text, GangStart)
     return start if start and start.start else None
 
@@ -119,10 +120,11 @@ def reclaimed(pod_annotations: Mapping[str, str]) -> int:
 
 
 def binding_annotations(node: str, ids: Sequence[int], uuids: Mapping[int, str]) -> dict[str, str]:
-    """What the Binding writes into the pod. ``uuids`` by id; the variables carry UUIDs only where
-    all of them are known, else ids: numbers and UUIDs do not mix in one variable."""
+    """The annotations that the Binding writes into the pod. ``uuids`` by id; the variables carry
+    UUIDs only where all of them are known, else ids: numbers and UUIDs do not mix in one variable.
+    """
     ordered = sorted(ids)
-    known = [uuids.get(one, "") for one in ordered]
+    known = [uuids.get(gpu, "") for gpu in ordered]
     by_uuid = ",".join(known) if all(known) and len(set(known)) == len(known) else ""
     return {
         names.ALLOCATED_ANNOTATION: str(Allocation(node, tuple(ordered))),
@@ -136,21 +138,24 @@ def total(spec: Mapping[str, Any], resource: str) -> int | None:
     no whole number.
     """
     init = spec.get("initContainers") or ()
-    sidecars = (one for one in init if one.get("restartPolicy") == "Always")
+    sidecars = (container for container in init if container.get("restartPolicy") == "Always")
     try:
-        main = sum(_amount(one, resource) for one in (*(spec.get("containers") or ()), *sidecars))
-        return max(main, *(_amount(one, resource) for one in init), 0)
+        main = sum(
+            _amount(container, resource)
+            for container in (*(spec.get("containers") or ()), *sidecars)
+        )
+        return max(main, *(_amount(container, resource) for container in init), 0)
     except ValueError:
         return None
 
 
 def _amount(container: Mapping[str, Any], resource: str) -> int:
     asked = [part[resource] for part in resource_lists(container) if resource in part]
-    for one in asked:
-        whole = isinstance(one, str | int) and not isinstance(one, bool)
-        if not whole or not str(one).isascii() or not str(one).isdigit():
+    for amount in asked:
+        whole = isinstance(amount, str | int) and not isinstance(amount, bool)
+        if not whole or not str(amount).isascii() or not str(amount).isdigit():
             raise ValueError(resource)
-    return max((int(str(one)[:10]) for one in asked), default=0)
+    return max((int(str(amount)[:10]) for amount in asked), default=0)
 
 
 def resource_lists(container: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -158,4 +163,4 @@ def resource_lists(container: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     resources = container.get("resources")
     parts = resources if isinstance(resources, dict) else {}
     both = (parts.get("limits"), parts.get("requests"))
-    return [one for one in both if isinstance(one, dict)]
+    return [part for part in both if isinstance(part, dict)]

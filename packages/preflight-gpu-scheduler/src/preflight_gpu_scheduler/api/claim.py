@@ -76,8 +76,8 @@ class Spec(_Section, frozen=True, kw_only=True):
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides which GPUs it may be: equal wants make equal choices. ``least``: GB/s, 0 for
-    any.
+    """The part of a claim that decides which GPUs it may be: equal wants make equal choices.
+    ``least``: GB/s, 0 for any.
     """
 
     count: int
@@ -97,7 +97,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def want(self) -> Want:
-        """What of it decides which GPUs it may be."""
+        """The part of it that decides which GPUs it may be."""
         devices, topology = self.spec.devices, self.spec.topology
         return Want(
             count=devices.count,
@@ -170,22 +170,22 @@ def _spec(raw: object) -> Spec | list[str]:
 
     types = spec_schema()
     whole = {"type": "object", "required": ["spec"], "properties": {"spec": types | {"$defs": {}}}}
-    found = schema.problems(whole | {"$defs": types["$defs"]}, raw, "the claim")
+    problems = schema.problems(whole | {"$defs": types["$defs"]}, raw, "the claim")
     if isinstance(raw, dict):
-        found = [_exclusivity(raw, said) for said in found]
+        problems = [_exclusivity(raw, problem) for problem in problems]
     # What the schema lets pass and the types do not, as 1.0 for 1.
-    return found or [
+    return problems or [
         "spec: has a number with a fraction where a whole one belongs; write it without."
     ]
 
 
-def _exclusivity(raw: dict[str, Any], said: str) -> str:
+def _exclusivity(raw: dict[str, Any], problem: str) -> str:
     spec = raw.get("spec")
     devices = spec.get("devices") if isinstance(spec, dict) else None
     value = devices.get("exclusivity") if isinstance(devices, dict) else None
-    if said.startswith("spec.devices.exclusivity:") and isinstance(value, str):
+    if problem.startswith("spec.devices.exclusivity:") and isinstance(value, str):
         return f"spec.devices.exclusivity: {' '.join(value.split()):.60} is not supported; leave it out."
-    return said
+    return problem
 
 
 def _meaning(spec: Spec) -> list[str]:
@@ -199,7 +199,7 @@ def _meaning(spec: Spec) -> list[str]:
         topology.min_bandwidth_gbps > 0 and topology.mode != "Required",
         any(len(key) > MOST_KEY for key in spec.selector.match_labels),
     )
-    return [rule.message for rule, found in zip(RULES, broken, strict=True) if found]
+    return [rule.message for rule, breaks in zip(RULES, broken, strict=True) if breaks]
 
 
 class RawClaim(msgspec.Struct, frozen=True):
@@ -211,8 +211,8 @@ class RawClaim(msgspec.Struct, frozen=True):
     def read(self) -> Claim | list[str]:
         """The claim, or what is wrong with it."""
         about = self.metadata
-        said = {"namespace": about.namespace, "name": about.name, "uid": about.uid}
-        return read({"metadata": said, "spec": self.spec})
+        metadata = {"namespace": about.namespace, "name": about.name, "uid": about.uid}
+        return read({"metadata": metadata, "spec": self.spec})
 
 
 def read(raw: Any) -> Claim | list[str]:

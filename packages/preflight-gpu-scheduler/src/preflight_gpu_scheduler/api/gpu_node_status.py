@@ -46,7 +46,7 @@ class Device(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_def
 
     @property
     def usable(self) -> bool:
-        """Whether it may be given away: healthy, and not cut into slices."""
+        """Tell whether it may be given away: healthy, and not cut into slices."""
         return self.health == "Healthy" and not self.mig
 
 
@@ -79,8 +79,8 @@ class GpuNodeStatus(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """What one status says. ``reason``: why nothing is known of the GPUs. ``problems``: why nothing
-    of it can be used, one sentence each.
+    """The contents of one status. ``reason``: why nothing is known of the GPUs. ``problems``: why
+    nothing of it can be used, one sentence each.
     """
 
     node: str
@@ -93,7 +93,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def uuids(self) -> dict[int, str]:
         """By id; empty where none is known."""
-        return {one.id: one.uuid for one in self.devices}
+        return {device.id: device.uuid for device in self.devices}
 
 
 def shared(conflicts: Collection[str]) -> str:
@@ -112,27 +112,30 @@ def read(raw: Mapping[str, Any]) -> Inventory:
     name = about.get("name") if isinstance(about, dict) else None
     node = name if isinstance(name, str) else ""
     try:
-        found = msgspec.convert(dict(raw), GpuNodeStatus, str_keys=True)
+        decoded = msgspec.convert(dict(raw), GpuNodeStatus, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
         return Inventory(node=node, problems=(messages.misfit(error, "the status"),))
     wrong = []
-    if found.spec.node_name and found.spec.node_name != node:
+    if decoded.spec.node_name and decoded.spec.node_name != node:
         wrong.append(
-            f"spec.nodeName: is {found.spec.node_name:.253}, and the object is named {node}; both must be the node's name."
+            f"spec.nodeName: is {decoded.spec.node_name:.253}, and the object is named {node}; both must be the node's name."
         )
-    devices = sorted(found.status.devices, key=lambda one: one.id)
-    ids, uuids = [one.id for one in devices], [one.uuid for one in devices if one.uuid]
-    for what, seen in (("id", [str(one) for one in ids]), ("uuid", uuids)):
-        if twice := sorted({one for one in seen if seen.count(one) > 1}):
+    devices = sorted(decoded.status.devices, key=lambda device: device.id)
+    ids, uuids = (
+        [device.id for device in devices],
+        [device.uuid for device in devices if device.uuid],
+    )
+    for what, seen in (("id", [str(gpu) for gpu in ids]), ("uuid", uuids)):
+        if twice := sorted({value for value in seen if seen.count(value) > 1}):
             wrong.append(
                 f"status.devices: the {what} {', '.join(twice)} is there more than once; each GPU has its own."
             )
     return Inventory(
         node=node,
         devices=() if wrong else tuple(devices),
-        conflicts=found.status.conflicts,
-        observed=found.status.observed_time,
-        reason=found.status.reason,
+        conflicts=decoded.status.conflicts,
+        observed=decoded.status.observed_time,
+        reason=decoded.status.reason,
         problems=tuple(wrong),
     )
 
@@ -154,4 +157,4 @@ def assumed(node: str) -> Inventory:
     """A node without a status where the configuration says that each has 16 GPUs
     (``missingNodeStatus: assume16``).
     """
-    return Inventory(node=node, devices=tuple(Device(id=one) for one in range(_ASSUMED)))
+    return Inventory(node=node, devices=tuple(Device(id=gpu) for gpu in range(_ASSUMED)))

@@ -82,7 +82,7 @@ _ID: Final = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
 
 
 def is_object_name(text: str) -> bool:
-    """Whether an object can have this name, and it can stand in a path: a DNS subdomain."""
+    """Tell whether an object can have this name, and it can stand in a path: a DNS subdomain."""
     return len(text) <= _MOST_NAME and _NAME.fullmatch(text) is not None
 
 

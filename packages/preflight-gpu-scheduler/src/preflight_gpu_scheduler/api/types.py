@@ -79,7 +79,7 @@ class Metadata(_Object, frozen=True, kw_only=True):
         if self.labels and len(self.labels) > _MOST_LABELS:
             put(self, "labels", dict(sorted(self.labels.items())[:_MOST_LABELS]))
         if self.owner_references:  # one at most is the controller
-            kept_owners = tuple(one for one in self.owner_references if one.controller)[:1]
+            kept_owners = tuple(owner for owner in self.owner_references if owner.controller)[:1]
             put(self, "owner_references", kept_owners or None)
 
     @property
@@ -89,7 +89,7 @@ class Metadata(_Object, frozen=True, kw_only=True):
 
 
 class PodSchedulingGate(_Object, frozen=True, kw_only=True):
-    """What keeps a pod from being scheduled."""
+    """A gate that keeps a pod from being scheduled."""
 
     name: str = ""
 
@@ -145,7 +145,11 @@ class PodSpec(_Object, frozen=True, kw_only=True):
         for field in ("affinity", "topology_spread_constraints"):
             put(self, field, True if getattr(self, field) else None)
         for field in ("containers", "init_containers"):
-            kept = tuple(one for one in getattr(self, field) or () if one.resources is not None)
+            kept = tuple(
+                container
+                for container in getattr(self, field) or ()
+                if container.resources is not None
+            )
             put(self, field, kept or None)
 
 
@@ -170,17 +174,19 @@ class PodStatus(_Object, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         every = self.conditions if isinstance(self.conditions, tuple) else ()
-        said = tuple(one.message for one in every if one.reason == "Unschedulable")
+        messages = tuple(
+            condition.message for condition in every if condition.reason == "Unschedulable"
+        )
         if not isinstance(self.conditions, int):
-            lacks = tuple(set(_INSUFFICIENT.findall(" ".join(said))))
+            lacks = tuple(set(_INSUFFICIENT.findall(" ".join(messages))))
             msgspec.structs.force_setattr(self, "insufficient", lacks)
-            msgspec.structs.force_setattr(self, "conditions", hash(said) if said else 0)
+            msgspec.structs.force_setattr(self, "conditions", hash(messages) if messages else 0)
 
     @property
     def running(self) -> bool:
-        """Whether some container runs, by the last word of the kubelet."""
+        """Tell whether some container runs, by the last word of the kubelet."""
         every = (*(self.container_statuses or ()), *(self.init_container_statuses or ()))
-        return any(one.state == "running" for one in every)
+        return any(container.state == "running" for container in every)
 
 
 class Pod(_Object, frozen=True, kw_only=True):
@@ -202,25 +208,25 @@ class Pod(_Object, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
-        """Whether it has completed or failed, and none of its containers runs: never again. Pods
-        of a lost node are marked as Failed by others than the kubelet.
+        """Tell whether it has completed or failed, and none of its containers runs: never again.
+        Pods of a lost node are marked as Failed by others than the kubelet.
         """
         return self.status.phase in _ENDED and not self.status.running
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing of it runs, by the last word of the kubelet."""
-        states = {one.state for one in self.status.container_statuses or ()}
+        """Tell whether nothing of it runs, by the last word of the kubelet."""
+        states = {status.state for status in self.status.container_statuses or ()}
         return self.ended or (states == {"terminated"} and not self.status.running)
 
     @property
     def deleting(self) -> bool:
-        """Whether its deletion has been asked for; its containers may still run."""
+        """Tell whether its deletion has been asked for; its containers may still run."""
         return self.metadata.deletion_timestamp is not None
 
     @property
     def bound(self) -> bool:
-        """Whether it has a node."""
+        """Tell whether it has a node."""
         return bool(self.spec.node_name)
 
     @property
@@ -235,12 +241,12 @@ class Pod(_Object, frozen=True, kw_only=True):
 
     @property
     def reserved(self) -> allocation.Reserved | None:
-        """What a gang's plan gave it, unless that has been taken back."""
-        found = allocation.parse_reserved(self.metadata.said.get(names.RESERVED_ANNOTATION, ""))
-        return found if found is not None and found.number == self.number else None
+        """The share that a gang's plan gave it, unless that has been taken back."""
+        reserved = allocation.parse_reserved(self.metadata.said.get(names.RESERVED_ANNOTATION, ""))
+        return reserved if reserved is not None and reserved.number == self.number else None
 
     def planned(self, plan: str) -> bool:
-        """Whether it has what this plan gave it."""
+        """Tell whether it has what this plan gave it."""
         return self.reserved is not None and self.reserved.plan == plan
 
     @property
@@ -250,7 +256,7 @@ class Pod(_Object, frozen=True, kw_only=True):
 
     @property
     def open(self) -> bool:
-        """Whether it may be bound yet, and nothing is reserved for it."""
+        """Tell whether it may be bound yet, and nothing is reserved for it."""
         return not (self.bound or self.ended or self.deleting or self.reserved is not None)
 
     @property
@@ -261,14 +267,18 @@ class Pod(_Object, frozen=True, kw_only=True):
     @property
     def placed(self) -> allocation.Allocation | allocation.Reserved | None:
         """The GPUs that are its own: by its Binding, or by a plan while it may be bound."""
-        found = self.allocated
+        allocated = self.allocated
         if self.bound:
-            return found if found is not None and found.node == self.spec.node_name else None
+            return (
+                allocated
+                if allocated is not None and allocated.node == self.spec.node_name
+                else None
+            )
         return None if self.deleting else self.reserved
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """Of its GPUs, in the order of their ids; empty where its Binding knew none."""
+        """The UUIDs of its GPUs, in the order of their ids; empty where its Binding knew none."""
         text = self.metadata.said.get(names.NVIDIA_ANNOTATION, "")
         if text in {"", "all"} or len(text) > _KEPT[names.NVIDIA_ANNOTATION]:
             return ()
@@ -280,8 +290,8 @@ class Pod(_Object, frozen=True, kw_only=True):
 
     @property
     def particular(self) -> bool:
-        """Whether the scheduler may like some nodes better than others for it: by its affinity and
-        spread, or as one of the replicas that it spreads by default.
+        """Tell whether the scheduler may like some nodes better than others for it: by its affinity
+        and spread, or as one of the replicas that it spreads by default.
         """
         spec, owners = self.spec, self.metadata.owner_references or ()
         own = spec.affinity is not None or spec.topology_spread_constraints is not None
@@ -289,16 +299,16 @@ class Pod(_Object, frozen=True, kw_only=True):
 
     @property
     def gated(self) -> bool:
-        """Whether our gate keeps it from being scheduled."""
+        """Tell whether our gate keeps it from being scheduled."""
         return any(gate.name == names.GATE for gate in self.spec.scheduling_gates or ())
 
 
 @lru_cache(maxsize=_MOST_KNOWN)
 def _locked(lease: str, node: str) -> tuple[str, int] | None:
-    found = names.split_lease_name(lease)
-    if found is None or not node or names.lease_name(node, found[1]) != lease:
+    place = names.split_lease_name(lease)
+    if place is None or not node or names.lease_name(node, place[1]) != lease:
         return None
-    return node, found[1]
+    return node, place[1]
 
 
 class LeaseSpec(_Object, frozen=True, kw_only=True):
@@ -327,7 +337,7 @@ class Lease(_Object, frozen=True, kw_only=True):
 
     @property
     def number(self) -> int:
-        """Of the reservation; 0 where it is none of ours."""
+        """The number of the reservation; 0 where it is none of ours."""
         return self.spec.lease_transitions or 0
 
     @property
@@ -345,25 +355,25 @@ class Lease(_Object, frozen=True, kw_only=True):
 
     @property
     def node(self) -> str:
-        """Of the GPU; as it stands in the name where the annotations do not say it; empty where
-        the lease is of no GPU.
+        """The node of the GPU; as it stands in the name where the annotations do not say it; empty
+        where the lease is of no GPU.
         """
         place = self.gpu or names.split_lease_name(self.metadata.name)
         return place[0] if place is not None else ""
 
     @property
     def uuid(self) -> str:
-        """Of the GPU, when the lease was made; empty where it was not known."""
+        """The GPU's UUID when the lease was made; empty where it was not known."""
         return self.metadata.said.get(names.UUID_ANNOTATION, "")
 
     @property
     def ours(self) -> bool:
-        """Whether it was made by this system, by all it says."""
+        """Tell whether it was made by this system, by all it says."""
         return bool(self.holder and self.number > 0 and self.pod and self.locks)
 
     @property
     def locks(self) -> bool:
-        """Whether this system made it for a GPU, whatever somebody has changed in it since."""
+        """Tell whether this system made it for a GPU, whatever somebody has changed in it since."""
         labels = self.metadata.labels or {}
         return self.gpu is not None and labels.get(names.MANAGED_LABEL) == "true"
 

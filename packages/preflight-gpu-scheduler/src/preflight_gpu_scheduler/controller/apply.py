@@ -152,17 +152,17 @@ class Executor:
                 }
                 return Create(f"{pod_path(pod.key)}/binding", binding, tells=False)
             case protocol.RaiseReclaimed(pod=pod):
-                said = {names.RECLAIMED_ANNOTATION: str(request.number)}
-                return _annotated(pod, said)
+                annotations = {names.RECLAIMED_ANNOTATION: str(request.number)}
+                return _annotated(pod, annotations)
             case protocol.ReservePod(pod=pod):
-                said = {names.RESERVED_ANNOTATION: allocation.written(request.reserved)}
+                annotations = {names.RESERVED_ANNOTATION: allocation.written(request.reserved)}
                 gates = [{"$patch": "delete", "name": names.GATE}]
-                return _annotated(pod, said, spec={"schedulingGates": gates})
+                return _annotated(pod, annotations, spec={"schedulingGates": gates})
         raise AssertionError(f"{request} is no write")
 
     def _lease(self, request: protocol.CreateLease) -> dict[str, Any]:
         now, holder = _now(), request.pod.metadata.uid
-        said = {
+        annotations = {
             names.POD_ANNOTATION: "/".join(request.pod.key),
             names.NODE_ANNOTATION: request.node,
             names.ID_ANNOTATION: str(request.gpu),
@@ -174,7 +174,7 @@ class Executor:
             "metadata": {
                 "name": request.name,
                 "labels": {names.MANAGED_LABEL: "true", names.POD_UID_LABEL: holder},
-                "annotations": said,
+                "annotations": annotations,
             },
             "spec": {
                 "holderIdentity": holder,

@@ -46,7 +46,7 @@ class GpuCache(GpuSnapshot):
             return Cache(client, path, type_, **{"key": _name} | more)
 
         def told(changed: Callable[[Any, bool, Any], None]) -> Callable[[Change[Any]], None]:
-            return lambda one: changed(one.object, one.kind == "deleted", one.before)
+            return lambda change: changed(change.object, change.kind == "deleted", change.before)
 
         pods = cache(
             "/api/v1/pods",
@@ -73,14 +73,14 @@ class GpuCache(GpuSnapshot):
             RawStatus,
             decode=RawStatus.read,
             on_change=told(self.status_changed),
-            on_unreadable=lambda one, _: self.node_touched(one.metadata.name),
+            on_unreadable=lambda unread, _: self.node_touched(unread.metadata.name),
         )
         leases = cache(
             f"/apis/coordination.k8s.io/v1/namespaces/{config.lock_namespace}/leases",
             Lease,
             key=uid,
             on_change=told(self.lease_changed),
-            on_unreadable=lambda one, _: self.lease_unreadable(one.metadata.name),
+            on_unreadable=lambda unread, _: self.lease_unreadable(unread.metadata.name),
             indexes=_LEASE_INDEXES,
         )
         self._caches = (pods, nodes, claims, statuses, leases)
@@ -93,7 +93,7 @@ class GpuCache(GpuSnapshot):
 
     @property
     def synced(self) -> bool:
-        """Whether every cache has had its first full list; PodGroups are not waited for."""
+        """Tell whether every cache has had its first full list; PodGroups are not waited for."""
         return all(cache.synced.is_set() for cache in self._caches)
 
     async def wait_synced(self) -> None:
@@ -103,7 +103,7 @@ class GpuCache(GpuSnapshot):
 
     @property
     def reflectors(self) -> tuple[Reflector[Any], ...]:
-        """What has to run for this to follow the cluster."""
+        """The reflectors that have to run for this to follow the cluster."""
         return (*self._caches, *self._groups)
 
     def groups(self) -> dict[Key, int]:

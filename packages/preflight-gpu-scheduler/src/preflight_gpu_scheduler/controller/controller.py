@@ -227,11 +227,11 @@ class Controller:
                 self._metrics.leases.labels(name).set(number)
             self._metrics.stale.set(seen.stale())
             nodes = list(seen.nodes.store.values())
-            unlocked = {pod.key for one in nodes for pod, *_ in seen.unlocked(one.metadata.name)}
+            unlocked = {pod.key for node in nodes for pod, *_ in seen.unlocked(node.metadata.name)}
             self._metrics.unlocked.set(len(unlocked))
             for key in unlocked:
                 self._pods.add(key)
-            phases = Counter(str(one["phase"]) for one in self._phases.values())
+            phases = Counter(str(phase["phase"]) for phase in self._phases.values())
             self._metrics.counted(phases, seen.device_states())
             await anyio.sleep(self._config.seconds("sweep"))
 
@@ -264,7 +264,7 @@ class Controller:
         return min((seconds for seconds in waits if seconds is not None), default=None)
 
     def _left(self, since: str, value: object, seconds: float) -> float | None:
-        """What is left of the ``seconds`` for which ``since`` has had ``value``; None once they are
+        """The rest of the ``seconds`` for which ``since`` has had ``value``; None once they are
         over.
         """
         waited = self._since.note(since, value, self._client.clock())
@@ -335,8 +335,8 @@ class Controller:
         views = seen.views()
         kinds = list(views.values())
         if not claim.spec.selector.match_labels:  # nodes of one topology differ by labels
-            kinds = list({id(one.slots): one for one in kinds}.values())
-        slots = [(one.slots, dict(one.labels)) for one in kinds]
+            kinds = list({id(view.slots): view for view in kinds}.values())
+        slots = [(view.slots, dict(view.labels)) for view in kinds]
         possible = not views or desired.could_ever(claim, slots)
         wanted = desired.status(claim, pods, leases, possible=possible)
         if self._phases.get(key) == wanted:
@@ -422,7 +422,7 @@ class Controller:
             await anyio.sleep(_WAKE_REST)
             seen = self._seen
             views = seen.views().items()
-            free = {name: one.free.bit_count() for name, one in views if not one.blocked}
+            free = {name: view.free.bit_count() for name, view in views if not view.blocked}
             before = self._free if changed else {}
             more = {name: count for name, count in free.items() if count > before.get(name, 0)}
             self._free = free

@@ -76,7 +76,7 @@ class GangController:
 
     async def _start(self, gang: Gang, start: GangStart) -> None:
         """Those that may start together know it, and are not gated any more."""
-        for pod in (one.pod for one in gang.open if not start.same(one.pod.start)):
+        for pod in (member.pod for member in gang.open if not start.same(member.pod.start)):
             # Where it changed meanwhile it is looked at again.
             answer = await self._executor.run(only(ReservePod(pod=pod, reserved=start)), _BUDGET)
             if isinstance(answer, Refused | Lost):
@@ -85,7 +85,9 @@ class GangController:
 
     async def _finish(self, gang: Gang, start: GangStart) -> None:
         """Where as many as are needed have their leases they are told; then they may be bound."""
-        plan = [given for one in gang.open if (given := self._assigned(one, start)) is not None]
+        plan = [
+            given for member in gang.open if (given := self._assigned(member, start)) is not None
+        ]
         if len(plan) < start.need:
             return
         if why := await self._executor.run(gangs.tell(plan), _BUDGET):
@@ -95,10 +97,12 @@ class GangController:
         self._metrics.gang_wait.observe(since)
         name = gangs.plan_name(plan)
         log.info("gang reserved", plan=name, gang="/".join(gang.key), members=len(plan))
-        first = min(plan, key=lambda one: one.pod.metadata.name)
+        first = min(plan, key=lambda assignment: assignment.pod.metadata.name)
         ids = ",".join(map(str, first.ids))
-        said = f"gang {gang.key[1]} is reserved whole, {len(plan)} members; GPUs {first.node}:{ids}"
-        self._event(first.pod, "GangReserved", said, good=True)
+        message = (
+            f"gang {gang.key[1]} is reserved whole, {len(plan)} members; GPUs {first.node}:{ids}"
+        )
+        self._event(first.pod, "GangReserved", message, good=True)
 
     def _assigned(self, member: Member, start: GangStart) -> Assignment | None:
         pod = member.pod
@@ -111,6 +115,6 @@ class GangController:
 
     def _waits(self, gang: Gang, why: str) -> None:
         """Said once of each reason, on one member: the first that waits."""
-        pod, said = gang.open[0].pod, f"gang {gang.key[1]} waits: {why}"
-        if self._event(pod, "GangWaiting", said):
+        pod, message = gang.open[0].pod, f"gang {gang.key[1]} waits: {why}"
+        if self._event(pod, "GangWaiting", message):
             log.info("gang waits", gang="/".join(gang.key), why=why)

@@ -91,7 +91,7 @@ class _About(msgspec.Struct):
 
 
 class _Shape(msgspec.Struct):
-    """What must have the right type for the rest to be read as it is."""
+    """The parts that must have the right type for the rest to be read as it is."""
 
     spec: _Spec
     metadata: _About = msgspec.field(default_factory=_About)
@@ -154,8 +154,8 @@ def _refusals(
     if claim is not None and resource:
         asked, count = allocation.total(raw, resource), claim.spec.devices.count
         if asked not in {0, count}:
-            said = "not a whole number" if asked is None else str(asked)
-            yield f"{resource}: is {said}, and GpuClaim {name} is for {count}; leave it out, it is added."
+            number = "not a whole number" if asked is None else str(asked)
+            yield f"{resource}: is {number}, and GpuClaim {name} is for {count}; leave it out, it is added."
 
 
 def _with_claim(
@@ -172,7 +172,7 @@ def _with_claim(
     if claim is not None and resource and main and allocation.total(raw, resource) == 0:
         counted = with_count(main[0], resource, claim.spec.devices.count)
         patch.append(jsonpatch.add("/spec/containers/0/resources", counted))
-    if not any(tolerated(one) for one in spec.tolerations or ()):
+    if not any(tolerated(toleration) for toleration in spec.tolerations or ()):
         tolerations = [*(raw.get("tolerations") or ()), _TOLERATION]
         patch.append(jsonpatch.add("/spec/tolerations", tolerations))
     waits = claim is None or claim.gang is not None
@@ -215,7 +215,7 @@ def _variables(
             wanted = with_variables(now, (*(VOID if guard else ()), *entries))
             if guard and _of_plugin(container):
                 wanted.remove(VOID[0])
-            if [_stored(one) for one in now] != [_stored(one) for one in wanted]:
+            if [_stored(entry) for entry in now] != [_stored(entry) for entry in wanted]:
                 patch.append(jsonpatch.add(f"/spec/{kind}/{n}/env", wanted))
     return patch
 
@@ -257,11 +257,11 @@ def _other_resources(spec: Mapping[str, Any], classes: Sequence[str]) -> list[st
     """Resources of a device plugin or a DRA driver that are GPUs too; an amount of 0 asks for
     nothing.
     """
-    implicit = tuple(IMPLICIT + one for one in classes)
-    found = set()
+    implicit = tuple(IMPLICIT + device_class for device_class in classes)
+    resources = set()
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-        found |= _of_plugin(container, implicit)
-    return sorted(found)
+        resources |= _of_plugin(container, implicit)
+    return sorted(resources)
 
 
 def _of_plugin(container: Mapping[str, Any], implicit: Sequence[str] = ()) -> set[str]:
@@ -275,14 +275,14 @@ def _of_plugin(container: Mapping[str, Any], implicit: Sequence[str] = ()) -> se
 
 
 def tolerated(toleration: Mapping[str, Any]) -> bool:
-    """Whether it is for our nodes' taint, as Kubernetes has it: an empty effect is any, `Exists`
-    without a key is everything, an empty operator is `Equal`.
+    """Tell whether it is for our nodes' taint, as Kubernetes has it: an empty effect is any,
+    `Exists` without a key is everything, an empty operator is `Equal`.
     """
-    said = {name: value for name, value in toleration.items() if isinstance(value, str)}
-    key, operator = said.get("key", ""), said.get("operator", "")
-    if said.get("effect", "") not in {"", "NoSchedule"} or key not in {"", names.MANAGED_TAINT}:
+    fields = {name: value for name, value in toleration.items() if isinstance(value, str)}
+    key, operator = fields.get("key", ""), fields.get("operator", "")
+    if fields.get("effect", "") not in {"", "NoSchedule"} or key not in {"", names.MANAGED_TAINT}:
         return False
-    equal = operator in {"", "Equal"} and said.get("value") == "true"
+    equal = operator in {"", "Equal"} and fields.get("value") == "true"
     return operator == "Exists" or bool(key and equal)
 
 

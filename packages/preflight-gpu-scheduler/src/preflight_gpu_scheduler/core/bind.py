@@ -45,7 +45,7 @@ class BindJob(msgspec.Struct, frozen=True, kw_only=True):
     gang: bool = False
 
     def locks(self, gpu: int, lease: Lease) -> bool:
-        """Whether the lease was made for what ``gpu`` is now: a node may number its GPUs anew."""
+        """Tell whether the lease is for what ``gpu`` is now: a node may number its GPUs anew."""
         return not lease.uuid or self.uuids.get(gpu, "") in {"", lease.uuid}
 
 
@@ -85,7 +85,7 @@ def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
             return BindOutcome(error=chosen.why)
         needs = protocol.locks(pod, job.node, (n for n in chosen.ids if n not in held), job.uuids)
         taken = yield from take(
-            needs, look, _AT_ONCE, {one.metadata.name: one for one in own.values()}
+            needs, look, _AT_ONCE, {lease.metadata.name: lease for lease in own.values()}
         )
         created |= taken.created
         held |= {need.gpu for need in needs if need.name in taken.created.keys() | taken.adopted}
@@ -114,10 +114,10 @@ def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome
         lease = job.own.get(gpu)
         if lease is None or not is_own(lease, pod):
             answer = yield from only(protocol.ReadLease(name=names.lease_name(job.node, gpu)))
-            found = answer.found if isinstance(answer, protocol.Stored) else None
-            if not isinstance(found, Lease) or not is_own(found, pod):
+            held = answer.object if isinstance(answer, protocol.Stored) else None
+            if not isinstance(held, Lease) or not is_own(held, pod):
                 return BindOutcome(error=messages.GANG_NOT_RESERVED)
-            lease = found
+            lease = held
         if not job.locks(gpu, lease):
             return BindOutcome(error=messages.STATUS_CHANGED)
     if reserved.first_uid != pod.metadata.uid:
@@ -165,22 +165,22 @@ def _written(
             refused = f"the API server refused the Binding: {why}"
             error = GONE if isinstance(answer, protocol.Missing) else refused
             break
-        found = yield from read_pod(pod.key)
-        if isinstance(found, Lost):
+        now = yield from read_pod(pod.key)
+        if isinstance(now, Lost):
             error = "the API server does not answer about the pod"
             break
-        gone = found is None or found.metadata.uid != uid or found.ended
-        if found is None or gone or (found.deleting and not found.bound):
+        gone = now is None or now.metadata.uid != uid or now.ended
+        if now is None or gone or (now.deleting and not now.bound):
             error = GONE
             break
-        if found.bound:
-            has = found.placed if found.spec.node_name == job.node else None
+        if now.bound:
+            has = now.placed if now.spec.node_name == job.node else None
             yield from _only_of(job.node, has.ids if has is not None else (), created)
-            return _already(found, job.node, ids)
-        if found.number != pod.number:
+            return _already(now, job.node, ids)
+        if now.number != pod.number:
             error = "its reservation was taken back"
             break
-        pod = found
+        pod = now
     yield from give_back(created.values())
     return BindOutcome(error=error)
 

@@ -21,8 +21,8 @@ MAX_WOKEN: Final = 16
 
 
 def opens(pod: Pod, claim: Claim | None) -> bool:
-    """Whether a pod's gate is taken away: its claim is there, and its gang, if it is of one, may
-    start.
+    """Tell whether a pod's gate is taken away: its claim is there, and its gang, if it is of one,
+    may start.
     """
     waits = bool(pod.claim) if claim is None else claim.gang is not None and pod.start is None
     return pod.gated and not waits
@@ -47,7 +47,9 @@ def gate_patch(pod: Pod) -> list[Operation]:
     """A JSON patch that takes our gate away, in exactly this version of the pod; gates of others
     stay.
     """
-    kept = [{"name": one.name} for one in pod.spec.scheduling_gates or () if one.name != names.GATE]
+    kept = [
+        {"name": gate.name} for gate in pod.spec.scheduling_gates or () if gate.name != names.GATE
+    ]
     return [*_same(pod), {"op": "replace", "path": "/spec/schedulingGates", "value": kept}]
 
 
@@ -56,8 +58,8 @@ def capacity(inventory: Inventory, leased: Collection[int]) -> int:
     any more but whose pod still runs. Without the latter a node with a sick GPU would look as if it
     had given away more than it has."""
     if inventory.conflicts:
-        return len(set(leased) & {one.id for one in inventory.devices})
-    return sum(one.usable or one.id in leased for one in inventory.devices)
+        return len(set(leased) & {device.id for device in inventory.devices})
+    return sum(device.usable or device.id in leased for device in inventory.devices)
 
 
 def capacity_patch(node: Node, resource: str, wanted: int) -> list[Operation] | None:
@@ -66,8 +68,8 @@ def capacity_patch(node: Node, resource: str, wanted: int) -> list[Operation] | 
     """
     if not resource:
         return None
-    found = (node.status.capacity or {}).get(resource)
-    if found is not None and str(found) == str(wanted):
+    now = (node.status.capacity or {}).get(resource)
+    if now is not None and str(now) == str(wanted):
         return None
     path = f"/status/capacity/{resource.replace('~', '~0').replace('/', '~1')}"
     return [{"op": "add", "path": path, "value": str(wanted)}]
@@ -129,8 +131,8 @@ MOST_SHOWN: Final = 100
 
 
 def could_ever(claim: Claim, nodes: Iterable[tuple[Topology, dict[str, str]]]) -> bool:
-    """Whether some node, with all its usable GPUs free, could meet the claim. ``nodes``: topology
-    and labels.
+    """Tell whether some node, with all its usable GPUs free, could meet the claim. ``nodes``:
+    topology and labels.
     """
     wanted = claim.spec.selector.match_labels
     return any(
@@ -152,7 +154,7 @@ def status(
     living = sorted((pod for pod in pods if not pod.ended), key=lambda pod: pod.metadata.name)
     every = [_allocation(pod, by_holder.get(pod.metadata.uid, [])) for pod in living]
     allocations = [allocation for allocation in every if allocation is not None]
-    bound, total = sum(one["phase"] == "Bound" for one in allocations), len(living)
+    bound, total = sum(allocation["phase"] == "Bound" for allocation in allocations), len(living)
     if allocations:
         phase = "Bound" if bound == total else "Reserved"
     else:
@@ -176,7 +178,7 @@ def _allocation(pod: Pod, leases: list[Lease]) -> dict[str, Any] | None:
         node, ids, phase = allocated.node, list(allocated.ids), "Bound"
     else:
         places = sorted(
-            gpu for one in leases if one.number == pod.number and (gpu := one.gpu) is not None
+            gpu for lease in leases if lease.number == pod.number and (gpu := lease.gpu) is not None
         )
         if pod.bound or not places:
             return None

@@ -145,7 +145,7 @@ def busy_ids(
     ``numbers``: ids by UUID as the node's status has them now. A GPU that has got another id since
     its lease was made is busy under both: nobody who takes the new one meets that lease.
     """
-    found = set()
+    busy = set()
     for lease in leases:
         if lease.gpu is None:
             # Not one GPU's by what it says; a create under its name fails, and the choice goes on
@@ -154,26 +154,26 @@ def busy_ids(
         pod, gpu = lease.pod, lease.gpu[1]
         state = LeaseState.FOREIGN if pod is None else judge(lease, look(pod))
         if state not in {LeaseState.FREE, LeaseState.UNSURE}:
-            found.add(gpu)
+            busy.add(gpu)
         now = (numbers or {}).get(lease.uuid, gpu)
         if now != gpu and state is not LeaseState.FREE:
-            found.add(now)
-    return frozenset(found)
+            busy.add(now)
+    return frozenset(busy)
 
 
 def own_ids(leases: Iterable[Lease], pod: Pod) -> Mapping[str, tuple[int, ...]]:
     """Ids by node of the leases with which ``pod``, in this version, may go on."""
-    found: dict[str, list[int]] = {}
+    own: dict[str, list[int]] = {}
     for lease in leases:
         if (gpu := lease.gpu) is not None and is_own(lease, pod):
-            found.setdefault(gpu[0], []).append(gpu[1])
-    return {node: tuple(sorted(ids)) for node, ids in found.items()}
+            own.setdefault(gpu[0], []).append(gpu[1])
+    return {node: tuple(sorted(ids)) for node, ids in own.items()}
 
 
-def known(found: Inventory | None, node: str, config: Config) -> Inventory | None:
-    """What is to be believed of the GPUs of ``node``, of which this status was ``found``."""
-    assume = found is None and config.missing_node_status == "assume16"
-    return assumed(node) if assume else found
+def known(inventory: Inventory | None, node: str, config: Config) -> Inventory | None:
+    """The GPUs to believe of ``node``, of which ``inventory`` is known."""
+    assume = inventory is None and config.missing_node_status == "assume16"
+    return assumed(node) if assume else inventory
 
 
 def view(
@@ -212,9 +212,9 @@ def view(
     # Whoever the agent sees has the GPU, whatever leases say; and a process on one that no pod of
     # ours was given: somebody works there whom no lease knows.
     used = {
-        one.id
-        for one in inventory.devices
-        if set(one.in_use_by) - set(over) or (one.processes and not one.in_use_by)
+        device.id
+        for device in inventory.devices
+        if set(device.in_use_by) - set(over) or (device.processes and not device.in_use_by)
     }
     taken = used | set(busy)
     free = gpu_selection.mask_of(slots, (slot.id for slot in slots if slot.id not in taken))
@@ -233,7 +233,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def starts(self) -> bool:
-        """Whether it is asked for a gang's member that has no GPUs yet."""
+        """Tell whether it is asked for a gang's member that has no GPUs yet."""
         claim, pod = self.claim, self.pod
         if claim is None or claim.gang is None or self.refused:
             return False
@@ -251,8 +251,8 @@ class Answered(msgspec.Struct, frozen=True):
 def choices(
     question: Question, names: Iterable[str], nodes: Mapping[str, NodeView]
 ) -> Iterator[tuple[str, Chosen]]:
-    """What the pod would get on each of ``names``, its own leases counted as free, or why not. A
-    node that is not in ``nodes`` is not known here.
+    """The GPUs that the pod would get on each of ``names``, its own leases counted as free, or why
+    not. A node that is not in ``nodes`` is not known here.
     """
     claim = question.claim
     known: dict[tuple[int, int, tuple[int, ...]], Chosen] = {}
@@ -326,7 +326,7 @@ def refusal(node: NodeView, wanted: Mapping[str, str]) -> str:
 
 
 def result_of(answered: Answered) -> FilterResult:
-    """What evicting pods cannot change goes where preemption does not look."""
+    """Put what evicting pods cannot change where preemption does not look."""
     result = FilterResult(
         node_names=answered.passed, failed_nodes={}, failed_and_unresolvable_nodes={}
     )
@@ -342,5 +342,5 @@ def prioritize(
     """0–10 for each of ``names``: how well the GPUs that the pod would get there fit together."""
     reserved = question.pod.reserved
     has = {reserved.node} if reserved is not None else question.own.keys()
-    found = choices(question, names, nodes)
-    return tuple(Priority(name, 10 if name in has else one.score) for name, one in found)
+    every = choices(question, names, nodes)
+    return tuple(Priority(name, 10 if name in has else chosen.score) for name, chosen in every)

@@ -68,13 +68,15 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reserved(self) -> bool:
-        """Whether some member has a reservation that is not over."""
-        return any(one.pod.reserved is not None and not one.pod.bound for one in self.members)
+        """Tell whether some member has a reservation that is not over."""
+        return any(
+            member.pod.reserved is not None and not member.pod.bound for member in self.members
+        )
 
     @property
     def open(self) -> tuple[Member, ...]:
         """Those that wait: unbound, and nothing is reserved for them."""
-        return tuple(one for one in self.members if one.pod.open)
+        return tuple(member for member in self.members if member.pod.open)
 
 
 def gather(
@@ -92,7 +94,7 @@ def gather(
     return {
         key: Gang(
             key=key,
-            size=size([one.pod for one in those], groups.get(key[:2])),
+            size=size([member.pod for member in those], groups.get(key[:2])),
             members=tuple(those),
         )
         for key, those in members.items()
@@ -100,7 +102,7 @@ def gather(
 
 
 def owner(pod: Pod) -> str:
-    """Whose gang the pod is of: by the first of these that says it, preflight's stamp, the group
+    """The owner of the pod's gang: by the first of these that says it, preflight's stamp, the group
     that a scheduler or a controller of many Jobs names, the pod's controller. Two owners never
     share a gang, though their pods name one claim; pods of nobody are one gang.
     """
@@ -122,8 +124,8 @@ def size(pods: Sequence[Pod], group: int | None) -> int | None:
     of the gang's name. Members that contradict each other say nothing: a gang that starts too small
     is worse than one that waits."""
     for sizes in ({_annotated(pod) for pod in pods}, {_stamped(pod) for pod in pods}):
-        if said := sizes - {None}:
-            return said.pop() if len(said) == 1 else None
+        if known := sizes - {None}:
+            return known.pop() if len(known) == 1 else None
     return _counted(group)
 
 
@@ -153,14 +155,14 @@ def start(gang: Gang) -> GangStart | str:
         return "how many members the gang has is not known"
     if gang.reserved:
         return "members have reservations that are not over"
-    bound = [one.pod for one in gang.members if one.pod.bound]
+    bound = [member.pod for member in gang.members if member.pod.bound]
     begun = Counter(pod.start.start for pod in bound if pod.start is not None)
     running, waiting = len(bound), gang.open
     if not gang.key[2]:  # of nobody's pods those are one gang that started together
-        ours = {one.pod.start.start for one in waiting if one.pod.start} & begun.keys()
+        ours = {member.pod.start.start for member in waiting if member.pod.start} & begun.keys()
         begun = Counter({name: begun[name] for name in sorted(ours)[:1]})
         running = sum(begun.values())
-        waiting = tuple(one for one in waiting if not ours or _of(one.pod) in begun)
+        waiting = tuple(member for member in waiting if not ours or _of(member.pod) in begun)
     need = max(1, gang.size - running) if running else gang.size
     if len(waiting) < need:
         return f"{need - len(waiting)} of {gang.size} members are missing"
@@ -168,12 +170,14 @@ def start(gang: Gang) -> GangStart | str:
         begun
         if running
         else Counter(
-            one.pod.start.start for one in waiting if one.pod.start and one.pod.start.need == need
+            member.pod.start.start
+            for member in waiting
+            if member.pod.start and member.pod.start.need == need
         )
     )
     if known and (running or max(known.values()) >= need):
         return GangStart(start=known.most_common(1)[0][0], need=need)
-    uids = "\n".join(sorted(one.pod.metadata.uid for one in waiting))
+    uids = "\n".join(sorted(member.pod.metadata.uid for member in waiting))
     return GangStart(start=hashlib.sha256(f"{need} {uids}".encode()).hexdigest()[:16], need=need)
 
 
@@ -192,19 +196,21 @@ def place(
     would have each on; those without any are left out.
     """
     free = {name: view.free for name, view in nodes.items() if not view.blocked}
-    least = min((one.claim.spec.devices.count for one in members), default=1)
+    least = min((member.claim.spec.devices.count for member in members), default=1)
     among = frozenset[str]().union(*set(candidates.values())) & free.keys()
     if sum(free[name].bit_count() // least for name in among) < need:
         return messages.GANG_TOO_FEW  # most looks at a gang that waits end here
     ordered: dict[frozenset[str], list[str]] = {}
-    found: dict[tuple[int, int, Want], Chosen] = {}  # nodes of one kind share their topology object
-    made: dict[str, Placement] = {}
+    choices: dict[
+        tuple[int, int, Want], Chosen
+    ] = {}  # nodes of one kind share their topology object
+    placed: dict[str, Placement] = {}
     for member in sorted(
-        members, key=lambda one: (-one.claim.spec.devices.count, one.pod.metadata.name)
+        members, key=lambda each: (-each.claim.spec.devices.count, each.pod.metadata.name)
     ):
         uid, want = member.pod.metadata.uid, member.claim.want
         among = candidates.get(uid, frozenset())
-        if len(made) == need:
+        if len(placed) == need:
             break
         if among not in ordered:
             ordered[among] = sorted(among & free.keys())
@@ -212,17 +218,17 @@ def place(
         for name in ordered[among]:
             slots, left = nodes[name].slots, free[name]
             key = (id(slots), left, want)
-            chosen = found.get(key)
+            chosen = choices.get(key)
             if chosen is None:
-                chosen = found[key] = choose(slots, left, want)
+                chosen = choices[key] = choose(slots, left, want)
             if chosen.ids and (best is None or (-chosen.score, left.bit_count()) < best[:2]):
                 best = (-chosen.score, left.bit_count(), name, chosen.ids)
         if best is None:
             continue
         _, _, name, ids = best
         free[name] &= ~mask_of(nodes[name].slots, ids)
-        made[uid] = (name, ids)
-    return made if len(made) >= need else messages.GANG_TOO_FEW
+        placed[uid] = (name, ids)
+    return placed if len(placed) >= need else messages.GANG_TOO_FEW
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,13 +239,24 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     ids: tuple[int, ...]
     uuids: Mapping[int, str] = {}
 
+    @property
+    def uid(self) -> str:
+        """The pod's."""
+        return self.pod.metadata.uid
+
+    @property
+    def locks(self) -> tuple[protocol.CreateLease, ...]:
+        """The Leases that it takes."""
+        return protocol.locks(self.pod, self.node, self.ids, self.uuids)
+
 
 def plan_name(assignments: Iterable[Assignment]) -> str:
     """One for equal plans only: members with their numbers, and what each is to have."""
-    said = sorted(
-        f"{one.pod.metadata.uid} {one.pod.number} {one.node} {one.ids}" for one in assignments
+    parts = sorted(
+        f"{assignment.pod.metadata.uid} {assignment.pod.number} {assignment.node} {assignment.ids}"
+        for assignment in assignments
     )
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def acquire(assignments: Sequence[Assignment], look: Look, *, at_once: int = 1) -> Steps[str]:
@@ -248,8 +265,7 @@ def acquire(assignments: Sequence[Assignment], look: Look, *, at_once: int = 1) 
     ``at_once``: leases that are created side by side. With 1 the order is strictly sorted, and of
     two that compete for the same GPUs one always gets on.
     """
-    each = (protocol.locks(one.pod, one.node, one.ids, one.uuids) for one in assignments)
-    needs = [need for locks in each for need in locks]
+    needs = [need for assignment in assignments for need in assignment.locks]
     if len({need.name for need in needs}) != len(needs):
         return "the plan gives one GPU twice"
     taken = yield from take(needs, look, at_once)
@@ -263,15 +279,15 @@ def tell(assignments: Sequence[Assignment]) -> Steps[str]:
     """Write into each member what it has, the first one first; the leases of all are stored. Where
     somebody cannot be told, the reservations of all are taken back: why; empty where all know it.
     """
-    plan, first = plan_name(assignments), min(assignments, key=lambda one: one.pod.metadata.uid)
-    told: list[Pod] = []
-    untold = {one.pod.metadata.uid: one.pod for one in assignments}
-    for one in sorted(assignments, key=lambda one: one is not first):
-        start = one.pod.start or GangStart()
+    plan, first = plan_name(assignments), min(assignments, key=lambda member: member.uid)
+    written: list[Pod] = []
+    unwritten = {member.uid: member.pod for member in assignments}
+    for assignment in sorted(assignments, key=lambda assignment: assignment is not first):
+        start = assignment.pod.start or GangStart()
         reserved = Reserved(
-            number=one.pod.number,
-            node=one.node,
-            ids=tuple(sorted(one.ids)),
+            number=assignment.pod.number,
+            node=assignment.node,
+            ids=tuple(sorted(assignment.ids)),
             plan=plan,
             members=len(assignments),
             first=first.pod.metadata.name,
@@ -279,14 +295,14 @@ def tell(assignments: Sequence[Assignment]) -> Steps[str]:
             start=start.start,
             need=start.need,
         )
-        now = yield from _tell(one.pod, reserved)
+        now = yield from _tell(assignment.pod, reserved)
         if not isinstance(now, Pod):
             if now:  # what became of this one is not known
-                del untold[one.pod.metadata.uid]
-            yield from _undo(told, untold.values())
-            return f"member {one.pod.metadata.name} changed meanwhile"
-        told.append(now)
-        del untold[one.pod.metadata.uid]
+                del unwritten[assignment.uid]
+            yield from _undo(written, unwritten.values())
+            return f"member {assignment.pod.metadata.name} changed meanwhile"
+        written.append(now)
+        del unwritten[assignment.uid]
     return ""
 
 
@@ -295,37 +311,37 @@ def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
     uid, unknown = pod.metadata.uid, False
     for _ in range(_TRIES):
         answer = yield from only(protocol.ReservePod(pod=pod, reserved=reserved))
-        if isinstance(answer, protocol.Stored) and isinstance(answer.found, Pod):
-            return answer.found
+        if isinstance(answer, protocol.Stored) and isinstance(answer.object, Pod):
+            return answer.object
         if not isinstance(answer, protocol.Conflict | protocol.Lost | protocol.Stored):
             return unknown
         unknown = unknown or not isinstance(answer, protocol.Conflict)
-        found = yield from read_pod(pod.key)
-        if not isinstance(found, Pod):
-            return isinstance(found, protocol.Lost)
-        if found.metadata.uid != uid or found.number != pod.number or found.ended:
+        current = yield from read_pod(pod.key)
+        if not isinstance(current, Pod):
+            return isinstance(current, protocol.Lost)
+        if current.metadata.uid != uid or current.number != pod.number or current.ended:
             return False
-        if found.reserved == reserved:  # first: its answer may have come late, and it be bound
-            return found
-        if found.bound or found.deleting:
-            return found.bound
-        pod = found
+        if current.reserved == reserved:  # first: its answer may have come late, and it be bound
+            return current
+        if current.bound or current.deleting:
+            return current.bound
+        pod = current
     return unknown
 
 
-def _undo(told: Sequence[Pod], untold: Iterable[Pod]) -> Steps[None]:
-    """Fence all of them, of those that are told the first one first: their leases are void, and
-    collection deletes them. A fence that does not hold, as the member changed meanwhile, is set by
-    collection when the time is over; the others are never fenced before a first one that is told.
+def _undo(written: Sequence[Pod], unwritten: Iterable[Pod]) -> Steps[None]:
+    """Fence all of them, of those that know their share the first one first: their leases are void,
+    and collection deletes them. A fence that does not hold, as the member changed meanwhile, is set
+    by collection when the time is over; nobody is fenced before a first one that knows its share.
     """
-    for pod in (*told, *untold):
+    for pod in (*written, *unwritten):
         fenced = not pod.bound and (yield from raise_number(pod, pod.number))
-        if not fenced and told and pod is told[0]:
+        if not fenced and written and pod is written[0]:
             return
 
 
 def may_bind(pod: Pod, present: int, begun: bool) -> bool:
-    """Whether a member that the scheduler has brought to ``bind`` is bound now. ``present``:
+    """Tell whether a member that the scheduler has brought to ``bind`` is bound now. ``present``:
     members of its plan for which ``bind`` waits at this moment, this one among them; ``begun``:
     whether the plan's first member is bound.
 

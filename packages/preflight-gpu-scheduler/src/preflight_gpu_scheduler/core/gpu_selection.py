@@ -54,8 +54,11 @@ class Chosen(msgspec.Struct, frozen=True):
 
 def topology(devices: Iterable[Device]) -> Topology:
     """The usable ones. A GPU without an island is one by itself: nothing is known of its links."""
-    usable = (one for one in devices if one.usable)
-    slots = (Slot(one.id, one.island or f"gpu-{one.id}", one.bandwidth_gbps) for one in usable)
+    usable = (device for device in devices if device.usable)
+    slots = (
+        Slot(device.id, device.island or f"gpu-{device.id}", device.bandwidth_gbps)
+        for device in usable
+    )
     return tuple(sorted(slots, key=lambda slot: slot.id))
 
 
@@ -75,13 +78,13 @@ def choose(slots: Topology, free: int, want: Want, own: tuple[int, ...] = ()) ->
     if len(there) < want.count:
         return Chosen(why=messages.TOO_FEW if len(slots) >= want.count else messages.TOO_SMALL)
     ids = {slot.id for slot in there}
-    kept = tuple(one for one in own if one in ids)[: want.count]
+    kept = tuple(gpu for gpu in own if gpu in ids)[: want.count]
     if want.policy == "preferIds":
-        kept = (*kept, *(one for one in want.prefer if one in ids and one not in kept))
+        kept = (*kept, *(gpu for gpu in want.prefer if gpu in ids and gpu not in kept))
     for fixed in range(min(len(kept), want.count), -1, -1):
-        found = _search(there, want, frozenset(kept[:fixed]))
-        if found is not None:
-            return Chosen(tuple(slot.id for slot in found), score(there, found, want))
+        picked = _search(there, want, frozenset(kept[:fixed]))
+        if picked is not None:
+            return Chosen(tuple(slot.id for slot in picked), score(there, picked, want))
     return Chosen(why=_why(slots, there, want))
 
 
@@ -136,7 +139,7 @@ def _search(there: Sequence[Slot], want: Want, fixed: frozenset[int]) -> tuple[S
                     rank = (not adjacent, left, -slowest, tuple(slot.id for slot in chosen))
                     yield rank, chosen
 
-    best = min(ranked(), key=lambda one: one[0], default=None)
+    best = min(ranked(), key=lambda rank: rank[0], default=None)
     return best[1] if best is not None else None
 
 
@@ -160,7 +163,7 @@ def _covers(allowed: Sequence[Slot], count: int, fixed: frozenset[int]) -> Itera
 def _within(
     group: Sequence[Slot], count: int, fixed: frozenset[int]
 ) -> Iterable[tuple[bool, tuple[Slot, ...]]]:
-    """Of one cover: all runs of adjacent ids, and the best set that need not be one."""
+    """The candidates of one cover: all runs of adjacent ids, and the best set that is none."""
     for first in range(len(group) - count + 1):
         run = tuple(group[first : first + count])
         if _adjacent(run) and fixed <= {slot.id for slot in run}:
@@ -169,8 +172,8 @@ def _within(
     best = speeds[: count - len(fixed)]
     slowest = min([*best, *(slot.bandwidth for slot in group if slot.id in fixed)])
     fast = [slot for slot in group if slot.bandwidth >= slowest]
-    found = _completed(fast, count, fixed)
-    yield _adjacent(found), found
+    fastest = _completed(fast, count, fixed)
+    yield _adjacent(fastest), fastest
 
 
 def _completed(group: Sequence[Slot], count: int, fixed: frozenset[int]) -> tuple[Slot, ...]:

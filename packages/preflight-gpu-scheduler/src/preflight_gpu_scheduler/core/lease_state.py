@@ -19,7 +19,7 @@ __all__ = ["FirstSeen", "Holder", "LeaseState", "is_own", "judge", "reason"]
 
 
 class LeaseState(Enum):
-    """What may be done with a lease; who may is said beside each."""
+    """The state of a lease; who may do what with it is said beside each."""
 
     HELD = "held"
     """Its pod is bound to this node with this GPU, and has not ended: it ends with the pod, not
@@ -106,8 +106,8 @@ def reason(lease: Lease, holder: Holder) -> str:
 
 
 def is_own(lease: Lease, pod: Pod) -> bool:
-    """Whether ``pod``, in this version, may go on with the lease. A lease of an earlier number was
-    taken back.
+    """Tell whether ``pod``, in this version, may go on with the lease. A lease of an earlier number
+    was taken back.
     """
     return lease.ours and lease.holder == pod.metadata.uid and lease.number == pod.number
 

@@ -33,17 +33,17 @@ class _Gone(msgspec.Struct, frozen=True):
     ended: bool = False
     begun: bool = True
 
-    def uses(self, uid: str, gpu: int, uuid: str, found: Inventory | None) -> bool:
-        """Whether its containers may still use the GPU, by what its node says now."""
-        devices = found.devices if found is not None else ()
-        known = any(one.uuid for one in devices) and bool(uuid)
-        same = (one for one in devices if (one.uuid == uuid if known else one.id == gpu))
+    def uses(self, uid: str, gpu: int, uuid: str, inventory: Inventory | None) -> bool:
+        """Tell whether its containers may still use the GPU, by what its node says now."""
+        devices = inventory.devices if inventory is not None else ()
+        known = any(each.uuid for each in devices) and bool(uuid)
+        same = (each for each in devices if (each.uuid == uuid if known else each.id == gpu))
         device = next(same, None)
         if device is not None and (device.processes or uid in device.in_use_by):
             return True
-        observed = found.observed if found is not None else None
-        told = observed != self.observed and device is not None and device.processes is not None
-        return self.begun and not told
+        observed = inventory.observed if inventory is not None else None
+        reported = observed != self.observed and device is not None and device.processes is not None
+        return self.begun and not reported
 
 
 class Ledger:
@@ -88,14 +88,16 @@ class Ledger:
     def note(
         self, pod: Pod, now: float, observed: Callable[[str], str | None], *, deleted: bool
     ) -> None:
-        """What a mirror shows of a pod. ``observed``: what a node's status says of its time."""
+        """Take note of what a mirror shows of a pod. ``observed``: what a node's status says of its
+        time.
+        """
         uid, places = pod.metadata.uid, set[str]()
         over, placed = deleted or pod.ended, pod.placed
         last = self._places.pop(uid, ())
         if over:
             begun = pod.status.start_time is not None
-            told = observed(pod.spec.node_name)
-            self._gone[uid] = _Gone(now, told, ended=pod.stopped, begun=begun)
+            last_report = observed(pod.spec.node_name)
+            self._gone[uid] = _Gone(now, last_report, ended=pod.stopped, begun=begun)
         else:
             self._gone.pop(uid, None)
         for node in last:
@@ -118,43 +120,46 @@ class Ledger:
             self._places[uid] = places
 
     def shown(self, node: str) -> Iterator[Use]:
-        """Of the pods that mirrors show to be bound to ``node``, or to be planned there."""
+        """The GPUs of pods that mirrors show to be bound to ``node``, or to be planned there."""
         return (use for (kind, _), use in self._uses.get(node, {}).items() if kind == "shown")
 
     def others(self, node: str, uid: str, known: Mapping[int, str]) -> frozenset[int]:
-        """What all pods but ``uid`` have, by the ids of now: ``known`` has their UUIDs."""
+        """The GPUs of all pods but ``uid``, by the ids of now: ``known`` has their UUIDs."""
         uses = [use for (_, who), use in self._uses.get(node, {}).items() if who != uid]
         uuids = {uuid for use in uses for uuid in use.uuids if uuid}
         renumbered = (gpu for gpu, uuid in known.items() if uuid in uuids)
         return frozenset((*(gpu for use in uses for gpu in use.ids), *renumbered))
 
     def ended(self, uid: str) -> bool:
-        """Whether the pod's containers are known to have ended."""
+        """Tell whether the pod's containers are known to have ended."""
         return uid in self._gone and self._gone[uid].ended
 
-    def lingers(self, lease: Lease, found: Inventory | None, now: float, patience: float) -> bool:
-        """Whether containers of the lease's holder, which is not there, may still run: until its
-        node's agent has reported the GPU since, without user or process, or ``patience`` is over.
+    def lingers(
+        self, lease: Lease, inventory: Inventory | None, now: float, patience: float
+    ) -> bool:
+        """Tell whether containers of the lease's holder, which is not there, may still run: until
+        its node's agent has reported the GPU since, without user or process, or ``patience`` is
+        over.
         """
         if lease.gpu is None:
             return False
         if lease.holder not in self._gone:  # it went before anything was seen of it, or comes yet
-            observed = found.observed if found is not None else None
+            observed = inventory.observed if inventory is not None else None
             self._gone.setdefault(f"?{lease.holder}", _Gone(now, observed))
         gone = self._went(lease.holder, now, patience)
-        if gone is None or not gone.uses(lease.holder, lease.gpu[1], lease.uuid, found):
+        if gone is None or not gone.uses(lease.holder, lease.gpu[1], lease.uuid, inventory):
             return False
         self._touch(lease.gpu[0])  # it ends with time, too
         return True
 
-    def settle(self, node: str, found: Inventory | None, now: float, patience: float) -> None:
+    def settle(self, node: str, inventory: Inventory | None, now: float, patience: float) -> None:
         """Those that vanished from ``node`` have their GPUs no longer, where that is known now."""
         for (kind, uid), use in list(self._uses.get(node, {}).items()):
             if kind != "gone":
                 continue
             uuids = use.uuids if len(use.uuids) == len(use.ids) else ("",) * len(use.ids)
             gone, gpus = self._went(uid, now, patience), zip(use.ids, uuids, strict=True)
-            if gone is not None and any(gone.uses(uid, gpu, uuid, found) for gpu, uuid in gpus):
+            if gone is not None and any(gone.uses(uid, gpu, uuid, inventory) for gpu, uuid in gpus):
                 self._touch(node)
             else:
                 self._put(node, "gone", uid, None)

@@ -80,7 +80,7 @@ class CreateLease(_PodWrite, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Of the Lease that locks this GPU."""
+        """The name of the Lease that locks this GPU."""
         return names.lease_name(self.node, self.gpu)
 
 
@@ -123,9 +123,9 @@ Request = (
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """It was done. ``found``: the object as it is now, where it is one."""
+    """It was done. ``object``: the object as it is now, where it is one."""
 
-    found: Lease | Pod | None = None
+    object: Lease | Pod | None = None
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -165,7 +165,7 @@ class Runner(Protocol):
     """Whoever performs steps against an API server."""
 
     async def run(self, steps: Steps[T], budget: float) -> T:
-        """What came of ``steps``, for which nothing is sent after ``budget`` seconds."""
+        """Perform ``steps``; return what came of them. Nothing is sent after ``budget`` seconds."""
 
 
 def only(request: Request) -> Steps[Answer]:
@@ -179,8 +179,8 @@ def read_pod(key: tuple[str, str]) -> Steps[Pod | Lost | None]:
     certain; Lost where that is not known.
     """
     answer = yield from only(ReadPod(key=key))
-    if isinstance(answer, Stored) and isinstance(answer.found, Pod):
-        return answer.found
+    if isinstance(answer, Stored) and isinstance(answer.object, Pod):
+        return answer.object
     return None if isinstance(answer, Missing) else Lost()
 
 
@@ -246,13 +246,13 @@ def relock(pod: Pod, look: Look) -> Steps[Taken]:
 def _settle(
     need: CreateLease, answer: Answer, look: Look, *, adopts: bool
 ) -> Steps[Lease | bool | str]:
-    """What came of one GPU: the lease that was created, True where the pod's own was adopted, False
+    """Settle one GPU: the lease that was created, True where the pod's own was adopted, False
     where it is busy, or why the whole attempt cannot go on. ``adopts``: what was answered."""
     for _ in range(_TRIES):
         if isinstance(answer, Missing):  # adopted too late: it was given back meanwhile
             answer, adopts = (yield from only(need)), False
-        if isinstance(answer, Stored) and isinstance(answer.found, Lease):
-            return True if adopts else answer.found
+        if isinstance(answer, Stored) and isinstance(answer.object, Lease):
+            return True if adopts else answer.object
         if isinstance(answer, Refused):
             return f"the API server refused a Lease: {answer.why}"
         now = yield from only(ReadLease(name=need.name))
@@ -261,9 +261,9 @@ def _settle(
                 return False  # it may come into being at any time: another GPU
             answer = now
             continue
-        if not isinstance(now, Stored) or not isinstance(now.found, Lease):
+        if not isinstance(now, Stored) or not isinstance(now.object, Lease):
             return "the API server does not answer about a Lease"
-        lease = now.found
+        lease = now.object
         if is_own(lease, need.pod):
             answer, adopts = (yield from only(AdoptLease(lease=lease))), True
             continue
@@ -287,8 +287,8 @@ def read_holder(lease: Lease, look: Look) -> Steps[Holder | None]:
     holder = look(pod)
     if judge(lease, holder) is not LeaseState.UNSURE:
         return holder
-    found = yield from read_pod(pod)
-    return None if isinstance(found, Lost) else Holder(found, live=True)
+    now = yield from read_pod(pod)
+    return None if isinstance(now, Lost) else Holder(now, live=True)
 
 
 def give_back(leases: Iterable[Lease]) -> Steps[tuple[Lease, ...]]:
@@ -310,21 +310,23 @@ def relocked(
     node: str, taken: Taken, lease: Callable[[str], Lease | None]
 ) -> Iterator[tuple[str, str]]:
     """Reason and message for what came of leases that were lost. ``lease``: as a mirror has it."""
-    if made := ", ".join(sorted(taken.created)):
-        said = f"somebody deleted Lease {made}, which locks its GPU; it is made again"
-        yield "GpusLockedAgain", said
+    if leases := ", ".join(sorted(taken.created)):
+        again = f"somebody deleted Lease {leases}, which locks its GPU; it is made again"
+        yield "GpusLockedAgain", again
     if taken.broken:
-        said = f"the Lease of a GPU that it has of {node} is lost and cannot be made again, so no"
-        yield "GpusNotLocked", f"{said} pod is placed there: {taken.broken}"
+        lost = f"the Lease of a GPU that it has of {node} is lost and cannot be made again"
+        yield "GpusNotLocked", f"{lost}, so no pod is placed there: {taken.broken}"
     for need in taken.busy:
         other = lease(need.name)
         who = "/".join(other.pod) if other is not None and other.pod is not None else "another pod"
-        said = f"GPU {need.gpu} of {node} is its own by its Binding, and Lease {need.name} is"
-        yield "GpusNotLocked", f"{said} {who}'s; delete one of the two pods"
+        own = f"GPU {need.gpu} of {node} is its own by its Binding, and Lease {need.name} is"
+        yield "GpusNotLocked", f"{own} {who}'s; delete one of the two pods"
 
 
 class Done(Enum):
-    """What came of a lease; KEPT stands for now, and AGAIN for a try that has to be repeated."""
+    """The end of a look at a lease; KEPT stands for now, and AGAIN for a try that has to be
+    repeated.
+    """
 
     KEPT = "kept"
     COLLECTED = "collected"
@@ -358,8 +360,14 @@ def _reclaim(lease: Lease, siblings: tuple[Lease, ...], pod: Pod, look: Look) ->
     if not (yield from raise_number(pod, number)):
         return Done.AGAIN
     uid = pod.metadata.uid
-    mine = (one for one in siblings if one.ours and one.holder == uid and one.number <= number)
-    left = yield from give_back({one.metadata.name: one for one in (*mine, lease)}.values())
+    mine = (
+        sibling
+        for sibling in siblings
+        if sibling.ours and sibling.holder == uid and sibling.number <= number
+    )
+    left = yield from give_back(
+        {sibling.metadata.name: sibling for sibling in (*mine, lease)}.values()
+    )
     return Done.AGAIN if left else Done.RECLAIMED
 
 
@@ -392,8 +400,8 @@ def _dissolve(pod: Pod, reserved: Reserved, look: Look) -> Steps[Done | None]:
 
 
 def raise_number(pod: Pod, number: int) -> Steps[bool]:
-    """Whether the pod, unbound in this very version, now counts ``number`` reservations as taken
-    back.
+    """Tell whether the pod, unbound in this very version, now counts ``number`` reservations as
+    taken back.
     """
     answer = yield from only(RaiseReclaimed(pod=pod, number=number))
     return isinstance(answer, Stored)

@@ -43,7 +43,7 @@ class ObjectStore(Protocol[T]):
 
     @property
     def unreadable(self) -> Mapping[str, Any]:
-        """What is there and cannot be read, by the same key."""
+        """The objects that cannot be read, by the same key."""
 
     def get(self, key: str) -> T | None:
         """The newest that is known of an object."""
@@ -94,7 +94,7 @@ class GpuSnapshot:
 
     @property
     def synced(self) -> bool:
-        """Whether all of the cluster has been read once."""
+        """Tell whether all of the cluster has been read once."""
         return True
 
     def groups(self) -> Mapping[Key, int]:
@@ -111,8 +111,10 @@ class GpuSnapshot:
         """The pod of this (namespace, name), and which leases of earlier ones are still in use."""
         pod = self.pod(key)
         uid = pod.metadata.uid if pod is not None else ""
-        others = (one for one in self.leases_for(key) if one.holder != uid and self._lingers(one))
-        return Holder(pod, lingering=frozenset(one.metadata.name for one in others))
+        others = (
+            lease for lease in self.leases_for(key) if lease.holder != uid and self._lingers(lease)
+        )
+        return Holder(pod, lingering=frozenset(lease.metadata.name for lease in others))
 
     def _observed(self, node: str) -> str | None:
         inventory = self.inventory(node)
@@ -149,7 +151,9 @@ class GpuSnapshot:
     def gang_claims(self) -> dict[Key, Claim]:
         """Those that name a gang."""
         claims = self.claims.by_index("ganged", "")
-        return {(one.namespace, one.name): one for one in claims if not isinstance(one, list)}
+        return {
+            (claim.namespace, claim.name): claim for claim in claims if not isinstance(claim, list)
+        }
 
     def pods_of(self, claim: Key) -> list[Pod]:
         """The pods that name this claim."""
@@ -163,9 +167,9 @@ class GpuSnapshot:
 
     def _named(self, part: str) -> dict[str, Lease]:
         """By name, the leases in which a node stands so."""
-        unread = (one.metadata.name for one in self.leases.unreadable.values())
+        unread = (lease.metadata.name for lease in self.leases.unreadable.values())
         leases = {name: Lease(metadata=Metadata(name=name)) for name in unread}
-        return leases | {one.metadata.name: one for one in self.leases.by_index("node", part)}
+        return leases | {lease.metadata.name: lease for lease in self.leases.by_index("node", part)}
 
     def holder(self, lease: Lease) -> Pod | None:
         """The very pod that holds the lease, where a mirror shows it."""
@@ -181,9 +185,9 @@ class GpuSnapshot:
         return self.leases.by_index("holder", uid)
 
     def ids(self, node: str) -> tuple[int, ...]:
-        """Of the GPUs that the status of ``node`` names; empty where there is none."""
+        """The ids of the GPUs that the status of ``node`` names; empty where there is none."""
         inventory = known(self.inventory(node), node, self._config)
-        return tuple(one.id for one in inventory.devices) if inventory is not None else ()
+        return tuple(device.id for device in inventory.devices) if inventory is not None else ()
 
     def leases_on(self, node: str) -> Iterator[tuple[int, Lease]]:
         """(id, lease) of each GPU of ``node`` that has one, listed in its status or not."""
@@ -223,23 +227,25 @@ class GpuSnapshot:
         states = {}
         for name, inventory in self.inventories.items():
             leased = {gpu for gpu, _ in self.leases_on(name)} | self.others(name)
-            leased &= {one.id for one in inventory.devices}
-            free = sum(one.usable and one.id not in leased for one in inventory.devices)
+            leased &= {device.id for device in inventory.devices}
+            free = sum(device.usable and device.id not in leased for device in inventory.devices)
             rest = len(inventory.devices) - len(leased) - free
             states[name] = {"leased": len(leased), "free": free, "unusable": rest}
         return states
 
     def inventory(self, node: str) -> Inventory | None:
-        """What the node's status says; of one that cannot be read nothing is believed."""
+        """The contents of the node's status; of one that cannot be read nothing is believed."""
         if (unread := self.statuses.unreadable.get(node)) is not None:
             return Inventory(node=node, problems=(f"cannot be read: {unread.why}",))
         return self.statuses.get(node)
 
     @property
     def inventories(self) -> Mapping[str, Inventory]:
-        """What every status says, by its node."""
+        """The contents of every status, by its node."""
         every = {*self.statuses.store, *self.statuses.unreadable}
-        return {name: one for name in every if (one := self.inventory(name)) is not None}
+        return {
+            name: inventory for name in every if (inventory := self.inventory(name)) is not None
+        }
 
     def uuids(self, node: str) -> Mapping[int, str]:
         """By id; empty where nothing is known of ``node``."""
@@ -247,7 +253,7 @@ class GpuSnapshot:
         return inventory.uuids if inventory is not None else {}
 
     def view(self, name: str) -> NodeView:
-        """Of one node, known or not."""
+        """The view of one node, known or not."""
         self._refresh()
         return self._views.get(name) or self._build_view(name)
 
@@ -270,7 +276,7 @@ class GpuSnapshot:
         self._ledger.hold(node, pod, ids, self.uuids(node))
 
     def let_go(self, node: str, pod: Pod, *, sent: bool = False) -> None:
-        """What the pod held in memory on ``node`` may be chosen by others again. ``sent``: its
+        """Let others choose again what the pod held in memory on ``node``. ``sent``: its
         Binding may be stored: not before a mirror shows what became of it.
         """
         shown = self.pod(pod.key)
@@ -283,10 +289,10 @@ class GpuSnapshot:
             return
         if isinstance(request, DeleteLease):
             self.leases.deleted(request.lease.metadata.uid)
-        elif isinstance(answer.found, Lease):
-            self.leases.wrote(answer.found)
-        elif isinstance(answer.found, Pod):
-            self.pods.wrote(answer.found)
+        elif isinstance(answer.object, Lease):
+            self.leases.wrote(answer.object)
+        elif isinstance(answer.object, Pod):
+            self.pods.wrote(answer.object)
 
     # --- what the caches report
 
@@ -345,9 +351,9 @@ class GpuSnapshot:
             self.leases.get("")  # what was written and is never shown goes
             patience = self._config.seconds("stale_after")
             self._ledger.forget(now - patience, lambda uid: bool(self.held_by(uid)))
-            for name, one in self.statuses.store.items():
-                late = self._beats.note(name, one.observed, now) > patience
-                if late and one.observed is not None and name not in self._stale:
+            for name, inventory in self.statuses.store.items():
+                late = self._beats.note(name, inventory.observed, now) > patience
+                if late and inventory.observed is not None and name not in self._stale:
                     self._stale.add(name)
                     self._dirty.add(name)
         dirty = tuple(self._dirty)
@@ -361,7 +367,11 @@ class GpuSnapshot:
 
     def _build_view(self, name: str) -> NodeView:
         inventory = known(self.inventory(name), name, self._config)
-        users = {uid for one in inventory.devices for uid in one.in_use_by} if inventory else set()
+        users = (
+            {uid for device in inventory.devices for uid in device.in_use_by}
+            if inventory
+            else set()
+        )
         seen = view(
             self.nodes.get(name),
             inventory,

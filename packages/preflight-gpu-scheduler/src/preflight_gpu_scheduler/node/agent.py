@@ -36,7 +36,7 @@ SETTLE: Final = 0.2
 
 
 class Driver(Protocol):
-    """What reports the GPUs; blocks. Raises :class:`~.nvml.NvmlFailed`."""
+    """The reader of the GPUs; blocks. Raises :class:`~.nvml.NvmlFailed`."""
 
     def facts(self) -> list[Facts]: ...
     def kept(self) -> None: ...
@@ -99,7 +99,7 @@ class Agent:
         while True:
             self._woken = anyio.Event()
             facts = await self._facts()
-            await self._ask_holders({one.id for one in known.devices})
+            await self._ask_holders({device.id for device in known.devices})
             now = self._client.clock()
             heartbeat = self._config.seconds("heartbeat")
             if (status := self._status(known, facts)) is not None:
@@ -114,11 +114,11 @@ class Agent:
                 await anyio.sleep(SETTLE)
 
     def _status(self, known: InventoryStatus, facts: list[Facts] | None) -> InventoryStatus | None:
-        nodes = [one for one in self._nodes.store.values() if one.metadata.name == self._node]
+        nodes = [node for node in self._nodes.store.values() if node.metadata.name == self._node]
         if not nodes:
             return None  # of a node that is not there nothing is said
         node, slices = nodes[0], self._slices.store.values()
-        drivers = {one.spec.driver for one in slices if isinstance(one.spec.driver, str)}
+        drivers = {part.spec.driver for part in slices if isinstance(part.spec.driver, str)}
         return node_status.status(
             known,
             facts,
@@ -149,47 +149,49 @@ class Agent:
         """Read the Leases of those GPUs ``here`` that a pod says it has: once for each pod, and
         again at each look where they do not say so.
         """
-        said = node_status.claimed(self._pods.store.values(), self._node)
-        self._holders = {gpu: uid for gpu, uid in self._holders.items() if uid in said.get(gpu, ())}
-        for gpu in sorted(here & said.keys()):
-            if said[gpu] == {self._holders.get(gpu)}:
+        claimed = node_status.claimed(self._pods.store.values(), self._node)
+        self._holders = {
+            gpu: uid for gpu, uid in self._holders.items() if uid in claimed.get(gpu, ())
+        }
+        for gpu in sorted(here & claimed.keys()):
+            if claimed[gpu] == {self._holders.get(gpu)}:
                 continue
             where = f"namespaces/{self._config.lock_namespace}/leases"
             path = f"/apis/coordination.k8s.io/v1/{where}/{names.lease_name(self._node, gpu)}"
             try:
-                found = await self._client.get_or_none(path, Lease)
+                lease = await self._client.get_or_none(path, Lease)
             except KubeError as error:
                 log.warning("a Lease cannot be read", gpu=gpu, error=str(error))
                 continue
             self._holders.pop(gpu, None)
-            if found is not None and found.ours and found.gpu == (self._node, gpu):
-                self._holders[gpu] = found.holder
+            if lease is not None and lease.ours and lease.gpu == (self._node, gpu):
+                self._holders[gpu] = lease.holder
 
     async def _previous(self) -> InventoryStatus:
-        """What was written last: it says which id each UUID has."""
+        """The status that was written last: it says which id each UUID has."""
         while True:
             try:
-                found = await self._client.get_or_none(self._path, _Written)
+                written = await self._client.get_or_none(self._path, _Written)
                 break
             except KubeError as error:
                 log.warning("previous status unreadable", error=str(error))
                 await anyio.sleep(1.0)
-        if found is None or not isinstance(found.status, dict):
+        if written is None or not isinstance(written.status, dict):
             return InventoryStatus()
         try:
-            return msgspec.convert(found.status, InventoryStatus)
+            return msgspec.convert(written.status, InventoryStatus)
         except msgspec.ValidationError as error:
             log.warning("previous status not valid, and begun anew", error=str(error))
             return InventoryStatus()
 
-    async def _publish(self, found: InventoryStatus) -> bool:
-        """Whether it was stored."""
+    async def _publish(self, status: InventoryStatus) -> bool:
+        """Tell whether it was stored."""
         body = {
-            **msgspec.to_builtins(found),
-            "usable": sum(one.usable for one in found.devices),
-            "total": found.total,
-            "reason": found.reason or None,  # so that the last one goes
-            "conflicts": list(found.conflicts),
+            **msgspec.to_builtins(status),
+            "usable": sum(device.usable for device in status.devices),
+            "total": status.total,
+            "reason": status.reason or None,  # so that the last one goes
+            "conflicts": list(status.conflicts),
         }
         try:
             await self._write({"status": body})
@@ -199,7 +201,7 @@ class Agent:
             return False
         self._metrics.published.labels("ok").inc()
         for health in ("Healthy", "Unhealthy", "Unknown"):
-            number = sum(one.health == health for one in found.devices)
+            number = sum(device.health == health for device in status.devices)
             self._metrics.devices.labels(health).set(number)
         return True
 
@@ -207,14 +209,14 @@ class Agent:
         try:
             await self._client.merge_patch(f"{self._path}/status", body)
         except NotFound:
-            made = {
+            created = {
                 "apiVersion": names.API_VERSION,
                 "kind": "GpuNodeStatus",
                 "metadata": {"name": self._node},
                 "spec": {"nodeName": self._node},
             }
             with suppress(Conflict):  # somebody else made it meanwhile
-                await self._client.create(names.STATUSES, made)
+                await self._client.create(names.STATUSES, created)
             await self._client.merge_patch(f"{self._path}/status", body)
 
     def _changed(self, _: Change[Any]) -> None:

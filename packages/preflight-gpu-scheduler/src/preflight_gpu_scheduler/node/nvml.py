@@ -50,7 +50,7 @@ class Nvml:
     def xids(self) -> dict[str, set[int]]:
         """Those that were seen since the last call, by UUID. Raises :class:`NvmlFailed`."""
         nvml = self._started()
-        found: dict[str, set[int]] = {}
+        xids: dict[str, set[int]] = {}
         while self._events is not None:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
@@ -58,8 +58,8 @@ class Nvml:
                 break  # nothing more has happened
             # A lost GPU no longer says its name.
             uuid = (self._uuids or {}).get(_address(event.device), "")
-            found.setdefault(uuid, set()).add(int(event.eventData))
-        return found
+            xids.setdefault(uuid, set()).add(int(event.eventData))
+        return xids
 
     def facts(self) -> list[Facts]:
         """Every GPU that NVML lists. Blocks, as NVML does. Raises :class:`NvmlFailed`."""
@@ -70,8 +70,8 @@ class Nvml:
                 # A lost one has no name any more; what is remembered of it says which it was.
                 with suppress(*_nameless(nvml)):
                     handles.append(nvml.nvmlDeviceGetHandleByIndex(n))
-            found = [self._gpu(nvml, handle, handles) for handle in handles]
-            return [one for one in found if one is not None]
+            every = [self._gpu(nvml, handle, handles) for handle in handles]
+            return [gpu for gpu in every if gpu is not None]
         except nvml.NVMLError as error:
             raise NvmlFailed(
                 f"NVML cannot be read ({_text(str(error))}); is the driver being reloaded?"
@@ -122,7 +122,7 @@ class Nvml:
                 return otherwise
 
         def decisive(name: str, otherwise: Any) -> Any:
-            """What has to be known of a GPU that is given, of a driver that can say it."""
+            """An answer that decides whether a GPU is given, of a driver that can say it."""
             try:
                 return getattr(nvml, name)(handle)
             except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
@@ -179,12 +179,12 @@ class Nvml:
     ) -> tuple[Link, ...]:
         speed = (reader.field(handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") or 0) / 1000.0
         links = []
-        told = False
+        known = False
         for n in range(reader.field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT") or _LINKS):
             if not ask(lambda n=n: nvml.nvmlDeviceGetNvLinkState(handle, n), 0):
                 continue
             kind = ask(lambda n=n: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, n), None)
-            told = told or kind is not None
+            known = known or kind is not None
             if kind == _TO_SWITCH:
                 links.append(Link(ends="switch", bandwidth=speed))
             elif kind == _TO_GPU:
@@ -192,7 +192,7 @@ class Nvml:
                     lambda n=n: _text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, n).busId), ""
                 )
                 links.append(Link(ends="gpu", remote=remote, bandwidth=speed))
-        if told:
+        if known:
             return tuple(links)
         # A driver that does not say where links end may say which GPUs reach each other over them.
         # Whatever goes wrong here may be the other's: then there is no link to it, and no more.
@@ -208,10 +208,10 @@ class Nvml:
 
     def _numa_node(self, bus: str) -> int | None:
         try:
-            found = int((self._numa / bus_id(bus) / "numa_node").read_text())
+            node = int((self._numa / bus_id(bus) / "numa_node").read_text())
         except (OSError, ValueError):
             return None
-        return found if found >= 0 else None
+        return node if node >= 0 else None
 
 
 def _nameless(nvml: Any) -> tuple[type[Exception], ...]:
@@ -242,15 +242,15 @@ class NvmlProcess:
         seen = reader.ask(_xids, patience=PATIENCE, otherwise=lambda _: {})
         for uuid, xids in seen.items():
             self._xids.setdefault(uuid, set()).update(xids)
-        found = reader.ask(
+        facts = reader.ask(
             _facts, patience=PATIENCE, otherwise=lambda why: f"NVML does not answer: {why}."
         )
-        if isinstance(found, str):
-            raise NvmlFailed(found)
-        self._listed = {one.uuid for one in found}
+        if isinstance(facts, str):
+            raise NvmlFailed(facts)
+        self._listed = {gpu.uuid for gpu in facts}
         return [
-            msgspec.structs.replace(one, xids=tuple(sorted(self._xids.get(one.uuid, ()))))
-            for one in found
+            msgspec.structs.replace(gpu, xids=tuple(sorted(self._xids.get(gpu.uuid, ()))))
+            for gpu in facts
         ]
 
     def kept(self) -> None:

@@ -63,7 +63,7 @@ def bus_id(text: str) -> str:
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What NVML says of one GPU now. ``answers``: False where the GPU is lost (fallen off the bus).
+    """NVML's word on one GPU now. ``answers``: False where the GPU is lost (fallen off the bus).
     ``ecc_pending``: uncorrectable errors wait for a reset; ``remap_failed``: a row could not be
     remapped. ``xids``: those seen since the last status. ``recovery``: nvml.h's
     nvmlDeviceGpuRecoveryAction_t, None of a driver without it. ``processes``: None where they
@@ -89,7 +89,7 @@ def health(facts: Facts, complaint: str) -> tuple[Health, str]:
     not say what speaks against it.
     """
     critical = sorted(set(facts.xids) - APPLICATION_XIDS)
-    found = (
+    signs = (
         (not facts.answers, "NVML says that the GPU is lost"),
         (facts.ecc_pending, "uncorrectable memory errors wait for a reset"),
         (facts.remap_failed, "a memory row could not be remapped"),
@@ -97,7 +97,7 @@ def health(facts: Facts, complaint: str) -> tuple[Health, str]:
         (bool(facts.recovery), "the driver asks for a reset or a restart"),
         (bool(complaint), complaint),
     )
-    sick: list[tuple[Health, str]] = [("Unhealthy", why) for true, why in found if true]
+    sick: list[tuple[Health, str]] = [("Unhealthy", why) for true, why in signs if true]
     return (*sick, ("Unknown" if facts.unknown else "Healthy", facts.unknown))[0]
 
 
@@ -106,14 +106,14 @@ def ids(known: Mapping[str, int], uuids: Sequence[str]) -> dict[str, int]:
     Ids of ``known`` are never given to others.
     """
     taken = set(known.values())
-    found: dict[str, int] = {}
-    fresh = (one for one in range(MOST_ID + 1) if one not in taken)
+    numbers: dict[str, int] = {}
+    fresh = (number for number in range(MOST_ID + 1) if number not in taken)
     for uuid in uuids:
         number = known.get(uuid)
         number = next(fresh, None) if number is None else number
         if number is not None:
-            found[uuid] = number
-    return found
+            numbers[uuid] = number
+    return numbers
 
 
 def status(
@@ -138,44 +138,46 @@ def status(
     XIDs are remembered until the node's next ``boot``, or until a driver that asked for a reset of
     the GPU no longer does.
     """
-    pods, old = tuple(pods), {one.uuid: one for one in previous.devices if one.uuid}
+    pods, old = tuple(pods), {device.uuid: device for device in previous.devices if device.uuid}
     says = claimed(pods, node)
     users = {gpu: (uid,) for gpu, uids in says.items() if (uid := holders.get(gpu)) in uids}
-    said = InventoryStatus(observed_time=observed, conflicts=tuple(conflicts))
+    base = InventoryStatus(observed_time=observed, conflicts=tuple(conflicts))
     if facts is None:
-        silent = tuple(_with(one, "Unknown", SILENT, users) for one in previous.devices)
+        silent = tuple(_with(device, "Unknown", SILENT, users) for device in previous.devices)
         return msgspec.structs.replace(
-            said,
+            base,
             total=len(silent) or None,  # of a node that has never been read; not 0
             reason=SILENT,
             boot_id=previous.boot_id,
             devices=silent,
         )
-    listed = {one.uuid: one for one in facts}
-    slots = {bus_id(one.place.pci_bus_id) for one in facts if one.answers}
+    listed = {gpu.uuid: gpu for gpu in facts}
+    slots = {bus_id(gpu.place.pci_bus_id) for gpu in facts if gpu.answers}
     gone = [
-        one
-        for uuid, one in old.items()
-        if uuid not in listed and (users.get(one.id) or bus_id(one.pci_bus_id) not in slots)
+        device
+        for uuid, device in old.items()
+        if uuid not in listed and (users.get(device.id) or bus_id(device.pci_bus_id) not in slots)
     ]
-    kept = {one.uuid: one.id for one in (*gone, *(old[uuid] for uuid in old if uuid in listed))}
+    kept = {
+        device.uuid: device.id for device in (*gone, *(old[uuid] for uuid in old if uuid in listed))
+    }
     for uuid, gpu in _remembered(pods, node).items():
         if uuid not in kept and gpu not in kept.values():
             kept[uuid] = gpu
-    ordered = sorted(listed.values(), key=lambda one: bus_id(one.place.pci_bus_id))
-    numbers = ids(kept, [one.uuid for one in ordered])
-    numbered = [one for one in ordered if one.uuid in numbers]
-    placed = (one for one in numbered if one.answers and (one.placed or one.uuid not in old))
-    where = islands({numbers[one.uuid]: one.place for one in placed})
-    devices = [_with(one, "Unhealthy", LOST, users) for one in gone]
+    ordered = sorted(listed.values(), key=lambda gpu: bus_id(gpu.place.pci_bus_id))
+    numbers = ids(kept, [gpu.uuid for gpu in ordered])
+    numbered = [gpu for gpu in ordered if gpu.uuid in numbers]
+    placed = (gpu for gpu in numbered if gpu.answers and (gpu.placed or gpu.uuid not in old))
+    where = islands({numbers[gpu.uuid]: gpu.place for gpu in placed})
+    devices = [_with(device, "Unhealthy", LOST, users) for device in gone]
     for one in numbered:
         number, before, same = numbers[one.uuid], old.get(one.uuid), boot == previous.boot_id
         device = _device(one, number, where, before, complaints, remembers=same)
         devices.append(msgspec.structs.replace(device, in_use_by=users.get(number, ())))
     return msgspec.structs.replace(
-        said,
+        base,
         total=len(devices),
-        devices=tuple(sorted(devices, key=lambda one: one.id)),
+        devices=tuple(sorted(devices, key=lambda device: device.id)),
         boot_id=boot,
     )
 
@@ -195,7 +197,7 @@ def _device(
     forgiven = not remembers or (old.recovery and facts.recovery == 0)
     xids = {*facts.xids, *(() if forgiven else old.xids)}
     facts = msgspec.structs.replace(facts, xids=tuple(sorted(xids)[:MOST_XIDS]))
-    found, why = health(facts, complaints.about(facts.uuid))
+    state, why = health(facts, complaints.about(facts.uuid))
     return Device(
         id=number,
         uuid=facts.uuid,
@@ -203,7 +205,7 @@ def _device(
         pci_bus_id=bus_id(facts.place.pci_bus_id or old.pci_bus_id),
         island=island,
         bandwidth_gbps=bandwidth,
-        health=found,
+        health=state,
         reason=why[:256],
         mig=facts.mig,
         processes=facts.processes,
@@ -212,9 +214,9 @@ def _device(
     )
 
 
-def _with(device: Device, found: Health, why: str, users: Mapping[int, tuple[str, ...]]) -> Device:
+def _with(device: Device, state: Health, why: str, users: Mapping[int, tuple[str, ...]]) -> Device:
     return msgspec.structs.replace(
-        device, health=found, reason=why, in_use_by=users.get(device.id, ()), processes=None
+        device, health=state, reason=why, in_use_by=users.get(device.id, ()), processes=None
     )
 
 
@@ -222,31 +224,31 @@ def claimed(pods: Iterable[Pod], node: str) -> dict[int, set[str]]:
     """Uids of the pods that have not ended and say that they were given the id here. Who creates a
     pod can write that.
     """
-    found: dict[int, set[str]] = {}
+    claims: dict[int, set[str]] = {}
     for pod in pods:
         allocated = pod.allocated
         if pod.spec.node_name != node or pod.ended or allocated is None or allocated.node != node:
             continue
         for gpu in allocated.ids:
-            found.setdefault(gpu, set()).add(pod.metadata.uid)
-    return found
+            claims.setdefault(gpu, set()).add(pod.metadata.uid)
+    return claims
 
 
 def _remembered(pods: Iterable[Pod], node: str) -> dict[str, int]:
     """Ids by UUID as living pods of the node have them: the memory where the status is lost."""
-    found: dict[str, int] = {}
+    remembered: dict[str, int] = {}
     for pod in pods:
         placed = pod.placed if pod.claim and pod.spec.node_name == node and not pod.ended else None
         if placed is not None and len(pod.uuids) == len(placed.ids):
-            found |= zip(pod.uuids, placed.ids, strict=True)
-    return found
+            remembered |= zip(pod.uuids, placed.ids, strict=True)
+    return remembered
 
 
 def conflicts(
     node: Node, drivers: Collection[str], gpu_drivers: Collection[str] = ("gpu.nvidia.com",)
 ) -> tuple[str, ...]:
-    """Who else hands out GPUs here: a device plugin (allocatable above 0, under any of its names),
-    or a DRA driver (``drivers`` of the node's ResourceSlices).
+    """Name who else hands out GPUs here: a device plugin (allocatable above 0, under any of its
+    names), or a DRA driver (``drivers`` of the node's ResourceSlices).
     """
     asked = (node.status.allocatable or {}).items()
     given = {resource for resource, amount in asked if str(amount) not in {"0", ""}}
@@ -256,7 +258,7 @@ def conflicts(
 
 
 def changed(old: InventoryStatus, new: InventoryStatus) -> bool:
-    """Whether more than the heartbeat differs: that is written at once."""
+    """Tell whether more than the heartbeat differs: that is written at once."""
     blank: dict[str, Any] = {"observed_time": None}
     return msgspec.structs.replace(old, **blank) != msgspec.structs.replace(new, **blank)
 
@@ -286,13 +288,13 @@ def islands(places: Mapping[int, Place]) -> dict[int, tuple[str, float]]:
             peer = by_bus.get(bus_id(link.remote)) if link.ends == "gpu" else None
             if peer is not None:
                 join(gpu, peer)
-    found: dict[int, tuple[str, float]] = {}
+    placed: dict[int, tuple[str, float]] = {}
     for gpu, place in places.items():
         linked = len(groups[gpu]) > 1 or gpu in switched
         speed = sum(link.bandwidth for link in place.links if link.ends != "other")
         island = f"nvlink-{min(groups[gpu])}" if linked else _pcie(gpu, place)
-        found[gpu] = (island, speed if linked else place.pcie)
-    return found
+        placed[gpu] = (island, speed if linked else place.pcie)
+    return placed
 
 
 def _pcie(gpu: int, place: Place) -> str:

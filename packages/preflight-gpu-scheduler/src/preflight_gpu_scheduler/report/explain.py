@@ -38,8 +38,8 @@ class Files(msgspec.Struct, kw_only=True):
     def claim(self) -> Claim | None:
         """The one that the pod names."""
         about = self.pod.get("metadata")
-        said = about.get("annotations") if isinstance(about, dict) else None
-        named = said.get(names.CLAIM_ANNOTATION) if isinstance(said, dict) else None
+        annotations = about.get("annotations") if isinstance(about, dict) else None
+        named = annotations.get(names.CLAIM_ANNOTATION) if isinstance(annotations, dict) else None
         return self.claims.get(str(named))
 
     def beside(self, seen: GpuSnapshot) -> Files:
@@ -73,17 +73,17 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def files(paths: list[str]) -> Files:
     """Raises :class:`~preflight_kube.cli.commands.BadInput` with every problem of all files."""
     nodes, statuses = dict[str, Node](), dict[str, Inventory]()
-    found, problems = Files(nodes=nodes, statuses=statuses), list[str]()
+    files, problems = Files(nodes=nodes, statuses=statuses), list[str]()
 
     def take(raw: Any) -> list[str]:
         kind = raw.get("kind") if isinstance(raw, dict) else None
         if kind == "Pod":
-            found.pod = raw
+            files.pod = raw
         elif kind == "GpuClaim":
             claim = claims.read(raw)
             if isinstance(claim, list):
                 return claim
-            found.claims[claim.name] = claim
+            files.claims[claim.name] = claim
         elif kind == "GpuNodeStatus":
             status = inventories.read(raw)
             statuses[status.node] = status
@@ -103,13 +103,13 @@ def files(paths: list[str]) -> Files:
         except commands.BadInput as error:
             problems += error.problems
             continue
-        for n, one in enumerate(documents):
-            problems += [f"{path}: object {n + 1}: {problem}" for problem in take(one)]
+        for n, manifest in enumerate(documents):
+            problems += [f"{path}: object {n + 1}: {problem}" for problem in take(manifest)]
     if problems:
         raise commands.BadInput(problems)
-    if not found.pod:
+    if not files.pod:
         raise commands.BadInput("there is no Pod in the files; give one with -f.")
-    return found
+    return files
 
 
 def explain(given: Files, config: Config) -> Explained:
@@ -126,7 +126,7 @@ def explain(given: Files, config: Config) -> Explained:
     every = sorted({*given.nodes, *given.statuses})
     nodes = sorted(
         (_node(name, given, claim, config) for name in every),
-        key=lambda one: (not one.ids, -one.score, one.node),
+        key=lambda node: (not node.ids, -node.score, node.node),
     )
     return Explained(patch=verdict.patch, warnings=verdict.warnings, nodes=tuple(nodes))
 
@@ -148,7 +148,11 @@ def _node(name: str, given: Files, claim: Claim, config: Config) -> NodeSays:
     chosen = choose(seen.slots, seen.free, claim.want)
     if chosen.why:
         devices = inventory.devices if inventory is not None else ()
-        sick = [f"{one.id} ({one.reason or one.health})" for one in devices if not one.usable]
+        sick = [
+            f"{device.id} ({device.reason or device.health})"
+            for device in devices
+            if not device.usable
+        ]
         figures = (
             f"{claim.spec.devices.count} wanted, {seen.free.bit_count()} of {len(seen.slots)} "
             f"usable GPUs free, {len(devices)} in all"
@@ -161,13 +165,13 @@ def text(explained: Explained) -> str:
     if explained.refused:
         return f"the pod would be refused: {explained.refused}"
     lines = [f"the webhook would change {len(explained.patch)} places of the pod"]
-    lines += [f"  {one['op']} {one['path']}" for one in explained.patch]
-    lines += [f"warning: {one}" for one in explained.warnings]
-    lines += [_line(one) for one in explained.nodes] or ["no node was given"]
+    lines += [f"  {operation['op']} {operation['path']}" for operation in explained.patch]
+    lines += [f"warning: {warning}" for warning in explained.warnings]
+    lines += [_line(node) for node in explained.nodes] or ["no node was given"]
     return "\n".join(lines)
 
 
-def _line(one: NodeSays) -> str:
-    if one.ids:
-        return f"{one.node}: passes; GPUs {','.join(map(str, one.ids))}; score {one.score} of 10"
-    return f"{one.node}: {one.why}" + (f" ({one.figures})" if one.figures else "")
+def _line(node: NodeSays) -> str:
+    if node.ids:
+        return f"{node.node}: passes; GPUs {','.join(map(str, node.ids))}; score {node.score} of 10"
+    return f"{node.node}: {node.why}" + (f" ({node.figures})" if node.figures else "")

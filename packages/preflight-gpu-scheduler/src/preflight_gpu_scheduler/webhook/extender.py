@@ -102,12 +102,14 @@ class Extender:
         own = dict(question.own)
         for name, evicted in victims.items():
             mask, ids = own.get(name, (0, ()))
-            leases = (lease for one in evicted.pods or () for lease in self._state.held_by(one.uid))
+            leases = (lease for pod in evicted.pods or () for lease in self._state.held_by(pod.uid))
             freed = (lease.gpu[1] for lease in leases if lease.gpu and lease.gpu[0] == name)
             own[name] = mask | mask_of(self._state.view(name).slots, freed), ids
         question = msgspec.structs.replace(question, own=own)
         chosen = filter_prioritize.choices(question, victims, self._state.views())
-        return PreemptionResult(victims={name: victims[name] for name, one in chosen if one.ids})
+        return PreemptionResult(
+            victims={name: victims[name] for name, choice in chosen if choice.ids}
+        )
 
     async def bind(self, args: BindingArgs) -> BindingResult:
         """Lock the GPUs, bind the pod. Whatever it says, what is stored is what counts: a pod that
@@ -197,12 +199,12 @@ class Extender:
         if shown is not None and shown.metadata.uid == args.pod_uid:
             return shown
         try:
-            found = await self._client.get(
+            pod = await self._client.get(
                 f"/api/v1/namespaces/{args.pod_namespace}/pods/{args.pod_name}", Pod
             )
         except NotFound:
             return None
-        return found if found.metadata.uid == args.pod_uid else None
+        return pod if pod.metadata.uid == args.pod_uid else None
 
     def _question(self, pod: Pod) -> Question:
         """The scheduler's pod may be of an older version than the mirror's: of two the higher

@@ -50,7 +50,7 @@ _LOOK: Final = 0.5
 
 
 class _Attempt:
-    """What is known of the pods that start together."""
+    """The state of the pods that start together."""
 
     def __init__(self, start: GangStart, now: float) -> None:
         self.start, self.since = start, now
@@ -98,14 +98,14 @@ class GangStarts:
         if mine is None:
             mine = self._tries[start] = _Attempt(start, self._state.now())
         mine.pods[key] = pod
-        said = pod.status.conditions
+        refusal = pod.status.conditions
         if (
             mine.begun is not None
             and not mine.locked
             and pod.metadata.uid in mine.placed
             and pod.metadata.uid not in mine.arrived.uids
-            and said
-            and said != mine.refused.get(key)
+            and refusal
+            and refusal != mine.refused.get(key)
         ):
             self._fail(mine)  # the scheduler has no node for it beside the others
 
@@ -122,7 +122,9 @@ class GangStarts:
         mine.arrived.ring(uid)
         if not mine.pods:
             del self._tries[start]
-        elif mine.locked and not any(one.metadata.uid in mine.placed for one in mine.pods.values()):
+        elif mine.locked and not any(
+            other.metadata.uid in mine.placed for other in mine.pods.values()
+        ):
             self._over(mine)  # all are told; who is left comes by itself
 
     def _fail(self, mine: _Attempt) -> None:
@@ -151,14 +153,14 @@ class GangStarts:
         if mine is None or pod.key not in mine.pods:
             return messages.GANG_NOT_RESERVED
         uid = pod.metadata.uid
-        found = filter_prioritize.filter_nodes(question, nodes, self._state.views())
+        answered = filter_prioritize.filter_nodes(question, nodes, self._state.views())
         mine.ever.update(nodes)
         self._note(nodes, now)
         if mine.begun is None and (why := self._others_first(mine, now)):
             return why
         mine.last = now
         if uid not in mine.placed:
-            mine.asked[uid] = (now, frozenset(found.passed))
+            mine.asked[uid] = (now, frozenset(answered.passed))
         if mine.begun is None and (why := self._begin(mine, now)):
             return why
         given = mine.placed.get(uid)
@@ -217,7 +219,9 @@ class GangStarts:
                 if among or now - other.last < _SOON:
                     among |= other.ever
                 members = self._members(other)
-                alike = dict.fromkeys((one.pod.metadata.uid for one in members), frozenset(among))
+                alike = dict.fromkeys(
+                    (member.pod.metadata.uid for member in members), frozenset(among)
+                )
                 fits = place(members, alike, self._state.views(), other.start.need)
             if not isinstance(fits, str):
                 return messages.GANG_TURN
@@ -234,7 +238,8 @@ class GangStarts:
         if fresh and (native or not mine.failed):
             alike = next(reversed(fresh.values()))
             fresh = {
-                one.metadata.uid: fresh.get(one.metadata.uid, alike) for one in mine.pods.values()
+                member.metadata.uid: fresh.get(member.metadata.uid, alike)
+                for member in mine.pods.values()
             }
         if len(fresh) < need:
             return messages.GANG_GATHERS
@@ -284,11 +289,13 @@ class GangStarts:
         now, patience = self._state.now(), self._config.seconds("gang_max_wait")
         self._expire(now)
         waiting = (
-            one
-            for one in self._tries.values()
-            if one.begun is None and now - one.since > patience and one.priority >= priority
+            attempt
+            for attempt in self._tries.values()
+            if attempt.begun is None
+            and now - attempt.since > patience
+            and attempt.priority >= priority
         )
-        first = min(waiting, key=lambda one: (-one.priority, one.since), default=None)
+        first = min(waiting, key=lambda member: (-member.priority, member.since), default=None)
         if first is None or first is mine:
             return {}
         new = self._note(nodes, now) - first.ever
@@ -300,7 +307,7 @@ class GangStarts:
 
     def _keep(self, first: _Attempt, now: float) -> Mapping[str, int]:
         views, members, kept = self._state.views(), self._members(first), dict[str, int]()
-        ever = dict.fromkeys((one.pod.metadata.uid for one in members), frozenset(first.ever))
+        ever = dict.fromkeys((member.pod.metadata.uid for member in members), frozenset(first.ever))
         if isinstance(place(members, ever, views, first.start.need), str):
             first.failed = min(first.failed, 1)
         elif first.failed > 1:  # the first time it may be an older word of the scheduler's
@@ -313,12 +320,12 @@ class GangStarts:
             for name in likely
             if name in views and not views[name].blocked
         }
-        counts = sorted((one.claim.spec.devices.count for one in members), reverse=True)
+        counts = sorted((member.claim.spec.devices.count for member in members), reverse=True)
         for count in counts[: first.start.need]:
             fits = [name for name, (_, left) in room.items() if left >= count]
             if not fits:
                 break
-            name = max(fits, key=lambda one: (room[one], one))
+            name = max(fits, key=lambda fit: (room[fit], fit))
             room[name] = (room[name][0] - count, room[name][1] - count)
             kept[name] = kept.get(name, 0) + count
         return kept
@@ -412,7 +419,7 @@ class Arrivals:
 
     @property
     def uids(self) -> Set[str]:
-        """Of the pods that are here."""
+        """The uids of the pods that are here."""
         return self._bells.keys()
 
     @contextmanager
@@ -468,7 +475,7 @@ class GangBarrier:
                 del self._plans[reserved.plan]
 
     def may_bind(self, pod: Pod, first: Pod | None) -> bool:
-        """Whether ``pod`` may be bound now. ``first``: its plan's first member as a mirror has
+        """Tell whether ``pod`` may be bound now. ``first``: its plan's first member as a mirror has
         it.
         """
         if (reserved := pod.reserved) is None:

@@ -95,7 +95,7 @@ class Webhook:
         if not _claim_name(pod):
             return []
         spec = pod.get("spec")
-        found = []
+        gpus = []
         for entry in (spec.get("resourceClaims") or ()) if isinstance(spec, dict) else ():
             if not isinstance(entry, dict):
                 continue
@@ -104,9 +104,9 @@ class Webhook:
                 if isinstance(name, str) and names.is_object_name(name):
                     path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/{plural}/{name}"
                     if await self._asks_for_gpus(path):
-                        found.append(str(entry.get("name")))
+                        gpus.append(str(entry.get("name")))
                     break  # one that names both is refused by the API server
-        return found
+        return gpus
 
     async def _asks_for_gpus(self, path: str) -> bool:
         try:
@@ -114,11 +114,14 @@ class Webhook:
         except KubeError as error:
             raise Unavailable(f"a resource claim of the pod cannot be read ({error})") from None
         text = msgspec.json.encode((raw or {}).get("spec")).decode()
-        return any(f'"deviceClassName":"{one}"' in text for one in self._config.gpu_classes)
+        return any(
+            f'"deviceClassName":"{device_class}"' in text
+            for device_class in self._config.gpu_classes
+        )
 
 
 def _claim_name(pod: dict[str, Any]) -> str:
     about = pod.get("metadata")
-    said = about.get("annotations") if isinstance(about, dict) else None
-    name = said.get(names.CLAIM_ANNOTATION) if isinstance(said, dict) else None
+    annotations = about.get("annotations") if isinstance(about, dict) else None
+    name = annotations.get(names.CLAIM_ANNOTATION) if isinstance(annotations, dict) else None
     return name if isinstance(name, str) and names.is_object_name(name) else ""

@@ -68,10 +68,10 @@ class Application:
         known = verb if verb in _CALLS else "other"
         self._metrics.seconds.labels(known).observe(time.perf_counter() - started)
         self._metrics.calls.labels(known, "error" if error else "ok").inc()
-        said = msgspec.json.encode(answer)
-        head = [*_HEAD, (b"content-length", str(len(said)).encode())]
+        encoded = msgspec.json.encode(answer)
+        head = [*_HEAD, (b"content-length", str(len(encoded)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": head})
-        await send({"type": "http.response.body", "body": said})
+        await send({"type": "http.response.body", "body": encoded})
 
     async def _answer(self, verb: str, body: bytes) -> tuple[Answer, str]:
         """The answer, and what is wrong."""
