@@ -59,6 +59,11 @@ class Mirrors:
         about = Metadata(name=name, namespace="team", uid=f"uid-{name}")
         self.show("claim", RawClaim(metadata=about, spec=spec))
 
+    def drop_claim(self, name: str) -> None:
+        """The GpuClaim of the namespace ``team`` is deleted, if it was there."""
+        about = Metadata(name=name, namespace="team", uid=f"uid-{name}")
+        self.show("claim", RawClaim(metadata=about, spec={}), deleted=True)
+
     def free(self, node: str) -> set[int]:
         """Ids that a pod could have there; none where the node takes no pods."""
         seen = self.state.view(node)

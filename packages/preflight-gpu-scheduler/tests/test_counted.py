@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import permutations
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
 from mirrors import Mirrors
-from preflight_gpu_scheduler.api import messages
+from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.core.admission import admit
 from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, FilterArgs
 from shapes import node, pod
 
@@ -78,3 +81,39 @@ def test_a_claim_that_was_made_again_with_another_count_gives_a_pod_nothing() ->
     assert seen.extender.filter(question).node_names == ("a",)
     seen.claim("two", 4)
     assert seen.extender.filter(question).node_names == ()
+
+
+def admitted(asks: str, seen: Mirrors) -> Pod | None:
+    """The pod as the webhook has it created now; None where it refuses it."""
+    about = {"name": "p", "namespace": "team", "annotations": {names.CLAIM_ANNOTATION: "two"}}
+    raw: dict[str, Any] = {"metadata": about, "spec": {"containers": [_container(asks)]}}
+    raw["spec"]["schedulerName"] = seen.config.scheduler_name
+    verdict = admit(raw, seen.state.claim(("team", "two")), seen.config)
+    for operation in verdict.patch:
+        if operation["path"] == "/spec/containers/0/resources":
+            raw["spec"]["containers"][0]["resources"] = operation["value"]
+    found = msgspec.convert(raw, Pod)
+    uid = msgspec.structs.replace(found.metadata, uid="uid-p")
+    return None if verdict.refused else msgspec.structs.replace(found, metadata=uid)
+
+
+@pytest.mark.parametrize("asks", ["", "1", "2"])
+@pytest.mark.parametrize("order", tuple(permutations(["pod", "one", "two", "gone"])), ids="-".join)
+def test_whatever_comes_first_a_pod_passes_with_the_number_that_it_was_counted_with_alone(
+    asks: str, order: Sequence[str]
+) -> None:
+    seen = world(1, pod("other"))
+    seen.drop_claim("two")
+    for step in order:
+        if step == "pod":
+            if (created := admitted(asks, seen)) is not None:
+                seen.show("pod", created)
+        elif step == "gone":
+            seen.drop_claim("two")
+        else:
+            seen.claim("two", {"one": 1, "two": 2}[step])
+        shown, claim = seen.state.pod(("team", "p")), seen.state.claim(("team", "two"))
+        if shown is not None:
+            question = FilterArgs(pod=shown, node_names=("a",))
+            passes = bool(seen.extender.filter(question).node_names)
+            assert passes == (claim is not None and shown.counted(RESOURCE) == claim.want.count)
