@@ -33,8 +33,7 @@ from preflight_gpu_scheduler.controller.controller import Controller
 from preflight_gpu_scheduler.core.admission import admit
 from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, BindingResult
 from preflight_gpu_scheduler.metrics import ExtenderMetrics, GpuControllerMetrics
-from preflight_gpu_scheduler.webhook.extender import Extender
-from preflight_gpu_scheduler.webhook.http import Application, listener, serve
+from preflight_gpu_scheduler.webhook.extender import Application, Extender, listener, serve
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, Conflict, NotFound, Params
 from preflight_testing.apiserver import ASSETS, ApiServer

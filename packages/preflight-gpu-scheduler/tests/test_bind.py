@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from preflight_gpu_scheduler.core.bind import BindJob, bind
 from preflight_gpu_scheduler.core.gpu_selection import Chosen
-from preflight_gpu_scheduler.core.lease_state import Holder
+from preflight_gpu_scheduler.core.ledger import Holder
 from preflight_gpu_scheduler.core.protocol import BindPod, CreateLease, Stored
 from shapes import lease, pod
 

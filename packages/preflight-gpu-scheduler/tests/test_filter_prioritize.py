@@ -25,7 +25,7 @@ from preflight_gpu_scheduler.core.filter_prioritize import (
     result_of,
 )
 from preflight_gpu_scheduler.core.filter_prioritize import view as view_of
-from preflight_gpu_scheduler.core.lease_state import Holder
+from preflight_gpu_scheduler.core.ledger import Holder
 from shapes import claim, lease, node, pod, view
 
 NODES = {

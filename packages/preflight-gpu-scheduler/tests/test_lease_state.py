@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.types import Lease, LeaseSpec, Metadata, Pod, PodSpec, PodStatus
-from preflight_gpu_scheduler.core.lease_state import (
+from preflight_gpu_scheduler.core.ledger import (
     FirstSeen,
     Holder,
     LeaseState,

@@ -26,7 +26,7 @@ from preflight_gpu_scheduler.api.node_conditions import Complaints
 from preflight_gpu_scheduler.api.types import Metadata
 from preflight_gpu_scheduler.core.filter_prioritize import own_ids
 from preflight_gpu_scheduler.core.gangs import Assignment, acquire, tell
-from preflight_gpu_scheduler.core.lease_state import LeaseState, judge
+from preflight_gpu_scheduler.core.ledger import LeaseState, judge
 from preflight_gpu_scheduler.core.protocol import Request, Steps, collect, relock
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.node.status import Facts, Place, status

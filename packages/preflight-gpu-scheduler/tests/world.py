@@ -22,7 +22,7 @@ from preflight_gpu_scheduler.api.types import (
     PodSpec,
     PodStatus,
 )
-from preflight_gpu_scheduler.core.lease_state import Holder
+from preflight_gpu_scheduler.core.ledger import Holder
 from preflight_gpu_scheduler.core.protocol import (
     AdoptLease,
     Answer,

@@ -67,8 +67,7 @@ class Process(NamedTuple):
         from preflight_gpu_scheduler.controller.apply import Executor
         from preflight_gpu_scheduler.controller.cache import GpuCache
         from preflight_gpu_scheduler.metrics import ExtenderMetrics, show_lag
-        from preflight_gpu_scheduler.webhook.extender import Extender
-        from preflight_gpu_scheduler.webhook.http import Application, listener, serve
+        from preflight_gpu_scheduler.webhook.extender import Application, Extender, listener, serve
 
         config, registry = self.config, CollectorRegistry()
 

@@ -31,7 +31,7 @@ from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_gpu_scheduler.controller.gang_controller import GangController
 from preflight_gpu_scheduler.core import desired
 from preflight_gpu_scheduler.core.filter_prioritize import own_ids
-from preflight_gpu_scheduler.core.lease_state import FirstSeen, LeaseState, judge, reason
+from preflight_gpu_scheduler.core.ledger import FirstSeen, LeaseState, judge, reason
 from preflight_gpu_scheduler.core.protocol import Done, collect, relock, relocked
 from preflight_gpu_scheduler.core.snapshot import Key
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics

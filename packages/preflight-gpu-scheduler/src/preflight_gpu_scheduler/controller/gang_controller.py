@@ -15,7 +15,7 @@ from preflight_gpu_scheduler.controller.apply import Executor
 from preflight_gpu_scheduler.core import gangs
 from preflight_gpu_scheduler.core.filter_prioritize import own_ids
 from preflight_gpu_scheduler.core.gangs import Assignment, Gang, Member
-from preflight_gpu_scheduler.core.lease_state import FirstSeen
+from preflight_gpu_scheduler.core.ledger import FirstSeen
 from preflight_gpu_scheduler.core.protocol import Lost, Refused, ReservePod, only
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics

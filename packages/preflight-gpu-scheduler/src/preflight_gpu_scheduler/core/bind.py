@@ -18,7 +18,7 @@ from preflight_gpu_scheduler.api.allocation import Reserved
 from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.core import protocol
 from preflight_gpu_scheduler.core.gpu_selection import Chosen
-from preflight_gpu_scheduler.core.lease_state import is_own
+from preflight_gpu_scheduler.core.ledger import is_own
 from preflight_gpu_scheduler.core.protocol import Look, Lost, Steps, give_back, only, read_pod, take
 
 __all__ = ["BindJob", "BindOutcome", "Choose", "bind"]

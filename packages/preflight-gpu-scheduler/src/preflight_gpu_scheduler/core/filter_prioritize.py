@@ -20,7 +20,7 @@ from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import gpu_selection
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, Topology, choose
-from preflight_gpu_scheduler.core.lease_state import LeaseState, is_own, judge
+from preflight_gpu_scheduler.core.ledger import LeaseState, is_own, judge
 from preflight_gpu_scheduler.core.protocol import Look
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ import msgspec
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import GangStart, Reserved
 from preflight_gpu_scheduler.api.types import Lease, Pod
-from preflight_gpu_scheduler.core.lease_state import Holder, LeaseState, is_own, judge
+from preflight_gpu_scheduler.core.ledger import Holder, LeaseState, is_own, judge
 
 _TRIES: Final = 3
 

@@ -21,8 +21,7 @@ from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import desired
 from preflight_gpu_scheduler.core.filter_prioritize import NodeView, busy_ids, known, view
 from preflight_gpu_scheduler.core.gpu_selection import Topology
-from preflight_gpu_scheduler.core.lease_state import FirstSeen, Holder
-from preflight_gpu_scheduler.core.ledger import Ledger
+from preflight_gpu_scheduler.core.ledger import FirstSeen, Holder, Ledger
 from preflight_gpu_scheduler.core.protocol import Answer, DeleteLease, ReadLease, ReadPod, Request
 from preflight_gpu_scheduler.core.protocol import Stored as Done
 

@@ -10,7 +10,7 @@ from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.gpu_node_status import Device
 from preflight_gpu_scheduler.api.types import Lease, Pod
-from preflight_gpu_scheduler.core.lease_state import LeaseState, judge
+from preflight_gpu_scheduler.core.ledger import LeaseState, judge
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
 __all__ = ["pod_text", "table"]

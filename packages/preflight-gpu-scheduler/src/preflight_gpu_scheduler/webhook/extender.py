@@ -1,17 +1,27 @@
-"""What kube-scheduler asks: filter, prioritize, preempt and bind, over a snapshot. HTTP around it
-is :mod:`.http`'s.
+"""Filter, prioritize, preempt and bind, as kube-scheduler asks for them over a snapshot, and the
+port at which it does: plain HTTP on loopback, as whoever can call bind can place any pod.
 
-Every call is answered; what is wrong stands in the answer's ``Error``.
+Every call is answered with status 200, and what is wrong stands in the answer's ``Error``: the
+scheduler shows any other status as "failed filter with status code 500".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Final
 
+import anyio
 import msgspec
+import uvicorn
+from preflight_kube.cli.commands import BadInput
 from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime import ports
 
 from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.claim import Claim
@@ -23,8 +33,11 @@ from preflight_gpu_scheduler.core.bind import BindJob, BindOutcome
 from preflight_gpu_scheduler.core.filter_prioritize import (
     BindingArgs,
     BindingResult,
+    FilterArgs,
+    FilterResult,
     PreemptionArgs,
     PreemptionResult,
+    Priority,
     Question,
     own_ids,
 )
@@ -34,19 +47,23 @@ from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import ExtenderMetrics
 from preflight_gpu_scheduler.webhook.gang_start import GangStarts
 
-__all__ = ["Extender"]
+__all__ = ["Application", "Extender", "listener", "serve"]
 
 log = get_logger(__name__)
 
 NOT_READY: Final = "the cluster has not been read yet"
-
-
-Answer = (
-    filter_prioritize.FilterResult
-    | PreemptionResult
-    | BindingResult
-    | Sequence[filter_prioritize.Priority]
-)
+FAULT: Final = "the extender failed at this; its log says where"
+Answer = FilterResult | PreemptionResult | BindingResult | Sequence[Priority]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+_HEAD: Final = [(b"content-type", b"application/json")]
+_CALLS: Final[dict[str, tuple[type[Any], Callable[[str], Answer]]]] = {
+    "filter": (FilterArgs, lambda why: FilterResult(error=why)),
+    "prioritize": (FilterArgs, lambda _: ()),
+    "preempt": (PreemptionArgs, lambda _: PreemptionResult()),
+    "bind": (BindingArgs, BindingResult),
+}
+"""By verb, a method of the extender: what it gets, and the answer where something is wrong."""
 
 
 class Extender:
@@ -66,16 +83,16 @@ class Extender:
         self._starts = GangStarts(state, config, runner)
         state.listeners.append(self._changed)
 
-    def filter(self, args: filter_prioritize.FilterArgs) -> filter_prioritize.FilterResult:
+    def filter(self, args: FilterArgs) -> FilterResult:
         """Which of the named nodes can give the pod its GPUs."""
         if not self._state.synced:
-            return filter_prioritize.FilterResult(error=NOT_READY)
+            return FilterResult(error=NOT_READY)
         names = args.node_names or ()
         question = self._question(args.pod)
         if question.starts:
             answered = self._starts.filter(question, names)
             if isinstance(answered, str):
-                return filter_prioritize.FilterResult(error=answered)
+                return FilterResult(error=answered)
         else:
             kept = self._starts.kept(question.pod.spec.priority or 0, names)
             self._metrics.kept.set(sum(kept.values()))
@@ -84,9 +101,7 @@ class Extender:
             answered = filter_prioritize.filter_nodes(question, names, views, kept, most)
         return filter_prioritize.result_of(answered)
 
-    def prioritize(
-        self, args: filter_prioritize.FilterArgs
-    ) -> Sequence[filter_prioritize.Priority]:
+    def prioritize(self, args: FilterArgs) -> Sequence[Priority]:
         """0–10 for each of the named nodes; 0 for all where nothing is known of the claim."""
         names = args.node_names or ()
         return filter_prioritize.prioritize(self._question(args.pod), names, self._state.views())
@@ -223,3 +238,109 @@ class Extender:
     def _changed(self, kind: str, key: tuple[str, str]) -> None:
         if kind == "pod":
             self._starts.changed(key, self._state.pod(key))
+
+
+class Application:
+    """An ASGI callable: /filter, /prioritize, /preempt, /bind."""
+
+    def __init__(self, extender: Extender, metrics: ExtenderMetrics) -> None:
+        self._extender, self._metrics = extender, metrics
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request of HTTP; uvicorn calls it."""
+        verb, started = str(scope.get("path", "")).strip("/"), time.perf_counter()
+        body = await _body(receive)
+        try:
+            answer, error = await self._answer(verb, body)
+        except Exception:
+            log.exception("a fault of this program", verb=verb)
+            answer, error = _refused(verb, FAULT), FAULT
+        known = verb if verb in _CALLS else "other"
+        self._metrics.seconds.labels(known).observe(time.perf_counter() - started)
+        self._metrics.calls.labels(known, "error" if error else "ok").inc()
+        encoded = msgspec.json.encode(answer)
+        head = [*_HEAD, (b"content-length", str(len(encoded)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": encoded})
+
+    async def _answer(self, verb: str, body: bytes) -> tuple[Answer, str]:
+        """The answer, and what is wrong."""
+        if verb not in _CALLS:
+            error = f"{verb:.40} is none of {', '.join(_CALLS)}"
+            return _refused(verb, error), error
+        args = filter_prioritize.read_call(body, _CALLS[verb][0])
+        if isinstance(args, str):
+            log.warning("call unreadable", verb=verb, error=args)
+            return _refused(verb, args), args
+        answer = getattr(self._extender, verb)(args)
+        if verb == "bind":
+            answer = await answer
+        return answer, getattr(answer, "error", "")
+
+
+def _refused(verb: str, why: str) -> Answer:
+    return _CALLS[verb][1](why) if verb in _CALLS else BindingResult(why)
+
+
+async def _body(receive: Receive) -> bytes:
+    """The call's bytes; of one that is too long no more than shows that it is, though all of it is
+    read.
+    """
+    kept: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        piece = message.get("body", b"")
+        if size <= filter_prioritize.MOST_BODY:
+            kept.append(piece)
+        size += len(piece)
+        if not message.get("more_body"):
+            return b"".join(kept)
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that listens on ``host``, an address of this machine's loopback. Raises BadInput
+    where it is another one, or cannot be had.
+    """
+    try:
+        local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        raise BadInput(
+            f"--listen: {host} is not a loopback address, and whoever can call bind can place any pod; use 127.0.0.1."
+        )
+    listening = ports.listen(host, port)
+    listening.listen(1024)
+    return listening
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # the service's own handler stops it
+
+
+async def serve(application: Application, listening: socket.socket) -> None:
+    """Until cancelled, on a socket that is closed at the end."""
+    config = uvicorn.Config(
+        application,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        http="httptools",
+        timeout_keep_alive=300,
+        timeout_graceful_shutdown=2,
+    )
+    server = _Server(config)
+    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+    try:
+        await asyncio.wait([serving])
+        serving.result()
+    finally:
+        server.should_exit = True
+        with anyio.CancelScope(shield=True):
+            # Connections are closed; a bind under way has a moment to end.
+            await asyncio.wait([serving])
+        listening.close()
