@@ -36,6 +36,7 @@ from preflight_gpu_scheduler.metrics import ExtenderMetrics, GpuControllerMetric
 from preflight_gpu_scheduler.webhook.extender import Application, Extender, listener, serve
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, Conflict, NotFound, Params
+from preflight_testing.apidouble.patches import json_patch
 from preflight_testing.apiserver import ASSETS, ApiServer
 from prometheus_client import CollectorRegistry
 
@@ -265,8 +266,7 @@ class Plane:
             body["spec"]["schedulingGroup"] = {"podGroupName": native}
         verdict = admit(body, self._claims.get((where, claim)), self.config)
         assert not verdict.refused, verdict.refused
-        for operation in verdict.patch:
-            _apply(body, operation)
+        body = json_patch(body, list(verdict.patch))
         await self.client.create(f"/api/v1/namespaces/{where}/pods", body)
 
     async def try_pod(
@@ -608,19 +608,6 @@ async def bind(world: Plane, port: int, name: str) -> bool:
         answer = await http.post(f"http://127.0.0.1:{port}/bind", json=asked)
     assert answer.status_code == 200
     return not answer.json()["Error"]
-
-
-def _apply(document: dict[str, Any], operation: dict[str, Any]) -> None:
-    *above, last = [
-        key.replace("~1", "/").replace("~0", "~") for key in operation["path"].split("/")[1:]
-    ]
-    place: Any = document
-    for key in above:
-        place = place[int(key)] if isinstance(place, list) else place.setdefault(key, {})
-    if operation["op"] == "remove":
-        del place[last]
-    else:
-        place[last] = operation["value"]
 
 
 def _written(config: Config) -> dict[str, Any]:

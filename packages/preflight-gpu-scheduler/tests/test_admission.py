@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Claim, Devices, Spec
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.admission import AdmissionVerdict, admit, tolerated
+from preflight_testing.apidouble.patches import json_patch
 
 THREE = ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"]
 
@@ -35,18 +35,8 @@ def pod(*, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, 
 
 def applied(before: dict[str, Any], verdict: AdmissionVerdict) -> dict[str, Any]:
     assert not verdict.refused, verdict.refused
-    made = copy.deepcopy(before)
-    for operation in verdict.patch:
-        *way, last = [
-            part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]
-        ]
-        there: Any = made
-        for part in way:
-            there = there[int(part)] if isinstance(there, list) else there[part]
-        if operation["op"] == "remove":
-            del there[last]
-        else:
-            there[last] = operation["value"]
+    made = json_patch(before, list(verdict.patch))
+    assert isinstance(made, dict)
     return made
 
 

@@ -14,6 +14,7 @@ from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.core.admission import admit
 from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, FilterArgs
+from preflight_testing.apidouble.patches import json_patch
 from shapes import node, pod
 
 RESOURCE = "gpu.scheduling/gpu"
@@ -89,10 +90,7 @@ def admitted(asks: str, seen: Mirrors) -> Pod | None:
     raw: dict[str, Any] = {"metadata": about, "spec": {"containers": [_container(asks)]}}
     raw["spec"]["schedulerName"] = seen.config.scheduler_name
     verdict = admit(raw, seen.state.claim(("team", "two")), seen.config)
-    for operation in verdict.patch:
-        if operation["path"] == "/spec/containers/0/resources":
-            raw["spec"]["containers"][0]["resources"] = operation["value"]
-    found = msgspec.convert(raw, Pod)
+    found = msgspec.convert(json_patch(raw, list(verdict.patch)), Pod)
     uid = msgspec.structs.replace(found.metadata, uid="uid-p")
     return None if verdict.refused else msgspec.structs.replace(found, metadata=uid)
 
