@@ -10,7 +10,7 @@ behind may show a pod's predecessor of the same name, or nothing yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -161,24 +161,30 @@ class _Gone(msgspec.Struct, frozen=True):
     ended: bool = False
     begun: bool = True
 
-    def uses(self, uid: str, gpu: int, uuid: str, inventory: Inventory | None) -> bool:
+    def uses(self, uid: str, gpu: int, uuid: str, status: Inventory) -> bool:
         """Tell whether its containers may still use the GPU, by what its node says now."""
-        devices = inventory.devices if inventory is not None else ()
-        known = any(each.uuid for each in devices) and bool(uuid)
-        same = (each for each in devices if (each.uuid == uuid if known else each.id == gpu))
-        device = next(same, None)
-        if device is not None and (device.processes or uid in device.in_use_by):
-            return True
-        observed = inventory.observed if inventory is not None else None
-        reported = observed != self.observed and device is not None and device.processes is not None
-        return self.begun and not reported
+        known = any(device.uuid for device in status.devices) and bool(uuid)
+        for device in status.devices:
+            if device.uuid == uuid if known else device.id == gpu:
+                used = bool(device.processes) or uid in device.in_use_by
+                silent = status.observed == self.observed or device.processes is None
+                return used or (self.begun and silent)
+        return self.begun
 
 
 class Ledger:
-    """``touch``: called with the name of each node of which something has changed."""
+    """``statuses``: what the status of a node says. ``patience``: seconds after which who vanished
+    has nothing more. ``touch``: called with the name of each node of which something has changed.
+    """
 
-    def __init__(self, touch: Callable[[str], None]) -> None:
-        self._touch = touch
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        statuses: Callable[[str], Inventory | None],
+        patience: float,
+        touch: Callable[[str], None],
+    ) -> None:
+        self._now, self._statuses, self._patience, self._touch = clock, statuses, patience, touch
         # By node, then by how it is known and the pod's uid. "shown": mirrors say so; "held": its
         # bind is under way; "sent": its Binding may be stored, which no mirror shows yet; "gone":
         # it was shown, and nobody has seen its containers end.
@@ -194,11 +200,12 @@ class Ledger:
             return
         self._touch(node)
 
-    def hold(self, node: str, pod: Pod, ids: Iterable[int], known: Mapping[int, str]) -> None:
-        """Nobody else here chooses these; what the pod held there before is let go. ``known``:
-        UUIDs by id.
-        """
-        held = tuple(ids)
+    def _status(self, node: str) -> Inventory:
+        return self._statuses(node) or Inventory(node=node)
+
+    def hold(self, node: str, pod: Pod, ids: Iterable[int]) -> None:
+        """Nobody else here chooses these; what the pod held there before is let go."""
+        held, known = tuple(ids), self._status(node).uuids
         use = Use(pod, held, tuple(known.get(gpu, "") for gpu in held), pod.number)
         self._put(node, "held", pod.metadata.uid, use if held else None)
 
@@ -213,19 +220,15 @@ class Ledger:
             self._places.setdefault(uid, set()).add(node)
         self._put(node, "held", uid, None)
 
-    def note(
-        self, pod: Pod, now: float, observed: Callable[[str], str | None], *, deleted: bool
-    ) -> None:
-        """Take note of what a mirror shows of a pod. ``observed``: what a node's status says of its
-        time.
-        """
-        uid, places = pod.metadata.uid, set[str]()
+    def note(self, pod: Pod, *, deleted: bool) -> None:
+        """Take note of what a mirror shows of a pod."""
+        uid, places, now = pod.metadata.uid, set[str](), self._now()
         over, placed = deleted or pod.ended, pod.placed
         last = self._places.pop(uid, ())
         if over:
             begun = pod.status.start_time is not None
-            last_report = observed(pod.spec.node_name)
-            self._gone[uid] = _Gone(now, last_report, ended=pod.stopped, begun=begun)
+            observed = self._status(pod.spec.node_name).observed
+            self._gone[uid] = _Gone(now, observed, ended=pod.stopped, begun=begun)
         else:
             self._gone.pop(uid, None)
         for node in last:
@@ -233,7 +236,7 @@ class Ledger:
             self._put(node, "shown", uid, None)
             if shown is not None and shown.pod.bound and (deleted or pod.ended or not pod.bound):
                 if not over:  # no Binding is ever undone: an older state was restored
-                    self._gone[f"?{uid}"] = _Gone(now, observed(node))
+                    self._gone[f"?{uid}"] = _Gone(now, self._status(node).observed)
                 self._put(node, "gone", uid, shown)
             sent = self._uses.get(node, {}).get(("sent", uid))
             # A Binding is stored in the number that it was made for only, and only once.
@@ -251,54 +254,55 @@ class Ledger:
         """The GPUs of pods that mirrors show to be bound to ``node``, or to be planned there."""
         return (use for (kind, _), use in self._uses.get(node, {}).items() if kind == "shown")
 
-    def others(self, node: str, uid: str, known: Mapping[int, str]) -> frozenset[int]:
-        """The GPUs of all pods but ``uid``, by the ids of now: ``known`` has their UUIDs."""
+    def others(self, node: str, uid: str) -> frozenset[int]:
+        """The GPUs of all pods but ``uid``, by the ids of now."""
+        self._settle(node)
         uses = [use for (_, who), use in self._uses.get(node, {}).items() if who != uid]
         uuids = {uuid for use in uses for uuid in use.uuids if uuid}
-        renumbered = (gpu for gpu, uuid in known.items() if uuid in uuids)
+        renumbered = (gpu for gpu, uuid in self._status(node).uuids.items() if uuid in uuids)
         return frozenset((*(gpu for use in uses for gpu in use.ids), *renumbered))
 
     def ended(self, uid: str) -> bool:
         """Tell whether the pod's containers are known to have ended."""
         return uid in self._gone and self._gone[uid].ended
 
-    def lingers(
-        self, lease: Lease, inventory: Inventory | None, now: float, patience: float
-    ) -> bool:
+    def lingers(self, lease: Lease) -> bool:
         """Tell whether containers of the lease's holder, which is not there, may still run: until
-        its node's agent has reported the GPU since, without user or process, or ``patience`` is
-        over.
+        its node's agent has reported the GPU since, without user or process, or for a while.
         """
         if lease.gpu is None:
             return False
-        if lease.holder not in self._gone:  # it went before anything was seen of it, or comes yet
-            observed = inventory.observed if inventory is not None else None
-            self._gone.setdefault(f"?{lease.holder}", _Gone(now, observed))
-        gone = self._went(lease.holder, now, patience)
-        if gone is None or not gone.uses(lease.holder, lease.gpu[1], lease.uuid, inventory):
+        (node, gpu), uid = lease.gpu, lease.holder
+        status = self._status(node)
+        if uid not in self._gone:  # it went before anything was seen of it, or comes yet
+            self._gone.setdefault(f"?{uid}", _Gone(self._now(), status.observed))
+        gone = self._went(uid)
+        if gone is None or not gone.uses(uid, gpu, lease.uuid, status):
             return False
-        self._touch(lease.gpu[0])  # it ends with time, too
+        self._touch(node)  # it ends with time, too
         return True
 
-    def settle(self, node: str, inventory: Inventory | None, now: float, patience: float) -> None:
+    def _settle(self, node: str) -> None:
         """Those that vanished from ``node`` have their GPUs no longer, where that is known now."""
+        status = self._status(node)
         for (kind, uid), use in list(self._uses.get(node, {}).items()):
             if kind != "gone":
                 continue
             uuids = use.uuids if len(use.uuids) == len(use.ids) else ("",) * len(use.ids)
-            gone, gpus = self._went(uid, now, patience), zip(use.ids, uuids, strict=True)
-            if gone is not None and any(gone.uses(uid, gpu, uuid, inventory) for gpu, uuid in gpus):
+            gone, gpus = self._went(uid), zip(use.ids, uuids, strict=True)
+            if gone is not None and any(gone.uses(uid, gpu, uuid, status) for gpu, uuid in gpus):
                 self._touch(node)
             else:
                 self._put(node, "gone", uid, None)
 
-    def _went(self, uid: str, now: float, patience: float) -> _Gone | None:
+    def _went(self, uid: str) -> _Gone | None:
         gone = self._gone.get(uid) or self._gone.get(f"?{uid}")
-        over = gone is None or gone.ended or now - gone.since > patience
+        over = gone is None or gone.ended or self._now() - gone.since > self._patience
         return None if over else gone
 
-    def forget(self, before: float, kept: Callable[[str], bool]) -> None:
-        """Those that have gone before that time, but for those ``kept``: their leases are there."""
+    def forget(self, kept: Callable[[str], bool]) -> None:
+        """Those that have gone for long, but for those ``kept``: their leases are there."""
         for uid, gone in list(self._gone.items()):
-            if gone.since < before and not kept(uid.removeprefix("?")):
+            late = self._now() - gone.since > self._patience
+            if late and not kept(uid.removeprefix("?")):
                 del self._gone[uid]

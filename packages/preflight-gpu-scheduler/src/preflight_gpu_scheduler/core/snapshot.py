@@ -85,7 +85,8 @@ class GpuSnapshot:
         self.listeners: list[Callable[[str, Key], None]] = []
         self._views: dict[str, NodeView] = {}
         self._dirty: set[str] = set()
-        self._ledger = Ledger(self._dirty.add)
+        patience = config.seconds("stale_after")
+        self._ledger = Ledger(clock, self.inventory, patience, self._dirty.add)
         self._topologies: dict[Topology, Topology] = {}
         self._beats = FirstSeen()
         self._stale: set[str] = set()
@@ -111,17 +112,11 @@ class GpuSnapshot:
         pod = self.pod(key)
         uid = pod.metadata.uid if pod is not None else ""
         others = (
-            lease for lease in self.leases_for(key) if lease.holder != uid and self._lingers(lease)
+            lease
+            for lease in self.leases_for(key)
+            if lease.holder != uid and self._ledger.lingers(lease)
         )
         return Holder(pod, lingering=frozenset(lease.metadata.name for lease in others))
-
-    def _observed(self, node: str) -> str | None:
-        inventory = self.inventory(node)
-        return inventory.observed if inventory is not None else None
-
-    def _lingers(self, lease: Lease) -> bool:
-        inventory, patience = self.inventory(lease.node), self._config.seconds("stale_after")
-        return self._ledger.lingers(lease, inventory, self.now(), patience)
 
     def claim(self, key: Key) -> Claim | None:
         """The claim of this (namespace, name); None where it is absent, or not valid."""
@@ -211,9 +206,7 @@ class GpuSnapshot:
         """GPUs that pods but ``uid`` have by their Bindings, or that binds of theirs hold; and
         those of pods that vanished, until their containers are seen to have ended.
         """
-        now, patience = self.now(), self._config.seconds("stale_after")
-        self._ledger.settle(node, self.inventory(node), now, patience)
-        return self._ledger.others(node, uid, self.uuids(node))
+        return self._ledger.others(node, uid)
 
     def busy(self) -> dict[str, frozenset[int]]:
         """Ids by node that cannot be taken over."""
@@ -272,7 +265,7 @@ class GpuSnapshot:
         """From the choice on nobody else here chooses these; what the same pod held there before is
         let go.
         """
-        self._ledger.hold(node, pod, ids, self.uuids(node))
+        self._ledger.hold(node, pod, ids)
 
     def let_go(self, node: str, pod: Pod, *, sent: bool = False) -> None:
         """Let others choose again what the pod held in memory on ``node``. ``sent``: its
@@ -298,8 +291,8 @@ class GpuSnapshot:
     def pod_changed(self, pod: Pod, deleted: bool, before: Pod | None) -> None:
         """Take note of a pod as it is now, or was when it was deleted."""
         if before is not None and before.metadata.uid != pod.metadata.uid:
-            self._ledger.note(before, self.now(), self._observed, deleted=True)
-        self._ledger.note(pod, self.now(), self._observed, deleted=deleted)
+            self._ledger.note(before, deleted=True)
+        self._ledger.note(pod, deleted=deleted)
         self._dirty.update(lease.node for lease in self.held_by(pod.metadata.uid))
         self._notify("pod", pod.key)
 
@@ -349,7 +342,7 @@ class GpuSnapshot:
             self._refreshed = now
             self.leases.get("")  # what was written and is never shown goes
             patience = self._config.seconds("stale_after")
-            self._ledger.forget(now - patience, lambda uid: bool(self.held_by(uid)))
+            self._ledger.forget(lambda uid: bool(self.held_by(uid)))
             for name, inventory in self.statuses.store.items():
                 late = self._beats.note(name, inventory.observed, now) > patience
                 if late and inventory.observed is not None and name not in self._stale:
