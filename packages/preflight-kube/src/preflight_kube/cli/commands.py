@@ -46,6 +46,7 @@ __all__ = [
     "add_address",
     "add_client_ca",
     "add_config",
+    "add_controller",
     "add_crd",
     "add_lease",
     "add_schema",
@@ -231,6 +232,17 @@ def add_client_ca(made: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="serve admission only to clients with a certificate of this authority (PEM); reloaded when it changes",
     )
+
+
+def add_controller(
+    subparsers: _SubParsersAction[argparse.ArgumentParser],
+    run: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    """``controller``: be one replica, with ``--namespace``, ``--host`` and ``--port``."""
+    made = command(subparsers, "controller", run, help="be one replica of the controller")
+    add_lease(made)
+    add_address(made)
+    return made
 
 
 def add_lease(made: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from preflight_kube.api.kinds import version_of
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.reflector import Reflector
+from preflight_kube.runtime.writes import Answer, Delete, Missing, Stored, Write, apply
 
 __all__ = ["OVERLAY_TTL", "Cache"]
 
@@ -73,6 +74,20 @@ class Cache(Reflector[T]):
     def count(self, name: str, value: str) -> int:
         """How many :meth:`by_index` finds."""
         return self._indexes[name].count(value)
+
+    async def apply(self, client: Client, write: Write) -> Answer:
+        """Send a write of an object of this collection by ``client``, once, and take in what the
+        answer says of it. Raises as :func:`.writes.apply`.
+        """
+        answer = await apply(client, write)
+        match write, answer:
+            case Delete(), Missing():
+                self.deleted(write.uid)
+            case Delete(), _:
+                pass  # it may end later, or be held by a finalizer: the watch tells
+            case _, Stored():
+                self.wrote(answer.object(self._type))
+        return answer
 
     def wrote(self, raw: Any) -> None:
         """Take in what the API server has answered of an object, to a write or to a GET. What is

@@ -7,6 +7,8 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 
 import anyio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
@@ -15,9 +17,13 @@ from prometheus_client.registry import Collector
 
 from preflight_kube.client.client import Client
 from preflight_kube.errors import Fenced
+from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.reflector import Reflector
 from preflight_kube.runtime.workqueue import Key, Queue
 
-__all__ = ["Collected", "Controller", "RuntimeMetrics"]
+__all__ = ["Collected", "Controller", "RuntimeMetrics", "leads"]
+
+T = TypeVar("T")
 
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60)
 
@@ -34,9 +40,10 @@ class Collected(Collector):
 
 
 class RuntimeMetrics:
-    """What the kit counts of a process, in ``registry``."""
+    """What the kit counts of a process, in ``registry``; by default one that has nothing else."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry = CollectorRegistry() if registry is None else registry
         self._queues: dict[str, Queue] = {}
         self._client: Client | None = None
         self.reconciles = Counter(
@@ -65,11 +72,11 @@ class RuntimeMetrics:
         self._client = client
 
     @contextmanager
-    def leading(self, name: str, own: Gauge) -> Iterator[None]:
+    def leading(self, name: str, *own: Gauge) -> Iterator[None]:
         """Show that this replica leads, as long as it does. ``own``: the service's own gauge of
-        it.
+        it, where dashboards know one.
         """
-        gauges = (self._leader.labels(name), own)
+        gauges = (self._leader.labels(name), *own)
         for gauge in gauges:
             gauge.set(1)
         try:
@@ -142,3 +149,35 @@ class Controller:
             self._metrics.reconciles.labels(self._name, result).inc()
             self._metrics.seconds.labels(self._name).observe(time.monotonic() - started)
         return again
+
+
+def leads(
+    kind: str,
+    of: Reflector[T],
+    queue: Queue,
+    reconcile: Callable[[Client, T], Awaitable[float | None]],
+    *,
+    client: Client,
+    metrics: RuntimeMetrics,
+    workers: int = 4,
+) -> Callable[[Leadership], Awaitable[None]]:
+    """``Parts.lead`` of a service with one controller: whoever leads reconciles every object of
+    the mirror ``of``, which has the index ``name``, then those whose keys ``queue`` has.
+    ``reconcile`` writes by the client that it is given, which sends nothing once the leadership has
+    ended; what is gone is not reconciled.
+    """
+
+    async def work(fenced: Client, key: Key) -> float | None:
+        item = of.newest("name", "/".join(key))
+        return None if item is None else await reconcile(fenced, item)
+
+    async def lead(leadership: Leadership) -> None:
+        do = partial(work, client.fenced(leadership.valid))
+        for name in of.values("name"):
+            namespace, _, own = name.rpartition("/")
+            queue.add((namespace, own))
+        with metrics.leading(kind):
+            await Controller(kind, queue, do, workers=workers, metrics=metrics).run()
+
+    metrics.sends(client)
+    return lead

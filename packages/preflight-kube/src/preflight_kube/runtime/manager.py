@@ -31,7 +31,7 @@ from anyio.abc import TaskGroup
 from prometheus_client import CollectorRegistry
 
 from preflight_kube import logs
-from preflight_kube.auth.connection import Connection
+from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.cli.commands import BAD_INPUT, DONE, FAILED, BadInput
 from preflight_kube.client.client import Client
 from preflight_kube.errors import KubeError
@@ -118,7 +118,7 @@ Build = Callable[[Client], Awaitable[Parts]]
 
 def run(
     build: Build,
-    target: Connection,
+    target: Connection | None = None,
     *,
     component: str,
     registry: CollectorRegistry,
@@ -134,10 +134,12 @@ def run(
     """Be one replica until SIGTERM or SIGINT; the exit status: 0 after a signal, 1 after a fault, 2
     where a port cannot be had.
 
-    Sets the logs up under ``component``, which the API server records writes under, too. See
-    :func:`serve` for the rest. ``freeze``: leave what the imports made to itself; a garbage
+    ``target``: default: where :func:`~preflight_kube.auth.connection.connection` finds it. Sets the
+    logs up under ``component``, which the API server records writes under, too. See :func:`serve`
+    for the rest. ``freeze``: leave what the imports made to itself; a garbage
     collection then takes less time from requests.
     """
+    reached = connection() if target is None else target
     logs.set_up(component, log_level)
     if freeze:
         import gc
@@ -148,7 +150,7 @@ def run(
     async def main() -> None:
         await serve(
             build,
-            target,
+            reached,
             component=component,
             registry=registry,
             host=host,

@@ -122,6 +122,16 @@ class Reflector(Generic[T]):
         """
         return [self.store[key] for key in self._indexes[name].keys(value)]
 
+    def newest(self, name: str, value: str) -> T | None:
+        """The last object that came under ``value`` of an index: of two of one name, the one that
+        was made anew.
+        """
+        return next(reversed(self.by_index(name, value)), None)
+
+    def values(self, name: str) -> tuple[str, ...]:
+        """All values that the index ``name`` has found."""
+        return self._indexes[name].values()
+
     async def wait_synced(self) -> None:
         """Until the first full list is in the store."""
         await self.synced.wait()

@@ -11,9 +11,9 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -98,6 +98,18 @@ class Queue:
             return
         self._ready.setdefault(key[0], OrderedDict())[key] = None
         self._give_turn(key[0])
+
+    def adding(
+        self, keys: Callable[[Any], Iterable[Key]] = lambda item: [item.metadata.key]
+    ) -> Callable[[Any], None]:
+        """An ``on_change`` of a cache: adds the ``keys`` of an object as it was and as it is."""
+
+        def changed(change: Any) -> None:
+            for item in (change.before, change.object):
+                for key in keys(item) if item is not None else ():
+                    self.add(key)
+
+        return changed
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Have ``key`` looked at in ``seconds``."""
