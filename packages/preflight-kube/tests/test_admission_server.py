@@ -332,7 +332,7 @@ async def test_a_new_certificate_is_served_without_a_restart_and_a_broken_one_is
 async def test_the_files_are_looked_at_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(server, "POLL_EVERY", 0.05)
     async with running(Hook(tmp_path)) as hook:
         before = hook.certificate.context
         write_certificate(hook.authority, tmp_path)
@@ -342,7 +342,7 @@ async def test_the_files_are_looked_at_now_and_then(
 async def test_files_that_cannot_be_looked_at_make_the_replica_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(server, "POLL_EVERY", 0.01)
     monkeypatch.setattr(looks, "FAILING", 0.05)
 
     def stale() -> bool:

@@ -170,9 +170,7 @@ async def test_a_part_that_ends_ends_the_process_with_one_line_that_says_why(
         await one.ready()
         await client.create(api.path("configmaps"), config_map(name))
         assert await one.ends() == FAILED
-        [line] = one.said(
-            "ended by a fault of its own; it is started anew, please report this line"
-        )
+        [line] = one.said("ended by a fault of its own; it is restarted, please report this line")
         assert line["error"].startswith(why)
         assert "at" in line
         assert one.stderr == ""

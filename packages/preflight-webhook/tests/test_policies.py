@@ -458,7 +458,7 @@ def test_who_has_not_read_them_for_long_is_not_ready(monkeypatch: pytest.MonkeyP
 def test_an_api_server_that_cannot_be_reached_at_first_is_looked_for_again(
     double: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("preflight_webhook.webhook.namespace_overrides.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("preflight_webhook.webhook.namespace_overrides.POLL_EVERY", 0.01)
     tried = 0
 
     def connect() -> Connection:
@@ -480,7 +480,7 @@ def test_an_api_server_that_cannot_be_reached_at_first_is_looked_for_again(
 def test_they_are_not_asked_for_while_the_configuration_does_not_want_them(
     double: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("preflight_webhook.webhook.namespace_overrides.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("preflight_webhook.webhook.namespace_overrides.POLL_EVERY", 0.01)
     wanted = False
 
     async def story() -> None:

@@ -136,10 +136,10 @@ def policies(cluster: Installation) -> Iterator[Problem]:
             )
         warnings = ((item.get("status") or {}).get("typeChecking") or {}).get("expressionWarnings")
         for warning in warnings or ():
-            said = " ".join(str(warning.get("warning", "")).split())
+            text = " ".join(str(warning.get("warning", "")).split())
             yield Problem(
                 f"{_POLICY} {name}",
-                f"{warning.get('fieldRef')}: {said}",
+                f"{warning.get('fieldRef')}: {text}",
                 f"kubectl get validatingadmissionpolicy {name} -o yaml",
             )
     for item in cluster.of(_BINDING):

@@ -85,9 +85,7 @@ def plugin(start: Start) -> int:
     except commands.CommandFailed:
         raise
     except Exception as error:
-        logs.fault(
-            "ended by a fault of its own; it is started anew, please report this line", error
-        )
+        logs.fault("ended by a fault of its own; it is restarted, please report this line", error)
         return commands.FAILED
     finally:
         logs.flush()

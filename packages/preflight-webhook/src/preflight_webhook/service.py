@@ -28,7 +28,7 @@ from preflight_webhook.webhook.namespace_overrides import NamespaceOverrides
 
 __all__ = ["Options", "serve"]
 
-LOOK_EVERY: Final = 5.0
+POLL_EVERY: Final = 5.0
 """Seconds between two looks at the configuration; a kubelet itself takes about a minute to bring a
 new one.
 """
@@ -106,7 +106,7 @@ async def _serve(
     common: dict[str, Any] = {
         "host": options.host,
         "patience": options.patience,
-        "looks": state.looks,
+        "polling": state.polling,
         "serving": announce,
     }
     admission = HttpServer(
@@ -159,10 +159,10 @@ async def _serve(
         for name, task in (
             ("admission", admission.run()),
             ("plain", plain.run()),  # answers the probes while admission drains
-            ("configuration", state.looks.keep("configuration", configuration, LOOK_EVERY)),
+            ("configuration", state.polling.keep("configuration", configuration, POLL_EVERY)),
             (
                 "preflightconfigs",
-                state.looks.keep("preflightconfigs", preflightconfigs, LOOK_EVERY),
+                state.polling.keep("preflightconfigs", preflightconfigs, POLL_EVERY),
             ),
         )
     )

@@ -162,9 +162,9 @@ class Connections:
     def __len__(self) -> int:
         return len(self._shaking) + len(self._open)
 
-    def look(self) -> None:
+    def cut_stalled(self) -> None:
         """Cut off whose client has begun nothing, or begun a request and not gone on, since the
-        look before. A look now and then costs a request nothing.
+        call before. A call now and then costs a request nothing.
         """
         waiting = {one: one.cycle for one in self._open if one.stalls}
         for one, cycle in waiting.items():

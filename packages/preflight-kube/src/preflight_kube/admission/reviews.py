@@ -228,9 +228,9 @@ def _patience(query: bytes) -> float | None:
     """Seconds that the API server will wait for the answer, less what the way takes; None where it
     does not say.
     """
-    said = parse_qs(query[:1000].decode("latin-1")).get("timeout", [""])[0]
-    found = _DURATION.fullmatch(said)
-    if found is None or not said:
+    asked = parse_qs(query[:1000].decode("latin-1")).get("timeout", [""])[0]
+    match = _DURATION.fullmatch(asked)
+    if match is None or not asked:
         return None
-    seconds = 60 * int(found[1] or 0) + float(found[2] or 0)
+    seconds = 60 * int(match[1] or 0) + float(match[2] or 0)
     return max(seconds - SPARE, seconds / 2)

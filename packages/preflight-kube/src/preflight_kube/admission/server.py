@@ -26,7 +26,7 @@ import uvicorn
 from preflight_kube.admission.connections import MOST, Bounded, Connections, Counted, limits
 from preflight_kube.admission.fast_path import AtOnce
 from preflight_kube.admission.tls import Certificate
-from preflight_kube.files.polling import Looks
+from preflight_kube.files.polling import Polling
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.ports import listen
 
@@ -38,7 +38,7 @@ us who close one in use.
 """
 DRAIN: Final = 20
 """Seconds that requests under way may take at the end."""
-LOOK_EVERY: Final = 5.0
+POLL_EVERY: Final = 5.0
 """Seconds between two looks at the certificate's files; a kubelet itself takes about a minute to
 bring new ones.
 """
@@ -141,14 +141,14 @@ class HttpServer:
         port: int = 8443,
         patience: float = PATIENCE,
         most: int = MOST.admission,
-        looks: Looks | None = None,
+        polling: Polling | None = None,
         serving: Callable[[HttpServer], None] = _announce,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.name, self._application, self._metrics = name, application, metrics
         self._certificate, self._serving = certificate, serving
         self._patience, self._most, self._now = patience, most, now
-        self._looks = looks or Looks()
+        self._polling = polling or Polling()
         self._said = ""
         self._server: _BoundedServer | None = None
         self._host, self.port = host, port
@@ -167,7 +167,7 @@ class HttpServer:
         if not self.serves:
             return f"{self.name}: starting"
         problem = "" if self._certificate is None else self._certificate.problem(self._now())
-        return problem or self._looks.unready()
+        return problem or self._polling.unready()
 
     def stop(self) -> None:
         """Close each connection with its next answer."""
@@ -204,7 +204,7 @@ class HttpServer:
             if not serving.done():
                 self._server = server
                 self._serving(self)
-                looking = self._look(server)
+                looking = self._poll(server)
             await asyncio.wait([serving])
             serving.result()
         finally:
@@ -221,14 +221,14 @@ class HttpServer:
     def _context(self) -> Any:
         return None if self._certificate is None else self._certificate.context
 
-    def _look(self, server: _BoundedServer) -> list[asyncio.Task[None]]:
-        """Look at files and connections now and then."""
-        looks: list[tuple[str, Callable[[], None], float]] = [
-            (f"{self.name}-connections", server.connections.look, self._patience)
+    def _poll(self, server: _BoundedServer) -> list[asyncio.Task[None]]:
+        """Poll files and connections now and then."""
+        polled: list[tuple[str, Callable[[], None], float]] = [
+            (f"{self.name}-connections", server.connections.cut_stalled, self._patience)
         ]
         if self._certificate is not None:
-            looks.append(("certificate", lambda: self._refresh(server), LOOK_EVERY))
-        return [asyncio.create_task(self._looks.keep(*look)) for look in looks]
+            polled.append(("certificate", lambda: self._refresh(server), POLL_EVERY))
+        return [asyncio.create_task(self._polling.keep(*each)) for each in polled]
 
     def _refresh(self, server: _BoundedServer) -> None:
         """Serve new connections with the newest certificate, and say so where clients will not take

@@ -126,9 +126,10 @@ class Certificate:
             for side in (theirs, ours) * 3:  # more turns than any version of TLS takes
                 with contextlib.suppress(ssl.SSLWantReadError):
                     side.do_handshake()
-            told = theirs.getpeercert() or {}
+            certificate = theirs.getpeercert() or {}
             begins, expires = [
-                float(ssl.cert_time_to_seconds(str(told[key]))) for key in ("notBefore", "notAfter")
+                float(ssl.cert_time_to_seconds(str(certificate[key])))
+                for key in ("notBefore", "notAfter")
             ]
             return begins, expires
         except (OSError, ssl.SSLError, KeyError) as error:

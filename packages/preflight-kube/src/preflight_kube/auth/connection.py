@@ -278,8 +278,8 @@ def _asked(plugin: Any, found: KubeconfigContext, environ: Mapping[str, str]) ->
             f"its plug-in {argv[0]} cannot be run ({error.strerror or error}){_hint(plugin)}"
         ) from None
     if done.returncode:
-        said = one_line(done.stdout.decode(errors="replace"), 200)
-        more = f' and printed "{said}"' if said else ""
+        output = one_line(done.stdout.decode(errors="replace"), 200)
+        more = f' and printed "{output}"' if output else ""
         raise KubeconfigError(
             f"its plug-in {argv[0]} ended with exit status {done.returncode}{more}; what it said is above"
         )
@@ -304,7 +304,7 @@ def _hint(plugin: Mapping[str, Any]) -> str:
 
 def _cluster(cluster: Mapping[str, Any]) -> dict[str, Any]:
     """What a plug-in that asks for it gets about the cluster."""
-    told = {
+    info = {
         key: cluster[key]
         for key in (
             "server",
@@ -315,17 +315,17 @@ def _cluster(cluster: Mapping[str, Any]) -> dict[str, Any]:
         )
         if cluster.get(key)
     }
-    if (file := cluster.get("certificate-authority")) and "certificate-authority-data" not in told:
+    if (file := cluster.get("certificate-authority")) and "certificate-authority-data" not in info:
         try:
-            told["certificate-authority-data"] = base64.b64encode(Path(file).read_bytes()).decode()
+            info["certificate-authority-data"] = base64.b64encode(Path(file).read_bytes()).decode()
         except OSError as error:
             raise KubeconfigError(
                 f"{file} cannot be read ({error.strerror or error}); correct it"
             ) from None
     for one in cluster.get("extensions") or ():
         if isinstance(one, dict) and one.get("name") == _EXTENSION:
-            told["config"] = one.get("extension")
-    return told
+            info["config"] = one.get("extension")
+    return info
 
 
 def _answer(command: str, output: bytes, version: str) -> _Credential:
@@ -335,9 +335,9 @@ def _answer(command: str, output: bytes, version: str) -> _Credential:
     try:
         answer = json.loads(output)
     except ValueError:
-        said = one_line(output.decode(errors="replace"), 120)
+        text = one_line(output.decode(errors="replace"), 120)
         raise bad(
-            f'printed no ExecCredential as JSON but "{said}"; run it by hand to see why'
+            f'printed no ExecCredential as JSON but "{text}"; run it by hand to see why'
         ) from None
     if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
         raise bad("printed no ExecCredential; run it by hand to see why")

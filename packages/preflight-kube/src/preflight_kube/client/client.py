@@ -292,8 +292,8 @@ class Client:
         """Create ``body`` in a collection that stores nothing and answers at once, as those of
         access reviews do. Raises :class:`KubeError`.
         """
-        said = await self._write("create", "POST", path, body, stored=False)
-        return decoded(msgspec.json.Decoder(type_), said, path)
+        answer = await self._write("create", "POST", path, body, stored=False)
+        return decoded(msgspec.json.Decoder(type_), answer, path)
 
     async def replace(self, path: str, body: object) -> bytes:
         """Replace the object at ``path``; Conflict where its resourceVersion is no longer the one
@@ -425,7 +425,7 @@ class Client:
         budget.spend(what)
         data = b"" if body is None else msgspec.json.encode(body)
         try:
-            status, said = await self._send(
+            status, answer = await self._send(
                 verb, method, path, whole, data=data, kind=kind, params=params
             )
         except UNREACHABLE as error:
@@ -435,8 +435,8 @@ class Client:
                 f"{what}: the answer has more than {MOST_BYTES} bytes, and is not read."
             ) from None
         if method != "DELETE" and stored:
-            known(status, said, what, bare=not tells)
-        return said
+            known(status, answer, what, bare=not tells)
+        return answer
 
     async def _send(
         self,

@@ -111,9 +111,9 @@ def _without_nulls(value: Any) -> Any:
 
 def _words(error: object) -> str:
     """Why, without whatever an object's author wants to have in a log."""
-    said = str(error).replace("\n", " ")
-    said = said if said.isprintable() else ascii(said)
-    return said if len(said) <= _MOST_WORDS else said[:_MOST_WORDS] + "…"
+    text = str(error).replace("\n", " ")
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= _MOST_WORDS else text[:_MOST_WORDS] + "…"
 
 
 # --- what is still found out about what cannot be read

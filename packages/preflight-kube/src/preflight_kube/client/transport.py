@@ -112,7 +112,7 @@ class ConnectionPool:
         if self._expired():
             async with self._renewing:  # one asks the plug-in, the others wait for what it says
                 if self._expired():
-                    await self._anew(_contents(self._target))
+                    await self._read_again(_contents(self._target))
             return
         if not self._target.files or time.monotonic() - self._looked < TRUST_AGE:
             return
@@ -121,13 +121,13 @@ class ConnectionPool:
         if found is None or found == self._read:
             return
         async with self._renewing:
-            await self._anew(found)
+            await self._read_again(found)
 
     def _expired(self) -> bool:
         expires, now = self._target.expires, time.monotonic()
         return expires is not None and time.time() >= expires and now - self._asked >= ASK_AGAIN
 
-    async def _anew(self, found: tuple[bytes, ...] | None) -> None:
+    async def _read_again(self, found: tuple[bytes, ...] | None) -> None:
         self._asked = time.monotonic()
         if self._target.again is None:
             return

@@ -125,10 +125,10 @@ class _Line:
             return WatchEvent(kind, None, version, unreadable(frame.object, str(error)))
 
 
-def _kind(said: str, path: str) -> Kind:
-    if said not in _KINDS:
+def _kind(kind: str, path: str) -> Kind:
+    if kind not in _KINDS:
         raise _no_event(path)
-    return cast(Kind, said)
+    return cast(Kind, kind)
 
 
 def _no_event(path: str) -> KubeError:

@@ -1,7 +1,6 @@
-"""What is looked at again and again while a service runs: files that change, connections that do
-not go on.
+"""Polls what changes without a word while a service runs: files, connections that do not go on.
 
-Each look is a task of its own, so that nothing that one of them meets keeps another from its work.
+Each poll is a task of its own, so that nothing that one of them meets keeps another from its work.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from prometheus_client import Gauge
 
 from preflight_kube.logs import get_logger
 
-__all__ = ["Looks"]
+__all__ = ["Polling"]
 
 FAILING: Final = 60.0
-"""Seconds of failed looks after which requests should go elsewhere."""
+"""Seconds of failed polls after which requests should go elsewhere."""
 
 log = get_logger(__name__)
 
 
-class Looks:
-    """The looks of one service, and which of them fail. ``up``: a gauge with one label, the look's
+class Polling:
+    """The polls of one service, and which of them fail. ``up``: a gauge with one label, the poll's
     name; 1 while it works, 0 while it does not.
     """
 
@@ -32,7 +31,7 @@ class Looks:
         self._failing: dict[str, str] = {}
 
     def unready(self) -> str:
-        """Why requests should go elsewhere: a look that has failed for :data:`FAILING` seconds.
+        """Why requests should go elsewhere: a poll that has failed for :data:`FAILING` seconds.
         Empty where there is none.
         """
         return next(
@@ -40,16 +39,16 @@ class Looks:
         )
 
     async def keep(
-        self, name: str, look: Callable[[], Awaitable[None] | None], every: float
+        self, name: str, poll: Callable[[], Awaitable[None] | None], every: float
     ) -> None:
-        """Look every so many seconds until cancelled, for the first time at once. A look that fails
+        """Poll every so many seconds until cancelled, for the first time at once. A poll that fails
         is logged and tried again.
         """
         failures = 0
         self._show(name, works=True)
         while True:
             try:
-                if (waited := look()) is not None:
+                if (waited := poll()) is not None:
                     await waited
             except Exception as error:
                 failures += 1

@@ -35,7 +35,9 @@ def sentences(found: Iterable[_Problem], whole: str) -> list[str]:
     """
     ordered = sorted(found, key=lambda e: path_of(e.absolute_path))
     # Of several missing keys each is an error that names them all.
-    return list(dict.fromkeys(said for error in ordered for said in _said(error, whole)))
+    return list(
+        dict.fromkeys(sentence for error in ordered for sentence in _sentences(error, whole))
+    )
 
 
 def path_of(parts: Iterable[str | int]) -> str:
@@ -46,7 +48,7 @@ def path_of(parts: Iterable[str | int]) -> str:
     return text
 
 
-def _said(error: _Problem, whole: str) -> list[str]:
+def _sentences(error: _Problem, whole: str) -> list[str]:
     path = path_of(error.absolute_path)
     where, found = path or whole, error.instance
     rule, wanted = str(error.validator), error.validator_value
@@ -75,15 +77,19 @@ def _said(error: _Problem, whole: str) -> list[str]:
 
 def _hint(schema: dict[str, Any]) -> str:
     """What the schema says of the value, where that is a line; a paragraph is for its reader."""
-    said = str(schema.get("description", "")).rstrip(".")
-    return f" ({said})" if said and "\n" not in said and schema.get("type") != "object" else ""
+    meaning = str(schema.get("description", "")).rstrip(".")
+    return (
+        f" ({meaning})"
+        if meaning and "\n" not in meaning and schema.get("type") != "object"
+        else ""
+    )
 
 
 def _unknown(below: str, unknown: Sequence[str], known: Sequence[str]) -> list[str]:
     """The known keys are listed once, where there is no likely one."""
     from difflib import get_close_matches  # for mistakes alone
 
-    said, listed = [], False
+    sentences, listed = [], False
     for key in unknown:
         likely = get_close_matches(key, known, 1)
         if likely:
@@ -92,8 +98,8 @@ def _unknown(below: str, unknown: Sequence[str], known: Sequence[str]) -> list[s
             hint = "remove it."
         else:
             hint, listed = f"known here are {', '.join(known)}.", True
-        said.append(f"{below}{_in_one_line(key)}: unknown key; {hint}")
-    return said
+        sentences.append(f"{below}{_in_one_line(key)}: unknown key; {hint}")
+    return sentences
 
 
 def _of_type(where: str, wanted: Sequence[str], found: Any, hint: str) -> str:
@@ -115,7 +121,7 @@ def _alternatives(error: _Problem, where: str, whole: str) -> list[str]:
         or list(one.absolute_path) != list(error.absolute_path)
     ]
     if other:
-        return list(dict.fromkeys(said for one in other for said in _said(one, whole)))
+        return list(dict.fromkeys(sentence for one in other for sentence in _sentences(one, whole)))
     words, types = [], []
     for one in inner:
         if one.validator == "type":

@@ -167,9 +167,7 @@ def run(
         if isinstance(error, BadInput):
             print(f"{component}: {error}", file=sys.stderr)
             return BAD_INPUT
-        logs.fault(
-            "ended by a fault of its own; it is started anew, please report this line", error
-        )
+        logs.fault("ended by a fault of its own; it is restarted, please report this line", error)
         return FAILED
     finally:
         logs.flush()

@@ -272,7 +272,7 @@ class Reflector(Generic[T]):
         if before == kept:
             return
         self.store[key] = kept
-        if not self._index(key, kept) or not self._tell(
+        if not self._index(key, kept) or not self._notify(
             Change("modified" if before is not None else "added", key, item, before)
         ):
             self._cannot_read(
@@ -284,7 +284,7 @@ class Reflector(Generic[T]):
         for index in self._indexes.values():
             index.remove(key)
         if before is not None:
-            self._tell(Change("deleted", key, last if last is not None else before, before))
+            self._notify(Change("deleted", key, last if last is not None else before, before))
 
     def _cannot_read(self, key: str, one: Unreadable) -> None:
         self._remove(key, None)
@@ -306,7 +306,7 @@ class Reflector(Generic[T]):
             return False
         return True
 
-    def _tell(self, change: Change[T]) -> bool:
+    def _notify(self, change: Change[T]) -> bool:
         """False where a fault of the listener kept it from being reported."""
         try:
             self._on_change(change)
@@ -318,8 +318,8 @@ class Reflector(Generic[T]):
     def _failed(self, error: KubeError) -> float:
         # A list that has grown too old or a connection cut at the API server's restart is everyday
         # life.
-        said = log.warning if self._failures else log.info
-        said("watch failed, mirror is behind the cluster", path=self._path, error=str(error))
+        write = log.warning if self._failures else log.info
+        write("watch failed, mirror is behind the cluster", path=self._path, error=str(error))
         self.problem = error
         self._client.mirrors.falls_behind(self, self._path, str(error))
         return self._pause()

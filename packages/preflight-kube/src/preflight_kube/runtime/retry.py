@@ -58,8 +58,8 @@ def for_good(error: KubeError) -> bool:
 
 def cause_of(error: KubeError) -> str:
     """What the API server said, as part of a sentence for a person: printable, and bounded."""
-    said = printable(str(error)).rstrip(". ")
-    return said if len(said) <= _MOST_WORDS else said[: _MOST_WORDS - 1] + "…"
+    text = printable(str(error)).rstrip(". ")
+    return text if len(text) <= _MOST_WORDS else text[: _MOST_WORDS - 1] + "…"
 
 
 class _Refused(msgspec.Struct):

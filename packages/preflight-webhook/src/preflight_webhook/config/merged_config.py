@@ -31,10 +31,12 @@ def effective(config: Config, spec: PreflightConfigSpec) -> Config:
 
 def _laid(under: Any, over: Struct) -> Any:
     """Field by field; the two have the same names."""
-    said = {name: value for name, value in asdict(over).items() if value is not UNSET}
+    given = {name: value for name, value in asdict(over).items() if value is not UNSET}
     return replace(
         under,
-        **{n: _laid(getattr(under, n), v) if isinstance(v, Struct) else v for n, v in said.items()},
+        **{
+            n: _laid(getattr(under, n), v) if isinstance(v, Struct) else v for n, v in given.items()
+        },
     )
 
 
@@ -44,5 +46,5 @@ def in_force(items: Iterable[PreflightConfig]) -> PreflightConfig | None:
     None as well where two say so: then one status is out of date, and it is the controller's to say
     which.
     """
-    said = [item for item in items if not refusal(item)]
-    return said[0] if len(said) == 1 else None
+    readable = [item for item in items if not refusal(item)]
+    return readable[0] if len(readable) == 1 else None

@@ -311,8 +311,8 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
         gpus[f"claim of annotation {devices.annotation}"] = 1
     if not checks:
         why = "no configured check applies to this pod."
-        told = Decision("no-checks", why, skipped=skipped, gpus=gpus)
-        return _unchecked(facts, config, told, marked=not_applicable(skipped))
+        decision = Decision("no-checks", why, skipped=skipped, gpus=gpus)
+        return _unchecked(facts, config, decision, marked=not_applicable(skipped))
     _refuse(forbidden(checks, config) if facts.confined else None)
     _refuse(limits.of_inherited(facts.settings, facts.volumes))
     member = _stamp(facts, takes_part=any(check.gang_wide for check in checks))
@@ -374,12 +374,12 @@ def _no_gpu(config: Config) -> Decision:
 
 
 def _unknown(resources: list[str], config: Config) -> Decision:
-    told = (
+    reason = (
         f"{shown(', '.join(resources))} may be a GPU, and is not known here: name it in gpuDetection.resourceNames (a slice in migResourceNames, "
         "what pods share in sharedResourceNames), or where it is none in gpuDetection.otherResourceNames"
     )
-    skipped = [Skip(check.name, UNKNOWN, told) for check in config.checks]
-    return Decision("no-checks", f"{told}.", skipped=skipped)
+    skipped = [Skip(check.name, UNKNOWN, reason) for check in config.checks]
+    return Decision("no-checks", f"{reason}.", skipped=skipped)
 
 
 def _place(
@@ -457,7 +457,7 @@ def _unchecked(
     )
 
 
-def _seen(facts: DecisionKey, config: Config) -> dict[str, SeenClaim]:
+def _known_claims(facts: DecisionKey, config: Config) -> dict[str, SeenClaim]:
     """What was known of the pod's claims."""
     return {
         name: SeenClaim(
@@ -481,10 +481,10 @@ def _finished(
     injection: Injection,
     member: Stamp | None,
 ) -> tuple[Decision, Injection]:
-    claims = _seen(facts, config)
+    claims = _known_claims(facts, config)
     if claims:
-        told = Admitted(v=admitted.VERSION, claims=claims)
-        injection.annotations[CLAIMS_ANNOTATION] = admitted.encode_admitted(told)
+        record = Admitted(v=admitted.VERSION, claims=claims)
+        injection.annotations[CLAIMS_ANNOTATION] = admitted.encode_admitted(record)
     if member is not None:
         labels, annotations = marks(facts.namespace, member)
         injection.labels.update(labels)

@@ -64,10 +64,10 @@ def add_explain(made: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     problems: list[str] = []
     found, about = _from_cluster(args) if args.live else _from_files(args, problems)
-    told = []
+    reports = []
     for one in found:
         try:
-            told.append(
+            reports.append(
                 explain(
                     one, about, args.output, colored=commands.colored(args.color), brief=args.brief
                 )
@@ -75,8 +75,8 @@ def _run(args: argparse.Namespace) -> int:
         except ValueError as error:
             problems.append(str(error))
     between = {"text": "\n\n", "json": "\n", "yaml": "\n---\n"}
-    if told:
-        print(between[args.output].join(told))
+    if reports:
+        print(between[args.output].join(reports))
     if problems:
         raise BadInput(dict.fromkeys(problems))
     return commands.DONE

@@ -51,8 +51,8 @@ class About(NamedTuple):
     from_files: bool
 
 
-class _Told(NamedTuple):
-    """What is to be said of one pod."""
+class _Report(NamedTuple):
+    """All that is reported of one pod."""
 
     found: FoundPod
     about: About
@@ -93,26 +93,26 @@ def explain(
         *_left_behind(found.pod, decision, config),
     ]
     asked = opt_in(found.namespace, found.labels, about.lists)
-    told = _Told(
+    report = _Report(
         found, about, asked, decision, _message(found, decision, about), own, delays, warnings
     )
     if form == "text":
-        lines = [*map(printable, _unasked(told) if asked.asked == "no" else _lines(told))]
+        lines = [*map(printable, _unasked(report) if asked.asked == "no" else _lines(report))]
         if decision.patch and not brief and asked.asked != "no":
             lines += _diff(found.pod, applied(deepcopy(found.pod), decision.patch), colored=colored)
         return "\n".join(lines)
-    fields = _fields(told)
+    fields = _fields(report)
     if brief:
         fields.pop("patch")
     return json.dumps(fields, indent=2) if form == "json" else _yaml(fields)
 
 
-def _fields(told: _Told) -> dict[str, Any]:
-    decision, asked = told.decision, told.asked
-    fields: dict[str, Any] = {"object": told.found.what}
-    fields |= {"opt_in": {"asked": asked.asked, "why": asked.why}, "configuration": told.about.by}
+def _fields(report: _Report) -> dict[str, Any]:
+    decision, asked = report.decision, report.asked
+    fields: dict[str, Any] = {"object": report.found.what}
+    fields |= {"opt_in": {"asked": asked.asked, "why": asked.why}, "configuration": report.about.by}
     if asked.asked == "no":
-        otherwise = {"result": decision.result, "message": told.message}
+        otherwise = {"result": decision.result, "message": report.message}
         return {
             **fields,
             "result": "not-opted-in",
@@ -124,15 +124,15 @@ def _fields(told: _Told) -> dict[str, Any]:
     fields |= {name: getattr(decision, name) for name in ("result", "checks", "gpus", "patch")}
     return {
         **fields,
-        "message": told.message,
-        "warnings": told.warnings,
+        "message": report.message,
+        "warnings": report.warnings,
         "skipped": [
             {"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped
         ],
         "claims": to_builtins(decision.claims),
         "gang": to_builtins(decision.stamp),
-        "preflight_config": told.own or None,
-        "worst_case_start_delay_seconds": sum(told.delays.values()),
+        "preflight_config": report.own or None,
+        "worst_case_start_delay_seconds": sum(report.delays.values()),
     }
 
 
@@ -147,12 +147,12 @@ def _message(found: FoundPod, decision: Decision, about: About) -> str:
     return f"{decision.message.removesuffix(CREATE_FIRST)}give it with another -f ({named}), and create it before the pod."
 
 
-def _unasked(told: _Told) -> Iterator[str]:
+def _unasked(report: _Report) -> Iterator[str]:
     """About a pod that the API server never asks the webhook about."""
-    yield f"{told.found.what}: not checked"
-    yield f"  opt-in: {told.asked.why}"
-    yield f"  if it were asked about: {told.decision.result}: {told.message}"
-    yield f"  configuration: {told.about.by}"
+    yield f"{report.found.what}: not checked"
+    yield f"  opt-in: {report.asked.why}"
+    yield f"  if it were asked about: {report.decision.result}: {report.message}"
+    yield f"  configuration: {report.about.by}"
 
 
 def _of_namespace(found: FoundPod, config: Config) -> tuple[Config, str]:
@@ -258,18 +258,18 @@ def _maps(found: Any) -> Iterator[Object]:
     return (one for one in found if isinstance(one, dict)) if isinstance(found, list) else iter(())
 
 
-def _lines(told: _Told) -> Iterator[str]:
-    decision = told.decision
+def _lines(report: _Report) -> Iterator[str]:
+    decision = report.decision
     result = (
         "injected already"
         if decision.result == "unchanged" and decision.checks
         else decision.result
     )
-    yield f"{told.found.what}: {result}{'' if told.asked.asked == 'yes' else ', if its namespace is opted in'}"
-    yield f"  opt-in: {told.asked.why}"
-    if told.own:
-        yield f"  by: {told.own}"
-    yield f"  why: {told.message}"
+    yield f"{report.found.what}: {result}{'' if report.asked.asked == 'yes' else ', if its namespace is opted in'}"
+    yield f"  opt-in: {report.asked.why}"
+    if report.own:
+        yield f"  by: {report.own}"
+    yield f"  why: {report.message}"
     for name, count in decision.gpus.items():
         yield f"  reserves: {count} {name}"
     for name, seen in decision.claims.items():
@@ -281,14 +281,14 @@ def _lines(told: _Told) -> Iterator[str]:
         yield f"  gang: {gang.id} (by {gang.source}, {size}); {part} in its checks; its roster is in ConfigMap {gang.config_map}"
     for skip in decision.skipped:
         yield f"  left out: {skip.check} ({skip.reason}): {skip.message}"
-    if told.delays:
+    if report.delays:
         each = ", ".join(
-            f"{name} {format_duration(seconds)}" for name, seconds in told.delays.items()
+            f"{name} {format_duration(seconds)}" for name, seconds in report.delays.items()
         )
-        yield f"  worst-case start delay: {format_duration(sum(told.delays.values()))} if every check waits, runs and reports as long as it may{f' ({each})' if len(told.delays) > 1 else ''}"
-    for warning in told.warnings:
+        yield f"  worst-case start delay: {format_duration(sum(report.delays.values()))} if every check waits, runs and reports as long as it may{f' ({each})' if len(report.delays) > 1 else ''}"
+    for warning in report.warnings:
         yield f"  warning: {warning}"
-    yield f"  configuration: {told.about.by}"
+    yield f"  configuration: {report.about.by}"
     yield f"  patch: {len(decision.patch)} operation(s)"
 
 

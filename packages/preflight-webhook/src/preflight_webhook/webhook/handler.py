@@ -11,7 +11,7 @@ from preflight_kube import logs
 from preflight_kube.admission.request_body import Receive, ReviewRefused, Scope
 from preflight_kube.admission.review import MOST_TEXT, AdmissionRequest, BadReview, Response
 from preflight_kube.admission.reviews import Reviews, Send, Unavailable
-from preflight_kube.files.polling import Looks
+from preflight_kube.files.polling import Polling
 
 from preflight_webhook.api import review
 from preflight_webhook.api.review import shown
@@ -56,7 +56,7 @@ class ServingState:
     _was_ready: bool = False
 
     def __post_init__(self) -> None:
-        self.looks = Looks(self.metrics.watching)
+        self.polling = Polling(self.metrics.watching)
 
     def unready(self) -> str:
         """Why requests should go elsewhere; empty where they need not.
@@ -68,7 +68,7 @@ class ServingState:
             return "stopping"
         if not self.started:
             return "starting"
-        if problem := self.server_problem() or self.looks.unready():
+        if problem := self.server_problem() or self.polling.unready():
             return problem
         if self.policies is not None and self.config.preflight_configs.enabled:
             if not self.policies.synced and not self._was_ready:
@@ -228,10 +228,10 @@ def _record(
         metrics.stamped(decision.stamp.source)
     if decision.unseen:
         metrics.unseen({one.kind for one in decision.unseen})
-    told = decision.result in {"injected", "stamped", "denied"} or any(
+    notable = decision.result in {"injected", "stamped", "denied"} or any(
         skip.reason == UNKNOWN for skip in decision.skipped
     )
-    if not log.enabled("info" if told else "debug"):
+    if not log.enabled("info" if notable else "debug"):
         return
     metadata = pod.metadata
     about: dict[str, object] = {
@@ -249,7 +249,7 @@ def _record(
     if policy is not None:
         about["preflight_config"] = policy.name
     if not decision.logged:
-        decision.logged = _common(decision, "info" if told else "debug")
+        decision.logged = _common(decision, "info" if notable else "debug")
     logs.line_of(decision.logged, about)
 
 

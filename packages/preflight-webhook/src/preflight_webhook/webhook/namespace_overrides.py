@@ -36,7 +36,7 @@ WATCH: Final = 60
 """Seconds of one watch: so late is a silent break of it noticed."""
 ABSENT: Final = 60.0
 """Seconds after which it is seen whether the cluster has the kind by now."""
-LOOK_EVERY: Final = 5.0
+POLL_EVERY: Final = 5.0
 """Seconds after which it is seen whether a new configuration wants them followed, or there is an
 API server by now.
 """
@@ -122,7 +122,7 @@ class NamespaceOverrides:
         while True:
             if wanted():
                 await self._follow(wanted)
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_EVERY)
 
     async def _follow(self, wanted: Callable[[], bool]) -> None:
         """Until they are not wanted any more; returns at once where there is nobody to ask."""
@@ -159,7 +159,7 @@ class NamespaceOverrides:
         following = asyncio.create_task(self._reflector.run())
         try:
             while wanted() and not following.done():
-                await asyncio.wait([following], timeout=LOOK_EVERY)
+                await asyncio.wait([following], timeout=POLL_EVERY)
         finally:
             following.cancel()
             await asyncio.wait([following])
@@ -183,10 +183,12 @@ class NamespaceOverrides:
         if now is not None:
             self._in_force[namespace] = now
         if now != before:
-            said = (
+            message = (
                 "PreflightConfig is in force" if now else "no PreflightConfig is in force any more"
             )
-            log.info(said, namespace=namespace, **({"preflight_config": now.name} if now else {}))
+            log.info(
+                message, namespace=namespace, **({"preflight_config": now.name} if now else {})
+            )
         self._metrics.policies.set(len(self._in_force))
 
     def _warn(self, namespace: str, name: str, why: str) -> None:

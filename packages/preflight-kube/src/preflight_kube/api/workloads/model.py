@@ -105,8 +105,8 @@ def at(item: Any, keys: Keys) -> Any:
 
 def dotted(keys: Keys) -> str:
     """``spec.groups[0].template``."""
-    said = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
-    return said.removeprefix(".")
+    path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
+    return path.removeprefix(".")
 
 
 def replicas(item: Any, *keys: str | int) -> int:

@@ -155,5 +155,7 @@ def _will_test(
     can = {"gpu", *(kind for check in checks for kind in check.supports)}
     tested = ", ".join(text for kind, text in named if kind in can)
     rest = ", ".join(text for kind, text in named if kind not in can | NO_GPU)
-    told = f"{', '.join(check.name for check in checks)} will test {tested} before the pod starts"
-    return f"{told}; {rest} cannot be tested by any of them." if rest else f"{told}."
+    sentence = (
+        f"{', '.join(check.name for check in checks)} will test {tested} before the pod starts"
+    )
+    return f"{sentence}; {rest} cannot be tested by any of them." if rest else f"{sentence}."

@@ -91,12 +91,12 @@ def _not_redirected(
             left.append(check)
             continue
         host, reason = why
-        told = f"the pod's own settings could lead the check {check.name} to another server than {host.name}: {reason}"
+        diverted = f"the pod's own settings could lead the check {check.name} to another server than {host.name}: {reason}"
         if check.enforcement == "enforce":
             raise PodRefused(
-                f"{told}, or have the operator configure an IP address (for DCGM, dcgm.hostengineAddr: $(NODE_IP):5555)."
+                f"{diverted}, or have the operator configure an IP address (for DCGM, dcgm.hostengineAddr: $(NODE_IP):5555)."
             )
-        without.append(Skip(check.name, "redirected", told))
+        without.append(Skip(check.name, "redirected", diverted))
     return left, without
 
 

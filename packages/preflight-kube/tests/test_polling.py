@@ -7,7 +7,7 @@ from functools import partial
 import anyio
 import pytest
 from preflight_kube.files import polling as looks
-from preflight_kube.files.polling import Looks
+from preflight_kube.files.polling import Polling
 from preflight_testing import waiting
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -20,7 +20,7 @@ async def test_a_look_that_fails_is_tried_again_and_after_a_minute_the_replica_i
 ) -> None:
     monkeypatch.setattr(looks, "FAILING", 0.05)
     registry = CollectorRegistry()
-    kept, works = Looks(Gauge("watching", "", ["watcher"], registry=registry)), False
+    kept, works = Polling(Gauge("watching", "", ["watcher"], registry=registry)), False
 
     async def look() -> None:
         if not works:
@@ -41,7 +41,7 @@ async def test_a_look_that_fails_is_tried_again_and_after_a_minute_the_replica_i
 
 
 async def test_looks_that_fail_do_not_keep_others_from_theirs() -> None:
-    kept, seen = Looks(), 0
+    kept, seen = Polling(), 0
 
     def broken() -> None:
         raise LookupError("gone")
