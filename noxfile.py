@@ -193,6 +193,13 @@ def contracts() -> str:
                 contract[key] = [
                     m for name in contract[key] for m in _modules(name, of_kind, places)
                 ]
+        if "layers" in contract and "containers" not in contract:
+            contract["layers"] = [
+                " | ".join(
+                    m for name in layer.split(" | ") for m in _modules(name, of_kind, places)
+                )
+                for layer in contract["layers"]
+            ]
         sources = contract.get("source_modules", [])
         if "forbidden_modules" in contract:
             contract["forbidden_modules"] = [
@@ -206,23 +213,24 @@ def _modules(
     name: str, of_kind: Mapping[str, list[str]], places: Mapping[str, Path]
 ) -> Sequence[str]:
     """Modules that a name of a contract stands for: "SERVICES" all of a kind, "SERVICES.core" the
-    room of that name in each that has it, "package.!a !b" what a package holds but a and b."""
-    package, _, rest = name.partition(".")
-    if rest.startswith("!"):
-        kept_out = rest.replace("!", "").split()
-        parts = {p.stem for p in places[package].glob("[!_]*.py")}
-        parts |= {p.parent.name for p in places[package].glob("*/__init__.py")}
-        return [f"{package}.{part}" for part in sorted(parts - set(kept_out))]
-    packages = of_kind.get(package)
-    if packages is None:
-        return [name]
-    if not rest:
-        return packages
-    return [
-        f"{one}.{rest}"
-        for one in packages
-        if Path(places[one], rest).is_dir() or Path(places[one], f"{rest}.py").is_file()
-    ]
+    room of that name in each that has it, "package.room.!a !b" what stands there but a and b."""
+    within, _, but = name.partition(".!")
+    package, _, room = within.partition(".")
+    modules: list[str] = []
+    for root in of_kind.get(package, [package]):
+        folder = places[root].joinpath(*room.split(".")) if root in places else Path(root)
+        if but:
+            parts = {p.stem for p in folder.glob("[!_]*.py")}
+            parts |= {p.parent.name for p in folder.glob("*/__init__.py")}
+            modules += (f"{folder_name(root, room)}.{p}" for p in parts - set(but.split(" !")))
+        elif package not in of_kind or folder.is_dir() or folder.with_suffix(".py").is_file():
+            modules.append(folder_name(root, room))
+    return sorted(modules)
+
+
+def folder_name(root: str, room: str) -> str:
+    """How a room of a package is imported."""
+    return f"{root}.{room}" if room else root
 
 
 def _toml(table: Mapping[str, Any]) -> list[str]:
