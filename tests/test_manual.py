@@ -458,3 +458,17 @@ def test_the_charts_readme_tells_every_value(chart: str) -> None:
     values = (ROOT / "charts/preflight/charts" / chart / "values.yaml").read_text()
     missing = set(re.findall(r"(?m)^([A-Za-z]+):", values)) - said
     assert not missing
+
+
+# --- the newcomer's walk
+
+
+def test_the_walk_of_contributing_leads_to_functions_that_are_there() -> None:
+    folders = {"ComputeDomain": "computedomain", "GPU scheduler": "gpu-scheduler"}
+    rows = table(ROOT / "CONTRIBUTING.md", "service")
+    assert len(rows) == len(SERVICES)
+    for service, entry, _, _ in rows:
+        member = f"preflight-{folders.get(service, service.lower())}"
+        room = ROOT / "packages" / member / "src" / member.replace("-", "_")
+        [(function, file), *_] = re.findall(r"`(\w+)` in `([\w/.]+)`", entry)
+        assert f"def {function}(" in (room / file).read_text(), (service, entry)
