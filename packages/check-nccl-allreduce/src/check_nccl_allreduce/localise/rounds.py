@@ -96,9 +96,9 @@ def hairpin(state: State, evidence: Evidence, suspects: Sequence[int]) -> Round 
     return _round(state, Phase.HAIRPIN, [Probe((one,), Role.HAIRPIN) for one in sorted(ends)])
 
 
-def rematch(state: State, evidence: Evidence, detail: int = 0) -> Round:
-    """A matching of partners that have not met, suspects first and with known-good ones where there
-    are any.
+def rematch(state: State, evidence: Evidence, detail: int = 0, *, again: bool = False) -> Round:
+    """A matching of partners that have not met (or with ``again`` have), suspects first and with
+    known-good ones where there are any.
 
     The first ``detail`` pairs measure rails and directions as well.
     """
@@ -108,7 +108,7 @@ def rematch(state: State, evidence: Evidence, detail: int = 0) -> Round:
     good = [i for i in order if evidence.good[i]]
     rest = [i for i in order if not evidence.good[i]]
     pools = [_Pools(shape, good), _Pools(shape, order)]
-    probes = list(desk.pair_up(rest + good, pools, Role.MATCH))
+    probes = list(desk.pair_up(rest + good, pools, Role.MATCH, again=again))
     detailed = [probe._replace(detail=True) for probe in probes[:detail]]
     return _round(state, Phase.MATCH, detailed + probes[detail:])
 

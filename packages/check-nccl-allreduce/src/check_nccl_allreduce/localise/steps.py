@@ -138,6 +138,8 @@ def _following(findings: Findings, now: float | None, until: float | None) -> Ro
     if not halved and (evidence.map.size <= rounds.FEW or matchings < MATCHINGS):
         third = matchings == 2
         others = rounds.rematch(state, evidence, detail=rounds.CONTROLS if third else 0)
+        if not others.probes and state.rounds[-1].at < heated:
+            others, third = rounds.rematch(state, evidence, again=True), True
         if others.probes:
             return _wait(others, state, heated, now, until) if third else others
     return rounds.halves(state, evidence, halved) if halved < 2 else None
