@@ -39,3 +39,14 @@ def test_a_sick_node_is_blamed_though_one_hairpin_is_as_slow_as_a_lower_rate() -
     fabric = StagedFabric(world, 240)
     verdict, _ = play_staged(fabric)
     assert set(verdict.blamed) == fabric.judged() == {3}
+
+
+def test_a_node_slow_to_itself_and_beyond_its_leaf_but_good_behind_it_is_not_blamed() -> None:
+    """A small rack's uplink is slow, and for another reason the node's hairpin is."""
+    world = next(
+        w for w in WORLDS if w.name == "slow to themselves, and a small rack's slow uplink"
+    )
+    fabric = StagedFabric(world, 24)
+    verdict, _ = play_staged(fabric)
+    assert len(fabric.shape.behind(fabric.shape.leaf[12])) > 1
+    assert verdict.blamed == ()

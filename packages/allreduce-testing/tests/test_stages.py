@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from allreduce_testing.worlds.faults import Beyond, Busy, Kinds, SickNode
+from allreduce_testing.worlds.faults import (
+    Beyond,
+    Busy,
+    Collisions,
+    Kinds,
+    SickNode,
+    SlowToThemselves,
+)
 from allreduce_testing.worlds.simulation import play_staged, simulate
 from allreduce_testing.worlds.staged import WORLDS
 from allreduce_testing.worlds.stages import NORMAL, StagedFabric, StagedWorld, WorldFault
@@ -68,6 +75,42 @@ def test_a_neighbours_traffic_ends_and_what_it_moves_is_known() -> None:
     fabric.now = 61
     assert share(fabric, busy) == 1.0
     assert fabric.truth.blamable == set()
+
+
+def test_a_neighbour_that_sends_nothing_is_seen_by_the_time_it_takes_of_processors() -> None:
+    fabric = quiet(Busy((1, 1), share=(0.5, 0.5), mute=True), counted=True)
+    (busy,) = fabric.truth.named
+    assert share(fabric, busy) == 0.5
+    loads = [one.local.load for one in fabric.told(fabric.state).endpoints]
+    assert [i for i, load in enumerate(loads) if load > 0.9] == [busy]
+    assert fabric.foreign(busy, 0, 1) == fabric.background[busy]
+
+
+def test_collisions_that_move_slow_one_path_for_a_while() -> None:
+    fabric = quiet(Collisions(often=0.5, moves=(10, 20)), rail=False)
+    leaves = fabric.shape.leaf
+    far = [(0, i) for i in range(16) if leaves[i] != leaves[0]]
+    reached = [[share(fabric, *pair) for pair in far] for _ in range(8)]
+    assert min(min(one) for one in reached) < 0.8
+    assert any(len({min(1.0, one[i]) for one in reached}) > 1 for i in range(len(far)))
+    assert {share(fabric, 0, i) for i in range(1, 16) if leaves[i] == leaves[0]} == {1.0}
+
+
+def test_a_leaf_that_cannot_carry_all_of_its_nodes_slows_them_together_and_not_alone() -> None:
+    fabric = quiet(Beyond("leaf", capacity=(0.5, 0.5)))
+    pairs = {leaf: fabric.shape.behind(leaf) for leaf in set(fabric.shape.leaf)}
+    probes = [Probe((a, b), Role.MATCH) for a, b, *rest in pairs.values()]
+    probes += [Probe((c, d), Role.MATCH) for _, _, c, d in pairs.values()]
+    reached = fabric.measure(Round(2, Phase.MATCH, tuple(probes)))
+    slow = {probe.members[0] for probe, one in zip(probes, reached, strict=True) if one.gbps < 300}
+    assert 0 < len(slow) < 8
+    assert {share(fabric, i) for i in range(16)} == {1.0}
+
+
+def test_whoever_is_slow_to_itself_has_good_paths() -> None:
+    fabric = quiet(SlowToThemselves(often=1.0, share=(0.5, 0.5)))
+    assert (share(fabric, 0), share(fabric, 0, 1)) == (0.5, 1.0)
+    assert not fabric.truth.named
 
 
 def test_of_a_kind_that_is_visible_the_endpoint_says_so() -> None:

@@ -118,7 +118,7 @@ def test_who_carried_somebody_elses_bytes_is_busy_and_the_gang_is_not_judged(oth
     verdict, _ = played(slow_inside(1), ends=(ends[0], ends[1]))
     assert (verdict.kind, verdict.inconclusive, verdict.fatal_for) == (Kind.BUSY, True, ())
     assert set(verdict.named) >= {other}
-    assert f"{'ab'[other]} 9 GB/s" in verdict.reason
+    assert f"{'ab'[other]} (9 GB/s" in verdict.reason
 
 
 def test_nodes_of_one_nvlink_domain_meet_over_it_so_that_a_slow_adapter_does_not_explain_their_pair() -> (

@@ -102,10 +102,10 @@ class Clocked(sysfs.Counters):
         return dict.fromkeys((("a:1", name) for name in BYTES), self.sent.pop(0) // 4)
 
 
-def silences(
+def reports(
     counters: Clocked, monkeypatch: pytest.MonkeyPatch, *results: RankReport, detail: bool = False
-) -> list[tuple[float, float | None]]:
-    """What a member that has just joined says of the silence before each round."""
+) -> list[RankReport]:
+    """What a member that has just joined reports of each round."""
     monkeypatch.setattr("anyio.current_time", lambda: counters.now)
 
     async def given(result: RankReport) -> RankReport:
@@ -117,7 +117,15 @@ def silences(
         order = ProbeOrder(1, 0, 0, 2, "h", 1, "nccl", 10**9, 3, 1, 1.0, 2.0, detail=detail)
         return [await member._watched(order, given(one)) for one in results]
 
-    return [(one.silence, one.foreign) for one in anyio.run(all_of_them)]
+    return anyio.run(all_of_them)
+
+
+def silences(
+    counters: Clocked, monkeypatch: pytest.MonkeyPatch, *results: RankReport, detail: bool = False
+) -> list[tuple[float, float | None]]:
+    """What it says of the silence before each."""
+    told = reports(counters, monkeypatch, *results, detail=detail)
+    return [(one.silence, one.foreign) for one in told]
 
 
 G = 10**9
@@ -128,6 +136,33 @@ def test_a_member_tells_what_others_moved_while_nothing_of_the_gang_ran(
 ) -> None:
     quiet = Clocked(0, 20 * G, 90 * G, 90 * G, 200 * G)
     assert silences(quiet, monkeypatch, RankReport(1), RankReport(2)) == [(10.0, 2.0), (10.0, 0.0)]
+
+
+def test_a_member_tells_what_others_took_of_the_processors_though_no_bytes_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accounts = ["cpu  0 0 0 0 0 0 0 0", "cpu  90 0 5 5 0 0 0 0", *["cpu  90 0 5 5 0 0 0 0"] * 2]
+    node = Clocked(*[5] * 9)
+    monkeypatch.setattr(node, "processors", lambda: accounts.pop(0))
+    told = reports(node, monkeypatch, RankReport(1))
+    assert [(one.load, one.foreign) for one in told] == [(0.95, None)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "share"),
+    [
+        ("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 1", "cpu  10 20 5 40 20 1 1 3 30 0\ncpu0 2", 0.4),
+        ("", "", None),
+        ("cpu  1 2 3 4 5 6 7 8", "cpu  1 2 3 4 5 6 7 8", None),  # no time has passed
+        ("cpu  1 2 3 9 5 6 7 8", "cpu  9 9 9 4 9 9 9 9", None),  # went back
+        ("cpu  1 2 3", "cpu  4 5 6", None),
+        ("cpu  a b c", "cpu  1 2 3 4 5 6 7 8", None),
+    ],
+)
+def test_processor_time_is_what_was_neither_idle_nor_waiting_for_disks(
+    before: str, after: str, share: float | None
+) -> None:
+    assert ports.taken(before, after) == (share if share is None else pytest.approx(share))
 
 
 def test_counters_that_do_not_count_the_gangs_own_bytes_say_nothing(
@@ -169,9 +204,14 @@ def test_what_may_still_run_is_no_silence(
 def test_a_node_was_silent_where_all_its_pods_say_so_and_is_as_busy_as_the_busiest_while() -> None:
     both = {0: RankReport(1, silence=30, foreign=0.5), 1: RankReport(1, silence=20, foreign=0.0)}
     blind = {0: RankReport(2, silence=45, foreign=3.0), 1: RankReport(2)}
-    assert equipment.silence((0, 1), [both, blind]) == (20, 3.0)
-    hostile = {0: RankReport(3, silence=-1.0, foreign=1e300), 1: RankReport(3, silence=1e300)}
-    assert equipment.silence((0, 1), [hostile, {}]) == (0.0, 0.0)
+    assert equipment.silence((0, 1), [both, blind]) == (20, 3.0, 0.0)
+    loaded = {0: RankReport(3, load=0.25), 1: RankReport(3, load=0.97)}
+    assert equipment.silence((0, 1), [loaded]) == (0.0, 0.0, 0.97)
+    hostile = {
+        0: RankReport(3, silence=-1.0, foreign=1e300, load=1e300),
+        1: RankReport(3, silence=1e300, load=-1.0),
+    }
+    assert equipment.silence((0, 1), [hostile, {}]) == (0.0, 0.0, 0.0)
 
 
 def test_what_others_moved_comes_as_it_was_sent_and_an_older_member_says_nothing() -> None:

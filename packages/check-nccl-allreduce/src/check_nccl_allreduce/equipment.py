@@ -143,16 +143,18 @@ def devices(
 
 def silence(
     ranks: Sequence[int], rounds: Iterable[Mapping[int, RankReport]]
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     """Of their node in these rounds: seconds in which nothing of the gang ran and all its members
-    counted what passed, and GB/s of somebody else's in the busiest such while. Figures that cannot
-    be are left out.
+    counted what passed, and of the busiest such while GB/s of somebody else's and the share of
+    processor time that others took. Figures that cannot be are left out.
     """
-    silent, most = 0.0, 0.0
+    silent, most, load = 0.0, 0.0, 0.0
     for results in rounds:
         of_node = [results[rank] for rank in ranks if rank in results]
         spans = [one.silence for one in of_node if 0 <= one.silence < AGES]
         silent += min(spans) if len(spans) == len(ranks) else 0.0
         rates = [one.foreign for one in of_node if one.foreign is not None]
         most = max([most, *(rate for rate in rates if 0 <= rate < AGES)])
-    return silent, most
+        shares = [one.load for one in of_node if one.load is not None]
+        load = max([load, *(share for share in shares if 0 <= share <= 1)])
+    return silent, most, load

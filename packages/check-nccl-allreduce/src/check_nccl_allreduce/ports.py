@@ -114,7 +114,8 @@ class Local(msgspec.Struct, frozen=True):
     """What a node knows of its own devices. ``counted``: its error counters can be read, so that
     none in ``errors`` means that none grew. ``silence``: seconds in which nothing of ours ran and
     its adapters' byte counters were read, 0 where they cannot be; ``foreign``: GB/s that somebody
-    else moved through them in the busiest such while.
+    else moved through them in the busiest such while, and ``load``: the share of the node's
+    processor time that others took.
     """
 
     faults: tuple[PortFault, ...] = ()
@@ -122,6 +123,7 @@ class Local(msgspec.Struct, frozen=True):
     counted: bool = False
     silence: float = 0.0
     foreign: float = 0.0
+    load: float = 0.0
 
 
 UNKNOWN: Final = Local()
@@ -181,6 +183,19 @@ def carried(before: Reading, after: Reading) -> int | None:
             return None
         ways.append(sum((now - was) * unit for was, now, unit in grew))
     return max(ways) if after else None
+
+
+def taken(before: str, after: str) -> float | None:
+    """The share of processor time that was taken between two readings of ``/proc/stat``; None where
+    they do not say.
+    """
+    lines = [text.partition("\n")[0].split() for text in (before, after)]
+    if any(line[:1] != ["cpu"] or not all(map(str.isdecimal, line[1:])) for line in lines):
+        return None
+    # User, nice, system, idle, waiting for disks, interrupts of two sorts, stolen by the host.
+    spent = [int(b) - int(a) for a, b in zip(lines[0][1:9], lines[1][1:9], strict=False)]
+    whole = sum(spent)
+    return 1 - sum(spent[3:5]) / whole if len(spent) == 8 and min(spent) >= 0 < whole else None
 
 
 def totals(errors: Iterable[PortErrors]) -> str:

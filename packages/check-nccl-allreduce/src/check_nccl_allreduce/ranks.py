@@ -69,8 +69,10 @@ class Ranks:
         self._gpus: tuple[Gpu, ...] = ()
         self._renewed = 0
         self._looped = False
-        self._quiet: tuple[ports.Reading, float] | None = None
-        """What the counters said when ours was done, and when; None where it may go on."""
+        self._quiet: tuple[ports.Reading, float, str] | None = None
+        """What the counters said when ours was done, when, and what processor time was spent; None
+        where it may go on.
+        """
         self._sample: tuple[CounterSample, ...] = ()
         self._counting = False
         """Whether the byte counters have been seen to count a round of ours."""
@@ -107,7 +109,7 @@ class Ranks:
     async def listen(self) -> None:
         """Nothing of the gang runs here until the next order: what passes is somebody else's."""
         await self._faults_of_gpus(SAMPLE_WITHIN)
-        self._quiet = await self._counters.read(), anyio.current_time()
+        self._quiet = await self._read()
 
     async def execute(
         self, order: Order, changed: Callable[[RankStage], None]
@@ -129,32 +131,35 @@ class Ranks:
         self, order: LaunchOrder | ProbeOrder, work: Coroutine[None, None, RankReport]
     ) -> RankReport:
         """What the work reports, with the error counters of this node's ports that grew meanwhile,
-        and what they carried in the silence before.
+        and what they carried, and others took of its processors, in the silence before.
         """
         quiet, self._quiet = self._quiet, None
         try:
-            before, since = await self._counters.read(), anyio.current_time()
+            before, since, spent = await self._read()
         except BaseException:
             work.close()
             raise
         result = await work
-        after, now = await self._counters.read(), anyio.current_time()
+        after, now, spent_now = await self._read()
         seconds = now - since
         # Workers in trouble, and those that are late with a part, may go on.
         if result.trouble is None and (
             isinstance(order, LaunchOrder) or not order.detail or result.detail is not None
         ):
-            self._quiet = after, now
+            self._quiet = after, now, spent_now
             # A report that comes too late would be a hang.
             faults = await self._faults_of_gpus(min(SAMPLE_WITHIN, (order.timeout - seconds) / 4))
             for fault in faults:
                 self._say(f"round {result.round}: {fault.port} says: {fault.found}")
             result = msgspec.structs.replace(result, devices=faults)
+        silence = since - quiet[1] if quiet is not None else 0.0
+        if quiet is not None and silence >= LEAST_SILENCE:
+            load = ports.taken(quiet[2], spent)
+            result = msgspec.structs.replace(result, load=load)
         if not before or not after:
             return result
         # Where they do not count what is ours, they would not count what is others' either.
         self._counting = self._counting or (ports.carried(before, after) or 0) >= order.size
-        silence = since - quiet[1] if quiet is not None else 0.0
         if quiet is not None and self._counting and silence >= LEAST_SILENCE:
             strange = ports.carried(quiet[0], before)
             if strange is not None:
@@ -176,6 +181,10 @@ class Ranks:
                 f"round {result.round}: of congestion or another end, no evidence about this node: {other}"
             )
         return msgspec.structs.replace(result, errors=errors, watched=max(seconds, 1e-3))
+
+    async def _read(self) -> tuple[ports.Reading, float, str]:
+        """The counters, the second, and the kernel's account of processor time."""
+        return await self._counters.read(), anyio.current_time(), self._counters.processors()
 
     async def _faults_of_gpus(self, within: float) -> tuple[ports.PortFault, ...]:
         """Why the driver or the hardware slows their clocks down now, and what PCIe has repeated

@@ -33,6 +33,7 @@ _FILES: Final = (
 )
 _PRESENT: Final = (f"{nics.UVERBS}/uverbs*", f"{nics.APERTURES}/*", f"{nics.IMEX}/channel*")
 """Devices: that they are there is all that counts, and they are not opened."""
+PROCESSORS: Final = "proc/stat"
 _MOST_FILES: Final = 512
 """Of each pattern: more adapters than any node has."""
 _MOST_BYTES: Final = 256
@@ -95,6 +96,10 @@ class Counters:
     def whole(self) -> bool:
         """Whether these ports' bytes are all that pass them, whoever sends them."""
         return not any(port.shared for port in self._watched)
+
+    def processors(self) -> str:
+        """The kernel's account of processor time; empty where there is none."""
+        return _text(self._root / PROCESSORS) or ""
 
     async def read(self) -> Mapping[tuple[str, str], int]:
         """Empty where there are none, and for good once they did not come in time."""

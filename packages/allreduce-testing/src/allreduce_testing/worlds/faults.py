@@ -79,11 +79,18 @@ class Beyond:
     counts: bool = False
     capacity: tuple[float, float] | None = None
     lasts: tuple[float, float] | None = None
+    begins: tuple[float, float] = (-10.0, 0.0)
 
     def strike(self, fabric: StagedFabric) -> None:
         """Draw who is behind it, and slow it."""
         random, shape = fabric.random, fabric.shape
         share = random.uniform(*self.share)
+        if self.what == "leaf" and self.capacity:
+            for leaf in set(shape.leaf):
+                if random.random() < 0.5:
+                    those = len(shape.behind(leaf))
+                    fabric.limit(("leaf", leaf), those * random.uniform(*self.capacity))
+            return
         if self.what == "spine":
             if self.capacity:
                 for leaf in set(shape.leaf):
@@ -105,7 +112,7 @@ class Beyond:
                 if len(touched) == 1:  # nothing distinguishes it from the node's own port
                     fabric.truth.blamable.update(touched)
             case "leaf" | "uplink":
-                begin = random.uniform(-10, 0)
+                begin = random.uniform(*self.begins)
                 until = begin + random.uniform(*self.lasts) if self.lasts else FOREVER
                 spans = ((begin if self.lasts else -FOREVER, until),)
                 fabric.slow((self.what, shape.leaf[touched[0]]), share, spans, touched)
@@ -131,7 +138,7 @@ class Beyond:
 @dataclass(frozen=True, slots=True)
 class Busy:
     """Somebody else's traffic on the adapters of healthy nodes. ``begins``, ``lasts``: seconds;
-    ``pause``: seconds until it comes again, None: once.
+    ``pause``: seconds until it comes again, None: once. ``mute``: it takes processors instead.
     """
 
     count: tuple[int, int] = (1, 1)
@@ -140,6 +147,7 @@ class Busy:
     pause: tuple[float, float] | None = None
     share: tuple[float, float] = (0.3, 0.7)
     everybody: bool = False
+    mute: bool = False
 
     def strike(self, fabric: StagedFabric) -> None:
         """Draw the nodes, and occupy their adapters for a while, or for good."""
@@ -151,9 +159,11 @@ class Busy:
             while self.pause is not None and spans[-1][1] < 400.0:
                 begin = spans[-1][1] + random.uniform(*self.pause)
                 spans.append((begin, begin + random.uniform(*self.lasts)))
-            fabric.occupy(i, random.uniform(*self.share), tuple(spans))
+            use = fabric.load if self.mute else fabric.occupy
+            use(i, random.uniform(*self.share), tuple(spans))
             if spans[0][1] > FOREVER / 2 and not self.everybody:
                 fabric.truth.named.add(i)
+                fabric.truth.begins[i] = spans[0][0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +226,27 @@ class Collisions:
     often: float = 0.0
     node: bool = False
     pair: bool = False
+    moves: tuple[float, float] | None = None
 
     def strike(self, fabric: StagedFabric) -> None:
         """Slow the paths that share a way."""
         random, shape = fabric.random, fabric.shape
-        fabric.collisions = self.often
+        if self.moves is None:
+            fabric.collisions = self.often
+        else:
+            for a in range(shape.size):
+                for b in range(a if shape.rail else a + 1, shape.size):
+                    if a != b and shape.leaf[a] == shape.leaf[b]:
+                        continue
+                    spans, at = [], -random.uniform(0, self.moves[1])
+                    while at < 300.0:
+                        until = at + random.uniform(*self.moves)
+                        if random.random() < self.often:
+                            spans.append((at, until))
+                        at = until
+                    if spans:
+                        stage = ("itself", a) if a == b else ("path", a * shape.size + b)
+                        fabric.slow(stage, random.uniform(0.4, 0.7), tuple(spans))
         if self.node:
             # All that leaves this node's leaf on its behalf: it is a leaf of its own in that.
             one = random.randrange(shape.size)
@@ -234,6 +260,21 @@ class Collisions:
         if self.pair:
             a, b = sorted(random.sample(range(shape.size), 2))
             fabric.slow(("path", a * shape.size + b), random.uniform(*SLOW))
+
+
+@dataclass(frozen=True, slots=True)
+class SlowToThemselves:
+    """Healthy nodes whose hairpins are slow, such as by the BIOS, and whose paths are not."""
+
+    often: float = 0.1
+    share: tuple[float, float] = SLOW
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Draw the nodes."""
+        random = fabric.random
+        for i in range(fabric.shape.size):
+            if random.random() < self.often:
+                fabric.slow(("itself", i), random.uniform(*self.share))
 
 
 @dataclass(frozen=True, slots=True)

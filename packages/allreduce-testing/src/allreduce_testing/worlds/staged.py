@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from .faults import Beyond, Busy, Collisions, Hosts, Kinds, Marks, Pauses, SickNode
+from .faults import (
+    FOREVER,
+    Beyond,
+    Busy,
+    Collisions,
+    Hosts,
+    Kinds,
+    Marks,
+    Pauses,
+    SickNode,
+    SlowToThemselves,
+)
 from .stages import StagedWorld, WorldFault
 
 __all__ = ["WORLDS"]
@@ -17,6 +28,8 @@ LIES: Final = ("shuffled", "one", "coarse", "own", "stale")
 FACTS: Final = ("errors", "rate", "pcie", "replay")
 CARD, LEAF, UPLINK = Beyond("card"), Beyond("leaf"), Beyond("uplink")
 LONE, RACK = Beyond("uplink", (1, 1)), Beyond("uplink", (2, 4))
+CROWDED_UPLINKS = Beyond("spine", capacity=(0.25, 0.7))
+CROWDED_LEAF = Beyond("leaf", capacity=(0.25, 0.7))
 LASTING, MINUTES, SHORT = Busy(), Busy(lasts=(60, 150)), Busy((1, 1), (0, 10), (10, 50))
 BURSTS = Busy(lasts=(10, 10), pause=(5, 30))
 MILD: Final = (0.60, 0.70)
@@ -65,7 +78,7 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     known("slow uplink, all known", UPLINK),
     W("slow uplink, lone node", (LONE,), rail=False),
     W("slow spine", (Beyond("spine", share=(0.3, 0.7)),)),
-    W("oversubscribed", (Beyond("spine", capacity=(0.25, 0.7)),)),
+    W("oversubscribed", (CROWDED_UPLINKS,)),
     known("slow leaf with one member", Beyond("leaf", (1, 1))),
     known("slow leaf with one member, labels lie", Beyond("leaf", (1, 1)), labels=LIES),
     known("slow leaf with one member, stale labels", Beyond("leaf", (1, 1)), labels=("stale",)),
@@ -148,6 +161,14 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("a fast pair, lone node", (LONE,), fast_pairs=1),
     known("a fast pair, sick", SickNode(), fast_pairs=1),
     W("restless latencies, small rack", (RACK,), restless=0.2),
+    # Causes that come, go and move; healthy nodes that are slow to themselves.
+    known("a neighbour's work on the processors", Busy(mute=True)),
+    known("traffic that begins between the looks", Busy((1, 3), begins=(5, 60))),
+    known("collisions that move", Collisions(often=0.15, moves=(20, 90)), rail=None),
+    known("leaves that cannot carry all of their nodes", CROWDED_LEAF, leaves=(4, 16)),
+    known("another job fills a leaf later", Beyond("leaf", begins=(0, 60), lasts=(30, FOREVER))),
+    known("slow to themselves, and a small rack's slow uplink", SlowToThemselves(), RACK),
+    known("slow to themselves, and oversubscribed", SlowToThemselves(), CROWDED_UPLINKS),
     # Several things at once.
     W("line card and a sick node", (CARD, SickNode()), nodes=(8, 72)),
     W("lone node and a sick node", (LONE, SickNode()), nodes=(6, 72)),

@@ -226,6 +226,7 @@ class StagedFabric:
         self._errors: dict[int, tuple[str, float]] = {}
         self._throttles: dict[int, float] = {}
         self._silences: list[tuple[float, float]] = []
+        self._loaded: set[int] = set()
         self._crowds: list[tuple[list[Stage], frozenset[int]]] = []
         self.collisions = 0.0
         for fault in world.faults:
@@ -316,6 +317,11 @@ class StagedFabric:
         """Somebody else's traffic on a node's adapters."""
         self.slow(("adapter", node), share, spans, (node,))
         self._foreign[node].append((spans, share))
+
+    def load(self, node: int, share: float, spans: Spans) -> None:
+        """Somebody else's work on a node's processors, which sends nothing."""
+        self.slow(("device", node), share, spans, (node,))
+        self._loaded.add(node)
 
     def tell(self, node: int, fact: str, spans: Spans = ALWAYS) -> None:
         """What the node's own device says of what is wrong with it: ``errors``, ``rate``, ``pcie``,
@@ -429,6 +435,10 @@ class StagedFabric:
         )
         return WIRE * moved / (end - begin) + self.background[node]
 
+    def _load(self, node: int) -> float:
+        """The share of its processor time that others take."""
+        return 0.97 if node in self._loaded else 0.1 + 0.5 * self.background[node] / BACKGROUND
+
     def _local(self, i: int) -> Local:
         if not self.counted:
             return Local()
@@ -444,6 +454,7 @@ class StagedFabric:
         silent = {
             "silence": sum(end - begin for begin, end in self._silences),
             "foreign": max(self.foreign(i, *span) for span in self._silences),
+            "load": self._load(i),
         }
         known = {key: value for key, value in silent.items() if key in Local.__struct_fields__}
         return Local(tuple(faults), errors, True, **known)

@@ -259,6 +259,8 @@ class RankReport(msgspec.Struct, frozen=True, tag="result"):
     """
     foreign: float | None = None
     """GB/s that somebody else moved through them meanwhile; None where that is not known."""
+    load: float | None = None
+    """The share of the node's processor time that others took meanwhile."""
     devices: tuple[PortFault, ...] = ()
     """What its GPUs say after this round: ``throttle``, why their clocks are slowed down, and
     ``replay``, PCIe transfers that were repeated since the round before.

@@ -121,7 +121,7 @@ class Findings(Court):
 
     @cached_property
     def busy_ones(self) -> list[int]:
-        """Through whose adapters somebody else's traffic passed: suspects, or either of two."""
+        """Suspects that somebody else kept busy, or either of two."""
         asked = (0, 1) if self.size == 2 else self.evidence.suspects
         return [one for one in asked if self.busy(one)]
 

@@ -6,6 +6,7 @@ The rules stand in one list; a suspect is blamed where none of them applies to i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,13 +17,15 @@ from typing import NamedTuple
 from .evidence import Evidence, weigh
 from .model import Grade, Layout, Phase, Score, State, Status
 from .rounds import CONFIRMATIONS, FEW
-from .score import APART, FATAL, KIND, NAMED, NOTHING, Hairpins, Own, hairpins, owned, scored
+from .score import APART, FATAL, KIND, NAMED, NOTHING, Hairpins, Own, few, hairpins, owned, scored
 from .silence import ALIKE, alike
 
 SILENCE = 20.0
 """Seconds without a byte of somebody else's, at least, before a node counts as not busy."""
 FOREIGN = 0.01
 """Of what a node's paths carry, the share of somebody else's bytes from which it is busy."""
+LOADED = 0.9
+"""Of a node's processor time, the share that others took in a silence from which it is busy."""
 RATES = (1 / 2, 1 / 4, 2 / 5, 1 / 8)
 """Ratios of the rates that links have: 400 to 200, 100 and 50 Gbit/s, 100 to 40."""
 NEAR_RATE, RATE_SPREADS = 0.10, 2.5
@@ -57,6 +60,12 @@ class Court:
     def ports(self) -> dict[int, Own]:
         """What nodes' own devices say."""
         return owned(self.state)
+
+    @cached_property
+    def loaded(self) -> list[int]:
+        """Whose processors others kept busy while nothing of the gang ran."""
+        ends = enumerate(self.state.endpoints)
+        return [one for one, end in ends if end.local.load >= LOADED]
 
     @cached_property
     def marked(self) -> list[int]:
@@ -117,9 +126,11 @@ class Court:
         return own.fault > 1 or (own.growth >= NAMED and alone)
 
     def leaf(self, one: int) -> bool:
-        """Whether a good node shares all that its hairpin passes, and its adapters were silent."""
+        """Whether it was bad with a good node that shares all that its hairpin passes, and its
+        adapters were silent.
+        """
         domain, local = self.evidence.map.domain, self.state.endpoints[one].local
-        there = [i for i, where in enumerate(domain) if i != one and where == domain[one] >= 0]
+        there = [i for i in self._bad_with[one] if domain[i] == domain[one] >= 0]
         return (
             self.state.layout == Layout.LEAF
             and (local.silence >= SILENCE or self.broken(one))
@@ -127,12 +138,27 @@ class Court:
             and any(self.evidence.strong[i] and i not in self.hairpins.bad for i in there)
         )
 
+    @cached_property
+    def _bad_with(self) -> dict[int, set[int]]:
+        """By endpoint, the other ends of its bad paths."""
+        met: dict[int, set[int]] = defaultdict(set)
+        for edge in self.evidence.edges:
+            if edge.grade is Grade.BAD:
+                met[edge.a].add(edge.b)
+                met[edge.b].add(edge.a)
+        return met
+
     def busy(self, one: int) -> bool:
-        """Whether somebody else's bytes passed its adapters in a silence; they break nothing."""
+        """Whether somebody else's bytes passed its adapters in a silence, or others took all of its
+        processors, and not of most nodes; neither breaks anything.
+        """
+        if self.broken(one):
+            return False
         usual = self.evidence.references.of_kind(self.evidence.map.kind[one])
         gang = self.state.gang.gbps if self.state.gang is not None else 0.0
         much = FOREIGN * max(gang, usual.gbps if usual else 0.0)
-        return self.state.endpoints[one].local.foreign > much and not self.broken(one)
+        loaded = one in self.loaded and few(len(self.loaded), self.evidence.map.size)
+        return loaded or self.state.endpoints[one].local.foreign > much
 
     def shared(self, one: int) -> bool:
         """Whether another suspect may have the same cause.
@@ -208,9 +234,9 @@ _CABLE = "look at its cable, its switch port and the path behind it"
 
 RULES = (
     Obstacle(
-        "somebody else's traffic passes its adapters",
+        "somebody else keeps it busy",
         Court.busy,
-        "test it when that traffic has ended",
+        "test it when what keeps it busy has ended",
     ),
     Obstacle(
         "good to itself",

@@ -7,7 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .evidence import Evidence, voided
-from .model import Fact, FactKind, Grade, Kind, Measured, State, Status, Suspect, Verdict, Zone
+from .model import (
+    Endpoint,
+    Fact,
+    FactKind,
+    Grade,
+    Kind,
+    Measured,
+    State,
+    Status,
+    Suspect,
+    Verdict,
+    Zone,
+)
 from .score import Own
 
 NO_PEER = "with one endpoint there is no peer to compare with"
@@ -46,7 +58,7 @@ SENTENCES = {
     "bad to itself": "{gang}, and {culprit} is bad to itself as well, over its own NICs, where {peer} is not. What would settle it: {settle}.",
     "marked": "{gang}: {both} or the path between them, and of the two {who} has a device that is not as it should be; look at that first, and test {who} with a third node.",
     "pair": "{gang}: {both} or the path between them; test each with a third node.",
-    "busy": "{gang}, and while nothing of it ran, somebody else's traffic passed the adapters of {traffic}: busy nodes are not judged; try again when that has ended, or look for who shares these nodes.",
+    "busy": "{gang}, and while nothing of it ran, somebody else kept busy {busy}: such nodes are not judged; try again when that has ended, or look for who shares these nodes.",
     "none good": "{gang} and no pair of them works as it should: look for what all share (image, NCCL settings, fabric).",
     "all slow": "{gang} and all pairs are alike and slow: look for what all share (NCCL settings, NIC rate, fabric).",
     "intermittent": "{gang}; every path that was bad has {who} at its end, but not each time: it may come and go. Test it for longer, and look at its cable and error counters.",
@@ -118,9 +130,13 @@ def _lost(state: State, told: tuple[Sequence[Fact], Sequence[Fact]]) -> str:
     return _causes(state, lost) + before
 
 
-def _traffic(state: State, members: Sequence[int]) -> str:
-    each = [(state.endpoints[one].name, state.endpoints[one].local.foreign) for one in members]
-    return _some([f"{name} {foreign:.3g} GB/s" for name, foreign in each], "; ")
+def _busy(state: State, members: Sequence[int]) -> str:
+    return _some([f"{state.endpoints[one].name} ({_use(state.endpoints[one])})" for one in members])
+
+
+def _use(one: Endpoint) -> str:
+    processors = f", {one.local.load:.0%} of its processors" if one.local.load else ""
+    return f"{one.local.foreign:.3g} GB/s through its adapters{processors}"
 
 
 def _culprits(state: State, told: tuple[Sequence[Suspect], Sequence[str]]) -> str:
@@ -172,7 +188,7 @@ _WRITERS: dict[str, Callable[[State, Any], str]] = {
     "boundary": lambda _, told: str(told[1]),
     "causes": _causes,
     "lost": _lost,
-    "traffic": _traffic,
+    "busy": _busy,
     "culprit": lambda state, s: names(state, [s.member]),
     "peer": lambda state, s: names(state, [1 - s.member]),
     "witness": lambda _, s: str(s.witness),
