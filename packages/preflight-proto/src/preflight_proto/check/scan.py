@@ -9,7 +9,7 @@ driver, a virtual machine and a GPU without the part all look alike. ``scan`` ju
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -33,11 +33,44 @@ TEST: Final = "Scan"
 """The test of the subjects that are raised here; see :func:`with_signs` for who clears them."""
 
 
+_ROWS: Final = """
+ROW_REMAP_FAILED | FATAL | CONTACT_SUPPORT | RemappedRows | a memory row could not be remapped
+ROW_REMAP_PENDING | FATAL | COMPONENT_RESET | RemappedRows | a memory row waits for a reset to be remapped
+SRAM_THRESHOLD | FATAL | CONTACT_SUPPORT | SramEccErrorStatus | its SRAM has had more uncorrectable errors than the vendor allows
+ECC_UNCORRECTABLE | EVENT | NONE | TotalEccErrors | uncorrectable memory errors since the driver was loaded
+ECC_UNDER_LOAD | FATAL | CONTACT_SUPPORT | TotalEccErrors | uncorrectable memory errors were counted under load
+ECC_CORRECTED | NOTE | NONE | TotalEccErrors | memory errors were corrected under load
+RECOVERY_NEEDED | FAILS | CONTACT_SUPPORT | GPU_RECOVERY_ACTION | the driver asks for …
+FABRIC_STATE | EVENT | NONE | GpuFabricInfo | it has not joined its NVLink fabric
+FABRIC_STATUS | FAILS | CONTACT_SUPPORT | GpuFabricInfo | it failed to join its NVLink fabric
+FABRIC_HEALTH | FAILS | CONTACT_SUPPORT | GpuFabricInfo | of its NVLink fabric, …
+NVLINK_DOWN | FATAL | CONTACT_SUPPORT | NvLinkState | NVLinks of it are down that are up on the other GPUs
+NVLINK_RECOVERY | FAILS | CONTACT_SUPPORT | NvLinkErrorCounter | NVLinks had to recover under load
+NVLINK_ERRORS | EVENT | NONE | NvLinkErrorCounter | NVLinks counted errors under load
+PCIE_WIDTH | FAILS | CONTACT_SUPPORT | PcieLinkWidth | fewer PCIe lanes are in use than of the other GPUs
+PCIE_WIDTH_LIMITED | NOTE | NONE | PcieLinkWidth | fewer PCIe lanes are in use than it could have
+PCIE_GENERATION | FAILS | CONTACT_SUPPORT | CurrPcieLinkGeneration | its PCIe link is of an older generation under load than those of the other GPUs
+PCIE_GENERATION_LIMITED | NOTE | NONE | CurrPcieLinkGeneration | its PCIe link is of an older generation under load than it could be
+PCIE_REPLAYS | EVENT | NONE | PcieReplayCounter | PCIe repeated transfers under load
+HW_SLOWDOWN | EVENT | NONE | CurrentClocksEventReasons | the hardware slows the clocks down
+THERMAL_SLOWDOWN | EVENT | NONE | CurrentClocksEventReasons | the driver slows the clocks down for heat
+HW_THERMAL_SLOWDOWN | EVENT | NONE | CurrentClocksEventReasons | the hardware slows the clocks down for heat
+POWER_BRAKE | EVENT | NONE | CurrentClocksEventReasons | the power supply slows the clocks down
+POWER_LIMIT | NOTE | NONE | PowerManagementLimit | its power limit is below the default
+PERSISTENCE_OFF | NOTE | NONE | PersistenceMode | persistence mode is off
+FOREIGN_PROCESSES | NOTE | NONE | ComputeRunningProcesses | processes that are not this check's use it
+"""
+_SIGNS: Final = {
+    row[0]: (FactSeverity[row[1]], Action[row[2]], row[3], row[4])
+    for row in (line.split(" | ") for line in _ROWS.strip().splitlines())
+}
+"""By code: severity, action, NVML's call, and what is said of the GPU, in which … stands for what
+differs."""
 _REASONS: Final = {  # nvml.h: nvmlClocksEventReasons
-    0x08: ("HW_SLOWDOWN", "the hardware slows the clocks down"),
-    0x20: ("THERMAL_SLOWDOWN", "the driver slows the clocks down for heat"),
-    0x40: ("HW_THERMAL_SLOWDOWN", "the hardware slows the clocks down for heat"),
-    0x80: ("POWER_BRAKE", "the power supply slows the clocks down"),
+    0x08: "HW_SLOWDOWN",
+    0x20: "THERMAL_SLOWDOWN",
+    0x40: "HW_THERMAL_SLOWDOWN",
+    0x80: "POWER_BRAKE",
 }
 _RECOVERY: Final = {  # nvml.h: nvmlDeviceGpuRecoveryAction_t
     1: ("a reset of the GPU", Action.COMPONENT_RESET, FactSeverity.FATAL),
@@ -66,183 +99,62 @@ repairs itself.
 """
 
 
+def _sign(code: str, uuid: str, found: object, differs: str = "") -> Sign:
+    severity, action, source, says = _SIGNS[code]
+    return Sign(code, severity, uuid, says.replace("…", differs), str(found), source, action)
+
+
 def scan(facts: Sequence[DeviceFacts]) -> list[Sign]:
     """What one look shows. A GPU whose links or width are fewer than its siblings' is named; all
     alike are how the machine was built.
     """
-    found: list[Sign] = []
-    for one in facts:
-        found += _memory(one) + _state(one)
-    found += _below(
-        facts,
-        lambda f: f.pcie_width,
-        "PCIE_WIDTH",
-        "fewer PCIe lanes are in use than of the other GPUs",
-        "PcieLinkWidth",
-    )
+    found = [sign for one in facts for sign in (*_memory(one), *_state(one))]
+    found += _below(facts, lambda f: f.pcie_width, "PCIE_WIDTH")
     found += _width(facts, {sign.uuid for sign in found if sign.code == "PCIE_WIDTH"})
-    found += _links(facts)
-    return found
+    return found + _links(facts)
 
 
-def _memory(one: DeviceFacts) -> list[Sign]:
-    found = []
+def _memory(one: DeviceFacts) -> Iterator[Sign]:
     if one.remap_failed:
-        found.append(
-            Sign(
-                "ROW_REMAP_FAILED",
-                FactSeverity.FATAL,
-                one.uuid,
-                "a memory row could not be remapped",
-                "failed",
-                "RemappedRows",
-                Action.CONTACT_SUPPORT,
-            )
-        )
+        yield _sign("ROW_REMAP_FAILED", one.uuid, "failed")
     if one.remap_pending:
-        found.append(
-            Sign(
-                "ROW_REMAP_PENDING",
-                FactSeverity.FATAL,
-                one.uuid,
-                "a memory row waits for a reset to be remapped",
-                "pending",
-                "RemappedRows",
-                Action.COMPONENT_RESET,
-            )
-        )
+        yield _sign("ROW_REMAP_PENDING", one.uuid, "pending")
     if one.sram_threshold:
-        found.append(
-            Sign(
-                "SRAM_THRESHOLD",
-                FactSeverity.FATAL,
-                one.uuid,
-                "its SRAM has had more uncorrectable errors than the vendor allows",
-                "exceeded",
-                "SramEccErrorStatus",
-                Action.CONTACT_SUPPORT,
-            )
-        )
+        yield _sign("SRAM_THRESHOLD", one.uuid, "exceeded")
     if one.ecc_uncorrectable:
-        found.append(
-            Sign(
-                "ECC_UNCORRECTABLE",
-                FactSeverity.EVENT,
-                one.uuid,
-                "uncorrectable memory errors since the driver was loaded",
-                str(one.ecc_uncorrectable),
-                "TotalEccErrors",
-            )
-        )
-    return found
+        yield _sign("ECC_UNCORRECTABLE", one.uuid, one.ecc_uncorrectable)
 
 
-def _state(one: DeviceFacts) -> list[Sign]:
-    found = []
+def _state(one: DeviceFacts) -> Iterator[Sign]:
     if one.recovery:
         needs, action, severity = _RECOVERY.get(one.recovery, _UNKNOWN_RECOVERY)
-        found.append(
-            Sign(
-                "RECOVERY_NEEDED",
-                severity,
-                one.uuid,
-                f"the driver asks for {needs}",
-                str(one.recovery),
-                "GPU_RECOVERY_ACTION",
-                action,
-            )
-        )
+        sign = _sign("RECOVERY_NEEDED", one.uuid, one.recovery, needs)
+        yield replace(sign, severity=severity, action=action)
     if one.fabric_state not in {None, 0, _FABRIC_COMPLETED}:
-        found.append(
-            Sign(
-                "FABRIC_STATE",
-                FactSeverity.EVENT,
-                one.uuid,
-                "it has not joined its NVLink fabric",
-                str(one.fabric_state),
-                "GpuFabricInfo",
-            )
-        )
+        yield _sign("FABRIC_STATE", one.uuid, one.fabric_state)
     elif one.fabric_state == _FABRIC_COMPLETED and one.fabric_status:
-        found.append(
-            Sign(
-                "FABRIC_STATUS",
-                FactSeverity.FAILS,
-                one.uuid,
-                "it failed to join its NVLink fabric",
-                str(one.fabric_status),
-                "GpuFabricInfo",
-                Action.CONTACT_SUPPORT,
-            )
-        )
+        yield _sign("FABRIC_STATUS", one.uuid, one.fabric_status)
     if one.fabric_state == _FABRIC_COMPLETED and one.fabric_health is not None:
         bad = [says for shift, says in _FABRIC_HEALTH if one.fabric_health >> shift & 3 == 1]
-        found += [
-            Sign(
-                "FABRIC_HEALTH",
-                FactSeverity.FAILS,
-                one.uuid,
-                f"of its NVLink fabric, {says}",
-                hex(one.fabric_health),
-                "GpuFabricInfo",
-                Action.CONTACT_SUPPORT,
-            )
-            for says in bad[:1]
-        ]
+        for says in bad[:1]:
+            yield _sign("FABRIC_HEALTH", one.uuid, hex(one.fabric_health), says)
     if one.power_limit and one.power_default and one.power_limit < 0.98 * one.power_default:
-        found.append(
-            Sign(
-                "POWER_LIMIT",
-                FactSeverity.NOTE,
-                one.uuid,
-                "its power limit is below the default",
-                f"{one.power_limit:.0f} of {one.power_default:.0f} W",
-                "PowerManagementLimit",
-            )
-        )
+        watts = f"{one.power_limit:.0f} of {one.power_default:.0f} W"
+        yield _sign("POWER_LIMIT", one.uuid, watts)
     if one.persistence is False:
-        found.append(
-            Sign(
-                "PERSISTENCE_OFF",
-                FactSeverity.NOTE,
-                one.uuid,
-                "persistence mode is off",
-                "off",
-                "PersistenceMode",
-            )
-        )
+        yield _sign("PERSISTENCE_OFF", one.uuid, "off")
     if one.processes:
-        found.append(
-            Sign(
-                "FOREIGN_PROCESSES",
-                FactSeverity.NOTE,
-                one.uuid,
-                "processes that are not this check's use it",
-                str(one.processes),
-                "ComputeRunningProcesses",
-            )
-        )
-    return found
+        yield _sign("FOREIGN_PROCESSES", one.uuid, one.processes)
 
 
-def _below(
-    facts: Iterable[Any], value: Callable[[Any], int | None], code: str, says: str, source: str
-) -> list[Sign]:
+def _below(facts: Iterable[Any], value: Callable[[Any], int | None], code: str) -> list[Sign]:
     """GPUs with less than what at least half of them, and two, have."""
     values = {one.uuid: read for one in facts if (read := value(one)) is not None}
     common, count = Counter(values.values()).most_common(1)[0] if values else (0, 0)
     if count < 2 or 2 * count < len(values):
         return []
     return [
-        Sign(
-            code,
-            FactSeverity.FAILS,
-            uuid,
-            says,
-            f"{read} instead of {common}",
-            source,
-            Action.CONTACT_SUPPORT,
-        )
+        _sign(code, uuid, f"{read} instead of {common}")
         for uuid, read in values.items()
         if read < common
     ]
@@ -250,14 +162,7 @@ def _below(
 
 def _width(facts: Sequence[DeviceFacts], named: set[str]) -> list[Sign]:
     return [
-        Sign(
-            "PCIE_WIDTH_LIMITED",
-            FactSeverity.NOTE,
-            one.uuid,
-            "fewer PCIe lanes are in use than it could have",
-            f"{one.pcie_width} of {one.pcie_width_max}",
-            "PcieLinkWidth",
-        )
+        _sign("PCIE_WIDTH_LIMITED", one.uuid, f"{one.pcie_width} of {one.pcie_width_max}")
         for one in facts
         if one.pcie_width
         and one.pcie_width_max
@@ -280,18 +185,10 @@ def _links(facts: Sequence[DeviceFacts]) -> list[Sign]:
         if not one.links or up[one.uuid] >= common:
             continue
         down = ", ".join(str(link) for link, state in sorted(one.links.items()) if not state)
-        some = up[one.uuid] > 0
-        found.append(
-            Sign(
-                "NVLINK_DOWN",
-                FactSeverity.FATAL if some else FactSeverity.EVENT,
-                one.uuid,
-                "NVLinks of it are down that are up on the other GPUs",
-                f"{up[one.uuid]} of {common} up; down: {down}",
-                "NvLinkState",
-                Action.CONTACT_SUPPORT if some else Action.NONE,
-            )
-        )
+        sign = _sign("NVLINK_DOWN", one.uuid, f"{up[one.uuid]} of {common} up; down: {down}")
+        if not up[one.uuid]:
+            sign = replace(sign, severity=FactSeverity.EVENT, action=Action.NONE)
+        found.append(sign)
     return found
 
 
@@ -308,43 +205,13 @@ def load(
     for one in after:
         if (was := earlier.get(one.uuid)) is None:
             continue
-        if grown := _grown(was.ecc_uncorrectable, one.ecc_uncorrectable):
-            says = "uncorrectable memory errors were counted under load"
-            found.append(
-                Sign(
-                    "ECC_UNDER_LOAD",
-                    FactSeverity.FATAL,
-                    one.uuid,
-                    says,
-                    f"+{grown}",
-                    "TotalEccErrors",
-                    Action.CONTACT_SUPPORT,
-                )
-            )
-        if grown := _grown(was.ecc_corrected, one.ecc_corrected):
-            says = "memory errors were corrected under load"
-            found.append(
-                Sign(
-                    "ECC_CORRECTED",
-                    FactSeverity.NOTE,
-                    one.uuid,
-                    says,
-                    f"+{grown}",
-                    "TotalEccErrors",
-                )
-            )
-        if (grown := _grown(was.pcie_replays, one.pcie_replays)) >= REPLAYS:
-            says = "PCIe repeated transfers under load"
-            found.append(
-                Sign(
-                    "PCIE_REPLAYS",
-                    FactSeverity.EVENT,
-                    one.uuid,
-                    says,
-                    f"+{grown}",
-                    "PcieReplayCounter",
-                )
-            )
+        for code, least, grown in (
+            ("ECC_UNDER_LOAD", 1, _grown(was.ecc_uncorrectable, one.ecc_uncorrectable)),
+            ("ECC_CORRECTED", 1, _grown(was.ecc_corrected, one.ecc_corrected)),
+            ("PCIE_REPLAYS", REPLAYS, _grown(was.pcie_replays, one.pcie_replays)),
+        ):
+            if grown >= least:
+                found.append(_sign(code, one.uuid, f"+{grown}"))
         found += _link_errors(was, one)
     known = {(sign.code, sign.uuid) for sign in scan(before)}
     found += [
@@ -371,78 +238,42 @@ def _link_errors(was: DeviceFacts, one: DeviceFacts) -> list[Sign]:
         f"link {link} {kind} +{count}" for (link, kind), count in sorted(grown.items())
     )
     broke = any(kind in {"recovery", "recovery failed"} for _, kind in grown)
-    says = "NVLinks had to recover under load" if broke else "NVLinks counted errors under load"
-    severity, action = (
-        (FactSeverity.FAILS, Action.CONTACT_SUPPORT) if broke else (FactSeverity.EVENT, Action.NONE)
-    )
-    return [
-        Sign(
-            "NVLINK_RECOVERY" if broke else "NVLINK_ERRORS",
-            severity,
-            one.uuid,
-            says,
-            text,
-            "NvLinkErrorCounter",
-            action,
-        )
-    ]
+    return [_sign("NVLINK_RECOVERY" if broke else "NVLINK_ERRORS", one.uuid, text)]
 
 
 def _sampled(samples: Sequence[CounterSample], generations: Mapping[str, int | None]) -> list[Sign]:
     """Throttling, and a PCIe generation that stays low under load (idle links are slowed down to
     save power).
     """
-    found = []
+    found: list[Sign] = []
     by_gpu: dict[str, list[CounterSample]] = {}
     for sample in samples:
         by_gpu.setdefault(sample.uuid, []).append(sample)
+    best = []
     for uuid, of in by_gpu.items():
         reasons = 0
         for sample in of:
             reasons |= sample.reasons or 0
-        hottest = max((s.temperature for s in of if s.temperature is not None), default=None)
-        slowest = min((s.clock for s in of if s.clock is not None), default=None)
-        read = ", ".join(
-            text
-            for text in (
-                f"{slowest} MHz" if slowest is not None else "",
-                f"{hottest} C" if hottest is not None else "",
-            )
-            if text
+        clocks = [f"{min(s)} MHz"] if (s := [s.clock for s in of if s.clock is not None]) else []
+        heat = (
+            [f"{max(s)} C"]
+            if (s := [s.temperature for s in of if s.temperature is not None])
+            else []
         )
         found += [
-            Sign(code, FactSeverity.EVENT, uuid, says, read, "CurrentClocksEventReasons")
-            for bit, (code, says) in _REASONS.items()
+            _sign(code, uuid, ", ".join(clocks + heat))
+            for bit, code in _REASONS.items()
             if reasons & bit and not (bit == 0x08 and reasons & 0xC0)
         ]
-    best = [
-        replace(
-            of[0],
-            pcie_generation=max(
-                (s.pcie_generation for s in of if s.pcie_generation is not None), default=None
-            ),
-        )
-        for of in by_gpu.values()
-    ]
-    says = "its PCIe link is of an older generation under load than those of the other GPUs"
-    found += _below(
-        best, lambda s: s.pcie_generation, "PCIE_GENERATION", says, "CurrPcieLinkGeneration"
-    )
+        seen = [s.pcie_generation for s in of if s.pcie_generation is not None]
+        best.append(replace(of[0], pcie_generation=max(seen, default=None)))
+    found += _below(best, lambda s: s.pcie_generation, "PCIE_GENERATION")
     named = {sign.uuid for sign in found if sign.code == "PCIE_GENERATION"}
     for one in best:
         most = generations.get(one.uuid)
         if one.uuid not in named and most and one.pcie_generation and one.pcie_generation < most:
-            says = "its PCIe link is of an older generation under load than it could be"
-            found.append(
-                Sign(
-                    "PCIE_GENERATION_LIMITED",
-                    FactSeverity.NOTE,
-                    one.uuid,
-                    says,
-                    f"{one.pcie_generation} of {most}",
-                    "CurrPcieLinkGeneration",
-                )
-            )
+            limited = f"{one.pcie_generation} of {most}"
+            found.append(_sign("PCIE_GENERATION_LIMITED", one.uuid, limited))
     return found
 
 
