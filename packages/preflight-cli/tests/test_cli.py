@@ -14,6 +14,7 @@ PARTS = {
     "doctor.computedomain",
     "doctor.install",
     "evacuations",
+    "revalidate",
     "explain.appwrapper",
     "explain.computedomain",
     "explain.gpuclaim",

@@ -22,6 +22,7 @@ VERBS: Final = {
     "doctor": "what is wrong in the cluster, and what to do; without KIND all parts",
     "evacuations": "what AppWrapper's brake has wait, and its release",
     "explain": "why an object is as it is, or what would become of it",
+    "revalidate": "test a node that was repaired, or is new; what passes is cleared",
     "show": "what there is, as its controller sees it",
     "validate": "every problem of a part's configuration, or of its Helm values",
 }
@@ -33,6 +34,7 @@ _ABOUT = """What people ask of Preflight, of every part that is installed beside
   preflight show gpus                        a row a node, a cell a GPU
   preflight doctor                           what is wrong, and what to do
   preflight doctor install                   of releases, workloads, admission, certificates, nodes
+  preflight revalidate NODE                  test a repaired node, and clear what passes
   preflight validate injector values.yaml    every problem, by path
 
 `preflight VERB --help` lists the kinds. The cluster is that of KUBECONFIG when that is set, else the one this pod runs in, else that of

@@ -1,4 +1,4 @@
-"""The command line: serve, explain, validate-config, schema, certs."""
+"""The command line: serve, explain, revalidate, validate-config, schema, certs."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _ABOUT = """Preflight's mutating admission webhook: injects check init container
 
   preflight-webhook serve --config FILE --cert-dir DIR     answer the API server
   preflight-webhook explain -f pod.yaml --config FILE      what would happen to this pod, and why
+  preflight-webhook revalidate NODE                        test a node, and clear what passes
   preflight-webhook validate-config FILE                   every problem of a configuration file
   preflight-webhook schema                                 JSON Schema of the configuration
   preflight-webhook certs --namespace NS                   keep the serving certificate fresh
@@ -96,8 +97,10 @@ def _others(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
     from preflight_webhook.config.config import json_schema
     from preflight_webhook.report.command import add_explain
+    from preflight_webhook.report.revalidate import add_revalidate
 
     commands.report(subparsers, "explain", add_explain)
+    commands.report(subparsers, "revalidate", add_revalidate)
     commands.report(subparsers, "validate-config", add_validate)
     commands.add_schema(subparsers, json_schema)
     keep = certs.add_command(

@@ -1,0 +1,246 @@
+"""`revalidate NODE`: create the Job that tests a node, follow it, and say what it has cleared."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import anyio
+import yaml
+from preflight_kube.auth.connection import connection
+from preflight_kube.cli import commands
+from preflight_kube.cli.commands import BadInput, CommandFailed
+from preflight_kube.client.client import Client, NotFound
+
+from preflight_webhook.config.config import Config
+from preflight_webhook.report import live, revalidation
+from preflight_webhook.report.optin import opt_in
+from preflight_webhook.report.revalidation import CannotRevalidate, name_of
+from preflight_webhook.report.workloads import Object, documents, found_in
+
+__all__ = ["PlannedRun", "add_revalidate"]
+
+_DRA: Final = "/apis/resource.k8s.io/v1"
+_LOOK: Final = 1.0
+"""Seconds between two looks at what runs."""
+_CLEARING: Final = 60
+"""Looks that the platform connector gets for the node's conditions."""
+
+
+class PlannedRun(NamedTuple):
+    """``nodes``: the one to be tested, and that beside which a gang's check runs."""
+
+    namespace: str
+    nodes: list[Object]
+    config: Config
+    job: Object
+    claim: Object | None
+
+    @property
+    def path(self) -> str:
+        """Of the Job's collection."""
+        return f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
+
+    def announced(self) -> Iterator[str]:
+        """What is about to happen."""
+        node, name = self.nodes[0], name_of(self.nodes[0])
+        yield f"{name}: against it: {', '.join(revalidation.standing(node)) or 'nothing'}"
+        if not node["spec"].get("unschedulable"):
+            yield f"{name}: is not cordoned, so other pods may start there meanwhile"
+        stored = self.config.processing_strategy != "EXECUTE_REMEDIATION"
+        for check in self.config.checks:
+            if check.gang_wide and len(self.nodes) == 1:
+                yield f"{check.name}: left out, as no second node fits, or is asked for"
+            elif check.gang_wide:
+                yield f"{check.name}: beside {name_of(self.nodes[1])}"
+            if stored or check.enforcement == "observe":
+                yield f"{check.name}: only observes as it is configured, and clears nothing"
+        longest = self.job["spec"]["activeDeadlineSeconds"]
+        yield f"Job {self.namespace}/{name_of(self.job)}: at most {longest} s"
+
+
+def add_revalidate(made: argparse.ArgumentParser) -> None:
+    """Test a node, cordoned or not, by all checks that its pods get; what passes is cleared."""
+    made.set_defaults(run=lambda args: anyio.run(_revalidate, args))
+    made.add_argument("node", metavar="NODE", help="the node, which may be cordoned and tainted")
+    made.add_argument(
+        "--gpu", default="", metavar="UUID", help="this GPU alone, where claims hand them out"
+    )
+    made.add_argument(
+        "--with",
+        dest="partner",
+        metavar="NODE",
+        help="the other node of a gang's check, - for none; default: one that is ready, schedulable, alike, and that nothing speaks against",
+    )
+    made.add_argument(
+        "-n",
+        "--namespace",
+        default="default",
+        help="an opted-in one, in which the Job is made (%(default)s)",
+    )
+    made.add_argument(
+        "-f",
+        "--like",
+        metavar="FILE",
+        help="a Pod, Job, …: the checks get its variables, mounts, networks and devices, as in that workload; - is stdin",
+    )
+    made.add_argument(
+        "--dry-run", action="store_true", help="print what would be created, and create nothing"
+    )
+    made.add_argument("--no-wait", action="store_true", help="do not follow the run")
+
+
+async def _revalidate(args: argparse.Namespace) -> int:
+    async with Client(connection(home=Path.home()), agent="preflight") as client:
+        try:
+            run = await _planned(args, client)
+        except CannotRevalidate as error:
+            raise CommandFailed(str(error)) from None
+        if args.dry_run:
+            made = [one for one in (run.claim, run.job) if one is not None]
+            print(yaml.safe_dump_all(made, sort_keys=False), end="")
+            return commands.DONE
+        for line in run.announced():
+            commands.say(line)
+        await _create(client, run)
+        if args.no_wait:
+            commands.say(f"follow it: kubectl -n {run.namespace} get job {name_of(run.job)} -w")
+            return commands.DONE
+        return await _cleared(client, run) if await _passed(client, run) else commands.FAILED
+
+
+async def _planned(args: argparse.Namespace, client: Client) -> PlannedRun:
+    release = await live.release_of(client)
+    config = release.config
+    if not config.checks:
+        raise CommandFailed(
+            f"{release.source}: checks is empty, so nothing can be tested; name one."
+        )
+    around = await client.get(f"/api/v1/namespaces/{args.namespace}", dict)
+    asked = opt_in(args.namespace, around["metadata"].get("labels") or {}, release.lists)
+    if asked.asked != "yes":
+        raise BadInput(f"-n {args.namespace}: no pod is checked there: {asked.why}.")
+    node, devices = await _node(client, args.node), await _devices(client, args.node, config)
+    name = f"revalidate-{args.node[:40].replace('.', '-').strip('-')}-{secrets.token_hex(3)}"
+    claim = revalidation.claim_template(name, node, devices, config, args.gpu)
+    nodes = [node]
+    if args.partner == args.node:
+        raise BadInput(f"--with {args.partner}: is the node itself; name another one.")
+    if args.partner and args.partner != "-":
+        nodes.append(await _node(client, args.partner))
+    elif not args.partner and any(check.gang_wide for check in config.checks):
+        everyone = [one async for page, _ in client.pages("/api/v1/nodes", dict) for one in page]
+        partner = revalidation.partner_of(node, everyone, config)
+        nodes += [partner] if partner is not None else []
+    job = revalidation.job(name, nodes, config, _like(args.like) if args.like else None, claim)
+    return PlannedRun(args.namespace, nodes, config, job, claim)
+
+
+async def _create(client: Client, run: PlannedRun) -> None:
+    name, claims = name_of(run.job), f"{_DRA}/namespaces/{run.namespace}/resourceclaimtemplates"
+    if run.claim is not None:
+        await client.create(claims, run.claim)
+    made = json.loads(await client.create(run.path, run.job))
+    if run.claim is not None:  # it goes with the Job
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": name,
+            "uid": made["metadata"]["uid"],
+        }
+        await client.merge_patch(f"{claims}/{name}", {"metadata": {"ownerReferences": [owner]}})
+
+
+async def _passed(client: Client, run: PlannedRun) -> bool:
+    """Say what happens until the Job's end; whether every check on the node has passed."""
+    name, told = name_of(run.job), set[str]()
+    mine = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
+    ended: list[Object] = []
+    while True:
+        pods = (await client.get(f"/api/v1/namespaces/{run.namespace}/pods", dict, params=mine))[
+            "items"
+        ]
+        found = revalidation.runs(pods, run.config)
+        lines = [str(one) for one in found if one.result is not None]
+        lines += revalidation.waiting(pods)
+        for line in lines:
+            if line not in told:
+                told.add(line)
+                commands.say(line)
+        if ended:  # the pods were read after it
+            break
+        job = await client.get(f"{run.path}/{name}", dict)
+        conditions = (job.get("status") or {}).get("conditions") or ()
+        ended = [
+            one
+            for one in conditions
+            if one["type"] in {"Complete", "Failed"} and one["status"] == "True"
+        ]
+        await anyio.sleep(0 if ended else _LOOK)
+    outcomes = {
+        one.result.outcome if one.result else ""
+        for one in found
+        if one.node == name_of(run.nodes[0])
+    }
+    if (
+        ended[0]["type"] == "Complete"
+        and "passed" in outcomes
+        and outcomes <= {"passed", "skipped"}
+    ):
+        return True
+    why = "" if outcomes else f" ({ended[0].get('message')})"
+    commands.say(
+        f"{name_of(run.nodes[0])} has not passed{why}, and what stands against it stays; see `kubectl -n {run.namespace} logs job/{name} --all-containers`."
+    )
+    return False
+
+
+async def _cleared(client: Client, run: PlannedRun) -> int:
+    """Wait until nothing stands against the node any more; the exit status."""
+    name = name_of(run.nodes[0])
+    for _ in range(_CLEARING):
+        if not (left := revalidation.standing(await _node(client, name))):
+            break
+        await anyio.sleep(_LOOK)
+    if not left:
+        cordoned = run.nodes[0]["spec"].get("unschedulable")
+        more = f"; `kubectl uncordon {name}` gives it work again" if cordoned else ""
+        commands.say(f"{name} has passed, and nothing stands against it{more}.")
+        return commands.DONE
+    commands.say(
+        f"{name} has passed, and {', '.join(left)} stays: the test that raised it did not run, or the GPU is no longer there; see docs/revalidation.md."
+    )
+    return commands.FAILED
+
+
+async def _node(client: Client, name: str) -> Object:
+    try:
+        return await client.get(f"/api/v1/nodes/{name}", dict)
+    except NotFound:
+        raise BadInput(f"{name}: the cluster has no such node; see `kubectl get nodes`.") from None
+
+
+async def _devices(client: Client, node: str, config: Config) -> dict[str, list[str]]:
+    """UUIDs by driver of the node's GPUs that claims hand out; none where no claims are known."""
+    found: dict[str, list[str]] = {}
+    if config.gpu_detection.device_classes:
+        of_node = {"fieldSelector": f"spec.nodeName={node}"}
+        listed = await client.get(f"{_DRA}/resourceslices", dict, params=of_node)
+        for one in listed["items"]:
+            for device in one["spec"].get("devices") or ():
+                if uuid := ((device.get("attributes") or {}).get("uuid") or {}).get("string"):
+                    found.setdefault(one["spec"]["driver"], []).append(uuid)
+    return found
+
+
+def _like(file: str) -> Object:
+    where = commands.named(file)
+    objects, problems = documents(commands.read(file), where)
+    found, more = found_in(objects, where)
+    if problems or more:
+        raise BadInput([*problems, *more])
+    return found[0].pod

@@ -1,0 +1,278 @@
+"""The Job that tests a node before it gets work again, and what came of it. Pure.
+
+The Job's pods are ordinary pods of an opted-in namespace, so the webhook gives them the checks that
+every pod gets; they differ by what they tolerate, and by asking for all GPUs of the node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
+
+from preflight_kube.api.conditions import makes_sick
+from preflight_proto import names
+from preflight_proto.result import Result, from_termination
+
+from preflight_webhook.config.config import Config
+from preflight_webhook.core.detect.resources import kind
+from preflight_webhook.core.inject.injection import UID
+from preflight_webhook.report.explain import worst_case_delay
+from preflight_webhook.report.workloads import Object
+
+__all__ = [
+    "CannotRevalidate",
+    "CheckRun",
+    "claim_template",
+    "job",
+    "name_of",
+    "partner_of",
+    "runs",
+    "standing",
+    "waiting",
+]
+
+LABELS: Final = {"app.kubernetes.io/component": "revalidation"}
+_SCHEDULING: Final = 300
+"""Seconds that the pods get to be scheduled, beside what their checks may take."""
+_KEPT: Final = 24 * 3600
+"""Seconds that a Job and its logs are there after its end."""
+_MOST_OWN: Final = 32
+"""Of a network resource of which a node has more, pods share the device, and one is enough."""
+_CORDON: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+_GONE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_UUID: Final = re.compile(r"GPU_UUID:(\S+)")
+_CLAIM: Final = "gpus"
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+class CannotRevalidate(ValueError):
+    """The node cannot be tested as it is asked for. The message is one sentence."""
+
+
+class CheckRun(NamedTuple):
+    """How a check ended on a node; ``result`` is None where it has not."""
+
+    node: str
+    check: str
+    result: Result | None
+
+    def __str__(self) -> str:
+        if self.result is None:
+            return f"{self.node}: {self.check}: has not ended"
+        said = f"{self.node}: {self.check}: {self.result.outcome}"
+        if self.result.measured is not None:
+            said += f", {self.result.measured:g} GB/s"
+        good = self.result.outcome == "passed"
+        return said if good else f"{said} ({self.result.code}): {self.result.reason}"
+
+
+def standing(node: Object) -> list[str]:
+    """The conditions of our checks that speak against the node, each with the GPUs it is about."""
+    found = []
+    for one in node["status"].get("conditions") or ():
+        if makes_sick(one["type"], one["status"]):
+            gpus = dict.fromkeys(_UUID.findall(one.get("message") or ""))
+            found.append(f"{one['type']} ({', '.join(gpus) or 'the node'})")
+    return found
+
+
+def partner_of(node: Object, nodes: Iterable[Object], config: Config) -> Object | None:
+    """A node beside which a gang's check can run: ready, schedulable, without a condition that
+    speaks against it, with as many GPUs; of the same instance type where there is such a one.
+    """
+    label = config.nccl_topology.instance_type_label
+
+    def type_of(one: Object) -> str:
+        return str((one["metadata"].get("labels") or {}).get(label))
+
+    well = [
+        one
+        for one in nodes
+        if name_of(one) != name_of(node)
+        and _ready(one)
+        and not one["spec"].get("unschedulable")
+        and all(taint["effect"] == "PreferNoSchedule" for taint in one["spec"].get("taints") or ())
+        and not standing(one)
+        and _counted(one, config, "gpu") == _counted(node, config, "gpu")
+    ]
+    return min(well, key=lambda one: (type_of(one) != type_of(node), name_of(one)), default=None)
+
+
+def job(
+    name: str,
+    nodes: Sequence[Object],
+    config: Config,
+    like: Object | None = None,
+    claim: Object | None = None,
+) -> Object:
+    """The Job that tests the first of ``nodes``; with a second one also what lies between them.
+
+    ``like``: a pod whose variables, mounts, networks and devices the checks shall have; ``claim``:
+    what :func:`claim_template` has made. Raises :class:`CannotRevalidate`.
+    """
+    if dead := [name_of(one) for one in nodes if not _ready(one)]:
+        raise CannotRevalidate(
+            f"Node {dead[0]} is not ready, so no pod starts there; see `kubectl describe node {dead[0]}`."
+        )
+    labels = dict(LABELS)
+    given: Object = (like or {}).get("spec") or {}
+    terms = [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name_of(one)]}]}
+        for one in nodes
+    ]
+    affinity: Object = {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}}
+    if len(nodes) > 1:
+        keys = config.gang_discovery.labels
+        labels |= {keys.gang_id_label: name, keys.gang_size_label: str(len(nodes))}
+        apart = {
+            "labelSelector": {"matchLabels": dict(labels)},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+        affinity["podAntiAffinity"] = {_REQUIRED: [apart]}
+    taints = [_CORDON, *(taint for one in nodes for taint in one["spec"].get("taints") or ())]
+    tolerated = {(one["key"], one["effect"]) for one in taints if one["key"] not in _GONE}
+    pod = {
+        **{key: given[key] for key in given if key not in {"nodeName", "nodeSelector"}},
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "affinity": affinity,
+        "tolerations": [
+            {"key": key, "operator": "Exists", "effect": effect}
+            for key, effect in sorted(tolerated)
+        ],
+        "initContainers": [
+            one
+            for one in given.get("initContainers") or ()
+            if any(fnmatchcase(str(one.get("name")), glob) for glob in config.provider_init)
+        ],
+        "containers": [_container(nodes[0], config, (given.get("containers") or [{}])[0], claim)],
+    }
+    if claim is not None:
+        made = {"name": _CLAIM, "resourceClaimTemplateName": name}
+        pod["resourceClaims"] = [*(given.get("resourceClaims") or ()), made]
+    notes = ((like or {}).get("metadata") or {}).get("annotations") or {}
+    kept = {key: value for key, value in notes.items() if not key.startswith(names.PREFIX)}
+    longest = sum(worst_case_delay(check, config, 16) for check in config.checks)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": LABELS},
+        "spec": {
+            "backoffLimit": 0,
+            "completions": len(nodes),
+            "parallelism": len(nodes),
+            "activeDeadlineSeconds": int(longest) + _SCHEDULING,
+            "ttlSecondsAfterFinished": _KEPT,
+            "template": {"metadata": {"labels": labels, "annotations": kept}, "spec": pod},
+        },
+    }
+
+
+def claim_template(
+    name: str, node: Object, devices: Mapping[str, Sequence[str]], config: Config, gpu: str
+) -> Object | None:
+    """The ResourceClaimTemplate of the Job's pods, for all GPUs in ``devices`` (UUIDs by driver) or
+    the one ``gpu``; None where they are handed out by number. Raises :class:`CannotRevalidate`.
+    """
+    counted = _counted(node, config, "gpu")
+    for driver, uuids in devices.items():
+        if gpu in uuids or not (gpu or counted):
+            request: Object = {"deviceClassName": config.gpu_detection.device_classes[0]}
+            request["count"] = 1 if gpu else len(uuids)
+            if gpu:
+                expression = f'device.attributes["{driver}"].uuid == "{gpu}"'
+                request["selectors"] = [{"cel": {"expression": expression}}]
+            return {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaimTemplate",
+                "metadata": {"name": name, "labels": LABELS},
+                "spec": {"spec": {"devices": {"requests": [{"name": _CLAIM, "exactly": request}]}}},
+            }
+    if not counted:
+        known = ", ".join(
+            [*config.gpu_detection.resource_names, *config.gpu_detection.device_classes]
+        )
+        raise CannotRevalidate(
+            f"Node {name_of(node)} has no GPU to hand out ({known}), so none can be tested; see its device plugin or DRA driver."
+        )
+    if gpu:
+        raise CannotRevalidate(
+            f"--gpu {gpu}: node {name_of(node)} hands its GPUs out by number ({', '.join(counted)}), so none can be asked for; leave --gpu out, and all are tested."
+        )
+    return None
+
+
+def runs(pods: Iterable[Object], config: Config) -> list[CheckRun]:
+    """How each configured check ended in the Job's pods that have it."""
+    found = []
+    for pod in pods:
+        statuses = (pod.get("status") or {}).get("initContainerStatuses") or ()
+        by_name = {one["name"]: (one.get("state") or {}).get("terminated") for one in statuses}
+        for check in config.checks:
+            if (container := names.container_name(check.name)) in by_name:
+                ended = by_name[container]
+                result = None
+                if ended:
+                    said = str(ended.get("message") or "")
+                    result = from_termination(check.name, said, int(ended["exitCode"]))
+                found.append(CheckRun(str(pod["spec"].get("nodeName")), check.name, result))
+    return found
+
+
+def waiting(pods: Iterable[Object]) -> list[str]:
+    """Why pods are not scheduled, in the scheduler's words."""
+    return [
+        f"{name_of(pod)} waits: {why.get('message')}"
+        for pod in pods
+        for why in (pod.get("status") or {}).get("conditions") or ()
+        if (why["type"], why["status"]) == ("PodScheduled", "False")
+    ]
+
+
+def name_of(item: Object) -> str:
+    """An object's name."""
+    return str(item["metadata"]["name"])
+
+
+def _ready(node: Object) -> bool:
+    conditions = node["status"].get("conditions") or ()
+    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
+
+
+def _counted(node: Object, config: Config, what: str) -> dict[str, int]:
+    """How many there are of each resource that is of this kind (gpu, network)."""
+    amounts = node["status"].get("allocatable") or {}
+    found = {one: int(amounts[one]) for one in amounts if kind(one, config) == what}
+    return {one: amount for one, amount in found.items() if amount}
+
+
+def _container(node: Object, config: Config, like: Object, claim: Object | None) -> Object:
+    """What runs when all checks have passed, and does nothing."""
+    given: Object = like.get("resources") or {}
+    limits: dict[str, Any] = {} if claim is not None else dict(_counted(node, config, "gpu"))
+    if like:
+        asked = (given.get("limits") or {}).items()
+        limits |= {one: amount for one, amount in asked if kind(one, config) == "network"}
+    else:
+        network = _counted(node, config, "network").items()
+        limits |= {one: amount if amount <= _MOST_OWN else 1 for one, amount in network}
+    resources: Object = {"limits": {one: str(amount) for one, amount in limits.items()}}
+    if claims := [*(given.get("claims") or ()), *([{"name": _CLAIM}] if claim is not None else ())]:
+        resources["claims"] = claims
+    return {
+        **{key: like[key] for key in ("env", "envFrom", "volumeMounts") if key in like},
+        "name": "revalidation",
+        "image": config.checks[0].image,  # which the node has by then
+        "imagePullPolicy": config.checks[0].image_pull_policy,
+        "command": ["true"],
+        "resources": resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "runAsUser": UID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }

@@ -1,0 +1,441 @@
+"""`revalidate`: the Job that tests a repaired node, and what its end says; against an API double,
+where nobody runs it and its end is played.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from preflight_proto import names
+from preflight_proto.result import Result, encode_result
+from preflight_testing.apidouble import ApiDouble, write_kubeconfig
+from preflight_testing.apidouble.http import ApiAnswer, ApiRequest
+from preflight_testing.apidouble.store import RESOURCES, Resource
+from preflight_webhook.config.config import Config, parse
+from preflight_webhook.core.admit import decide
+from preflight_webhook.report import revalidate, revalidation
+from preflight_webhook.report.revalidation import CannotRevalidate
+from said import Said, said
+
+Json = dict[str, Any]
+
+CONFIG = """
+checks: [{name: dcgm-diag, image: d}, {name: nccl-loopback, image: l}]
+"""
+GANG = """
+checks: [{name: dcgm-diag, image: d}, {name: nccl-allreduce, image: a}]
+skipNcclWithoutNetwork: false
+"""
+CLAIMS = """
+checks: [{name: dcgm-diag, image: d}]
+gpuDetection: {deviceClasses: [gpu.nvidia.com]}
+"""
+SICK = {
+    "type": "DcgmDiagnosticMemory",
+    "status": "True",
+    "message": "ErrorCode:DCGM_FR_MEMORY GPU_UUID:GPU-1 bad;ErrorCode:DCGM_FR_MEMORY GPU_UUID:GPU-2 bad",
+}
+READY = {"type": "Ready", "status": "True"}
+HOOKS = Resource(
+    "admissionregistration.k8s.io/v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
+NODES = Resource("v1", "nodes", "Node", namespaced=False)
+"""Whose statuses are written with them."""
+SLICES = Resource("resource.k8s.io/v1", "resourceslices", "ResourceSlice", namespaced=False)
+TEMPLATES = Resource("resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate")
+
+
+def node(name: str = "bad", *conditions: Json, gpus: int = 8, **spec: Any) -> Json:
+    return {
+        "metadata": {"name": name, "labels": {}},
+        "spec": spec,
+        "status": {
+            "allocatable": {"nvidia.com/gpu": str(gpus), "cpu": "8"},
+            "conditions": [READY, *conditions],
+        },
+    }
+
+
+def made(config: str, *nodes: Json, **more: Any) -> Json:
+    return revalidation.job("job", nodes or (node(),), parse(config), **more)
+
+
+def pod_of(job: Json) -> Json:
+    template: Json = job["spec"]["template"]
+    return {"apiVersion": "v1", "kind": "Pod", **template}
+
+
+def checks_of(job: Json, config: str) -> list[str]:
+    """The checks that the webhook gives to the Job's pods."""
+    return decide(msgspec.json.encode(pod_of(job)), "ml", parse(config)).checks
+
+
+# --- the Job
+
+
+def test_the_pod_asks_for_all_gpus_of_the_node_and_goes_nowhere_else() -> None:
+    spec = made(CONFIG)["spec"]["template"]["spec"]
+    assert spec["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [term] = required["nodeSelectorTerms"]
+    assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["bad"]}]}
+
+
+def test_the_webhook_gives_it_the_checks_of_any_pod() -> None:
+    assert checks_of(made(CONFIG), CONFIG) == ["dcgm-diag", "nccl-loopback"]
+    assert checks_of(made(GANG), GANG) == ["dcgm-diag"]
+    assert checks_of(made(GANG, node(), node("good")), GANG) == ["dcgm-diag", "nccl-allreduce"]
+
+
+def test_it_tolerates_the_cordon_and_every_taint_but_those_of_a_node_that_is_gone() -> None:
+    taints = [
+        {"key": "sick", "value": "yes", "effect": "NoSchedule"},
+        {"key": "sick", "effect": "NoExecute"},
+        {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"},
+    ]
+    spec = made(CONFIG, node(taints=taints, unschedulable=True))["spec"]["template"]["spec"]
+    assert [(one["key"], one["effect"], one["operator"]) for one in spec["tolerations"]] == [
+        ("node.kubernetes.io/unschedulable", "NoSchedule", "Exists"),
+        ("sick", "NoExecute", "Exists"),
+        ("sick", "NoSchedule", "Exists"),
+    ]
+
+
+def test_two_nodes_make_a_gang_of_two_one_pod_on_each() -> None:
+    job = made(GANG, node(), node("good"))
+    assert (job["spec"]["parallelism"], job["spec"]["completions"]) == (2, 2)
+    decision = decide(msgspec.json.encode(pod_of(job)), "ml", parse(GANG))
+    assert decision.stamp is not None
+    assert (decision.stamp.id, decision.stamp.size, decision.stamp.takes_part) == ("job", 2, True)
+    affinity = job["spec"]["template"]["spec"]["affinity"]
+    [apart] = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert apart["labelSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_a_workloads_own_settings_reach_the_checks_and_its_placement_does_not() -> None:
+    like = {
+        "metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "ib0", names.GANG_ANNOTATION: "forged"}},
+        "spec": {
+            "nodeName": "elsewhere",
+            "nodeSelector": {"pool": "a"},
+            "runtimeClassName": "nvidia",
+            "containers": [
+                {
+                    "name": "train",
+                    "image": "huge",
+                    "env": [{"name": "NCCL_IB_HCA", "value": "mlx5"}],
+                    "resources": {"limits": {"nvidia.com/gpu": "1", "rdma/ib": "4", "cpu": "64"}},
+                }
+            ],
+        },
+    }  # fmt: skip
+    pod = pod_of(made(GANG, node(), node("good"), like=like))
+    assert pod["metadata"]["annotations"] == {"k8s.v1.cni.cncf.io/networks": "ib0"}
+    assert pod["spec"]["runtimeClassName"] == "nvidia"
+    assert not {"nodeName", "nodeSelector"} & pod["spec"].keys()
+    [container] = pod["spec"]["containers"]
+    assert container["image"] == "d"
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/ib": "4"}
+    patch = json.dumps(decide(msgspec.json.encode(pod), "ml", parse(GANG)).patch)
+    assert "NCCL_IB_HCA" in patch
+
+
+def test_without_a_workload_it_asks_for_the_nodes_network_once_where_pods_share_it() -> None:
+    one = node()
+    one["status"]["allocatable"] |= {"vpc.amazonaws.com/efa": "16", "rdma/shared": "1000"}
+    [container] = made(CONFIG, one)["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {
+        "nvidia.com/gpu": "8",
+        "vpc.amazonaws.com/efa": "16",
+        "rdma/shared": "1",
+    }
+
+
+def test_a_node_that_is_not_ready_is_refused() -> None:
+    dead = node()
+    dead["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    with pytest.raises(CannotRevalidate, match="Node bad is not ready"):
+        made(CONFIG, dead)
+
+
+# --- GPUs by claims
+
+
+def claim(config: str, one: Json, devices: dict[str, list[str]], gpu: str = "") -> Json | None:
+    return revalidation.claim_template("job", one, devices, parse(config), gpu)
+
+
+def test_gpus_that_claims_hand_out_are_claimed_all_or_the_one() -> None:
+    slices = {"gpu.nvidia.com": ["GPU-1", "GPU-2"]}
+    whole = claim(CLAIMS, node(gpus=0), slices)
+    assert whole is not None
+    [request] = whole["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"] == {"deviceClassName": "gpu.nvidia.com", "count": 2}
+    one = claim(CLAIMS, node(gpus=0), slices, "GPU-2")
+    assert one is not None
+    [request] = one["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"]["count"] == 1
+    assert "GPU-2" in json.dumps(request["exactly"]["selectors"])
+    job = made(CLAIMS, node(gpus=0), claim=one)
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"limits": {}, "claims": [{"name": "gpus"}]}
+
+
+def test_gpus_by_number_need_no_claim_and_none_of_them_can_be_asked_for() -> None:
+    assert claim(CONFIG, node(), {}) is None
+    with pytest.raises(CannotRevalidate, match="hands its GPUs out by number"):
+        claim(CONFIG, node(), {}, "GPU-1")
+    with pytest.raises(CannotRevalidate, match="no GPU to hand out"):
+        claim(CONFIG, node(gpus=0), {})
+
+
+# --- the other node
+
+
+def test_the_other_node_is_alike_ready_schedulable_and_nothing_speaks_against_it() -> None:
+    config = parse(GANG)
+    alike = node("z")
+    alike["metadata"]["labels"] = {names.INSTANCE_TYPE_LABEL: "p5"}
+    mine = node()
+    mine["metadata"]["labels"] = {names.INSTANCE_TYPE_LABEL: "p5"}
+    others = [
+        mine,
+        node("a", SICK),
+        node("b", unschedulable=True),
+        node("c", gpus=4),
+        node("d", taints=[{"key": "x", "effect": "NoSchedule"}]),
+    ]
+    assert revalidation.partner_of(mine, others, config) is None
+    assert revalidation.partner_of(mine, [*others, node("y")], config) == node("y")
+    assert revalidation.partner_of(mine, [*others, node("y"), alike], config) == alike
+
+
+# --- what it says, and how it ends
+
+
+class Played:
+    """An API double with the injector's release, and the end of the Job as it is played."""
+
+    def __init__(self, double: ApiDouble) -> None:
+        self.double, self.outcomes = double, {"dcgm-diag": "passed", "nccl-loopback": "passed"}
+        self.codes: dict[str, int] = {}
+        self.ends = "Complete"
+        self.clears = True
+        self.unscheduled = ""
+
+    def configure(self, config: str) -> None:
+        self.double.create(
+            "configmaps",
+            {"metadata": {"name": "inj", "namespace": "home"}, "data": {"config.yaml": config}},
+        )
+
+    @property
+    def created(self) -> list[Json]:
+        return [
+            one.json()
+            for one in self.double.requests
+            if one.method == "POST" and "/namespaces/ml/" in one.path
+        ]
+
+    def fault(self, request: ApiRequest) -> ApiAnswer | None:
+        if request.method != "GET":
+            return None
+        if request.path == "/api/v1/namespaces/ml/pods":
+            return ApiAnswer(200, {"kind": "PodList", "items": [self.pod()]})
+        if request.path.startswith("/apis/batch/v1/namespaces/ml/jobs/"):
+            ended = [{"type": self.ends, "status": "True", "message": "it took too long"}]
+            return ApiAnswer(200, {"metadata": {}, "status": {"conditions": ended}})
+        if request.path == "/api/v1/nodes/bad" and self.created and self.clears:
+            return ApiAnswer(200, node("bad", {**SICK, "status": "False"}, unschedulable=True))
+        return None
+
+    def pod(self) -> Json:
+        pod: Json = {"metadata": {"name": "p"}, "spec": {"nodeName": "bad"}, "status": {}}
+        if self.unscheduled:
+            why = {"type": "PodScheduled", "status": "False", "message": self.unscheduled}
+            return {**pod, "spec": {}, "status": {"conditions": [why]}}
+        pod["status"]["initContainerStatuses"] = [
+            {
+                "name": names.container_name(check),
+                "state": {"terminated": self.ended(check, outcome)},
+            }
+            for check, outcome in self.outcomes.items()
+        ]
+        return pod
+
+    def ended(self, check: str, outcome: str) -> Json:
+        result = Result(
+            v=1, check=check, outcome=outcome, code="CODE", gated=True, duration=1.0, reason="why."
+        )
+        return {
+            "exitCode": self.codes.get(check, int(outcome == "failed")),
+            "message": encode_result(result).decode(),
+        }
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+    others = [one for one in RESOURCES if one.plural != "nodes"]
+    double = ApiDouble([*others, NODES, HOOKS, SLICES, TEMPLATES])
+    made = Played(double)
+    hook = {
+        "metadata": {"name": "inj", "labels": {"app.kubernetes.io/name": "preflight-injector"}},
+        "webhooks": [{"clientConfig": {"service": {"name": "inj", "namespace": "home"}}}],
+    }
+    opted = {names.NAMESPACE_LABEL: names.NAMESPACE_ENABLED}
+    with double:
+        for plural, body in (
+            ("mutatingwebhookconfigurations", hook),
+            ("namespaces", {"metadata": {"name": "ml", "labels": opted}}),
+            ("namespaces", {"metadata": {"name": "home"}}),
+            ("nodes", node("bad", SICK, unschedulable=True)),
+        ):
+            double.create(plural, body)
+        double.fault = made.fault
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", double.url)))
+        monkeypatch.setattr(revalidate, "_LOOK", 0.01)
+        yield made
+
+
+def ran(*arguments: str) -> Said:
+    return said("revalidate", "bad", "-n", "ml", *arguments)
+
+
+def test_what_passes_is_cleared_and_it_says_how_the_node_gets_work_again(played: Played) -> None:
+    played.configure(CONFIG)
+    done = ran()
+    assert (done.status, done.err) == (0, "")
+    assert "bad: against it: DcgmDiagnosticMemory (GPU-1, GPU-2)\n" in done.out
+    assert "bad: dcgm-diag: passed\nbad: nccl-loopback: passed\n" in done.out
+    assert done.out.endswith(
+        "bad has passed, and nothing stands against it; `kubectl uncordon bad` gives it work again.\n"
+    )
+    assert [one["kind"] for one in played.created] == ["Job"]
+
+
+def test_a_check_that_fails_is_exit_1_and_its_words_are_told(played: Played) -> None:
+    played.configure(CONFIG)
+    played.outcomes["nccl-loopback"], played.ends = "failed", "Failed"
+    done = ran()
+    assert done.status == 1
+    assert "bad: nccl-loopback: failed (CODE): why.\n" in done.out
+    assert "bad has not passed, and what stands against it stays" in done.out
+
+
+def test_a_check_that_could_not_judge_is_no_pass_though_it_lets_pods_start(played: Played) -> None:
+    played.configure(CONFIG)
+    played.outcomes["dcgm-diag"] = "inconclusive"
+    assert ran().status == 1
+
+
+def test_a_run_in_which_no_check_ran_is_no_pass(played: Played) -> None:
+    played.configure(CONFIG)
+    played.outcomes = {}
+    assert ran().status == 1
+
+
+def test_a_condition_that_no_test_of_the_run_clears_is_named_and_exit_1(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revalidate, "_CLEARING", 2)
+    played.configure(CONFIG)
+    played.clears = False
+    done = ran()
+    assert done.status == 1
+    assert "bad has passed, and DcgmDiagnosticMemory (GPU-1, GPU-2) stays" in done.out
+
+
+def test_why_a_pod_waits_is_told_in_the_schedulers_words(played: Played) -> None:
+    played.configure(CONFIG)
+    played.unscheduled, played.ends = "1 Insufficient nvidia.com/gpu.", "Failed"
+    done = ran()
+    assert done.status == 1
+    assert "p waits: 1 Insufficient nvidia.com/gpu.\n" in done.out
+    assert "bad has not passed (it took too long)" in done.out
+
+
+def test_a_gangs_check_runs_beside_a_node_that_is_well_or_is_said_to_be_left_out(
+    played: Played,
+) -> None:
+    played.configure(GANG)
+    played.outcomes = {"dcgm-diag": "passed"}
+    assert "nccl-allreduce: left out, as no second node fits" in ran().out
+    played.double.create("nodes", node("good"))
+    done = ran()
+    assert "nccl-allreduce: beside good\n" in done.out
+    assert played.created[-1]["spec"]["parallelism"] == 2
+    assert "nccl-allreduce: left out" in ran("--with", "-").out
+
+
+def test_a_dry_run_prints_what_it_would_create_and_creates_nothing(played: Played) -> None:
+    played.configure(CONFIG)
+    done = ran("--dry-run")
+    assert (done.status, played.created) == (0, [])
+    assert yaml.safe_load(done.out)["kind"] == "Job"
+
+
+def test_a_claim_for_one_gpu_goes_with_its_job(played: Played) -> None:
+    played.configure(CLAIMS)
+    device = {"name": "gpu-1", "attributes": {"uuid": {"string": "GPU-1"}}}
+    body = {"driver": "gpu.nvidia.com", "nodeName": "bad", "devices": [device]}
+    played.double.create("resourceslices", {"metadata": {"name": "s"}, "spec": body})
+    played.outcomes = {"dcgm-diag": "passed"}
+    assert ran("--gpu", "GPU-1").status == 0
+    template, job = played.created
+    assert (template["kind"], job["kind"]) == ("ResourceClaimTemplate", "Job")
+    [patch] = [one for one in played.double.requests if one.method == "PATCH"]
+    [owner] = patch.json()["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("Job", job["metadata"]["name"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["none", "-n", "ml"], 2, "none: the cluster has no such node"),
+        (["bad", "-n", "default"], 2, "namespace default is not opted in"),
+        (["bad", "-n", "ml", "--with", "bad"], 2, "is the node itself"),
+        (["bad", "-n", "ml", "--gpu", "GPU-1"], 1, "hands its GPUs out by number"),
+        (["bad", "-n", "ml", "-f", "/nowhere"], 2, "/nowhere: No such file"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused_in_a_sentence_and_nothing_is_created(
+    played: Played, arguments: list[str], status: int, words: str
+) -> None:
+    played.configure(CONFIG)
+    done = said("revalidate", *arguments)
+    assert (done.status, done.out, played.created) == (status, "", [])
+    assert words in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_who_may_not_create_jobs_is_told_which_right_is_missing(played: Played) -> None:
+    played.configure(CONFIG)
+    words = (
+        'jobs.batch is forbidden: User "intern" cannot create resource "jobs" in API group "batch"'
+    )
+
+    def refuse(request: ApiRequest) -> ApiAnswer | None:
+        if request.method == "POST":
+            return ApiAnswer(403, {"kind": "Status", "reason": "Forbidden", "message": words})
+        return None
+
+    played.double.fault = refuse
+    done = ran()
+    assert done.status == 1
+    assert words in done.err
+
+
+def test_checks_that_only_observe_clear_nothing_and_it_says_so() -> None:
+    config: Config = parse(CONFIG + "processingStrategy: STORE_ONLY")
+    run = revalidate.PlannedRun("ml", [node()], config, made(CONFIG), None)
+    assert "dcgm-diag: only observes as it is configured, and clears nothing" in run.announced()
