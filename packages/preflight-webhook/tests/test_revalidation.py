@@ -5,6 +5,7 @@ where nobody runs it and its end is played.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -439,3 +440,53 @@ def test_checks_that_only_observe_clear_nothing_and_it_says_so() -> None:
     config: Config = parse(CONFIG + "processingStrategy: STORE_ONLY")
     run = revalidate.PlannedRun("ml", [node()], config, made(CONFIG), None)
     assert "dcgm-diag: only observes as it is configured, and clears nothing" in run.announced()
+
+
+# --- what docs/revalidation ships for NVSentinel
+
+SHIPPED = Path(__file__).resolve().parents[3] / "docs" / "revalidation"
+
+
+def granted() -> set[tuple[str, str, str]]:
+    """(namespace, resource, verb) of rights.yaml; no namespace: in all of them."""
+    return {
+        (role["metadata"].get("namespace", ""), resource, verb)
+        for role in yaml.safe_load_all((SHIPPED / "rights.yaml").read_text())
+        for rule in role.get("rules", ())
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def used(request: ApiRequest) -> tuple[str, str, str]:
+    """The same of what was asked; namespaces are those of the double."""
+    parts = request.path.split("/")[3 if request.path.startswith("/api/") else 4 :]
+    inside = parts[0] == "namespaces" and len(parts) > 2
+    where = {"ml": "gpu-validation", "home": "preflight"}[parts[1]] if inside else ""
+    resource, *name = parts[2:] if inside else parts
+    read = "get" if name else "list"
+    verb = {"GET": read, "POST": "create", "PATCH": "patch"}[request.method]
+    return where, resource, verb
+
+
+def test_the_shipped_account_may_do_what_the_command_does_and_nothing_else(played: Played) -> None:
+    played.configure(CLAIMS.replace("}]", "}, {name: nccl-allreduce, image: a}]"))
+    device = {"name": "gpu-1", "attributes": {"uuid": {"string": "GPU-1"}}}
+    body = {"driver": "gpu.nvidia.com", "nodeName": "bad", "devices": [device]}
+    played.double.create("resourceslices", {"metadata": {"name": "s"}, "spec": body})
+    ran("--gpu", "GPU-1")
+    assert {used(one) for one in played.double.requests} == granted()
+
+
+def test_the_shipped_template_runs_this_command_for_its_node(played: Played) -> None:
+    played.configure(CONFIG)
+    provider = yaml.safe_load((SHIPPED / "provider.yaml").read_text())["lifecycle-manager"][
+        "config"
+    ]
+    text = provider["templates"]["preflight-job.yaml"].replace(
+        "{{quote (index .Nodes 0).NodeName}}", '"bad"'
+    )
+    job = yaml.safe_load(re.sub("{{.*?}}", "x", text))
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    arguments = [one.replace("gpu-validation", "ml") for one in container["args"]]
+    assert said(*arguments).status == 0
