@@ -14,6 +14,7 @@ PARTS = {
     "doctor.computedomain",
     "doctor.install",
     "evacuations",
+    "report",
     "revalidate",
     "explain.appwrapper",
     "explain.computedomain",

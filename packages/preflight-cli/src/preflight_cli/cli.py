@@ -22,6 +22,7 @@ VERBS: Final = {
     "doctor": "what is wrong in the cluster, and what to do; without KIND all parts",
     "evacuations": "what AppWrapper's brake has wait, and its release",
     "explain": "why an object is as it is, or what would become of it",
+    "report": "what the checks found in a cluster, as a page",
     "revalidate": "test a node that was repaired, or is new; what passes is cleared",
     "show": "what there is, as its controller sees it",
     "validate": "every problem of a part's configuration, or of its Helm values",
@@ -34,6 +35,7 @@ _ABOUT = """What people ask of Preflight, of every part that is installed beside
   preflight show gpus                        a row a node, a cell a GPU
   preflight doctor                           what is wrong, and what to do
   preflight doctor install                   of releases, workloads, admission, certificates, nodes
+  preflight report --since 7d > page.html    what was found, and how fast each node is
   preflight revalidate NODE                  test a repaired node, and clear what passes
   preflight validate injector values.yaml    every problem, by path
 

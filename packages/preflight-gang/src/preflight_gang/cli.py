@@ -1,4 +1,4 @@
-"""The command line: run, show, validate-config, schema, crd."""
+"""The command line: run, show, report, validate-config, schema, crd."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from preflight_kube.cli import commands
 
 from preflight_gang.config import Config, json_schema, parse, parse_values, sources_of
 
-__all__ = ["add_show", "add_validate", "main"]
+__all__ = ["add_report", "add_show", "add_validate", "main"]
 
 _ABOUT = """Preflight's gang controller: lets the pods of one distributed job find each other.
 
   preflight-gang run --config FILE          run one replica: mirror the cluster, take part in leader election, seal gangs
   preflight-gang show -n NAMESPACE [GANG]   a gang as its controller sees it: members, what each waits for, its record
+  preflight-gang report --since 7d > page.html    what was found, what would have been held back, bandwidth by node
   preflight-gang validate-config FILE       every problem of a configuration file
   preflight-gang schema                     the configuration's JSON Schema
   preflight-gang crd                        the CustomResourceDefinition of PreflightConfig, for `kubectl apply --server-side -f -`
@@ -41,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_address(run)
 
     commands.report(subparsers, "show", add_show)
+    commands.report(subparsers, "report", add_report)
     commands.report(subparsers, "validate-config", add_validate)
     commands.add_schema(subparsers, json_schema)
     commands.add_crd(subparsers, _crd)
@@ -61,6 +63,17 @@ def add_show(show: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="the controller's configuration or Helm values, for its own sources",
+    )
+
+
+def add_report(made: argparse.ArgumentParser) -> None:
+    """Show what the checks found in a cluster, as a page."""
+    made.set_defaults(run=_report)
+    made.add_argument(
+        "--since", default="7d", metavar="TIME", help="how far back: 7d, or as 12h30m (%(default)s)"
+    )
+    made.add_argument(
+        "-o", "--output", choices=("html", "json"), default="html", help="%(default)s"
     )
 
 
@@ -93,6 +106,27 @@ def _show(args: argparse.Namespace) -> int:
             f"{what} in namespace {args.namespace}; `-n` names another one."
         )
     commands.say(found)
+    return commands.DONE
+
+
+def _report(args: argparse.Namespace) -> int:
+    from datetime import UTC, datetime, timedelta
+
+    import anyio
+    from preflight_proto.durations import parse_duration
+
+    from preflight_gang.report import fleet
+
+    days, unit = args.since[:-1], args.since[-1:]
+    try:
+        seconds = 86_400.0 * float(days) if unit == "d" else parse_duration(args.since)
+        since = datetime.now(UTC) - timedelta(seconds=seconds)
+    except (ValueError, OverflowError):
+        raise commands.BadInput(
+            f'--since: "{args.since:.40}" is not a time; give one such as 7d or 12h30m.'
+        ) from None
+    found = anyio.run(fleet.read, since.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    print(fleet.page(found) if args.output == "html" else fleet.as_json(found))
     return commands.DONE
 
 

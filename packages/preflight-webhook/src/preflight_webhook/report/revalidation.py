@@ -42,7 +42,7 @@ _MOST_OWN: Final = 32
 """Of a network resource of which a node has more, pods share the device, and one is enough."""
 _CORDON: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _GONE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_UUID: Final = re.compile(r"GPU_UUID:(\S+)")
+_UUID: Final = re.compile(r"GPU_UUID:[\"'(\[]*([\w/-]+)")
 _CLAIM: Final = "gpus"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -1,0 +1,207 @@
+"""`report`: what the checks have found in a cluster, as one page or as JSON. Pure but for
+:func:`read`, which reads the cluster once.
+
+Of each run the controller has written an Event; NodeHealth has what outlives Events.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, NotFound
+from preflight_proto import names
+
+__all__ = ["Finding", "FleetReport", "NodeLine", "as_json", "assemble", "page", "read"]
+
+_EVENTS: Final = "/api/v1/events"
+_HEALTHS: Final = "/apis/preflight.nvsentinel.nvidia.com/v1alpha1/nodehealths"
+_OBSERVED: Final = "; observed only, the pod is not held back"
+_SAID: Final = re.compile(
+    r"(?P<check>\S+)(?: on \S+)? (?P<outcome>passed|skipped|failed|misconfigured|inconclusive)"
+    r"(?: (?P<code>[A-Z0-9_]+))?(?: \((?P<gbps>[\d.e+-]+) GB/s[^)]*\))?: (?P<why>.*)",
+    re.DOTALL,
+)
+_OUTCOMES: Final = ("failed", "inconclusive", "misconfigured", "skipped", "passed")
+_STYLE: Final = """
+:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
+table{border-collapse:collapse;width:100%;margin:1rem 0}th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #8884;vertical-align:top}
+.sick{color:#c22}.bar{background:#8883;height:.7rem;min-width:12rem;position:relative}.bar i{background:#3a7;display:block;height:100%}
+.bar b{position:absolute;top:-.15rem;bottom:-.15rem;width:2px;background:currentColor}.scroll{overflow-x:auto}small{opacity:.7}
+"""
+
+
+class Finding(msgspec.Struct, frozen=True, rename="camel"):
+    """A run that did not pass. ``observed``: the pod was not held back, and would have been."""
+
+    time: str
+    node: str
+    check: str
+    outcome: str
+    code: str
+    pod: str
+    observed: bool
+    why: str
+
+
+class NodeLine(msgspec.Struct, rename="camel"):
+    """What is known of a node; bandwidths are GB/s: the last one, and what is usual there."""
+
+    name: str
+    state: str = ""
+    since: str = ""
+    found_by: str = ""
+    last_pass: str = ""
+    measured: float | None = None
+    usual: float | None = None
+    runs: dict[str, int] = {}
+
+
+class FleetReport(msgspec.Struct, frozen=True, rename="camel"):
+    """``since``: what was asked for; ``oldest``: the first Event that there is, for an API server
+    keeps them for an hour unless it is told otherwise.
+    """
+
+    since: str
+    oldest: str
+    findings: list[Finding]
+    nodes: list[NodeLine]
+
+
+async def read(since: str) -> FleetReport:
+    """The report since that time (RFC 3339, UTC). Raises KubeError."""
+    async with Client(connection(home=Path.home()), agent="preflight") as client:
+        events = [one async for page, _ in client.pages(_EVENTS, dict) for one in page]
+        healths: list[dict[str, Any]] = []
+        try:
+            async for page, _ in client.pages(_HEALTHS, dict):
+                healths += page
+        except NotFound:  # of a release before it, or without the gang controller
+            pass
+        return assemble(events, healths, since)
+
+
+def assemble(
+    events: Iterable[Mapping[str, Any]], healths: Iterable[Mapping[str, Any]], since: str
+) -> FleetReport:
+    """The report of what was read."""
+    findings: list[Finding] = []
+    nodes = {line.name: line for line in map(_line, healths)}
+    times: list[str] = []
+    for one in sorted(events, key=lambda one: _at(str(one.get("lastTimestamp"))), reverse=True):
+        source, time = one.get("source") or {}, str(one.get("lastTimestamp") or "")
+        said = _SAID.fullmatch(str(one.get("message") or ""))
+        if source.get("component") != names.MANAGED_BY or said is None or _at(time) < _at(since):
+            continue
+        times.append(time)
+        node, outcome, why = str(source.get("host") or ""), said["outcome"], said["why"]
+        line = nodes.setdefault(node, NodeLine(node))
+        line.runs[outcome] = line.runs.get(outcome, 0) + 1
+        if said["gbps"] and line.measured is None:
+            line.measured = float(said["gbps"])
+        if outcome not in {"passed", "skipped"}:
+            about = one.get("involvedObject") or {}
+            pod = f"{about.get('namespace')}/{about.get('name')}"
+            observed = why.endswith(_OBSERVED)
+            why = why.removesuffix(_OBSERVED)
+            finding = Finding(
+                time, node, said["check"], outcome, said["code"] or "", pod, observed, why
+            )
+            findings.append(finding)
+    findings.sort(key=lambda one: (_OUTCOMES.index(one.outcome), one.time, one.node))
+    bad = Counter(one.node for one in findings)
+    lines = sorted(nodes.values(), key=lambda one: (one.state != "Sick", -bad[one.name], one.name))
+    return FleetReport(since, min(times, key=_at, default=""), findings, lines)
+
+
+def as_json(report: FleetReport) -> str:
+    """The report for programs."""
+    return json.dumps(msgspec.to_builtins(report), indent=2)
+
+
+def page(report: FleetReport) -> str:
+    """The report as one HTML page that needs nothing else."""
+    return "\n".join(_page(report))
+
+
+def _page(report: FleetReport) -> Iterator[str]:
+    held = [one for one in report.findings if not one.observed]
+    observed = [one for one in report.findings if one.observed]
+    sick = [one.name for one in report.nodes if one.state == "Sick"]
+    yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Preflight since {escape(report.since)}</title>'
+    yield f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
+    yield f"<h1>{escape(_headline(sick, held, observed))}</h1>"
+    oldest = f"the oldest Event is of {report.oldest}" if report.oldest else "there is no Event"
+    yield f"<p><small>Since {escape(report.since)}; {escape(oldest)}, as the API server keeps them.</small></p>"
+    for title, found in (
+        ("Held back", held),
+        ("Would have been held back, where checks only observe", observed),
+    ):
+        rows = [
+            [one.time, one.node, one.check, f"{one.outcome} {one.code}", one.pod, one.why]
+            for one in found
+        ]
+        yield from _table(title, ["when", "node", "check", "outcome", "pod", "why"], rows)
+    most = max([*(max(one.measured or 0, one.usual or 0) for one in report.nodes), 1e-9])
+    yield '<h2>Nodes</h2><div class="scroll"><table><tr><th>node<th>state<th>found by<th>last pass<th>runs<th>GB/s, and what is usual'
+    for one in report.nodes:
+        runs = ", ".join(
+            f"{one.runs[outcome]} {outcome}" for outcome in _OUTCOMES if outcome in one.runs
+        )
+        state = f"{one.state} since {one.since}" if one.since else one.state
+        cells = [one.name, state, one.found_by, one.last_pass, runs]
+        row = "".join(f"<td>{escape(cell)}" for cell in cells)
+        yield f"<tr{' class=sick' if one.state == 'Sick' else ''}>{row}<td>{_bar(one, most)}"
+    yield "</table></div></html>"
+
+
+def _headline(sick: list[str], held: list[Finding], observed: list[Finding]) -> str:
+    named = f"{len(sick)} sick: {', '.join(sick[:8])}" if sick else "No node is sick"
+    more = f"; {len(held)} runs held a pod back" if held else "; no pod was held back"
+    return named + more + (f", {len(observed)} would have" if observed else "")
+
+
+def _table(title: str, heads: list[str], rows: list[list[str]]) -> Iterator[str]:
+    yield f"<h2>{escape(title)}: {len(rows) or 'none'}</h2>"
+    if rows:
+        yield f'<div class="scroll"><table><tr>{"".join(f"<th>{head}" for head in heads)}'
+        yield from ("<tr>" + "".join(f"<td>{escape(cell)}" for cell in row) for row in rows)
+        yield "</table></div>"
+
+
+def _bar(line: NodeLine, most: float) -> str:
+    if line.measured is None:
+        return ""
+    usual = f'<b style="left:{100 * line.usual / most:.1f}%"></b>' if line.usual else ""
+    words = f"{line.measured:g}" + (f" of {line.usual:g}" if line.usual else "")
+    return f'{words}<div class="bar"><i style="width:{100 * line.measured / most:.1f}%"></i>{usual}</div>'
+
+
+def _line(health: Mapping[str, Any]) -> NodeLine:
+    status = health.get("status") or {}
+    return NodeLine(
+        name=str(health["metadata"]["name"]),
+        state=str(status.get("state") or ""),
+        since=str(status.get("since") or ""),
+        found_by=" ".join(
+            str(status[key]) for key in ("foundBy", "code", "gpu") if status.get(key)
+        ),
+        last_pass=str(status.get("lastPass") or ""),
+        measured=status.get("measured"),
+        usual=status.get("usual"),
+    )
+
+
+def _at(time: str) -> float:
+    try:
+        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,123 @@
+"""`report`: what the checks found in a cluster, of the controller's Events and of NodeHealths."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from preflight_gang.api.types import Pod
+from preflight_gang.cli import main
+from preflight_gang.core.results import EndedCheck, event_of
+from preflight_gang.report.fleet import as_json, assemble, page
+from preflight_proto.result import Result
+from preflight_testing.apidouble import ApiDouble, write_kubeconfig
+
+SINCE = "2026-11-20T00:00:00Z"
+HEALTH = {
+    "metadata": {"name": "node-b"},
+    "status": {
+        "state": "Sick",
+        "since": "2026-11-24T09:00:00Z",
+        "foundBy": "NCCLLoopbackTestBandwidth",
+        "gpu": "GPU-3",
+        "measured": 120.5,
+        "usual": 460.0,
+    },
+}
+
+
+def event(node: str, outcome: str, *, gated: bool = True, **more: Any) -> dict[str, Any]:
+    """As the controller writes it about a run."""
+    about: dict[str, Any] = {"code": "CODE", "reason": "why: it is so.", **more}
+    time = about.pop("time", "2026-11-24T10:00:00Z")
+    result = Result(v=1, check="nccl-loopback", outcome=outcome, gated=gated, duration=1.0, **about)
+    ended = EndedCheck(
+        run="1", check="nccl-loopback", result=result, exit_code=0, started=None, finished=None
+    )
+    body = {"metadata": {"name": "p", "namespace": "ml", "uid": "u"}, "spec": {"nodeName": node}}
+    return event_of(msgspec.convert(body, Pod), ended, time)
+
+
+def test_what_held_a_pod_back_and_what_would_have_are_told_apart() -> None:
+    events = [event("node-a", "failed"), event("node-b", "failed", gated=False)]
+    found = assemble(events, [], SINCE)
+    assert [(one.node, one.observed) for one in found.findings] == [
+        ("node-a", False),
+        ("node-b", True),
+    ]
+    assert {one.why for one in found.findings} == {"why: it is so", "why: it is so."}
+
+
+def test_of_a_run_that_passed_the_bandwidth_counts_and_nothing_is_found() -> None:
+    events = [
+        event("node-a", "passed", code="OK", measured=400.0, time="2026-11-24T09:00:00Z"),
+        event("node-a", "passed", code="OK", measured=410.0, expected=380.0),
+    ]
+    found = assemble(events, [], SINCE)
+    assert found.findings == []
+    [line] = found.nodes
+    assert (line.name, line.measured, line.runs) == ("node-a", 410.0, {"passed": 2})
+    assert found.oldest == "2026-11-24T09:00:00Z"
+
+
+def test_events_of_others_and_older_ones_do_not_count() -> None:
+    old = event("node-a", "failed", time="2026-11-19T23:59:59Z")
+    foreign = {**event("node-a", "failed"), "source": {"component": "kubelet"}}
+    found = assemble([old, foreign], [], SINCE)
+    assert (found.findings, found.nodes, found.oldest) == ([], [], "")
+
+
+def test_the_sick_nodes_come_first_with_what_nodehealth_knows_of_them() -> None:
+    found = assemble([event("node-a", "failed")], [HEALTH], SINCE)
+    assert [one.name for one in found.nodes] == ["node-b", "node-a"]
+    text = page(found)
+    assert "1 sick: node-b; 1 runs held a pod back" in text
+    assert "NCCLLoopbackTestBandwidth GPU-3" in text
+    assert "120.5 of 460" in text
+    assert json.loads(as_json(found))["nodes"][0]["measured"] == 120.5
+
+
+def test_what_others_wrote_is_text_on_the_page_and_nothing_else() -> None:
+    text = page(assemble([event("node-a", "failed", reason="<script>x</script>")], [], SINCE))
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    text = page(assemble([event("node-a", "failed")], [HEALTH], SINCE))
+    assert "http" not in text
+    assert "src=" not in text
+
+
+@pytest.mark.component  # asks a double over HTTP
+def test_a_cluster_without_nodehealths_is_reported_by_its_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    double = ApiDouble(absent=["preflight.nvsentinel.nvidia.com/v1alpha1"])
+    with double:
+        double.create("namespaces", {"metadata": {"name": "ml"}})
+        double.create("events", event("node-a", "failed"))
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", double.url)))
+        assert ended(monkeypatch, "--since", "9000d", "-o", "json") == 0
+    assert [one["node"] for one in json.loads(capsys.readouterr().out)["findings"]] == ["node-a"]
+
+
+def test_a_time_that_is_none_is_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(monkeypatch, "--since", "a week") == 2
+    assert capsys.readouterr().err == (
+        '--since: "a week" is not a time; give one such as 7d or 12h30m.\n'
+    )
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["preflight-gang", "report", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert isinstance(end.value.code, int)
+    return end.value.code
