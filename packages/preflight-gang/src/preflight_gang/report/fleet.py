@@ -20,7 +20,7 @@ from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, NotFound
 from preflight_proto import names
 
-__all__ = ["Finding", "FleetReport", "NodeLine", "as_json", "assemble", "page", "read"]
+__all__ = ["FleetReport", "NodeLine", "ReportedRun", "as_json", "assemble", "page", "read"]
 
 _EVENTS: Final = "/api/v1/events"
 _HEALTHS: Final = "/apis/preflight.nvsentinel.nvidia.com/v1alpha1/nodehealths"
@@ -39,7 +39,7 @@ table{border-collapse:collapse;width:100%;margin:1rem 0}th,td{text-align:left;pa
 """
 
 
-class Finding(msgspec.Struct, frozen=True, rename="camel"):
+class ReportedRun(msgspec.Struct, frozen=True, rename="camel"):
     """A run that did not pass. ``observed``: the pod was not held back, and would have been."""
 
     time: str
@@ -72,7 +72,7 @@ class FleetReport(msgspec.Struct, frozen=True, rename="camel"):
 
     since: str
     oldest: str
-    findings: list[Finding]
+    findings: list[ReportedRun]
     nodes: list[NodeLine]
 
 
@@ -93,7 +93,7 @@ def assemble(
     events: Iterable[Mapping[str, Any]], healths: Iterable[Mapping[str, Any]], since: str
 ) -> FleetReport:
     """The report of what was read."""
-    findings: list[Finding] = []
+    findings: list[ReportedRun] = []
     nodes = {line.name: line for line in map(_line, healths)}
     times: list[str] = []
     for one in sorted(events, key=lambda one: _at(str(one.get("lastTimestamp"))), reverse=True):
@@ -112,7 +112,7 @@ def assemble(
             pod = f"{about.get('namespace')}/{about.get('name')}"
             observed = why.endswith(_OBSERVED)
             why = why.removesuffix(_OBSERVED)
-            finding = Finding(
+            finding = ReportedRun(
                 time, node, said["check"], outcome, said["code"] or "", pod, observed, why
             )
             findings.append(finding)
@@ -163,7 +163,7 @@ def _page(report: FleetReport) -> Iterator[str]:
     yield "</table></div></html>"
 
 
-def _headline(sick: list[str], held: list[Finding], observed: list[Finding]) -> str:
+def _headline(sick: list[str], held: list[ReportedRun], observed: list[ReportedRun]) -> str:
     named = f"{len(sick)} sick: {', '.join(sick[:8])}" if sick else "No node is sick"
     more = f"; {len(held)} runs held a pod back" if held else "; no pod was held back"
     return named + more + (f", {len(observed)} would have" if observed else "")

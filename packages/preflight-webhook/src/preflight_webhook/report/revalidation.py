@@ -23,7 +23,7 @@ from preflight_webhook.report.workloads import Object
 
 __all__ = [
     "CannotRevalidate",
-    "CheckRun",
+    "RevalidatedCheck",
     "claim_template",
     "job",
     "name_of",
@@ -51,7 +51,7 @@ class CannotRevalidate(ValueError):
     """The node cannot be tested as it is asked for. The message is one sentence."""
 
 
-class CheckRun(NamedTuple):
+class RevalidatedCheck(NamedTuple):
     """How a check ended on a node; ``result`` is None where it has not."""
 
     node: str
@@ -204,7 +204,7 @@ def claim_template(
     return None
 
 
-def runs(pods: Iterable[Object], config: Config) -> list[CheckRun]:
+def runs(pods: Iterable[Object], config: Config) -> list[RevalidatedCheck]:
     """How each configured check ended in the Job's pods that have it."""
     found = []
     for pod in pods:
@@ -217,7 +217,7 @@ def runs(pods: Iterable[Object], config: Config) -> list[CheckRun]:
                 if ended:
                     said = str(ended.get("message") or "")
                     result = from_termination(check.name, said, int(ended["exitCode"]))
-                found.append(CheckRun(str(pod["spec"].get("nodeName")), check.name, result))
+                found.append(RevalidatedCheck(str(pod["spec"].get("nodeName")), check.name, result))
     return found
 
 
