@@ -356,6 +356,38 @@ def test_a_condition_that_no_test_of_the_run_clears_is_named_and_exit_1(
     assert "bad has passed, and DcgmDiagnosticMemory (GPU-1, GPU-2) stays" in done.out
 
 
+def test_what_stands_against_a_gpu_that_was_replaced_is_cleared_beside_the_connector(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revalidate, "_CLEARING", 2)
+    played.configure(CONFIG)
+    played.clears = False
+    ran("--replaced", "GPU-2")
+    [job] = [
+        one.json()
+        for one in played.double.requests
+        if one.method == "POST" and one.path == "/apis/batch/v1/namespaces/home/jobs"
+    ]
+    spec = job["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    program = ["python3", "-m", "preflight_proto.check.replaced"]
+    assert container["command"] == [*program, "GPU-2", "dcgm-diag=DcgmDiagnosticMemory"]
+    assert container["image"] == "d"
+    assert names.SOCKET_VOLUME in {one["name"] for one in container["volumeMounts"]}
+    assert {one["name"] for one in container["volumeMounts"]} == {
+        one["name"] for one in spec["volumes"]
+    }
+    assert "resources" not in container
+    assert "preflight.nvsentinel" not in json.dumps(job["spec"]["template"])
+
+
+def test_a_gpu_that_nothing_stands_against_needs_no_farewell(played: Played) -> None:
+    played.configure(CONFIG)
+    done = ran("--replaced", "GPU-9")
+    assert done.status == 0
+    assert "--replaced GPU-9: nothing stands against it.\n" in done.out
+
+
 def test_why_a_pod_waits_is_told_in_the_schedulers_words(played: Played) -> None:
     played.configure(CONFIG)
     played.unscheduled, played.ends = "1 Insufficient nvidia.com/gpu.", "Failed"

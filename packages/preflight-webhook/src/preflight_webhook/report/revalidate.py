@@ -32,13 +32,16 @@ _CLEARING: Final = 60
 
 
 class PlannedRun(NamedTuple):
-    """``nodes``: the one to be tested, and that beside which a gang's check runs."""
+    """``nodes``: the one to be tested, and that beside which a gang's check runs; ``release``: the
+    namespace of the injector's.
+    """
 
     namespace: str
     nodes: list[Object]
     config: Config
     job: Object
     claim: Object | None
+    release: str = ""
 
     @property
     def path(self) -> str:
@@ -48,7 +51,7 @@ class PlannedRun(NamedTuple):
     def announced(self) -> Iterator[str]:
         """What is about to happen."""
         node, name = self.nodes[0], name_of(self.nodes[0])
-        yield f"{name}: against it: {', '.join(revalidation.standing(node)) or 'nothing'}"
+        yield f"{name}: against it: {revalidation.told(revalidation.standing(node))}"
         if not node["spec"].get("unschedulable"):
             yield f"{name}: is not cordoned, so other pods may start there meanwhile"
         stored = self.config.processing_strategy != "EXECUTE_REMEDIATION"
@@ -75,6 +78,12 @@ def add_revalidate(made: argparse.ArgumentParser) -> None:
         dest="partner",
         metavar="NODE",
         help="the other node of a gang's check, - for none; default: one that is ready, schedulable, alike, and that nothing speaks against",
+    )
+    made.add_argument(
+        "--replaced",
+        default="",
+        metavar="UUID",
+        help="this GPU was taken out for good: when the node has passed, what stands against it is cleared, too",
     )
     made.add_argument(
         "-n",
@@ -110,7 +119,9 @@ async def _revalidate(args: argparse.Namespace) -> int:
         if args.no_wait:
             commands.say(f"follow it: kubectl -n {run.namespace} get job {name_of(run.job)} -w")
             return commands.DONE
-        return await _cleared(client, run) if await _passed(client, run) else commands.FAILED
+        if not await _passed(client, run):
+            return commands.FAILED
+        return await _cleared(client, run, args.replaced)
 
 
 async def _planned(args: argparse.Namespace, client: Client) -> PlannedRun:
@@ -137,7 +148,8 @@ async def _planned(args: argparse.Namespace, client: Client) -> PlannedRun:
         partner = revalidation.partner_of(node, everyone, config)
         nodes += [partner] if partner is not None else []
     job = revalidation.job(name, nodes, config, _like(args.like) if args.like else None, claim)
-    return PlannedRun(args.namespace, nodes, config, job, claim)
+    home = release.lists.release if release.lists is not None else ""
+    return PlannedRun(args.namespace, nodes, config, job, claim, home)
 
 
 async def _create(client: Client, run: PlannedRun) -> None:
@@ -157,7 +169,7 @@ async def _create(client: Client, run: PlannedRun) -> None:
 
 async def _passed(client: Client, run: PlannedRun) -> bool:
     """Say what happens until the Job's end; whether every check on the node has passed."""
-    name, told = name_of(run.job), set[str]()
+    name, said = name_of(run.job), set[str]()
     mine = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
     ended: list[Object] = []
     while True:
@@ -168,16 +180,17 @@ async def _passed(client: Client, run: PlannedRun) -> bool:
         lines = [str(one) for one in found if one.result is not None]
         lines += revalidation.waiting(pods)
         for line in lines:
-            if line not in told:
-                told.add(line)
+            if line not in said:
+                said.add(line)
                 commands.say(line)
         if ended:  # the pods were read after it
             break
-        job = await client.get(f"{run.path}/{name}", dict)
-        conditions = (job.get("status") or {}).get("conditions") or ()
+        conditions = ((await client.get(f"{run.path}/{name}", dict)).get("status") or {}).get(
+            "conditions"
+        )
         ended = [
             one
-            for one in conditions
+            for one in conditions or ()
             if one["type"] in {"Complete", "Failed"} and one["status"] == "True"
         ]
         await anyio.sleep(0 if ended else _LOOK)
@@ -199,9 +212,11 @@ async def _passed(client: Client, run: PlannedRun) -> bool:
     return False
 
 
-async def _cleared(client: Client, run: PlannedRun) -> int:
+async def _cleared(client: Client, run: PlannedRun, replaced: str) -> int:
     """Wait until nothing stands against the node any more; the exit status."""
     name = name_of(run.nodes[0])
+    if replaced:
+        await _clear_replaced(client, run, replaced)
     for _ in range(_CLEARING):
         if not (left := revalidation.standing(await _node(client, name))):
             break
@@ -212,9 +227,20 @@ async def _cleared(client: Client, run: PlannedRun) -> int:
         commands.say(f"{name} has passed, and nothing stands against it{more}.")
         return commands.DONE
     commands.say(
-        f"{name} has passed, and {', '.join(left)} stays: the test that raised it did not run, or the GPU is no longer there; see docs/revalidation.md."
+        f"{name} has passed, and {revalidation.told(left)} stays: the test that raised it did not run, or the GPU is no longer there (--replaced clears what stands against one that was replaced)."
     )
     return commands.FAILED
+
+
+async def _clear_replaced(client: Client, run: PlannedRun, gpu: str) -> None:
+    """Have the platform connector told that the GPU is gone, where something stands against it."""
+    node = await _node(client, name_of(run.nodes[0]))
+    if (job := revalidation.farewell(run.job, node, gpu, run.config)) is None:
+        commands.say(f"--replaced {gpu}: nothing stands against it.")
+        return
+    jobs = f"/apis/batch/v1/namespaces/{run.release}/jobs"
+    await client.create(jobs, job)
+    commands.say(f"Job {run.release}/{name_of(job)}: {gpu} was replaced")
 
 
 async def _node(client: Client, name: str) -> Object:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from preflight_kube.api.conditions import makes_sick
 from preflight_proto import names
 from preflight_proto.result import Result, from_termination
 
 from preflight_webhook.config.config import Config
+from preflight_webhook.core.admit import decide
 from preflight_webhook.core.detect.resources import kind
 from preflight_webhook.core.inject.injection import UID
+from preflight_webhook.core.inject.patch import applied
 from preflight_webhook.report.explain import worst_case_delay
 from preflight_webhook.report.workloads import Object
 
@@ -25,11 +29,13 @@ __all__ = [
     "CannotRevalidate",
     "RevalidatedCheck",
     "claim_template",
+    "farewell",
     "job",
     "name_of",
     "partner_of",
     "runs",
     "standing",
+    "told",
     "waiting",
 ]
 
@@ -44,6 +50,12 @@ _CORDON: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedu
 _GONE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _UUID: Final = re.compile(r"GPU_UUID:[\"'(\[]*([\w/-]+)")
 _CLAIM: Final = "gpus"
+_RAISES: Final = {
+    names.DCGM_DIAG: "DcgmDiagnostic",
+    names.NCCL_LOOPBACK: "NCCLLoopbackTest",
+    names.NCCL_ALLREDUCE: "NCCLAllReduceTest",
+}
+"""How the conditions begin that a check raises."""
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -68,14 +80,53 @@ class RevalidatedCheck(NamedTuple):
         return said if good else f"{said} ({self.result.code}): {self.result.reason}"
 
 
-def standing(node: Object) -> list[str]:
-    """The conditions of our checks that speak against the node, each with the GPUs it is about."""
-    found = []
-    for one in node["status"].get("conditions") or ():
-        if makes_sick(one["type"], one["status"]):
-            gpus = dict.fromkeys(_UUID.findall(one.get("message") or ""))
-            found.append(f"{one['type']} ({', '.join(gpus) or 'the node'})")
-    return found
+def standing(node: Object) -> dict[str, list[str]]:
+    """The conditions of our checks that speak against the node, with the GPUs that each is about:
+    none where it is about the node.
+    """
+    return {
+        one["type"]: list(dict.fromkeys(_UUID.findall(one.get("message") or "")))
+        for one in node["status"].get("conditions") or ()
+        if makes_sick(one["type"], one["status"])
+    }
+
+
+def told(conditions: Mapping[str, Sequence[str]]) -> str:
+    """The same in words."""
+    each = (f"{kind} ({', '.join(gpus) or 'the node'})" for kind, gpus in conditions.items())
+    return ", ".join(each) or "nothing"
+
+
+def farewell(run: Object, node: Object, gpu: str, config: Config) -> Object | None:
+    """The Job that clears what stands against a GPU that was replaced, made of the Job that has
+    tested the others: beside the connector, as the checks are, and for a namespace in which nothing
+    is injected. None where nothing stands against it.
+    """
+    stands = [kind for kind, gpus in standing(node).items() if gpu in gpus]
+    pairs = [
+        f"{check}={kind}" for kind in stands for check in _RAISES if kind.startswith(_RAISES[check])
+    ]
+    if not pairs:
+        return None
+    template = deepcopy(run["spec"]["template"])
+    patch = decide(msgspec.json.encode(template), "", config).patch
+    pod = applied({**template, "metadata": dict(template["metadata"])}, patch)["spec"]
+    check = pod.pop("initContainers")[0]
+    reports = (names.SOCKET_VOLUME, names.TOKEN_VOLUME, names.TMP_VOLUME)
+    container = {
+        **{key: check[key] for key in ("image", "imagePullPolicy", "env", "securityContext")},
+        "name": "replaced",
+        "command": ["python3", "-m", "preflight_proto.check.replaced", gpu, *pairs],
+        "volumeMounts": [one for one in check["volumeMounts"] if one["name"] in reports],
+    }
+    kept = {key: pod[key] for key in pod if key not in {"resourceClaims", "affinity"}}
+    volumes = [one for one in pod["volumes"] if one["name"] in reports]
+    spec = {**kept, "affinity": _on([node]), "containers": [container], "volumes": volumes}
+    return {
+        **run,
+        "metadata": {"name": f"{name_of(run)}-replaced", "labels": LABELS},
+        "spec": {**run["spec"], "completions": 1, "parallelism": 1, "template": {"spec": spec}},
+    }
 
 
 def partner_of(node: Object, nodes: Iterable[Object], config: Config) -> Object | None:
@@ -118,11 +169,7 @@ def job(
         )
     labels = dict(LABELS)
     given: Object = (like or {}).get("spec") or {}
-    terms = [
-        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name_of(one)]}]}
-        for one in nodes
-    ]
-    affinity: Object = {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}}
+    affinity = _on(nodes)
     if len(nodes) > 1:
         keys = config.gang_discovery.labels
         labels |= {keys.gang_id_label: name, keys.gang_size_label: str(len(nodes))}
@@ -234,6 +281,15 @@ def waiting(pods: Iterable[Object]) -> list[str]:
 def name_of(item: Object) -> str:
     """An object's name."""
     return str(item["metadata"]["name"])
+
+
+def _on(nodes: Sequence[Object]) -> Object:
+    """The affinity of pods that go to these nodes."""
+    terms = [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name_of(one)]}]}
+        for one in nodes
+    ]
+    return {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}}
 
 
 def _ready(node: Object) -> bool:
