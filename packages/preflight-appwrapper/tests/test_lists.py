@@ -1,4 +1,4 @@
-"""One list of pods for many wrappers: who shares it, and that it is never one that began before it
+"""One list of labeled objects for many wrappers: who shares it, and that it is never one that began before it
 was asked for.
 """
 
@@ -12,9 +12,8 @@ import anyio
 import msgspec
 import pytest
 from preflight_appwrapper.api.names import LABEL
-from preflight_appwrapper.controller.pod_lists import PodLists
+from preflight_appwrapper.controller.labeled_lists import LabeledList, LabeledLists
 from preflight_appwrapper.core.decode import PartialObject
-from preflight_appwrapper.core.leader_state import Listed
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError
 
@@ -48,12 +47,13 @@ class Slow(Client):
         yield [one for one in found if one.metadata.labels[LABEL] in params["labelSelector"]], "7"
 
 
-Answers = dict[str, Listed | KubeError]
+PODS = "/api/v1/namespaces/ns/pods"
+Answers = dict[str, LabeledList | KubeError | None]
 
 
-async def ask(lists: PodLists, name: str, into: Answers) -> None:
+async def ask(lists: LabeledLists, name: str, into: Answers) -> None:
     try:
-        into[name] = await lists.of("ns", name)
+        into[name] = await lists.of(PODS, name)
     except KubeError as error:
         into[name] = error
 
@@ -64,16 +64,16 @@ async def begun(client: Slow, count: int) -> None:
             await anyio.sleep(0.001)
 
 
-def names(one: Listed | KubeError) -> list[str]:
-    assert isinstance(one, Listed)
-    return [held.pod.name for held in one.pods.values()]
+def names(one: LabeledList | KubeError | None) -> list[str]:
+    assert isinstance(one, LabeledList)
+    return [raw.metadata.name for raw in one.objects]
 
 
 async def test_those_who_ask_while_a_list_is_under_way_share_the_next_one() -> None:
     client = Slow()
     first: Answers = {}
     later: Answers = {}
-    lists = PodLists(client)
+    lists = LabeledLists(client)
     async with anyio.create_task_group() as group:
         group.start_soon(ask, lists, "a", first)
         await begun(client, 1)
@@ -90,7 +90,7 @@ async def test_those_who_ask_while_a_list_is_under_way_share_the_next_one() -> N
         "b": ["b-0"],
         "c": [],
     }
-    assert isinstance(later["c"], Listed)
+    assert isinstance(later["c"], LabeledList)
     assert later["c"].version == 7
 
 
@@ -100,7 +100,7 @@ async def test_a_list_that_is_refused_is_so_for_all_who_share_it_and_for_nobody_
     client = Slow()
     found: Answers = {}
     later: Answers = {}
-    lists = PodLists(client)
+    lists = LabeledLists(client)
     async with anyio.create_task_group() as group:
         group.start_soon(ask, lists, "a", found)
         await begun(client, 1)
@@ -114,10 +114,10 @@ async def test_a_list_that_is_refused_is_so_for_all_who_share_it_and_for_nobody_
     client.refuse = None
     client.gate.release()
     await ask(lists, "b", later)
-    assert not isinstance(found["a"], KubeError)
+    assert isinstance(found["a"], LabeledList)
     assert found["b"] is found["c"]
     assert isinstance(found["b"], KubeError)
-    assert isinstance(later["b"], Listed)
+    assert isinstance(later["b"], LabeledList)
 
 
 async def test_one_list_has_a_bounded_number_of_names_and_namespaces_do_not_wait_for_each_other() -> (
@@ -125,11 +125,11 @@ async def test_one_list_has_a_bounded_number_of_names_and_namespaces_do_not_wait
 ):
     client = Slow()
     found: Answers = {}
-    lists = PodLists(client)
+    lists = LabeledLists(client)
     async with anyio.create_task_group() as group:
         group.start_soon(ask, lists, "first", found)
         await begun(client, 1)
-        group.start_soon(lists.of, "another", "x")
+        group.start_soon(lists.of, "/api/v1/namespaces/another/pods", "x")
         await begun(client, 2)
         for i in range(70):
             group.start_soon(ask, lists, f"w-{i:02}", found)
@@ -143,5 +143,14 @@ async def test_one_list_has_a_bounded_number_of_names_and_namespaces_do_not_wait
 
 async def test_a_name_that_no_label_can_have_is_not_asked_for() -> None:
     client = Slow()
-    assert not (await PodLists(client).of("ns", "n" * 64)).pods
+    assert await LabeledLists(client).of(PODS, "n" * 64) == LabeledList(0)
     assert not client.asked
+
+
+async def test_a_list_that_too_few_share_is_not_read_and_holds_nobody_up() -> None:
+    client = Slow()
+    lists = LabeledLists(client)
+    assert await lists.of(PODS, "a", least=2) is None
+    assert not client.asked
+    client.gate.release()
+    assert await lists.of(PODS, "a") == LabeledList(7)

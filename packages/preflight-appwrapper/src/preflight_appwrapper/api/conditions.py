@@ -99,7 +99,8 @@ def _set(
     if (
         old is not None and old.last_transition_time is not None
     ):  # clocks of two leaders differ; times never go back
-        at = max(at, old.last_transition_time) if moved else old.last_transition_time
+        before = old.last_transition_time
+        at = max(at, before.replace(microsecond=0)) if moved else before
     made = Condition(
         type=type_,
         status=status,
@@ -155,8 +156,8 @@ def drop(status: AppWrapperStatus, type_: str) -> AppWrapperStatus:
 def repaired(
     status: AppWrapperStatus, now: datetime, first_seen: Mapping[Written, datetime] = {}
 ) -> AppWrapperStatus:
-    """``status`` with each condition once, and a time that a period can be counted from: one of
-    another leader's clock that is ahead counts from when this one has first seen it.
+    """``status`` with each condition once, and a time that a period can be counted from: when this
+    leader has first seen it, where it knows that better than a timestamp does.
     """
     kept: dict[str, Condition] = {}
     for one in status.conditions[: 4 * _MOST]:
@@ -171,17 +172,20 @@ def repaired(
 def restored(
     status: AppWrapperStatus, used: AppWrapperStatus, before: AppWrapperStatus
 ) -> AppWrapperStatus:
-    """``status``, which was made from ``used`` instead of ``before``, with no time earlier than it
-    was written there: nothing is written because clocks differ.
+    """``status``, which was made from ``used`` instead of ``before``, with the times that are
+    written there, and none earlier: nothing is written because clocks differ.
     """
     if used is before:
         return status
+    known = {one.type: one for one in used.conditions}
     times = {one.type: one.last_transition_time for one in before.conditions}
     made = []
     for one in status.conditions:
         old, at = times.get(one.type), one.last_transition_time
-        later = old is not None and at is not None and old > at
-        made.append(replace(one, last_transition_time=old) if later else one)
+        same = one.type in known and written(known[one.type]) == written(one)
+        if old is not None and at is not None and (same or old > at):
+            one = replace(one, last_transition_time=old)  # noqa: PLW2901
+        made.append(one)
     conditions = tuple(made)
     return (
         before

@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
+import anyio
 import msgspec
 from preflight_kube.api import jsonpatch
-from preflight_kube.api.kinds import Kind, kind_of
+from preflight_kube.api.kinds import Kind, kind_of, version_of
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.discovery import RESTMapper
@@ -38,12 +39,12 @@ from preflight_kube.runtime.writes import (
 from preflight_appwrapper.api.names import API_VERSION, FINALIZER, KIND, wrapper_path
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Pod, written
-from preflight_appwrapper.controller.pod_lists import PodLists
+from preflight_appwrapper.controller.labeled_lists import LabeledLists
 from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.affinity import ComponentError
 from preflight_appwrapper.core.components import LONGEST_NAME, build
 from preflight_appwrapper.core.decode import POD, ComponentObject, PartialObject
-from preflight_appwrapper.core.leader_state import LeaderState
+from preflight_appwrapper.core.leader_state import LeaderState, Listed, VersionedPod
 from preflight_appwrapper.core.plan import CreateComponent, DeleteObject, DeletePod
 from preflight_appwrapper.metrics import Metrics
 
@@ -58,6 +59,12 @@ too large, invalid.
 """
 
 _FORBIDDEN: Final = 403
+_MOST_BODIES: Final = 32
+"""Components that are held at once to be created: each may have a megabyte."""
+_WORTH_A_LIST: Final = 4
+"""Wrappers whose components are read by one list instead of one by one: an API server goes through
+all objects of the namespace for it.
+"""
 _FOLLOWED: Final = ("ray.io", "RayJob")
 """Group and kind of objects with pods that carry no label of ours (its submitter): they are kept by
 the API server until all that they own is gone.
@@ -73,7 +80,8 @@ class WrapperApplier:
         self, client: Client, kinds: RESTMapper, rules: WrapperRules, metrics: Metrics
     ) -> None:
         self._client, self._kinds, self._rules, self._metrics = client, kinds, rules, metrics
-        self._lists = PodLists(client)
+        self._lists = LabeledLists(client)
+        self._bodies = anyio.Semaphore(_MOST_BODIES)
 
     # --- the wrapper
 
@@ -116,34 +124,35 @@ class WrapperApplier:
         self, wrapper: AppWrapper, action: CreateComponent, memory: LeaderState
     ) -> None:
         """Create a component, and remember what came of it."""
-        try:
-            manifest = build(wrapper, action.index, action.name, self._rules)
-        except ComponentError as problem:
-            memory.tried(action.index, str(problem), _now(), fatal=True)
-            return
-        api_version, named = manifest["apiVersion"], manifest["kind"]
-        kind = kind_of(api_version, named)
-        name = (kind, action.name)
-        # As bytes: of many that wait for an answer at once, none is kept as objects.
-        body = msgspec.Raw(msgspec.json.encode(manifest))
-        del manifest
-        path = await self._kinds.collection(kind, wrapper.metadata.namespace)
-        if path is None:
-            what = f"the API server does not serve {api_version} {named}"
-            memory.tried(action.index, what, _now(), fatal=True)
-            return
-        memory.found.pop(name, None)
-        match await self._apply("component", Create(path, body)):
-            case Stored() as stored:
-                made = stored.object(PartialObject)
-                memory.creates.pop(action.index, None)
-                memory.saw(name, decode.thing(made, kind, self._rules.failure_rules))
-            case Exists():
-                await self.look(wrapper.metadata.namespace, name, memory)
-            case Refused(error=error) | Lost(error=error) as answer:
-                fatal = error.status in _FATAL or no_right(error)
-                unclear = isinstance(answer, Lost)
-                memory.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
+        async with self._bodies:
+            try:
+                manifest = build(wrapper, action.index, action.name, self._rules)
+            except ComponentError as problem:
+                memory.tried(action.index, str(problem), _now(), fatal=True)
+                return
+            api_version, named = manifest["apiVersion"], manifest["kind"]
+            kind = kind_of(api_version, named)
+            name = (kind, action.name)
+            # As bytes: of many that wait for an answer at once, none is kept as objects.
+            body = msgspec.Raw(msgspec.json.encode(manifest))
+            del manifest
+            path = await self._kinds.collection(kind, wrapper.metadata.namespace)
+            if path is None:
+                what = f"the API server does not serve {api_version} {named}"
+                memory.tried(action.index, what, _now(), fatal=True)
+                return
+            memory.found.pop(name, None)
+            match await self._apply("component", Create(path, body)):
+                case Stored() as stored:
+                    made = stored.object(PartialObject)
+                    memory.creates.pop(action.index, None)
+                    memory.saw(name, decode.thing(made, kind, self._rules.failure_rules))
+                case Exists():
+                    await self.look(wrapper.metadata.namespace, name, memory)
+                case Refused(error=error) | Lost(error=error) as answer:
+                    fatal = error.status in _FATAL or no_right(error)
+                    unclear = isinstance(answer, Lost)
+                    memory.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
 
     async def look(
         self, namespace: str, name: tuple[Kind, str], memory: LeaderState, *uids: str
@@ -165,7 +174,7 @@ class WrapperApplier:
         """
         grace: int | None = 0
         kind = POD
-        path: str | None = f"/api/v1/namespaces/{namespace}/pods"
+        path: str | None = _pods(namespace)
         if isinstance(action, DeleteObject):
             kind = kind_of(action.api_version, action.kind)
             path, grace = await self._kinds.collection(kind, namespace), 0 if action.force else None
@@ -201,8 +210,16 @@ class WrapperApplier:
         metadata = wrapper.metadata
 
         async def pods() -> bool:
-            memory.listed = listed = await self._lists.of(metadata.namespace, metadata.name)
-            return any(not elsewhere(uid) for uid in listed.pods)
+            found = await self._lists.of(_pods(metadata.namespace), metadata.name)
+            assert found is not None
+            pods = {
+                raw.metadata.uid: VersionedPod(
+                    decode.pod(raw), version_of(raw.metadata.resource_version)
+                )
+                for raw in found.objects
+            }
+            memory.listed = Listed(found.version, pods)
+            return any(not elsewhere(uid) for uid in pods)
 
         return any(await gather([pods(), self._look_at_components(wrapper, memory)]))
 
@@ -210,7 +227,7 @@ class WrapperApplier:
         """Whether a pod is as it was seen; the components are read, too.
         Raises :class:`KubeError`.
         """
-        path = f"/api/v1/namespaces/{wrapper.metadata.namespace}/pods/{quote(pod.name, safe='')}"
+        path = f"{_pods(wrapper.metadata.namespace)}/{quote(pod.name, safe='')}"
 
         async def same() -> bool:
             raw = await self._client.get_or_none(path, PartialObject)
@@ -219,21 +236,47 @@ class WrapperApplier:
         return (await gather([same(), self._look_at_components(wrapper, memory)]))[0]
 
     async def _look_at_components(self, wrapper: AppWrapper, memory: LeaderState) -> bool:
-        """Whether any of them is there."""
-        found = await gather(
-            self.look(
-                wrapper.metadata.namespace,
-                (kind_of(one.api_version, one.kind), one.name),
-                memory,
-                one.uid,
-            )
+        """Whether any of them is there. Where many ask at once, a list says what is there; what it
+        lacks, which may have lost its label, is read by itself.
+        """
+        namespace = wrapper.metadata.namespace
+        named = [
+            (kind_of(one.api_version, one.kind), one.name, one.uid)
             for one in wrapper.status.component_status
             if one.name
+        ]
+        listed = dict(
+            await gather(self._listed(kind, wrapper) for kind in {kind for kind, *_ in named})
         )
+
+        async def look(kind: Kind, name: str, uid: str) -> ComponentObject | None:
+            raw = listed[kind].get(name)
+            if raw is None:
+                return await self.look(namespace, (kind, name), memory, uid)
+            found = decode.thing(raw, kind, self._rules.failure_rules)
+            memory.saw((kind, name), found, (uid,))
+            return found
+
+        found = await gather(look(*one) for one in named)
         return any(
             one is not None and one.owner is not None and one.owner.uid == wrapper.metadata.uid
             for one in found
         )
+
+    async def _listed(
+        self, kind: Kind, wrapper: AppWrapper
+    ) -> tuple[Kind, dict[str, PartialObject]]:
+        """The wrapper's objects of a kind by name; none where a list is not worth it, or is not
+        allowed.
+        """
+        path = await self._kinds.collection(kind, wrapper.metadata.namespace)
+        try:
+            found = path and await self._lists.of(path, wrapper.metadata.name, least=_WORTH_A_LIST)
+        except KubeError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            found = None
+        return kind, {one.metadata.name: one for one in found.objects} if found else {}
 
     async def _apply(self, kind: str, write: Write) -> Answer:
         answer = await apply(self._client, write)
@@ -251,6 +294,10 @@ class WrapperApplier:
 def no_right(error: KubeError) -> bool:
     """Whether RBAC refuses it, which no quota or webhook does in these words."""
     return error.status == _FORBIDDEN and " cannot create resource " in str(error)
+
+
+def _pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
 
 
 def _now() -> datetime:

@@ -55,7 +55,10 @@ from preflight_appwrapper.metrics import Metrics
 
 __all__ = ["Controller"]
 
-_WORKERS: Final = 32
+_WORKERS: Final = 128
+"""More than requests under way at once: most of them wait for one list."""
+_DELETION_WORKERS: Final = 8
+"""Deletions wait for each other, and nothing whose period is over waits for them."""
 _TURNS: Final = 50
 """Of one look; a wrapper that is not settled by then lets others go first."""
 _REST: Final = 0.01
@@ -101,9 +104,12 @@ class _Leader:
     ) -> None:
         self._rules, self._metrics = rules, metrics
         self._queue = Queue("wrapper", lambda _: _REST, client.clock)
+        self._deletions = Queue("deletion", lambda _: _REST, client.clock)
+        self._busy: set[Key] = set()  # of both queues, and those that changed meanwhile
+        self._again: set[Key] = set()
         self._clock = client.clock
         kinds = RESTMapper(client)
-        self._mirrors = of._mirrors = WrapperCache(client, kinds, rules, self._queue.add)
+        self._mirrors = of._mirrors = WrapperCache(client, kinds, rules, self._changed)
         self._applier = WrapperApplier(client, kinds, rules, metrics)
         self._events = EventRecorder(client, COMPONENT, counted=metrics.event)
         self._memories: dict[Key, LeaderState] = {}
@@ -120,36 +126,57 @@ class _Leader:
             for wrapper in self._mirrors.wrappers():
                 if wrapper.status.migration_count:
                     self._brake.take((wrapper.metadata.namespace, wrapper.metadata.name))
-            group.start_soon(
-                Reconciler(
-                    KIND,
-                    self._queue,
-                    self._reconcile,
-                    workers=_WORKERS,
+            for name, queue, workers in (
+                (KIND, self._queue, _WORKERS),
+                (f"{KIND}Deletion", self._deletions, _DELETION_WORKERS),
+            ):
+                reconciler = Reconciler(
+                    name,
+                    queue,
+                    partial(self._reconcile, queue),
+                    workers=workers,
                     metrics=self._metrics.runtime,
-                ).run
-            )
+                )
+                group.start_soon(reconciler.run)
+
+    def _changed(self, key: Key) -> None:
+        self._queue_of(self._mirrors.wrapper(key)).add(key)
+
+    def _queue_of(self, wrapper: AppWrapper | None) -> Queue:
+        deletes = wrapper is not None and c.is_true(wrapper.status, c.DELETING)
+        return self._deletions if deletes else self._queue
 
     # --- one look
 
-    async def _reconcile(self, key: Key) -> float | None:
+    async def _reconcile(self, queue: Queue, key: Key) -> float | None:
         """Decide and act until nothing is left to do now; returns after how many seconds to look
         again.
         """
+        if key in self._busy:
+            self._again.add(key)
+            return None
+        self._busy.add(key)
         taken: list[Key] = []
         try:
-            return await self._turns(key, taken)
+            return await self._turns(queue, key, taken)
         finally:
             for one in taken:
                 self._brake.give_back(one)
+            self._busy.discard(key)
+            if key in self._again:
+                self._again.discard(key)
+                self._changed(key)
 
-    async def _turns(self, key: Key, taken: list[Key]) -> float | None:
+    async def _turns(self, queue: Queue, key: Key, taken: list[Key]) -> float | None:
         """``taken``: what the brake has let through, and has not been written yet."""
         verified = False
         for _ in range(_TURNS):
             wrapper = self._mirrors.wrapper(key)
             if wrapper is None:
                 self._forget(key)
+                return None
+            if self._queue_of(wrapper) is not queue:
+                self._again.add(key)
                 return None
             await self._mirrors.follow(wrapper)
             memory = self._memory(key, wrapper)
@@ -191,7 +218,7 @@ class _Leader:
                     about = {"namespace": key[0], "name": key[1], "uid": wrapper.metadata.uid}
                     log.warning("annotation ignored", **about, why=one.message)
             self._note(wrapper, made, memory)
-            if made.actions:
+            if made.actions and self._queue_of(wrapper) is queue:
                 await self._act(key, wrapper, made.actions, memory, seen)
             elif made.status == wrapper.status and not made.row:
                 return self._timer(key, made, now)

@@ -1,5 +1,5 @@
-"""When a period is over, on timestamps of whole seconds: never early, about a second late at most.
-Pure.
+"""When a period is over: never early, and about a second late at most where all that is known of
+its beginning is a timestamp of whole seconds. Pure.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
 def deadline(since: datetime, seconds: float) -> datetime:
-    """The moment at which it is acted: one second after the period, except that a period of zero is
-    over at once.
+    """The moment at which it is acted: the end of the period, one second later where ``since`` is a
+    whole second, which may have been cut. A period of zero is over at once.
+
+    This leader's own transitions have their fractions still: what began within one second does not
+    end as a herd.
     """
     if seconds <= 0:
         return since
     try:
-        return since + timedelta(seconds=seconds + 1)
+        return since + timedelta(seconds=seconds + (0 if since.microsecond else 1))
     except OverflowError:
         return _LAST
 

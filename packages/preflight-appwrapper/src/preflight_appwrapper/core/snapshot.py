@@ -73,7 +73,8 @@ class WrapperView(msgspec.Struct, frozen=True, kw_only=True):
     when consistent reads of everything found nothing, since they last found something. ``suffix``:
     five random characters for names. ``said``: keys of what has been said already.
     ``held``: the brake, where it would have an evacuation wait. ``first_seen``: when this leader
-    has first seen a condition whose time was still to come. All times are of its own clock.
+    has first seen a condition whose time was still to come, or of that very second. All times are
+    of its own clock.
     """
 
     complete: bool = True
@@ -157,13 +158,14 @@ def _at(mono: float, now: datetime, clock: float) -> datetime:
 def _first_seen(
     wrapper: AppWrapper, memory: LeaderState, now: datetime, clock: float
 ) -> dict[Written, datetime]:
-    before, ahead = memory.first_seen, dict[Written, float]()
+    before, kept = memory.first_seen, dict[Written, float]()
     for one in wrapper.status.conditions:
         key, at = written(one), one.last_transition_time
-        if at is not None and (at > now or key in before):
-            ahead[key] = before.get(key, clock)
-    memory.first_seen = ahead
-    return {key: _at(mono, now, clock) for key, mono in ahead.items()}
+        # Of a time that is still to come, or of this very second, this leader knows better.
+        if at is not None and (key in before or at > now - timedelta(seconds=1)):
+            kept[key] = before.get(key, clock)
+    memory.first_seen = kept
+    return {key: _at(mono, now, clock) for key, mono in kept.items()}
 
 
 def _pods(mirrored: Mirrored, memory: LeaderState) -> tuple[Pod, ...]:

@@ -1,0 +1,107 @@
+"""One list of labeled objects for all who ask at about the same time.
+
+An API server reads a list by label from all objects of the namespace, so that a list for each of
+many wrappers would be most of its work. Those who ask while a list is under way share the next one:
+each is answered by a list that began after it asked.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+import msgspec
+from preflight_kube.api.kinds import version_of
+from preflight_kube.client.client import Client, KubeError
+from preflight_kube.runtime.writes import gather
+
+from preflight_appwrapper.api.names import LABEL, LONGEST_VALUE
+from preflight_appwrapper.core.decode import PartialObject
+
+__all__ = ["LabeledList", "LabeledLists"]
+
+_TOGETHER: Final = 32
+"""Wrappers of one request: their names stand in its URL, of which proxies bound the length."""
+
+
+class LabeledList(msgspec.Struct, frozen=True):
+    """The objects of one wrapper, of a consistent list at this resourceVersion."""
+
+    version: int
+    objects: tuple[PartialObject, ...] = ()
+
+
+class _Round(msgspec.Struct, eq=False):
+    """One list. ``least``: the fewest names that it is read for. ``lists``: by wrapper."""
+
+    names: set[str]
+    least: int
+    over: anyio.Event
+    lists: dict[str, LabeledList] | None = None
+    error: KubeError | None = None
+
+
+class _Collection(msgspec.Struct, eq=False):
+    """``next``: the list that has not begun yet, and can be joined."""
+
+    lock: anyio.Lock
+    next: _Round | None = None
+
+
+class LabeledLists:
+    """Consistent lists of objects by wrapper, one at a time of each collection."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._collections: dict[str, _Collection] = {}
+
+    async def of(self, path: str, name: str, *, least: int = 1) -> LabeledList | None:
+        """The objects of a wrapper in the collection ``path``, from a list that began after this
+        was called; None where fewer than ``least`` wrappers share it, and nothing was read. Raises
+        :class:`KubeError`.
+        """
+        if len(name) > LONGEST_VALUE:  # nothing has it as a label
+            return LabeledList(0)
+        collection = self._collections.setdefault(path, _Collection(anyio.Lock()))
+        joined = collection.next
+        if joined is not None:
+            joined.names.add(name)
+            joined.least = min(joined.least, least)
+            await joined.over.wait()
+        else:
+            joined = collection.next = _Round({name}, least, anyio.Event())
+            await self._read(path, collection, joined)
+        if joined.error is not None:
+            raise joined.error
+        return joined.lists[name] if joined.lists is not None else None
+
+    async def _read(self, path: str, collection: _Collection, current: _Round) -> None:
+        current.error = KubeError(f"{path}: the list was given up.")
+        try:
+            async with collection.lock:
+                collection.next = None  # who asks from now on gets the next list
+                if len(current.names) >= current.least:
+                    current.lists = await self._list(path, sorted(current.names))
+            current.error = None
+        except KubeError as error:
+            current.error = error
+        finally:
+            if collection.next is current:
+                collection.next = None
+            current.over.set()
+            if collection.next is None and not collection.lock.locked():
+                self._collections.pop(path, None)
+
+    async def _list(self, path: str, names: list[str]) -> dict[str, LabeledList]:
+        async def some(names: list[str]) -> dict[str, LabeledList]:
+            objects: dict[str, list[PartialObject]] = {name: [] for name in names}
+            version, params = "", {"labelSelector": f"{LABEL} in ({','.join(names)})"}
+            async for page, version in self._client.pages(path, PartialObject, params=params):
+                for raw in page:
+                    objects[raw.metadata.labels[LABEL]].append(raw)
+            at = version_of(version)
+            return {name: LabeledList(at, tuple(items)) for name, items in objects.items()}
+
+        starts = range(0, len(names), _TOGETHER)
+        parts = await gather(some(names[i : i + _TOGETHER]) for i in starts)
+        return {name: items for part in parts for name, items in part.items()}
