@@ -91,6 +91,8 @@ def test_a_good_wrapper_is_allowed_without_a_word() -> None:
         (wrapper({"apiVersion": "x.io/v1", "kind": "Odd", "metadata": {"name": "x"}}), "does not serve x.io/v1 Odd"),
         (wrapper(job(), job()), "spec.components[1].template: is Job train, as spec.components[0] is"),
         (named("x" * 64), "metadata.name: has 64 characters"),
+        (wrapper(with_metadata(name="..")), 'metadata.name: ".." cannot be the name of an object'),
+        (wrapper(with_metadata(name="a/b")), 'metadata.name: "a/b" cannot be the name of an object'),
         (wrapper(LABELED), f"label {LABEL} has another value"),
         (wrapper(with_metadata(labels={LABEL: "other"})), f"{LABEL} has another value"),
         (wrapper({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}}), "spec.components[0].template: "),

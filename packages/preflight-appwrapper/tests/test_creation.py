@@ -55,7 +55,8 @@ def test_a_watch_that_still_shows_an_object_of_an_earlier_life_does_not_stand_fo
     None
 ):
     stale = SeenComponent(state="present", ours=True, uid="old", confirmed=False)
-    assert resuming(stale)[0] == (CREATE,)
+    assert resuming(stale)[0] == (Confirm(0),)
+    assert resuming(SeenComponent(state="absent", confirmed=True))[0] == (CREATE,)
 
 
 def test_a_predecessor_that_is_going_is_waited_for() -> None:
@@ -100,6 +101,24 @@ def test_the_name_stands_in_the_status_when_the_create_is_sent_and_is_new_in_eac
         name for name, _ in player.world.created if name.startswith("probe-") and name not in names
     ]
     assert len(names) == 2
+
+
+@pytest.mark.parametrize(("components", "writes"), [(1, 3), (16, 3), (17, 4), (40, 5)])
+def test_statuses_are_written_once_for_sixteen_components(components: int, writes: int) -> None:
+    player = Player(wrapper(*(service(f"s-{i}") for i in range(components - 1)), job()))
+    player.settle()
+    assert (player.phase, player.world.writes) == ("Running", writes)
+    assert [name for name, _ in player.world.created] == [
+        *(f"s-{i}" for i in range(components - 1)),
+        "train",
+    ]
+
+
+def test_two_names_of_one_prefix_have_random_characters_each() -> None:
+    player = Player(wrapper(bare_pod(), bare_pod()))
+    player.settle()
+    names = [name for name, _ in player.world.created]
+    assert len(set(names)) == 2
 
 
 @pytest.mark.parametrize(("more", "after"), [({"fatal": True}, 0.0), ({"tries": 9}, 61.0)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from preflight_appwrapper.api.rules import WrapperRules
@@ -13,10 +15,17 @@ from preflight_appwrapper.api.types import (
     Pod,
     pod_from,
 )
+from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.core.deletion import DeletionProgress, progress
+from preflight_appwrapper.core.leader_state import LeaderState
 from preflight_appwrapper.core.parameters import parameters
 from preflight_appwrapper.core.plan import Confirm, DeleteObject, DeletePod, List
 from preflight_appwrapper.core.snapshot import SeenComponent, State, WrapperView
+from preflight_appwrapper.metrics import Metrics
+from preflight_kube.api.kinds import Kind, RESTMapping
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client, KubeError
+from preflight_kube.runtime.discovery import RESTMapper
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 P = parameters({}, WrapperRules())
@@ -127,3 +136,47 @@ def test_pods_are_read_before_the_first_of_them_goes_by_force() -> None:
     seen = WrapperView(components=(GONE,), pods=pods(2), attempts=read)
     assert len(going_on(seen, 602).actions) == 2
     assert all(isinstance(one, DeletePod) for one in going_on(seen, 602).actions)
+
+
+class Served(RESTMapper):
+    """Every kind is served, under its own name."""
+
+    async def find(self, kind: Kind) -> RESTMapping:
+        return RESTMapping(kind[2].lower() + "s", namespaced=True)
+
+
+class Deletes(Client):
+    """Records what is deleted; what is read is there, whatever its path leads to."""
+
+    def __init__(self) -> None:
+        super().__init__(Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="t")
+        self.propagations: list[str | None] = []
+
+    async def delete(self, *_: Any, propagation: str | None = None, **__: Any) -> bytes:  # type: ignore[override]
+        self.propagations.append(propagation)
+        return b"{}"
+
+    async def get(self, path: str, *_: Any, **__: Any) -> Any:
+        raise KubeError(f"{path}: 301", 301)
+
+
+@pytest.mark.anyio
+async def test_what_a_ray_job_owns_goes_before_it_for_its_submitter_has_no_label() -> None:
+    client = Deletes()
+    applier = WrapperApplier(client, Served(client), WrapperRules(), Metrics())
+    for version, kind in (("ray.io/v1", "RayJob"), ("batch/v1", "Job")):
+        one = DeleteObject(version, kind, "train", "uid-1")
+        await applier.delete("ns", one, LeaderState(uid="w"))
+    assert client.propagations == ["Foreground", "Background"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", [".", "..", "a/b", "%2e", "n" * 254, "", "a\x00"])
+async def test_a_component_whose_name_no_object_can_have_is_absent_and_not_asked_for(
+    name: str,
+) -> None:
+    client, memory = Deletes(), LeaderState(uid="w")
+    applier = WrapperApplier(client, Served(client), WrapperRules(), Metrics())
+    assert await applier.look("ns", (("batch", "v1", "Job"), name), memory) is None
+    with pytest.raises(KubeError):
+        await applier.look("ns", (("batch", "v1", "Job"), "train"), memory)

@@ -42,7 +42,7 @@ from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Pod, wr
 from preflight_appwrapper.controller.labeled_lists import LabeledLists
 from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.affinity import ComponentError
-from preflight_appwrapper.core.components import LONGEST_NAME, build
+from preflight_appwrapper.core.components import build, possible_name
 from preflight_appwrapper.core.decode import POD, ComponentObject, PartialObject
 from preflight_appwrapper.core.leader_state import LeaderState, Listed, VersionedPod
 from preflight_appwrapper.core.plan import CreateComponent, DeleteObject, DeletePod
@@ -142,6 +142,7 @@ class WrapperApplier:
                 memory.tried(action.index, what, _now(), fatal=True)
                 return
             memory.found.pop(name, None)
+            memory.attempts[action.key] = _now()
             match await self._apply("component", Create(path, body)):
                 case Stored() as stored:
                     made = stored.object(PartialObject)
@@ -160,7 +161,7 @@ class WrapperApplier:
         """What is there under a component's name, by a GET. Raises :class:`KubeError`."""
         path = await self._kinds.collection(name[0], namespace)
         raw = None
-        if path is not None and 0 < len(name[1]) <= LONGEST_NAME:  # else no object has it
+        if path is not None and possible_name(name[1]):
             raw = await self._client.get_or_none(f"{path}/{quote(name[1], safe='')}", PartialObject)
         found = decode.thing(raw, name[0], self._rules.failure_rules) if raw is not None else None
         memory.saw(name, found, uids)

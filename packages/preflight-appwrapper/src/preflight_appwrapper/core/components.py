@@ -16,7 +16,7 @@ from preflight_appwrapper.api.types import AppWrapper, PodSet, PodSetInfo
 from preflight_appwrapper.core import affinity, podsets
 from preflight_appwrapper.core.affinity import ComponentError, list_of, map_of
 
-__all__ = ["LONGEST_NAME", "Named", "build", "named", "nested_too_deeply"]
+__all__ = ["LONGEST_NAME", "Named", "build", "named", "nested_too_deeply", "possible_name"]
 
 LONGEST_NAME: Final = 253
 """Characters of any object's name."""
@@ -55,6 +55,14 @@ def named(wrapper: AppWrapper, index: int, suffix: str) -> Named:
     if isinstance(prefix, str) and prefix:
         return Named(api, kind, prefix[:_MOST_PREFIX] + suffix)
     raise ComponentError(f"{where}.metadata: has neither name nor generateName; set one.")
+
+
+def possible_name(name: str) -> bool:
+    """Say whether any object can have this name: one with a slash or dots alone would be a path to
+    something else.
+    """
+    clean = name.isprintable() and not {"/", "%"} & set(name)
+    return 0 < len(name) <= LONGEST_NAME and clean and name not in {".", ".."}
 
 
 def build(wrapper: AppWrapper, index: int, name: str, rules: WrapperRules) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """Creating the components in their order, each under a name that stands in the status before the
-create is sent. Pure.
+create is sent: the names of several are one write, and so is that they exist. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, ComponentStatus
 from preflight_appwrapper.core.affinity import ComponentError
-from preflight_appwrapper.core.components import build, named
+from preflight_appwrapper.core.components import Named, build, named
 from preflight_appwrapper.core.deadlines import expired
 from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.parameters import Parameters
@@ -24,6 +24,8 @@ from preflight_appwrapper.core.snapshot import WrapperView
 __all__ = ["Creation", "proceed"]
 
 _LONGEST_PAUSE: Final = 10
+_BATCH: Final = 16
+"""Components whose names are written at once; each write of a status is as long as all of them."""
 
 
 class Creation(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +51,7 @@ def proceed(
     now: datetime,
 ) -> Creation:
     """The first component that is not created decides; ``status`` is the one to go on from."""
+    marked = status
     for i, known in enumerate(status.component_status):
         state = c.component_is(known)
         if state == "True":
@@ -56,40 +59,56 @@ def proceed(
         if state == "Unknown" and known.name:
             one = seen.component(i)
             if one.confirmed and one.state == "present" and one.ours:
-                status = _with(status, i, _created(known, one.uid, now))
+                marked = _with(marked, i, _created(known, one.uid, now))
+                if _create(wrapper, known, i).key not in seen.attempts:
+                    status = marked  # an earlier leader's: who finds it says so at once
                 continue
-            return _begun(wrapper, status, i, seen=seen, p=p, now=now)
-        return _begin(wrapper, status, i, seen=seen, rules=rules, now=now)
-    return Creation(status=status, done=True)
+            creation = _begun(wrapper, marked, i, seen=seen, p=p, now=now)
+            # That others exist can wait for the next names, or for the end.
+            return replace(creation, status=status) if creation.actions else creation
+        return _begin(wrapper, marked, i, seen=seen, rules=rules, now=now)
+    return Creation(status=marked, done=True)
 
 
 def _begin(
     wrapper: AppWrapper,
     status: AppWrapperStatus,
-    i: int,
+    first: int,
     *,
     seen: WrapperView,
     rules: WrapperRules,
     now: datetime,
 ) -> Creation:
-    try:
-        name = named(wrapper, i, seen.suffix)
-        build(replace(wrapper, status=status), i, name.name, rules)
-    except ComponentError as error:
-        return Creation(status=status, fatal=str(error))
-    known = replace(
-        status.component_status[i],
-        name=name.name,
-        kind=name.kind,
-        api_version=name.api_version,
-        uid="",
-    )
+    """The names from component ``first`` on are written, and that one is created."""
+    names: list[Named] = []
+    for i in range(first, min(first + _BATCH, len(status.component_status))):
+        if c.component_is(status.component_status[i]) not in {"", "False"}:
+            break
+        try:
+            name = named(wrapper, i, seen.suffix)
+            build(replace(wrapper, status=status), i, name.name, rules)
+        except ComponentError as error:
+            if not names:
+                return Creation(status=status, fatal=str(error))
+            break
+        if name in names:  # two of one prefix need random characters each
+            break
+        names.append(name)
+        status = _with(status, i, _named(status.component_status[i], name, now))
+    create = _create(wrapper, status.component_status[first], first)
+    return Creation(status=status, actions=(create,), next=_wait(str(names[0]), None))
+
+
+def _create(wrapper: AppWrapper, known: ComponentStatus, i: int) -> CreateComponent:
+    return CreateComponent(i, known.name, wrapper.metadata.uid)
+
+
+def _named(known: ComponentStatus, name: Named, now: datetime) -> ComponentStatus:
+    known = replace(known, name=name.name, kind=name.kind, api_version=name.api_version, uid="")
     known = c.put_component(known, c.DEPLOYED, None, "ComponentCreationInitiated", now=now)
-    known = replace(
+    return replace(
         known, conditions=tuple(one for one in known.conditions if one.type != c.FINISHED)
     )
-    create = CreateComponent(i, name.name, wrapper.metadata.uid)
-    return Creation(status=_with(status, i, known), actions=(create,), next=_wait(str(name), None))
 
 
 def _begun(
@@ -116,7 +135,9 @@ def _begun(
             status=status, next=_wait(what, None, "it is created once its predecessor is gone")
         )
     attempt = one.attempt
-    create = CreateComponent(i, known.name, wrapper.metadata.uid)
+    create = _create(wrapper, known, i)
+    if attempt is None and one.state == "present" and one.ours:
+        return Creation(status=status, actions=(Confirm(i),), next=_wait(what, None))
     if attempt is None:
         return Creation(status=status, actions=(create,), next=_wait(what, None))
     if attempt.fatal:

@@ -19,7 +19,7 @@ _TABLE: Final = """\
 | `leftover` | *(empty)*, Suspended, Resuming, Running | something of it exists that the status does not speak of | Suspending | deletion, as the status was changed by somebody else |
 | `resume` | Suspended | `suspend` is false | Resuming | judged, else `NotJudged`; finalizer first; QR=T, RD=T, PodsReady=F, Unhealthy=F, DeletingResources removed |
 | `resuming-suspend` | Resuming | `suspend` is true | Suspending | deletion |
-| `created` | Resuming | all components are created | Running | status written before and after each create |
+| `created` | Resuming | all components are created | Running | each name stands in the status before its create is sent |
 | `create-fatal` | Resuming | a create that can never succeed | Failed | Unhealthy=T `CreateFailed` |
 | `create-late` | Resuming | creates fail for longer than AdmissionGracePeriod, a reset is left | Resetting | Unhealthy=T `CreateFailed`; counted; deletion |
 | `create-last` | Resuming | the same, no reset is left | Failed | Unhealthy=T `CreateFailed` |

@@ -17,7 +17,12 @@ from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, Component, PodSet
 from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.affinity import ComponentError
-from preflight_appwrapper.core.components import LONGEST_NAME, named, nested_too_deeply
+from preflight_appwrapper.core.components import (
+    LONGEST_NAME,
+    named,
+    nested_too_deeply,
+    possible_name,
+)
 from preflight_appwrapper.core.parameters import FAULT_TOLERANCE, parameters
 
 __all__ = ["USER_ID_LABEL", "USER_LABEL", "ValidationResult", "created", "limits", "updated"]
@@ -119,6 +124,8 @@ def _of_components(
             continue
         if len(name.name) > LONGEST_NAME:
             yield f"{where}.metadata.name: has {len(name.name)} characters, and a name can have {LONGEST_NAME}; choose a shorter one."
+        elif not possible_name(name.name):
+            yield f'{where}.metadata.name: "{printable(name.name, 63)}" cannot be the name of an object; choose another one.'
         group, version, kind = podsets.group_kind(component.template)
         if (group, kind) == (GROUP, KIND):
             yield f"{where}: is an AppWrapper itself; wrap its components directly."
