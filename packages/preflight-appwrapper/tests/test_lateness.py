@@ -84,11 +84,17 @@ async def reset(namespaces: int, failing: float) -> Leading:
         clock = Clock(asyncio.get_running_loop().time)
         ours = Client(target, agent="tests", clock=clock)
         async with leads(target, client=ours) as leading:
-            await until(lambda: leading.counted("appwrapper_look_seconds_count") >= WRAPPERS, "all looks")
+            await until(
+                lambda: leading.counted("appwrapper_look_seconds_count") >= WRAPPERS, "all looks"
+            )
             for i in range(WRAPPERS):
                 await asyncio.sleep(failing / WRAPPERS)
                 write_status(api, "pods", f"ns-{i % namespaces}", f"w-{i}", {"phase": "Failed"})
-            await until(lambda: leading.counted("appwrapper_lateness_seconds_count") >= WRAPPERS, "all resets", 600)
+            await until(
+                lambda: leading.counted("appwrapper_lateness_seconds_count") >= WRAPPERS,
+                "all resets",
+                600,
+            )
             return leading
 
 
@@ -126,9 +132,7 @@ def test_what_this_leader_sees_in_the_very_second_counts_from_then_and_is_writte
 
     def used(seconds: float) -> AppWrapperStatus:
         now = at + timedelta(seconds=seconds)
-        seen = observe(
-            before, Mirrored(complete=True), memory, suffix="x", now=now, clock=seconds
-        )
+        seen = observe(before, Mirrored(complete=True), memory, suffix="x", now=now, clock=seconds)
         return repaired(before.status, now, seen.first_seen)
 
     for seconds in (0.25, 0.75, 3000.0):

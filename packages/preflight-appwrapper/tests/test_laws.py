@@ -30,7 +30,7 @@ from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.health import judge
 from preflight_appwrapper.core.parameters import parameters
 from preflight_appwrapper.core.snapshot import SeenComponent, WrapperView
-from test_ownership import JOB, a_job, mirrors, raw, seen
+from test_ownership import A_JOB, Cached, a_job, raw
 
 DECISIONS = int(os.environ.get("APPWRAPPER_DECISIONS", "4000"))
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -117,41 +117,38 @@ def test_what_is_healthy_is_never_reset_whatever_has_ended_or_shrunk_beside_it()
 def history(seed: int) -> int:
     """Jobs of two wrappers and their pods, seen in any order, with labels that change."""
     draw = Random(seed)
-    made = mirrors([])
+    made = Cached()
     jobs = {f"j{i}": draw.choice("ab") for i in range(3)}
-    owners: dict[str, str] = {}  # of pods: job, or a child that no mirror has
+    owners: dict[str, str] = {}  # of pods: job, or a child that no cache has
     labels: dict[str, str] = {}
-    shown, ever, settled = set[str](), set[str](), dict[str, str]()
+    shown, ever = set[str](), set[str]()
     steps = 40
     for _ in range(steps):
         what = draw.random()
         if what < 0.25:
             job = draw.choice(sorted(jobs))
-            gone = job in shown and draw.random() < 0.4
-            made._thing_changed(seen(a_job(job, jobs[job]), "deleted" if gone else "modified"), JOB)
-            (shown.discard if gone else shown.add)(job)
-            ever.add(job)
+            if job in shown and draw.random() < 0.4:
+                made.jobs._remove(f"uid-{job}", None)
+                shown.discard(job)
+            else:
+                made.shows(made.jobs, a_job(job, jobs[job]))
+                shown.add(job)
+                ever.add(job)
         else:
             pod = f"p{draw.randint(0, 5)}"
-            gone = pod in labels and what > 0.9
-            owners.setdefault(pod, draw.choice([*sorted(jobs), "child"]))
-            labels[pod] = draw.choice("ab")
-            about = {"apiVersion": "batch/v1", "kind": "Job", "uid": f"uid-{owners[pod]}"}
-            change = seen(raw(pod, labels[pod], about), "deleted" if gone else "modified")
-            made._pod_changed(change)
-            if gone:
+            if pod in labels and what > 0.9:
+                made.pods._remove(f"uid-{pod}", None)
                 del labels[pod], owners[pod]
-                settled.pop(pod, None)
-        for pod, owner in owners.items():
-            if owner in shown:
-                settled[pod] = jobs[owner]
-        wanted = {f"uid-{pod}": settled.get(pod, labels[pod]) for pod in labels}
-        found = {uid: key[1] for key, held in made._pods.items() for uid in held}
-        assert found == wanted, f"seed {seed}"
-    for pod in list(labels):
-        about = {"apiVersion": "batch/v1", "kind": "Job", "uid": f"uid-{owners[pod]}"}
-        made._pod_changed(seen(raw(pod, labels[pod], about), "deleted"))
-    assert (made._pods, made._pod_places, made._unowned) == ({}, {}, {}), f"seed {seed}"
+            else:
+                owners.setdefault(pod, draw.choice([*sorted(jobs), "child"]))
+                labels[pod] = draw.choice("ab")
+                owner = {**A_JOB, "uid": f"uid-{owners[pod]}"}
+                made.shows(made.pods, raw(pod, labels[pod], owner))
+        wanted = {
+            f"uid-{pod}": jobs[owners[pod]] if owners[pod] in ever else label
+            for pod, label in labels.items()
+        }
+        assert made.places() == wanted, f"seed {seed}"
     return steps
 
 

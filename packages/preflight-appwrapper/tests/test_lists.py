@@ -1,5 +1,5 @@
-"""One list of labeled objects for many wrappers: who shares it, and that it is never one that began before it
-was asked for.
+"""One list of labeled objects for many wrappers: who shares it, and that it is never one that began
+before it was asked for.
 """
 
 from __future__ import annotations

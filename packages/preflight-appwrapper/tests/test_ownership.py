@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from typing import Any, Literal
+from itertools import count
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,16 +22,39 @@ from preflight_appwrapper.core.validation import created
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.discovery import RESTMapper
-from preflight_kube.runtime.reflector import Change
 from preflight_testing.waiting import until
 from world import START
 
 JOB = ("batch", "v1", "Job")
 NOWHERE = Client(Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="tests")
+VERSIONS = count(1)
+AN_APPWRAPPER = {"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper"}
+A_JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "x"}
 
 
-def mirrors(changed: list[Any]) -> WrapperCache:
-    return WrapperCache(NOWHERE, RESTMapper(NOWHERE), WrapperRules(), changed.append)
+class Cached:
+    """The cache of a leader that has the wrappers ``a`` and ``b``, as watches bring the rest."""
+
+    def __init__(self) -> None:
+        self.changed: list[Any] = []
+        self.cache = WrapperCache(NOWHERE, RESTMapper(NOWHERE), WrapperRules(), self.changed.append)
+        self.jobs = self.cache.open(JOB, "/apis/batch/v1/jobs").cache
+        self.pods = self.cache._pods
+        for name in "ab":
+            self.cache.keep(raw(name, "", {}))
+
+    def shows(self, cache: Any, one: PartialObject) -> None:
+        cache._put(one.metadata.uid, one)
+
+    def places(self) -> dict[str, str]:
+        """The wrapper of each pod that one has."""
+        found = {name: self.cache.pods_of(("ns", name), f"uid-{name}") for name in "ab"}
+        pairs = [(uid, name) for name, pods in found.items() for uid in pods]
+        assert len(dict(pairs)) == len(pairs), "a pod of two wrappers"
+        for uid, name in pairs:
+            others = [one for one in "ab" if self.cache.elsewhere(("ns", one), uid)]
+            assert others == [one for one in "ab" if one != name]
+        return dict(pairs)
 
 
 def raw(name: str, label: str, owner: dict[str, Any]) -> PartialObject:
@@ -38,58 +62,57 @@ def raw(name: str, label: str, owner: dict[str, Any]) -> PartialObject:
         "name": name,
         "namespace": "ns",
         "uid": f"uid-{name}",
-        "resourceVersion": "7",
+        "resourceVersion": str(next(VERSIONS)),
         "labels": {LABEL: label},
-        "ownerReferences": [{**owner, "controller": True}],
+        "ownerReferences": [{**owner, "controller": True}] if owner else [],
     }
     whole = {"metadata": metadata, "spec": {}, "status": {"phase": "Running"}}
     return msgspec.json.decode(msgspec.json.encode(whole), type=PartialObject)
 
 
 def a_job(name: str, of: str) -> PartialObject:
-    owner = {"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper", "name": of}
-    return raw(name, of, {**owner, "uid": f"uid-{of}"})
+    return raw(name, of, {**AN_APPWRAPPER, "name": of, "uid": f"uid-{of}"})
 
 
 def a_pod(label: str, owner: str = "uid-train") -> PartialObject:
-    return raw("p", label, {"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": owner})
-
-
-def seen(one: PartialObject, kind: Literal["modified", "deleted"] = "modified") -> Any:
-    return Change(kind, one.metadata.uid, one, None)
-
-
-def places(made: WrapperCache) -> dict[str, list[str]]:
-    return {key[1]: sorted(held) for key, held in made._pods.items()}
+    return raw("p", label, {**A_JOB, "uid": owner})
 
 
 @pytest.mark.parametrize("job_first", [True, False])
 def test_a_pod_is_of_the_wrapper_whose_component_owns_it(job_first: bool) -> None:
-    made = mirrors([])
-    job_change = seen(a_job("train", "a"))
+    made = Cached()
     if job_first:
-        made._thing_changed(job_change, JOB)
-    made._pod_changed(seen(a_pod("b")))
+        made.shows(made.jobs, a_job("train", "a"))
+    made.shows(made.pods, a_pod("b"))
     if not job_first:
-        assert places(made) == {"b": ["uid-p"]}
-        made._thing_changed(job_change, JOB)
-    assert places(made) == {"a": ["uid-p"]}
-    made._thing_changed(seen(a_job("train", "a"), "deleted"), JOB)
-    made._pod_changed(seen(a_pod("b")))
-    assert places(made) == {"a": ["uid-p"]}, "it stays where its owner was"
-    made._pod_changed(seen(a_pod("b"), "deleted"))
-    assert places(made) == {}
-    assert (made._pod_places, made._unowned) == ({}, {})
+        assert made.places() == {"uid-p": "b"}
+        made.changed.clear()
+        made.shows(made.jobs, a_job("train", "a"))
+        assert {key[1] for key in made.changed} == {"a", "b"}
+    assert made.places() == {"uid-p": "a"}
+    made.jobs.deleted("uid-train")
+    made.shows(made.pods, a_pod("b"))
+    assert made.places() == {"uid-p": "a"}, "it stays where its owner was"
+    made.pods.deleted("uid-p")
+    assert made.places() == {}
 
 
 def test_where_no_component_owns_it_a_changed_label_moves_a_pod_and_wakes_both() -> None:
-    changed: list[Any] = []
-    made = mirrors(changed)
-    made._pod_changed(seen(a_pod("a", owner="uid-child")))
-    changed.clear()
-    made._pod_changed(seen(a_pod("b", owner="uid-child")))
-    assert places(made) == {"b": ["uid-p"]}
-    assert {key[1] for key in changed} == {"a", "b"}
+    made = Cached()
+    made.shows(made.pods, a_pod("a", owner="uid-child"))
+    made.changed.clear()
+    made.shows(made.pods, a_pod("b", owner="uid-child"))
+    assert made.places() == {"uid-p": "b"}
+    assert {key[1] for key in made.changed} == {"a", "b"}
+
+
+def test_what_is_remembered_of_a_wrapper_goes_with_it() -> None:
+    made = Cached()
+    made.shows(made.jobs, a_job("train", "a"))
+    made.jobs.deleted("uid-train")
+    assert set(made.cache._departed) == {"uid-train"}
+    made.cache.drop("uid-a")
+    assert made.cache._departed == {}
 
 
 def test_a_list_by_label_neither_hides_a_strayed_pod_nor_gives_it_to_another() -> None:

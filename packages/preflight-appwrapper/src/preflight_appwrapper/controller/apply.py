@@ -153,7 +153,9 @@ class WrapperApplier:
                 case Refused(error=error) | Lost(error=error) as answer:
                     fatal = error.status in _FATAL or no_right(error)
                     unclear = isinstance(answer, Lost)
-                    memory.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
+                    memory.tried(
+                        action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear
+                    )
 
     async def look(
         self, namespace: str, name: tuple[Kind, str], memory: LeaderState, *uids: str

@@ -1,13 +1,14 @@
-"""What is mirrored: wrappers, labelled pods, labelled objects of each kind that is wrapped, and the
-labels of nodes.
+"""Caches of wrappers, labeled pods, labeled objects of each kind that is wrapped, and the labels of
+nodes.
 
-A mirror of a kind is opened when a wrapper first holds one. What a wrapper's own writer has been
+That of a kind is opened when a wrapper first holds one. What a wrapper's own writer has been
 answered goes in here, too: it is newer than what a watch has brought so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -18,14 +19,14 @@ from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.cache import Cache
 from preflight_kube.runtime.discovery import RESTMapper
-from preflight_kube.runtime.indexes import namespaced_name
+from preflight_kube.runtime.indexes import Index, namespaced_name
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.workqueue import Key
 
 from preflight_appwrapper.api.names import API_VERSION, LABEL, WRAPPERS
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, Pod
-from preflight_appwrapper.core import decode as cluster
+from preflight_appwrapper.api.types import AppWrapper
+from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.decode import POD, ComponentObject, Node, PartialObject
 from preflight_appwrapper.core.leader_state import VersionedPod
 from preflight_appwrapper.core.snapshot import Mirrored
@@ -35,29 +36,37 @@ __all__ = ["WrapperCache"]
 
 _LABELED: Final = {"labelSelector": LABEL}
 _LOOK: Final = 1.0
-"""Seconds between two looks at a mirror that cannot be opened."""
+"""Seconds between two looks at a cache that cannot be opened."""
 _FORBIDDEN: Final = 403
 
 log = get_logger(__name__)
 
-Name = tuple[Kind, str]
-Place = tuple[str, Kind, str]
-"""Namespace, kind and name."""
+
+class _Pod(VersionedPod, frozen=True):
+    """``label``: the wrapper that it names. ``component``: the pod as one, where a wrapper itself
+    is its controller.
+    """
+
+    label: Key = ("", "")
+    component: ComponentObject | None = None
 
 
-class _Mirror:
-    """Of one kind. ``barred``: it may not be listed, and so cannot be followed."""
+class _Components:
+    """The objects of one kind. ``barred``: it may not be listed, and so cannot be followed."""
 
-    def __init__(self, reflector: Reflector[PartialObject] | None) -> None:
-        self.reflector, self.barred = reflector, False
+    def __init__(self, cache: Cache[Any]) -> None:
+        self.cache, self.barred = cache, False
 
     @property
     def ready(self) -> bool:
-        return self.barred or (self.reflector is not None and self.reflector.synced.is_set())
+        return self.barred or self.cache.synced.is_set()
 
-    @property
-    def version(self) -> int:
-        return version_of(self.reflector.version) if self.reflector is not None else 0
+    def get(self, uid: str) -> ComponentObject | None:
+        return _component(self.cache.get(uid))
+
+    def by_index(self, name: str, value: str) -> Iterator[ComponentObject]:
+        found = map(_component, self.cache.by_index(name, value))
+        return (one for one in found if one is not None)
 
 
 class WrapperCache:
@@ -71,15 +80,8 @@ class WrapperCache:
         changed: Callable[[Key], None],
     ) -> None:
         self._client, self._kinds, self._rules, self._changed = client, kinds, rules, changed
-        self._pods: dict[Key, dict[str, VersionedPod]] = {}
-        self._pod_places: dict[str, tuple[Key, bool]] = {}  # by uid; whether its owner says so
-        self._wrapper_of: dict[str, Key] = {}  # by a component's uid
-        self._unowned: dict[str, dict[str, Key]] = {}  # by an owner not known: uids and labels
-        self._things: dict[Place, ComponentObject] = {}
-        self._owned: dict[str, set[Place]] = {}  # by the controller's uid
-        self._departed: dict[str, dict[Name, ComponentObject]] = {}  # the same
-        self._nodes: dict[str, frozenset[str]] = {}
-        self._open: dict[Kind, _Mirror] = {}
+        self._departed: dict[str, ComponentObject] = {}  # by uid, as they were last
+        self._departed_of: Index[ComponentObject] = Index(_owner)
         self._group: TaskGroup | None = None
         self._wrappers: Cache[AppWrapper] = Cache(
             client,
@@ -89,18 +91,41 @@ class WrapperCache:
             on_change=self._wrapper_changed,
             indexes={"name": namespaced_name, "phase": lambda it: (it.status.phase,)},
         )
-        self._pod_mirror = self._reflector("/api/v1/pods", self._pod_changed)
-        self._node_mirror = Reflector(client, "/api/v1/nodes", Node, on_change=self._node_changed)
+        self._pods = self._labeled("/api/v1/pods", self._pod, self._pod_changed)
+        self._nodes = Reflector(
+            client,
+            "/api/v1/nodes",
+            Node,
+            on_change=self._node_changed,
+            indexes={"name": namespaced_name},
+        )
+        self._open: dict[Kind, _Components] = {POD: _Components(self._pods)}
+
+    def _labeled(
+        self,
+        path: str,
+        read: Callable[[PartialObject], Any],
+        changed: Callable[[Change[Any]], None],
+    ) -> Cache[Any]:
+        return Cache(
+            self._client,
+            path,
+            PartialObject,
+            decode=read,
+            resource_version=lambda item: int(item.version),
+            on_change=changed,
+            indexes={"owner": _owner, "label": _label, "name": _name},
+            params=_LABELED,
+        )
 
     async def run(self) -> None:
         """Keep all of it current until cancelled."""
         async with anyio.create_task_group() as group:
             self._group = group
-            self._open[POD] = _Mirror(self._pod_mirror)
             group.start_soon(self._wrappers.run)
-            group.start_soon(self._pod_mirror.run)
+            group.start_soon(self._pods.run)
             if self._rules.autopilot.monitor:
-                group.start_soon(self._node_mirror.run)
+                group.start_soon(self._nodes.run)
             group.start_soon(self._announce)
 
     async def _announce(self) -> None:
@@ -112,9 +137,9 @@ class WrapperCache:
     async def synced(self) -> None:
         """Wait until wrappers, pods and nodes have been read."""
         await self._wrappers.synced.wait()
-        await self._pod_mirror.synced.wait()
+        await self._pods.synced.wait()
         if self._rules.autopilot.monitor:
-            await self._node_mirror.synced.wait()
+            await self._nodes.synced.wait()
 
     # --- wrappers
 
@@ -140,49 +165,85 @@ class WrapperCache:
         self._wrappers.deleted(uid)
 
     def _decoded(self, raw: PartialObject) -> AppWrapper:
-        return cluster.wrapper(raw, self._wrappers.store.get(raw.metadata.uid))
+        return decode.wrapper(raw, self._wrappers.store.get(raw.metadata.uid))
 
     def _wrapper_changed(self, change: Change[AppWrapper]) -> None:
         metadata = change.object.metadata
         if change.kind == "deleted":
-            self._departed.pop(metadata.uid, None)
+            for uid in self._departed_of.keys(metadata.uid):
+                self._departed_of.remove(uid)
+                del self._departed[uid]
         self._changed((metadata.namespace, metadata.name))
 
     # --- pods and components
 
     def view(self, key: Key, wrapper: AppWrapper) -> Mirrored:
         """What there is of one wrapper."""
-        namespace, uid = key[0], wrapper.metadata.uid
-        kinds = set(_kinds_of(wrapper))
-        ready = all(mirror.ready for kind in kinds if (mirror := self._open.get(kind)) is not None)
-        base = self._pod_mirror.synced.is_set() and (
-            not self._rules.autopilot.monitor or self._node_mirror.synced.is_set()
-        )
-        things = {(place[1], place[2]): self._things[place] for place in self._owned.get(uid, ())}
-        for one in wrapper.status.component_status:
-            name = (kind_of(one.api_version, one.kind), one.name)
-            found = self._things.get((namespace, *name))
-            if found is not None:
-                things[name] = found
+        uid = wrapper.metadata.uid
+        opened = [self._open[kind] for kind in _kinds_of(wrapper) if kind in self._open]
+        complete = self._pods.synced.is_set() and all(one.ready for one in opened)
+        if self._rules.autopilot.monitor:
+            complete = complete and self._nodes.synced.is_set()
+        components = {
+            (one.kind, one.name): one
+            for held in self._open.values()
+            for one in held.by_index("owner", uid)
+        }
+        for known in wrapper.status.component_status:
+            kind = kind_of(known.api_version, known.kind)
+            if kind in self._open:
+                named = self._open[kind].by_index("name", f"{key[0]}/{known.name}")
+                components.update(((kind, one.name), one) for one in named)
+        departed = [self._departed[one] for one in self._departed_of.keys(uid)]
+        pods = self.pods_of(key, uid)
         return Mirrored(
-            complete=base and ready,
-            things=things,
-            departed=self._departed.get(uid, {}),
-            pods=self._pods.get(key, {}),
-            nodes=self._nodes,
+            complete=complete,
+            things=components,
+            departed={(one.kind, one.name): one for one in departed},
+            pods=pods,
+            nodes={name: self._sick(name) for name in {held.pod.node for held in pods.values()}},
             version=self._version,
-            pods_version=version_of(self._pod_mirror.version),
+            pods_version=self._version(POD),
             elsewhere=lambda pod: self.elsewhere(key, pod),
         )
 
+    def pods_of(self, key: Key, uid: str) -> dict[str, VersionedPod]:
+        """The pods of the wrapper ``key``, by uid: those whose owners lead to it, and those with
+        its label whose owners lead nowhere.
+        """
+        held = self._open.values()
+        owners = {one.uid for kind in held for one in kind.by_index("owner", uid)}
+        found = [pod for pod in self._pods.by_index("label", "/".join(key)) if self._of(pod) == key]
+        for owner in (uid, *owners, *self._departed_of.keys(uid)):
+            found += self._pods.by_index("owner", owner)
+        return {
+            one.pod.uid: VersionedPod(one.pod, one.version, strayed=one.label != key)
+            for one in found
+        }
+
     def elsewhere(self, key: Key, uid: str) -> bool:
         """Whether the pod with this uid belongs to another wrapper than ``key``."""
-        known = self._pod_places.get(uid)
-        return known is not None and known[0] != key
+        pod = self._pods.get(uid)
+        return pod is not None and self._of(pod) != key
+
+    def _of(self, pod: _Pod) -> Key:
+        """The wrapper that a pod's owner is, or belongs to; else the one that its label names."""
+        owner = pod.pod.metadata.controller
+        if owner is not None and owner.api_version == API_VERSION:
+            return pod.label[0], owner.name
+        held = (one.get(pod.pod.owner) for one in self._open.values())
+        component = next((one for one in held if one is not None), None)
+        component = component or self._departed.get(pod.pod.owner)
+        return (component and _wrapper_of(component)) or pod.label
+
+    def _sick(self, node: str) -> frozenset[str]:
+        known = self._nodes.by_index("name", node)
+        rules = self._rules.autopilot
+        return sick_resources(known[0].metadata.labels, rules) if known else frozenset()
 
     def _version(self, kind: Kind) -> int:
-        mirror = self._open.get(kind)
-        return mirror.version if mirror is not None else 0
+        held = self._open.get(kind)
+        return version_of(held.cache.version) if held is not None else 0
 
     async def follow(self, wrapper: AppWrapper) -> None:
         """Open the mirrors that this wrapper needs. Raises :class:`KubeError` where the cluster
@@ -194,17 +255,22 @@ class WrapperCache:
             path = await self._kinds.collection(kind)
             if path is None or kind in self._open or self._group is None:
                 continue  # not served: then nothing of it exists
-            mirror = self._open[kind] = _Mirror(self._component_mirror(path, kind))
+            mirror = self.open(kind, path)
             self._group.start_soon(self._keep_open, kind, mirror)
 
-    async def _keep_open(self, kind: Kind, mirror: _Mirror) -> None:
-        assert mirror.reflector is not None
+    def open(self, kind: Kind, path: str) -> _Components:
+        """Have a cache for the objects of a kind."""
+        read = partial(decode.thing, kind=kind, rules=self._rules.failure_rules)
+        made = self._open[kind] = _Components(self._labeled(path, read, self._component_changed))
+        return made
+
+    async def _keep_open(self, kind: Kind, mirror: _Components) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(mirror.reflector.run)
-            while not mirror.reflector.synced.is_set():
+            group.start_soon(mirror.cache.run)
+            while not mirror.cache.synced.is_set():
                 with anyio.move_on_after(_LOOK):
-                    await mirror.reflector.synced.wait()
-                problem = mirror.reflector.problem
+                    await mirror.cache.synced.wait()
+                problem = mirror.cache.problem
                 barred = isinstance(problem, KubeError) and problem.status == _FORBIDDEN
                 if barred and not mirror.barred:
                     log.warning(
@@ -212,134 +278,65 @@ class WrapperCache:
                         kind="/".join(part for part in kind if part),
                     )
                     mirror.barred = True
-                    self._wake(kind)
+                    self._wake_holders(kind)
             mirror.barred = False
-            self._wake(kind)
+            self._wake_holders(kind)
 
-    def _wake(self, kind: Kind) -> None:
-        for wrapper in self.wrappers():
-            if kind in _kinds_of(wrapper):
-                self._changed((wrapper.metadata.namespace, wrapper.metadata.name))
+    def _wake_holders(self, kind: Kind) -> None:
+        held = (it for it in self.wrappers() if kind in _kinds_of(it))
+        self._wake((it.metadata.namespace, it.metadata.name) for it in held)
 
-    def _component_mirror(self, path: str, kind: Kind) -> Reflector[PartialObject]:
-        return self._reflector(path, lambda change: self._thing_changed(change, kind))
-
-    def _reflector(
-        self, path: str, changed: Callable[[Change[PartialObject]], None]
-    ) -> Reflector[PartialObject]:
-        return Reflector(
-            self._client, path, PartialObject, on_change=changed, kept=_kept, params=_LABELED
+    def _pod(self, raw: PartialObject) -> _Pod:
+        metadata = raw.metadata
+        controller = metadata.controller
+        owned = controller is not None and controller.api_version == API_VERSION
+        return _Pod(
+            pod=decode.pod(raw),
+            version=version_of(metadata.resource_version),
+            label=(metadata.namespace, metadata.labels.get(LABEL, "")),
+            component=decode.thing(raw, POD, self._rules.failure_rules) if owned else None,
         )
 
-    def _pod_changed(self, change: Change[PartialObject]) -> None:
-        metadata = change.object.metadata
-        label = (metadata.namespace, metadata.labels.get(LABEL, ""))
-        if change.kind == "deleted":
-            self._drop_pod(metadata.uid)
-        else:
-            made = cluster.pod(change.object)
-            self._hold_pod(made, label, version_of(metadata.resource_version))
-        if metadata.controller is not None and metadata.controller.api_version == API_VERSION:
-            self._thing_changed(change, POD)
+    def _pod_changed(self, change: Change[_Pod]) -> None:
+        pod, before = change.object, change.before
+        if pod.component is not None:
+            known = before.component if before is not None else None
+            self._component_changed(Change(change.kind, change.key, pod.component, known))
+        unchanged = before is not None and (before.pod, before.label) == (pod.pod, pod.label)
+        if change.kind == "deleted" or not unchanged:
+            self._wake(self._of(one) for one in (before, pod) if one is not None)
 
-    def _hold_pod(self, made: Pod, label: Key, version: int) -> None:
-        """It is of the wrapper that its owner belongs to, else of the one that its label names;
-        once its owner was known, it stays where it is.
-        """
-        uid, known = made.uid, self._pod_places.get(made.uid)
-        owner = made.metadata.controller
-        of = self._wrapper_of.get(made.owner)
-        if owner is not None and owner.api_version == API_VERSION:
-            of = (label[0], owner.name)
-        key = of or (known[0] if known is not None and known[1] else label)
-        before = self._pods.get(known[0], {}).get(uid) if known is not None else None
-        if known is not None and known[0] != key:
-            self._drop_pod(uid)
-        if of is None and owner is not None:
-            self._unowned.setdefault(owner.uid, {})[uid] = label
-        self._pod_places[uid] = (key, of is not None or (known is not None and known[1]))
-        self._pods.setdefault(key, {})[uid] = VersionedPod(made, version, key != label)
-        if before is None or before.pod != made or known is None or known[0] != key:
+    def _component_changed(self, change: Change[ComponentObject]) -> None:
+        component, before = change.object, change.before
+        wrapper = _wrapper_of(component)
+        if change.kind == "deleted":
+            owner = component.owner
+            if owner is not None and self._wrappers.get(owner.uid) is not None:
+                self._departed[component.uid] = component
+                self._departed_of.put(component.uid, component)
+        elif before is not None and _same(before, component):
+            return
+        elif before is None:  # pods that came before it may be its wrapper's
+            self._wake(pod.label for pod in self._pods.by_index("owner", component.uid))
+        labeled = (component.namespace, component.label)
+        self._wake(key for key in (wrapper, labeled) if key is not None)
+
+    def _wake(self, keys: Iterable[Key]) -> None:
+        for key in dict.fromkeys(keys):
             self._changed(key)
-
-    def _drop_pod(self, uid: str) -> None:
-        known = self._pod_places.pop(uid, None)
-        if known is None:
-            return
-        held = self._pods[known[0]]
-        owner = held.pop(uid).pod.owner
-        if owner in self._unowned:
-            self._unowned[owner].pop(uid, None)
-            if not self._unowned[owner]:
-                del self._unowned[owner]
-        if not held:
-            del self._pods[known[0]]
-        self._changed(known[0])
-
-    def _own(self, made: ComponentObject) -> None:
-        """Pods that came before their owner go where that belongs."""
-        if made.owner is None or made.owner.api_version != API_VERSION:
-            return
-        self._wrapper_of[made.uid] = (made.namespace, made.owner.name)
-        for uid, label in self._unowned.pop(made.uid, {}).items():
-            known = self._pod_places.get(uid)
-            if known is not None:
-                held = self._pods[known[0]][uid]
-                self._hold_pod(held.pod, label, held.version)
-
-    def _thing_changed(self, change: Change[PartialObject], kind: Kind) -> None:
-        made = cluster.thing(change.object, kind, self._rules.failure_rules)
-        place = (made.namespace, kind, made.name)
-        before = self._things.get(place)
-        if change.kind == "deleted":
-            if before is not None and before.uid == made.uid:
-                del self._things[place]
-                self._wrapper_of.pop(made.uid, None)
-                self._disown(before, place)
-            if made.owner is not None and self._wrappers.get(made.owner.uid) is not None:
-                # A list only says that it has gone; then what was seen before says more.
-                last = (
-                    before
-                    if before is not None and before.uid == made.uid and not change.object.full
-                    else made
-                )
-                self._departed.setdefault(made.owner.uid, {})[kind, made.name] = last
-        else:
-            if before is not None:
-                self._disown(before, place)
-            self._things[place] = made
-            self._own(made)
-            if made.owner is not None:
-                self._owned.setdefault(made.owner.uid, set()).add(place)
-            if before is not None and _same(before, made):
-                return
-        self._changed((made.namespace, change.object.metadata.labels.get(LABEL, "")))
-
-    def _disown(self, one: ComponentObject, place: Place) -> None:
-        if one.owner is not None and (places := self._owned.get(one.owner.uid)) is not None:
-            places.discard(place)
-            if not places:
-                del self._owned[one.owner.uid]
 
     # --- nodes
 
     def _node_changed(self, change: Change[Node]) -> None:
-        metadata = change.object.metadata
-        before = self._nodes.get(metadata.name, frozenset())
-        sick = (
-            frozenset()
-            if change.kind == "deleted"
-            else sick_resources(metadata.labels, self._rules.autopilot)
-        )
-        if sick == before:
-            return
-        if sick:
-            self._nodes[metadata.name] = sick
-        else:
-            self._nodes.pop(metadata.name, None)
-        for key, pods in self._pods.items():
-            if any(held.pod.node == metadata.name for held in pods.values()):
-                self._changed(key)
+        def sick(node: Node | None) -> frozenset[str]:
+            rules = self._rules.autopilot
+            return sick_resources(node.metadata.labels, rules) if node else frozenset()
+
+        now = None if change.kind == "deleted" else change.object
+        if sick(now) != sick(change.before):
+            name = change.object.metadata.name
+            pods = self._pods.store.values()
+            self._wake(self._of(pod) for pod in pods if pod.pod.node == name)
 
 
 def _kinds_of(wrapper: AppWrapper) -> Iterable[Kind]:
@@ -349,18 +346,31 @@ def _kinds_of(wrapper: AppWrapper) -> Iterable[Kind]:
     return [kind for kind in found if all(kind[1:])]
 
 
-def _kept(raw: PartialObject) -> PartialObject:
-    """What tells one version from the next; all else is kept in a form of its own."""
-    metadata = raw.metadata
-    return PartialObject(
-        metadata=msgspec.structs.replace(
-            metadata,
-            labels={LABEL: metadata.labels.get(LABEL, "")},
-            annotations={},
-            finalizers=(),
-            owner_references=tuple(one for one in metadata.owner_references if one.controller),
-        )
-    )
+def _component(item: Any) -> ComponentObject | None:
+    found: ComponentObject | None = item.component if isinstance(item, _Pod) else item
+    return found
+
+
+def _owner(item: _Pod | ComponentObject) -> tuple[str, ...]:
+    if isinstance(item, _Pod):
+        return (item.pod.owner,) if item.pod.owner else ()
+    return (item.owner.uid,) if item.owner is not None else ()
+
+
+def _label(item: _Pod | ComponentObject) -> tuple[str, ...]:
+    return ("/".join(item.label),) if isinstance(item, _Pod) else ()
+
+
+def _name(item: _Pod | ComponentObject) -> tuple[str, ...]:
+    component = _component(item)
+    return (f"{component.namespace}/{component.name}",) if component is not None else ()
+
+
+def _wrapper_of(component: ComponentObject) -> Key | None:
+    owner = component.owner
+    if owner is None or owner.api_version != API_VERSION:
+        return None
+    return component.namespace, owner.name
 
 
 def _same(one: ComponentObject, other: ComponentObject) -> bool:

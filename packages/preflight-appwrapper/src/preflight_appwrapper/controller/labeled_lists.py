@@ -95,11 +95,11 @@ class LabeledLists:
     async def _list(self, path: str, names: list[str]) -> dict[str, LabeledList]:
         async def some(names: list[str]) -> dict[str, LabeledList]:
             objects: dict[str, list[PartialObject]] = {name: [] for name in names}
-            version, params = "", {"labelSelector": f"{LABEL} in ({','.join(names)})"}
+            at, params = 0, {"labelSelector": f"{LABEL} in ({','.join(names)})"}
             async for page, version in self._client.pages(path, PartialObject, params=params):
+                at = version_of(version)
                 for raw in page:
                     objects[raw.metadata.labels[LABEL]].append(raw)
-            at = version_of(version)
             return {name: LabeledList(at, tuple(items)) for name, items in objects.items()}
 
         starts = range(0, len(names), _TOGETHER)

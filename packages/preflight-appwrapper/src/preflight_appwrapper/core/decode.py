@@ -46,11 +46,6 @@ class PartialObject(msgspec.Struct, frozen=True):
     spec: msgspec.Raw = _NULL
     status: msgspec.Raw = _NULL
 
-    @property
-    def full(self) -> bool:
-        """Whether it has parts that can be read."""
-        return bytes(self.spec) != b"null" or bytes(self.status) != b"null"
-
 
 class _NodeMetadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str
@@ -65,8 +60,8 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class ComponentObject(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that may be a component. ``owner``: its controller, if it has one. ``labeled``: it
-    has a wrapper's label, without which no mirror shows it."""
+    """An object that may be a component. ``owner``: its controller, if it has one. ``label``: of
+    which wrapper, without which no cache has it."""
 
     kind: Kind
     namespace: str
@@ -76,7 +71,7 @@ class ComponentObject(msgspec.Struct, frozen=True, kw_only=True):
     going: bool = False
     finalizers: tuple[str, ...] = ()
     owner: OwnerReference | None = None
-    labeled: bool = True
+    label: str = ""
     verdict: ComponentVerdict = ComponentVerdict()
 
     @property
@@ -160,7 +155,7 @@ def thing(raw: PartialObject, kind: Kind, rules: Iterable[FailureRule]) -> Compo
         going=metadata.deletion_timestamp is not None,
         finalizers=metadata.finalizers,
         owner=metadata.controller,
-        labeled=LABEL in metadata.labels,
+        label=metadata.labels.get(LABEL, ""),
         verdict=says,
     )
 

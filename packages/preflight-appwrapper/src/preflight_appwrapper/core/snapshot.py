@@ -225,7 +225,7 @@ def _newer(
     if isinstance(found, Absent):
         return (None, True) if shown is None else (shown, False)
     if shown is None:
-        return (found, True) if passed < found.version or not found.labeled else (None, False)
+        return (found, True) if passed < found.version or not found.label else (None, False)
     if shown.uid == found.uid:
         return (shown if shown.version > found.version else found), True
     return (shown, False) if shown.version > found.version else (found, True)
