@@ -12,8 +12,7 @@ from player import job, service, wrapper
 from preflight_appwrapper.api.names import LABEL
 from preflight_appwrapper.api.rules import Autopilot, LabelTaint, WrapperRules
 from preflight_appwrapper.api.types import wrapper_from
-from preflight_appwrapper.core.affinity import ComponentError
-from preflight_appwrapper.core.components import build, named, nested_too_deeply
+from preflight_appwrapper.core.components import ComponentError, build, named, nested_too_deeply
 
 KEY = "autopilot.ibm.com/gpuhealth"
 AVOID = {"key": KEY, "operator": "NotIn", "values": ["ERR", "EVICT"]}

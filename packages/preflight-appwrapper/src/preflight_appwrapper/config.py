@@ -5,6 +5,7 @@ file with its path. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -237,29 +238,19 @@ def _of(raw: object, problems: list[str]) -> tuple[Config, WrapperRules]:
 
 
 def _of_the_rest(raw: object) -> list[str]:
-    """What is wrong with the periods that can be read at all, beside one that cannot."""
+    """Problems of the periods that can be read at all, beside one that cannot."""
     section = raw.get("faultTolerance") if isinstance(raw, dict) else None
     if not isinstance(section, dict):
         return []
-    fields, good, bad = (
-        msgspec.json.schema(FaultTolerance)["$defs"]["FaultTolerance"]["properties"],
-        {},
-        set(),
-    )
-    for key in fields:
-        if key in section:
-            try:
-                msgspec.convert({key: section[key]}, FaultTolerance)
-                good[key] = section[key]
-            except msgspec.ValidationError:
-                bad.add(key)
+    good: dict[str, Any] = {}
+    for key, value in section.items():
+        with suppress(msgspec.ValidationError):
+            msgspec.convert({key: value}, FaultTolerance)
+            good[key] = value
     config, problems = Config(fault_tolerance=msgspec.convert(good, FaultTolerance)), list[str]()
-    periods = _periods(config, problems)
-    known = {
-        field: period
-        for field, period in periods.items()
-        if {**_GRACES, **_OTHERS}[field] not in bad
-    }
+    bad, periods = section.keys() - good.keys(), _periods(config, problems)
+    names = {**_GRACES, **_OTHERS}
+    known = {field: period for field, period in periods.items() if names[field] not in bad}
     return [*problems, *_meaning(config, known)]
 
 

@@ -13,14 +13,20 @@ from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client
+from preflight_kube.runtime.discovery import RESTMapper
 from preflight_kube.runtime.manager import Election, Parts, run
 
 from preflight_appwrapper.api.names import COMPONENT
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.config import Config
+from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.controller.controller import Controller
-from preflight_appwrapper.controller.live import decided
 from preflight_appwrapper.controller.node_labeler import Labeler
+from preflight_appwrapper.core import decode
+from preflight_appwrapper.core.leader_state import LeaderState
+from preflight_appwrapper.core.reconcile import step
+from preflight_appwrapper.core.snapshot import Mirrored, observe
+from preflight_appwrapper.core.unhealthy_nodes import sick_resources
 from preflight_appwrapper.metrics import Metrics
 from preflight_appwrapper.report.explain import Explanation, explain
 from preflight_appwrapper.webhook.handler import Reviewer
@@ -112,9 +118,22 @@ async def explain_once(namespace: str, name: str, rules: WrapperRules) -> Explan
 async def explained(
     client: Client, namespace: str, name: str, rules: WrapperRules
 ) -> Explanation | None:
-    """Explain a wrapper; None where there is none. Raises
+    """Explain a wrapper by the step that a leader would decide on; None where there is none. Raises
     :class:`~preflight_kube.errors.KubeError`.
     """
     now = datetime.now(UTC)
-    decision = await decided(client, namespace, name, rules, now)
-    return explain(*decision, now) if decision is not None else None
+    applier = WrapperApplier(client, RESTMapper(client), rules, Metrics())
+    raw = await applier.read(namespace, name)
+    if raw is None:
+        return None
+    wrapper, memory = decode.wrapper(raw), LeaderState(uid=raw.metadata.uid)
+    await applier.survey(wrapper, memory)
+    nodes = {}
+    for node in {held.pod.node for held in memory.listed.pods.values()} if memory.listed else ():
+        if node and rules.autopilot.monitor:
+            known = await client.get_or_none(f"/api/v1/nodes/{node}", decode.Node)
+            if known is not None:
+                nodes[node] = sick_resources(known.metadata.labels, rules.autopilot)
+    cached = Mirrored(complete=True, nodes=nodes)
+    view = observe(wrapper, cached, memory, suffix="xxxxx", now=now, clock=client.clock())
+    return explain(wrapper, view, step(wrapper, view, rules, now), now)

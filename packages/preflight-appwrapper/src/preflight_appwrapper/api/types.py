@@ -56,6 +56,15 @@ TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 MOST_MESSAGE: Final = 4096
 """Characters; also what a kubelet keeps of one termination message."""
 _MOST_NAME: Final = 1024
+_OPTIONAL: Final[dict[str, Any]] = {
+    "resettingCount": 0,
+    "migrationCount": 0,
+    "observedGeneration": 0,
+    "uid": "",
+    "replicas": None,
+    "annotations": {},
+}
+"""Fields of a status that need not be written, with what they say where they are not."""
 _MOST_INT: Final = 2**31 - 1
 
 
@@ -355,39 +364,17 @@ def written(status: AppWrapperStatus) -> dict[str, Any]:
     """``status`` as the API server wants it: required fields always, others only where they say
     something.
     """
-    made: dict[str, Any] = {
-        "phase": status.phase,
-        "conditions": [_condition(one) for one in status.conditions],
+    made: dict[str, Any] = _without_defaults(msgspec.to_builtins(status))
+    return made
+
+
+def _without_defaults(raw: Any) -> Any:
+    if isinstance(raw, list | tuple):
+        return [_without_defaults(item) for item in raw]
+    if not isinstance(raw, dict):
+        return raw
+    return {
+        key: _without_defaults(value)
+        for key, value in raw.items()
+        if key not in _OPTIONAL or value not in (_OPTIONAL[key], None)
     }
-    if status.resetting_count:
-        made["resettingCount"] = status.resetting_count
-    if status.migration_count:
-        made["migrationCount"] = status.migration_count
-    made["componentStatus"] = [
-        {
-            "name": one.name,
-            "kind": one.kind,
-            "apiVersion": one.api_version,
-            "podSets": [_pod_set(it) for it in one.pod_sets],
-            "conditions": [_condition(it) for it in one.conditions],
-            **({"uid": one.uid} if one.uid else {}),
-        }
-        for one in status.component_status
-    ]
-    return made
-
-
-def _condition(one: Condition) -> dict[str, Any]:
-    made: dict[str, Any] = msgspec.to_builtins(one)
-    if not one.observed_generation:
-        del made["observedGeneration"]
-    return made
-
-
-def _pod_set(one: PodSet) -> dict[str, Any]:
-    made: dict[str, Any] = {"path": one.path}
-    if one.replicas is not None:
-        made["replicas"] = one.replicas
-    if one.annotations:
-        made["annotations"] = one.annotations
-    return made

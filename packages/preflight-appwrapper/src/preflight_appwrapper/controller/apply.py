@@ -41,8 +41,7 @@ from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Pod, written
 from preflight_appwrapper.controller.labeled_lists import LabeledLists
 from preflight_appwrapper.core import decode
-from preflight_appwrapper.core.affinity import ComponentError
-from preflight_appwrapper.core.components import build, possible_name
+from preflight_appwrapper.core.components import ComponentError, build, possible_name
 from preflight_appwrapper.core.decode import POD, ComponentObject, PartialObject
 from preflight_appwrapper.core.leader_state import LeaderState, Listed, VersionedPod
 from preflight_appwrapper.core.plan import CreateComponent, DeleteObject, DeletePod

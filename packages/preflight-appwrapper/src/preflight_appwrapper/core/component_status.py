@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
+from preflight_kube.api.workloads.model import at
 
 from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.rules import BUILT_IN, FailureRule, StatusMatch
@@ -128,8 +129,4 @@ def _group(api_version: object) -> str:
 
 
 def _at(raw: object, path: str) -> Any:
-    for key in path.split("."):
-        if not isinstance(raw, Mapping):
-            return None
-        raw = raw.get(key)
-    return raw
+    return at(raw, tuple(path.split(".")))

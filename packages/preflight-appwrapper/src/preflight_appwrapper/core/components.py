@@ -1,5 +1,8 @@
-"""A component's manifest as it is created: labels, what Kueue wants in the pods, affinities, the
-owner. Pure.
+"""A component's manifest as it is created: labels, the owner, what Kueue wants in the pods, and
+affinities that keep pods off nodes marked as sick, in exactly those that ask for the resource.
+Pure.
+
+The same input gives the same bytes: everything in the order of the configuration.
 """
 
 from __future__ import annotations
@@ -10,19 +13,37 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import API_VERSION, KIND, LABEL
-from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, PodSet, PodSetInfo
-from preflight_appwrapper.core import affinity, podsets
-from preflight_appwrapper.core.affinity import ComponentError, list_of, map_of
+from preflight_appwrapper.api.rules import Autopilot, Effect, WrapperRules
+from preflight_appwrapper.api.types import AppWrapper, PodSet, PodSetInfo, PodSpec
+from preflight_appwrapper.core import podsets
 
-__all__ = ["LONGEST_NAME", "Named", "build", "named", "nested_too_deeply", "possible_name"]
+__all__ = [
+    "LONGEST_NAME",
+    "ComponentError",
+    "Named",
+    "build",
+    "named",
+    "nested_too_deeply",
+    "possible_name",
+]
 
 LONGEST_NAME: Final = 253
 """Characters of any object's name."""
 _MOST_DEPTH: Final = 128
 _MOST_PREFIX: Final = 58
 """Characters of ``generateName`` that are kept before five random ones: Kubernetes' own limit."""
+
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+class ComponentError(ValueError):
+    """The component cannot be created, whatever is tried; one sentence that
+    begins with its path.
+    """
 
 
 class Named(Struct, frozen=True):
@@ -78,7 +99,7 @@ def build(wrapper: AppWrapper, index: int, name: str, rules: WrapperRules) -> di
     if not isinstance(component.template, dict):
         raise ComponentError(f"{where}.template: must be a manifest (a map); correct it.")
     made = deepcopy(component.template)
-    metadata = map_of(made, "metadata", f"{where}.template.metadata")
+    metadata = _map_of(made, "metadata", f"{where}.template.metadata")
     _into_namespace(metadata, wrapper.metadata.namespace, where)
     metadata.pop("generateName", None)
     metadata["name"] = name
@@ -140,18 +161,18 @@ def _fill(
         template = podsets.pod_template(made, one.path)
     except podsets.PodSetError as error:
         raise ComponentError(f"{where}: {error}.") from None
-    metadata, spec = map_of(template, "metadata", f"{where}.metadata"), template["spec"]
+    metadata, spec = _map_of(template, "metadata", f"{where}.metadata"), template["spec"]
     if info.annotations:
         _merge(metadata, "annotations", info.annotations, f"{where}.metadata.annotations")
     _merge(metadata, "labels", {**info.labels, LABEL: owner}, f"{where}.metadata.labels")
     if info.node_selector:
         _merge(spec, "nodeSelector", info.node_selector, f"{where}.spec.nodeSelector")
     if info.tolerations:
-        list_of(spec, "tolerations", f"{where}.spec.tolerations").extend(
+        _list_of(spec, "tolerations", f"{where}.spec.tolerations").extend(
             deepcopy(list(info.tolerations))
         )
     if info.scheduling_gates:
-        gates = list_of(spec, "schedulingGates", f"{where}.spec.schedulingGates")
+        gates = _list_of(spec, "schedulingGates", f"{where}.spec.schedulingGates")
         present = {
             one.get("name")
             for one in gates
@@ -163,11 +184,11 @@ def _fill(
                 gates.append({"name": gate.name})
     if rules.scheduler_name and not spec.get("schedulerName"):
         spec["schedulerName"] = rules.scheduler_name
-    affinity.inject(spec, rules.autopilot, f"{where}.spec")
+    _inject(spec, rules.autopilot, f"{where}.spec")
 
 
 def _merge(holder: dict[str, Any], key: str, added: Mapping[str, str], where: str) -> None:
-    found = map_of(holder, key, where)
+    found = _map_of(holder, key, where)
     for name, value in added.items():
         if name in found and found[name] != value:
             raise ComponentError(
@@ -191,3 +212,77 @@ def nested_too_deeply(raw: object) -> bool:
         if not level:
             return False
     return True
+
+
+def _inject(spec: dict[str, Any], autopilot: Autopilot, where: str) -> None:
+    """Change the pod spec ``spec`` (plain data, the caller's own copy), whose path is ``where``.
+    Raises :class:`ComponentError` where nothing can be added to its own affinity.
+    """
+    if not autopilot.inject:
+        return
+    pod = lenient(PodSpec, spec)
+    required = _expressions(pod, autopilot, ("NoSchedule", "NoExecute"))
+    preferred = _expressions(pod, autopilot, ("PreferNoSchedule",))
+    if not required and not preferred:
+        return
+    affinity = _map_of(spec, "affinity", f"{where}.affinity")
+    place = f"{where}.affinity.nodeAffinity"
+    node = _map_of(affinity, "nodeAffinity", place)
+    if required:
+        _require(node, required, f"{place}.{_REQUIRED}")
+    if preferred:
+        terms = _list_of(node, _PREFERRED, f"{place}.{_PREFERRED}")
+        made = {"weight": autopilot.weight, "preference": {"matchExpressions": preferred}}
+        if made not in terms:
+            terms.append(made)
+
+
+def _expressions(
+    spec: PodSpec, autopilot: Autopilot, effects: tuple[Effect, ...]
+) -> list[dict[str, Any]]:
+    """One a key, with the values of all resources that are asked for."""
+    values: dict[str, list[str]] = {}
+    for resource, taints in autopilot.taints.items():
+        wanted = [taint for taint in taints if taint.effect in effects]
+        if not wanted or not spec.asks(resource):
+            continue
+        for taint in wanted:
+            known = values.setdefault(taint.key, [])
+            if taint.value not in known:
+                known.append(taint.value)
+    return [{"key": key, "operator": "NotIn", "values": found} for key, found in values.items()]
+
+
+def _require(node: dict[str, Any], expressions: list[dict[str, Any]], path: str) -> None:
+    selector = _map_of(node, _REQUIRED, path)
+    terms = _list_of(selector, "nodeSelectorTerms", f"{path}.nodeSelectorTerms")
+    if not terms:
+        terms.append({"matchExpressions": expressions})
+        return
+    for i, term in enumerate(terms):
+        if not isinstance(term, dict):
+            raise ComponentError(f"{path}.nodeSelectorTerms[{i}]: must be a map; correct it.")
+        if not term.get("matchExpressions") and not term.get("matchFields"):
+            continue  # matches no node; with an expression it would match many
+        known = _list_of(
+            term, "matchExpressions", f"{path}.nodeSelectorTerms[{i}].matchExpressions"
+        )
+        known.extend(one for one in expressions if one not in known)
+
+
+def _map_of(holder: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    """The map under ``key``, made where there is none. Raises :class:`ComponentError`."""
+    found = {} if holder.get(key) is None else holder[key]
+    if not isinstance(found, dict):
+        raise ComponentError(f"{where}: must be a map; correct it.")
+    holder[key] = found
+    return found
+
+
+def _list_of(holder: dict[str, Any], key: str, where: str) -> list[Any]:
+    """The list under ``key``; as :func:`_map_of`."""
+    found = [] if holder.get(key) is None else holder[key]
+    if not isinstance(found, list):
+        raise ComponentError(f"{where}: must be a list; correct it.")
+    holder[key] = found
+    return found

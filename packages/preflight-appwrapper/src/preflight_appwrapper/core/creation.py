@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, ComponentStatus
-from preflight_appwrapper.core.affinity import ComponentError
-from preflight_appwrapper.core.components import Named, build, named
+from preflight_appwrapper.core.components import ComponentError, Named, build, named
 from preflight_appwrapper.core.deadlines import expired
 from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.parameters import Parameters

@@ -15,13 +15,12 @@ from preflight_appwrapper.api.names import PREFIX
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Pod
 from preflight_appwrapper.core import podsets
+from preflight_appwrapper.core.containers import Exit, examined, exits, is_examined, terminal
 from preflight_appwrapper.core.deadlines import deadline, expired, text
-from preflight_appwrapper.core.exit_codes import Exit, exits, terminal
 from preflight_appwrapper.core.parameters import Parameters
 from preflight_appwrapper.core.plan import Figures, Holding
 from preflight_appwrapper.core.snapshot import WrapperView
 from preflight_appwrapper.core.unhealthy_nodes import found_by_preflight, must_leave
-from preflight_appwrapper.core.warmup import examined, is_examined
 
 __all__ = ["RELEASE", "HealthJudgment", "figures", "finished", "judge"]
 

@@ -286,21 +286,11 @@ def _marked(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> AppW
 
 
 def _readiness(look: Look, status: AppWrapperStatus, found: Figures) -> AppWrapperStatus:
-    if found.ready >= found.needed:
-        if c.is_true(status, c.READY):
-            return status
-        return look.put(
-            status, c.READY, True, "SufficientPodsReady", f"{found.ready} of {found.needed} pods"
-        )
-    if c.is_true(status, c.READY):
-        return look.put(
-            status,
-            c.READY,
-            False,
-            "InsufficientPodsReady",
-            f"{found.ready} of {found.needed} pods",
-        )
-    return status
+    ready = found.ready >= found.needed
+    if ready == c.is_true(status, c.READY):
+        return status
+    reason = "SufficientPodsReady" if ready else "InsufficientPodsReady"
+    return look.put(status, c.READY, ready, reason, f"{found.ready} of {found.needed} pods")
 
 
 def _succeed(look: Look, status: AppWrapperStatus, holding: Holding) -> WrapperStep:

@@ -29,6 +29,7 @@ __all__ = [
     "kueue_knows",
     "pod_sets",
     "pod_template",
+    "readable",
     "slack",
     "slacks",
 ]
@@ -161,18 +162,19 @@ def pod_sets(component: _Component) -> tuple[PodSet, ...]:
     return component.pod_sets or inferred(component.template)
 
 
-def initial(components: tuple[_Component, ...]) -> tuple[ComponentStatus, ...]:
-    """``status.componentStatus`` at first sight; a component whose pod sets cannot be inferred has
-    none.
+def readable(template: object, declared: tuple[PodSet, ...] = ()) -> tuple[PodSet, ...]:
+    """The ``declared`` pod sets, else those that follow from the kind; none where these cannot be
+    inferred. Never raises.
     """
-    return tuple(ComponentStatus(pod_sets=_or_none(one)) for one in components)
-
-
-def _or_none(component: _Component) -> tuple[PodSet, ...]:
     try:
-        return pod_sets(component)
+        return declared or inferred(template)
     except PodSetError:
         return ()
+
+
+def initial(components: tuple[_Component, ...]) -> tuple[ComponentStatus, ...]:
+    """``status.componentStatus`` at first sight."""
+    return tuple(ComponentStatus(pod_sets=readable(it.template, it.pod_sets)) for it in components)
 
 
 def _no_marks(_: Object, __: Keys) -> dict[str, str]:

@@ -5,20 +5,21 @@ with its path. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from preflight_kube.admission.limits import LISTS, REQUESTS
 from preflight_kube.api.kinds import Kind, RESTMapping
+from preflight_kube.api.workloads.model import at
 from preflight_proto.printable import printable
 
 from preflight_appwrapper.api.names import GROUP, KIND, LABEL, LONGEST_VALUE
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, Component, PodSet
 from preflight_appwrapper.core import podsets
-from preflight_appwrapper.core.affinity import ComponentError
 from preflight_appwrapper.core.components import (
     LONGEST_NAME,
+    ComponentError,
     named,
     nested_too_deeply,
     possible_name,
@@ -133,10 +134,10 @@ def _of_components(
             yield f"{where}: is a TrainJob, whose pods cannot be told from here, so that its quota would be given back while they run; wrap the JobSet that its runtime describes."
         yield from _of_namespace(component, namespace, where)
         yield from _of_kind((group, version, kind), served, where, wrapped)
-        labels = _at(component.template, "metadata", "labels")
+        labels = at(component.template, ("metadata", "labels"))
         if isinstance(labels, dict) and labels.get(LABEL) not in (None, wrapper.metadata.name):
             yield f"{where}.metadata.labels: {LABEL} has another value than the wrapper's name; remove it."
-        fixed = _at(component.template, "metadata", "name")
+        fixed = at(component.template, ("metadata", "name"))
         if isinstance(fixed, str) and fixed:
             first = seen.setdefault((group, kind, name.name), i)
             if first != i:
@@ -144,7 +145,7 @@ def _of_components(
 
 
 def _of_namespace(component: Component, namespace: str, where: str) -> Iterator[str]:
-    found = _at(component.template, "metadata", "namespace")
+    found = at(component.template, ("metadata", "namespace"))
     if found not in (None, "", namespace):
         yield f"{where}.metadata.namespace: is {printable(str(found), 63)}, and only the wrapper's own, {namespace}, is possible; remove it."
 
@@ -210,7 +211,7 @@ def _of_template(component: Component, path: str, name: str, where: str) -> Iter
     except podsets.PodSetError as error:
         yield f"{where}: {error}."
         return
-    labels = _at(template, "metadata", "labels")
+    labels = at(template, ("metadata", "labels"))
     if isinstance(labels, dict) and labels.get(LABEL) not in (None, name):
         yield f"{where}: the pod template's label {LABEL} has another value than the wrapper's name; remove it."
 
@@ -235,33 +236,26 @@ def _warnings(wrapper: AppWrapper, rules: WrapperRules) -> Iterator[str]:
     for i, component in enumerate(wrapper.spec.components):
         where = f"spec.components[{i}]"
         if component.pod_sets and not podsets.kueue_knows(component.template):
-            yield from _differences(component.pod_sets, _inferred(component.template), where)
+            yield from _differences(component.pod_sets, podsets.readable(component.template), where)
         lost = sorted(FAULT_TOLERANCE & component.annotations.keys())
-        below = _at(component.template, "metadata", "annotations")
+        below = at(component.template, ("metadata", "annotations"))
         if isinstance(below, dict):
             lost += sorted(FAULT_TOLERANCE & {key for key in below if isinstance(key, str)})
         if lost:
             yield f"{where}: the annotation {lost[0]} says nothing there; write it into the wrapper's own metadata."
         yield from _job_warnings(component.template, where)
-        labels = _at(component.template, "metadata", "labels")
+        labels = at(component.template, ("metadata", "labels"))
         if isinstance(labels, dict) and QUEUE_LABEL in labels:
             yield f"{where}.template.metadata.labels: {QUEUE_LABEL} would queue this component by itself; write it on the wrapper."
-
-
-def _inferred(template: object) -> tuple[PodSet, ...]:
-    try:
-        return podsets.inferred(template)
-    except podsets.PodSetError:
-        return ()
 
 
 def _job_warnings(template: object, where: str) -> Iterator[str]:
     if podsets.group_kind(template)[0::2] != ("batch", "Job"):
         return
-    ttl = _at(template, "spec", "ttlSecondsAfterFinished")
+    ttl = at(template, ("spec", "ttlSecondsAfterFinished"))
     if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl < _LEAST_TTL:
         yield f"{where}.template.spec.ttlSecondsAfterFinished: is {ttl} s, so that the Job may be gone before its end is seen; set at least {_LEAST_TTL}."
-    if _at(template, "spec", "suspend") is True:
+    if at(template, ("spec", "suspend")) is True:
         yield f"{where}.template.spec.suspend: is true, and nobody here will change it; remove it."
 
 
@@ -291,9 +285,3 @@ def _changes(old: AppWrapper, new: AppWrapper) -> Iterator[str]:
     for label in (USER_LABEL, USER_ID_LABEL):
         if old.metadata.labels.get(label) != new.metadata.labels.get(label):
             yield f"metadata.labels: {label} says who created it and cannot be changed; leave it as it was."
-
-
-def _at(raw: object, *keys: str) -> Any:
-    for key in keys:
-        raw = raw.get(key) if isinstance(raw, dict) else None
-    return raw

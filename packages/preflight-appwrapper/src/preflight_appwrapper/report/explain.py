@@ -16,10 +16,9 @@ from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, Pod
 from preflight_appwrapper.core import podsets
-from preflight_appwrapper.core.affinity import ComponentError
-from preflight_appwrapper.core.components import build, named
+from preflight_appwrapper.core.components import ComponentError, build, named
+from preflight_appwrapper.core.containers import exits
 from preflight_appwrapper.core.deadlines import text as clock
-from preflight_appwrapper.core.exit_codes import exits
 from preflight_appwrapper.core.marks import NOT_JUDGED
 from preflight_appwrapper.core.parameters import parameters
 from preflight_appwrapper.core.plan import WrapperStep

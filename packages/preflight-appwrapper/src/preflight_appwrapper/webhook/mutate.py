@@ -56,7 +56,7 @@ def patch(
             or nested_too_deeply(component.template)
         ):
             continue
-        found = _inferred(component.template)
+        found = podsets.readable(component.template)
         if found:
             value = [{"path": one.path, "replicas": one.count} for one in found]
             ops.append({"op": "add", "path": f"/spec/components/{i}/podSets", "value": value})
@@ -69,11 +69,3 @@ def annotated(raw: dict[str, Any], key: str, value: str) -> dict[str, Any]:
     if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
         return {"op": "add", "path": pointer("metadata", "annotations", key), "value": value}
     return {"op": "add", "path": "/metadata/annotations", "value": {key: value}}
-
-
-def _inferred(template: object) -> tuple[Any, ...]:
-    """None where they cannot be inferred: what is wrong is said by validation, with its path."""
-    try:
-        return podsets.inferred(template)
-    except podsets.PodSetError:
-        return ()
