@@ -201,17 +201,6 @@ def test_validate_config_says_every_problem_with_the_files_name(tmp_path: Path) 
     assert run("validate-config", str(path)).stdout == f"{path}: no problem found\n"
 
 
-def test_the_defaults_in_the_help_are_the_defaults() -> None:
-    text = run("--help").stdout
-    section = text[text.index("  faultTolerance:") : text.index("The annotations of a wrapper")]
-    found = parse(section)
-    assert {**vars_of(found), "set_": None} == {**vars_of(WrapperRules()), "set_": None}
-
-
-def vars_of(rules: WrapperRules) -> dict[str, object]:
-    return {name: getattr(rules, name) for name in rules.__struct_fields__}
-
-
 PUBLIC = """
 appwrapper:
   userRBACAdmissionCheck: true

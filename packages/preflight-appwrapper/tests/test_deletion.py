@@ -152,7 +152,7 @@ class Deletes(Client):
         super().__init__(Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="t")
         self.propagations: list[str | None] = []
 
-    async def delete(self, *_: Any, propagation: str | None = None, **__: Any) -> bytes:  # type: ignore[override]
+    async def delete(self, *_: Any, propagation: str | None = None, **__: Any) -> bytes:
         self.propagations.append(propagation)
         return b"{}"
 

@@ -46,40 +46,7 @@ _ABOUT = """AppWrapper: workloads that are watched, reset, moved off sick nodes,
 
 The cluster is the one of KUBECONFIG when that is set, else the one this pod runs in.
 
-A configuration file is YAML. These are all its sections, with their defaults; durations are Go durations in quotes or plain:
-
-  faultTolerance:
-    admissionGracePeriod: 1m            # until all pods exist
-    warmupGracePeriod: 5m               # until all pods run
-    failureGracePeriod: 1m              # for the workload to recover by itself
-    retryPausePeriod: 90s               # between the end of deletion and the next creation; doubles with evacuations in a row
-    retryLimit: 3                       # counted resets
-    forcefulDeletionGracePeriod: 10m    # until what is left is deleted by force
-    successTTL: 168h                    # until what has succeeded is deleted
-    gracePeriodMaximum: 24h             # bounds every other period
-    preflightAllowance: 20m             # of preflight's checks, which are not warm-up
-    failedPods: unreplaced              # or any: a failed pod counts even if its controller has made up for it
-  autopilot:
-    injectAntiAffinities: true
-    monitorNodes: true
-    preferNoScheduleWeight: 50
-    resourceTaints:                     # node labels, by resource
-      nvidia.com/gpu:
-      - {key: autopilot.ibm.com/gpuhealth, value: ERR, effect: NoSchedule}
-      - {key: autopilot.ibm.com/gpuhealth, value: EVICT, effect: NoExecute}
-  defaultQueueName: ""
-  schedulerName: ""
-  failureRules: []                      # how the status of further kinds is read
-  nodeHealth:                           # of `label-nodes`: while one of these conditions is True, the node has this label
-    conditions: ["DcgmDiagnostic*", "NCCLLoopbackTest*", "NCCLAllReduceTest*"]
-    key: preflight.nvsentinel.nvidia.com/gpu-health
-    value: EVICT
-  evacuationBrake:                      # at most so many of the running workloads, and of the nodes, in this time; or one
-    percent: 10                         # 100: no brake
-    window: 10m
-  trustedUsers: []                      # accounts whose own rights are not asked for, such as MultiKueue's
-  leaseDuration: 15s                    # after which another replica may lead
-  logLevel: info
+A configuration file is YAML: `schema` prints its keys and bounds, and the chart has values of the same names.
 
 The annotations of a wrapper, all under workload.codeflare.dev.appwrapper/, change the same for itself: admissionGracePeriodDuration,
 warmupGracePeriodDuration, failureGracePeriodDuration, retryPausePeriodDuration, forcefulDeletionGracePeriodDuration, successTTLDuration,
@@ -277,12 +244,10 @@ def _explain(args: argparse.Namespace) -> int:
     if not wrapper.metadata.namespace:  # as kubectl create -n has it
         wrapper = replace(wrapper, metadata=replace(wrapper.metadata, namespace=args.namespace))
     found = plan(wrapper, rules)
-    if args.output == "json":
-        print(json.dumps(msgspec.to_builtins(found), indent=2))
-    elif args.output == "yaml":
+    if args.output == "yaml":
         print(yaml.safe_dump_all(found.objects, sort_keys=False, width=120), end="")
     else:
-        commands.say(plan_text(found))
+        _print(args, found, plan_text(found))
     if found.problems and args.output != "text":
         for problem in found.problems:
             print(f"{args.file}: {problem}", file=sys.stderr)
@@ -300,10 +265,7 @@ def _evacuations(args: argparse.Namespace) -> int:
 
     health = _settings(args.config)[0].node_health
     found = anyio.run(lambda: evacuations(health, released=args.release))
-    if args.output == "json":
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
-    else:
-        commands.say("\n".join(lines(found, released=args.release)))
+    _print(args, found, "\n".join(lines(found, released=args.release)))
     return commands.DONE
 
 
@@ -324,8 +286,12 @@ def _explain_live(args: argparse.Namespace, rules: WrapperRules) -> int:
     if args.config is None:
         hint = "parameters are the defaults of this program; --config FILE has those of the release"
         print(f"explain: {hint}.", file=sys.stderr)
-    if args.output == "json":
-        print(json.dumps(msgspec.to_builtins(found), indent=2))
-    else:
-        commands.say(text(found))
+    _print(args, found, text(found))
     return commands.DONE
+
+
+def _print(args: argparse.Namespace, report: msgspec.Struct, text: str) -> None:
+    if args.output == "json":
+        print(json.dumps(msgspec.to_builtins(report), indent=2))
+    else:
+        commands.say(text)

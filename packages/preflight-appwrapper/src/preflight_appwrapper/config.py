@@ -17,11 +17,9 @@ from preflight_kube.files.configfile import ConfigError
 
 from preflight_appwrapper.api.rules import (
     BUILT_IN,
-    DEFAULT_TAINTS,
     Autopilot,
     BrakeRules,
     FailureRule,
-    LabelTaint,
     WrapperRules,
     seconds,
 )
@@ -52,30 +50,6 @@ class FaultTolerance(_Section, frozen=True, kw_only=True):
     grace_period_maximum: Duration = "24h"
     preflight_allowance: Duration = "20m"
     failed_pods: Literal["unreplaced", "any"] = "unreplaced"
-
-
-class ResourceTaint(_Section, frozen=True, kw_only=True):
-    """A node label, its value, and what that value means for pods that ask for the resource."""
-
-    key: Annotated[str, Meta(min_length=1, max_length=317)]
-    value: Annotated[str, Meta(max_length=63)]
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
-
-
-class AutopilotSection(_Section, frozen=True, kw_only=True):
-    """``resourceTaints``: by resource name."""
-
-    inject_anti_affinities: bool = True
-    monitor_nodes: bool = True
-    prefer_no_schedule_weight: Annotated[int, Meta(ge=1, le=100)] = 50
-    resource_taints: dict[str, tuple[ResourceTaint, ...]] = msgspec.field(
-        default_factory=lambda: {
-            name: tuple(
-                ResourceTaint(key=one.key, value=one.value, effect=one.effect) for one in taints
-            )
-            for name, taints in DEFAULT_TAINTS.items()
-        }
-    )
 
 
 class NodeHealth(_Section, frozen=True, kw_only=True):
@@ -110,7 +84,7 @@ class Config(_Section, frozen=True, kw_only=True):
     whole name, that are not asked about: what they wrap was judged elsewhere (MultiKueue)."""
 
     fault_tolerance: FaultTolerance = FaultTolerance()
-    autopilot: AutopilotSection = AutopilotSection()
+    autopilot: Autopilot = Autopilot()
     default_queue_name: Annotated[str, Meta(max_length=63)] = ""
     scheduler_name: Annotated[str, Meta(max_length=253)] = ""
     failure_rules: Annotated[tuple[FailureRule, ...], Meta(max_length=64)] = ()
@@ -332,7 +306,6 @@ def _meaning(config: Config, periods: Mapping[str, float]) -> list[str]:
 
 
 def _rules(config: Config, periods: Mapping[str, float], told: frozenset[str]) -> WrapperRules:
-    pilot = config.autopilot
     own = {(one.group, one.kind) for one in config.failure_rules}
     names = {
         key: field for field, key in {**_GRACES, **_OTHERS, "retry_limit": "retryLimit"}.items()
@@ -343,15 +316,7 @@ def _rules(config: Config, periods: Mapping[str, float], told: frozenset[str]) -
         failed_pods=config.fault_tolerance.failed_pods,
         scheduler_name=config.scheduler_name,
         default_queue=config.default_queue_name,
-        autopilot=Autopilot(
-            inject=pilot.inject_anti_affinities,
-            monitor=pilot.monitor_nodes,
-            weight=pilot.prefer_no_schedule_weight,
-            taints={
-                name: tuple(LabelTaint(one.key, one.value, one.effect) for one in taints)
-                for name, taints in pilot.resource_taints.items()
-            },
-        ),
+        autopilot=config.autopilot,
         failure_rules=(
             *config.failure_rules,
             *(one for one in BUILT_IN if (one.group, one.kind) not in own),

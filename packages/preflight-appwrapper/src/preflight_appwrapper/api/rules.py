@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 from preflight_proto.durations import format_duration, parse_duration
 from preflight_proto.printable import printable
 
@@ -96,11 +97,13 @@ class BrakeRules(msgspec.Struct, frozen=True):
         )
 
 
-class LabelTaint(msgspec.Struct, frozen=True):
-    """A node label that says something about a resource of that node."""
+class LabelTaint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A node label that says something about a resource of that node, and what it means for pods
+    that ask for it.
+    """
 
-    key: str
-    value: str
+    key: Annotated[str, Meta(min_length=1, max_length=317)]
+    value: Annotated[str, Meta(max_length=63)]
     effect: Effect
 
 
@@ -112,16 +115,18 @@ DEFAULT_TAINTS: Final[Mapping[str, tuple[LabelTaint, ...]]] = {
 }
 
 
-class Autopilot(msgspec.Struct, frozen=True, kw_only=True):
-    """``taints``: by resource name, in configured order. ``weight``: of the preferred terms, 1 to
-    100.
+class Autopilot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Node labels that say what to do with pods. ``taints``: by resource name, in configured order.
+    ``weight``: of the preferred terms.
     """
 
-    inject: bool = True
-    monitor: bool = True
-    weight: int = 50
-    taints: Mapping[str, tuple[LabelTaint, ...]] = msgspec.field(
-        default_factory=lambda: DEFAULT_TAINTS
+    inject: bool = msgspec.field(name="injectAntiAffinities", default=True)
+    monitor: bool = msgspec.field(name="monitorNodes", default=True)
+    weight: Annotated[int, Meta(ge=1, le=100)] = msgspec.field(
+        name="preferNoScheduleWeight", default=50
+    )
+    taints: dict[str, tuple[LabelTaint, ...]] = msgspec.field(
+        name="resourceTaints", default_factory=lambda: dict(DEFAULT_TAINTS)
     )
 
 

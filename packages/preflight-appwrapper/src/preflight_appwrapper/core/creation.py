@@ -188,4 +188,4 @@ def _with(status: AppWrapperStatus, i: int, known: ComponentStatus) -> AppWrappe
 def _wait(
     what: str, at: datetime | None, why: str = "components are created one after another"
 ) -> Next:
-    return Next(what=f"{what} is created", why=why, at=at, waits=("components", "wrapper"))
+    return Next(f"{what} is created", why, at, waits=("components", "wrapper"))

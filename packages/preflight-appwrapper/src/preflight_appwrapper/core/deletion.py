@@ -22,7 +22,7 @@ from preflight_appwrapper.core.plan import (
     Next,
     WrapperAction,
 )
-from preflight_appwrapper.core.snapshot import WrapperView
+from preflight_appwrapper.core.snapshot import Stray, WrapperView
 
 __all__ = ["DeletionProgress", "leftovers", "progress"]
 
@@ -48,16 +48,8 @@ class DeletionProgress(msgspec.Struct, frozen=True, kw_only=True):
     blocked: tuple[str, ...] = ()
 
 
-class _Thing(msgspec.Struct, frozen=True):
-    api_version: str
-    kind: str
-    name: str
-    uid: str
-    going: bool
-    finalizers: tuple[str, ...]
-
-    def delete(self, force: bool) -> DeleteObject:
-        return DeleteObject(self.api_version, self.kind, self.name, self.uid, force)
+def _deletes(one: Stray, *, force: bool) -> DeleteObject:
+    return DeleteObject(one.api_version, one.kind, one.name, one.uid, force)
 
 
 def leftovers(status: AppWrapperStatus, seen: WrapperView) -> bool:
@@ -89,42 +81,37 @@ def progress(
     return _normal(things, seen, asked, deadline(start, p.forceful_deletion), now)
 
 
-def _things(status: AppWrapperStatus, seen: WrapperView) -> Iterator[_Thing]:
+def _things(status: AppWrapperStatus, seen: WrapperView) -> Iterator[Stray]:
     """Components that are ours; a name under which somebody else's object lives counts as gone."""
     for i, known in enumerate(status.component_status):
         one = seen.component(i)
         if one.state not in {"present", "going"} or not one.uid or not known.name:
             continue
         if one.ours:
-            yield _Thing(
-                known.api_version,
-                known.kind,
-                known.name,
-                one.uid,
-                one.state == "going",
-                one.finalizers,
+            yield Stray(
+                api_version=known.api_version,
+                kind=known.kind,
+                name=known.name,
+                uid=one.uid,
+                going=one.state == "going",
+                finalizers=one.finalizers,
             )
-    for stray in seen.strays:
-        yield _Thing(
-            stray.api_version, stray.kind, stray.name, stray.uid, stray.going, stray.finalizers
-        )
+    yield from seen.strays
 
 
 def _wait(at: datetime | None, what: str = "what is left is deleted") -> Next:
-    return Next(
-        what=what, why="deletion goes on until nothing is left", at=at, waits=("components", "pods")
-    )
+    return Next(what, "deletion goes on until nothing is left", at, waits=("components", "pods"))
 
 
 def _normal(
-    things: list[_Thing], seen: WrapperView, asked: list[Confirm], force: datetime, now: datetime
+    things: list[Stray], seen: WrapperView, asked: list[Confirm], force: datetime, now: datetime
 ) -> DeletionProgress:
     actions: list[WrapperAction] = list(asked)
     again: list[datetime] = [force]
     for one in things:
         if one.going:
             continue
-        delete = one.delete(force=False)
+        delete = _deletes(one, force=False)
         last = seen.attempts.get(delete.key)
         if last is None or now >= last + _AGAIN:
             actions.append(delete)
@@ -136,7 +123,7 @@ def _normal(
 
 
 def _force(
-    things: list[_Thing],
+    things: list[Stray],
     seen: WrapperView,
     asked: list[Confirm],
     forced_at: datetime,
@@ -150,7 +137,7 @@ def _force(
             if pod.uid
         ]
     else:
-        forced = [one.delete(force=True) for one in things]
+        forced = [_deletes(one, force=True) for one in things]
     due = [
         one
         for one in forced

@@ -34,7 +34,7 @@ not the nodes' fault.
 """
 
 
-class HealthJudgment(msgspec.Struct, frozen=True, kw_only=True):
+class HealthJudgment(msgspec.Struct, frozen=True):
     """``result``: what follows when no grace is left; ``grace``: the rule has one. ``counts``: a
     reset for it is counted. ``confirm``: components to be asked for. ``at``: when another rule may
     begin to hold, and ``then`` what that is. ``leaves``: node and code of an evacuation."""
@@ -197,18 +197,14 @@ def _missing(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> HealthJu
             one.state, "is another object of that name"
         )
         sentence = f"{known.kind} {known.name} {what}, and somebody else did that"
-        return HealthJudgment(
-            result="fail", reason="MissingComponent", holding=_holding(1, found, sentence)
-        )
+        return HealthJudgment("fail", _holding(1, found, sentence), "MissingComponent")
     if not ask:
         return None
     names = ", ".join(
         f"{status.component_status[i].kind} {status.component_status[i].name}" for i in ask
     )
     sentence = f"{names} not seen by the watch, and asked for"
-    return HealthJudgment(
-        result="confirm", confirm=tuple(ask), holding=_holding(1, found, sentence)
-    )
+    return HealthJudgment("confirm", _holding(1, found, sentence), confirm=tuple(ask))
 
 
 def _component_failed(
@@ -224,10 +220,10 @@ def _component_failed(
         if last is not None:
             sentence += f"; {_exit(last)}, which ends the retries"
         return HealthJudgment(
-            result="fail" if last else "reset",
-            reason="FailedComponent",
+            "fail" if last else "reset",
+            _holding(2, found, sentence),
+            "FailedComponent",
             counts=True,
-            holding=_holding(2, found, sentence),
         )
     return None
 
@@ -240,7 +236,7 @@ def _succeeded(seen: WrapperView, found: Figures) -> HealthJudgment | None:
     if any(one.verdict.says == "more" for one in seen.components):
         return None
     sentence = f"{found.succeeded} of {found.expected} pods succeeded, and none is left to run"
-    return HealthJudgment(result="succeeded", holding=_holding(3, found, sentence))
+    return HealthJudgment("succeeded", _holding(3, found, sentence))
 
 
 def _evacuation(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> HealthJudgment | None:
@@ -250,10 +246,7 @@ def _evacuation(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> Healt
             f"pod {sick.pod} runs on node {sick.node}, whose {sick.resource} is marked NoExecute"
         )
         return HealthJudgment(
-            result="evacuate",
-            reason="AutopilotNoExecute",
-            holding=_holding(4, found, sentence),
-            leaves=(sick.node, ""),
+            "evacuate", _holding(4, found, sentence), "AutopilotNoExecute", leaves=(sick.node, "")
         )
     hit = found_by_preflight(seen.pods)
     if hit is None:
@@ -262,10 +255,10 @@ def _evacuation(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> Healt
     sentence = f"check {hit.result.check} failed in pod {hit.pod} on node {hit.node} ({hit.result.code}{why:.200})"
     counts = wrapper.status.migration_count >= _PREFLIGHTS_IN_A_ROW
     return HealthJudgment(
-        result="reset" if counts else "evacuate",
-        reason="PreflightFailed",
+        "reset" if counts else "evacuate",
+        _holding(5, found, sentence),
+        "PreflightFailed",
         counts=counts,
-        holding=_holding(5, found, sentence),
         leaves=(hit.node, f"{hit.result.code} of {hit.result.check}"),
     )
 
@@ -284,11 +277,11 @@ def _failed_pods(
     what = f"{len(pods)} failed pod{'s' if len(pods) != 1 else ''}"
     sentence = f"{what}, {_exit(shown) if shown else _plain(pods[0])}"
     return HealthJudgment(
-        result="fail" if last else "reset",
-        reason="FoundFailedPods",
+        "fail" if last else "reset",
+        _holding(6, found, sentence + (", which ends the retries" if last else "")),
+        "FoundFailedPods",
         grace=True,
         counts=True,
-        holding=_holding(6, found, sentence + (", which ends the retries" if last else "")),
     )
 
 
@@ -311,7 +304,7 @@ def _too_few(
     if queued is not None and queued < len(wrapper.status.component_status):
         known = wrapper.status.component_status[queued]
         sentence = f"{known.kind} {known.name} is suspended by itself, so the clock of admission and warm-up is stopped"
-        return HealthJudgment(result="waiting", holding=_holding(9, found, sentence))
+        return HealthJudgment("waiting", _holding(9, found, sentence))
     start = _started(wrapper.status, seen, now)
     missing = found.needed - found.existing
     if missing > 0:
@@ -336,15 +329,15 @@ def _too_few(
             f"{what} {(now - start).total_seconds():.0f} s after {_text(start, wrapper.status)}"
         )
         return HealthJudgment(
-            result="reset",
-            reason="InsufficientPodsReady",
+            "reset",
+            _holding(rule, found, sentence),
+            "InsufficientPodsReady",
             grace=True,
             counts=True,
-            holding=_holding(rule, found, sentence),
         )
     return HealthJudgment(
-        result="waiting",
-        holding=_holding(9, found, f"{what} yet"),
+        "waiting",
+        _holding(9, found, f"{what} yet"),
         at=deadline(start, period + extra),
         then=f"rule {rule}: too few pods",
     )
@@ -370,6 +363,4 @@ def _started(status: AppWrapperStatus, seen: WrapperView, now: datetime) -> date
 
 def _healthy(found: Figures) -> HealthJudgment:
     sentence = f"{found.ready} of {found.needed} pods run or have succeeded"
-    return HealthJudgment(
-        result="healthy", reason="FoundNoFailedPods", holding=_holding(9, found, sentence)
-    )
+    return HealthJudgment("healthy", _holding(9, found, sentence), "FoundNoFailedPods")

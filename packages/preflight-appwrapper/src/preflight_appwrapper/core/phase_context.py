@@ -64,4 +64,4 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 def at_once(look: Look, what: str, why: str) -> Next:
     """What follows in the next look, which is now."""
-    return Next(what=what, why=why, at=look.now, waits=("wrapper",))
+    return Next(what, why, look.now)

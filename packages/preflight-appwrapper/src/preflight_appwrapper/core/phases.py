@@ -162,9 +162,7 @@ def suspended(look: Look) -> WrapperStep:
     if _leftover(look):
         return leftover(look)
     if wrapper.spec.suspend:
-        return look.stay(
-            status, next=Next(what="Resuming", why="spec.suspend is true", waits=("wrapper",))
-        )
+        return look.stay(status, next=Next("Resuming", "spec.suspend is true"))
     if why := not_judged(wrapper, look.rules):
         status = look.put(status, c.QUOTA, False, NOT_JUDGED, why)
         return _left_alone(look, status, why)
@@ -173,14 +171,14 @@ def suspended(look: Look) -> WrapperStep:
         return look.stay(
             status,
             actions=(add,),
-            next=Next(what="Resuming", why="the finalizer comes first", waits=("wrapper",)),
+            next=Next("Resuming", "the finalizer comes first"),
         )
     return _resume(look, "resume", "suspend is false")
 
 
 def _left_alone(look: Look, status: AppWrapperStatus, why: str) -> WrapperStep:
     said = WrapperEvent(reason=NOT_JUDGED, message=why, warning=True, key=NOT_JUDGED)
-    return look.stay(status, say=(said,), next=Next(what="Resuming", why=why, waits=("wrapper",)))
+    return look.stay(status, say=(said,), next=Next("Resuming", why))
 
 
 def _resume(look: Look, row: str, why: str) -> WrapperStep:
@@ -254,7 +252,7 @@ def running(look: Look) -> WrapperStep:
     if found.result == "confirm":
         actions = tuple(Confirm(i) for i in found.confirm)
         waits = Next(
-            what="rule 1: a component is missing", why=found.holding.sentence, waits=("components",)
+            "rule 1: a component is missing", found.holding.sentence, waits=("components",)
         )
         return look.stay(look.status, actions=actions, next=waits, holding=found.holding)
     if found.result == "succeeded":
@@ -300,7 +298,7 @@ def _succeed(look: Look, status: AppWrapperStatus, holding: Holding) -> WrapperS
     status = c.drop(status, c.DELETING)
     said = look.say("Succeeded", holding.sentence)
     ttl = deadline(look.now.replace(microsecond=0), look.p.success_ttl)
-    waits = Next(what="everything is deleted", why="SuccessTTL is over", at=ttl, waits=("wrapper",))
+    waits = Next("everything is deleted", "SuccessTTL is over", ttl)
     return look.take("succeeded", status, say=(said,), next=waits, holding=holding)
 
 
@@ -314,7 +312,7 @@ def _healthy(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> Wra
             status = replace(status, migration_count=0)
         elif held and ready is not None and at is None:
             at, what = deadline(ready, look.p.warmup), "earlier evacuations are forgotten"
-    waits = Next(what=what, why=why, at=at, waits=("pods", "components", "nodes", "wrapper"))
+    waits = Next(what, why, at, waits=("pods", "components", "nodes", "wrapper"))
     return look.stay(status, next=waits, holding=found.holding)
 
 
@@ -330,7 +328,7 @@ def _held(
     if c.is_true(status, c.UNHEALTHY):
         status = look.put(status, c.UNHEALTHY, False, "FoundNoFailedPods", c.HELD)
     watched = ("pods", "components", "nodes", "wrapper")
-    waits = Next(what="evacuation", why=held.sentence, at=held.at, waits=watched)
+    waits = Next("evacuation", held.sentence, held.at, waits=watched)
     return look.stay(status, say=say, next=waits, holding=found.holding, leaves=found.leaves)
 
 
@@ -344,9 +342,9 @@ def _unhealthy(look: Look, status: AppWrapperStatus, found: HealthJudgment) -> W
     if found.grace and not expired(since, look.p.failure, look.now):
         left = status.resetting_count < look.p.retry_limit and found.result != "fail"
         waits = Next(
-            what="Resetting" if left else "Failed",
-            why=f"FailureGracePeriod is over, unless it is healthy by then ({found.holding.sentence})",
-            at=deadline(since, look.p.failure),
+            "Resetting" if left else "Failed",
+            f"FailureGracePeriod is over, unless it is healthy by then ({found.holding.sentence})",
+            deadline(since, look.p.failure),
             waits=("pods", "components", "nodes", "wrapper"),
         )
         return look.stay(status, say=say, next=waits, holding=found.holding)
@@ -392,12 +390,7 @@ def _fail(look: Look, status: AppWrapperStatus, row: str, reason: str, why: str)
             status, c.DELETING, False, "DeletionPaused", "DeletionOnFailureGracePeriod"
         )
         at = deadline(look.now.replace(microsecond=0), look.p.deletion_on_failure)
-        waits = Next(
-            what="deletion",
-            why="DeletionOnFailureGracePeriod is over",
-            at=at,
-            waits=("wrapper",),
-        )
+        waits = Next("deletion", "DeletionOnFailureGracePeriod is over", at)
     else:
         waits = at_once(look, "deletion", "it has failed")
     used = f" after {status.resetting_count} resets" if status.resetting_count else ""
@@ -456,17 +449,12 @@ def resetting(look: Look) -> WrapperStep:
             return _or_now(look, step, "it is reset")
         status = _undeployed(look, look.status, "Resetting", quota=False)
         at = deadline(look.now.replace(microsecond=0), _retry_pause(look, status))
-        waits = Next(what="Resuming", why="RetryPausePeriod is over", at=at, waits=("wrapper",))
+        waits = Next("Resuming", "RetryPausePeriod is over", at)
         return look.take("reset-deleted", status, next=waits)
     since = c.since(look.status, c.DEPLOYED) or look.now
     pause = _retry_pause(look, look.status)
     if not expired(since, pause, look.now):
-        waits = Next(
-            what="Resuming",
-            why="RetryPausePeriod is over",
-            at=deadline(since, pause),
-            waits=("wrapper",),
-        )
+        waits = Next("Resuming", "RetryPausePeriod is over", deadline(since, pause))
         return look.stay(look.status, next=waits)
     if why := not_judged(look.wrapper, look.rules, begun=True):
         return _left_alone(look, look.status, why)
@@ -497,9 +485,7 @@ def _ended(look: Look, rows: str, reason: str, *, quota: bool) -> WrapperStep:
     at = None if c.is_false(status, c.DEPLOYED) else _deletion_due(look, reason)
     if at is not None and look.now < at:
         name = "SuccessTTL" if reason == "Succeeded" else "DeletionOnFailureGracePeriod"
-        return look.stay(
-            status, next=Next(what="deletion", why=f"{name} is over", at=at, waits=("wrapper",))
-        )
+        return look.stay(status, next=Next("deletion", f"{name} is over", at))
     status = _deleting(look, c.drop(status, c.DELETING))
     return _begin_deletion(look, look.take(f"{rows}-delete", status))
 
@@ -535,7 +521,7 @@ def terminating(look: Look) -> WrapperStep:
     )
     if gone and (told or not begun) and not c.is_true(status, c.DELETING):
         remove = RemoveFinalizer(wrapper.metadata.uid, wrapper.metadata.resource_version)
-        waits = Next(what="the wrapper is gone", why="everything is deleted", waits=("wrapper",))
+        waits = Next("the wrapper is gone", "everything is deleted")
         return look.stay(status, actions=(remove,), next=waits)
     if status.phase != "Terminating":
         if not c.is_true(status, c.DELETING):

@@ -117,15 +117,15 @@ class WrapperEvent(msgspec.Struct, frozen=True, kw_only=True):
     key: str
 
 
-class Next(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens next. ``at``: when, at the latest, where time decides; ``waits``: whose change
-    is looked at before that.
+class Next(msgspec.Struct, frozen=True):
+    """The next thing that happens. ``at``: when, at the latest, where time decides; ``waits``:
+    whose change is looked at before that.
     """
 
     what: str
     why: str
     at: datetime | None = None
-    waits: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ("wrapper",)
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):

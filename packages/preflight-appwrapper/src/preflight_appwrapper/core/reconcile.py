@@ -48,7 +48,7 @@ def step(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules, now: datet
     if not wrapper.ours:
         return WrapperStep(status=wrapper.status, parameters=p)
     if not seen.complete:
-        waits = Next(what="a decision", why="not everything is seen yet", waits=("mirrors",))
+        waits = Next("a decision", "not everything is seen yet", waits=("mirrors",))
         return WrapperStep(status=wrapper.status, next=waits, parameters=p)
     look = Look(
         wrapper=wrapper,
