@@ -147,13 +147,11 @@ def settings(text: str) -> tuple[Config, WrapperRules]:
 
 def _settings_of(raw: object) -> tuple[Config, WrapperRules]:
     problems: list[str] = []
-    raw = _public(raw, problems)
-    used = _used(raw)
+    raw, used = _renamed(_public(raw, problems), problems)
     try:
-        return _of(_renamed(raw, problems), problems)
-    except ConfigError as error:  # in the words of the file
-        said = [_as_written(problem, used) for problem in error.problems]
-        raise ConfigError(said) from None
+        return _of(raw, problems)
+    except ConfigError as error:
+        raise ConfigError([_as_written(problem, used) for problem in error.problems]) from None
 
 
 def _public(raw: object, problems: list[str]) -> object:
@@ -181,21 +179,28 @@ def _public(raw: object, problems: list[str]) -> object:
     return made
 
 
-def _used(raw: object) -> dict[str, str]:
-    """By name: the alias that the file uses instead."""
+def _renamed(raw: object, problems: list[str]) -> tuple[object, dict[str, str]]:
+    """``raw`` without aliases; and by name the one that it has instead."""
     section = raw.get("faultTolerance") if isinstance(raw, dict) else None
-    return {
-        new: old
-        for old, new in _ALIASES.items()
-        if isinstance(section, dict) and old in section and new not in section
-    }
+    if not isinstance(raw, dict) or not isinstance(section, dict):
+        return raw, {}
+    made, used = dict(section), dict[str, str]()
+    for old, new in _ALIASES.items():
+        if old in made and new in made:
+            problems.append(
+                f"faultTolerance.{old}: means the same as {new}, which is set too; keep one of the two."
+            )
+            made.pop(old)
+        elif old in made:
+            made[new], used[new] = made.pop(old), old
+    return {**raw, "faultTolerance": made}, used
 
 
 def _as_written(problem: str, used: Mapping[str, str]) -> str:
-    for new, old in used.items():
-        if problem.startswith(f"faultTolerance.{new}:"):
-            return problem.replace(f"faultTolerance.{new}:", f"faultTolerance.{old}:", 1)
-    return problem
+    """A problem in the words of the file."""
+    section, dot, rest = problem.partition(".")
+    name, colon, sentence = rest.partition(":")
+    return f"{section}{dot}{used[name]}{colon}{sentence}" if name in used else problem
 
 
 def _of(raw: object, problems: list[str]) -> tuple[Config, WrapperRules]:
@@ -226,24 +231,6 @@ def _of_the_rest(raw: object) -> list[str]:
     names = {**_GRACES, **_OTHERS}
     known = {field: period for field, period in periods.items() if names[field] not in bad}
     return [*problems, *_meaning(config, known)]
-
-
-def _renamed(raw: object, problems: list[str]) -> object:
-    section = raw.get("faultTolerance") if isinstance(raw, dict) else None
-    if not isinstance(raw, dict) or not isinstance(section, dict):
-        return raw
-    made = dict(section)
-    for old, new in _ALIASES.items():
-        if old not in made:
-            continue
-        if new in made:
-            problems.append(
-                f"faultTolerance.{old}: means the same as {new}, which is set too; keep one of the two."
-            )
-            made.pop(old)
-        else:
-            made[new] = made.pop(old)
-    return {**raw, "faultTolerance": made}
 
 
 def _periods(config: Config, problems: list[str]) -> dict[str, float]:
