@@ -136,17 +136,20 @@ def test_the_one_lease_that_may_be_written_is_there_under_any_name_of_the_releas
 # --- PreflightConfig
 
 
-def test_the_definition_is_what_the_controller_says_and_outlives_the_release() -> None:
-    crd = only(made(), "CustomResourceDefinition")
-    said = yaml.safe_load((GANG / "generated" / "preflightconfigs.yaml").read_text())
-    assert (crd["metadata"]["name"], crd["spec"]) == (said["metadata"]["name"], said["spec"])
-    assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+def definitions(**values: Any) -> list[Object]:
+    return [one for one in made(**values) if one["kind"] == "CustomResourceDefinition"]
 
 
-def test_the_definition_goes_with_the_release_where_that_is_wanted() -> None:
-    assert (
-        "annotations" not in only(made(crd={"keep": False}), "CustomResourceDefinition")["metadata"]
-    )
+def test_the_definitions_are_what_the_controller_says_and_outlive_the_release() -> None:
+    printed = yaml.safe_load_all((GANG / "generated" / "definitions.yaml").read_text())
+    for crd, said in zip(definitions(), printed, strict=True):
+        assert (crd["metadata"]["name"], crd["spec"]) == (said["metadata"]["name"], said["spec"])
+        assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_the_definitions_go_with_the_release_where_that_is_wanted() -> None:
+    for one in definitions(crd={"keep": False}):
+        assert "annotations" not in one["metadata"]
 
 
 def test_the_definition_can_be_brought_by_somebody_else() -> None:

@@ -47,7 +47,7 @@ SERVICES: dict[Path, tuple[str, ...]] = {
 """What to ask for the schema of the configuration that a chart's values hold."""
 
 DEFINITIONS: dict[Path, tuple[str, ...]] = {
-    GANG / "generated" / "preflightconfigs.yaml": ("preflight-gang", "crd"),
+    GANG / "generated" / "definitions.yaml": ("preflight-gang", "crd"),
     PARTS / "preflight-appwrapper" / "generated" / "appwrappers.yaml": (
         "preflight-appwrapper",
         "crd",

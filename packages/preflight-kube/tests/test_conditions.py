@@ -6,8 +6,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_kube.api.conditions import SICK, Condition, find, makes_sick, merge
-from preflight_testing.matrix.scenario import fatal_subjects
+from preflight_kube.api.conditions import Condition, find, merge
 
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 TYPES = st.sampled_from(["Ready", "Healthy", "Deleting", "Other"])
@@ -93,15 +92,3 @@ def test_one_that_cannot_be_read_is_none_and_gets_a_time_when_it_is_written() ->
     assert find(broken, "Absent") is None
     merged = merge(broken, [condition("Ready"), condition("Old")], NOW)
     assert [one["lastTransitionTime"] for one in merged] == [NOW, NOW]
-
-
-def test_what_fatal_findings_become_makes_a_node_sick_while_it_is_true_and_nothing_else_does() -> (
-    None
-):
-    for condition, _ in fatal_subjects():
-        assert makes_sick(condition, "True")
-        assert not makes_sick(condition, "False")
-        assert not makes_sick(condition, "Unknown")
-    for other in ("Ready", "DiskPressure", "GpuDcgmDiagnostic", "ncclloopbacktest", ""):
-        assert not makes_sick(other, "True")
-    assert not makes_sick(SICK[0], "True", ())

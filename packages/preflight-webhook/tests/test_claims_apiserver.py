@@ -347,7 +347,7 @@ def test_a_live_object_is_explained_with_its_namespaces_preflight_config(
 ) -> None:
     """Here nobody accepts it, as there is no gang controller."""
     cluster.server.define(
-        yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text())
+        next(yaml.safe_load_all((GANG_CHART / "generated" / "definitions.yaml").read_text()))
     )
     version = f"{policy.GROUP}/{policy.VERSION}"
     mine = {

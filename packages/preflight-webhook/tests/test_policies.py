@@ -141,7 +141,7 @@ def cluster(api: ApiFixture, request: pytest.FixtureRequest) -> Cluster:
     if api.kind == "real":
         server: ApiServer = request.getfixturevalue("real_api_server")
         server.define(
-            yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text())
+            next(yaml.safe_load_all((GANG_CHART / "generated" / "definitions.yaml").read_text()))
         )
     return Cluster(api.kubeconfig, api.namespace)
 

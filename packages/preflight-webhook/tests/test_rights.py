@@ -25,7 +25,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
     """With the chart installed; no kubelet is there to run its pods."""
     with api_server(tmp_path, authorization="RBAC") as made:
         made.define(
-            yaml.safe_load((GANG_CHART / "generated" / "preflightconfigs.yaml").read_text())
+            next(yaml.safe_load_all((GANG_CHART / "generated" / "definitions.yaml").read_text()))
         )
         Release("preflight", made.kubeconfig(tmp_path / "admin"), chart=INJECTOR).install(
             {}, wait=False

@@ -229,7 +229,7 @@ def _prepare(server: ApiServer) -> None:
         server.call("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
     for group, version, kind, plural in _WORKLOADS:
         server.define(_definition(group, version, kind, plural))
-    server.define(yaml.safe_load((GANG / "generated/preflightconfigs.yaml").read_text()))
+    server.define(next(yaml.safe_load_all((GANG / "generated/definitions.yaml").read_text())))
     device = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
-from preflight_kube.api.conditions import SICK, TypePatterns
+from preflight_kube.api.node_health import SICK, TypePatterns
 from preflight_kube.files import schema
 from preflight_kube.files import yaml_document as document
 from preflight_kube.files.configfile import ConfigError

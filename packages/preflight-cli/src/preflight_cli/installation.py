@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Final
 
-from preflight_kube.api.conditions import makes_sick
+from preflight_kube.api.node_health import makes_sick
 from preflight_proto import names, policy
 from preflight_proto.result import from_termination
 

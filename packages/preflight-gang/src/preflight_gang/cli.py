@@ -20,7 +20,7 @@ _ABOUT = """Preflight's gang controller: lets the pods of one distributed job fi
   preflight-gang report --since 7d > page.html    what was found, what would have been held back, bandwidth by node
   preflight-gang validate-config FILE       every problem of a configuration file
   preflight-gang schema                     the configuration's JSON Schema
-  preflight-gang crd                        the CustomResourceDefinition of PreflightConfig, for `kubectl apply --server-side -f -`
+  preflight-gang crd                        the CustomResourceDefinitions of PreflightConfig and NodeHealth, for `kubectl apply --server-side -f -`
 
 The cluster is the one of KUBECONFIG when that is set (one file, or several as for kubectl), else the one this pod runs in; for `show` else
 that of ~/.kube/config.
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.report(subparsers, "report", add_report)
     commands.report(subparsers, "validate-config", add_validate)
     commands.add_schema(subparsers, json_schema)
-    commands.add_crd(subparsers, _crd)
+    commands.add_crd(subparsers, _crds)
     return made
 
 
@@ -142,7 +142,7 @@ def _warnings(found: tuple[Config, str]) -> Iterator[str]:
         yield "checks: is empty, so no result is counted; name those of the injector."
 
 
-def _crd() -> dict[str, Any]:
-    from preflight_gang.api.crd import crd
+def _crds() -> list[dict[str, Any]]:
+    from preflight_gang.api.crd import crd, node_health_crd
 
-    return crd()
+    return [crd(), node_health_crd()]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
-from preflight_kube.api.conditions import SICK, TypePatterns
+from preflight_kube.api.node_health import SICK, TypePatterns
 from preflight_kube.files.configfile import ConfigError
 from preflight_proto.durations import parse_duration
 

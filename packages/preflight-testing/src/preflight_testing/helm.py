@@ -19,8 +19,6 @@ UMBRELLA = CHARTS / "preflight"
 PARTS = UMBRELLA / "charts"
 INJECTOR = PARTS / "preflight-injector"
 GANG = PARTS / "preflight-gang"
-CRD = GANG / "generated" / "preflightconfigs.yaml"
-"""The custom resource definitions, as the gang controller prints them."""
 COMPUTEDOMAIN = PARTS / "preflight-computedomain"
 GPU_SCHEDULER = PARTS / "preflight-gpu-scheduler"
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 from preflight_kube.api import jsonpatch
-from preflight_kube.api.conditions import makes_sick
+from preflight_kube.api.node_health import code_of, makes_sick
 
 from preflight_appwrapper.config import NodeHealth
 
 __all__ = ["HELD", "LabeledNode", "NodeCondition", "code", "patch", "wanted"]
 
-_CODE: Final = re.compile(r"\bErrorCode:([A-Za-z0-9_-]{1,64})")
-"""As the platform connector writes it."""
 HELD: Final = "HELD"
 """The label's value for a node that is to be left, and that the brake has wait."""
 
@@ -60,8 +57,7 @@ def code(conditions: Iterable[NodeCondition], health: NodeHealth) -> str:
     first = next(bad, None)
     if first is None:
         return ""
-    found = _CODE.search(first.message)
-    return f"{found[1] if found else first.reason or 'no code'} of condition {first.type}"
+    return f"{code_of(first.reason, first.message) or 'no code'} of condition {first.type}"
 
 
 def patch(uid: str, labels: Mapping[str, str], key: str, value: str) -> list[jsonpatch.Operation]:

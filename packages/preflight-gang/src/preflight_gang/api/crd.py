@@ -1,4 +1,6 @@
-"""PreflightConfig: the rules that its schema cannot say, and its CustomResourceDefinition. Pure."""
+"""The CustomResourceDefinitions of PreflightConfig, with the rules that its schema cannot say, and
+of NodeHealth. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from preflight_kube.api import crd as definitions
+from preflight_kube.api import node_health
 from preflight_kube.api.conditions import Conditions
 from preflight_kube.api.crd import Column, condition_column
 from preflight_proto import names
 from preflight_proto.policy import ACCEPTED, GROUP, KIND, PLURAL, VERSION, PreflightConfigSpec
 
-__all__ = ["RULES", "OverrideRule", "crd"]
+__all__ = ["RULES", "OverrideRule", "crd", "node_health_crd"]
 
 
 class OverrideRule(NamedTuple):
@@ -97,4 +100,32 @@ def crd() -> dict[str, Any]:
             definitions.ValidationRule(("spec", *rule.at), rule.cel, rule.message) for rule in RULES
         ],
         columns=_COLUMNS,
+    )
+
+
+def node_health_crd() -> dict[str, Any]:
+    """The object, ready for `kubectl apply --server-side`."""
+    return definitions.crd(
+        node_health.GROUP,
+        node_health.KIND,
+        node_health.VERSION,
+        spec=node_health.NodeHealthSpec,
+        status=node_health.NodeHealthStatus,
+        plural=node_health.PLURAL,
+        short_names=["nh"],
+        scope="Cluster",
+        description="What conditions and checks say of the node of the same name. Written by the gang controller alone.",
+        columns=(
+            Column("State", ".status.state"),
+            Column("Since", ".status.since", "date"),
+            Column("Found by", ".status.foundBy"),
+            Column("Code", ".status.code"),
+            Column("Last pass", ".status.lastPass", "date"),
+            Column("GB/s", ".status.measured", "number"),
+            Column("Usual", ".status.usual", "number"),
+            Column("GPU", ".status.gpu", priority=1),
+            Column("By word of", ".status.byWordOf", priority=1),
+            Column("Repaired", ".status.repaired", "date", priority=1),
+            Column("Revalidated", ".status.revalidated", "date", priority=1),
+        ),
     )

@@ -4,20 +4,17 @@ annotation.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from typing import Final
 
 import msgspec
-from preflight_kube.api.conditions import makes_sick
+from preflight_kube.api.node_health import gpus_named, makes_sick
 
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.types import Node
 
 __all__ = ["Complaints", "complaints"]
 
-_GPU: Final = re.compile(r"GPU_UUID:[\"'(\[]*([\w/-]+)")
-"""Without what may stand around it in a sentence."""
 _MOST_REASON: Final = 200
 
 
@@ -45,7 +42,7 @@ def complaints(node: Node, node_conditions: Collection[str]) -> Complaints:
         if condition.status != "True":
             continue
         why = f"node condition {condition.type}"[:_MOST_REASON]
-        named = _GPU.findall(condition.message)
+        named = gpus_named(condition.message)
         for uuid in named:
             by_uuid.setdefault(uuid, why)
         if not named and makes_sick(condition.type, condition.status, node_conditions):

@@ -1,5 +1,4 @@
-"""An object's conditions: how they are written, read and defined; and which ones make a node sick.
-Pure.
+"""An object's conditions: how they are written, read and defined. Pure.
 
 They travel as maps, so that what others wrote stays as it is, in fields that we do not know too.
 """
@@ -7,7 +6,6 @@ They travel as maps, so that what others wrote stays as it is, in fields that we
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -15,15 +13,7 @@ from msgspec import Meta
 
 from preflight_kube.api.crd import list_map
 
-__all__ = ["SICK", "Condition", "Conditions", "TypePatterns", "find", "makes_sick", "merge"]
-
-TypePatterns = Annotated[
-    tuple[Annotated[str, Meta(min_length=1, max_length=316)], ...], Meta(max_length=64)
-]
-"""Types of conditions; ``*`` stands for any characters."""
-SICK: Final[TypePatterns] = ("DcgmDiagnostic*", "NCCLLoopbackTest*", "NCCLAllReduceTest*")
-"""What the platform connector makes of the fatal findings of our checks: of a node as they are, of
-one GPU with the test's name behind."""
+__all__ = ["Condition", "Conditions", "find", "merge"]
 
 _SCHEMA: Final[dict[str, Any]] = {
     "required": ["type", "status", "reason", "message", "lastTransitionTime"],
@@ -54,12 +44,6 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     message: str = ""
     observed_generation: int = 0
     last_transition_time: str = ""
-
-
-def makes_sick(type_: str, status: str, patterns: Iterable[str] = SICK) -> bool:
-    """Whether a node's condition speaks against the node or a GPU of it. A healthy event leaves a
-    condition whose status is not True."""
-    return status == "True" and any(fnmatchcase(type_, pattern) for pattern in patterns)
 
 
 def find(conditions: Iterable[Mapping[str, Any]], type_: str) -> Condition | None:

@@ -1,0 +1,397 @@
+"""The one definition of sick: what speaks against a node, or a GPU of it; and NodeHealth, the
+object in which it is written down. Pure.
+
+A node's conditions are the platform connector's word, and trusted. Results of checks stand in pods,
+where whoever makes pods may write them: they make a node Suspect at most, and never end what a
+condition says. A later pass of the same check ends a suspicion.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from fnmatch import fnmatchcase
+from statistics import median
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, structs
+
+from preflight_kube.api.crd import list_map
+
+__all__ = [
+    "GROUP",
+    "KIND",
+    "PLURAL",
+    "SICK",
+    "STATES",
+    "VERSION",
+    "CheckHealth",
+    "CheckRun",
+    "GpuHealth",
+    "NodeCondition",
+    "NodeHealth",
+    "NodeHealthSpec",
+    "NodeHealthStatus",
+    "State",
+    "TypePatterns",
+    "code_of",
+    "gpus_named",
+    "judge",
+    "makes_sick",
+    "noted",
+    "path",
+    "speaks_against",
+]
+
+GROUP: Final = "preflight.nvsentinel.nvidia.com"
+VERSION: Final = "v1alpha1"
+KIND: Final = "NodeHealth"
+PLURAL: Final = "nodehealths"
+
+TypePatterns = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=316)], ...], Meta(max_length=64)
+]
+"""Types of conditions; ``*`` stands for any characters."""
+SICK: Final[TypePatterns] = ("DcgmDiagnostic*", "NCCLLoopbackTest*", "NCCLAllReduceTest*")
+"""What the platform connector makes of the fatal findings of our checks: of a node as they are, of
+one GPU with the test's name behind."""
+
+State = Literal["Sick", "Suspect", "Unknown", "Healthy"]
+STATES: Final[tuple[State, ...]] = ("Sick", "Suspect", "Unknown", "Healthy")
+"""The worst first. Sick: a condition says so. Suspect: a result does. Healthy: a check passed, and
+after a repair one passed since. Unknown: neither."""
+Word = Literal["NodeCondition", "PodResult"]
+
+MOST_GPUS: Final = 64
+MOST_CHECKS: Final = 32
+MOST_RECENT: Final = 9
+"""Measurements that the usual bandwidth is the median of."""
+CLEARS: Final = 600.0
+"""Seconds, at most, from the end of a run that passes to the condition that it clears."""
+
+_GPU: Final = re.compile(r"GPU_UUID:[\"'(\[]*([\w/-]+)")
+"""Without what may stand around it in a sentence."""
+_CODE: Final = re.compile(r"\bErrorCode:([A-Za-z0-9_-]{1,64})")
+"""As the platform connector writes it."""
+
+Time = Annotated[str, Meta(max_length=64, extra_json_schema={"format": "date-time"})]
+_Name = Annotated[str, Meta(max_length=316)]
+_Code = Annotated[str, Meta(max_length=64)]
+_Gpu = Annotated[str, Meta(max_length=128)]
+_Pod = Annotated[str, Meta(max_length=317)]
+Gbps = Annotated[float, Meta(ge=0, le=1_000_000)]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    pass
+
+
+class NodeCondition(_Part, frozen=True, kw_only=True):
+    """Of a node, without its heartbeats, which are no changes."""
+
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class CheckEnd(_Part, frozen=True, kw_only=True):
+    """How a run of a check ended. ``pod`` is namespace/name. ``gpu``: the UUID that it is about.
+    ``blames``: whether it accuses its own node, or a GPU of it.
+    """
+
+    time: Time
+    code: _Code = ""
+    pod: _Pod = ""
+    gpu: _Gpu = ""
+    blames: bool = False
+
+
+class CheckHealth(_Part, frozen=True, kw_only=True):
+    """What runs of one check say of the node. Bandwidths are GB/s; ``usual`` is the median of the
+    last runs that passed (``recent``), all of them ``of`` the same: GPUs, links, size.
+    """
+
+    name: Annotated[str, Meta(max_length=64)]
+    passed: CheckEnd | None = None
+    failed: CheckEnd | None = None
+    measured: Gbps | None = None
+    measured_at: Time | None = None
+    usual: Gbps | None = None
+    of: Annotated[str, Meta(max_length=128)] = ""
+    recent: Annotated[tuple[Gbps, ...], Meta(max_length=MOST_RECENT)] = ()
+
+    @property
+    def suspicion(self) -> CheckEnd | None:
+        """The failure that blames the node, while no later run has passed."""
+        end, passed = self.failed, self.passed
+        if end is None or not end.blames:
+            return None
+        return end if passed is None or moment(passed.time) <= moment(end.time) else None
+
+
+class GpuHealth(_Part, frozen=True, kw_only=True):
+    """A GPU that something speaks against (``found_by``: a condition's type or a check); or, with
+    state Unknown, did until it was ``repaired``: it goes with the next pass, as one that was
+    replaced does.
+    """
+
+    uuid: _Gpu
+    state: State
+    since: Time
+    found_by: _Name = ""
+    code: _Code = ""
+    by_word_of: Word | None = None
+    repaired: Time | None = None
+
+
+class NodeHealthSpec(_Part, frozen=True, kw_only=True):
+    """Which node of the object's name it is: another one has another uid."""
+
+    node_uid: Annotated[str, Meta(max_length=64)] = msgspec.field(name="nodeUID", default="")
+
+
+class NodeHealthStatus(_Part, frozen=True, kw_only=True):
+    """Written by the gang controller alone.
+
+    ``by_word_of``: NodeCondition is trusted, PodResult is hearsay. ``gpu``: the first one that it
+    is about. ``repaired``: when the last complaint ended; ``revalidated``: when a check passed for
+    it. ``measured`` and ``usual`` (GB/s) are of the check that is furthest below its usual.
+    """
+
+    state: State = msgspec.field(default_factory=lambda: STATES[2])  # written though a default
+    since: Time | None = None
+    found_by: _Name = ""
+    code: _Code = ""
+    gpu: _Gpu = ""
+    by_word_of: Word | None = None
+    last_pass: Time | None = None
+    repaired: Time | None = None
+    revalidated: Time | None = None
+    measured: Gbps | None = None
+    usual: Gbps | None = None
+    gpus: Annotated[
+        tuple[GpuHealth, ...], Meta(max_length=MOST_GPUS, extra_json_schema=list_map("uuid"))
+    ] = ()
+    checks: Annotated[
+        tuple[CheckHealth, ...], Meta(max_length=MOST_CHECKS, extra_json_schema=list_map("name"))
+    ] = ()
+
+
+class _Owner(_Part, frozen=True, kw_only=True):
+    uid: str
+
+
+class _Metadata(_Part, frozen=True, kw_only=True):
+    name: str
+    uid: str = ""
+    resource_version: str = ""
+    owner_references: tuple[_Owner, ...] = ()
+
+
+class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The object of a node's name, as it is read."""
+
+    metadata: _Metadata
+    spec: NodeHealthSpec = NodeHealthSpec()
+    status: NodeHealthStatus = NodeHealthStatus()
+
+
+def path(name: str = "") -> str:
+    """Of all NodeHealths, or of one."""
+    return f"/apis/{GROUP}/{VERSION}/{PLURAL}" + (f"/{name}" if name else "")
+
+
+# --- what speaks against a node
+
+
+def makes_sick(type_: str, status: str, patterns: Iterable[str] = SICK) -> bool:
+    """Whether a node's condition speaks against the node or a GPU of it. A healthy event leaves a
+    condition whose status is not True."""
+    return status == "True" and any(fnmatchcase(type_, pattern) for pattern in patterns)
+
+
+def gpus_named(message: str) -> list[str]:
+    """The UUIDs that a condition's message names, each once."""
+    return list(dict.fromkeys(_GPU.findall(message)))
+
+
+def code_of(reason: str, message: str) -> str:
+    """The error code in a condition's message, else its reason."""
+    found = _CODE.search(message)
+    return found[1] if found else reason[:64]
+
+
+def speaks_against(one: NodeCondition, patterns: Iterable[str] = SICK) -> bool:
+    """Whether a condition makes its node, or the GPUs that it names, sick: a type that matches, or
+    anybody's condition that names GPUs.
+    """
+    return makes_sick(one.type, one.status, patterns) or (
+        one.status == "True" and bool(gpus_named(one.message))
+    )
+
+
+class CheckRun(NamedTuple):
+    """One run as its pod tells of it. ``gbps``: what it measured, ``of`` what."""
+
+    check: str
+    passed: bool
+    end: CheckEnd
+    gbps: float | None = None
+    of: str = ""
+
+
+def moment(time: str | None) -> float:
+    """Unix time of an RFC 3339 time; 0 where there is none, or none that can be read."""
+    try:
+        return datetime.fromisoformat((time or "").replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def noted(status: NodeHealthStatus, run: CheckRun) -> NodeHealthStatus:
+    """The status with a run in it; the same one where it tells nothing new."""
+    checks = {one.name: one for one in status.checks}
+    before = after = checks.get(run.check) or CheckHealth(name=run.check)
+    known = before.passed if run.passed else before.failed
+    if known is None or moment(known.time) < moment(run.end.time):
+        kept = run.end if run.passed else before.passed
+        after = structs.replace(after, passed=kept, failed=before.failed if run.passed else run.end)
+    if run.gbps is not None and moment(before.measured_at) < moment(run.end.time):
+        recent = before.recent if before.of == run.of else ()
+        if run.passed:
+            recent = (*recent, run.gbps)[-MOST_RECENT:]
+        after = structs.replace(
+            after,
+            measured=run.gbps,
+            measured_at=run.end.time,
+            of=run.of,
+            recent=recent,
+            usual=round(median(recent), 3) if recent else None,
+        )
+    if after == before:
+        return status
+    checks[run.check] = after
+    return structs.replace(status, checks=tuple(checks.values())[-MOST_CHECKS:])
+
+
+class _Complaint(NamedTuple):
+    state: State
+    since: str
+    found_by: str
+    code: str
+    gpu: str
+    word: Word
+
+
+def _complaints(
+    status: NodeHealthStatus, conditions: Iterable[NodeCondition], patterns: Iterable[str], now: str
+) -> list[_Complaint]:
+    """The worst and oldest first; at most one of a GPU, and one of the node as a whole."""
+    patterns = tuple(patterns)
+    found = [
+        _Complaint(
+            "Sick",
+            one.last_transition_time or status.since or now,
+            one.type[:316],
+            code_of(one.reason, one.message),
+            gpu[:128],
+            "NodeCondition",
+        )
+        for one in conditions
+        if speaks_against(one, patterns)
+        for gpu in gpus_named(one.message) or [""]
+    ]
+    found += [
+        _Complaint("Suspect", end.time, one.name, end.code, end.gpu, "PodResult")
+        for one in status.checks
+        if (end := one.suspicion) is not None
+    ]
+    found.sort(key=lambda one: (STATES.index(one.state), moment(one.since), one))
+    first: dict[str, _Complaint] = {}
+    for one in found:
+        first.setdefault(one.gpu, one)
+    return list(first.values())
+
+
+def judge(
+    status: NodeHealthStatus,
+    conditions: Iterable[NodeCondition],
+    now: str,
+    patterns: Iterable[str] = SICK,
+) -> NodeHealthStatus:
+    """The status with what follows from its checks and the node's conditions; equal to what it was
+    where nothing has changed. ``now``: RFC 3339.
+    """
+    complaints = _complaints(status, conditions, patterns, now)
+    passes = [one.passed.time for one in status.checks if one.passed is not None]
+    last_pass = max(passes, key=moment, default=None)
+    repaired, revalidated = status.repaired, status.revalidated
+    if complaints:
+        repaired = revalidated = None
+    elif status.state in {"Sick", "Suspect"}:
+        repaired = now
+    if repaired and not revalidated and _covers(last_pass, repaired):
+        revalidated = last_pass
+    first = complaints[0] if complaints else None
+    fine: State = "Healthy" if last_pass and (revalidated or not repaired) else "Unknown"
+    state = first.state if first is not None else fine
+    since = first.since if first is not None else (revalidated or repaired or last_pass or now)
+    if first is None and state == status.state and status.since:
+        since = status.since
+    measured = min(
+        (one for one in status.checks if one.measured is not None),
+        key=lambda one: (one.measured or 0) / one.usual if one.usual else 1.0,
+        default=CheckHealth(name=""),
+    )
+    return structs.replace(
+        status,
+        state=state,
+        since=since,
+        found_by=first.found_by if first is not None else "",
+        code=first.code if first is not None else "",
+        gpu=next((one.gpu for one in complaints if one.gpu), ""),
+        by_word_of=first.word if first is not None else None,
+        last_pass=last_pass,
+        repaired=repaired,
+        revalidated=revalidated,
+        measured=measured.measured,
+        usual=measured.usual,
+        gpus=_gpus(status, complaints, last_pass, now),
+    )
+
+
+def _covers(passed: str | None, repaired: str) -> bool:
+    """Whether a pass counts for a repair: it came later, or was what ended the complaint."""
+    return passed is not None and moment(passed) >= moment(repaired) - CLEARS
+
+
+def _gpus(
+    status: NodeHealthStatus, complaints: Iterable[_Complaint], last_pass: str | None, now: str
+) -> tuple[GpuHealth, ...]:
+    """Those that are complained of, then those that were and no pass has covered yet."""
+    bad = [
+        GpuHealth(
+            uuid=one.gpu,
+            state=one.state,
+            since=one.since,
+            found_by=one.found_by,
+            code=one.code,
+            by_word_of=one.word,
+        )
+        for one in complaints
+        if one.gpu
+    ]
+    named = {one.uuid for one in bad}
+    was = [
+        structs.replace(
+            one, state="Unknown", since=one.repaired or now, repaired=one.repaired or now
+        )
+        for one in status.gpus
+        if one.uuid not in named
+    ]
+    left = [one for one in was if not _covers(last_pass, one.since)]
+    return tuple((bad + left)[:MOST_GPUS])
