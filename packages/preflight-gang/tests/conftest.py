@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from preflight_gang.api.crd import node_health_crd
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, Conflict
 from preflight_proto import names
@@ -27,8 +28,10 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 @pytest.fixture
-def target(api: ApiFixture) -> Connection:
+def target(api: ApiFixture, request: pytest.FixtureRequest) -> Connection:
     """How the test's API server is reached."""
+    if api.kind == "real":
+        request.getfixturevalue("real_api_server").define(node_health_crd())
     return connection({"KUBECONFIG": str(api.kubeconfig)})
 
 

@@ -4,12 +4,18 @@ brought.
 
 from __future__ import annotations
 
-import tracemalloc
-
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gang.api import error_codes
-from preflight_gang.metrics import LabelValues, LastResults, Metrics
+from preflight_gang.metrics import LabelValues, Metrics
+from preflight_kube.api.node_health import (
+    STATES,
+    CheckEnd,
+    CheckRun,
+    NodeHealthStatus,
+    judge,
+    noted,
+)
 from prometheus_client import generate_latest
 
 
@@ -107,31 +113,24 @@ def test_no_metric_has_a_second_series_of_when_it_was_made() -> None:
     ]
 
 
-def test_the_last_pass_and_bandwidth_of_each_node_are_shown_until_the_node_goes() -> None:
+def test_the_last_pass_and_bandwidth_of_each_node_are_shown_and_how_many_are_sick() -> None:
     metrics = Metrics()
-    metrics.fleet.note("node-a", "nccl-loopback", 100.0, passed=True, gbps=480.0)
-    metrics.fleet.note("node-a", "nccl-loopback", 200.0, passed=False, gbps=90.0)
-    metrics.fleet.note("node-a", "nccl-loopback", 150.0, passed=True, gbps=470.0)
-    about = {"check": "nccl-loopback", "node": "node-a"}
-    assert (
-        metrics.registry.get_sample_value("preflight_node_last_pass_timestamp_seconds", about)
-        == 150
+    assert metrics.registry.get_sample_value("preflight_nodes", {"state": "Sick"}) is None
+    runs = (
+        CheckRun("nccl-loopback", True, CheckEnd(time="1970-01-01T00:02:30Z"), 470.0),
+        CheckRun("nccl-loopback", False, CheckEnd(time="1970-01-01T00:03:20Z", blames=True), 90.0),
     )
-    assert metrics.registry.get_sample_value("preflight_measured_gbps", about) == 90
-    metrics.fleet.forget("node-a")
-    assert metrics.registry.get_sample_value("preflight_measured_gbps", about) is None
-
-
-def test_ten_thousand_nodes_take_a_bounded_amount_of_memory() -> None:
-    fleet = LastResults(most=10_000)
-    tracemalloc.start()
-    for number in range(12_000):
-        for check in ("dcgm-diag", "nccl-loopback", "nccl-allreduce"):
-            fleet.note(f"node-{number}", check, float(number), passed=True, gbps=400.0)
-    took, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len({node for node, _, _ in fleet}) == 10_000
-    assert took < 16 << 20
+    status = NodeHealthStatus()
+    for run in runs:
+        status = judge(noted(status, run), (), "1970-01-01T00:04:00Z")
+    metrics.fleet = lambda: [("node-a", status)]
+    about = {"check": "nccl-loopback", "node": "node-a"}
+    value = metrics.registry.get_sample_value
+    assert value("preflight_node_last_pass_timestamp_seconds", about) == 150
+    assert value("preflight_measured_gbps", about) == 90
+    assert value("preflight_usual_gbps", about) == 470
+    counts = {state: value("preflight_nodes", {"state": state}) for state in STATES}
+    assert counts == {"Sick": 0, "Suspect": 1, "Unknown": 0, "Healthy": 0}
 
 
 def test_the_namespaces_with_the_most_unchecked_pods_are_shown_by_name() -> None:

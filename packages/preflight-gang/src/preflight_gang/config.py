@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from preflight_kube.api.node_health import SICK, TypePatterns
 from preflight_kube.files import schema
 from preflight_kube.files import yaml_document as document
 from preflight_kube.files.configfile import ConfigError
@@ -64,7 +65,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     ``checks`` are those whose results are counted and become Events. A leader that has not renewed
     its lease for ``leaseDuration`` writes nothing more. ``writes`` is how many writes may be under
     way at once. ``instanceTypeLabel`` and ``topologyLabels`` are labels of a node that are written
-    to its pods. ``sources`` are kinds of gangs that only the configuration knows.
+    to its pods. ``nodeConditions`` (globs) make a node sick while they are True. ``sources`` are
+    kinds of gangs that only the configuration knows.
 
     Every ``auditInterval`` the pods are counted that ask for one of ``gpuResourceNames``, or for a
     device of one of ``gpuDeviceClasses``, or with ``gpuClaims`` have preflight-gpu-scheduler's
@@ -90,6 +92,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     instance_type_label: Label = names.INSTANCE_TYPE_LABEL
     lease_duration: Annotated[str, Meta(description="A Go duration, e.g. 15s.")] = "15s"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    node_conditions: TypePatterns = SICK
     writes: Annotated[int, Meta(ge=1, le=256)] = 32
     namespaces: tuple[Namespace, ...] = ()
     other_resource_names: Annotated[
@@ -184,6 +187,8 @@ def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]
         made.get("sources") or [], list
     ):
         made["sources"] = [*(made.get("sources") or []), *sources]
+    if isinstance(sick := common.get("sickNodeConditions"), list):
+        made["nodeConditions"] = sick
     if label := common.get("instanceTypeLabel"):
         made["instanceTypeLabel"] = label
     if resource := common.get("gpuClaimResource"):

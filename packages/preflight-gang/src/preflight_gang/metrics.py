@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter as TotalOf
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final
 
-import msgspec
+from preflight_kube.api.node_health import STATES, NodeHealthStatus, moment
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.controller import Collected, RuntimeMetrics
 from preflight_proto.program import package_version
@@ -24,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from preflight_gang.api import error_codes
 
-__all__ = ["LabelValues", "LastResults", "Metrics"]
+__all__ = ["LabelValues", "Metrics"]
 
 _SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 180, 300, 600, 900, 1800, 3600)
 _GANG_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
@@ -32,56 +31,6 @@ _MOST_NODES = 2000
 _MOST_NAMESPACES = 2000
 _MOST_CODES = 64
 """Of each check that is not a built-in one."""
-
-
-_MOST_FLEET: Final = 20_000
-"""Twice as many as clusters have; beyond, the one goes that was not checked for longest."""
-
-
-class NodeResult(msgspec.Struct, gc=False):
-    """``passed``: Unix time of the last pass. ``gbps``: GB/s, the last that was measured, ``at``
-    which Unix time.
-    """
-
-    passed: float | None = None
-    gbps: float | None = None
-    at: float = 0.0
-
-
-class LastResults:
-    """Of nodes that the cluster has: who calls has seen to that."""
-
-    def __init__(self, most: int = _MOST_FLEET) -> None:
-        self._most = most
-        self._nodes: OrderedDict[str, dict[str, NodeResult]] = OrderedDict()
-
-    def note(self, node: str, check: str, at: float, *, passed: bool, gbps: float | None) -> None:
-        """A run of ``check`` on ``node`` ended ``at`` that Unix time. One that ended earlier than
-        another changes nothing.
-        """
-        checks = self._nodes.setdefault(node, {})
-        self._nodes.move_to_end(node)
-        seen = checks.setdefault(check, NodeResult())
-        if passed:
-            seen.passed = max(at, seen.passed or 0.0)
-        if gbps is not None and at >= seen.at:
-            seen.gbps, seen.at = gbps, at
-        if len(self._nodes) > self._most:
-            self._nodes.popitem(last=False)
-
-    def forget(self, node: str) -> None:
-        """It is not a node of the cluster any more."""
-        self._nodes.pop(node, None)
-
-    def clear(self) -> None:
-        """Forget all, as when another replica leads."""
-        self._nodes.clear()
-
-    def __iter__(self) -> Iterator[tuple[str, str, NodeResult]]:
-        """(node, check, what was seen)."""
-        for node, checks in list(self._nodes.items()):
-            for check, seen in list(checks.items()):
-                yield node, check, seen
 
 
 class LabelValues:
@@ -167,8 +116,9 @@ class Metrics:
         counter = partial(Counter, registry=self.registry)
         gauge = partial(Gauge, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
-        self.fleet = LastResults()
-        self._show_fleet()
+        self.fleet: Callable[[], Iterable[tuple[str, NodeHealthStatus]]] = lambda: ()
+        """What is written of each node, while this replica leads."""
+        self.registry.register(Collected(self._show_fleet))
         Gauge(
             "preflight_build_info",
             "1; which version of which program runs.",
@@ -273,29 +223,36 @@ class Metrics:
         """Count a verdict that blames its own node with ``code``; as for :meth:`failed`."""
         self._blamed.inc(namespace, check, node, code)
 
-    def _show_fleet(self) -> None:
-        fleet = self.fleet
-
-        def collect() -> Iterator[Metric]:
-            passed = GaugeMetricFamily(
-                "preflight_node_last_pass_timestamp_seconds",
-                "When a check last passed on the node, as Unix time.",
-                labels=["check", "node"],
-            )
-            measured = GaugeMetricFamily(
-                "preflight_measured_gbps",
-                "The bandwidth that a check measured last on the node, in GB/s.",
-                labels=["check", "node"],
-            )
-            for node, check, seen in fleet:
-                if seen.passed is not None:
-                    passed.add_metric([check, node], seen.passed)
-                if seen.gbps is not None:
-                    measured.add_metric([check, node], seen.gbps)
-            yield passed
-            yield measured
-
-        self.registry.register(Collected(collect))
+    def _show_fleet(self) -> Iterator[Metric]:
+        passed = GaugeMetricFamily(
+            "preflight_node_last_pass_timestamp_seconds",
+            "When a check last passed on the node, as Unix time.",
+            labels=["check", "node"],
+        )
+        measured = GaugeMetricFamily(
+            "preflight_measured_gbps",
+            "The bandwidth that a check measured last on the node, in GB/s.",
+            labels=["check", "node"],
+        )
+        usual = GaugeMetricFamily(
+            "preflight_usual_gbps",
+            "The median of what the last runs of a check that passed on the node measured, in GB/s.",
+            labels=["check", "node"],
+        )
+        nodes = GaugeMetricFamily("preflight_nodes", "Nodes by their health.", labels=["state"])
+        states = dict.fromkeys(STATES, 0)
+        records = list(self.fleet())
+        for node, status in records:
+            states[status.state] += 1
+            for check in status.checks:
+                if check.passed is not None:
+                    passed.add_metric([check.name, node], moment(check.passed.time))
+                for family, gbps in ((measured, check.measured), (usual, check.usual)):
+                    if gbps is not None:
+                        family.add_metric([check.name, node], gbps)
+        for state, count in states.items() if records else ():
+            nodes.add_metric([state], count)
+        yield from (passed, measured, usual, nodes)
 
     def formed(self, source: str, seconds: float) -> None:
         """Observe that a gang was sealed after so many ``seconds``; ``source``: one that is built

@@ -10,7 +10,7 @@ has made immutable is deleted and made anew. Records belong to their gang's work
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, list, watch, create, update, delete]
-{{- /* Instance type and topology labels, which a container cannot read, are copied to its pod. */}}
+{{- /* Instance type and topology labels, which a container cannot read, are copied to its pod; conditions say which nodes are sick. */}}
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list, watch]
@@ -32,7 +32,14 @@ classes, and what the claims of such pods ask for. Read only, page by page; noth
 - apiGroups: [preflight.nvsentinel.nvidia.com]
   resources: [preflightconfigs/status]
   verbs: [update]
-{{- /* One Event on a pod for each result. */}}
+{{- /* What conditions and results say of each node is written down, by this controller alone; records go with their nodes. */}}
+- apiGroups: [preflight.nvsentinel.nvidia.com]
+  resources: [nodehealths]
+  verbs: [list, watch, create]
+- apiGroups: [preflight.nvsentinel.nvidia.com]
+  resources: [nodehealths/status]
+  verbs: [update]
+{{- /* One Event on a pod for each result, and on a node whose health has changed. */}}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final
 
 import msgspec
+from preflight_kube.api.node_health import NodeCondition, speaks_against
 from preflight_proto import names
 from preflight_proto.stamp import configmap_name
 
@@ -359,24 +360,40 @@ _RECORD: Final = ("generation", "members")
 
 class NodeMetadata(_Object, frozen=True, kw_only=True):
     name: str
+    uid: str = ""
     labels: dict[str, str] = {}
 
 
+class NodeStatus(_Object, frozen=True, kw_only=True):
+    """``capacity``: of GPUs."""
+
+    capacity: dict[str, str] = {}
+    conditions: tuple[NodeCondition, ...] = ()
+
+
 class Node(_Object, frozen=True, kw_only=True):
-    """A node's labels; what else it reports, every few minutes, makes no difference here."""
+    """A node's labels, its GPUs and what speaks against it; what else it reports, every few
+    minutes, makes no difference here.
+    """
 
     metadata: NodeMetadata
+    status: NodeStatus = NodeStatus()
 
 
-def node_with(labels: Collection[str]) -> type[Node]:
-    """A :class:`Node` that keeps ``labels`` alone: a node has about fifty, and a cluster thousands
-    of nodes.
+def node_with(
+    labels: Collection[str], gpus: Collection[str] = (), sick: Collection[str] = ()
+) -> type[Node]:
+    """A :class:`Node` that keeps ``labels`` alone, of its capacity the resources ``gpus``, and the
+    conditions that make it sick: a node has about fifty labels, and a cluster thousands of nodes.
     """
-    wanted = frozenset(labels)
+    wanted, resources, patterns = frozenset(labels), frozenset(gpus), tuple(sick)
 
-    class SizedObject(Node, frozen=True, kw_only=True):
+    class KeptNode(Node, frozen=True, kw_only=True):
         def __post_init__(self) -> None:
-            kept = {key: value for key, value in self.metadata.labels.items() if key in wanted}
-            msgspec.structs.force_setattr(self.metadata, "labels", kept)
+            put, about, status = msgspec.structs.force_setattr, self.metadata, self.status
+            put(about, "labels", {k: v for k, v in about.labels.items() if k in wanted})
+            capacity = {k: v for k, v in status.capacity.items() if k in resources and v != "0"}
+            bad = tuple(one for one in status.conditions if speaks_against(one, patterns))
+            put(self, "status", NodeStatus(capacity=capacity, conditions=bad[:_MOST_CONTAINERS]))
 
-    return SizedObject
+    return KeptNode

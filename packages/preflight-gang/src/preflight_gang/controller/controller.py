@@ -259,12 +259,8 @@ class Controller:
         """Settle every gang and report every result, until cancelled."""
         await self.wait_synced()
         await self.reports.wait_nodes()
-        writer = Writer(
-            self._client.fenced(leadership.valid),
-            leadership.epoch,
-            self._metrics,
-            self._config.writes,
-        )
+        client = self._client.fenced(leadership.valid)
+        writer = Writer(client, leadership.epoch, self._metrics, self._config.writes)
         self._writer = writer
         for key in self._gangs:
             self.gangs.add(key)
@@ -279,6 +275,7 @@ class Controller:
             async with anyio.create_task_group() as group:
                 group.start_soon(reconciler.run)
                 group.start_soon(self.reports.lead, writer)
+                group.start_soon(self.reports.health.lead, client)
                 group.start_soon(self._policies.lead, writer)
                 group.start_soon(self._audit.lead)
         finally:

@@ -25,6 +25,7 @@ from preflight_gang.api.types import Node, Pod, node_with
 from preflight_gang.config import Config
 from preflight_gang.controller.apply import Writer
 from preflight_gang.controller.namespaces import Namespaces
+from preflight_gang.controller.node_health import NodeHealthController
 from preflight_gang.core.events import timestamp
 from preflight_gang.core.membership import code_word
 from preflight_gang.core.node_facts import facts_patch, goes_with_roster, missing_annotations
@@ -32,6 +33,7 @@ from preflight_gang.core.plan import RosterWrite
 from preflight_gang.core.results import (
     PATIENCE,
     EndedCheck,
+    check_run,
     ended_checks,
     event_of,
     not_started,
@@ -67,25 +69,23 @@ class Reports:
         ] = {}  # (uid, check) → since when it is not started
         self._facts_written: set[str] = set()  # about their nodes; the watch says so a moment later
         self._waiting_for_node: dict[str, set[str]] = {}  # pods by the node that is not known yet
+        labels = {config.instance_type_label, *config.topology_labels}
         self._nodes: Reflector[Node] = Reflector(
             client,
             "/api/v1/nodes",
-            node_with({config.instance_type_label, *config.topology_labels}),
+            node_with(labels, config.gpu_resource_names, config.node_conditions),
             on_change=self._node_changed,
             key=lambda node: node.metadata.name,
         )
-        self._nodes_wanted = anyio.Event()
+        self.health = NodeHealthController(client, config, metrics, self._nodes)
 
     # --- what changes
 
     async def mirror(self) -> None:
-        """Keep up with the namespaces, and with the nodes from the first pod on that shows facts
-        about its own, or that fails.
-        """
+        """Keep up with the namespaces, with the nodes and what is written of their health."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self.namespaces.mirror)
-            await self._nodes_wanted.wait()
-            group.start_soon(self._nodes.run)
+            for run in (self.namespaces.mirror, self._nodes.run, self.health.cache.run):
+                group.start_soon(run)
 
     def seen(self, pod: Pod) -> None:
         """An injected pod as it is now."""
@@ -97,8 +97,6 @@ class Reports:
                 self._stuck.setdefault((uid, check), self._clock())
             else:
                 self._stuck.pop((uid, check), None)
-        if pod.spec.volumes:
-            self._nodes_wanted.set()
         self.queue.add((pod.metadata.namespace, uid))
 
     def gone(self, uid: str) -> None:
@@ -115,9 +113,8 @@ class Reports:
             self._stuck.pop((uid, check), None)
 
     def _node_changed(self, change: Change[Node]) -> None:
-        if change.kind == "deleted":
-            self._metrics.fleet.forget(change.key)
-        else:
+        self.health.node_changed(change.key, gone=change.kind == "deleted")
+        if change.kind != "deleted":
             for uid in self._waiting_for_node.pop(change.key, ()):
                 if (pod := self._pods.get(uid)) is not None:
                     self.queue.add((pod.metadata.namespace, uid))
@@ -168,18 +165,12 @@ class Reports:
             workers=WORKERS,
             metrics=self._metrics.runtime,
         )
-        try:
-            await reconciler.run()
-        finally:
-            self._metrics.fleet.clear()  # the next leader shows it
+        await reconciler.run()
 
     async def wait_nodes(self) -> None:
-        """Until the nodes are known, if some pod shows them; not for long, for gangs can do
-        without.
-        """
-        if self._nodes_wanted.is_set():
-            with anyio.move_on_after(NODES_LATEST):
-                await self._nodes.synced.wait()
+        """Until the nodes are known; not for long, for gangs can do without."""
+        with anyio.move_on_after(NODES_LATEST):
+            await self._nodes.synced.wait()
 
     def completed(self, write: RosterWrite) -> RosterWrite:
         """The write of a roster with what its pod is to know of its node."""
@@ -225,8 +216,9 @@ class Reports:
             if new is None:
                 break
             counted.add(ended.run)
-            node = await self._node_label(pod)
-            self._note(pod, node, ended)
+            node = self._node_label(pod)
+            if ended.finished is not None and ended.result.outcome in {"passed", "failed"}:
+                self.health.ended(pod.spec.node_name, check_run(pod, ended, datetime.now(UTC)))
             if new:
                 self._count(pod, node, ended)
         return min(
@@ -261,15 +253,6 @@ class Reports:
                 late.append(not_started(status, check))
         return min(waits, default=None), late
 
-    def _note(self, pod: Pod, node: str, ended: EndedCheck) -> None:
-        """What the run says of its node, whoever has counted it."""
-        if ended.finished is not None and node in self._nodes.store:
-            at = min(ended.finished, datetime.now(UTC)).timestamp()
-            passed = ended.result.outcome == "passed"
-            self._metrics.fleet.note(
-                node, ended.check, at, passed=passed, gbps=ended.result.measured
-            )
-
     def _count(self, pod: Pod, node: str, ended: EndedCheck) -> None:
         """In one step: whoever is cut off or read meanwhile has counted all of a run or nothing."""
         result, namespace = ended.result, pod.metadata.namespace
@@ -281,11 +264,8 @@ class Reports:
         if result.outcome == "failed" and (code := code_word(result.blames or "")):
             self._metrics.blames(namespace, ended.check, node, code)
 
-    async def _node_label(self, pod: Pod) -> str:
+    def _node_label(self, pod: Pod) -> str:
         """Where a pod runs, if the cluster has such a node: who creates a pod may name any."""
         name = pod.spec.node_name
-        self._nodes_wanted.set()
-        with anyio.move_on_after(NODES_LATEST):
-            await self._nodes.synced.wait()
         known = not name or name in self._nodes.store or not self._nodes.synced.is_set()
         return name if known else OTHER

@@ -11,14 +11,23 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
+from preflight_kube.api.node_health import CheckEnd, CheckRun
 from preflight_proto import names
 from preflight_proto.result import VERSION, Result
 
 from preflight_gang.api.types import ContainerStatus, ContainerTerminated, Pod
-from preflight_gang.core.events import event
-from preflight_gang.core.membership import STUCK, read
+from preflight_gang.core.events import event, timestamp
+from preflight_gang.core.membership import STUCK, code_word, read
 
-__all__ = ["PATIENCE", "EndedCheck", "ended_checks", "event_of", "not_started", "stuck_checks"]
+__all__ = [
+    "PATIENCE",
+    "EndedCheck",
+    "check_run",
+    "ended_checks",
+    "event_of",
+    "not_started",
+    "stuck_checks",
+]
 
 _REASONS: Final = {
     "passed": "PreflightPassed",
@@ -141,6 +150,25 @@ def not_started(status: ContainerStatus, check: str) -> EndedCheck:
         finished=None,
         ran=False,
     )
+
+
+_OF: Final = ("gpus", "nodes", "links", "size")
+"""What of a result's details its bandwidth is comparable by."""
+
+
+def check_run(pod: Pod, ended: EndedCheck, now: datetime) -> CheckRun:
+    """What a run says of its node. A finish that is to come is ``now``."""
+    result = ended.result
+    details = result.details or {}
+    end = CheckEnd(
+        time=timestamp(min(ended.finished or now, now)),
+        code=code_word(result.code),
+        pod=f"{pod.metadata.namespace}/{pod.metadata.name}"[:317],
+        gpu=result.subject[:128],
+        blames=result.outcome == "failed" and bool(result.blames),
+    )
+    of = " ".join(f"{key}={details[key]}" for key in _OF if key in details)[:128]
+    return CheckRun(ended.check, result.outcome == "passed", end, result.measured, of)
 
 
 def event_of(pod: Pod, ended: EndedCheck, now: str) -> dict[str, Any]:

@@ -40,6 +40,7 @@ __all__ = [
     "gpus_named",
     "judge",
     "makes_sick",
+    "moment",
     "noted",
     "path",
     "speaks_against",

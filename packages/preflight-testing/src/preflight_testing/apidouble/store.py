@@ -50,6 +50,14 @@ RESOURCES = (
         status=True,
         custom=True,
     ),
+    Resource(
+        "preflight.nvsentinel.nvidia.com/v1alpha1",
+        "nodehealths",
+        "NodeHealth",
+        namespaced=False,
+        status=True,
+        custom=True,
+    ),
 )
 
 
