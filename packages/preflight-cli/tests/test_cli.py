@@ -21,6 +21,8 @@ PARTS = {
     "explain.gpuclaim",
     "explain.pod",
     "explain.podcliqueset",
+    "node",
+    "nodes",
     "show.gang",
     "show.gpus",
     "show.podcliqueset",

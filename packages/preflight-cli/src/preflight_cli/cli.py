@@ -22,6 +22,8 @@ VERBS: Final = {
     "doctor": "what is wrong in the cluster, and what to do; without KIND all parts",
     "evacuations": "what AppWrapper's brake has wait, and its release",
     "explain": "why an object is as it is, or what would become of it",
+    "node": "all that is known of one node, by check and GPU",
+    "nodes": "how each node with GPUs is, since when, and who found it",
     "report": "what the checks found in a cluster, as a page",
     "revalidate": "test a node that was repaired, or is new; what passes is cleared",
     "show": "what there is, as its controller sees it",
@@ -33,6 +35,7 @@ _ABOUT = """What people ask of Preflight, of every part that is installed beside
   preflight explain appwrapper NAME -n NS    why a wrapper is as it is, and what happens next
   preflight show gang -n NS                  who waits for whom
   preflight show gpus                        a row a node, a cell a GPU
+  preflight nodes                            which nodes are sick, since when, found by what
   preflight doctor                           what is wrong, and what to do
   preflight doctor install                   of releases, workloads, admission, certificates, nodes
   preflight report --since 7d > page.html    what was found, and how fast each node is

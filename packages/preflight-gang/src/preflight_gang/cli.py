@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,7 +13,7 @@ from preflight_kube.cli import commands
 
 from preflight_gang.config import Config, json_schema, parse, parse_values, sources_of
 
-__all__ = ["add_report", "add_show", "add_validate", "main"]
+__all__ = ["add_node", "add_nodes", "add_report", "add_show", "add_validate", "main"]
 
 _ABOUT = """Preflight's gang controller: lets the pods of one distributed job find each other.
 
@@ -77,6 +79,31 @@ def add_report(made: argparse.ArgumentParser) -> None:
     )
 
 
+def add_nodes(nodes: argparse.ArgumentParser) -> None:
+    """Say of each node with GPUs how it is, since when and who found it, when it last passed a
+    check, and its bandwidth beside what is usual for it.
+    """
+    nodes.set_defaults(run=_nodes)
+    _add_output(nodes, "text", "wide", "json")
+
+
+def add_node(node: argparse.ArgumentParser) -> None:
+    """Say all that is known of one node, by check and GPU."""
+    node.set_defaults(run=_nodes)
+    node.add_argument("node", metavar="NAME", help="the node's name")
+    _add_output(node, "text", "json")
+
+
+def _add_output(parser: argparse.ArgumentParser, *choices: str) -> None:
+    parser.add_argument("-o", "--output", choices=choices, default="text", help="%(default)s")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the controller's configuration or Helm values, for nodeConditions of its own",
+    )
+
+
 def add_validate(parser: argparse.ArgumentParser) -> None:
     """List every problem of a configuration file."""
     commands.validates(parser, parse_values, about=_about, warnings=_warnings)
@@ -127,6 +154,33 @@ def _report(args: argparse.Namespace) -> int:
         ) from None
     found = anyio.run(fleet.read, since.strftime("%Y-%m-%dT%H:%M:%SZ"))
     print(fleet.page(found) if args.output == "html" else fleet.as_json(found))
+    return commands.DONE
+
+
+def _nodes(args: argparse.Namespace) -> int:
+    from datetime import UTC, datetime
+
+    import anyio
+
+    from preflight_gang.report import nodes
+
+    config = commands.load(parse_values, args.config)[0] if args.config else Config()
+    found, missing = anyio.run(nodes.read, config.node_conditions)
+    for sentence in missing:
+        print(f"Not read: {sentence}.", file=sys.stderr)
+    name, now = getattr(args, "node", None), datetime.now(UTC)
+    if name is not None and name not in found:
+        raise commands.CommandFailed(
+            f"no node {name} with GPUs, or of which anything is known; `preflight nodes` lists them."
+        )
+    shown = found if name is None else {name: found[name]}
+    if args.output == "json":
+        listed = nodes.as_json(shown)
+        print(json.dumps(listed if name is None else listed[0], indent=2))
+    elif name is None:
+        commands.say(nodes.table(found, now, wide=args.output == "wide"))
+    else:
+        commands.say(nodes.record(name, found[name], now))
     return commands.DONE
 
 

@@ -1,0 +1,173 @@
+"""`preflight nodes` and `preflight node NAME`: how each node is, since when, and who found it.
+Reads the cluster once; writes nothing.
+
+What is written of a node is judged anew by its conditions of now, by the definition that the
+controller has; so a cluster without the controller has an answer, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from preflight_kube.api.node_health import (
+    GROUP,
+    PLURAL,
+    SICK,
+    STATES,
+    CheckEnd,
+    NodeHealth,
+    NodeHealthStatus,
+    judge,
+    moment,
+    path,
+)
+from preflight_kube.auth.connection import connection
+from preflight_kube.client.client import Client, KubeError, NotFound
+from preflight_kube.runtime.events import timestamp
+
+from preflight_gang.api.types import Node, node_with
+from preflight_gang.config import Config
+
+__all__ = ["Fleet", "as_json", "read", "record", "table"]
+
+
+class Fleet(NamedTuple):
+    """By name, how each node is that has GPUs, or of which something is known; ``missing``: what
+    could not be read, one sentence each.
+    """
+
+    nodes: dict[str, NodeHealthStatus]
+    missing: list[str]
+
+
+async def read(patterns: Sequence[str] = SICK) -> Fleet:
+    """Raises :class:`KubeError` where neither nodes nor records can be read."""
+    async with Client(connection(home=Path.home()), agent="preflight") as client:
+        type_ = node_with((), Config().gpu_resource_names, patterns)
+        nodes, no_nodes = await _all(client, "/api/v1/nodes", type_)
+        records, no_records = await _all(client, path(), NodeHealth)
+    if no_nodes is not None and no_records is not None:
+        raise no_nodes
+    missing = []
+    if isinstance(no_records, NotFound):
+        missing.append(
+            f"the cluster has no {PLURAL}.{GROUP}, which the gang controller writes: this is from node conditions alone, without passes and bandwidths"
+        )
+    elif no_records is not None:
+        missing.append(f"{no_records} This is from node conditions alone")
+    if no_nodes is not None:
+        missing.append(f"{no_nodes} This is as the gang controller wrote it last")
+    return Fleet(fleet(nodes if no_nodes is None else None, records, patterns), missing)
+
+
+async def _all(client: Client, where: str, type_: type[Any]) -> tuple[list[Any], KubeError | None]:
+    found: list[Any] = []
+    try:
+        async for items, _ in client.pages(where, type_):
+            found += items
+    except KubeError as error:
+        if error.status not in {403, 404}:
+            raise
+        return [], error
+    return found, None
+
+
+def fleet(
+    nodes: Iterable[Node] | None, records: Iterable[NodeHealth], patterns: Sequence[str] = SICK
+) -> dict[str, NodeHealthStatus]:
+    """How each node is, the worst first. ``nodes``: None where they cannot be read."""
+    written = {one.metadata.name: one for one in records}
+    if nodes is None:
+        found = {name: one.status for name, one in written.items()}
+    else:
+        now, found = timestamp(datetime.now(UTC)), {}
+        for node in nodes:
+            one = written.get(node.metadata.name)
+            if one is None or one.spec.node_uid != node.metadata.uid:
+                if not (node.status.capacity or node.status.conditions):
+                    continue
+                status = NodeHealthStatus()
+            else:
+                status = one.status
+            found[node.metadata.name] = judge(status, node.status.conditions, now, patterns)
+    return dict(sorted(found.items(), key=lambda it: (STATES.index(it[1].state), it[0])))
+
+
+def as_json(nodes: dict[str, NodeHealthStatus]) -> list[dict[str, Any]]:
+    """For programs: the name of each node, and its status as it is in a NodeHealth."""
+    return [{"name": name, **msgspec.to_builtins(status)} for name, status in nodes.items()]
+
+
+def table(nodes: dict[str, NodeHealthStatus], now: datetime, *, wide: bool = False) -> str:
+    """A row a node, and how many there are of each state."""
+    head = ["NODE", "STATE", "SINCE", "FOUND BY", "LAST PASS", "GB/S", "USUAL"]
+    rows = [head + (["CODE", "GPU", "BY WORD OF", "REPAIRED", "REVALIDATED"] if wide else [])]
+    for name, one in nodes.items():
+        row = [name, one.state, _ago(one.since, now), one.found_by, _ago(one.last_pass, now)]
+        row += [_gbps(one.measured), _gbps(one.usual)]
+        if wide:
+            row += [one.code, one.gpu, one.by_word_of or ""]
+            row += [_ago(one.repaired, now), _ago(one.revalidated, now)]
+        rows.append(row)
+    counts = {state: sum(one.state == state for one in nodes.values()) for state in STATES}
+    total = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    return f"{_aligned(rows)}\n{len(nodes)} nodes: {total or 'none has GPUs that are known'}."
+
+
+def record(name: str, one: NodeHealthStatus, now: datetime) -> str:
+    """All that is known of one node, by check and GPU."""
+    lines = [f"node {name}: {one.state} since {one.since or '-'} ({_ago(one.since, now)})"]
+    if one.found_by:
+        word = "a node condition" if one.by_word_of == "NodeCondition" else "a pod's word alone"
+        lines.append(f"  found by {one.found_by}: {one.code or 'no code'} (by {word})")
+    if one.repaired:
+        lines.append(f"  repaired {one.repaired}, revalidated {one.revalidated or 'not yet'}")
+    if one.gpus:
+        rows = [["GPU", "STATE", "SINCE", "FOUND BY", "CODE"]]
+        rows += [[g.uuid, g.state, _ago(g.since, now), g.found_by, g.code] for g in one.gpus]
+        lines += ["", _aligned(rows, "  ")]
+    if one.checks:
+        rows = [["CHECK", "LAST PASS", "LAST FAILURE", "GB/S", "USUAL", "OF"]]
+        for check in one.checks:
+            ends = [_end(check.passed, now), _end(check.failed, now)]
+            rows.append([check.name, *ends, _gbps(check.measured), _gbps(check.usual), check.of])
+        lines += ["", _aligned(rows, "  ")]
+    else:
+        lines.append("  no check has ended here that is known of")
+    return "\n".join(lines)
+
+
+def _end(end: CheckEnd | None, now: datetime) -> str:
+    if end is None:
+        return ""
+    about = " ".join(filter(None, (end.code if end.code != "OK" else "", end.gpu)))
+    return f"{_ago(end.time, now)} {end.pod}{f' ({about})' if about else ''}"
+
+
+def _gbps(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _ago(time: str | None, now: datetime) -> str:
+    """As kubectl says ages: two digits and a unit."""
+    if not time:
+        return ""
+    seconds = max(0.0, now.timestamp() - moment(time))
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def _aligned(rows: Sequence[Sequence[str]], indent: str = "") -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    filled = ([cell or "-" for cell in row] for row in rows)
+    return "\n".join(
+        indent
+        + "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in filled
+    )
