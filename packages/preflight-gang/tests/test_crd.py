@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from preflight_gang.api.crd import crd
+from preflight_gang.api.crd import crd, node_health_crd
 from preflight_gang.core.overrides import problems
+from preflight_kube.api import node_health
 from preflight_proto.policy import GROUP, KIND, PLURAL, VERSION, path
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
@@ -108,3 +109,49 @@ def test_the_definition_has_all_that_its_kind_needs() -> None:
         "Accepted",
         "Reason",
     ]
+
+
+def status(gpus: int, checks: int, text: int) -> dict[str, Any]:
+    """Of a NodeHealth, with so many entries and texts of that length."""
+    time, name = "2026-11-26T12:00:00Z", "n" * text
+    end = {"time": time, "code": name, "pod": name, "gpu": name, "blames": True}
+    check = {"passed": end, "failed": end, "measured": 1.5, "measuredAt": time, "of": name}
+    gpu = {"state": "Sick", "since": time, "foundBy": name, "code": name, "byWordOf": "PodResult"}
+    return {
+        "state": "Sick",
+        "gpus": [{**gpu, "uuid": f"{i}"} for i in range(gpus)],
+        "checks": [{**check, "name": f"{i}", "recent": [1e6] * 9} for i in range(checks)],
+    }
+
+
+def test_a_status_beyond_its_bounds_is_refused_and_the_largest_one_is_kept(
+    server: ApiServer,
+) -> None:
+    server.define(node_health_crd())
+    version = f"{GROUP}/{VERSION}"
+    about = {"apiVersion": version, "kind": "NodeHealth", "metadata": {"name": "node"}}
+    made = server.call("POST", node_health.path(), {**about, "spec": {"nodeUID": "u"}})
+
+    def kept(status: dict[str, Any]) -> bool:
+        try:
+            made.update(
+                server.call("PUT", f"{node_health.path('node')}/status", {**made, "status": status})
+            )
+        except urllib.error.HTTPError as error:
+            with error:
+                assert error.code == 422, error
+            return False
+        return True
+
+    largest = status(node_health.MOST_GPUS, node_health.MOST_CHECKS, 64)
+    assert kept(largest)
+    assert made["status"] == largest
+    assert len(json.dumps(made)) < 64 * 1024
+    for beyond in (
+        status(node_health.MOST_GPUS + 1, 1, 1),
+        status(1, node_health.MOST_CHECKS + 1, 1),
+        status(1, 1, 400),
+        {"state": "Splendid"},
+        {"state": "Sick", "since": "yesterday"},
+    ):
+        assert not kept(beyond), beyond
