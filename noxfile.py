@@ -251,6 +251,7 @@ def codegen(session: nox.Session) -> None:
     session.run("python", "-m", "preflight_e2e.chart_schema")
     session.run("python", "-m", "preflight_e2e.matrix_schema")
     session.run("python", "-m", "preflight_e2e.supply", "builder")
+    session.run("python", "-m", "preflight_e2e.release", "generate")
     manual = session.run(
         "git", "grep", "-l", "^<!-- \\[\\[\\[cog", "--", "*.md", external=True, silent=True
     )
@@ -269,6 +270,7 @@ def codegen(session: nox.Session) -> None:
         "charts/preflight/charts/*/templates/generated-*",
         "e2e/matrix/schema.json",
         "builder.txt",
+        "images.txt",
     ]
     new = ["git", "ls-files", "--others", "--exclude-standard", "--", *generated]
     if found := str(session.run(*new, external=True, silent=True)).split():
@@ -780,6 +782,13 @@ def images(session: nox.Session) -> None:
     """Build every component's image with docker, podman or buildah (`-- --help` for options)."""
     sync(session, "--package", "preflight-e2e")
     session.run("python", "-m", "preflight_e2e.images", *session.posargs)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """The next version of a component, wherever it stands, and what is pushed of it (`-- MEMBER|charts|all patch|minor|major [--dry-run]`)."""
+    sync(session, "--package", "preflight-e2e")
+    session.run("python", "-m", "preflight_e2e.release", *session.posargs)
 
 
 @nox.session

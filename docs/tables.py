@@ -119,6 +119,12 @@ def reasons() -> None:
     _table(("reason", "meaning"), [(f"`{word}`", said) for word, said in found.items()])
 
 
+def versions() -> None:
+    """Each component's version, image, chart and tag."""
+    release = import_module("preflight_e2e.release")
+    cog.out(release.table(release.components(release.read(release.ROOT))))
+
+
 def values(chart: str) -> None:
     """Each value of a chart: what its schema says, and the default of its values.yaml."""
     folder = CHARTS / chart

@@ -15,6 +15,7 @@ from preflight_testing.helm import (
     Values,
     only,
     render,
+    version,
 )
 
 PARTS = ["preflight-injector", "preflight-gang"]
@@ -173,7 +174,7 @@ def test_an_image_is_named_by_its_digest_where_there_is_one(part: str) -> None:
     for values, wanted in (
         ({**image, "digest": digest}, f"mine/it@{digest}"),
         (image, "mine/it:dev"),
-        ({**image, "tag": ""}, "mine/it:0.1.0"),
+        ({**image, "tag": ""}, f"mine/it:{version(UMBRELLA / 'charts' / part)}"),
     ):
         for template in templates(made(part, image=values)):
             images = [c["image"] for c in template["spec"]["containers"]]

@@ -445,7 +445,7 @@ def test_the_injector_in_an_umbrella_of_somebody_else_refuses_a_gang_wide_check_
     (theirs / "charts").mkdir(parents=True)
     (theirs / "charts" / INJECTOR.name).symlink_to(INJECTOR)
     (theirs / "Chart.yaml").write_text(
-        "apiVersion: v2\nname: theirs\nversion: 1.0.0\ndependencies: [{name: preflight-injector, version: 0.1.0}]\n"
+        "apiVersion: v2\nname: theirs\nversion: 1.0.0\ndependencies: [{name: preflight-injector, version: '*'}]\n"
     )
     with pytest.raises(ChartError, match="set gangController=external here"):
         render(theirs, {"preflight-injector": {"checks": [ALLREDUCE]}})

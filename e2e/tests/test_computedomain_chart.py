@@ -10,7 +10,6 @@ import jsonschema
 import pytest
 import yaml
 from preflight_testing.helm import (
-    CHARTS,
     COMPUTEDOMAIN,
     UMBRELLA,
     ChartError,
@@ -205,12 +204,6 @@ def test_all_values_stand_in_the_values_file_and_are_taken_by_the_schema() -> No
     schema = yaml.safe_load((COMPUTEDOMAIN / "values.schema.json").read_text())
     jsonschema.Draft202012Validator(schema).validate(values)
     assert {*schema["properties"]} - {*values} == {"enabled", "global", "logVerbosity"}
-
-
-def test_the_chart_has_the_packages_version() -> None:
-    chart = yaml.safe_load((COMPUTEDOMAIN / "Chart.yaml").read_text())
-    text = (CHARTS.parent / "packages/preflight-computedomain/pyproject.toml").read_text()
-    assert f'version = "{chart["appVersion"]}"' in text
 
 
 def detection(**values: Any) -> dict[str, Any]:

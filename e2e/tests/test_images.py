@@ -71,13 +71,12 @@ class Here:
             self.write(path, path)
         for path in ("e2e/fakes.Dockerfile", "e2e/fakes/bin/dcgmi"):
             self.write(path, path)
-        self.write("charts/preflight/Chart.yaml", f'name: preflight\nappVersion: "{VERSION}"\n')
         for component in COMPONENTS:
             self.write(str(component.dockerfile(Path())), "FROM x")
             name = Path(component.package).name
             self.write(
                 f"{component.package}/pyproject.toml",
-                f'[project]\nname = "{name}"\ndescription = "what {name} does"\n',
+                f'[project]\nname = "{name}"\nversion = "{VERSION}"\ndescription = "what {name} does"\n',
             )
             self.write(f"{component.package}/src/module.py", "a = 1")
             self.write(f"{component.package}/tests/test_module.py", "")
@@ -414,7 +413,7 @@ def test_the_command_prints_what_each_image_is_known_by(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     only = ["--only", "preflight-webhook", "--json", str(tmp_path / "made.json")]
     assert images.main([*only, "--platform", "linux/amd64", "--output", str(tmp_path / "out")]) == 0
-    reference = f"preflight-webhook:{labels.version(ROOT)}"
+    reference = f"preflight-webhook:{labels.version(ROOT, 'packages/preflight-webhook')}"
     assert re.search(
         rf"^{reference} .* {ID}  {tmp_path}/out/preflight-webhook\.tar$", capsys.readouterr().out
     )
@@ -437,14 +436,10 @@ TABLES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_images_are_tagged_with_the_version_that_every_chart_asks_for() -> None:
+def test_an_image_is_tagged_with_the_version_of_its_member() -> None:
     for component in COMPONENTS:
         about = tomllib.loads((ROOT / component.package / "pyproject.toml").read_text())
         assert component.reference(e2e=False) == f"{component.image}:{about['project']['version']}"
-    for chart in ROOT.glob("charts/*/Chart.yaml"):
-        if "type: library" in chart.read_text():
-            continue  # it asks for no image
-        assert f'appVersion: "{labels.version(ROOT)}"' in chart.read_text().splitlines(), chart
 
 
 def test_the_base_of_a_dockerfile_is_that_of_the_table() -> None:

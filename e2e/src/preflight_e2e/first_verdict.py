@@ -23,13 +23,12 @@ __all__ = ["README", "STEPS", "Shell", "WalkStep", "commands", "files", "local",
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "README.md"
 IMAGES = {
-    "registry.example/preflight/preflight-dcgm-diag:0.1.0": "preflight-dcgm-diag:e2e",
-    "registry.example/preflight/preflight-webhook\n    tag: 0.1.0": "preflight-webhook\n    tag: dev",
-    "registry.example/preflight/preflight-gang\n    tag: 0.1.0": "preflight-gang\n    tag: dev",
+    r"registry\.example/preflight/preflight-dcgm-diag:[\d.]+": "preflight-dcgm-diag:e2e",
+    r"( +repository: )registry\.example/preflight/(preflight-\w+)": r"\1\2\n    tag: dev",
     # Any image with nvidia-smi, which NVIDIA's toolkit mounts elsewhere.
-    "ubuntu:24.04": "preflight-dcgm-diag:e2e",
+    r"ubuntu:24\.04": "preflight-dcgm-diag:e2e",
 }
-"""By the README's words, those of an image that the lab has brought to the nodes."""
+"""By the README's words, patterns, those of an image that the lab has brought to the nodes."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def local(text: str) -> str:
     not.
     """
     for theirs, ours in IMAGES.items():
-        text = text.replace(theirs, ours)
+        text = re.sub(theirs, ours, text)
     if left := re.search(r"registry\.example\S*", text):
         raise ValueError(
             f"{left[0]}: the README names an image for which IMAGES has no substitute; add one."

@@ -6,7 +6,7 @@
     preflight-nccl-loopback
 
 What an image is made of is written in its member's pyproject.toml, under [tool.preflight.image];
-its tag is the version that the charts ask for. A check's image without its tool is not built. An
+its tag is the member's version. A check's image without its tool is not built. An
 archive whose inputs have not changed is not built again: archives are kept by the hash of their
 inputs in ``~/.cache/preflight/images`` (``XDG_CACHE_HOME`` moves it).
 """
@@ -93,7 +93,7 @@ class ImageTable:
         nobody's release.
         """
         if not e2e:
-            return f"{self.image}:{version(root)}"
+            return f"{self.image}:{version(root, self.package)}"
         return f"{self.image}:{'e2e' if self.is_check else 'dev'}"
 
     def dockerfile(self, root: Path) -> Path:
@@ -443,7 +443,9 @@ def _built(
         engine.build(component.dockerfile(root), root, bare, {**args, "TOOL": "later"})
         engine.build(root / LAYER_DOCKERFILE, root, reference, {"IMAGE": bare})
     else:
-        about = labels(root, component.inputs(root), known_as, engine.digest(known_as))
+        about = labels(
+            root, component.package, component.inputs(root), known_as, engine.digest(known_as)
+        )
         engine.build(component.dockerfile(root), root, reference, args, labels=about)
     engine.save(reference, archive)
     for older in cache.glob(f"{reference.replace(':', '-')}-*.tar"):

@@ -8,27 +8,23 @@ import json
 import re
 import subprocess
 import tarfile
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = ["image_id", "labels", "version"]
 
 PREFIX = "org.opencontainers.image."
-CHART = Path("charts/preflight/Chart.yaml")
 
 
-def version(root: Path) -> str:
-    """The version that the charts ask for: their ``appVersion``,
-    which those of our packages equal.
-    """
-    found = re.search(r'^appVersion: "?([^"\s]+)"?$', (root / CHART).read_text(), re.MULTILINE)
-    if found is None:
-        raise ValueError(f"{root / CHART} has no appVersion.")
-    return found[1]
+def version(root: Path, package: str) -> str:
+    """The version of the member in the folder ``package``: that of its image, and of its chart."""
+    read = tomllib.loads((root / package / "pyproject.toml").read_text())
+    return str(read["project"]["version"])
 
 
 def labels(
-    root: Path, inputs: Iterable[Path], base: str, base_digest: str | None
+    root: Path, package: str, inputs: Iterable[Path], base: str, base_digest: str | None
 ) -> dict[str, str]:
     """Version, source and revision, and the base; what is not known, as outside a clone, is left
     out.
@@ -42,7 +38,7 @@ def labels(
         revision += "-dirty"
     origin = _git(root, "remote", "get-url", "origin")
     known = {
-        "version": version(root),
+        "version": version(root, package),
         "revision": revision,
         "source": re.sub(r"//[^/@]*@", "//", origin) if origin.startswith("https://") else "",
         "base.name": base.partition("@")[0],

@@ -11,6 +11,7 @@ from healthy import NODES, NOW, World, ago, certificate, checked, ended
 from preflight_cli.cluster import Installation, Problem
 from preflight_cli.installation import problems
 from preflight_proto import names
+from preflight_testing.helm import PARTS, version
 
 INJECTOR, GANG = "preflight-injector", "preflight-gang"
 Fault = Callable[[World], object]
@@ -157,7 +158,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     ),
     "replicas of two versions": (
         lambda w: _version(w, "Deployment", "preflight-mnnvl-webhook"),
-        "preflight-mnnvl has workloads of versions 0.0.9 and 0.1.0",
+        f"preflight-mnnvl has workloads of versions 0.0.9 and {version(PARTS / 'preflight-mnnvl')}",
     ),
     "a kube-scheduler of another minor version": (
         lambda w: w.version.update(minor="34+"),
@@ -173,7 +174,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     ),
     "a definition of an earlier version": (
         lambda w: _version(w, "CustomResourceDefinition", "computedomains.resource.nvidia.com"),
-        "is of version 0.0.9, preflight-computedomain is of 0.1.0",
+        f"is of version 0.0.9, preflight-computedomain is of {version(PARTS / 'preflight-computedomain')}",
     ),
     "an image that cannot be pulled": (
         lambda w: _pod_waits(w, "ImagePullBackOff"),

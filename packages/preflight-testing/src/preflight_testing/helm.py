@@ -60,6 +60,11 @@ def render(
     ]
 
 
+def version(chart: Path) -> str:
+    """What the chart installs unless values say otherwise: its ``appVersion``."""
+    return str(yaml.load((chart / "Chart.yaml").read_text(), _LOADER)["appVersion"])
+
+
 def only(objects: list[Object], kind: str, component: str | None = None) -> Object:
     """The one object of a kind (and component) among many. Raises ValueError when there is none, or
     more.

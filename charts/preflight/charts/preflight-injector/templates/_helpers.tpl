@@ -32,7 +32,7 @@ check null is a word of its own and stays.
 {{- define "preflight-injector.chooseChecks" -}}
 {{- $chosen := .root.Values.checks -}}
 {{- if kindIs "invalid" $chosen -}}{{- $chosen = ((.root.Values.global).preflight).checks -}}{{- end -}}
-{{- if kindIs "invalid" $chosen -}}{{- $chosen = list (dict "name" "dcgm-diag" "image" (printf "preflight-dcgm-diag:%s" .root.Chart.AppVersion)) -}}{{- end -}}
+{{- if kindIs "invalid" $chosen -}}{{- $chosen = list (dict "name" "dcgm-diag" "image" (printf "preflight-dcgm-diag:%s" (index .root.Chart.Annotations "preflight-dcgm-diag"))) -}}{{- end -}}
 {{- $checks := list -}}
 {{- range $chosen -}}
 {{- $check := deepCopy . -}}

@@ -1,0 +1,353 @@
+"""Releases components: sets their versions wherever they stand, dates changelogs, builds.
+
+    python -m preflight_e2e.release check-dcgm minor        # or patch, or major
+    python -m preflight_e2e.release all minor --dry-run     # prints, and changes nothing
+    python -m preflight_e2e.release generate                # images.txt, and the page of versions
+
+A component is a member of `packages` with a changelog, or `charts`: the umbrella and the library
+chart. A member's version is that of its image, and of its chart; who depends on it takes the same
+minor version. What its changelog has in the first section, as long as that bears no date, is what
+is not released yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .images import ROOT, ImageError, build_all, find_engine
+from .program import leave, says_version
+
+__all__ = [
+    "Component",
+    "Place",
+    "ReleaseError",
+    "components",
+    "image_list",
+    "main",
+    "plan",
+    "problems",
+    "table",
+]
+
+PACKAGES, PARTS = "packages", "charts/preflight/charts"
+UMBRELLA, LIBRARY, INJECTOR = (
+    "charts/preflight/Chart.yaml",
+    "charts/preflight-common/Chart.yaml",
+    f"{PARTS}/preflight-injector/Chart.yaml",
+)
+IMAGES, PAGE = "images.txt", "docs/versions.md"
+TEXTS = ("*.md", "*.toml", "*.yaml", "*.txt", "uv.lock")
+_NUMBER = r"\d+\.\d+\.\d+"
+_DATED = re.compile(r"^## (?P<version>\S+) \(\d{4}-\d\d-\d\d\)$", re.MULTILINE)
+_FIRST = re.compile(r"^## .*$", re.MULTILINE)
+_TABLE = re.compile(
+    r"(\[\[\[cog import tables; tables\.versions\(\) \]\]\] -->\n).*?(<!-- \[\[\[end)", re.DOTALL
+)
+
+Files = Mapping[str, str]
+"""Texts of the repository by path."""
+
+
+class ReleaseError(Exception):
+    """Nothing can be released; the message is one sentence for each reason."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """What has a version of its own; ``chart``: the Chart.yaml that bears it, too."""
+
+    name: str
+    folder: str
+    version: str
+    image: str | None = None
+    chart: str | None = None
+    kind: str = ""
+
+    @property
+    def tag(self) -> str:
+        return f"{self.name}/v{self.version}"
+
+    def bumped(self, part: str) -> Component:
+        major, minor, patch = map(int, self.version.split("."))
+        after = {
+            "major": (major + 1, 0, 0),
+            "minor": (major, minor + 1, 0),
+            "patch": (major, minor, patch + 1),
+        }
+        return replace(self, version=".".join(map(str, after[part])))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a component's version stands in a file: after what the pattern ``before`` matches.
+
+    ``minor``: its patch counts for nothing and stands as 0; ``least``: how often it must be there.
+    """
+
+    path: str
+    before: str
+    minor: bool = False
+    least: int = 1
+
+    def expected(self, version: str) -> str:
+        return version.rpartition(".")[0] + ".0" if self.minor else version
+
+    def written(self, text: str, version: str) -> str:
+        return re.sub(f"({self.before}){_NUMBER}", rf"\g<1>{self.expected(version)}", text)
+
+    def found(self, text: str) -> list[str]:
+        return re.findall(f"{self.before}({_NUMBER})", text)
+
+
+def components(files: Files) -> dict[str, Component]:
+    """All that have a changelog, by name, in the order of their names."""
+    found = {}
+    for path in sorted(files):
+        folder, _, name = path.rpartition("/")
+        if name != "pyproject.toml" or f"{folder}/CHANGELOG.md" not in files:
+            continue
+        read = tomllib.loads(files[path])
+        project, ours = read["project"], read["tool"]["preflight"]
+        part = {"preflight-webhook": "preflight-injector"}.get(project["name"], project["name"])
+        chart = f"{PARTS}/{part}/Chart.yaml"
+        found[project["name"]] = Component(
+            project["name"],
+            folder,
+            project["version"],
+            ours.get("image", {}).get("name"),
+            chart if chart in files else None,
+            ours["kind"],
+        )
+    found["charts"] = Component(
+        "charts",
+        "charts",
+        Place(UMBRELLA, r"(?m:^)version: ").found(files[UMBRELLA])[0],
+        chart=UMBRELLA,
+    )
+    return found
+
+
+def places(one: Component, files: Files) -> Iterator[Place]:
+    """Wherever its version stands."""
+    start = r"(?m:^)"
+    if one.name == "charts":
+        copies = [path for path in files if path.endswith("/charts/preflight-common/Chart.yaml")]
+        yield from (Place(path, f"{start}version: ") for path in (LIBRARY, *copies))
+        parts = [path for path in files if re.fullmatch(rf"{PARTS}/[^/]+/Chart\.yaml", path)]
+        yield from (Place(path, r"- name: preflight-common\n +version: ") for path in parts)
+    else:
+        for path in (f"{one.folder}/pyproject.toml", "uv.lock"):
+            yield Place(path, rf'{start}name = "{one.name}"\nversion = "')
+        for path in files:
+            if re.fullmatch(rf"{PACKAGES}/[^/]+/pyproject\.toml", path):
+                yield Place(path, rf'"{one.name}(?:\[\w+\])?~=', minor=True, least=0)
+    if one.chart:
+        yield Place(one.chart, f"{start}version: ")
+        yield Place(one.chart, f'{start}appVersion: "')
+        if one.chart != UMBRELLA:
+            yield Place(UMBRELLA, rf"- name: {one.chart.split('/')[-2]}\n +version: ")
+    if one.image:
+        for path in files:
+            if path.endswith((".md", "/values.yaml")) and not path.endswith("CHANGELOG.md"):
+                yield Place(path, rf"\b{one.image}:", least=0)
+        if one.kind == "check":
+            yield Place(INJECTOR, f'{start}  {one.image}: "')
+
+
+def problems(files: Files) -> list[str]:
+    """What does not agree, one sentence each."""
+    said = []
+    every = components(files)
+    for one in every.values():
+        for place in places(one, files):
+            found = place.found(files.get(place.path, ""))
+            wrong = sorted({*found} - {place.expected(one.version)})
+            if wrong:
+                said.append(
+                    f"{place.path}: {one.name} is {one.version}, but here it is {' and '.join(wrong)}; nox -s release sets both."
+                )
+            elif len(found) < place.least:
+                said.append(
+                    f"{place.path}: has no version after {place.before!r}, where that of {one.name} belongs; write {place.expected(one.version)}."
+                )
+        dated = _DATED.search(files[f"{one.folder}/CHANGELOG.md"])
+        if dated and dated["version"] != one.version:
+            said.append(
+                f"{one.folder}/CHANGELOG.md: the last release is {dated['version']}, but {one.name} is {one.version}; nox -s release sets both."
+            )
+    said += [
+        f"{path}: is not what its generator makes; run nox -s release -- generate."
+        for path, text in generated(files).items()
+        if files.get(path) != text
+    ]
+    return said
+
+
+def unreleased(files: Files, one: Component) -> bool:
+    """Whether the first section of its changelog bears no date."""
+    first = _FIRST.search(files[f"{one.folder}/CHANGELOG.md"])
+    return first is not None and _DATED.match(first[0]) is None
+
+
+def plan(files: Files, names: Iterable[str], part: str, day: str) -> dict[str, str]:
+    """The files that a release of the components of these names changes, as they are then.
+
+    Raises ReleaseError for an unknown component, and where a changelog says nothing new.
+    """
+    every, made = components(files), dict(files)
+    for name in names:
+        if name not in every:
+            raise ReleaseError(
+                f"{name}: no component of that name; there are all, {', '.join(every)}."
+            )
+        if not unreleased(files, every[name]):
+            raise ReleaseError(
+                f"{every[name].folder}/CHANGELOG.md: begins with what is released already; write what is new in a section above, headed ## Unreleased."
+            )
+        after = every[name].bumped(part)
+        for place in places(after, made):
+            made[place.path] = place.written(made[place.path], after.version)
+        log = f"{after.folder}/CHANGELOG.md"
+        made[log] = _FIRST.sub(f"## {after.version} ({day})", made[log], count=1)
+    made |= generated(made)
+    if said := problems(made):
+        raise ReleaseError("\n".join(said))
+    return {path: text for path, text in made.items() if files.get(path) != text}
+
+
+def image_list(every: Mapping[str, Component]) -> str:
+    """References of all images, one a line."""
+    return "".join(sorted(f"{one.image}:{one.version}\n" for one in every.values() if one.image))
+
+
+def table(every: Mapping[str, Component]) -> str:
+    """Markdown: what has which version, and is released by which tag."""
+    lines = ["| component | version | image | chart | tag |", "| --- | --- | --- | --- | --- |"]
+    for one in every.values():
+        if one.kind != "tests":
+            chart = f"`{one.chart.split('/')[-2]}`" if one.chart else ""
+            image = f"`{one.image}:{one.version}`" if one.image else ""
+            lines.append(f"| {one.name} | {one.version} | {image} | {chart} | `{one.tag}` |")
+    return "\n".join(lines) + "\n"
+
+
+def generated(files: Files) -> dict[str, str]:
+    """The files that are made of the versions."""
+    every = components(files)
+    page = _TABLE.sub(lambda found: found[1] + table(every) + found[2], files.get(PAGE, ""))
+    return {IMAGES: image_list(every), PAGE: page}
+
+
+def read(root: Path) -> dict[str, str]:
+    """What may name a version: texts that git knows, but for tests and sources."""
+    listed = ["git", "-C", str(root), "ls-files", "-z", "--", *TEXTS]
+    names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split("\0")
+    kept = [name for name in names if name and "/tests/" not in name]
+    return {name: (root / name).read_text() for name in kept if (root / name).is_file()}
+
+
+def write(changed: Files) -> None:
+    """Raises ReleaseError where the lock does not come along."""
+    for path, text in changed.items():
+        (ROOT / path).write_text(text)
+    if subprocess.run(["uv", "lock", "--quiet"], cwd=ROOT, check=False).returncode != 0:
+        raise ReleaseError("uv.lock: uv lock failed, for the reason above.")
+
+
+def build(one: Component, out: Path, *, with_images: bool) -> list[str]:
+    """What is made of it, and what is pushed where, a line each. Raises ReleaseError."""
+    out.mkdir(parents=True, exist_ok=True)
+    lines = []
+    if one.name != "charts" and one.kind != "tests":
+        command = ["uv", "build", "--quiet", "--package", one.name, "--out-dir", str(out)]
+        if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+            raise ReleaseError(f"{one.name}: uv build failed, for the reason above.")
+        stem = f"{one.name.replace('-', '_')}-{one.version}"
+        for file in (f"{stem}-py3-none-any.whl", f"{stem}.tar.gz"):
+            if not (out / file).is_file():
+                raise ReleaseError(
+                    f"{out}: uv build has made no {file}; are builder and version those of the pyproject.toml?"
+                )
+            lines.append(f"push to the package index: {out / file}")
+    if one.chart:
+        from helm_python import HelmError, package
+
+        try:
+            lines.append(
+                f"push to the OCI registry of charts: {package(ROOT / one.chart.removesuffix('/Chart.yaml'), destination=out)}"
+            )
+        except HelmError as error:
+            raise ReleaseError(f"{one.chart}: cannot be packaged: {error}.") from error
+    if one.image and with_images:
+        try:
+            [made] = build_all(find_engine(), only=[one.image])
+            lines.append(
+                f"push to the registry of images: {made.reference} ({made.id}), in {made.archive}"
+            )
+        except ImageError as error:
+            lines.append(f"image not built: {error}")
+    elif one.image:
+        lines.append(f"image: nox -s images -- --only {one.image}")
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="release", description="Release one component, or all.")
+    says_version(parser)
+    parser.add_argument(
+        "component", help="a member, charts, all; or generate: only what is made of versions"
+    )
+    parser.add_argument("part", nargs="?", choices=["patch", "minor", "major"])
+    parser.add_argument("--dry-run", action="store_true", help="print, and change nothing")
+    parser.add_argument(
+        "--date",
+        default=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        help="of the changelog's section; today",
+    )
+    parser.add_argument("--without-images", action="store_true", help="build no image")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "out/release", help="for what is built"
+    )
+    args = parser.parse_args(argv)
+    files = read(ROOT)
+    if args.component == "generate":
+        for path, text in generated(files).items():
+            (ROOT / path).write_text(text)
+        return 0
+    if args.part is None:
+        parser.error("say which part of the version changes: patch, minor or major.")
+    before = components(files)
+    names = [args.component]
+    if args.component == "all":
+        names = [name for name, one in before.items() if unreleased(files, one)]
+    try:
+        changed = plan(files, names, args.part, args.date)
+        after = components({**files, **changed})
+        for path in sorted(changed):
+            print(f"{'would change' if args.dry_run else 'changes'} {path}")
+        if not args.dry_run:
+            write(changed)
+        for one in (after[name] for name in names):
+            print(f"{one.name} {before[one.name].version} -> {one.version}")
+            if not args.dry_run:
+                for line in build(one, args.output, with_images=not args.without_images):
+                    print(f"  {line}")
+    except ReleaseError as error:
+        print(f"release: {error}", file=sys.stderr)
+        return 2
+    print("then, once this is committed and on the main branch:")
+    for one in (after[name] for name in names):
+        print(f"  git tag {one.tag} && git push origin {one.tag}")
+    return 0
+
+
+if __name__ == "__main__":
+    leave(main)

@@ -1,0 +1,154 @@
+"""A release: which texts have a component's version, and what agrees with what."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from preflight_e2e import release
+from preflight_e2e.images import ROOT
+from preflight_e2e.release import ReleaseError, components, plan, problems
+
+DAY = "2026-11-26"
+CHARTS = {
+    "charts/CHANGELOG.md": "# Changelog\n\n## 0.1.0\n\n- Charts.\n",
+    release.UMBRELLA: (
+        'name: preflight\nversion: 0.1.0\nappVersion: "0.1.0"\ndependencies:\n'
+        "  - name: preflight-injector\n    version: 0.3.1\n  - name: preflight-gang\n    version: 1.0.0\n"
+    ),
+    release.LIBRARY: "name: preflight-common\ntype: library\nversion: 0.1.0\n",
+    release.INJECTOR: (
+        'name: preflight-injector\nversion: 0.3.1\nappVersion: "0.3.1"\ndependencies:\n'
+        "  - name: preflight-common\n    version: 0.1.0\n"
+        'annotations:\n  preflight-dcgm-diag: "0.2.9"\n'
+    ),
+    f"{release.PARTS}/preflight-injector/charts/preflight-common/Chart.yaml": "version: 0.1.0\n",
+    f"{release.PARTS}/preflight-gang/Chart.yaml": (
+        'name: preflight-gang\nversion: 1.0.0\nappVersion: "1.0.0"\ndependencies:\n'
+        "  - name: preflight-common\n    version: 0.1.0\n"
+    ),
+    "charts/README.md": "docker push registry.example/preflight/preflight-dcgm-diag:0.2.9\n",
+}
+
+
+def member(name: str, version: str, kind: str, image: str = "", needs: str = "") -> dict[str, str]:
+    table = f'[tool.preflight.image]\nname = "{image}"\n' if image else ""
+    return {
+        f"packages/{name}/pyproject.toml": (
+            f'[project]\nname = "{name}"\nversion = "{version}"\ndependencies = [{needs}]\n'
+            f'[tool.preflight]\nkind = "{kind}"\n{table}'
+        ),
+        f"packages/{name}/CHANGELOG.md": f"# Changelog\n\n## Unreleased\n\n- New.\n\n## {version} (2026-01-02)\n\n- Old.\n",
+    }
+
+
+def tree() -> dict[str, str]:
+    """A small repository in which everything agrees."""
+    files = {
+        **CHARTS,
+        **member("preflight-proto", "0.4.2", "library"),
+        **member("preflight-webhook", "0.3.1", "service", "preflight-webhook"),
+        **member("preflight-gang", "1.0.0", "service", "preflight-gang"),
+        **member("check-dcgm", "0.2.9", "check", "preflight-dcgm-diag", '"preflight-proto[check]~=0.4.0"'),
+        "docs/versions.md": "<!-- [[[cog import tables; tables.versions() ]]] -->\n<!-- [[[end]]] -->\n",
+        "images.txt": "",
+    }  # fmt: skip
+    locked = [(one.name, one.version) for one in components(files).values() if one.name != "charts"]
+    files["uv.lock"] = "".join(f'[[package]]\nname = "{n}"\nversion = "{v}"\n' for n, v in locked)
+    return files | release.generated(files)
+
+
+def test_what_is_committed_agrees() -> None:
+    assert problems(release.read(ROOT)) == []
+
+
+def test_every_component_can_be_released_at_once() -> None:
+    files = release.read(ROOT)
+    names = [name for name, one in components(files).items() if release.unreleased(files, one)]
+    made = {**files, **plan(files, names, "major", DAY)}
+    assert {one.version.split(".")[1] for one in components(made).values() if one.name in names} <= {"0"}  # fmt: skip
+
+
+def test_a_check_takes_its_version_to_whoever_names_its_image_and_to_no_other() -> None:
+    files = tree()
+    changed = plan(files, ["check-dcgm"], "minor", DAY)
+    assert sorted(changed) == [
+        "charts/README.md",
+        release.INJECTOR,
+        "docs/versions.md",
+        "images.txt",
+        "packages/check-dcgm/CHANGELOG.md",
+        "packages/check-dcgm/pyproject.toml",
+        "uv.lock",
+    ]
+    assert 'preflight-dcgm-diag: "0.3.0"' in changed[release.INJECTOR]
+    assert "version: 0.3.1" in changed[release.INJECTOR]  # the injector is what it was
+    assert "preflight-dcgm-diag:0.3.0\n" in changed["images.txt"]
+    assert changed["packages/check-dcgm/CHANGELOG.md"].startswith(
+        f"# Changelog\n\n## 0.3.0 ({DAY})\n\n- New.\n\n## 0.2.9 (2026-01-02)\n"
+    )
+    assert "| `check-dcgm/v0.3.0` |" in changed["docs/versions.md"]
+
+
+def test_a_service_takes_it_to_its_chart_and_to_the_umbrella_that_asks_for_it() -> None:
+    changed = plan(tree(), ["preflight-webhook"], "patch", DAY)
+    assert 'version: 0.3.2\nappVersion: "0.3.2"\n' in changed[release.INJECTOR]
+    assert "- name: preflight-injector\n    version: 0.3.2\n" in changed[release.UMBRELLA]
+    assert "- name: preflight-gang\n    version: 1.0.0\n" in changed[release.UMBRELLA]
+    assert changed[release.UMBRELLA].startswith("name: preflight\nversion: 0.1.0\n")
+
+
+def test_the_charts_have_a_version_of_their_own_and_all_stand_on_its_library() -> None:
+    changed = plan(tree(), ["charts"], "minor", DAY)
+    library = "- name: preflight-common\n    version: 0.2.0\n"
+    assert library in changed[release.INJECTOR]
+    assert library in changed[f"{release.PARTS}/preflight-gang/Chart.yaml"]
+    assert "version: 0.3.1" in changed[release.INJECTOR]
+    copy = f"{release.PARTS}/preflight-injector/charts/preflight-common/Chart.yaml"
+    assert changed[copy] == "version: 0.2.0\n"
+    assert changed[release.LIBRARY].endswith("version: 0.2.0\n")
+
+
+def test_who_depends_on_a_library_follows_its_minor_versions_and_no_patch() -> None:
+    place = "packages/check-dcgm/pyproject.toml"
+    assert '"preflight-proto[check]~=0.5.0"' in plan(tree(), ["preflight-proto"], "minor", DAY)[place]  # fmt: skip
+    assert place not in plan(tree(), ["preflight-proto"], "patch", DAY)
+
+
+def test_nothing_is_released_that_no_changelog_speaks_of() -> None:
+    files = tree()
+    files |= plan(files, ["check-dcgm"], "minor", DAY)
+    with pytest.raises(ReleaseError, match=r"check-dcgm/CHANGELOG.md: begins with what is released"):  # fmt: skip
+        plan(files, ["check-dcgm"], "minor", DAY)
+    with pytest.raises(ReleaseError, match=r"check-dcmg: no component of that name"):
+        plan(files, ["check-dcmg"], "minor", DAY)
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after", "said"),
+    [
+        ("charts/README.md", ":0.2.9", ":0.2.8", "check-dcgm is 0.2.9, but here it is 0.2.8"),
+        (release.UMBRELLA, "version: 1.0.0", "version: 0.9.0", "preflight-gang is 1.0.0, but"),
+        (release.INJECTOR, 'appVersion: "0.3.1"', "", "has no version after"),
+        ("uv.lock", 'version = "0.4.2"', 'version = "0.4.1"', "preflight-proto is 0.4.2, but"),
+        ("packages/check-dcgm/CHANGELOG.md", "0.2.9 (", "0.2.8 (", "the last release is 0.2.8"),
+        ("packages/check-dcgm/pyproject.toml", "~=0.4.0", "~=0.3.0", "here it is 0.3.0"),
+        ("images.txt", "preflight-gang:", "preflight-gong:", "is not what its generator makes"),
+    ],
+)
+def test_what_does_not_agree_is_named(path: str, before: str, after: str, said: str) -> None:
+    files = tree()
+    assert problems(files) == []
+    assert before in files[path]
+    found = problems(files | {path: files[path].replace(before, after, 1)})
+    assert [one for one in found if one.startswith(path) and said in one], found
+
+
+def test_a_dry_run_prints_and_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    before = subprocess.check_output(["git", "status", "--porcelain"], cwd=ROOT)
+    assert release.main(["charts", "major", "--dry-run", "--output", "/nowhere"]) in {0, 2}
+    out = capsys.readouterr()
+    assert "git tag charts/v" in out.out or "begins with what is released" in out.err
+    assert subprocess.check_output(["git", "status", "--porcelain"], cwd=ROOT) == before
+    assert not Path("/nowhere").exists()
