@@ -120,9 +120,12 @@ class Release:
         except HelmError as error:
             raise ChartError(str(error)) from error
 
-    def revision(self) -> int:
-        """The number of the revision that is deployed."""
-        return int(self._config.status(self.name)["version"])
+    def rollback(self, *, wait: bool = False, timeout: int = 120) -> None:
+        """`helm rollback` to the revision before. Raises ChartError."""
+        try:
+            self._config.rollback(self.name, wait=_strategy(wait), timeout=timeout)
+        except HelmError as error:
+            raise ChartError(str(error)) from error
 
     def _do(
         self, action: str, values: Values, timeout: int, *, wait: bool, **options: bool
