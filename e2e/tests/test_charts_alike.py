@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from preflight_e2e import published
 from preflight_testing.helm import CHARTS, PARTS, REQUIRED, ChartError, Object, Values, render
 
 LIBRARY = CHARTS / "preflight-common"
@@ -156,3 +158,184 @@ def test_whoever_takes_the_list_of_those_who_read_metrics_away_gets_the_default(
 ) -> None:
     unset = of("NetworkPolicy", made(chart, networkPolicy={"metricsFrom": None}))
     assert unset == of("NetworkPolicy", made(chart))
+
+
+# --- what operators' platforms need, in every chart alike
+
+REGISTRY = "mirror.example:5000"
+PLATFORM: Values = {
+    "hostNetwork": True,
+    "metricsPort": 18080,
+    "bindAddress": "::",
+    "service": {
+        "annotations": {"example.com/of": "service"},
+        "ipFamilyPolicy": "PreferDualStack",
+        "ipFamilies": ["IPv6", "IPv4"],
+    },
+    "serviceAccount": {"annotations": {"example.com/role": "ours"}},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
+    "topologySpreadConstraints": [{"topologyKey": "example.com/rack", "maxSkew": 2}],
+    "podDisruptionBudget": {"minAvailable": "50%"},
+    "commonLabels": {"example.com/team": "gpu"},
+    "monitor": {"enabled": True, "labels": {"release": "ours"}, "interval": "15s"},
+    "global": {"imageRegistry": REGISTRY},
+}
+WEBHOOK: Values = {
+    "port": 10250,
+    "objectSelector": {"matchExpressions": [{"key": "example.com/exempt", "operator": "DoesNotExist"}]},
+    "annotations": {"cert-manager.io/inject-ca-from": "preflight/ours"},
+}  # fmt: skip
+
+
+def platform(chart: Path) -> list[Object]:
+    certified = chart.name in CERTIFIED
+    values = PLATFORM | ({"webhook": WEBHOOK} if certified else {})
+    objects = made(chart, **values)
+    for one in objects:
+        if one["apiVersion"].partition("/")[0] not in {"monitoring.coreos.com"}:
+            published.validate(one, "1.36")
+    return objects
+
+
+def webhooks(objects: list[Object]) -> list[Object]:
+    kinds = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+    return [one for kind in kinds for one in of(kind, objects)]
+
+
+@CHART
+def test_what_listens_is_where_the_values_say(chart: Path) -> None:
+    objects = platform(chart)
+    on_host = set()
+    for name, pod in pods(objects).items():
+        for container in pod["containers"]:
+            ports = {p["name"]: p["containerPort"] for p in container.get("ports", [])}
+            if not ports:
+                continue
+            env = {e["name"]: e.get("value") for e in container["env"]}
+            assert env["LISTEN_HOST"] == "::", name
+            assert env["LISTEN_PLAIN"] == "18080", name
+            assert ports.pop("metrics", ports.pop("plain", None)) == 18080, name
+            assert not [word for word in container.get("args", []) if "8080" in word], name
+            if "admission" in ports:
+                assert (ports["admission"], env["LISTEN_TLS"]) == (10250, "10250")
+        if pod.get("hostNetwork"):
+            assert pod["dnsPolicy"] == "ClusterFirstWithHostNet"
+            on_host.add(name)
+    wanted = {
+        f"Deployment/{o['metadata']['name']}"
+        for o in of("Deployment", objects)
+        if chart.name not in CERTIFIED
+        or o["metadata"]["labels"]["app.kubernetes.io/component"] == "webhook"
+    }
+    assert on_host == wanted
+
+
+@CHART
+def test_every_image_comes_from_the_registry_of_all(chart: Path) -> None:
+    objects = platform(chart)
+    images = {
+        container["image"]
+        for pod in pods(objects).values()
+        for container in [*pod["containers"], *pod.get("initContainers", [])]
+    }
+    images |= {
+        check["image"]
+        for one in of("ConfigMap", objects)
+        for check in yaml.safe_load(one["data"].get("config.yaml", "")) .get("checks", [])
+        if isinstance(check, dict)
+    }  # fmt: skip
+    assert images
+    for image in images:
+        assert image.startswith(f"{REGISTRY}/"), image
+        assert "." not in image.removeprefix(f"{REGISTRY}/").partition("/")[0].partition(":")[0]
+
+
+@pytest.mark.parametrize(
+    ("image", "pulled"),
+    [
+        ("preflight-gang", "preflight-gang"),
+        ("team/preflight-gang", "team/preflight-gang"),
+        ("registry.example/team/preflight-gang", "team/preflight-gang"),
+        ("localhost/preflight-gang", "preflight-gang"),
+        ("registry.example:5000/preflight-gang", "preflight-gang"),
+    ],
+)
+def test_a_registry_of_all_takes_the_place_of_an_images_own(image: str, pulled: str) -> None:
+    objects = made(PARTS / "preflight-gang", image={"repository": image, "tag": "1"}, **{"global": PLATFORM["global"]})  # fmt: skip
+    [spec] = pods(objects).values()
+    assert spec["containers"][0]["image"] == f"{REGISTRY}/{pulled}:1"
+
+
+@CHART
+def test_services_accounts_and_budgets_are_as_the_values_say(chart: Path) -> None:
+    objects = platform(chart)
+    for service in of("Service", objects):
+        assert service["metadata"]["annotations"] == {"example.com/of": "service"}
+        assert service["spec"]["ipFamilyPolicy"] == "PreferDualStack"
+        assert service["spec"]["ipFamilies"] == ["IPv6", "IPv4"]
+    for account in of("ServiceAccount", objects):
+        assert account["metadata"]["annotations"] == {"example.com/role": "ours"}, account
+    for budget in of("PodDisruptionBudget", objects):
+        assert budget["spec"]["minAvailable"] == "50%"
+        assert "maxUnavailable" not in budget["spec"]
+    assert not of("PodDisruptionBudget", made(chart, podDisruptionBudget={"enabled": False}))
+
+
+@CHART
+def test_pods_are_spread_and_our_containers_see_variables_as_the_values_say(chart: Path) -> None:
+    objects = platform(chart)
+    for one in of("Deployment", objects):
+        [spread] = one["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        assert (spread["topologyKey"], spread["maxSkew"]) == ("example.com/rack", 2)
+        assert spread["labelSelector"]["matchLabels"].items() <= one["spec"]["template"]["metadata"]["labels"].items()  # fmt: skip
+    for name, pod in pods(objects).items():
+        for container in pod["containers"]:
+            if container["name"] != "kube-scheduler":
+                assert PLATFORM["extraEnv"][0] in container["env"], name
+    for one in of("Deployment", made(chart, topologySpreadConstraints=[])):
+        assert "topologySpreadConstraints" not in one["spec"]["template"]["spec"]
+
+
+@CHART
+def test_labels_and_names_of_all_objects_are_as_the_values_say(chart: Path) -> None:
+    for one in platform(chart):
+        assert one["metadata"]["labels"]["example.com/team"] == "gpu", one["metadata"]["name"]
+        template = one.get("spec", {}).get("template")
+        if one["kind"] in {"Deployment", "DaemonSet", "Job"}:
+            assert template["metadata"]["labels"]["example.com/team"] == "gpu"
+            assert "example.com/team" not in one["spec"].get("selector", {}).get("matchLabels", {})
+    named = made(chart, nameOverride="ours")
+    assert all(o["metadata"]["name"].startswith("ours") for o in of("Deployment", named))
+    with pytest.raises(ChartError, match=r"app\.kubernetes\.io/name"):
+        made(chart, commonLabels={"app.kubernetes.io/name": "theirs"})
+
+
+@CHART
+def test_a_monitor_can_be_had_without_alerts(chart: Path) -> None:
+    objects = platform(chart)
+    [monitor] = of("PodMonitor", objects)
+    assert monitor["metadata"]["labels"]["release"] == "ours"
+    assert monitor["spec"]["podMetricsEndpoints"][0]["interval"] == "15s"
+    assert not of("PrometheusRule", objects)
+    assert not of("PodMonitor", made(chart))
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_who_keeps_certificates_elsewhere_says_so_to_every_webhook(name: str) -> None:
+    own = {"certificates": {"selfManaged": False, "secretName": "theirs"}, "webhook": WEBHOOK}
+    objects = made(PARTS / name, **own)
+    assert not of("CronJob", objects)
+    assert not of("Job", objects)
+    for one in webhooks(objects):
+        assert one["metadata"]["annotations"] == WEBHOOK["annotations"]
+        for webhook in one["webhooks"]:
+            assert webhook["objectSelector"] == WEBHOOK["objectSelector"]
+    secrets = {
+        volume["secret"]["secretName"]: [item["key"] for item in volume["secret"]["items"]]
+        for pod in pods(objects).values()
+        for volume in pod.get("volumes", [])
+        if "secret" in volume
+    }
+    marks = {o["metadata"]["name"]: [*o["data"]] for o in of("Secret", objects)}
+    assert {"tls.crt", "tls.key"} <= {*secrets.pop("theirs")}
+    assert secrets == marks  # AppWrapper's key, which no authority makes

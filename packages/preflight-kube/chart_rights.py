@@ -328,6 +328,8 @@ def accounts(chart: Chart) -> Iterator[str]:
         account = replace(short, name=short.name or f"{{name}}-{short.component}")
         lines = ["---", "apiVersion: v1", "kind: ServiceAccount", "metadata:"]
         lines += [f"  name: {account.name}", "  namespace: {namespace}", *labels(account)]
+        lines += ["{{- with (.Values.serviceAccount).annotations }}", "  annotations:"]
+        lines += ["    {{- toYaml . | nindent 4 }}", "{{- end }}"]
         lines += ["automountServiceAccountToken: false"]
         places = sorted({right.namespace for right in account.rights})
         for place in places:

@@ -2,7 +2,17 @@
 {{- $image := .Values.image | default dict -}}
 {{- /* The injector's image is called after its service. */ -}}
 {{- $repository := $image.repository | default (eq .Chart.Name "preflight-injector" | ternary "preflight-webhook" .Chart.Name) -}}
-{{- if $image.digest }}{{ printf "%s@%s" $repository $image.digest | quote }}{{ else }}{{ printf "%s:%s" $repository ($image.tag | default .Chart.AppVersion) | quote }}{{ end -}}
+{{- $reference := empty $image.digest | ternary (printf "%s:%s" $repository ($image.tag | default .Chart.AppVersion)) (printf "%s@%v" $repository $image.digest) -}}
+{{- include "preflight.fromRegistry" (dict "root" . "image" $reference) | quote -}}
+{{- end }}
+
+{{/* The "image" of global.imageRegistry, in the place of the registry that its reference names, if any. */}}
+{{- define "preflight.fromRegistry" -}}
+{{- with (.root.Values.global).imageRegistry -}}
+{{- trimSuffix "/" . }}/{{ regexReplaceAll `^([^/]*[.:][^/]*|localhost)/` $.image "" -}}
+{{- else -}}
+{{- .image -}}
+{{- end -}}
 {{- end }}
 
 {{/* How the part's pods are deployed, JSON: "values", where the chart has some for this part, else the chart's own. */}}
@@ -42,10 +52,7 @@ spec:
   template:
     metadata:
       labels:
-        {{- include "preflight.labels" . | nindent 8 }}
-        {{- with $values.podLabels }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
+        {{- include "preflight.labels" (set (omit . "labels") "labels" $values.podLabels) | nindent 8 }}
       {{- /* The configuration is read at the start, or reaches a running pod a minute later: another one means other pods. */}}
       {{- $annotations := $values.podAnnotations | default dict }}
       {{- if .config }}{{ $annotations = merge (dict "checksum/config" (include (printf "%s.config" .root.Chart.Name) .root | sha256sum)) $annotations }}{{ end }}
@@ -56,16 +63,20 @@ spec:
     spec:
       {{- include "preflight.pod" . | nindent 6 }}
       {{- if not .kind }}
+      {{- if and .root.Values.hostNetwork (or .admission (not .root.Values.webhook)) }}
+      hostNetwork: true
+      dnsPolicy: ClusterFirstWithHostNet
+      {{- end }}
+      {{- $spread := .root.Values.topologySpreadConstraints }}
+      {{- if kindIs "invalid" $spread }}{{ $spread = list (dict "topologyKey" "kubernetes.io/hostname") (dict "topologyKey" "topology.kubernetes.io/zone") }}{{ end }}
+      {{- with $spread }}
       topologySpreadConstraints:
-        {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
-        - topologyKey: {{ . }}
-          maxSkew: 1
-          whenUnsatisfiable: ScheduleAnyway
-          matchLabelKeys: [pod-template-hash]
-          labelSelector:
-            matchLabels:
-              {{- include "preflight.selector" $ | nindent 14 }}
+        {{- range . }}
+        {{- $selector := dict "matchLabels" (include "preflight.selector" $ | fromYaml) }}
+        {{- $usual := dict "maxSkew" 1 "whenUnsatisfiable" "ScheduleAnyway" "matchLabelKeys" (list "pod-template-hash") "labelSelector" $selector }}
+        - {{- toYaml (mergeOverwrite $usual .) | nindent 10 }}
         {{- end }}
+      {{- end }}
       {{- end }}
       {{- include (.containers | default "preflight.containers") . | nindent 6 }}
 {{- end }}
@@ -116,8 +127,17 @@ resources:
 
 {{/*
 Variables, ports and probes of a container that serves: "fields" of its pod by the variable's name, "env" as a container has them, "port" the name of
-the plain port, "probeSeconds" how long an answer about its health may take.
+the plain port, "probeSeconds" how long an answer about its health may take. Our programs read where they listen from LISTEN_HOST, LISTEN_PLAIN and
+LISTEN_TLS; Kubernetes makes variables of Services that end otherwise.
 */}}
+{{- define "preflight.plainPort" -}}
+{{- .Values.metricsPort | default 8080 -}}
+{{- end }}
+
+{{- define "preflight.tlsPort" -}}
+{{- (.Values.webhook).port | default 8443 -}}
+{{- end }}
+
 {{- define "preflight.serving" -}}
 {{- $port := .port | default "metrics" -}}
 env:
@@ -127,15 +147,27 @@ env:
       fieldRef:
         fieldPath: {{ $path }}
   {{- end }}
-  {{- with .env }}
+  {{- with .root.Values.bindAddress }}
+  - name: LISTEN_HOST
+    value: {{ . | quote }}
+  {{- end }}
+  {{- with .root.Values.metricsPort }}
+  - name: LISTEN_PLAIN
+    value: {{ . | quote }}
+  {{- end }}
+  {{- with (.root.Values.webhook).port }}
+  - name: LISTEN_TLS
+    value: {{ . | quote }}
+  {{- end }}
+  {{- with concat (.env | default list) (.root.Values.extraEnv | default list) }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 ports:
   - name: {{ $port }}
-    containerPort: 8080
+    containerPort: {{ include "preflight.plainPort" .root }}
   {{- if .admission }}
   - name: admission
-    containerPort: 8443
+    containerPort: {{ include "preflight.tlsPort" .root }}
   {{- end }}
 startupProbe:
   httpGet:

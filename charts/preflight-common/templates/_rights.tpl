@@ -7,7 +7,7 @@ Its pods ask for their token themselves.
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  {{- include "preflight.metadata" . | nindent 2 }}
+  {{- include "preflight.metadata" (merge (dict "annotations" (.root.Values.serviceAccount).annotations) .) | nindent 2 }}
 automountServiceAccountToken: false
 {{- with .rules }}
 {{- include "preflight.role" (dict "about" $ "kind" "ClusterRole" "rules" .) }}

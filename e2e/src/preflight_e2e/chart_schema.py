@@ -7,7 +7,8 @@ A service's schema is the one that it checks its configuration file with, so a v
 is one that the service takes. ``charts/schema/CHART.json`` adds to it:
 
 - ``properties``, ``$defs``: values that say how the chart itself is deployed; those that all
-  charts have, and ``global.preflight`` for all of them, are those of ``charts/schema/common.json``;
+  charts have are in ``charts/schema/common.json``: ``each`` of them; ``shared`` stand in
+  ``global.preflight`` for all of them, too; ``webhook`` in every chart that has one; ``global``;
 - ``stricter``: merged over the service's schema, for what the service says in code and not in its
   schema;
 - ``descriptions``: by ``Definition.key`` (``Values.key`` at the top). They win over the service's
@@ -61,6 +62,8 @@ DEFINITIONS: dict[Path, tuple[str, ...]] = {
 """Each chart's file of custom resource definitions, and what prints it."""
 COMMON = CHARTS / "preflight-common"
 """The library chart on which all charts stand."""
+ALIKE: frozenset[str] = frozenset(json.loads((CHARTS / "schema/common.json").read_text())["each"])
+"""Values of every chart, which stand in the charts' READMEs and in no values.yaml."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 Schema = dict[str, Any]
@@ -196,9 +199,14 @@ def main() -> int:
         for chart, command in SERVICES.items():
             deployment = json.loads((CHARTS / "schema" / f"{chart.name}.json").read_text())
             common = json.loads((CHARTS / "schema" / "common.json").read_text())
-            deployment["properties"] |= common
-            shared = deployment["properties"]["global"].setdefault("properties", {})
-            shared.setdefault("preflight", {}).setdefault("properties", {}).update(common)
+            properties = deployment["properties"]
+            properties |= common["shared"] | common["each"]
+            if "webhook" in properties:
+                own = properties["webhook"]["properties"]
+                properties["webhook"]["properties"] = common["webhook"] | own
+            shared = properties["global"].setdefault("properties", {})
+            shared |= common["global"]
+            shared.setdefault("preflight", {}).setdefault("properties", {}).update(common["shared"])
             parts[chart.name] = combined(json.loads(said(*command)), deployment, chart.name)
             _write(chart, parts[chart.name])
             vendor(COMMON, chart / "charts" / COMMON.name)

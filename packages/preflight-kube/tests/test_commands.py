@@ -263,6 +263,26 @@ def test_a_service_takes_its_configuration_its_lease_and_its_address(
         made.parse_args(["--port", "70000"])
 
 
+def test_where_a_service_listens_may_stand_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def parsed(*words: str) -> tuple[str, int, int]:
+        made = argparse.ArgumentParser()
+        commands.add_address(made)
+        commands.add_port(made, "--tls-port", "LISTEN_TLS", 8443, "admission")
+        found = made.parse_args(words)
+        return found.host, found.port, found.tls_port
+
+    monkeypatch.setenv("LISTEN_HOST", "::")
+    monkeypatch.setenv("LISTEN_PLAIN", "18080")
+    assert parsed() == ("::", 18080, 8443)
+    assert parsed("--host", "127.0.0.1", "--port", "0") == ("127.0.0.1", 0, 8443)
+    monkeypatch.setenv("LISTEN_TLS", "tcp://10.0.0.1:443")
+    with pytest.raises(SystemExit):
+        parsed()
+    assert "--tls-port" in capsys.readouterr().err
+
+
 def test_what_others_wrote_changes_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("say", "hostile") == BAD_INPUT
     assert capsys.readouterr().err == " [31mit  is wrong.\nHere.\n"

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 from preflight_kube.runtime import health
 from preflight_kube.runtime.health import HealthServer
+from preflight_kube.runtime.ports import listen
 from prometheus_client import CollectorRegistry
 
 
@@ -41,6 +42,18 @@ def test_probes_and_metrics_are_answered(server: HealthServer) -> None:
     assert ask(server, "/else")[0] == 404
     assert ask(server, "/healthz", "POST")[0] == 405
     assert ask(server, "/healthz", "HEAD") == (200, b"")
+
+
+def test_two_colons_are_all_addresses_of_both_families() -> None:
+    try:
+        server = HealthServer("::", 0, CollectorRegistry(), lambda: "", lambda: "")
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    with contextlib.closing(server), contextlib.closing(listen("::", 0)) as tls:
+        tls.listen()
+        for host in ("127.0.0.1", "::1"):
+            for port in (server.port, tls.getsockname()[1]):
+                socket.create_connection((host, port), timeout=60).close()
 
 
 def test_fifteen_hundred_idle_connections_take_neither_threads_nor_the_probes_answers(

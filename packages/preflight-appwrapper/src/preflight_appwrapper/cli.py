@@ -96,12 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         help="folder with tls.crt and tls.key",
     )
     commands.add_client_ca(serve)
-    serve.add_argument(
-        "--tls-port",
-        type=commands.port,
-        default=8443,
-        help="admission, over TLS (%(default)s; 0: any)",
-    )
+    commands.add_port(serve, "--tls-port", "LISTEN_TLS", 8443, "admission, over TLS")
     serve.add_argument(
         "--linger",
         type=commands.seconds,

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 from preflight_kube.files import schema
 from preflight_kube.text import one_line
+from preflight_proto import helm_values
 
 __all__ = [
     "CHART",
@@ -34,25 +35,17 @@ __all__ = [
 ]
 
 CHART: Final = "preflight-computedomain"
-OWN: Final = (
-    "enabled",
-    "global",
+OWN: Final = helm_values.ALIKE | {
     "admission",
-    "alerts",
     "altProcDevices",
     "cdiRoot",
     "controller",
     "crd",
     "exports",
-    "fullnameOverride",
-    "image",
-    "imagePullPolicy",
-    "imagePullSecrets",
     "kubeletPlugin",
     "logVerbosity",
-    "networkPolicy",
     "nvidiaDriverRoot",
-)
+}
 """Values that say how the chart itself is deployed; the others are what the programs read."""
 
 Gate = bool | Literal["true", "false"]

@@ -66,8 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     files = "tls.crt, tls.key and ca.crt"
     webhook.add_argument("--certificates", type=Path, required=True, metavar="DIR", help=files)
     commands.add_client_ca(webhook)
-    https = "HTTPS (%(default)s)"
-    webhook.add_argument("--admission-port", type=commands.port, default=8443, help=https)
+    commands.add_port(webhook, "--admission-port", "LISTEN_TLS", 8443, "HTTPS")
     agent = command("agent", _agent, "say which GPUs this node has, and how they are", address=True)
     about = "the node that this runs on (NODE_NAME; here %(default)s)"
     agent.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help=about)

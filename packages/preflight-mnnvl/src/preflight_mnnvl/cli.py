@@ -158,12 +158,7 @@ def _services(added: Any) -> None:
         help="tls.crt and tls.key, as in a mounted Secret (%(default)s)",
     )
     commands.add_client_ca(hook)
-    hook.add_argument(
-        "--admission-port",
-        type=commands.port,
-        default=8443,
-        help="for reviews, over TLS (%(default)s; 0: any)",
-    )
+    commands.add_port(hook, "--admission-port", "LISTEN_TLS", 8443, "for reviews, over TLS")
     for one in (run, hook):
         commands.add_config(one)
         commands.add_address(one)

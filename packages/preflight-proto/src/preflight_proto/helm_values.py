@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from . import names
 
-__all__ = ["CHARTS", "DEPLOYED", "Part", "part_of"]
+__all__ = ["ALIKE", "CHARTS", "DEPLOYED", "Part", "part_of"]
 
 CHARTS: Final = ("preflight-injector", "preflight-gang")
 """The charts whose values hold the configuration of a program, by their names in the umbrella
@@ -22,31 +22,46 @@ chart.
 GPU_SCHEDULER: Final = "preflight-gpu-scheduler"
 """While it is on, the umbrella chart tells both of them of its pods."""
 
-DEPLOYED: Final = frozenset(
+ALIKE: Final = frozenset(
     {
-        "affinity",
         "alerts",
-        "allowSecondRelease",
+        "bindAddress",
+        "commonLabels",
         "enabled",
+        "extraEnv",
         "fullnameOverride",
         "global",
+        "hostNetwork",
         "image",
         "imagePullPolicy",
         "imagePullSecrets",
+        "metricsPort",
+        "monitor",
+        "nameOverride",
         "networkPolicy",
-        "nodeSelector",
-        "podAnnotations",
-        "podLabels",
-        "podSecurityContext",
+        "podDisruptionBudget",
         "preflight-common",
-        "priorityClassName",
-        "protection",
-        "replicas",
-        "resources",
-        "securityContext",
-        "tolerations",
+        "service",
+        "serviceAccount",
+        "topologySpreadConstraints",
     }
 )
+"""Values that all of our charts have, and no program reads."""
+
+DEPLOYED: Final = ALIKE | {
+    "affinity",
+    "allowSecondRelease",
+    "nodeSelector",
+    "podAnnotations",
+    "podLabels",
+    "podSecurityContext",
+    "priorityClassName",
+    "protection",
+    "replicas",
+    "resources",
+    "securityContext",
+    "tolerations",
+}
 """Values of each of them that say how the chart itself is deployed."""
 
 Values = dict[str, Any]

@@ -53,19 +53,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder with tls.crt and tls.key; reloaded when they change",
     )
-    serve.add_argument(
-        "--port",
-        type=commands.port,
-        default=8443,
-        help="admission, over TLS: POST /mutate-pod (%(default)s; 0: any)",
-    )
-    serve.add_argument(
-        "--plain-port",
-        type=commands.port,
-        default=8080,
-        help="/healthz, /readyz and /metrics (%(default)s; 0: any)",
-    )
-    serve.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
+    commands.add_port(serve, "--port", "LISTEN_TLS", 8443, "admission, over TLS: POST /mutate-pod")
+    commands.add_port(serve, "--plain-port", "LISTEN_PLAIN", 8080, "/healthz, /readyz and /metrics")
+    commands.add_host(serve)
     commands.add_client_ca(serve)
     serve.add_argument(
         "--linger",

@@ -40,3 +40,8 @@ appwrapper-preflight
 {{- end -}}
 {{- $own | toYaml -}}
 {{- end }}
+
+{{/* The Secret with the key by which the webhook marks what it has judged: the certificate's, unless somebody else keeps that. */}}
+{{- define "preflight-appwrapper.markSecret" -}}
+{{- include "preflight.selfManaged" . | empty | ternary (printf "%s-mark" (include "preflight.name" .)) (include "preflight.secret" .) -}}
+{{- end }}

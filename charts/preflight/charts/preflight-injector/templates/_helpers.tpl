@@ -3,7 +3,8 @@
 {{- $own := omit .Values "enabled" "global" "namespaces" "excludeNamespaces" "webhook" "certificates" "fullnameOverride" "image"
     "imagePullPolicy" "imagePullSecrets" "replicas" "logLevel" "resources" "nodeSelector" "tolerations" "affinity"
     "priorityClassName" "podAnnotations" "podLabels" "podSecurityContext" "securityContext" "protection" "networkPolicy"
-    "alerts" "allowSecondRelease" "gangController" "preflight-common" | deepCopy -}}
+    "alerts" "allowSecondRelease" "gangController" "preflight-common" "hostNetwork" "metricsPort" "bindAddress" "service" "serviceAccount" "extraEnv"
+    "topologySpreadConstraints" "podDisruptionBudget" "commonLabels" "nameOverride" "monitor" | deepCopy -}}
 {{- include "preflight.prune" $own -}}
 {{- with (.Values.global).preflight -}}
 {{- with .gangSources -}}
@@ -40,6 +41,7 @@ check null is a word of its own and stays.
 {{- if kindIs "invalid" $value -}}{{- $_ := unset $check $key -}}{{- end -}}
 {{- end -}}
 {{- with $check.resources -}}{{- include "preflight.prune" . -}}{{- end -}}
+{{- with $check.image -}}{{- $_ := set $check "image" (include "preflight.fromRegistry" (dict "root" $.root "image" .)) -}}{{- end -}}
 {{- $checks = append $checks $check -}}
 {{- end -}}
 {{- $_ := set .into "checks" $checks -}}

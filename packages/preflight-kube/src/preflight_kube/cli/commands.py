@@ -256,12 +256,28 @@ def add_lease(made: argparse.ArgumentParser) -> None:
 
 def add_address(made: argparse.ArgumentParser) -> None:
     """``--host`` and ``--port``, of the plain port that every service has."""
-    made.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
+    add_host(made)
+    add_port(made, "--port", "LISTEN_PLAIN", 8080, "/healthz, /readyz, /metrics")
+
+
+def add_host(made: argparse.ArgumentParser) -> None:
+    """``--host``, of all ports."""
     made.add_argument(
-        "--port",
+        "--host",
+        default=os.environ.get("LISTEN_HOST") or "0.0.0.0",  # noqa: S104
+        help="address to listen on; ::, all of both families (LISTEN_HOST; here %(default)s)",
+    )
+
+
+def add_port(
+    made: argparse.ArgumentParser, option: str, variable: str, usual: int, what: str
+) -> None:
+    """A port's ``option``, whose default may stand in the environment."""
+    made.add_argument(
+        option,
         type=port,
-        default=8080,
-        help="/healthz, /readyz, /metrics (%(default)s; 0: any)",
+        default=os.environ.get(variable) or usual,
+        help=f"{what} ({variable}; here %(default)s; 0: any)",
     )
 
 

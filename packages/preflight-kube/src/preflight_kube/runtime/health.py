@@ -51,7 +51,9 @@ class HealthServer:
         self._waiting: dict[asyncio.StreamWriter, None] = {}
         """For their request; who came first stands first."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listening = socket.create_server((host, port), family=family, backlog=1024)
+        self._listening = socket.create_server(
+            (host, port), family=family, backlog=1024, dualstack_ipv6=host == "::"
+        )
         # As in `ports`: the end of a long answer does not wait for an acknowledgement.
         self._listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = int(self._listening.getsockname()[1])

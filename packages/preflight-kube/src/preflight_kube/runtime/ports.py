@@ -19,8 +19,12 @@ class PortTaken(BadInput):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to ``host``:``port`` (0: any). Raises :class:`PortTaken`."""
+    """A socket bound to ``host``:``port`` (0: any); ``::`` are all addresses of both families.
+    Raises :class:`PortTaken`.
+    """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    if host == "::":  # else it depends on the node's net.ipv6.bindv6only
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Connections inherit it. asyncio sets it only where a socket names its protocol, and an
     # answer's second write would wait for 40 ms.

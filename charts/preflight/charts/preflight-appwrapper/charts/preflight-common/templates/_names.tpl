@@ -3,7 +3,7 @@ How objects are called and labelled. Most templates of this chart take a dict th
 scope; "component"; "name", the end of its objects' names; and what else their comments say. Others take the chart's own scope.
 */}}
 {{- define "preflight.name" -}}
-{{- .Values.fullnameOverride | default .Chart.Name -}}
+{{- .Values.fullnameOverride | default .Values.nameOverride | default .Chart.Name -}}
 {{- end }}
 
 {{- define "preflight.fullname" -}}
@@ -24,12 +24,16 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end }}
 
+{{/* Of an object or a pod: ours, and "labels" over those that the values have for all. */}}
 {{- define "preflight.labels" -}}
 {{ include "preflight.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: preflight
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- with mergeOverwrite (dict) (.root.Values.commonLabels | default dict) (.labels | default dict) }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* Of an object; "fixed" is its whole name, "cluster" whether it has no namespace, "labels" and "annotations" are added. */}}
@@ -40,9 +44,6 @@ namespace: {{ .namespace | default .root.Release.Namespace }}
 {{- end }}
 labels:
   {{- include "preflight.labels" . | nindent 2 }}
-  {{- with .labels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
 {{- with .annotations }}
 annotations:
   {{- toYaml . | nindent 2 }}

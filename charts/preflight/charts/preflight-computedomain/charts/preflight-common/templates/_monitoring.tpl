@@ -33,7 +33,8 @@ data:
 {{- define "preflight.alerts" -}}
 {{- $shared := ((.root.Values.global).preflight).alerts | default dict -}}
 {{- $own := .root.Values.alerts | default dict -}}
-{{- if or $own.enabled $shared.enabled -}}
+{{- $monitor := .root.Values.monitor | default dict -}}
+{{- if or $own.enabled $shared.enabled $monitor.enabled -}}
 {{- $part := dict "root" .root "name" "alerts" "labels" (merge (dict) ($own.labels | default dict) ($shared.labels | default dict)) -}}
 {{- $name := include "preflight.fullname" $part -}}
 {{- $in := printf "namespace=%q" .root.Release.Namespace -}}
@@ -41,13 +42,17 @@ data:
 apiVersion: monitoring.coreos.com/v1
 kind: PodMonitor
 metadata:
-  {{- include "preflight.metadata" $part | nindent 2 }}
+  {{- include "preflight.metadata" (set (omit $part "labels") "labels" (mergeOverwrite (dict) $part.labels ($monitor.labels | default dict))) | nindent 2 }}
 spec:
   selector:
     matchLabels:
       {{- include "preflight.selector" (dict "root" .root) | nindent 6 }}
   podMetricsEndpoints:
     - port: {{ .port | default "metrics" }}
+      {{- with $monitor.interval }}
+      interval: {{ . }}
+      {{- end }}
+{{- if or $own.enabled $shared.enabled }}
 ---
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
@@ -103,5 +108,6 @@ spec:
         {{- with .rules }}
         {{- . | replace "{NAMESPACE" (printf "{%s" $in) | nindent 8 }}
         {{- end }}
+{{- end }}
 {{- end }}
 {{- end }}

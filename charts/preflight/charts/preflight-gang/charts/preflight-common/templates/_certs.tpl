@@ -86,10 +86,8 @@ spec:
 {{- $values := .root.Values -}}
 metadata:
   labels:
-    {{- include "preflight.labels" . | nindent 4 }}
-    {{- with mergeOverwrite (dict) ($values.podLabels | default dict) (($values.certificates).podLabels | default dict) }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- $labels := mergeOverwrite (dict) ($values.podLabels | default dict) (($values.certificates).podLabels | default dict) }}
+    {{- include "preflight.labels" (set (omit . "labels") "labels" $labels) | nindent 4 }}
   {{- with mergeOverwrite (dict) ($values.podAnnotations | default dict) (($values.certificates).podAnnotations | default dict) }}
   annotations:
     {{- toYaml . | nindent 4 }}
@@ -112,6 +110,10 @@ spec:
         {{- end }}
         - --lifetime-days={{ include "preflight.lifetimeDays" .root }}
         - --wait-seconds=120
+      {{- with $values.extraEnv }}
+      env:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
 {{- end }}
 
 {{/* Its account, which owns the Secret: when the release goes, so does the Secret. */}}

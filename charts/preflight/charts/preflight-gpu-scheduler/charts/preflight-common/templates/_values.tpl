@@ -38,9 +38,46 @@ data:
 {{- end }}
 
 {{/*
+Whose an object of the cluster is that outlives its release ("api", "kind", "name"), in words; empty where there is none, or it is this release's.
+Helm refuses to install over an object of another release.
+*/}}
+{{- define "preflight.foreign" -}}
+{{- with lookup .api .kind "" .name -}}
+{{- $owner := dig "metadata" "annotations" (dict) . -}}
+{{- $name := get $owner "meta.helm.sh/release-name" -}}
+{{- $namespace := get $owner "meta.helm.sh/release-namespace" -}}
+{{- if not $name -}}no release's
+{{- else if not (and (eq $name $.root.Release.Name) (eq $namespace $.root.Release.Namespace)) -}}{{ printf "release %s/%s's" $namespace $name }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* What an install says of such objects: those of the definitions of "file", and "namespaces". */}}
+{{- define "preflight.keptNotes" -}}
+{{- $kept := list -}}
+{{- if .file -}}
+{{- range splitList "\n---\n" (.root.Files.Get .file) -}}
+{{- $kept = append $kept (dict "root" $.root "api" "apiextensions.k8s.io/v1" "kind" "CustomResourceDefinition" "name" (fromYaml .).metadata.name) -}}
+{{- end -}}
+{{- end -}}
+{{- range .namespaces -}}
+{{- $kept = append $kept (dict "root" $.root "api" "v1" "kind" "Namespace" "name" .) -}}
+{{- end -}}
+{{- range $kept -}}
+{{- $whose := include "preflight.foreign" . -}}
+{{- if $whose }}
+
+{{ .kind }} {{ .name }} is {{ $whose }} and was left as it is. Where that is gone, take it over and upgrade once more; an old definition drops fields that it does not know:
+
+  kubectl annotate {{ lower .kind }} {{ .name }} --overwrite meta.helm.sh/release-name={{ .root.Release.Name }} meta.helm.sh/release-namespace={{ .root.Release.Namespace }}
+  kubectl label {{ lower .kind }} {{ .name }} --overwrite app.kubernetes.io/managed-by=Helm
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/*
 The definitions of `file`. Not in crds/: Helm would never upgrade them there, and an API server drops fields that an old definition does not
-know without a word. Templates they are, kept at uninstall, and left alone where they are not this release's: Helm refuses to install over an
-object of another one.
+know without a word. Templates they are, kept at uninstall, and left alone where they are not this release's ("preflight.keptNotes" says so).
 */}}
 {{- define "preflight.crds" -}}
 {{- $values := .root.Values.crd | default dict -}}
@@ -48,10 +85,7 @@ object of another one.
 {{- range splitList "\n---\n" (.root.Files.Get .file) }}
 {{- $crd := fromYaml . }}
 {{- $name := $crd.metadata.name }}
-{{- $there := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" $name }}
-{{- $owner := dig "metadata" "annotations" (dict) $there }}
-{{- $ours := and (eq (get $owner "meta.helm.sh/release-name") $.root.Release.Name) (eq (get $owner "meta.helm.sh/release-namespace") $.root.Release.Namespace) }}
-{{- if or (not $there) $ours }}
+{{- if not (include "preflight.foreign" (dict "root" $.root "api" $crd.apiVersion "kind" $crd.kind "name" $name)) }}
 ---
 apiVersion: {{ $crd.apiVersion }}
 kind: {{ $crd.kind }}

@@ -43,12 +43,16 @@ spec:
 
 {{/* For reviews and for metrics. Where nobody calls it is for metrics alone: each replica has numbers of its own, and a scraper has to see all of them. */}}
 {{- define "preflight.service" }}
+{{- $own := .root.Values.service | default dict }}
 ---
 apiVersion: v1
 kind: Service
 metadata:
-  {{- include "preflight.metadata" . | nindent 2 }}
+  {{- include "preflight.metadata" (merge (dict "annotations" $own.annotations) .) | nindent 2 }}
 spec:
+  {{- with include "preflight.set" (pick $own "ipFamilyPolicy" "ipFamilies") }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- if not .admission }}
   clusterIP: None
   {{- end }}
@@ -66,14 +70,19 @@ spec:
 {{- end }}
 
 {{- define "preflight.budget" -}}
-{{- if gt (include "preflight.replicas" . | int) 1 }}
+{{- $own := .root.Values.podDisruptionBudget | default dict }}
+{{- if and (gt (include "preflight.replicas" . | int) 1) (dig "enabled" true $own) }}
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
   {{- include "preflight.metadata" . | nindent 2 }}
 spec:
-  maxUnavailable: 1
+  {{- if kindIs "invalid" $own.minAvailable }}
+  maxUnavailable: {{ $own.maxUnavailable | default 1 }}
+  {{- else }}
+  minAvailable: {{ $own.minAvailable }}
+  {{- end }}
   unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels:
@@ -81,7 +90,7 @@ spec:
 {{- end }}
 {{- end }}
 
-{{/* What calls one webhook: its Service's "path". The CA bundle is not set: it follows the certificate, and an upgrade must not undo it. */}}
+{{/* What calls one webhook, its Service's "path", and of which objects, for all of them alike. The CA bundle is not set: it follows the certificate, and an upgrade must not undo it. */}}
 {{- define "preflight.clientConfig" -}}
 clientConfig:
   service:
@@ -89,6 +98,10 @@ clientConfig:
     namespace: {{ .root.Release.Namespace }}
     path: {{ .path }}
     port: 443
+{{- with (.root.Values.webhook).objectSelector }}
+objectSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* A replicated part as a whole: what runs it, what keeps it running, how it is reached. */}}
