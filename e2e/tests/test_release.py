@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from preflight_e2e import release
 from preflight_e2e.images import ROOT
 from preflight_e2e.release import ReleaseError, components, plan, problems
@@ -143,6 +146,39 @@ def test_what_does_not_agree_is_named(path: str, before: str, after: str, said: 
     assert before in files[path]
     found = problems(files | {path: files[path].replace(before, after, 1)})
     assert [one for one in found if one.startswith(path) and said in one], found
+
+
+def test_a_tag_says_what_is_made_for_it() -> None:
+    assert release.described(tree(), "preflight-webhook/v0.3.1") == {
+        "version": "0.3.1",
+        "image": "preflight-webhook",
+        "chart": f"{release.PARTS}/preflight-injector",
+        "package": "preflight-webhook",
+    }
+    umbrella = release.described(tree(), "charts/v0.1.0")
+    assert (umbrella["image"], umbrella["package"]) == ("", "")
+    with pytest.raises(ReleaseError, match=r"check-dcgm/v0\.3\.0: no tag of these files"):
+        release.described(tree(), "check-dcgm/v0.3.0")
+
+
+def test_the_workflow_asks_for_nothing_that_a_tag_does_not_say() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())
+    outputs = workflow["jobs"]["agrees"]["outputs"]
+    assert set(outputs) == set(release.described(tree(), "check-dcgm/v0.2.9"))
+    asked = set(re.findall(r"needs\.agrees\.outputs\.(\w+)", yaml.safe_dump(workflow)))
+    assert asked == set(outputs)
+    sessions = set(re.findall(r"nox -s ([\w-]+)", yaml.safe_dump(workflow)))
+    noxfile = (ROOT / "noxfile.py").read_text()
+    assert sessions == {one for one in sessions if f"\ndef {one}(session" in noxfile}
+
+
+@pytest.mark.parametrize("name", ["preflight-proto", "preflight-kube", "preflight-cli"])
+def test_the_page_of_a_package_reads_the_same_on_an_index(name: str) -> None:
+    folder = ROOT / "packages" / name
+    assert re.findall(r"\]\((?!https://)[^)]*\)", (folder / "README.md").read_text()) == []
+    about = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert about["authors"] and about["keywords"] and about["classifiers"]  # noqa: PT018
+    assert about["readme"] == "README.md"
 
 
 def test_a_dry_run_prints_and_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

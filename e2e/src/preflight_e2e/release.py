@@ -3,6 +3,7 @@
     python -m preflight_e2e.release check-dcgm minor        # or patch, or major
     python -m preflight_e2e.release all minor --dry-run     # prints, and changes nothing
     python -m preflight_e2e.release generate                # images.txt, and the page of versions
+    python -m preflight_e2e.release check-dcgm/v0.2.0       # what that tag releases, for a workflow
 
 A component is a member of `packages` with a changelog, or `charts`: the umbrella and the library
 chart. A member's version is that of its image, and of its chart; who depends on it takes the same
@@ -25,32 +26,16 @@ from pathlib import Path
 from .images import ROOT, ImageError, build_all, find_engine
 from .program import leave, says_version
 
-__all__ = [
-    "Component",
-    "Place",
-    "ReleaseError",
-    "components",
-    "image_list",
-    "main",
-    "plan",
-    "problems",
-    "table",
-]
-
 PACKAGES, PARTS = "packages", "charts/preflight/charts"
-UMBRELLA, LIBRARY, INJECTOR = (
-    "charts/preflight/Chart.yaml",
-    "charts/preflight-common/Chart.yaml",
-    f"{PARTS}/preflight-injector/Chart.yaml",
-)
+UMBRELLA, LIBRARY = "charts/preflight/Chart.yaml", "charts/preflight-common/Chart.yaml"
+INJECTOR = f"{PARTS}/preflight-injector/Chart.yaml"
 IMAGES, PAGE = "images.txt", "docs/versions.md"
 TEXTS = ("*.md", "*.toml", "*.yaml", "*.txt", "uv.lock")
+KINDS = ("major", "minor", "patch")
 _NUMBER = r"\d+\.\d+\.\d+"
 _DATED = re.compile(r"^## (?P<version>\S+) \(\d{4}-\d\d-\d\d\)$", re.MULTILINE)
 _FIRST = re.compile(r"^## .*$", re.MULTILINE)
-_TABLE = re.compile(
-    r"(\[\[\[cog import tables; tables\.versions\(\) \]\]\] -->\n).*?(<!-- \[\[\[end)", re.DOTALL
-)
+_TABLE = re.compile(r"(tables\.versions\(\) \]{3} -->\n).*?(<!-- \[{3}end)", re.DOTALL)
 
 Files = Mapping[str, str]
 """Texts of the repository by path."""
@@ -76,13 +61,9 @@ class Component:
         return f"{self.name}/v{self.version}"
 
     def bumped(self, part: str) -> Component:
-        major, minor, patch = map(int, self.version.split("."))
-        after = {
-            "major": (major + 1, 0, 0),
-            "minor": (major, minor + 1, 0),
-            "patch": (major, minor, patch + 1),
-        }
-        return replace(self, version=".".join(map(str, after[part])))
+        numbers, at = [int(number) for number in self.version.split(".")], KINDS.index(part)
+        numbers[at:] = [numbers[at] + 1, 0, 0][: 3 - at]
+        return replace(self, version=".".join(map(str, numbers)))
 
 
 @dataclass(frozen=True)
@@ -223,6 +204,19 @@ def plan(files: Files, names: Iterable[str], part: str, day: str) -> dict[str, s
     return {path: text for path, text in made.items() if files.get(path) != text}
 
 
+def described(files: Files, tag: str) -> dict[str, str]:
+    """What is made for a tag. Raises ReleaseError where the files are of another version."""
+    one = components(files).get(tag.partition("/")[0])
+    if one is None or one.tag != tag:
+        known = ", ".join(each.tag for each in components(files).values())
+        raise ReleaseError(f"{tag}: no tag of these files, whose tags are {known}.")
+    if said := problems(files):
+        raise ReleaseError("\n".join(said))
+    chart = (one.chart or "").removesuffix("/Chart.yaml")
+    package = "" if one.kind in {"", "tests"} else one.name
+    return {"version": one.version, "image": one.image or "", "chart": chart, "package": package}
+
+
 def image_list(every: Mapping[str, Component]) -> str:
     """References of all images, one a line."""
     return "".join(sorted(f"{one.image}:{one.version}\n" for one in every.values() if one.image))
@@ -303,9 +297,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="release", description="Release one component, or all.")
     says_version(parser)
     parser.add_argument(
-        "component", help="a member, charts, all; or generate: only what is made of versions"
+        "component", help="a member, charts, all, a tag; generate: what is made of versions"
     )
-    parser.add_argument("part", nargs="?", choices=["patch", "minor", "major"])
+    parser.add_argument("part", nargs="?", choices=KINDS)
     parser.add_argument("--dry-run", action="store_true", help="print, and change nothing")
     parser.add_argument(
         "--date",
@@ -322,13 +316,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path, text in generated(files).items():
             (ROOT / path).write_text(text)
         return 0
-    if args.part is None:
-        parser.error("say which part of the version changes: patch, minor or major.")
+    if args.part is None and "/" not in args.component:
+        parser.error("say which part of the version changes: major, minor or patch.")
     before = components(files)
     names = [args.component]
     if args.component == "all":
         names = [name for name, one in before.items() if unreleased(files, one)]
     try:
+        if "/" in args.component:
+            print(*map("=".join, described(files, args.component).items()), sep="\n")
+            return 0
         changed = plan(files, names, args.part, args.date)
         after = components({**files, **changed})
         for path in sorted(changed):
