@@ -125,6 +125,35 @@ def versions() -> None:
     cog.out(release.table(release.components(release.read(release.ROOT))))
 
 
+DOCUMENTS = (  # what it is, where it is, who writes and who reads it, its version's module or kind, its golden files
+    ("stamp of a gang", "pods", "preflight-webhook", "preflight-gang", "preflight_proto.stamp", "proto", "stamp"),
+    ("roster", "pods", "preflight-gang", "gang-wide checks", "preflight_proto.roster", "proto", "roster"),
+    ("claims at admission", "pods", "preflight-webhook", "preflight-gang", "preflight_proto.admitted", "proto", "claims"),
+    ("topology of a node", "pods", "preflight-gang", "NCCL checks", "", "proto", "topology"),
+    ("result", "termination messages", "checks", "preflight-gang", "preflight_proto.result", "proto", "result"),
+    ("PreflightConfig", "its kind", "people", "preflight-webhook, preflight-gang", "preflight_proto.policy", "proto", "preflightconfig"),
+    ("record of a gang", "ConfigMaps", "preflight-gang", "the next leader", "", "gang", "configmap"),
+    ("lock of a GPU", "Leases", "preflight-gpu-scheduler", "its next replica", "", "gpu-scheduler", "lease"),
+    ("decision about a PodClique", "PodCliques", "preflight-mnnvl", "its controller", "preflight_mnnvl.api.annotations", "mnnvl", "decision"),
+    ("checkpoint", "nodes", "preflight-computedomain", "its next plugin", "", "computedomain", "v"),
+)  # fmt: skip
+
+
+def documents() -> None:
+    """What crosses a border, and which versions readers take: those of the golden files."""
+    rows = []
+    for name, place, writer, reader, module, member, file in DOCUMENTS:
+        golden = CHARTS.parents[2] / "packages" / f"preflight-{member}" / "tests" / "golden"
+        read = {path.parent.name for path in golden.glob(f"v*/{file}*.json")}
+        read |= {path.stem for path in golden.glob(f"{file}[0-9].json")}
+        written = getattr(import_module(module), "VERSION", "") if module else max(read)
+        version = written if isinstance(written, str) else f"v{written}"
+        if version not in read:
+            raise ValueError(f"{name}: no golden file of version {version} in {golden}; write one.")
+        rows.append((name, place, writer, reader, version, ", ".join(sorted(read))))
+    _table(("document", "where", "written by", "read by", "version", "versions read"), rows)
+
+
 def values(chart: str) -> None:
     """Each value of a chart: what its schema says, and the default of its values.yaml."""
     folder = CHARTS / chart

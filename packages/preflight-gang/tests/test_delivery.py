@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from gangs import gang, sealed_roster, waiting
+from gangs import a_member, gang, sealed_roster, waiting
 from gangs import record as record_of_members
 from preflight_gang.api.types import ConfigMap
 from preflight_gang.core.plan import TooLarge, config_map, record_of, roster_write
@@ -56,6 +58,14 @@ def test_a_record_fits_and_is_read_as_it_was_written(members: int) -> None:
     assert size(body) <= ROOM
     assert record_of(as_read(body)) == record(members)
     assert body["data"]["expected_count"] == str(members)
+
+
+def test_the_record_of_an_earlier_release_is_read_and_still_written_alike() -> None:
+    golden = json.loads((Path(__file__).parent / "golden/v1/configmap.json").read_text())
+    members = (a_member("a", ip="10.0.0.1"), a_member("b", ip="10.0.0.2"))
+    known = record_of_members(*members)
+    assert record_of(as_read(golden)) == known
+    assert config_map(gang(), known, "") == golden
 
 
 def test_rank_0_is_followed_by_four_members_each_on_a_node_of_its_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -213,3 +214,11 @@ def test_a_node_named_like_a_hash_is_hashed_too() -> None:
     long = "n" * 250
     digest = names.lease_name(long, 0).removeprefix("gpu-").removesuffix("-0")
     assert names.lease_name(digest, 0) != names.lease_name(long, 0)
+
+
+def test_the_lock_of_an_earlier_release_is_read() -> None:
+    golden = (Path(__file__).parent / "golden/v1/lease.json").read_bytes()
+    lease = msgspec.json.decode(golden, type=Lease)
+    assert lease.ours
+    assert (lease.holder, lease.pod, lease.number) == ("uid-a", ("training", "a"), 2)
+    assert (lease.gpu, lease.uuid) == (("node-a", 3), "GPU-3")

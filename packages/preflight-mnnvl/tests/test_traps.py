@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from cliques import (
@@ -21,7 +22,7 @@ from cliques import (
     support,
 )
 from grove_world import Cluster
-from preflight_mnnvl.api.annotations import read_decision
+from preflight_mnnvl.api.annotations import read_decision, write_decision
 from preflight_mnnvl.api.names import DECISION
 from preflight_mnnvl.api.types import Metadata, OwnerReference
 from preflight_mnnvl.core.builders import adoption
@@ -375,3 +376,15 @@ def test_the_stored_decision_is_repeated_though_the_cluster_can_no_longer_have_i
     assert patched(found, again) == stored
     assert read_decision(stored["metadata"]["annotations"][DECISION]) is not None
     assert not judge(ClusterFacts(), DRIVER).ok
+
+
+def test_the_decision_of_an_earlier_release_is_read_and_still_written_alike() -> None:
+    golden = (Path(__file__).parent / "golden/v1/decision.json").read_text().strip()
+    decision = read_decision(golden)
+    assert decision is not None
+    assert (decision.mode, decision.cd, decision.gpu_claims) == (
+        "driver",
+        "set-0-domain",
+        ("gpus",),
+    )
+    assert write_decision(decision) == golden

@@ -10,7 +10,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from preflight_proto.admitted import Admitted, SeenClaim, decode_admitted, encode_admitted
+from preflight_proto.check.node import topology
 from preflight_proto.gang_source import BUILT_IN
+from preflight_proto.names import TOPOLOGY_FILE
+from preflight_proto.policy import GangDiscoveryOverride, decode_spec
 from preflight_proto.result import (
     MAX_BYTES,
     MAX_GBPS,
@@ -76,6 +80,15 @@ RESULT = Result(
 )
 
 
+ADMITTED = Admitted(
+    v=1,
+    claims={
+        "gpus": SeenClaim(kind="ResourceClaim", name="training-gpus", uid="u-1", gpu=True),
+        "net": SeenClaim(kind="", name="", uid="", gpu=False),
+    },
+)
+
+
 @pytest.mark.parametrize(
     ("name", "data"),
     [
@@ -83,6 +96,7 @@ RESULT = Result(
         ("v1/roster-wait", encode_roster(WAIT)),
         ("v1/roster-sealed", encode_roster(SEALED)),
         ("v1/result", encode_result(RESULT).decode()),
+        ("v1/claims", encode_admitted(ADMITTED)),
     ],
 )
 def test_encodings_of_a_version_never_change(name: str, data: str) -> None:
@@ -104,6 +118,20 @@ def test_golden_documents_read_back() -> None:
     assert decode_roster((GOLDEN / "v1/roster-wait.json").read_text()) == WAIT
     assert decode_roster((GOLDEN / "v1/roster-sealed.json").read_text()) == SEALED
     assert from_termination("nccl-loopback", (GOLDEN / "v1/result.json").read_text(), 1) == RESULT
+    assert decode_admitted((GOLDEN / "v1/claims.json").read_text()) == ADMITTED
+    spec = decode_spec((GOLDEN / "v1alpha1/preflightconfig.json").read_bytes())
+    assert spec.enforcement == "observe"
+    assert isinstance(spec.gang_discovery, GangDiscoveryOverride)
+    assert (spec.gang_discovery.method, spec.gang_discovery.opt_in) == ("labels", ("jobset",))
+
+
+@pytest.mark.anyio
+async def test_a_nodes_topology_reads_back(tmp_path: Path) -> None:
+    (tmp_path / TOPOLOGY_FILE).write_text((GOLDEN / "v1/topology.json").read_text())
+    assert await topology(str(tmp_path)) == {
+        "topology.kubernetes.io/zone": "a",
+        "network.topology.nvidia.com/leaf": "leaf-1",
+    }
 
 
 def test_a_result_says_whom_it_blames_only_where_it_blames_somebody() -> None:
