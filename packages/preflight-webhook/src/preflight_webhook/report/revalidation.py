@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from preflight_kube.api.conditions import makes_sick
+from preflight_kube.api.node_health import makes_sick
 from preflight_proto import names
 from preflight_proto.result import Result, from_termination
 
