@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_doctor(doctor: argparse.ArgumentParser) -> None:
-    """What is wrong in the cluster, and what to do."""
+    """Find what is wrong in the cluster, and what to do."""
     doctor.set_defaults(run=_doctor)
     doctor.add_argument(
         "--runbook",

@@ -1,4 +1,4 @@
-"""What the programs read of the chart's values: the feature gates, IMEX's mode, the log, and the
+"""The values that the programs read: the feature gates, IMEX's mode, the log, and the
 leader's lease; and the gates themselves: read, forced, and judged, in this order.
 
 Pure. The programs get it in their environment and arguments; ``validate-config`` judges the values
@@ -154,7 +154,7 @@ _BOOLEANS: Final = {
     **dict.fromkeys(("1", "t", "T", "true", "True", "TRUE"), True),
     **dict.fromkeys(("0", "f", "F", "false", "False", "FALSE"), False),
 }
-"""What Go's strconv.ParseBool takes, by which Kubernetes' components read their gates."""
+"""Texts that Go's strconv.ParseBool takes, by which Kubernetes' components read their gates."""
 _MODES: Final = ("driverManaged", "hostManaged")
 
 OFF: Final = (
@@ -173,7 +173,7 @@ class GatesInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """What holds after forcing. ``notes``: what the log is to say about it, one line each."""
+    """The gates after forcing. ``notes``: what the log is to say about it, one line each."""
 
     host_managed: bool = False
     dns_names: bool = True

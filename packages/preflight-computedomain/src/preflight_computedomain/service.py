@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a program begins with. ``host``, ``port``: of /healthz, /readyz and /metrics."""
+    """The start of a program. ``host``, ``port``: of /healthz, /readyz and /metrics."""
 
     target: Connection
     gates: Gates

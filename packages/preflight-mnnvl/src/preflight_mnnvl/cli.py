@@ -86,7 +86,7 @@ def _others(added: Any) -> None:
 
 
 def add_explain(told: argparse.ArgumentParser) -> None:
-    """What will become of a PodCliqueSet."""
+    """Show what will become of a PodCliqueSet."""
     told.description = _EXPLAIN
     told.set_defaults(run=_explain)
     where = told.add_mutually_exclusive_group(required=True)
@@ -128,7 +128,7 @@ def add_explain(told: argparse.ArgumentParser) -> None:
 
 
 def add_show(show: argparse.ArgumentParser) -> None:
-    """What there is of sets, domains and their pods."""
+    """Show what there is of sets, domains and their pods."""
     show.set_defaults(run=_show)
     show.add_argument(
         "pcs",

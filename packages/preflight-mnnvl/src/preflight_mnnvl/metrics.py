@@ -1,4 +1,4 @@
-"""What is counted, in Prometheus' text. Label values come from closed sets."""
+"""Metrics, in Prometheus' text. Label values come from closed sets."""
 
 from __future__ import annotations
 
@@ -111,12 +111,12 @@ class Metrics:
         ).set_function(lambda: max(mirrors.behind().values(), default=0.0))
 
     def support(self, ok: bool, nodes: int | None) -> None:
-        """What the cluster can do now."""
+        """Show what the cluster can do now."""
         self.supported.set(int(ok))
         self.fabric_nodes.set(nodes or 0)
 
     def domain(self, key: Key, state: str, *, wanted: bool, made: bool) -> None:
-        """What a reconcile found; the state `gone` takes the domain out."""
+        """Count what a reconcile found; the state `gone` takes the domain out."""
         counted = ((state, state != "wanted"), ("wanted", wanted), ("made", made))
         now = [] if state == "gone" else [name for name, counts in counted if counts]
         for names, step in ((self._states.pop(key, []), -1), (now, 1)):
@@ -131,6 +131,6 @@ class Metrics:
         self.writes.labels("Event", "told" if result == "written" else result).inc()
 
     def forget_domains(self) -> None:
-        """Who does not lead counts none."""
+        """Count none: this replica does not lead."""
         for key in list(self._states):
             self.domain(key, "gone", wanted=False, made=False)

@@ -1,1 +1,1 @@
-"""What crosses a border: names, objects, files and messages that others write or read. Pure."""
+"""All that crosses a border: names, objects, files and messages that others write or read. Pure."""

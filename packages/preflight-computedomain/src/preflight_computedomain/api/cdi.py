@@ -32,8 +32,8 @@ def document(uid: str, major: int) -> bytes:
 
 
 def is_document(uid: str, data: bytes) -> bool:
-    """Whether ``data`` is :func:`document` of the claim ``uid`` with some major: that of the driver
-    at the time when it was written.
+    """Tell whether ``data`` is :func:`document` of the claim ``uid`` with some major: that of the
+    driver at the time when it was written.
     """
     match = re.search(rb'"major":([0-9]{1,4}),', data)
     return match is not None and data == document(uid, int(match[1]))

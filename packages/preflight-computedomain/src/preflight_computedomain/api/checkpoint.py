@@ -64,7 +64,7 @@ class Entry:
 
     @property
     def prepared(self) -> bool:
-        """Whether the claim has channel 0."""
+        """Tell whether the claim has channel 0."""
         return self.state == COMPLETED and self.channel
 
 
@@ -183,7 +183,7 @@ _VERSION: Final = msgspec.json.Decoder(_Version)
 
 
 def decode(data: bytes) -> Checkpoint:
-    """What ``data`` holds, of version 2 where it has it. Raises :class:`Corrupt`."""
+    """Read ``data``, of version 2 where it has it. Raises :class:`Corrupt`."""
     try:
         file = _FILE.decode(data)
         v1, v2 = bytes(file.v1), bytes(file.v2)

@@ -58,17 +58,19 @@ def namespaced(collection: str, namespace: str, name: str = "") -> str:
 
 
 def fits_as_namespace(text: str) -> bool:
-    """Whether ``text`` can be a namespace (RFC 1123 label)."""
+    """Tell whether ``text`` can be a namespace (RFC 1123 label)."""
     return _LABEL_1123.fullmatch(text) is not None
 
 
 def fits_as_name(text: str) -> bool:
-    """Whether ``text`` can name a claim or a node (RFC 1123 subdomain, 253 characters at most)."""
+    """Tell whether ``text`` can name a claim or a node (RFC 1123 subdomain, 253 characters at
+    most).
+    """
     return len(text) <= 253 and all(_LABEL_1123.fullmatch(part) for part in text.split("."))
 
 
 def fits_as_uid(text: str) -> bool:
-    """Whether ``text`` can be a uid that becomes part of a file's name and of a CDI device's."""
+    """Tell whether ``text`` can be a uid that is part of a file's name and of a CDI device's."""
     return _UID.fullmatch(text) is not None and ".." not in text
 
 
@@ -78,7 +80,7 @@ def cdi_device(uid: str) -> str:
 
 
 def cdi_id(uid: str) -> str:
-    """The same, as the kubelet passes it on to the container runtime."""
+    """The device in full, as the kubelet passes it on to the container runtime."""
     return f"{CDI_KIND}={cdi_device(uid)}"
 
 

@@ -61,7 +61,7 @@ def domain_of(parameters: bytes) -> str:
 
 
 def is_daemon(parameters: bytes) -> bool:
-    """Whether this is the configuration of a daemon's claim, of whatever version."""
+    """Tell whether this is the configuration of a daemon's claim, of whatever version."""
     return _recognized(parameters)[0] == DAEMON_CONFIG
 
 

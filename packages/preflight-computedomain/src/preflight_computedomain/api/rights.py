@@ -1,4 +1,4 @@
-"""What the controller and the plugin of a node may do, down to the field: the chart's roles and
+"""Rights of the controller and of the plugin of a node, down to the field: the chart's roles and
 policies are made of it.
 
 Pure.

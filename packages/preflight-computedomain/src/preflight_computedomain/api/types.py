@@ -186,7 +186,7 @@ class _AllocatedDevices(_Object, frozen=True, kw_only=True):
 
 
 class ClaimAllocation(_Object, frozen=True, kw_only=True):
-    """What the scheduler allocated."""
+    """The scheduler's allocation."""
 
     devices: _AllocatedDevices = _AllocatedDevices()
 
@@ -240,7 +240,7 @@ class _Pool(_Object, frozen=True, kw_only=True):
 
 
 class SliceSpec(_Object, frozen=True, kw_only=True):
-    """What a driver offers on a node. ``devices``: all that is said of them. ``all_nodes`` and the
+    """A driver's offer on a node. ``devices``: all that is said of them. ``all_nodes`` and the
     two after it: instead of ``node_name``, which ours never is.
     """
 

@@ -1,5 +1,5 @@
-"""Whether bytes are a message of protocol buffers: betterproto2 takes one that is cut, and reads
-numbers where text should be.
+"""A check whether bytes are a message of protocol buffers: betterproto2 takes one that is cut, and
+reads numbers where text should be.
 
 Pure. The format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -21,8 +21,8 @@ in it.
 
 
 def fits(data: bytes, shape: Shape) -> bool:
-    """Whether ``data`` is whole, and its fields are of ``shape``; fields that it does not name may
-    be anything whole.
+    """Tell whether ``data`` is whole, and its fields are of ``shape``; fields that it does not name
+    may be anything whole.
     """
     at = 0
     while at < len(data):

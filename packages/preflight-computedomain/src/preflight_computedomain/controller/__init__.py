@@ -1,3 +1,3 @@
-"""What one leader of the cluster does: templates for ComputeDomains.
+"""The work of one leader of the cluster: templates for ComputeDomains.
 It does not know the plugin.
 """

@@ -24,12 +24,12 @@ __all__ = ["Applier", "Blocked"]
 
 
 class Blocked(Exception):
-    """What is there is not what the plan needs; it is decided anew when that changes. A clause."""
+    """The cluster is not as the plan needs it; it is decided anew when that changes. A clause."""
 
 
 class Applier:
-    """Of one plan. ``client``: fenced by the leadership. ``caches``: get the answers. ``domain``:
-    None to sweep what has none. ``seen``: the templates that the plan was decided from.
+    """Carries out one plan. ``client``: fenced by the leadership. ``caches``: get the answers.
+    ``domain``: None to sweep what has none. ``seen``: the templates that the plan was decided from.
     """
 
     def __init__(

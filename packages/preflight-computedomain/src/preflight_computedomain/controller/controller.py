@@ -253,12 +253,12 @@ def _template_place(domain: ComputeDomain) -> list[str]:
 
 
 def _uids(item: ClaimTemplate) -> set[str]:
-    """Of ComputeDomains that the template names, by label or configuration."""
+    """The uids of ComputeDomains that the template names, by label or configuration."""
     return {uid for uid in (item.metadata.labels.get(names.LABEL, ""), template.owner(item)) if uid}
 
 
 def _brief(claim: UsedClaim) -> UsedClaim:
-    """What the mirror holds of a claim: a cluster has many, of other drivers most."""
+    """The part of a claim that is kept: a cluster has many, of other drivers most."""
     of = claim.metadata
     return UsedClaim(
         metadata=Metadata(name=of.name, uid=of.uid, resource_version=of.resource_version)

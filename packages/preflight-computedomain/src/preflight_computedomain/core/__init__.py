@@ -1,1 +1,1 @@
-"""What decides: about a ComputeDomain, a claim, a node's clique and its slice. Pure."""
+"""Decisions: about a ComputeDomain, a claim, a node's clique and its slice. Pure."""

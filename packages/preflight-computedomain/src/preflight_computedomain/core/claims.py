@@ -1,4 +1,4 @@
-"""What Prepare does about a claim: what it asks of this node's driver, judged; then with the
+"""The decision of Prepare about a claim: what it asks of this node's driver, judged; then with the
 checkpoint and the node's facts one decision.
 
 Pure, and never raises: whatever stands in a claim ends in a :class:`ChannelRequest` or in a
@@ -231,7 +231,7 @@ def _applies(config: AllocationConfig, result: AllocationResult) -> bool:
 
 
 def known(entries: Mapping[str, Entry], ref: KubeletClaim) -> Entry | Refusal | None:
-    """What the checkpoint alone decides: the entry of a claim that is prepared, or why it cannot
+    """Decide by the checkpoint alone: the entry of a claim that is prepared, or why it cannot
     be; None where the claim itself must be read.
     """
     entry = entries.get(ref.uid)

@@ -1,4 +1,4 @@
-"""What the plugin knows about its node, from text that somebody else has read, and from what NVML
+"""Facts about the plugin's node, from text that somebody else has read, and from what NVML
 says of each GPU's NVLink fabric: the node's clique.
 
 Pure. Nothing here comes from IMEX, and nothing says how IMEX fares.
@@ -156,7 +156,7 @@ class FabricInfo:
 
 
 def unjoined(gpus: Sequence[FabricInfo]) -> str:
-    """Of the first GPU that has a fabric and has not joined it, what its registration does; empty
+    """The registration of the first GPU that has a fabric and has not joined it; empty
     where all have.
     """
     for gpu in gpus:
@@ -169,8 +169,8 @@ def unjoined(gpus: Sequence[FabricInfo]) -> str:
 
 
 def unwell(gpus: Sequence[FabricInfo]) -> str:
-    """What the health masks say against the fabric; empty where nothing does. Whoever has joined
-    stays in the clique: how bad it is for a job shows in the job, or in a check.
+    """Problems that the health masks say against the fabric; empty where nothing does. Whoever has
+    joined stays in the clique: how bad it is for a job shows in the job, or in a check.
     """
     return "; ".join(
         f"GPU {one_line(gpu.gpu, 60)}: {what}"

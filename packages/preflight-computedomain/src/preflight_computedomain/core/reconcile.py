@@ -1,4 +1,4 @@
-"""What to do about one ComputeDomain, from it and the templates that are seen: the controller's
+"""The plan for one ComputeDomain, from it and the templates that are seen: the controller's
 decision as one function.
 
 Pure. It starts from what is there and remembers nothing, so that whoever leads next goes on where
@@ -149,8 +149,8 @@ def _removal(item: ClaimTemplate) -> list[DomainAction]:
 
 
 def sweep(item: ClaimTemplate) -> tuple[DomainAction, ...]:
-    """What removes a template of ours whose ComputeDomain is not seen: none where it is nobody's,
-    or has lost its label.
+    """Actions that remove a template of ours whose ComputeDomain is not seen: none where it is
+    nobody's, or has lost its label.
     """
     about, uid = item.metadata, template.owner(item)
     if not uid or about.labels.get(LABEL) != uid:

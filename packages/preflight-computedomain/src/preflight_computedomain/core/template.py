@@ -19,7 +19,7 @@ _REQUEST: Final = "channel"
 
 
 def labels_of(uid: str) -> dict[str, str]:
-    """What says whose a template is, and that it is a workload's."""
+    """Labels that say whose a template is, and that it is a workload's."""
     return {names.LABEL: uid, names.TARGET_LABEL: names.WORKLOAD}
 
 

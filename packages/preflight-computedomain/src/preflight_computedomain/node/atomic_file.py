@@ -16,7 +16,7 @@ from typing import Final
 __all__ = ["TEMPORARY", "Disk"]
 
 TEMPORARY: Final = ".tmp"
-"""What the name of an unfinished file ends in; a container runtime reads no such file as CDI."""
+"""The end of an unfinished file's name; a container runtime reads no such file as CDI."""
 
 
 class Disk:
@@ -53,7 +53,7 @@ class Disk:
         self._step(f"after {path.name}")
 
     def remove(self, path: Path) -> bool:
-        """Whether ``path`` was there; it is gone now."""
+        """Tell whether ``path`` was there; it is gone now."""
         self._step(f"remove {path.name}")
         try:
             path.unlink()

@@ -52,9 +52,9 @@ _CONNECT: Final = 1.0
 _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 * 1024 * 1024))
 _REGISTRATION: Final = "pluginregistration.Registration"
 _VERSIONS: Final = ("v1", "v1beta1")
-"""Of the kubelet's service for DRA drivers; both have the same messages."""
+"""Versions of the kubelet's service for DRA drivers; both have the same messages."""
 _REQUEST: Final[Shape] = {1: {1: TEXT, 2: TEXT, 3: TEXT}}
-"""Of both requests: claims, each with namespace, uid and name."""
+"""Fields of both requests: claims, each with namespace, uid and name."""
 
 _Unary = tuple[type[betterproto2.Message], Shape, Callable[[Any], Awaitable[betterproto2.Message]]]
 """A method: its request's type and shape on the wire, and what answers."""
@@ -84,7 +84,7 @@ class GrpcServer:
         self._on_registered = on_registered
         self._refused = asyncio.Event()
         self.registered = False
-        """What the kubelet said last."""
+        """The kubelet's last word."""
         self._dra = _Socket(folder / "dra.sock", _services(claims, metrics))
         methods: dict[str, _Unary] = {
             "GetInfo": (InfoRequest, {}, self._info),
@@ -135,7 +135,7 @@ class GrpcServer:
         await self._dra.stop(grace)
 
     async def alive(self, patience: float = 5.0) -> bool:
-        """Whether both sockets answer, asked as the kubelet asks: who are you, and prepare
+        """Tell whether both sockets answer, asked as the kubelet asks: who are you, and prepare
         nothing.
         """
         info, prepare = f"/{_REGISTRATION}/GetInfo", f"/{_service(_VERSIONS[0])}/{PREPARE}"

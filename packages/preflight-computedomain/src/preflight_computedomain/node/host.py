@@ -1,4 +1,4 @@
-"""What the plugin reads of its node: files of the kernel, and NVML in a thread, as it blocks.
+"""Facts that the plugin reads of its node: files of the kernel, and NVML in a thread, as it blocks.
 
 Nothing is read of IMEX, and no program is started.
 """
@@ -51,13 +51,13 @@ class NvmlUnavailable(Unfit):
 
 
 class NvmlReader(Protocol):
-    """What is asked of NVML. Both block, not for ever, and raise :class:`NvmlUnavailable`."""
+    """Questions to NVML. Both block, not for ever, and raise :class:`NvmlUnavailable`."""
 
     def driver_version(self) -> str:
         """As ``nvidia-smi`` shows it."""
 
     def fabric(self) -> list[FabricInfo]:
-        """Of each GPU; none where the node has no GPU."""
+        """The fabric of each GPU; none where the node has no GPU."""
 
 
 def node_facts(environ: Mapping[str, str]) -> NodeFacts:

@@ -48,7 +48,7 @@ class NvmlLibrary:
         return self._asked(_version)
 
     def fabric(self) -> list[FabricInfo]:
-        """Of each GPU, in NVML's order; a GPU or driver without a fabric has the state
+        """The fabric of each GPU, in NVML's order; a GPU or driver without a fabric has the state
         :data:`NOT_SUPPORTED`. Raises :class:`NvmlUnavailable`.
         """
         return self._asked(_fabric)

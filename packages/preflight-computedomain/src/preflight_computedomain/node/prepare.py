@@ -44,8 +44,8 @@ _log = get_logger(__name__)
 
 
 class ClusterReader:
-    """What the plugin asks of the API server about a claim: two consistent reads, nothing kept and
-    nothing watched. Both raise KubeError.
+    """Questions of the plugin to the API server about a claim: two consistent reads, nothing kept
+    and nothing watched. Both raise KubeError.
     """
 
     def __init__(self, client: Client) -> None:

@@ -48,7 +48,7 @@ class Publisher:
 
     @property
     def published(self) -> bool:
-        """Whether the cluster has the slice as it should be, by what is known of it."""
+        """Tell whether the cluster has the slice as it should be, by what is known of it."""
         there = self._ours()
         return (
             there is not None

@@ -39,7 +39,9 @@ __all__ = ["CHECKPOINT", "ClaimStore"]
 
 CHECKPOINT: Final = "checkpoint.json"
 MAX_BYTES: Final = 1 << 20
-"""Of a checkpoint: a node has one prepared claim, and a status of some kilobytes."""
+"""The size that a checkpoint may have: a node has one prepared claim, and a status of some
+kilobytes.
+"""
 _NOW: Final = partial(datetime.now, UTC)
 _log = get_logger(__name__)
 
@@ -63,13 +65,13 @@ class ClaimStore:
         self._path, self._cdi = folder / CHECKPOINT, cdi
         self._facts, self.major, self._disk, self.now = facts, major, disk, now
         self._kept: tuple[tuple[int, ...], Mapping[str, Entry]] = ((), {})
-        """What a file held, and its inode, time and size."""
+        """The content of a file, and its inode, time and size."""
         self._last = Checkpoint()
         self.corrupt = 0
         """Checkpoints that had to be moved aside so far."""
 
     def entries(self) -> Mapping[str, Entry]:
-        """What the checkpoint holds now. Needs no lock, as the file is replaced whole. Raises
+        """The claims of the checkpoint now. Needs no lock, as the file is replaced whole. Raises
         :class:`Corrupt`.
         """
         try:
@@ -145,14 +147,14 @@ class ClaimStore:
             raise
 
     def current(self, uid: str) -> bool:
-        """Whether the CDI file of a completed claim is there, with the driver's major of now.
+        """Tell whether the CDI file of a completed claim is there, with the driver's major of now.
         Raises Unfit.
         """
         return self._held(uid) == document(uid, self.major())
 
     def whole(self, uid: str) -> bool:
-        """Whether the CDI file of a completed claim is as it was written, be it with the major that
-        the driver had then.
+        """Tell whether the CDI file of a completed claim is as it was written, be it with the major
+        that the driver had then.
         """
         return is_document(uid, self._held(uid))
 

@@ -1,1 +1,1 @@
-"""What an administrator asks: what is wrong in a cluster, and how one ComputeDomain stands."""
+"""Answers to an administrator: what is wrong in a cluster, and how one ComputeDomain stands."""

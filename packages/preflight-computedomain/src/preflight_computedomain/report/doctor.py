@@ -1,4 +1,4 @@
-"""What is wrong about ComputeDomains in a cluster, from what was read of it, and what to do about
+"""Problems of ComputeDomains in a cluster, from what was read of it, and what to do about
 it.
 
 Pure. Nothing is said of IMEX: nobody here asks it.
@@ -63,7 +63,9 @@ def report(seen: ClusterObjects) -> tuple[list[str], bool]:
 
 
 def before_uninstall(seen: ClusterObjects) -> tuple[list[str], bool]:
-    """What would never end once controller and plugins are gone, and whether there is nothing."""
+    """The objects that would never end once controller and plugins are gone, and whether there is
+    nothing.
+    """
     held = [
         *(
             f"ComputeDomain {item.metadata}: delete it, and wait until it is gone"

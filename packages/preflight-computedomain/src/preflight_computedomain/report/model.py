@@ -1,4 +1,4 @@
-"""What there is in a cluster about ComputeDomains, as far as the administrator's commands speak of
+"""The objects in a cluster about ComputeDomains, as far as the administrator's commands speak of
 it.
 
 Pure: :mod:`.live` reads it.

@@ -1,1 +1,1 @@
-"""What crosses a border: names, types, annotations, and what labels say of an object."""
+"""All that crosses a border: names, types, annotations, and what labels say of an object."""

@@ -1,4 +1,4 @@
-"""What is asked for: three annotations, each by itself from the nearest layer that has it; and what
+"""The wish: three annotations, each by itself from the nearest layer that has it; and what
 was decided about a PodClique at its creation, as it carries it for life in one annotation. Pure.
 
 The webhook writes the decision; the controller reads it, and the webhook at each update, from the

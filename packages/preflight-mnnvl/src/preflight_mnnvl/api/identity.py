@@ -46,7 +46,7 @@ def set_of(metadata: Metadata) -> str:
 
 
 def of_another(metadata: Metadata, set_: Metadata) -> bool:
-    """Whether a PodClique belongs to a set of the same name that was there before or after
+    """Tell whether a PodClique belongs to a set of the same name that was there before or after
     ``set_``: a cache is behind, or it ends with the one before. One of a scaling group does not
     say to which, but it is never older than its set.
     """

@@ -15,7 +15,7 @@ ENABLED: Final = "grove.io/mnnvl-enabled"
 SCOPE: Final = "grove.io/mnnvl-scope"
 DEVICE_CLASS: Final = "grove.io/mnnvl-device-class"
 KEYS: Final = (ENABLED, SCOPE, DEVICE_CLASS)
-"""What a user writes, each of the three by itself."""
+"""A user's annotations, each of the three by itself."""
 GROVE_MNNVL_GROUP: Final = "grove.io/mnnvl-group"
 """Grove's own wish for multi-node NVLink, which excludes ours."""
 ADOPTED: Final = "grove.io/mnnvl-resources-adopted"
@@ -69,8 +69,8 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
 def is_name(text: str) -> bool:
-    """Whether Kubernetes takes ``text`` as an object's name: a DNS subdomain (RFC 1123) of at most
-    253 characters.
+    """Tell whether Kubernetes takes ``text`` as an object's name: a DNS subdomain (RFC 1123) of at
+    most 253 characters.
     """
     return len(text) <= MOST_NAME and _SUBDOMAIN.fullmatch(text) is not None
 

@@ -1,4 +1,4 @@
-"""What controller and webhook may do, down to the field: the chart's roles and policies are made of
+"""Rights of controller and webhook, down to the field: the chart's roles and policies are made of
 it. Pure.
 
 Nobody may delete: what no PodClique needs is left to the garbage collector.
@@ -79,7 +79,7 @@ def _made(right: Right, new: tuple[Constraint, ...], *more: str) -> Right:
 
 
 def _guarded(right: Right, when: str) -> Right:
-    """What OwnerReferencesPermissionEnforcement asks for where an owner is written."""
+    """The right that OwnerReferencesPermissionEnforcement asks for where an owner is written."""
     never = Constraint("false", "nobody deletes it by this account")
     return replace(right, verbs="delete", fields=(), holds=(never,), gives=(), when=when)
 

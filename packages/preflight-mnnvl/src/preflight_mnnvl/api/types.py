@@ -44,7 +44,7 @@ T = TypeVar("T")
 Key = tuple[str, str]
 """Namespace and name, mostly of a ComputeDomain."""
 Part = Literal["domain", "template", "claim"]
-"""What a domain has: the ComputeDomain, the driver's claim template, and in `literal` mode the
+"""Parts of a domain: the ComputeDomain, the driver's claim template, and in `literal` mode the
 claim.
 """
 _SHOWN: Final = 120
@@ -82,7 +82,7 @@ class Metadata(_Object):
 
     @property
     def going(self) -> bool:
-        """Whether it is being deleted."""
+        """Tell whether it is being deleted."""
         return self.deletion_timestamp is not None
 
     def annotation(self, key: str) -> str | None:
@@ -94,7 +94,7 @@ class Metadata(_Object):
         return self.labels.get(key) if self.labels else None
 
     def brief(self) -> Metadata:
-        """What tells an object and its versions apart."""
+        """The fields that tell an object and its versions apart."""
         return Metadata(
             name=self.name,
             namespace=intern(self.namespace),
@@ -140,7 +140,7 @@ class ResourceRequirements(_Object):
 
 
 class Container(_Object):
-    """Of a pod's template; init containers and sidecars are the same."""
+    """A container of a pod's template; init containers and sidecars are the same."""
 
     name: str = ""
     resources: ResourceRequirements | None = None
@@ -155,7 +155,7 @@ class ContainerPlace(NamedTuple):
 
 
 class PodSpec(_Object):
-    """Of a pod's template. What is rebuilt is decoded whole, so that nothing of it is lost."""
+    """A pod's template. What is rebuilt is decoded whole, so that nothing of it is lost."""
 
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -277,7 +277,7 @@ class ComputeDomain(_Object):
 
 
 class BadObject(ValueError):
-    """What was sent is not what it says. The message is one sentence without its end."""
+    """An object that is not what it says. The message is one sentence without its end."""
 
 
 _decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
@@ -326,5 +326,5 @@ def trimmed(set_: PodCliqueSet) -> PodCliqueSet:
 
 
 def shown(text: str, most: int = _SHOWN) -> str:
-    """What others wrote, fit for a sentence: one line, bounded."""
+    """Text of others, fit for a sentence: one line, bounded."""
     return printable(text, most)

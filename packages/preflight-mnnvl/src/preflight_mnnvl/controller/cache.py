@@ -1,4 +1,4 @@
-"""What the controller sees of the cluster: each change → the domains that must be reconciled, and
+"""The cluster as the controller sees it: each change → the domains that must be reconciled, and
 for each of them all that a reconcile reads.
 
 A PodClique is kept as a member, or as one without its claim: its pod's template is read once, as it
@@ -86,7 +86,7 @@ def is_clique(key: Key) -> str:
 
 
 class CliqueState(msgspec.Struct, gc=False):
-    """What is kept of a PodClique. ``lacking``: its pods have GPUs, and not the claim."""
+    """The part of a PodClique that is kept. ``lacking``: its pods have GPUs, and not the claim."""
 
     metadata: Metadata
     of: DomainMember | Ignored | None
@@ -231,7 +231,7 @@ class MnnvlCache(MnnvlInformers):
         self._touch(gang_key(meta.namespace, meta.name))
 
     def _lose(self, key: Key, before: ComputeDomain | None, now: Metadata | None) -> None:
-        """Who needs a domain when it begins to go may have pods in it; who comes later has none."""
+        """Remember who needs a domain as it begins to go: who comes later has no pods in it."""
         if now is not None and not now.going:
             self.lost.pop(key, None)
         elif before is not None and not before.metadata.going and self._other(key, before) is None:
@@ -268,7 +268,7 @@ class MnnvlCache(MnnvlInformers):
             self._claim(Change("modified", "", claim, None))
 
     def _fabric(self, want: Wanted, domain: ComputeDomain | None) -> str:
-        """Whether the pods of a domain share one fabric."""
+        """Tell whether the pods of a domain share one fabric."""
         claims = {
             claim.pod: claim
             for member in want.members
@@ -285,7 +285,7 @@ class MnnvlCache(MnnvlInformers):
 
     @property
     def cliques_are_level(self) -> bool:
-        """Whether the PodCliques are followed now: what is not seen may be there."""
+        """Tell whether the PodCliques are followed now: what is not seen may be there."""
         return self.cliques.problem is None
 
     def _linked(self, kind: str, meta: Metadata) -> list[Key]:
@@ -346,7 +346,7 @@ class MnnvlCache(MnnvlInformers):
         return next(reversed(objects), None)
 
     def wants(self, key: Key) -> Wanted | None:
-        """What living PodCliques want under this name."""
+        """The domain that living PodCliques want under this name."""
         states = self.cliques.by_index("domain", "/".join(key))
         there = self._now("domain", key)
         members = [one.member for one in states if one.member]
@@ -438,7 +438,7 @@ def _brief(one: ComputeDomain) -> ComputeDomain:
 
 
 def _asked(one: PodCliqueSet) -> PodCliqueSet:
-    """Of a set the annotations of its layers."""
+    """The annotations of a set's layers."""
     kept = PodCliqueSet(metadata=one.metadata.only(annotations=_ASKED))
     kept.spec.template.pod_clique_scaling_groups = [
         Group(name=group.name, annotations=asked)
@@ -449,7 +449,7 @@ def _asked(one: PodCliqueSet) -> PodCliqueSet:
 
 
 def _announced(one: PodGang) -> PodGang:
-    """Of a PodGang what it says of its domains."""
+    """The annotations by which a PodGang speaks of its domains."""
     return PodGang(metadata=one.metadata.only(annotations=(names.ADOPTED, names.ONE_FABRIC)))
 
 

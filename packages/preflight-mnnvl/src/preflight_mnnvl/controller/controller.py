@@ -77,7 +77,7 @@ class Controller:
 
     @property
     def support(self) -> Support:
-        """What the cluster can do now, nodes left out."""
+        """The support by the cluster now, nodes left out."""
         return judge(self.cache.detection.facts, self._config)
 
     def _facts_changed(self, facts: ClusterFacts) -> None:

@@ -117,7 +117,7 @@ log = get_logger(__name__)
 
 
 class MnnvlInformers:
-    """What controller and webhook both follow: what is served, and nodes of a fabric. ``changed``
+    """The kinds that both programs follow: what is served, and nodes of a fabric. ``changed``
     is called with the facts after each change of them.
     """
 
@@ -207,7 +207,7 @@ class MnnvlInformers:
 
     @property
     def synced(self) -> bool:
-        """Whether everything has been read once; it stays so."""
+        """Tell whether everything has been read once; it stays so."""
         return all(event.is_set() for event in self._awaited())
 
     async def wait_synced(self) -> None:
@@ -326,7 +326,7 @@ class VersionedReflector(Generic[T]):
         self._changed, self._level = changed, level
 
     def by_index(self, name: str, value: str) -> list[T]:
-        """What an index finds; nothing while the kind is not served."""
+        """The objects that an index finds; nothing while the kind is not served."""
         return self.reflector.by_index(name, value) if self.reflector is not None else []
 
     async def run(self) -> NoReturn:
@@ -359,12 +359,12 @@ class VersionedReflector(Generic[T]):
 
 
 def _owned(one: ComputeDomain) -> ComputeDomain:
-    """Of an object whose it is."""
+    """The part of an object that says whose it is."""
     return ComputeDomain(metadata=one.metadata.only(names.READ_LABELS))
 
 
 def _fabric(node: PartialObjectMetadata) -> PartialObjectMetadata:
-    """Of a node whether it is part of a fabric: no change is reported of anything else."""
+    """The part of a node that says its fabric: no change is reported of anything else."""
     meta = node.metadata
     labels = picked(meta.labels, (names.FABRIC_LABEL,))
     return PartialObjectMetadata(Metadata(name=meta.name, uid=meta.uid, labels=labels))

@@ -1,1 +1,1 @@
-"""What decides, without I/O: snapshot, reconcile, and one file a rule."""
+"""Decisions, without I/O: snapshot, reconcile, and one file a rule."""

@@ -1,5 +1,5 @@
-"""What is written: the shapes of ComputeDomain, claim and owners, and the patches that make objects
-a PodGang's. Pure.
+"""The objects that are written: the shapes of ComputeDomain, claim and owners, and the patches that
+make objects a PodGang's. Pure.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Body = dict[str, Any]
 
 
 class Head(NamedTuple):
-    """What the objects of a domain have in common. ``owner`` is None where the set is not known to
-    the webhook.
+    """The metadata that objects of a domain have in common. ``owner`` is None where the set is not
+    known to the webhook.
     """
 
     namespace: str
@@ -117,19 +117,19 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
 def alive(meta: Metadata | None) -> bool:
-    """Whether it is there and not being deleted; only what has a uid can own anything."""
+    """Tell whether it is there and not being deleted; only what has a uid can own anything."""
     return meta is not None and bool(meta.uid) and not meta.going
 
 
 def adopted(meta: Metadata, gang: Metadata | None) -> bool:
-    """Whether this PodGang, of this uid, is its one owner."""
+    """Tell whether this PodGang, of this uid, is its one owner."""
     return gang is not None and [_whole(owner) for owner in meta.owner_references or ()] == [
         gang_owner(gang.name, gang.uid)
     ]
 
 
 def owned_by_set(meta: Metadata) -> bool:
-    """Whether a PodCliqueSet is its only owner, or nobody is."""
+    """Tell whether a PodCliqueSet is its only owner, or nobody is."""
     return all(owner.kind == "PodCliqueSet" for owner in meta.owner_references or ())
 
 

@@ -39,8 +39,8 @@ class ClaimRef(NamedTuple):
 
 
 def claim_refs(pod: PodSpec) -> dict[str, ClaimRef]:
-    """What the pod's own claims refer to, by the name of the entry; entries that are not whole are
-    left to the API server.
+    """The claims to which a pod's entries refer, by the name of the entry; entries that are not
+    whole are left to the API server.
     """
     found: dict[str, ClaimRef] = {}
     for entry in pod.resource_claims or ():
@@ -103,8 +103,8 @@ def claims_of(container: Container) -> set[str]:
 
 
 def matches(name: str, globs: tuple[str, ...]) -> bool:
-    """Whether one of ``globs`` matches the whole of ``name``; what is too long to be a name matches
-    none, and is remembered nowhere.
+    """Tell whether one of ``globs`` matches the whole of ``name``; what is too long to be a name
+    matches none, and is remembered nowhere.
     """
     return len(name) <= LONGEST_NAME and _matches(name, globs)
 
@@ -115,7 +115,7 @@ def _matches(name: str, globs: tuple[str, ...]) -> bool:
 
 
 def _asks(amount: Any, path: str) -> bool:
-    """Whether an amount is more than nothing. Kubernetes writes it as a text or a number."""
+    """Tell whether an amount is more than nothing. Kubernetes writes it as a text or a number."""
     if isinstance(amount, str | int | float) and not isinstance(amount, bool):
         with suppress(ValueError):
             return parse_quantity(str(amount)) != 0

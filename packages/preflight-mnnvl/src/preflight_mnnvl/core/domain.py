@@ -52,7 +52,7 @@ class Domain(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """What the names of its objects have in common, before `-cd` and `-mnnvl-claim`."""
+        """The beginning of all names of its objects, before `-cd` and `-mnnvl-claim`."""
         stem = f"{self.pcs}-{self.replica}"
         if self.scope == "clique":
             stem = f"{stem}-{self.clique}"
@@ -64,12 +64,12 @@ class Domain(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the ComputeDomain."""
+        """The name of the ComputeDomain."""
         return f"{self.stem}-cd"
 
     @property
     def claim(self) -> str:
-        """Of the claim template, or in `literal` mode of the claim."""
+        """The name of the claim template, or in `literal` mode of the claim."""
         return f"{self.stem}-mnnvl-claim"
 
     def __str__(self) -> str:
@@ -210,7 +210,7 @@ def pattern(scope: Scope, group: str, clique: str) -> Pattern | None:
 
 
 def meet(one: Pattern, other: Pattern) -> bool:
-    """Whether two different templates of a set have, or at some scale will have, a domain of the
-    same name.
+    """Tell whether two different templates of a set have, or at some scale will have, a domain of
+    the same name.
     """
     return one != other and not {*one.meets()}.isdisjoint(other.met_by())

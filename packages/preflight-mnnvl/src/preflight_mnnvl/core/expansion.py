@@ -38,7 +38,7 @@ class Planned(NamedTuple):
 
     @property
     def enrolled(self) -> bool:
-        """Whether its pods surely get a claim, if nothing refuses them."""
+        """Tell whether its pods surely get a claim, if nothing refuses them."""
         return self.wish.enabled and bool(self.gpus)
 
     @property

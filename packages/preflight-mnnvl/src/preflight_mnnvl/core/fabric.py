@@ -1,5 +1,5 @@
-"""Whether the pods of a domain, and of a PodGang, share one fabric: claims of one ComputeDomain, on
-nodes of one NVLink clique. Pure.
+"""The answer whether pods of a domain, and of a PodGang, share one fabric: claims of one
+ComputeDomain, on nodes of one NVLink clique. Pure.
 
 Nobody asks IMEX: of its daemons is told what the ComputeDomain's status has.
 """
@@ -80,7 +80,7 @@ class PodClaim(msgspec.Struct, gc=False):
         return owner.name if ours and owner is not None and owner.kind == "Pod" else ""
 
     def brief(self) -> PodClaim:
-        """What is kept: of claims that are not ours what tells one version from the next."""
+        """The part that is kept: of claims of others what tells one version from the next."""
         if not self.pod:
             return PodClaim(self.metadata.brief())
         meta = self.metadata.only(annotations=(_OF_POD,))

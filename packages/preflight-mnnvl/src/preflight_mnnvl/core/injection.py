@@ -1,4 +1,4 @@
-"""What should be in a pod's template, as a JSONPatch (RFC 6902) on what is there. Pure.
+"""The claim in a pod's template, as a JSONPatch (RFC 6902) on what is there. Pure.
 
 Built anew each time: ours from an earlier pass is taken out and put in again, after what is there,
 so that a second pass changes nothing.

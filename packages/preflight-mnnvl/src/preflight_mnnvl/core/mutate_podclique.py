@@ -78,7 +78,7 @@ Result = Literal[
 
 
 class Review(NamedTuple):
-    """What is asked. ``object`` and ``old`` are JSON; ``old`` is None at CREATE. ``now``: seconds
+    """One review. ``object`` and ``old`` are JSON; ``old`` is None at CREATE. ``now``: seconds
     of the epoch.
     """
 
@@ -90,7 +90,7 @@ class Review(NamedTuple):
 
 
 class ClusterView(NamedTuple):
-    """What is known of the cluster. ``set_``: the PodCliqueSet of the labels, None where it does
+    """The cluster as it is known. ``set_``: the PodCliqueSet of the labels, None where it does
     not exist; ``has_set``: whether that is known at all.
 
     ``classes``: the device classes that claims and templates ask for, of those that exist; None
@@ -106,7 +106,7 @@ class ClusterView(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What must be looked up before the decision: a PodCliqueSet's name, claims and templates."""
+    """Lookups before the decision: a PodCliqueSet's name, claims and templates."""
 
     set_: str = ""
     claims: tuple[ClaimRef, ...] = ()
@@ -124,7 +124,7 @@ class ReviewAnswer(NamedTuple):
 
     @property
     def allowed(self) -> bool:
-        """Whether the PodClique is admitted, with ``patch``; an answer that ``needs``
+        """Tell whether the PodClique is admitted, with ``patch``; an answer that ``needs``
         something is none yet.
         """
         return self.result not in {"denied", "needs"} and not (
@@ -216,7 +216,7 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
 def _lookups(
     pod: PodSpec, known: ClusterView, stored: PodClique | None = None
 ) -> ReviewAnswer | None:
-    """What must be known of a pod's own claims; not of those that the ``stored`` one has."""
+    """Ask what a pod's own claims are; not of those that the ``stored`` one has."""
     refs = {ref for entry, ref in claim_refs(pod).items() if entry != names.CLAIM}
     if not refs or known.classes is not None:
         return None
@@ -255,7 +255,7 @@ def _decision(
 def _update(
     clique: PodClique, stored: PodClique, config: Config, known: ClusterView, now: int
 ) -> ReviewAnswer:
-    """What the stored object carries holds, and nobody is asked but about claims that it has not;
+    """Repeat what the stored object carries, and ask nobody but about claims that it has not;
     what carries nothing stays without, unless its living domain proves that it had one.
     """
     meta, old = clique.metadata, stored.metadata

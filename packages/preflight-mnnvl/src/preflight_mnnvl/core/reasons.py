@@ -63,7 +63,7 @@ class Event(NamedTuple):
 
     @property
     def warning(self) -> bool:
-        """Whether somebody has to do something."""
+        """Tell whether somebody has to do something."""
         return self.reason in _WARNINGS
 
 
@@ -83,7 +83,7 @@ def about(subjects: Iterable[Regarding], reason: str, message: str, fact: str) -
 
 
 def unclaimed(clique: Metadata, set_: Metadata | None, why: str) -> tuple[Event, ...]:
-    """What to say of a PodClique whose pods get no claim; ``why``: that the cluster cannot have
+    """The Events about a PodClique whose pods get no claim; ``why``: that the cluster cannot have
     any, a clause; empty where it can.
     """
     sets = [regarding("PodCliqueSet", clique.namespace, set_)] if set_ is not None else []
@@ -99,7 +99,7 @@ def unclaimed(clique: Metadata, set_: Metadata | None, why: str) -> tuple[Event,
 
 
 def refused_announcement(gang: str, account: str) -> str:
-    """What to say where a PodGang may not be annotated: Grove's own authorizer refuses whom it does
+    """The message where a PodGang may not be annotated: Grove's own authorizer refuses whom it does
     not know.
     """
     return (

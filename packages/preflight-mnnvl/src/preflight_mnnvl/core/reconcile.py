@@ -86,13 +86,13 @@ class DomainPlan(NamedTuple):
 
     @property
     def releases(self) -> bool:
-        """Whether it lets go of something."""
+        """Tell whether it lets go of something."""
         return any(one.why == "release" for one in self.actions)
 
 
 def reconcile(view: DomainView, config: Config, support: Support, now: float) -> DomainPlan:
-    """What is to be done about the domain. The actions are in order; each reconcile after one of
-    them failed begins anew.
+    """Plan what is to be done about the domain. The actions are in order; each reconcile after one
+    of them failed begins anew.
     """
     if (wanted := view.wanted) is None:
         return _unwanted(view, config, now)
@@ -226,7 +226,7 @@ class _Needed(NamedTuple):
         return _blocked(view, "ResourceClaimTemplate", template.metadata, whose, now)
 
     def _head(self, gang: Metadata | None, name: str) -> Head:
-        """What objects have in common that ``gang`` owns where it lives, and the set before."""
+        """The head of objects that ``gang`` owns where it lives, and the set before."""
         set_, owner = self.view.set_, None
         if gang is not None and alive(gang):
             owner = gang_owner(gang.name, gang.uid)

@@ -1,4 +1,4 @@
-"""What is seen: living PodCliques and the domains that they need, all objects, and what a reconcile
+"""The snapshot: living PodCliques and the domains that they need, all objects, and what a reconcile
 reads of them. Pure.
 
 What a PodClique says it was given is compared with what its labels say it is: an annotation that
@@ -81,7 +81,7 @@ class Wanted(NamedTuple):
 
     @property
     def decision(self) -> MnnvlDecision:
-        """That of the first member: mode, names and class are alike in all."""
+        """The decision of the first member: mode, names and class are alike in all."""
         return self.members[0].decision
 
     def owner(self, there: ComputeDomain | None) -> str:
@@ -129,11 +129,11 @@ def member_of(clique: PodClique) -> DomainMember | Ignored | None:
 
 AUDITED_LABELS: Final = (*names.PCS_NAME, *names.PCSG_NAME)
 AUDITED_ANNOTATIONS: Final = (*names.KEYS, names.DECISION, names.GROVE_MNNVL_GROUP)
-"""What :func:`asks` reads of a PodClique."""
+"""The annotations that :func:`asks` reads of a PodClique."""
 
 
 def lacks_claim(clique: PodClique, config: Config) -> bool:
-    """Whether its pods have GPUs and no decision, or a decision and not its claim."""
+    """Tell whether its pods have GPUs and no decision, or a decision and not its claim."""
     meta = clique.metadata
     if meta.going:
         return False
@@ -148,7 +148,7 @@ def lacks_claim(clique: PodClique, config: Config) -> bool:
 
 
 def asks(meta: Metadata, set_: PodCliqueSet | None, config: Config) -> bool:
-    """Whether a PodClique that lacks its claim is to have one."""
+    """Tell whether a PodClique that lacks its claim is to have one."""
     if meta.annotation(names.DECISION) is not None:
         return True
     if set_ is not None and (set_.metadata.going or of_another(meta, set_.metadata)):

@@ -1,4 +1,4 @@
-"""Whether multi-node NVLink can be had here: facts of the cluster and the configuration make one
+"""The support of multi-node NVLink: facts of the cluster and the configuration make one
 answer. Pure.
 """
 
@@ -24,7 +24,7 @@ _INSTEAD: Final = f"install NVIDIA's DRA driver, or remove {ENABLED}"
 
 
 class ClusterFacts(NamedTuple):
-    """What is seen of the cluster; None is what has not been asked yet.
+    """The cluster as it is seen; None is what has not been asked yet.
 
     ``domains``, ``claims``: the served versions of computedomains and of resourceclaims, empty
     where none is. ``device_class``: the class of the driver's templates exists. ``fabric_nodes``:
@@ -51,7 +51,7 @@ class Support(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether multi-node NVLink can be had now; `unknown` is no."""
+        """Tell whether multi-node NVLink can be had now; `unknown` is no."""
         return self.state == "supported"
 
 
@@ -70,7 +70,7 @@ def served_claims(facts: ClusterFacts) -> str:
 
 
 def judge(facts: ClusterFacts, config: Config) -> Support:
-    """What can be had."""
+    """Judge what can be had."""
     if config.feature == "off":
         return Support(
             "off",

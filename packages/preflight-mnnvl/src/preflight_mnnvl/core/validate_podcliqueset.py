@@ -35,12 +35,12 @@ class SetAnswer(NamedTuple):
 
     @property
     def allowed(self) -> bool:
-        """Whether the set is admitted."""
+        """Tell whether the set is admitted."""
         return not self.problems
 
     @property
     def message(self) -> str:
-        """What the user reads: the first problems, and how many more there are;
+        """The sentences for the user: the first problems, and how many more there are;
         empty where there is none.
         """
         if self.allowed:
@@ -169,7 +169,7 @@ def _last(replicas: int | None) -> str:
 
 
 def changed(old: PodCliqueSet, new: PodCliqueSet) -> list[str]:
-    """What of the three annotations a change touches, layer by layer; cliques and scaling groups
+    """Changes of the three annotations, layer by layer; cliques and scaling groups
     are found by name.
     """
     said = _changed(SET_PATH, old.metadata.annotations, new.metadata.annotations)
@@ -234,7 +234,7 @@ def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) ->
 def warnings(
     set_: PodCliqueSet, planned: list[Planned], config: Config, support: Support
 ) -> list[str]:
-    """What a user should know of a set that is admitted."""
+    """Warnings about a set that is admitted."""
     layers = [(SET_PATH, set_.metadata.annotations)]
     for path, entries in _entries(set_):
         layers += [(f"{path}[{i}]", one.annotations) for i, one in enumerate(entries)]

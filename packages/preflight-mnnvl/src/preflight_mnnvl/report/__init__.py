@@ -1,1 +1,1 @@
-"""What people ask: explain and show, with or without a cluster."""
+"""Answers to people: explain and show, with or without a cluster."""

@@ -1,4 +1,4 @@
-"""What will become of a PodCliqueSet, found without a cluster: the same decisions, on the
+"""The future of a PodCliqueSet, found without a cluster: the same decisions, on the
 PodCliques that Grove would make. Pure.
 """
 

@@ -78,7 +78,7 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
 async def explain_live(
     target: Connection, namespace: str, name: str, config: Config
 ) -> tuple[Told, list[str]] | None:
-    """What is expected of a PodCliqueSet as it is stored, and how the cluster differs; None where
+    """Compare the cluster with what is expected of a PodCliqueSet as it is stored; None where
     there is no such set.
 
     Raises :class:`~preflight_kube.errors.KubeError`, and :class:`~.types.BadObject` for what is no
@@ -131,7 +131,7 @@ async def _list(
     absent: type[KubeError] = NotFound,
     params: Params | None = None,
 ) -> list[T]:
-    """What a path lists; nothing where that fails with ``absent``: it is not served, or, by
+    """List a path; nothing where that fails with ``absent``: it is not served, or, by
     KubeError, not everybody's to read.
     """
     try:

@@ -1,4 +1,4 @@
-"""What there is, for people: set → domain → owner → nodes → pods, with the state that the
+"""A cluster for people: set → domain → owner → nodes → pods, with the state that the
 controller's own decision gives it, and whether the pods of a domain, and of a PodGang, share one
 fabric. Pure.
 """
@@ -59,7 +59,7 @@ class Pod(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def claims(self) -> bool:
-        """Whether it asks for our claim."""
+        """Tell whether it asks for our claim."""
         return any(one.get("name") == CLAIM for one in self.spec.resource_claims or ())
 
     @property
@@ -70,7 +70,7 @@ class Pod(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def measured(self) -> str:
-        """What `nccl-allreduce` found in it: outcome, bandwidth, and by which network NCCL went;
+        """The result of `nccl-allreduce` in it: outcome, bandwidth, and by which network NCCL went;
         empty where it has not ended.
         """
         containers = self.status.init_container_statuses or ()
@@ -95,8 +95,8 @@ def fabric(
     claims: Mapping[str, PodClaim],
     cliques: Mapping[str, str],
 ) -> str:
-    """Whether all ``pods`` of a domain share one fabric, and what `nccl-allreduce` measured there.
-    ``claims``: the namespace's, by name.
+    """Tell whether all ``pods`` of a domain share one fabric, and what `nccl-allreduce` measured
+    there. ``claims``: the namespace's, by name.
     """
     made = {pod.metadata.name: claims[pod.claim] for pod in pods if pod.claim in claims}
     without = [pod.metadata.name for pod in pods if not pod.claims]

@@ -37,7 +37,7 @@ log = logs.get_logger(__name__)
 
 
 class Informers(Protocol):
-    """What is followed of the cluster (:class:`~.controller.informers.AdmissionInformers`)."""
+    """The cluster as it is followed (:class:`~.controller.informers.AdmissionInformers`)."""
 
     support: Support
 
@@ -63,7 +63,7 @@ class Webhook:
     # --- reviews
 
     def reviews(self, metrics: AdmissionMetrics, longest: float) -> Reviews:
-        """What answers at both paths; ``longest``: seconds for an answer."""
+        """Answer at both paths; ``longest``: seconds for an answer."""
         return Reviews(
             {PODCLIQUES: self.mutate, SETS: self.validate},
             metrics,
@@ -95,7 +95,7 @@ class Webhook:
         return self.validate_at_once(request)
 
     def validate_at_once(self, request: AdmissionRequest) -> Response:
-        """The same; nobody is ever asked."""
+        """Answer the same at once; nobody is ever asked."""
         started = time.perf_counter()
         new, old = bytes(request.object), bytes(request.old_object)
         answer = sets.review(
@@ -158,7 +158,7 @@ _RESULTS: Final = {"going": "unchanged"}
 
 
 def _part(level: str, kind: str, operation: str, result: str, dry_run: bool) -> bytes:
-    """What the log lines of many reviews have in common."""
+    """The part that log lines of many reviews have in common."""
     about = {"kind": kind, "operation": operation, "result": result, "dry_run": dry_run}
     return logs.part(level, "reviewed", about)
 
@@ -228,7 +228,7 @@ def _why(error: Exception) -> str:
 
 
 def _classes(claim: dict[str, Any]) -> list[str]:
-    """Of a claim or a claim template, in the shape of any version."""
+    """The classes of a claim or a claim template, in the shape of any version."""
     spec = claim.get("spec") or {}
     spec = spec.get("spec") or spec
     found: list[str] = []
