@@ -85,11 +85,11 @@ def _others(added: Any) -> None:
     commands.add_schema(added, json_schema)
 
 
-def add_explain(told: argparse.ArgumentParser) -> None:
+def add_explain(parser: argparse.ArgumentParser) -> None:
     """Show what will become of a PodCliqueSet."""
-    told.description = _EXPLAIN
-    told.set_defaults(run=_explain)
-    where = told.add_mutually_exclusive_group(required=True)
+    parser.description = _EXPLAIN
+    parser.set_defaults(run=_explain)
+    where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "-f",
         "--file",
@@ -102,24 +102,24 @@ def add_explain(told: argparse.ArgumentParser) -> None:
         metavar="pcs/NAME",
         help="the set as it is stored, and how the cluster differs from it",
     )
-    told.add_argument(
+    parser.add_argument(
         "-n", "--namespace", default="default", help="with --live: of the set (%(default)s)"
     )
-    commands.add_config(told)
-    told.add_argument(
+    commands.add_config(parser)
+    parser.add_argument(
         "--grove-nodes",
         type=commands.number(0, 9_999_999, "number of nodes"),
         metavar="N",
         help="how many nodes carry the label nvidia.com/gpu.clique",
     )
-    told.add_argument(
+    parser.add_argument(
         "-o",
         "--output",
         choices=("text", "json", "yaml"),
         default="text",
         help="%(choices)s (%(default)s)",
     )
-    told.add_argument(
+    parser.add_argument(
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
@@ -159,9 +159,9 @@ def _services(added: Any) -> None:
     )
     commands.add_client_ca(hook)
     commands.add_port(hook, "--admission-port", "LISTEN_TLS", 8443, "for reviews, over TLS")
-    for one in (run, hook):
-        commands.add_config(one)
-        commands.add_address(one)
+    for program in (run, hook):
+        commands.add_config(program)
+        commands.add_address(program)
 
 
 def _live(value: str) -> str:
@@ -228,32 +228,37 @@ def _explain(args: argparse.Namespace) -> int:
 
     from preflight_mnnvl.report.explain import text
 
-    told, differs = _explained_live(args) if args.live else (_explained(args), None)
+    reports, differs = _explained_live(args) if args.live else (_explained(args), None)
     if args.output == "text":
-        print("\n".join(text(one, color=commands.colored(args.color)) for one in told), end="")
+        print(
+            "\n".join(text(report, color=commands.colored(args.color)) for report in reports),
+            end="",
+        )
         if differs is not None:
-            differences = "\n".join(f"differs  {one}" for one in differs)
+            differences = "\n".join(f"differs  {report}" for report in differs)
             print(f"\n{differences or 'The cluster is as expected.'}")
     else:
-        plain = [msgspec.to_builtins(one) for one in told]
+        plain = [msgspec.to_builtins(report) for report in reports]
         if differs is not None:
             plain[0]["differences"] = differs
         _print(plain[0] if len(plain) == 1 else plain, args.output)
-    refused = any(one.problems or any(clique.message for clique in one.cliques) for one in told)
+    refused = any(
+        report.problems or any(clique.message for clique in report.cliques) for report in reports
+    )
     return EXIT_REFUSED if refused else 0
 
 
 def _explained(args: argparse.Namespace) -> list[Told]:
     from preflight_mnnvl.report.explain import explain
 
-    config, told = _config(args), []
+    config, reports = _config(args), []
     for i, manifest in enumerate(_sets(args.file)):
         try:
-            told.append(explain(manifest, config, args.grove_nodes))
+            reports.append(explain(manifest, config, args.grove_nodes))
         except BadObject as error:
             where = f"{commands.named(args.file)}: document {i + 1}"
             raise BadInput(f"{where}: {error}; correct it.") from None
-    return told
+    return reports
 
 
 def _explained_live(args: argparse.Namespace) -> tuple[list[Told], list[str]]:
@@ -293,7 +298,7 @@ def _sets(path: str) -> list[dict[str, Any]]:
         kind = manifest.get("kind") if isinstance(manifest, dict) else None
         inner = manifest.get("items") if kind == "List" else None
         items += inner if isinstance(inner, list) else [manifest]
-    sets = [one for one in items if isinstance(one, dict) and one.get("kind") == "PodCliqueSet"]
+    sets = [item for item in items if isinstance(item, dict) and item.get("kind") == "PodCliqueSet"]
     if not sets:
         raise BadInput(f"{commands.named(path)}: has no PodCliqueSet; give a file with one.")
     return sets

@@ -72,10 +72,10 @@ def parse(text: str) -> Config:
     problem.
     """
     raw = document.read(text)
-    found = {} if raw is None else raw
-    if problems := schema.problems(json_schema(), found, "the file"):
+    values = {} if raw is None else raw
+    if problems := schema.problems(json_schema(), values, "the file"):
         raise ConfigError(problems)
-    config = msgspec.convert(found, Config)
+    config = msgspec.convert(values, Config)
     if problems := _meaning(config):
         raise ConfigError(problems)
     return config

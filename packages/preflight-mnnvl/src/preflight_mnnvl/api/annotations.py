@@ -113,11 +113,12 @@ def wish_of(meta: Metadata, set_: PodCliqueSet | None, mode: Mode) -> Wish:
         ends = {name for name in (short, full) if name}
         group = next(
             (
-                one
-                for one in set_.groups
-                if one.name == short
+                entry
+                for entry in set_.groups
+                if entry.name == short
                 or any(
-                    end == one.name or _is_full(end, set_.metadata.name, one.name) for end in ends
+                    end == entry.name or _is_full(end, set_.metadata.name, entry.name)
+                    for end in ends
                 )
             ),
             None,

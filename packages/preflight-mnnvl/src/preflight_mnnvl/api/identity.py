@@ -50,7 +50,11 @@ def of_another(metadata: Metadata, set_: Metadata) -> bool:
     ``set_``: a cache is behind, or it ends with the one before. One of a scaling group does not
     say to which, but it is never older than its set.
     """
-    owners = (one for one in metadata.owner_references or () if one.kind == "PodCliqueSet")
+    owners = (
+        reference
+        for reference in metadata.owner_references or ()
+        if reference.kind == "PodCliqueSet"
+    )
     if (owner := next(owners, None)) is not None:
         return owner.name == set_.name and owner.uid != set_.uid
     return (metadata.creation_timestamp or "~") < (set_.creation_timestamp or "")

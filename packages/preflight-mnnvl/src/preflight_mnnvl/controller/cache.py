@@ -194,12 +194,12 @@ class MnnvlCache(MnnvlInformers):
 
     def _clique(self, change: Change[CliqueState]) -> None:
         before, now = change.before, None if change.kind == "deleted" else change.object
-        was, member = (one.member if one is not None else None for one in (before, now))
+        was, member = (state.member if state is not None else None for state in (before, now))
         if was != member:
             self._left(change.key, was, member)
             for of in filter(None, (was, member)):
                 self._touch(_domain_of(of))
-        if any(one.lacking for one in (before, now) if one is not None):
+        if any(state.lacking for state in (before, now) if state is not None):
             self._touch(clique_key(change.object.metadata.namespace, change.key))
         ignored = now.of if now is not None else None
         if isinstance(ignored, Ignored) and (before is None or before.of != ignored):
@@ -247,17 +247,17 @@ class MnnvlCache(MnnvlInformers):
         there = self._now("domain", key)
         return there if there and there.metadata.uid != domain.metadata.uid else None
 
-    def wrote(self, part: Part, found: ComputeDomain) -> None:
+    def wrote(self, part: Part, stored: ComputeDomain) -> None:
         """Take in the answer to a write of ours, which counts until the watch has brought it."""
         reflector = self.parts[part].reflector
         if isinstance(reflector, Cache):
-            reflector.wrote(found)
+            reflector.wrote(stored)
 
     # --- claims of pods, and the NVLink cliques of nodes
 
     def _claim(self, change: Change[PodClaim]) -> None:
-        for one in filter(None, (change.before, change.object)):
-            for at in _podclique(one):
+        for claim in filter(None, (change.before, change.object)):
+            for at in _podclique(claim):
                 for state in self.cliques.by_index("name", at):
                     if state.member and (want := self.wants(key := _domain_of(state.member))):
                         owner = want.owner(self._now("domain", key))
@@ -292,22 +292,22 @@ class MnnvlCache(MnnvlInformers):
         """The domains that a PodGang or a set concerns, by members and by labels."""
         value = _label(meta)
         states = self.cliques.by_index(kind, value)
-        found = {_domain_of(one.member): None for one in states if one.member}
+        keys = {_domain_of(one.member): None for one in states if one.member}
         for part, of in self.parts.items():
             for one in of.by_index(kind, value):
-                found[_key_of(part, one.metadata.namespace, one.metadata.name)] = None
-        return list(found)
+                keys[_key_of(part, one.metadata.namespace, one.metadata.name)] = None
+        return list(keys)
 
     def every(self) -> Iterator[Key]:
         """Every domain that is wanted, or of which an object carries our label; every PodGang that
         is named; and every PodClique without its claim.
         """
-        found = {_domain_of(one.member) for one in self.cliques.store.values() if one.member}
+        keys = {_domain_of(one.member) for one in self.cliques.store.values() if one.member}
         for part, of in self.parts.items():
             for one in of.reflector.store.values() if of.reflector else ():
                 if _named(one, names.MANAGED):
-                    found.add(_key_of(part, one.metadata.namespace, one.metadata.name))
-        yield from sorted(found)
+                    keys.add(_key_of(part, one.metadata.namespace, one.metadata.name))
+        yield from sorted(keys)
         yield from sorted(
             gang_key(one.metadata.namespace, one.metadata.name)
             for one in self.gangs.store.values()
@@ -319,7 +319,7 @@ class MnnvlCache(MnnvlInformers):
 
     def unclaimed(self) -> list[CliqueState]:
         """PodCliques that ask for the fabric, and whose pods do not get the claim."""
-        return [one for one in self.cliques.by_index("lacking", "") if self._asks(one)]
+        return [state for state in self.cliques.by_index("lacking", "") if self._asks(state)]
 
     def unclaimed_one(self, uid: str) -> tuple[Metadata, Metadata | None] | None:
         """Such a PodClique and its set; None where this one is none."""
@@ -349,7 +349,7 @@ class MnnvlCache(MnnvlInformers):
         """The domain that living PodCliques want under this name."""
         states = self.cliques.by_index("domain", "/".join(key))
         there = self._now("domain", key)
-        members = [one.member for one in states if one.member]
+        members = [state.member for state in states if state.member]
         return wanted(members, {key: there} if there else {}).get(key)
 
     def seen(self, key: Key) -> DomainView:
@@ -425,32 +425,32 @@ def _lacking(state: CliqueState) -> tuple[str, ...]:
     return ("", f"{meta.namespace}/{set_of(meta)}") if state.lacking else ()
 
 
-def _named(one: ComputeDomain, label: str) -> tuple[str, ...]:
+def _named(part: ComputeDomain, label: str) -> tuple[str, ...]:
     """The namespace, and what a label of an object of ours names."""
-    meta = one.metadata
+    meta = part.metadata
     managed = meta.label(names.MANAGED) == "true"
     return (f"{meta.namespace}/{meta.label(label) or ''}",) if managed else ()
 
 
-def _brief(one: ComputeDomain) -> ComputeDomain:
-    meta = one.metadata.only(names.READ_LABELS, (names.RECREATED,))
-    return ComputeDomain(metadata=meta, status=one.status)
+def _brief(domain: ComputeDomain) -> ComputeDomain:
+    meta = domain.metadata.only(names.READ_LABELS, (names.RECREATED,))
+    return ComputeDomain(metadata=meta, status=domain.status)
 
 
-def _asked(one: PodCliqueSet) -> PodCliqueSet:
+def _asked(set_: PodCliqueSet) -> PodCliqueSet:
     """The annotations of a set's layers."""
-    kept = PodCliqueSet(metadata=one.metadata.only(annotations=_ASKED))
+    kept = PodCliqueSet(metadata=set_.metadata.only(annotations=_ASKED))
     kept.spec.template.pod_clique_scaling_groups = [
         Group(name=group.name, annotations=asked)
-        for group in one.groups
+        for group in set_.groups
         if (asked := picked(group.annotations, _ASKED))
     ]
     return kept
 
 
-def _announced(one: PodGang) -> PodGang:
+def _announced(gang: PodGang) -> PodGang:
     """The annotations by which a PodGang speaks of its domains."""
-    return PodGang(metadata=one.metadata.only(annotations=(names.ADOPTED, names.ONE_FABRIC)))
+    return PodGang(metadata=gang.metadata.only(annotations=(names.ADOPTED, names.ONE_FABRIC)))
 
 
 def _podclique(claim: PodClaim) -> tuple[str, ...]:

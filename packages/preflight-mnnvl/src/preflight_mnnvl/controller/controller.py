@@ -149,8 +149,8 @@ class Controller:
         except Behind:
             return BEHIND_AGAIN
         except Ending:
-            said = "the namespace is being deleted, nothing is made in it"
-            log.info(said, namespace=key[0], computedomain=key[1])
+            ending = "the namespace is being deleted, nothing is made in it"
+            log.info(ending, namespace=key[0], computedomain=key[1])
             return None
         self._adopted(key, view, plan)
         self._record(plan.events)
@@ -160,7 +160,7 @@ class Controller:
 
     def _audit(self, uid: str) -> float | None:
         """Tell of a PodClique without its claim; the seconds until that is to be done."""
-        if (found := self.cache.unclaimed_one(uid)) is None:
+        if (lacking := self.cache.unclaimed_one(uid)) is None:
             self._lacking.pop(uid, None)
             return None
         # Mirrors of different kinds are not read at the same moment.
@@ -168,7 +168,7 @@ class Controller:
         if (wait := self._lacking.setdefault(uid, now) + UNCLAIMED_PATIENCE - now) > 0:
             return wait
         why = "" if self.support.ok else self.support.why
-        self._record(unclaimed(*found, why))
+        self._record(unclaimed(*lacking, why))
         return None
 
     async def _write(self, writer: DomainWriter, plan: DomainPlan, support: Support) -> bool:
@@ -196,9 +196,11 @@ class Controller:
         """Count an adoption, and have the PodGangs looked at to which the domain
         may belong by now, or no longer.
         """
-        adopts = any(one.why == "adopt" and one.kind == "ComputeDomain" for one in plan.actions)
-        said = any(gang.annotation(ADOPTED) for gang in view.gangs.values())
-        if not adopts and not said and plan.state != "adopted":
+        adopts = any(
+            action.why == "adopt" and action.kind == "ComputeDomain" for action in plan.actions
+        )
+        announced = any(gang.annotation(ADOPTED) for gang in view.gangs.values())
+        if not adopts and not announced and plan.state != "adopted":
             return
         for gang in view.gangs.values():
             _, since = self._gangs.get((key[0], gang.name), ("", self._client.clock()))
@@ -234,10 +236,10 @@ class Controller:
         message, gang = refused_announcement(name, self._account), f"{namespace}/{name}"
         about_gang = {"podgang": gang, "error": str(error), "advice": message}
         log.warning("a PodGang may not be annotated", **about_gang)
-        found = self.cache.gang(namespace, name)
+        known = self.cache.gang(namespace, name)
         subjects = [
             regarding(owner.kind, namespace, owner)
-            for owner in (found and found.metadata.owner_references) or ()
+            for owner in (known and known.metadata.owner_references) or ()
             if owner.kind == "PodCliqueSet"
         ]
         self._record(about(subjects, ANNOUNCEMENT_REFUSED, message, uid))
@@ -245,11 +247,11 @@ class Controller:
     def _record(self, events: Iterable[Event]) -> None:
         if (recorder := self._events) is None:
             return
-        for one in events:
+        for event in events:
             recorder.event(
-                one.regarding,
-                reason=one.reason,
-                message=one.message,
-                warning=one.warning,
-                about=one.about,
+                event.regarding,
+                reason=event.reason,
+                message=event.message,
+                warning=event.warning,
+                about=event.about,
             )

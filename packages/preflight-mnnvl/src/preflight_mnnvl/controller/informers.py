@@ -79,12 +79,12 @@ class Detection:
 
     def see(self, **facts: Any) -> None:
         """Facts that others find: nodes, device classes."""
-        found = self.facts._replace(**facts)
-        if found != self.facts:
-            self.facts = found
+        known = self.facts._replace(**facts)
+        if known != self.facts:
+            self.facts = known
             self._next.set()
             self._next = anyio.Event()
-            self._changed(found)
+            self._changed(known)
 
     async def run(self) -> NoReturn:
         """Ask again and again until cancelled, sooner after :meth:`ask`."""
@@ -156,13 +156,13 @@ class MnnvlInformers:
         version = served_domains(self._config.mode) if domains else served_claims
 
         def make(served: str) -> Cache[T]:
-            path, told = f"/apis/{group}/{served}/{plural}", {"on_change": on_change, **more}
-            return Cache(self._client, path, type_, absent_retry=ASKED_AGAIN, **told)
+            path, options = f"/apis/{group}/{served}/{plural}", {"on_change": on_change, **more}
+            return Cache(self._client, path, type_, absent_retry=ASKED_AGAIN, **options)
 
-        made = VersionedReflector(self.detection, version, make, on_change, level)
+        reflector = VersionedReflector(self.detection, version, make, on_change, level)
         if followed:
-            self._versioned.append(made)
-        return made
+            self._versioned.append(reflector)
+        return reflector
 
     def _grove(
         self,
@@ -196,14 +196,14 @@ class MnnvlInformers:
     def _count_nodes(self) -> None:
         if self._nodes.synced.is_set():
             nodes = sum(
-                bool(one.metadata.label(names.FABRIC_LABEL)) for one in self._nodes.store.values()
+                bool(node.metadata.label(names.FABRIC_LABEL)) for node in self._nodes.store.values()
             )
             self.detection.see(fabric_nodes=nodes)
 
     def _awaited(self) -> Iterator[anyio.Event]:
         yield self.detection.known
-        yield from (one.synced for one in self._reflectors)
-        yield from (one.synced for one in self._versioned)
+        yield from (reflector.synced for reflector in self._reflectors)
+        yield from (reflector.synced for reflector in self._versioned)
 
     @property
     def synced(self) -> bool:
@@ -302,7 +302,7 @@ class _Taken(Mapping[str, Metadata]):
 
     def _under(self, name: str) -> list[Metadata]:
         value = f"{self._namespace}/{name}"
-        return [one.metadata for kind in self._kinds for one in kind.by_index("name", value)]
+        return [part.metadata for kind in self._kinds for part in kind.by_index("name", value)]
 
 
 class VersionedReflector(Generic[T]):
@@ -358,9 +358,9 @@ class VersionedReflector(Generic[T]):
         self._detection.ask()
 
 
-def _owned(one: ComputeDomain) -> ComputeDomain:
+def _owned(part: ComputeDomain) -> ComputeDomain:
     """The part of an object that says whose it is."""
-    return ComputeDomain(metadata=one.metadata.only(names.READ_LABELS))
+    return ComputeDomain(metadata=part.metadata.only(names.READ_LABELS))
 
 
 def _fabric(node: PartialObjectMetadata) -> PartialObjectMetadata:

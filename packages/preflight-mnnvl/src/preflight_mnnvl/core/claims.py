@@ -42,7 +42,7 @@ def claim_refs(pod: PodSpec) -> dict[str, ClaimRef]:
     """The claims to which a pod's entries refer, by the name of the entry; entries that are not
     whole are left to the API server.
     """
-    found: dict[str, ClaimRef] = {}
+    refs: dict[str, ClaimRef] = {}
     for entry in pod.resource_claims or ():
         name = entry.get("name")
         for key, kind in (
@@ -50,8 +50,8 @@ def claim_refs(pod: PodSpec) -> dict[str, ClaimRef]:
             ("resourceClaimTemplateName", "ResourceClaimTemplate"),
         ):
             if isinstance(name, str) and isinstance(entry.get(key), str) and entry[key]:
-                found[name] = ClaimRef(kind, entry[key])
-    return found
+                refs[name] = ClaimRef(kind, entry[key])
+    return refs
 
 
 def gpu_claims(
@@ -167,9 +167,9 @@ def refuse_claims(
                 f'{where} is "{GROVE_CLAIM}" of Grove\'s own feature, and a node has one channel for a pod; remove it, or {ENABLED}'
             )
         ref = refs.get(name) if isinstance(name, str) else None
-        for one in classes.get(ref, ()) if ref else ():
-            if matches(one, _CHANNELS):
+        for device_class in classes.get(ref, ()) if ref else ():
+            if matches(device_class, _CHANNELS):
                 raise CliqueRefused(
-                    f'{where} ("{shown(str(name), 63)}") asks for a device of class "{shown(one)}", and a pod cannot have two channels of a node; '
+                    f'{where} ("{shown(str(name), 63)}") asks for a device of class "{shown(device_class)}", and a pod cannot have two channels of a node; '
                     f"remove it, or {ENABLED}"
                 )

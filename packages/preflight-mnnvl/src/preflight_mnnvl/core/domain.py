@@ -133,11 +133,11 @@ def labels_of(domain: Domain, gang: str, instance: str) -> dict[str, str]:
     }
 
 
-def other_identity(found: Mapping[str, str] | None, domain: Domain, instance: str) -> str:
-    """Whose an object is that has our name and the labels ``found``, in words; empty where it is
+def other_identity(given: Mapping[str, str] | None, domain: Domain, instance: str) -> str:
+    """Whose an object is that has our name and the labels ``given``, in words; empty where it is
     ours.
     """
-    labels = found or {}
+    labels = given or {}
     if labels.get(names.MANAGED) != "true" or labels.get(names.MANAGED_BY) != names.MANAGED_BY_US:
         by = labels.get(names.MANAGED_BY)
         return (
@@ -209,8 +209,8 @@ def pattern(scope: Scope, group: str, clique: str) -> Pattern | None:
     return Pattern(within, scope, group, "")
 
 
-def meet(one: Pattern, other: Pattern) -> bool:
+def meet(first: Pattern, other: Pattern) -> bool:
     """Tell whether two different templates of a set have, or at some scale will have, a domain of
     the same name.
     """
-    return one != other and not {*one.meets()}.isdisjoint(other.met_by())
+    return first != other and not {*first.meets()}.isdisjoint(other.met_by())

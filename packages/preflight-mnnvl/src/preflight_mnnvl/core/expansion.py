@@ -104,14 +104,14 @@ def clashes(planned: list[Planned]) -> Iterator[tuple[Planned, Planned]]:
     an earlier one: each with one of these.
     """
     seen: dict[tuple[object, ...], Planned] = {}
-    for one in planned:
-        if one.wish.enabled and one.gpus is not False and (own := one.pattern) is not None:
+    for clique in planned:
+        if clique.wish.enabled and clique.gpus is not False and (own := clique.pattern) is not None:
             earlier = (seen.get(key) for key in own.meets())
             first = next((other for other in earlier if other and other.pattern != own), None)
             if first is not None:
-                yield first, one
+                yield first, clique
             for key in own.met_by():
-                seen.setdefault(key, one)
+                seen.setdefault(key, clique)
 
 
 def named_alike(set_: PodCliqueSet, own: Pattern, config: Config) -> Pattern | None:
@@ -168,10 +168,10 @@ def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[Ex
 def nodes_needed(set_: PodCliqueSet, planned: list[Planned]) -> int:
     """Pods with a claim of ours, and so nodes: a node has one channel, and gives it to one pod."""
     pods = 0
-    for one in planned:
-        if one.enrolled:
-            times = _count(one.group.replicas) if one.group else 1
-            pods += times * _count(one.clique.spec.replicas)
+    for clique in planned:
+        if clique.enrolled:
+            times = _count(clique.group.replicas) if clique.group else 1
+            pods += times * _count(clique.clique.spec.replicas)
     return pods * _count(set_.spec.replicas)
 
 

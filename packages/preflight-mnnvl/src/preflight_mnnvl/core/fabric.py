@@ -61,8 +61,12 @@ class PodClaim(msgspec.Struct, gc=False):
     @property
     def domain(self) -> str:
         """The uid of the ComputeDomain that its configuration names; empty for none."""
-        opaque = [one.opaque for one in self.spec.devices.config or () if one.opaque]
-        uids = [(one.parameters or {}).get("domainID") for one in opaque if one.driver == DRIVER]
+        opaque = [config.opaque for config in self.spec.devices.config or () if config.opaque]
+        uids = [
+            (config.parameters or {}).get("domainID")
+            for config in opaque
+            if config.driver == DRIVER
+        ]
         return str(next(filter(None, uids), ""))
 
     @property
@@ -70,7 +74,7 @@ class PodClaim(msgspec.Struct, gc=False):
         """Where it is allocated; empty for nowhere yet."""
         allocated = self.status.allocation
         results = (allocated and allocated.devices.results) or ()
-        return next((one.pool for one in results if one.driver == DRIVER), "")
+        return next((result.pool for result in results if result.driver == DRIVER), "")
 
     @property
     def pod(self) -> str:
@@ -110,9 +114,9 @@ class OfferedSlice(msgspec.Struct, gc=False):
 def cliques_of(slices: Iterable[OfferedSlice]) -> dict[str, str]:
     """By node, the NVLink clique that the driver's ResourceSlices say; NVIDIA's say none."""
     return {
-        one.spec.node_name: clique.string
-        for one in slices
-        for device in one.spec.devices or ()
+        offered.spec.node_name: clique.string
+        for offered in slices
+        for device in offered.spec.devices or ()
         if (clique := (device.attributes or {}).get("cliqueID")) is not None and clique.string
     }
 
@@ -156,9 +160,9 @@ def of_gang(answers: Mapping[str, str]) -> str:
         return next(iter(answers.values()))
     for worst in ("no", WAITING, "not known", "yes"):
         of = [
-            f"{name}: {said[len(worst) + 2 :]}"
-            for name, said in answers.items()
-            if said.startswith(f"{worst}:")
+            f"{name}: {answer[len(worst) + 2 :]}"
+            for name, answer in answers.items()
+            if answer.startswith(f"{worst}:")
         ]
         if of:
             more = f"; {len(of) - MOST_NAMED} domains more" if len(of) > MOST_NAMED else ""
@@ -170,7 +174,7 @@ def _daemons(domain: ComputeDomain | None) -> str:
     nodes = (domain and domain.status and domain.status.nodes) or ()
     if not nodes:
         return "its daemons are the hosts' and are not asked"
-    ready = sum(one.status == "Ready" for one in nodes)
+    ready = sum(node.status == "Ready" for node in nodes)
     return f"its daemons are ready on {ready} of {len(nodes)} nodes"
 
 

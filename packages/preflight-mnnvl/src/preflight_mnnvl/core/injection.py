@@ -58,18 +58,18 @@ def _use(path: str, container: Container, *, uses: bool) -> list[Operation]:
 
 
 def _claims(
-    path: str, found: Sequence[Mapping[str, Any]] | None, ours: list[dict[str, str]]
+    path: str, claims: Sequence[Mapping[str, Any]] | None, ours: list[dict[str, str]]
 ) -> list[Operation]:
-    if not found:
+    if not claims:
         return [_add(path, ours)] if ours else []
-    others = [one for one in found if one.get("name") != CLAIM]
+    others = [claim for claim in claims if claim.get("name") != CLAIM]
     wanted = [*others, *ours]
-    if wanted == list(found):
+    if wanted == list(claims):
         return []
     if not wanted:
         return [{"op": "remove", "path": path}]
-    if len(others) == len(found):
-        return [_add(f"{path}/-", one) for one in ours]
+    if len(others) == len(claims):
+        return [_add(f"{path}/-", claim) for claim in ours]
     return [{"op": "replace", "path": path, "value": wanted}]
 
 
@@ -80,20 +80,20 @@ def _affinity(affinity: Mapping[str, Any] | None) -> list[Operation]:
     ours = {"key": FABRIC_LABEL, "operator": "Exists"}
     terms_of = {"nodeSelectorTerms": [{"matchExpressions": [ours]}]}
     path = f"{_ROOT}/affinity"
-    found: Any = affinity
+    place: Any = affinity
     required = {_REQUIRED: terms_of}
     for key, whole in (
         ("nodeAffinity", {"nodeAffinity": required}),
         (_REQUIRED, required),
         ("nodeSelectorTerms", terms_of),
     ):
-        if not isinstance(found, Mapping):
+        if not isinstance(place, Mapping):
             return [_add(path, whole)]
-        found, path = found.get(key), f"{path}/{key}"
-    if not isinstance(found, list):
+        place, path = place.get(key), f"{path}/{key}"
+    if not isinstance(place, list):
         return [_add(path, terms_of["nodeSelectorTerms"])]
     patch: list[Operation] = []
-    for i, term in enumerate(found):
+    for i, term in enumerate(place):
         if not isinstance(term, Mapping) or not (
             term.get("matchExpressions") or term.get("matchFields")
         ):

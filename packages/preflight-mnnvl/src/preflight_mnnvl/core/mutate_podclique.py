@@ -201,16 +201,16 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
     if not known.support.ok:
         if config.on_unsupported == "deny":
             raise _Unsupported(known.support.why)
-        said = f"{known.support.why}; its pods get no claim"
-        return ReviewAnswer("unsupported", patch=_unmarked(meta), warnings=(said,))
+        without = f"{known.support.why}; its pods get no claim"
+        return ReviewAnswer("unsupported", patch=_unmarked(meta), warnings=(without,))
     identity = identify(meta, wish.scope)
     domain = _named(domain_of(identity, wish.scope), known, config)
     _refuse_taken(domain, identity, known, config)
-    made = _decision(domain, identity, wish, config, of_gpus=of_gpus)
-    refuse_claims(pod, pod_claim(made), classes)
-    patch = _patch(meta, pod, made, used=used, keys=wish.keys)
+    decision = _decision(domain, identity, wish, config, of_gpus=of_gpus)
+    refuse_claims(pod, pod_claim(decision), classes)
+    patch = _patch(meta, pod, decision, used=used, keys=wish.keys)
     told = _told(wish, config, known.support)
-    return ReviewAnswer("injected" if patch else "unchanged", "", patch, told, made)
+    return ReviewAnswer("injected" if patch else "unchanged", "", patch, told, decision)
 
 
 def _lookups(
@@ -259,8 +259,8 @@ def _update(
     what carries nothing stays without, unless its living domain proves that it had one.
     """
     meta, old = clique.metadata, stored.metadata
-    made = read_decision(old.annotation(names.DECISION))
-    if made is None:
+    decision = read_decision(old.annotation(names.DECISION))
+    if decision is None:
         try:
             if (answer := _restored(clique, config, known, now)) is not None:
                 return answer
@@ -271,14 +271,14 @@ def _update(
     pod = decode_pod(clique.spec.pod_spec)
     own = meta.annotation(names.GROVE_MNNVL_GROUP)
     refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
-    refuse_claims(pod, pod_claim(made), known.classes or _NO_CLASSES)
+    refuse_claims(pod, pod_claim(decision), known.classes or _NO_CLASSES)
     if (answer := _lookups(pod, known, stored)) is not None:
         return answer
-    used = places(pod, config.gpu_resources, made.gpu_claims)
+    used = places(pod, config.gpu_resources, decision.gpu_claims)
     keys = {key: value for key in names.KEYS if (value := old.annotation(key)) is not None}
     without = [key for key in names.KEYS if key not in keys]
-    patch = _patch(meta, pod, made, used=used, keys=keys, without=without)
-    return ReviewAnswer("injected" if patch else "unchanged", "", patch, (), made)
+    patch = _patch(meta, pod, decision, used=used, keys=keys, without=without)
+    return ReviewAnswer("injected" if patch else "unchanged", "", patch, (), decision)
 
 
 def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -> None:
@@ -333,21 +333,21 @@ def _whose(kind: str, there: Metadata, domain: Domain, known: ClusterView, confi
         return f"does not carry the uid of the ComputeDomain {domain.name}"
     if (ours := known.found.get(domain.name)) is not None:
         return "" if uid == ours.uid else "carries the uid of another ComputeDomain"
-    other = next((one for one in known.found.values() if one.uid == uid), None)
+    other = next((owner for owner in known.found.values() if owner.uid == uid), None)
     return f"is of the ComputeDomain {shown(other.name)}" if other is not None else ""
 
 
 def _patch(
     meta: Metadata,
     pod: PodSpec,
-    made: MnnvlDecision,
+    decision: MnnvlDecision,
     *,
     used: list[ContainerPlace],
     keys: Mapping[str, str],
     without: Collection[str] = (),
 ) -> tuple[Operation, ...]:
-    operations = inject(pod, pod_claim(made), used, fabric=made.placement == "fabric")
-    wanted = {**keys, names.DECISION: write_decision(made)}
+    operations = inject(pod, pod_claim(decision), used, fabric=decision.placement == "fabric")
+    wanted = {**keys, names.DECISION: write_decision(decision)}
     return (*operations, *annotate(meta.annotations, wanted, without))
 
 
@@ -376,14 +376,14 @@ def _restored(
     if not used or there is None or there.going:
         return None
     _refuse_taken(domain, identity, known, config)
-    made = _decision(domain, identity, wish, config, restored=now)
-    refuse_claims(pod, pod_claim(made), _NO_CLASSES)
-    patch = _patch(meta, pod, made, used=used, keys=wish.keys)
-    said = (
+    decision = _decision(domain, identity, wish, config, restored=now)
+    refuse_claims(pod, pod_claim(decision), _NO_CLASSES)
+    patch = _patch(meta, pod, decision, used=used, keys=wish.keys)
+    warned = (
         f"PodClique {shown(meta.name)} had lost its claim, and has it again, as its domain {shown(domain.name)} lives; "
         "restart those of its pods that were made without it",
     )
-    return ReviewAnswer("injected", "", patch, said, made)
+    return ReviewAnswer("injected", "", patch, warned, decision)
 
 
 def _late(clique: PodClique, config: Config, set_: PodCliqueSet | None) -> tuple[str, ...]:
@@ -395,8 +395,8 @@ def _late(clique: PodClique, config: Config, set_: PodCliqueSet | None) -> tuple
     except (BadObject, CliqueRefused):
         return ()
     name = shown(clique.metadata.name)
-    said = f"PodClique {name} asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one"
-    return (said,) if used else ()
+    warning = f"PodClique {name} asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one"
+    return (warning,) if used else ()
 
 
 def _told(wish: Wish, config: Config, support: Support) -> tuple[str, ...]:

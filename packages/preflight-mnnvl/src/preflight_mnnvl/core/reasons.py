@@ -79,7 +79,7 @@ def about(subjects: Iterable[Regarding], reason: str, message: str, fact: str) -
     however often it is said.
     """
     first = list(subjects)[: MOST_SUBJECTS + 1]
-    return tuple(Event(one, reason, message, f"{reason} {fact}") for one in first)
+    return tuple(Event(subject, reason, message, f"{reason} {fact}") for subject in first)
 
 
 def unclaimed(clique: Metadata, set_: Metadata | None, why: str) -> tuple[Event, ...]:

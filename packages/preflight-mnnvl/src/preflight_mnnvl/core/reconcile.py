@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import ComputeDomain, Key, Metadata, shown
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core import reasons as events
+from preflight_mnnvl.core import reasons
 from preflight_mnnvl.core.builders import (
     Head,
     abandoned,
@@ -87,7 +87,7 @@ class DomainPlan(NamedTuple):
     @property
     def releases(self) -> bool:
         """Tell whether it lets go of something."""
-        return any(one.why == "release" for one in self.actions)
+        return any(action.why == "release" for action in self.actions)
 
 
 def reconcile(view: DomainView, config: Config, support: Support, now: float) -> DomainPlan:
@@ -115,8 +115,8 @@ class _Needed(NamedTuple):
         if not support.ok:
             why = f"{support.why}."
             known = support.state != "unknown"
-            told = _tell(view, events.UNSUPPORTED, why, support.state) if known else ()
-            return DomainPlan("unsupported", why, events=told)
+            events = _tell(view, reasons.UNSUPPORTED, why, support.state) if known else ()
+            return DomainPlan("unsupported", why, events=events)
         if view.domain is None:
             return self._missing()
         meta = view.domain.metadata
@@ -133,7 +133,7 @@ class _Needed(NamedTuple):
                 "wanted",
                 "the ComputeDomain waits for its PodCliqueSet, which is not there or is being deleted.",
             )
-        lost = view.lost or ("unknown" if any(one.placed for one in wanted.members) else "")
+        lost = view.lost or ("unknown" if any(member.placed for member in wanted.members) else "")
         actions = [_create("ComputeDomain", compute_domain(wanted.domain, head, support, lost))]
         if wanted.decision.mode == "literal" and view.claim is None:
             actions.append(self._new_claim(head))
@@ -149,12 +149,15 @@ class _Needed(NamedTuple):
         late = (_when(meta.deletion_timestamp) or self.now) + ENDING_PATIENCE
         if self.now < late:
             return DomainPlan("ending", why, again=late)
-        held = ", ".join(shown(one) for one in meta.finalizers or ()) or "none that is known"
+        held = (
+            ", ".join(shown(finalizer) for finalizer in meta.finalizers or ())
+            or "none that is known"
+        )
         why = (
             f"{why[:-1]}, for more than {ENDING_PATIENCE:.0f} s; its finalizers are {held}: is the DRA driver's "
             "controller running, and have the pods of the old domain ended?"
         )
-        return DomainPlan("ending", why, events=_tell(view, events.ENDING, why, meta.uid))
+        return DomainPlan("ending", why, events=_tell(view, reasons.ENDING, why, meta.uid))
 
     def _there(self, meta: Metadata) -> DomainPlan:
         """It exists and is ours: whose is it, and has it its claim?"""
@@ -162,16 +165,16 @@ class _Needed(NamedTuple):
         gang = self._gang(meta)
         mine = gang if gang is not None and adopted(meta, gang) else None
         actions = [] if gang is None or mine else [_adopt(view, "ComputeDomain", meta, gang)]
-        told = list(_made(view, meta, now))
+        events = list(_made(view, meta, now))
         if mine and (_young(mine, now) or _young(meta, now)):
             message = f"The ComputeDomain {view.name} belongs to the PodGang {mine.name}."
-            told += _tell(view, events.ADOPTED, message, f"{meta.uid} {mine.uid}")
-        told += _restored(view, self.wanted, now)
+            events += _tell(view, reasons.ADOPTED, message, f"{meta.uid} {mine.uid}")
+        events += _restored(view, self.wanted, now)
         literal = self.wanted.decision.mode == "literal"
         plan = self._literal_claim(gang) if literal else self._template(meta)
         actions += plan.actions
-        told += plan.events
-        plan = plan._replace(actions=tuple(actions), events=tuple(told))
+        events += plan.events
+        plan = plan._replace(actions=tuple(actions), events=tuple(events))
         if plan.state == "blocked":
             return plan
         owner = f"PodGang {mine.name}" if mine else "PodCliqueSet"
@@ -183,7 +186,7 @@ class _Needed(NamedTuple):
         lives.
         """
         recorded, first = meta.label(names.PODGANG), self.wanted.gang
-        named = {one.decision.gang for one in self.wanted.members}
+        named = {member.decision.gang for member in self.wanted.members}
         order = sorted(
             named, key=lambda name: (names.label_value(name) != recorded, name != first, name)
         )
@@ -211,8 +214,8 @@ class _Needed(NamedTuple):
             if now < late:
                 return DomainPlan("wanted", "", again=late)
             why = f"the ComputeDomain {view.name} has no ResourceClaimTemplate after {TEMPLATE_PATIENCE:.0f} s: is the DRA driver's controller running?"
-            told = _tell(view, events.TEMPLATE_MISSING, why, meta.uid)
-            return DomainPlan("wanted", why, events=told)
+            events = _tell(view, reasons.TEMPLATE_MISSING, why, meta.uid)
+            return DomainPlan("wanted", why, events=events)
         of = template.metadata.label(names.TEMPLATE_OF)
         if of == meta.uid:
             return DomainPlan("wanted", "")
@@ -282,9 +285,9 @@ def _unwanted(view: DomainView, config: Config, now: float) -> DomainPlan:
     actions = [_patch(view, kind, meta, abandoned(meta), "release") for kind, meta in left]
     kind, meta = left[0]
     message = f"The {kind} {meta.name} is removed: no PodClique needs it, and no PodGang owns it."
-    told = _tell(view, events.RELEASED, message, meta.uid)
+    events = _tell(view, reasons.RELEASED, message, meta.uid)
     why = "no PodClique needs it, and it is handed to the garbage collector."
-    return DomainPlan("unclaimed", why, tuple(actions), told, unclaimed_since=since)
+    return DomainPlan("unclaimed", why, tuple(actions), events, unclaimed_since=since)
 
 
 def _adopt(view: DomainView, kind: Kind, meta: Metadata, gang: Metadata) -> ClusterWrite:
@@ -318,13 +321,13 @@ def _made(view: DomainView, meta: Metadata, now: float) -> tuple[Event, ...]:
         return ()
     before = meta.annotation(names.RECREATED)
     if before is None:
-        return _tell(view, events.CREATED, f"The ComputeDomain {view.name} was made.", meta.uid)
+        return _tell(view, reasons.CREATED, f"The ComputeDomain {view.name} was made.", meta.uid)
     message = f"The ComputeDomain {view.name} was lost and is made again: pods that joined the old domain must be restarted{_of(view.wanted.members if view.wanted else ())}."
-    return _tell(view, events.RECREATED, message, meta.uid)
+    return _tell(view, reasons.RECREATED, message, meta.uid)
 
 
 def _restored(view: DomainView, wanted: Wanted, now: float) -> tuple[Event, ...]:
-    back = [one for one in wanted.members if now - one.decision.restored < TOLD_FOR]
+    back = [member for member in wanted.members if now - member.decision.restored < TOLD_FOR]
     if not back:
         return ()
     message = (
@@ -332,7 +335,7 @@ def _restored(view: DomainView, wanted: Wanted, now: float) -> tuple[Event, ...]
         f"they are those without a claim {names.CLAIM}."
     )
     return _tell(
-        view._replace(wanted=wanted._replace(members=tuple(back))), events.RESTORED, message, ""
+        view._replace(wanted=wanted._replace(members=tuple(back))), reasons.RESTORED, message, ""
     )
 
 
@@ -340,7 +343,7 @@ def _of(members: Sequence[DomainMember]) -> str:
     """Whose pods they are: the PodCliques by name, as many as a line holds."""
     if not members:
         return ""
-    listed = [shown(one.name) for one in members[:MOST_NAMED]]
+    listed = [shown(member.name) for member in members[:MOST_NAMED]]
     if more := len(members) - len(listed):
         listed.append(f"{more} more")
     several = "" if len(members) == 1 else "s"
@@ -352,8 +355,8 @@ def _blocked(view: DomainView, kind: str, meta: Metadata, whose: str, now: float
     if kind == "ResourceClaimTemplate":
         then = "the driver makes its own; pods that run with claims of this one must be restarted"
     why = f"the {kind} {shown(meta.name or view.name)} {whose}{owned_by(meta)}; delete or rename it, and {then}."
-    told = _tell(view, events.BLOCKED, why, f"{kind} {meta.uid} {whose}")
-    return DomainPlan("blocked", why, events=told, again=now + BLOCKED_AGAIN)
+    events = _tell(view, reasons.BLOCKED, why, f"{kind} {meta.uid} {whose}")
+    return DomainPlan("blocked", why, events=events, again=now + BLOCKED_AGAIN)
 
 
 def _contested(view: DomainView, wanted: Wanted) -> tuple[Event, ...]:
@@ -365,7 +368,7 @@ def _contested(view: DomainView, wanted: Wanted) -> tuple[Event, ...]:
         f"The ComputeDomain {view.name} is that of {wanted.domain}, and pods of {rival} have the same claim{_of(wanted.losers)}; "
         "delete or rename one of the two, as their pods must not share a domain."
     )
-    return _tell(view, events.BLOCKED, message, f"contested {rival}")
+    return _tell(view, reasons.BLOCKED, message, f"contested {rival}")
 
 
 def _create(kind: Kind, body: dict[str, Any]) -> ClusterWrite:
@@ -374,18 +377,18 @@ def _create(kind: Kind, body: dict[str, Any]) -> ClusterWrite:
 
 
 def _tell(view: DomainView, reason: str, message: str, fact: str) -> tuple[Event, ...]:
-    everybody = reason == events.BLOCKED  # also whose name or object it is
+    everybody = reason == reasons.BLOCKED  # also whose name or object it is
     sets = [view.set_, *(view.others if everybody else ())]
     subjects = [regarding("PodCliqueSet", view.namespace, one) for one in sets if one]
     if (wanted := view.wanted) is not None:
         members = (*(wanted.losers if everybody else ()), *wanted.members)
         subjects += [regarding("PodClique", view.namespace, one) for one in members]
-    return events.about(subjects, reason, message[0].upper() + message[1:], f"{view.name} {fact}")
+    return reasons.about(subjects, reason, message[0].upper() + message[1:], f"{view.name} {fact}")
 
 
 def _young(meta: Metadata, now: float) -> bool:
-    made = _when(meta.creation_timestamp)
-    return made is None or now - made < TOLD_FOR
+    created = _when(meta.creation_timestamp)
+    return created is None or now - created < TOLD_FOR
 
 
 def _when(text: str | None) -> float | None:
@@ -428,20 +431,20 @@ def announcements(
     for key, one in (
         wanted_of(world.members()[0], world.domains) if wants is None else wants
     ).items():
-        found = world.domains.get(key)
-        parts: list[Metadata | None] = [found.metadata if found else None]
+        domain = world.domains.get(key)
+        parts: list[Metadata | None] = [domain.metadata if domain else None]
         if one.decision.mode == "literal":
             claim = world.claims.get((key[0], one.domain.claim))
             parts.append(claim.metadata if claim else None)
-        gang = key[0], one.owner(found)
+        gang = key[0], one.owner(domain)
         of.setdefault(gang, []).extend(parts)
         if fabric is not None:
-            answers.setdefault(gang, {})[key[1]] = fabric(one, found)
-    said: dict[Key, Mapping[str, Any] | None] = {}
+            answers.setdefault(gang, {})[key[1]] = fabric(one, domain)
+    patches: dict[Key, Mapping[str, Any] | None] = {}
     for key, parts in of.items():
         owner = world.gangs.get(key)
         if owner is not None and alive(owner.metadata):
             whole = all(one and adopted(one, owner.metadata) for one in parts)
             answer = of_gang(answers.get(key, {})) if whole else ""
-            said[key] = announcement(owner.metadata, whole=whole, fabric=answer)
-    return {key: dict(patch) for key, patch in sorted(said.items()) if patch}
+            patches[key] = announcement(owner.metadata, whole=whole, fabric=answer)
+    return {key: dict(patch) for key, patch in sorted(patches.items()) if patch}

@@ -87,7 +87,7 @@ class Wanted(NamedTuple):
     def owner(self, there: ComputeDomain | None) -> str:
         """The PodGang that owns it: the one that is recorded on it, as long as members name it."""
         recorded = there.metadata.label(PODGANG) if there is not None else None
-        gangs = (one.decision.gang for one in self.members)
+        gangs = (member.decision.gang for member in self.members)
         return next((gang for gang in gangs if label_value(gang) == recorded), self.gang)
 
 
@@ -100,28 +100,28 @@ def member_of(clique: PodClique) -> DomainMember | Ignored | None:
     if text is None or meta.going:
         return None
     try:
-        made = read_decision(text)
-        if made is None:
+        decision = read_decision(text)
+        if decision is None:
             return Ignored(
                 meta.namespace,
                 meta.name,
                 f"the annotation {DECISION} is none that the webhook wrote",
             )
-        domain = domain_of(identify(meta, made.scope), made.scope)
+        domain = domain_of(identify(meta, decision.scope), decision.scope)
     except (Newer, CliqueRefused) as error:
         return Ignored(meta.namespace, meta.name, str(error))
-    if (domain.name, domain.claim) != (made.cd, made.claim):
+    if (domain.name, domain.claim) != (decision.cd, decision.claim):
         domain = domain._replace(plain=True)  # a name once given holds for life
-    if (domain.name, domain.claim) != (made.cd, made.claim):
+    if (domain.name, domain.claim) != (decision.cd, decision.claim):
         return Ignored(
             meta.namespace,
             meta.name,
-            f"the annotation {DECISION} names {made.cd}, and its labels {domain.name}",
+            f"the annotation {DECISION} names {decision.cd}, and its labels {domain.name}",
         )
     status = clique.status
     placed = status is not None and bool(status.scheduled_replicas or status.ready_replicas)
     pods = 1 if clique.spec.replicas is None else clique.spec.replicas
-    return DomainMember(meta.namespace, meta.name, meta.uid, made, domain, placed, pods)
+    return DomainMember(meta.namespace, meta.name, meta.uid, decision, domain, placed, pods)
 
 
 # --- PodCliques that ask for the fabric, and whose pods do not get the claim: written while no
@@ -138,10 +138,10 @@ def lacks_claim(clique: PodClique, config: Config) -> bool:
     if meta.going:
         return False
     try:
-        made = read_decision(meta.annotation(names.DECISION))
+        decision = read_decision(meta.annotation(names.DECISION))
         pod = decode_pod(clique.spec.pod_spec)
-        if made is not None:
-            return pod_claim(made) not in (pod.resource_claims or [])
+        if decision is not None:
+            return pod_claim(decision) not in (pod.resource_claims or [])
         return bool(places(pod, config.gpu_resources, ()))
     except (BadObject, CliqueRefused, Newer):
         return meta.annotation(names.DECISION) is not None
@@ -181,10 +181,12 @@ def _wanted(
     key: Key, alike: Mapping[Domain, list[DomainMember]], there: ComputeDomain | None
 ) -> Wanted:
     labels = (there.metadata.labels if there is not None else None) or {}
-    own = (one for one in alike if identity_labels(one).items() <= labels.items())
+    own = (candidate for candidate in alike if identity_labels(candidate).items() <= labels.items())
     domain = next(own, next(iter(alike)))
-    gangs = [one.decision.gang for one in alike[domain]]
-    losers = [one for other, members in alike.items() if other != domain for one in members]
+    gangs = [candidate.decision.gang for candidate in alike[domain]]
+    losers = [
+        candidate for other, members in alike.items() if other != domain for candidate in members
+    ]
     first = min(gangs, key=lambda gang: (len(gang), gang))
     return Wanted(key[0], domain, tuple(alike[domain]), first, tuple(losers))
 

@@ -59,14 +59,16 @@ def served_domains(mode: Literal["driver", "literal"]) -> Callable[[ClusterFacts
     """From facts to the version of ComputeDomain that is read and written; empty where none that we
     know is served.
     """
-    return lambda facts: next((one for one in _DOMAINS[mode] if one in (facts.domains or ())), "")
+    return lambda facts: next(
+        (version for version in _DOMAINS[mode] if version in (facts.domains or ())), ""
+    )
 
 
 def served_claims(facts: ClusterFacts) -> str:
     """The version of resourceclaims and their templates that is read and written; empty where none
     that we know is served.
     """
-    return next((one for one in _CLAIMS if one in facts.claims), "")
+    return next((version for version in _CLAIMS if version in facts.claims), "")
 
 
 def judge(facts: ClusterFacts, config: Config) -> Support:

@@ -59,11 +59,11 @@ def review(
     if operation == "DELETE" or new is None:
         return SetAnswer()
     try:
-        found = decode(new, PodCliqueSet)
+        set_ = decode(new, PodCliqueSet)
     except BadObject as error:
         # The schema of Grove's own resource says what is wrong with it, and refuses it.
         return SetAnswer(warnings=(f"multi-node NVLink was not judged: {error}",))
-    meta = found.metadata
+    meta = set_.metadata
     name = "/".join(filter(None, map(shown, (meta.namespace, meta.name or meta.generate_name))))
     if meta.going:
         return SetAnswer(name=name)
@@ -73,15 +73,15 @@ def review(
             before = decode(old, PodCliqueSet)
         except BadObject:
             before = PodCliqueSet()
-    planned = plan(found, config)
-    said = problems(found, planned, config, support)
+    planned = plan(set_, config)
+    sentences = problems(set_, planned, config, support)
     if before is not None:
-        old_problems = problems(before, plan(before, config), config, support) if said else ()
-        known = {_by_name(before, one) for one in old_problems}
-        said = [one for one in said if _by_name(found, one) not in known]
-        said = [*changed(before, found), *said]
-    warned = warnings(found, planned, config, support)
-    return SetAnswer(tuple(dict.fromkeys(said)), tuple(warned), name)
+        old_problems = problems(before, plan(before, config), config, support) if sentences else ()
+        known = {_by_name(before, problem) for problem in old_problems}
+        sentences = [problem for problem in sentences if _by_name(set_, problem) not in known]
+        sentences = [*changed(before, set_), *sentences]
+    warned = warnings(set_, planned, config, support)
+    return SetAnswer(tuple(dict.fromkeys(sentences)), tuple(warned), name)
 
 
 _PLACE: Final = re.compile(r"(cliques|podCliqueScalingGroups)\[([0-9]{1,9})\]")
@@ -91,7 +91,7 @@ def _by_name(set_: PodCliqueSet, problem: str) -> str:
     """A problem with the names of entries in place of where they stand: one that is moved is no
     worse than before.
     """
-    entries = {path.rpartition(".")[2]: found for path, found in _entries(set_)}
+    entries = {path.rpartition(".")[2]: listed for path, listed in _entries(set_)}
 
     def name(at: re.Match[str]) -> str:
         # A name may look like a place that is not there.
@@ -172,13 +172,13 @@ def changed(old: PodCliqueSet, new: PodCliqueSet) -> list[str]:
     """Changes of the three annotations, layer by layer; cliques and scaling groups
     are found by name.
     """
-    said = _changed(SET_PATH, old.metadata.annotations, new.metadata.annotations)
+    changes = _changed(SET_PATH, old.metadata.annotations, new.metadata.annotations)
     for (path, before), (_, after) in zip(_entries(old), _entries(new), strict=True):
         named = {entry.name: entry.annotations for entry in reversed(before)}
         for i, entry in enumerate(after):
             if entry.name in named:
-                said += _changed(f"{path}[{i}]", named[entry.name], entry.annotations)
-    return said
+                changes += _changed(f"{path}[{i}]", named[entry.name], entry.annotations)
+    return changes
 
 
 def _entries(set_: PodCliqueSet) -> Iterator[tuple[str, Sequence[Clique | Group]]]:
@@ -237,19 +237,19 @@ def warnings(
     """Warnings about a set that is admitted."""
     layers = [(SET_PATH, set_.metadata.annotations)]
     for path, entries in _entries(set_):
-        layers += [(f"{path}[{i}]", one.annotations) for i, one in enumerate(entries)]
+        layers += [(f"{path}[{i}]", clique.annotations) for i, clique in enumerate(entries)]
     said = [
         f"{path}.annotations: {warning}"
         for path, annotations in layers
         if (warning := odd((annotations or {}).get(names.ENABLED)))
     ]
-    asked = [one for one in planned if one.wish.enabled]
+    asked = [clique for clique in planned if clique.wish.enabled]
     said += [
-        f"{one.path}: {without_gpus(config)}"
-        for one in asked
-        if one.gpus is False and one.wish.at[names.ENABLED] == one.path
+        f"{clique.path}: {without_gpus(config)}"
+        for clique in asked
+        if clique.gpus is False and clique.wish.at[names.ENABLED] == clique.path
     ]
-    if config.mode == "driver" and any(names.DEVICE_CLASS in one.wish.keys for one in asked):
+    if config.mode == "driver" and any(names.DEVICE_CLASS in clique.wish.keys for clique in asked):
         said.append(CLASS_WITHOUT_EFFECT)
     if not asked:
         return said

@@ -199,38 +199,40 @@ def _gpus(pod: PodSpec | None, config: Config) -> int:
 
 
 def _unseen(planned: Sequence[Planned]) -> list[str]:
-    named = [shown(one.clique.name) for one in planned if one.pod and one.pod.resource_claims]
-    said = "what their resource claims ask for is in the cluster, and was not looked up"
-    return [f"{', '.join(named)}: {said}"] if named else []
+    named = [
+        shown(clique.clique.name) for clique in planned if clique.pod and clique.pod.resource_claims
+    ]
+    why = "what their resource claims ask for is in the cluster, and was not looked up"
+    return [f"{', '.join(named)}: {why}"] if named else []
 
 
-def text(told: Told, *, color: bool = False) -> str:
+def text(explained: Told, *, color: bool = False) -> str:
     """For people; ``color``: with terminal colors."""
     red, green, bold, end = (
         ("\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m") if color else ("", "", "", "")
     )
-    lines = [f"{bold}PodCliqueSet {shown(told.name)}{end}"]
-    lines += [f"{red}refused{end}  {problem}" for problem in told.problems]
-    lines += [f"warning  {warning}" for warning in told.warnings]
-    if told.domains:
+    lines = [f"{bold}PodCliqueSet {shown(explained.name)}{end}"]
+    lines += [f"{red}refused{end}  {problem}" for problem in explained.problems]
+    lines += [f"warning  {warning}" for warning in explained.warnings]
+    if explained.domains:
         lines += [
             "",
-            f"{bold}{len(told.domains)} ComputeDomains, {told.nodes_needed} nodes needed (one for each pod with a claim){end}",
+            f"{bold}{len(explained.domains)} ComputeDomains, {explained.nodes_needed} nodes needed (one for each pod with a claim){end}",
         ]
-    for one in told.domains[:MOST_DOMAINS]:
+    for one in explained.domains[:MOST_DOMAINS]:
         lines.append(
             f"  {one.name}  scope {one.scope}, {one.pods} pods, {one.gpus} GPUs, owner PodGang {one.gang}"
         )
         lines += [f"    {member}" for member in one.members[:MOST_DOMAINS]]
-    if len(told.domains) > MOST_DOMAINS:
-        lines.append(f"  and {len(told.domains) - MOST_DOMAINS} more")
-    for clique in told.cliques:
+    if len(explained.domains) > MOST_DOMAINS:
+        lines.append(f"  and {len(explained.domains) - MOST_DOMAINS} more")
+    for clique in explained.cliques:
         lines += ["", f"{bold}clique {shown(clique.name)}: {clique.result}{end}"]
         lines += [f"  {clique.message}"] if clique.message else []
         lines += [f"  warning  {warning}" for warning in clique.warnings]
         for line in clique.diff:
             paint = green if line.startswith("+") else red if line.startswith("-") else ""
             lines.append(f"  {paint}{line[:400]}{end if paint else ''}")
-    if not told.complete:
+    if not explained.complete:
         lines += ["", f"The set makes more than {MOST_PODCLIQUES} PodCliques; these are the first."]
     return "\n".join(lines) + "\n"

@@ -70,7 +70,7 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
         judge(facts, config),
         time.time(),
         only=only,
-        claims={(namespace, one.metadata.name): one for one in claims},
+        claims={(namespace, claim.metadata.name): claim for claim in claims},
         cliques={**nodes, **cliques_of(slices)},
     )
 
@@ -91,9 +91,9 @@ async def explain_live(
         world, facts = await _look(client, namespace, config)
         nodes = await _fabric_nodes(client)
     there = {part.metadata.name: part.metadata for part in world.parts()}
-    told = explain(set_, config, None if nodes is None else len(nodes), facts, there)
+    expected = explain(set_, config, None if nodes is None else len(nodes), facts, there)
     now = plans(world, config, judge(facts, config), time.time())
-    return told, differences(told, world, now, namespace)
+    return expected, differences(expected, world, now, namespace)
 
 
 async def _look(client: Client, namespace: str, config: Config) -> tuple[World, ClusterFacts]:
@@ -105,7 +105,7 @@ async def _look(client: Client, namespace: str, config: Config) -> tuple[World, 
 
     async def all_of(version: str, plural: str, type_: type[Listed]) -> dict[Key, Listed]:
         listed = await _list(client, f"/apis/{version}/namespaces/{namespace}/{plural}", type_)
-        return {(one.metadata.namespace, one.metadata.name): one for one in listed}
+        return {(item.metadata.namespace, item.metadata.name): item for item in listed}
 
     grove = f"{names.GROVE_GROUP}/v1alpha1"
     world = World(
@@ -136,7 +136,7 @@ async def _list(
     """
     try:
         pages = client.pages(path, type_, params=params)
-        return [one async for page, _ in pages for one in page]
+        return [item async for page, _ in pages for item in page]
     except absent:
         return []
 

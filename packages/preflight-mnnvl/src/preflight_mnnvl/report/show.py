@@ -60,7 +60,7 @@ class Pod(msgspec.Struct, rename="camel", gc=False):
     @property
     def claims(self) -> bool:
         """Tell whether it asks for our claim."""
-        return any(one.get("name") == CLAIM for one in self.spec.resource_claims or ())
+        return any(claim.get("name") == CLAIM for claim in self.spec.resource_claims or ())
 
     @property
     def claim(self) -> str:
@@ -74,14 +74,18 @@ class Pod(msgspec.Struct, rename="camel", gc=False):
         empty where it has not ended.
         """
         containers = self.status.init_container_statuses or ()
-        ended = (one.state.terminated for one in containers if one.name == f"preflight-{ALLREDUCE}")
+        ended = (
+            container.state.terminated
+            for container in containers
+            if container.name == f"preflight-{ALLREDUCE}"
+        )
         if (run := next(filter(None, ended), None)) is None:
             return ""
-        found = result.from_termination(ALLREDUCE, run.message, run.exit_code)
-        rate = "" if found.measured is None else f" at {found.measured:g} GB/s"
-        details = {} if isinstance(found.details, msgspec.UnsetType) else found.details
+        answer = result.from_termination(ALLREDUCE, run.message, run.exit_code)
+        rate = "" if answer.measured is None else f" at {answer.measured:g} GB/s"
+        details = {} if isinstance(answer.details, msgspec.UnsetType) else answer.details
         network = shown(details.get("transport", ""))
-        return f"{found.outcome}{rate}{network and f' by {network}'}"
+        return f"{answer.outcome}{rate}{network and f' by {network}'}"
 
 
 POD_OF = "grove.io/podclique"

@@ -199,17 +199,17 @@ class GroveLookups:
         self, namespace: str, refs: Iterable[ClaimRef], support: Support
     ) -> dict[ClaimRef, Collection[str]]:
         """The device classes that claims and templates ask for, of those that exist."""
-        found: dict[ClaimRef, Collection[str]] = {}
+        known: dict[ClaimRef, Collection[str]] = {}
         for ref in dict.fromkeys(refs):
             if not is_name(ref.name):  # so are claims
                 continue
             plural = "resourceclaims" if ref.kind == "ResourceClaim" else "resourceclaimtemplates"
             version = support.claim_version or "v1"
             path = f"/apis/{RESOURCE_GROUP}/{version}/namespaces/{namespace}/{plural}/{ref.name}"
-            one = await self._asked(f"the {ref.kind} {shown(ref.name)}", path, dict[str, Any])
-            if one is not None:
-                found[ref] = _classes(one)
-        return found
+            claim = await self._asked(f"the {ref.kind} {shown(ref.name)}", path, dict[str, Any])
+            if claim is not None:
+                known[ref] = _classes(claim)
+        return known
 
     async def _asked(self, what: str, path: str, type_: type[T]) -> T | None:
         try:
@@ -231,10 +231,10 @@ def _classes(claim: dict[str, Any]) -> list[str]:
     """The classes of a claim or a claim template, in the shape of any version."""
     spec = claim.get("spec") or {}
     spec = spec.get("spec") or spec
-    found: list[str] = []
+    classes: list[str] = []
     for one in (spec.get("devices") or {}).get("requests") or ():
         named = (one, one.get("exactly") or {}, *(one.get("firstAvailable") or ()))
-        found += [
+        classes += [
             name for request in named if isinstance(name := request.get("deviceClassName"), str)
         ]
-    return found
+    return classes
