@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.controller import Collected, RuntimeMetrics
@@ -32,21 +33,18 @@ class ControllerMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.runtime = RuntimeMetrics(self.registry)
-        self.leader = Gauge(
-            "compute_domain_leader", "1 on the replica that leads.", registry=self.registry
-        )
+        gauge = partial(Gauge, registry=self.registry)
+        self.leader = gauge("compute_domain_leader", "1 on the replica that leads.")
         self.actions = Counter(
             "compute_domain_actions", "What was done, by kind.", ["action"], registry=self.registry
         )
-        self.conflicts = Gauge(
+        self.conflicts = gauge(
             "compute_domain_template_conflicts",
             "ComputeDomains whose template's name is taken by something else.",
-            registry=self.registry,
         )
-        self.shared = Gauge(
+        self.shared = gauge(
             "compute_domain_shared_cliques",
             "NVLink cliques in which more than one ComputeDomain is active.",
-            registry=self.registry,
         )
 
     def show(self, client: Client, statuses: Callable[[], Mapping[str, int]]) -> None:
@@ -77,56 +75,39 @@ class PluginMetrics:
     """One set a process. Series of requests exist from the start, with 0."""
 
     def __init__(self, node: str) -> None:
-        self.registry = own = CollectorRegistry()
-        self.requests = Counter(
-            "nvidia_dra_requests", "Calls of the kubelet.", ["driver", "operation"], registry=own
-        )
+        self.registry = CollectorRegistry()
+        gauge = partial(Gauge, registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
+        calls = ("driver", "operation")
+        self.requests = counter("nvidia_dra_requests", "Calls of the kubelet.", calls)
         self.seconds = Histogram(
             "nvidia_dra_request_duration_seconds",
             "How long they took.",
-            ["driver", "operation"],
+            calls,
             buckets=_SECONDS,
-            registry=own,
+            registry=self.registry,
         )
-        self.inflight = Gauge(
-            "nvidia_dra_requests_inflight",
-            "Calls under way.",
-            ["driver", "operation"],
-            registry=own,
-        )
+        self.inflight = gauge("nvidia_dra_requests_inflight", "Calls under way.", calls)
         for operation in OPERATIONS.values():
             for family in (self.requests, self.seconds, self.inflight):
                 family.labels(DRIVER, operation)
         up = "1 where NVML answered the last question, else 0."
-        self.nvml = Gauge("compute_domain_nvml_up", up, registry=own)
-        prepared = Gauge(
-            "nvidia_dra_prepared_devices",
-            "Devices in use.",
-            ["node", "driver", "device_type"],
-            registry=own,
-        )
+        self.nvml = gauge("compute_domain_nvml_up", up)
+        devices = ("node", "driver", "device_type")
+        prepared = gauge("nvidia_dra_prepared_devices", "Devices in use.", devices)
         self.prepared = prepared.labels(node, DRIVER, "channel")
-        self.prepare_errors = Counter(
-            "nvidia_dra_node_prepare_errors",
-            "Claims not prepared.",
-            ["driver", "error_type"],
-            registry=own,
+        errors = ("driver", "error_type")
+        self.prepare_errors = counter(
+            "nvidia_dra_node_prepare_errors", "Claims not prepared.", errors
         )
-        self.unprepare_errors = Counter(
-            "nvidia_dra_node_unprepare_errors",
-            "Claims not unprepared.",
-            ["driver", "error_type"],
-            registry=own,
+        self.unprepare_errors = counter(
+            "nvidia_dra_node_unprepare_errors", "Claims not unprepared.", errors
         )
         permanent = "Claims not prepared for a reason that does not go away by waiting."
-        self.permanent_errors = Counter(
-            "compute_domain_permanent_errors", permanent, ["reason"], registry=own
-        )
+        self.permanent_errors = counter("compute_domain_permanent_errors", permanent, ["reason"])
         stale = "Claims that are prepared here and no longer exist."
-        self.stale_claims = Gauge("compute_domain_stale_claims", stale, registry=own)
+        self.stale_claims = gauge("compute_domain_stale_claims", stale)
         corrupt = "Checkpoints that were moved aside since the start."
-        self.corrupt_checkpoints = Gauge(
-            "compute_domain_corrupt_checkpoints", corrupt, registry=own
-        )
+        self.corrupt_checkpoints = gauge("compute_domain_corrupt_checkpoints", corrupt)
         writes = "Writes of the node's ResourceSlice."
-        self.slice_writes = Counter("compute_domain_slice_writes", writes, ["verb"], registry=own)
+        self.slice_writes = counter("compute_domain_slice_writes", writes, ["verb"])
