@@ -78,30 +78,33 @@ class PluginMetrics:
         self.registry = CollectorRegistry()
         gauge = partial(Gauge, registry=self.registry)
         counter = partial(Counter, registry=self.registry)
-        calls = ("driver", "operation")
-        self.requests = counter("nvidia_dra_requests", "Calls of the kubelet.", calls)
+        self.requests = counter(
+            "nvidia_dra_requests", "Calls of the kubelet.", ["driver", "operation"]
+        )
         self.seconds = Histogram(
             "nvidia_dra_request_duration_seconds",
             "How long they took.",
-            calls,
+            ["driver", "operation"],
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self.inflight = gauge("nvidia_dra_requests_inflight", "Calls under way.", calls)
+        self.inflight = gauge(
+            "nvidia_dra_requests_inflight", "Calls under way.", ["driver", "operation"]
+        )
         for operation in OPERATIONS.values():
             for family in (self.requests, self.seconds, self.inflight):
                 family.labels(DRIVER, operation)
         up = "1 where NVML answered the last question, else 0."
         self.nvml = gauge("compute_domain_nvml_up", up)
-        devices = ("node", "driver", "device_type")
-        prepared = gauge("nvidia_dra_prepared_devices", "Devices in use.", devices)
+        prepared = gauge(
+            "nvidia_dra_prepared_devices", "Devices in use.", ["node", "driver", "device_type"]
+        )
         self.prepared = prepared.labels(node, DRIVER, "channel")
-        errors = ("driver", "error_type")
         self.prepare_errors = counter(
-            "nvidia_dra_node_prepare_errors", "Claims not prepared.", errors
+            "nvidia_dra_node_prepare_errors", "Claims not prepared.", ["driver", "error_type"]
         )
         self.unprepare_errors = counter(
-            "nvidia_dra_node_unprepare_errors", "Claims not unprepared.", errors
+            "nvidia_dra_node_unprepare_errors", "Claims not unprepared.", ["driver", "error_type"]
         )
         permanent = "Claims not prepared for a reason that does not go away by waiting."
         self.permanent_errors = counter("compute_domain_permanent_errors", permanent, ["reason"])
