@@ -23,7 +23,7 @@ def test_a_pod_gets_neighbouring_gpus_their_leases_and_the_annotations_in_one_bi
             world.scheduler(extender.port)
             await world.pod("p", "two")
             pod = await world.bound("p")
-            assert pod.metadata.said[names.ALLOCATED_ANNOTATION] == "a:0,1"
+            assert pod.annotation(names.ALLOCATED_ANNOTATION) == "a:0,1"
             raw = await world.raw(f"/api/v1/namespaces/{world.namespace}/pods/p")
             said = raw["metadata"]["annotations"]
             assert said[names.CUDA_ANNOTATION] == said[names.NVIDIA_ANNOTATION] == "GPU-a-0,GPU-a-1"

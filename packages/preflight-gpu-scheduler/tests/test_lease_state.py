@@ -128,7 +128,10 @@ class Life:
             return
         match what:
             case "bind" if not p.bound and not p.deleting:
-                said = {**p.metadata.said, names.ALLOCATED_ANNOTATION: f"{NODE}:{p.reclaimed}"}
+                said = {
+                    **(p.metadata.annotations or {}),
+                    names.ALLOCATED_ANNOTATION: f"{NODE}:{p.reclaimed}",
+                }
                 self.now = msgspec.structs.replace(
                     p,
                     spec=PodSpec(node_name=NODE),
@@ -137,7 +140,10 @@ class Life:
             case "elsewhere" if not p.bound and not p.deleting:
                 self.now = msgspec.structs.replace(p, spec=PodSpec(node_name="other"))
             case "fence" if not p.bound:
-                said = {**p.metadata.said, names.RECLAIMED_ANNOTATION: str(p.reclaimed + 1)}
+                said = {
+                    **(p.metadata.annotations or {}),
+                    names.RECLAIMED_ANNOTATION: str(p.reclaimed + 1),
+                }
                 self.now = msgspec.structs.replace(
                     p, metadata=msgspec.structs.replace(p.metadata, annotations=said)
                 )

@@ -43,7 +43,7 @@ def bound(
 
 def locked(gpu: int, name: str = "p", uuid: str = "") -> Lease:
     made = lease("a", gpu, f"uid-{name}", name=name)
-    about = {**made.metadata.said, names.UUID_ANNOTATION: uuid}
+    about = {**(made.metadata.annotations or {}), names.UUID_ANNOTATION: uuid}
     return replace(made, metadata=replace(made.metadata, annotations=about))
 
 
@@ -96,7 +96,7 @@ def test_a_gpu_that_a_plan_gave_a_member_is_nobody_elses_when_its_lease_is_lost(
     member = pod("g", annotations={names.RESERVED_ANNOTATION: said})
     seen.show("pod", member)
     assert seen.state.busy()["a"] == {2}
-    fenced = {**member.metadata.said, names.RECLAIMED_ANNOTATION: "1"}
+    fenced = {**(member.metadata.annotations or {}), names.RECLAIMED_ANNOTATION: "1"}
     seen.show("pod", replace(member, metadata=replace(member.metadata, annotations=fenced)))
     assert seen.free("a") == {0, 1, 2, 3}
 
@@ -265,7 +265,7 @@ def test_a_binding_that_no_mirror_shows_yet_keeps_its_gpu_when_the_lease_is_dele
     with pytest.raises(StopIteration) as ended:
         placing(seen, "q").send(None)
     assert ended.value.value.error == messages.TOO_FEW
-    raised = {**pod("p").metadata.said, names.RECLAIMED_ANNOTATION: "1"}
+    raised = {**(pod("p").metadata.annotations or {}), names.RECLAIMED_ANNOTATION: "1"}
     seen.show("pod", replace(pod("p"), metadata=replace(pod("p").metadata, annotations=raised)))
     assert seen.free("a") == {0}, "no Binding of the earlier number is stored any more"
 

@@ -258,7 +258,7 @@ class World:
             return Missing()
         if _version(pod.metadata) != _version(request.pod.metadata):
             return Conflict()
-        annotations, spec = dict(pod.metadata.said), pod.spec
+        annotations, spec = dict(pod.metadata.annotations or {}), pod.spec
         if isinstance(request, BindPod):
             if pod.bound or pod.deleting or spec.scheduling_gates:
                 return Conflict()
@@ -331,7 +331,7 @@ class World:
 
 
 def _was(pod: Pod, plan: str) -> bool:
-    return f'"plan":"{plan}"' in pod.metadata.said.get(names.RESERVED_ANNOTATION, "")
+    return f'"plan":"{plan}"' in pod.annotation(names.RESERVED_ANNOTATION)
 
 
 def _version(about: Metadata) -> tuple[str, str]:

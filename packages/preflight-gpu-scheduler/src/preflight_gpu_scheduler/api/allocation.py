@@ -111,11 +111,10 @@ def written(reserved: GangStart) -> str:
     return msgspec.json.encode(reserved).decode()
 
 
-def reclaimed(pod_annotations: Mapping[str, str]) -> int:
+def reclaimed(text: str) -> int:
     """How many reservations have been taken back. What is not a number counts as none: the next
     raise writes a number over it.
     """
-    text = pod_annotations.get(names.RECLAIMED_ANNOTATION, "")
     return int(text) if _NUMBER.fullmatch(text) else 0
 
 

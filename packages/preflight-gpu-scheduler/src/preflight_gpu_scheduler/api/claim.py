@@ -108,6 +108,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def count(self) -> int:
+        """GPUs for each pod."""
+        return self.spec.devices.count
+
+    @property
     def gang(self) -> tuple[str, str] | None:
         """(namespace, name) of the gang; None where its pods are single ones."""
         return (self.namespace, self.spec.gang_ref) if self.spec.gang_ref else None

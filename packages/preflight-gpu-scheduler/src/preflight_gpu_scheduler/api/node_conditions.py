@@ -47,7 +47,7 @@ def complaints(node: Node, node_conditions: Collection[str]) -> Complaints:
             by_uuid.setdefault(uuid, why)
         if not named and makes_sick(condition.type, condition.status, node_conditions):
             everything = everything or why
-    for uuid in node.metadata.said.get(names.UNHEALTHY_ANNOTATION, "").split(","):
+    for uuid in node.annotation(names.UNHEALTHY_ANNOTATION).split(","):
         if uuid.strip():
             by_uuid.setdefault(uuid.strip(), f"annotation {names.UNHEALTHY_ANNOTATION}")
     return Complaints(all=everything, by_uuid=by_uuid)

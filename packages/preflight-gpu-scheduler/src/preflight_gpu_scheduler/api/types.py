@@ -82,10 +82,28 @@ class Metadata(_Object, frozen=True, kw_only=True):
             kept_owners = tuple(owner for owner in self.owner_references if owner.controller)[:1]
             put(self, "owner_references", kept_owners or None)
 
+
+class _Kind(_Object, frozen=True, kw_only=True):
+    metadata: Metadata
+
     @property
-    def said(self) -> dict[str, str]:
-        """The annotations; empty where there are none."""
-        return self.annotations or {}
+    def name(self) -> str:
+        """The object's name."""
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace; empty where the kind has none."""
+        return self.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        """Its uid."""
+        return self.metadata.uid
+
+    def annotation(self, key: str) -> str:
+        """The text of an annotation that is read; empty where it is not there."""
+        return (self.metadata.annotations or {}).get(key, "")
 
 
 class PodSchedulingGate(_Object, frozen=True, kw_only=True):
@@ -189,10 +207,9 @@ class PodStatus(_Object, frozen=True, kw_only=True):
         return any(container.state == "running" for container in every)
 
 
-class Pod(_Object, frozen=True, kw_only=True):
+class Pod(_Kind, frozen=True, kw_only=True):
     """A pod as far as anybody here reads it; what its annotations say is in properties."""
 
-    metadata: Metadata
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
@@ -204,7 +221,7 @@ class Pod(_Object, frozen=True, kw_only=True):
     @property
     def claim(self) -> str:
         """The name of its GpuClaim; empty where it has none."""
-        return self.metadata.said.get(names.CLAIM_ANNOTATION, "")
+        return self.annotation(names.CLAIM_ANNOTATION)
 
     @property
     def ended(self) -> bool:
@@ -232,7 +249,7 @@ class Pod(_Object, frozen=True, kw_only=True):
     @property
     def reclaimed(self) -> int:
         """How many of its reservations were taken back."""
-        return allocation.reclaimed(self.metadata.said)
+        return allocation.reclaimed(self.annotation(names.RECLAIMED_ANNOTATION))
 
     @property
     def number(self) -> int:
@@ -242,7 +259,7 @@ class Pod(_Object, frozen=True, kw_only=True):
     @property
     def reserved(self) -> allocation.Reserved | None:
         """The share that a gang's plan gave it, unless that has been taken back."""
-        reserved = allocation.parse_reserved(self.metadata.said.get(names.RESERVED_ANNOTATION, ""))
+        reserved = allocation.parse_reserved(self.annotation(names.RESERVED_ANNOTATION))
         return reserved if reserved is not None and reserved.number == self.number else None
 
     def planned(self, plan: str) -> bool:
@@ -252,7 +269,7 @@ class Pod(_Object, frozen=True, kw_only=True):
     @property
     def start(self) -> allocation.GangStart | None:
         """With whom it starts, where it is a gang's member whose gang may start."""
-        return allocation.parse_start(self.metadata.said.get(names.RESERVED_ANNOTATION, ""))
+        return allocation.parse_start(self.annotation(names.RESERVED_ANNOTATION))
 
     @property
     def open(self) -> bool:
@@ -262,7 +279,7 @@ class Pod(_Object, frozen=True, kw_only=True):
     @property
     def allocated(self) -> allocation.Allocation | None:
         """The GPUs that its Binding gave it; None where that is not said, or cannot be read."""
-        return allocation.parse_allocated(self.metadata.said.get(names.ALLOCATED_ANNOTATION, ""))
+        return allocation.parse_allocated(self.annotation(names.ALLOCATED_ANNOTATION))
 
     @property
     def placed(self) -> allocation.Allocation | allocation.Reserved | None:
@@ -279,7 +296,7 @@ class Pod(_Object, frozen=True, kw_only=True):
     @property
     def uuids(self) -> tuple[str, ...]:
         """The UUIDs of its GPUs, in the order of their ids; empty where its Binding knew none."""
-        text = self.metadata.said.get(names.NVIDIA_ANNOTATION, "")
+        text = self.annotation(names.NVIDIA_ANNOTATION)
         if text in {"", "all"} or len(text) > _KEPT[names.NVIDIA_ANNOTATION]:
             return ()
         return tuple(text.split(","))
@@ -322,12 +339,11 @@ class LeaseSpec(_Object, frozen=True, kw_only=True):
     renew_time: str | None = None
 
 
-class Lease(_Object, frozen=True, kw_only=True):
+class Lease(_Kind, frozen=True, kw_only=True):
     """One GPU's lock. Whose it is stands in ``holder``; what it is about in its annotations, as its
     name may carry a hash.
     """
 
-    metadata: Metadata
     spec: LeaseSpec = LeaseSpec()
 
     @property
@@ -343,7 +359,7 @@ class Lease(_Object, frozen=True, kw_only=True):
     @property
     def pod(self) -> tuple[str, str] | None:
         """(namespace, name) of the holder; None where it is not said."""
-        namespace, slash, name = self.metadata.said.get(names.POD_ANNOTATION, "").partition("/")
+        namespace, slash, name = self.annotation(names.POD_ANNOTATION).partition("/")
         return (namespace, name) if slash and namespace and name else None
 
     @property
@@ -351,7 +367,7 @@ class Lease(_Object, frozen=True, kw_only=True):
         """(node, id); None where annotations and name do not agree, as in a Lease that somebody
         made by hand.
         """
-        return _locked(self.metadata.name, self.metadata.said.get(names.NODE_ANNOTATION, ""))
+        return _locked(self.metadata.name, self.annotation(names.NODE_ANNOTATION))
 
     @property
     def node(self) -> str:
@@ -364,7 +380,7 @@ class Lease(_Object, frozen=True, kw_only=True):
     @property
     def uuid(self) -> str:
         """The GPU's UUID when the lease was made; empty where it was not known."""
-        return self.metadata.said.get(names.UUID_ANNOTATION, "")
+        return self.annotation(names.UUID_ANNOTATION)
 
     @property
     def ours(self) -> bool:
@@ -403,8 +419,7 @@ class NodeStatus(_Object, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "conditions", self.conditions[:_MOST_CONDITIONS])
 
 
-class Node(_Object, frozen=True, kw_only=True):
+class Node(_Kind, frozen=True, kw_only=True):
     """A node as far as anybody here reads it."""
 
-    metadata: Metadata
     status: NodeStatus = NodeStatus()

@@ -144,8 +144,8 @@ class Executor:
                     "apiVersion": "v1",
                     "kind": "Binding",
                     "metadata": {
-                        "name": pod.metadata.name,
-                        "namespace": pod.metadata.namespace,
+                        "name": pod.name,
+                        "namespace": pod.namespace,
                         **_precondition(pod, request.annotations),
                     },
                     "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
@@ -161,7 +161,7 @@ class Executor:
         raise AssertionError(f"{request} is no write")
 
     def _lease(self, request: protocol.CreateLease) -> dict[str, Any]:
-        now, holder = _now(), request.pod.metadata.uid
+        now, holder = _now(), request.pod.uid
         annotations = {
             names.POD_ANNOTATION: "/".join(request.pod.key),
             names.NODE_ANNOTATION: request.node,

@@ -143,7 +143,7 @@ class Controller:
             waits = pod is not None and bool(pod.claim) and not pod.bound
             (self._unplaced.add if waits else self._unplaced.discard)(key)
             for lease in seen.leases_for(key):
-                self._leases.add((key[0], lease.metadata.name))
+                self._leases.add((key[0], lease.name))
         elif kind == "claim":
             self._claims.add(key)
             for named in seen.pods_of(key):
@@ -170,13 +170,13 @@ class Controller:
             return
         self._queue(lease)
         if (pod := seen.holder(lease)) is not None and pod.claim:
-            self._claims.add((pod.metadata.namespace, pod.claim))
+            self._claims.add((pod.namespace, pod.claim))
 
     def _queue(self, lease: Lease) -> None:
         """By the holder's namespace: one that has many leases to collect does not
         hold up another.
         """
-        self._leases.add(((lease.pod or ("", ""))[0], lease.metadata.name))
+        self._leases.add(((lease.pod or ("", ""))[0], lease.name))
 
     # --- leases
 
@@ -185,7 +185,7 @@ class Controller:
         lease = seen.lease(name)
         if lease is None or not lease.locks:
             return None
-        written = (lease.metadata.uid, lease.spec.renew_time)
+        written = (lease.uid, lease.spec.renew_time)
         age = self._since.note(f"lease {name}", written, self._client.clock())
         lasts = lease.spec.lease_duration_seconds or self._config.reservation_seconds
         holder = seen.look(lease.pod or ("", ""))
@@ -227,7 +227,7 @@ class Controller:
                 self._metrics.leases.labels(name).set(number)
             self._metrics.stale.set(seen.stale())
             nodes = list(seen.nodes.store.values())
-            unlocked = {pod.key for node in nodes for pod, *_ in seen.unlocked(node.metadata.name)}
+            unlocked = {pod.key for node in nodes for pod, *_ in seen.unlocked(node.name)}
             self._metrics.unlocked.set(len(unlocked))
             for key in unlocked:
                 self._pods.add(key)
@@ -240,7 +240,7 @@ class Controller:
         pod = self._seen.holder(lease)
         if pod is None or pod.reserved is not None:
             return
-        every = own_ids(self._seen.held_by(pod.metadata.uid), pod)
+        every = own_ids(self._seen.held_by(pod.uid), pod)
         gpus = [f"{gpu} of {node}" for node, ids in sorted(every.items()) for gpu in ids]
         which = f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(gpus)}"
         message = f"it holds {which} for {lasts:g} s, and is not bound to its node yet"
@@ -282,7 +282,7 @@ class Controller:
         if pod is None or all(other.key != key for other, *_ in seen.unlocked(node)):
             self._since.forget(since)
             return None
-        if (left := self._left(since, pod.metadata.uid, _LOST_FOR)) is not None:
+        if (left := self._left(since, pod.uid, _LOST_FOR)) is not None:
             return left
         taken = await self._executor.run(relock(pod, seen.look), _BUDGET)
         if taken.created:
@@ -308,7 +308,7 @@ class Controller:
             await self._patch(pod, desired.gate_patch(pod))
         elif pod.gated and claim is None:
             since = f"claim of {'/'.join(pod.key)}"
-            if (left := self._left(since, pod.metadata.uid, CLAIM_PATIENCE)) is not None:
+            if (left := self._left(since, pod.uid, CLAIM_PATIENCE)) is not None:
                 return left
             absent = f"there is no GpuClaim {pod.claim} in this namespace"
             self._event(pod, "GpuClaimMissing", f"{absent}; create it, or the pod waits")
@@ -331,7 +331,7 @@ class Controller:
             return None
         pods = seen.pods_of(key)
         unbound = (pod for pod in pods if not pod.bound)
-        leases = [lease for pod in unbound for lease in seen.held_by(pod.metadata.uid)]
+        leases = [lease for pod in unbound for lease in seen.held_by(pod.uid)]
         views = seen.views()
         kinds = list(views.values())
         if not claim.spec.selector.match_labels:  # nodes of one topology differ by labels
@@ -389,7 +389,7 @@ class Controller:
         if unknown:
             which = "; ".join(f"{named[uuid]} names {uuid:.64}" for uuid in unknown[:4])
             self._event(node, "UnknownGpu", f"{which}, which is no GPU of this node")
-        self._unknown[node.metadata.name] = len(unknown)
+        self._unknown[node.name] = len(unknown)
         self._metrics.unknown.set(sum(self._unknown.values()))
 
     def _report_sick(self, node: str, inventory: Inventory, leases: Mapping[int, Lease]) -> None:
@@ -431,7 +431,7 @@ class Controller:
                 for key in (self._unplaced if more else ())
                 if (pod := seen.pod(key)) is not None
                 and (claim := seen.claim_of(pod)) is not None
-                and not (pod.bound or seen.miscount(pod) or seen.held_by(pod.metadata.uid))
+                and not (pod.bound or seen.miscount(pod) or seen.held_by(pod.uid))
             ]
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             for pod in desired.wake_unschedulable(waiting, more, again=not changed):

@@ -97,7 +97,7 @@ class GangController:
         self._metrics.gang_wait.observe(since)
         name = gangs.plan_name(plan)
         log.info("gang reserved", plan=name, gang="/".join(gang.key), members=len(plan))
-        first = min(plan, key=lambda assignment: assignment.pod.metadata.name)
+        first = min(plan, key=lambda assignment: assignment.pod.name)
         ids = ",".join(map(str, first.ids))
         message = (
             f"gang {gang.key[1]} is reserved whole, {len(plan)} members; GPUs {first.node}:{ids}"
@@ -106,11 +106,11 @@ class GangController:
 
     def _assigned(self, member: Member, start: GangStart) -> Assignment | None:
         pod = member.pod
-        own = own_ids(self._seen.held_by(pod.metadata.uid), pod)
+        own = own_ids(self._seen.held_by(pod.uid), pod)
         if len(own) != 1 or not start.same(pod.start):
             return None
         ((node, ids),) = own.items()
-        whole = len(ids) == member.claim.spec.devices.count
+        whole = len(ids) == member.claim.count
         return Assignment(pod=pod, node=node, ids=ids) if whole else None
 
     def _waits(self, gang: Gang, why: str) -> None:

@@ -152,7 +152,7 @@ def _refusals(
             yield f"spec.resourceClaims: {_shown(entry.name)} asks for GPUs {beside}; remove one of the two."
     resource = config.count_resource
     if claim is not None and resource:
-        asked, count = allocation.total(raw, resource), claim.spec.devices.count
+        asked, count = allocation.total(raw, resource), claim.count
         if asked not in {0, count}:
             number = "not a whole number" if asked is None else str(asked)
             yield f"{resource}: is {number}, and GpuClaim {name} is for {count}; leave it out, it is added."
@@ -170,7 +170,7 @@ def _with_claim(
     patch += _variables(raw, REFERENCES)
     resource, main = config.count_resource, raw["containers"]
     if claim is not None and resource and main and allocation.total(raw, resource) == 0:
-        counted = with_count(main[0], resource, claim.spec.devices.count)
+        counted = with_count(main[0], resource, claim.count)
         patch.append(jsonpatch.add("/spec/containers/0/resources", counted))
     if not any(tolerated(toleration) for toleration in spec.tolerations or ()):
         tolerations = [*(raw.get("tolerations") or ()), _TOLERATION]

@@ -85,7 +85,7 @@ def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
             return BindOutcome(error=chosen.why)
         needs = protocol.locks(pod, job.node, (n for n in chosen.ids if n not in held), job.uuids)
         taken = yield from take(
-            needs, look, _AT_ONCE, {lease.metadata.name: lease for lease in own.values()}
+            needs, look, _AT_ONCE, {lease.name: lease for lease in own.values()}
         )
         created |= taken.created
         held |= {need.gpu for need in needs if need.name in taken.created.keys() | taken.adopted}
@@ -120,8 +120,8 @@ def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome
             lease = held
         if not job.locks(gpu, lease):
             return BindOutcome(error=messages.STATUS_CHANGED)
-    if reserved.first_uid != pod.metadata.uid:
-        first_key = pod.metadata.namespace, reserved.first
+    if reserved.first_uid != pod.uid:
+        first_key = pod.namespace, reserved.first
         if not _committed(look(first_key).pod, reserved):
             first = yield from read_pod(first_key)
             if not _committed(first, reserved):
@@ -130,7 +130,7 @@ def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome
 
 
 def _committed(first: Pod | Lost | None, reserved: Reserved) -> bool:
-    return isinstance(first, Pod) and first.metadata.uid == reserved.first_uid and first.bound
+    return isinstance(first, Pod) and first.uid == reserved.first_uid and first.bound
 
 
 def _only_of(
@@ -148,7 +148,7 @@ def _written(
     """The Binding. After a 409 once more with the pod's new version, if that is still unbound and
     of the same number.
     """
-    pod, uid = job.pod, job.pod.metadata.uid
+    pod, uid = job.pod, job.pod.uid
     annotations = allocation.binding_annotations(job.node, ids, job.uuids)
     error = "the pod keeps changing"
     for _ in range(_VERSIONS):
@@ -169,7 +169,7 @@ def _written(
         if isinstance(now, Lost):
             error = "the API server does not answer about the pod"
             break
-        gone = now is None or now.metadata.uid != uid or now.ended
+        gone = now is None or now.uid != uid or now.ended
         if now is None or gone or (now.deleting and not now.bound):
             error = GONE
             break

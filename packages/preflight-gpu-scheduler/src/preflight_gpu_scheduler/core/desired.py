@@ -33,7 +33,7 @@ def miscount(pod: Pod, claim: Claim, resource: str) -> str:
     now: quotas would count the one, and it would get the other. Empty where both are one, and where
     nothing is counted.
     """
-    count = claim.spec.devices.count
+    count = claim.count
     asked = pod.counted(resource) if resource else count
     if asked == count:
         return ""
@@ -94,16 +94,16 @@ def wake_unschedulable(
     chosen: list[Pod] = []
 
     def turn(item: tuple[Pod, Claim]) -> tuple[str, int, str, tuple[str, str]]:
-        pod, about = item[0], item[0].metadata
-        last = about.said.get(names.NUDGED_ANNOTATION, "") if again else ""
-        return last, -(pod.spec.priority or 0), about.creation_timestamp, pod.key
+        pod = item[0]
+        last = pod.annotation(names.NUDGED_ANNOTATION) if again else ""
+        return last, -(pod.spec.priority or 0), pod.metadata.creation_timestamp, pod.key
 
     for pod, claim in sorted(waiting, key=turn):
         if pod.bound or pod.gated or pod.ended or pod.deleting:
             continue
         if claim.gang is not None and pod.reserved is None:
             continue
-        count = claim.spec.devices.count
+        count = claim.count
         if len(chosen) == most or not left or -left[0][0] < count:
             continue
         most_free, node = left[0]
@@ -151,8 +151,8 @@ def status(
     by_holder: dict[str, list[Lease]] = {}
     for lease in leases:
         by_holder.setdefault(lease.holder, []).append(lease)
-    living = sorted((pod for pod in pods if not pod.ended), key=lambda pod: pod.metadata.name)
-    every = [_allocation(pod, by_holder.get(pod.metadata.uid, [])) for pod in living]
+    living = sorted((pod for pod in pods if not pod.ended), key=lambda pod: pod.name)
+    every = [_allocation(pod, by_holder.get(pod.uid, [])) for pod in living]
     allocations = [allocation for allocation in every if allocation is not None]
     bound, total = sum(allocation["phase"] == "Bound" for allocation in allocations), len(living)
     if allocations:
@@ -185,8 +185,8 @@ def _allocation(pod: Pod, leases: list[Lease]) -> dict[str, Any] | None:
         node, phase = places[0][0], "Reserved"
         ids = [gpu for where, gpu in places if where == node]
     return {
-        "pod": pod.metadata.name,
-        "podUID": pod.metadata.uid,
+        "pod": pod.name,
+        "podUID": pod.uid,
         "nodeName": node,
         "gpuIds": ids,
         "phase": phase,
@@ -195,5 +195,5 @@ def _allocation(pod: Pod, leases: list[Lease]) -> dict[str, Any] | None:
 
 def _message(claim: Claim, phase: str, bound: int, total: int) -> str:
     if phase == "Failed":
-        return f"no node that is known could ever give {claim.spec.devices.count} GPUs as this claim wants them"
+        return f"no node that is known could ever give {claim.count} GPUs as this claim wants them"
     return f"{bound} of {total} pods are bound" if total else "no pod names this claim"

@@ -69,9 +69,8 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reserved(self) -> bool:
         """Tell whether some member has a reservation that is not over."""
-        return any(
-            member.pod.reserved is not None and not member.pod.bound for member in self.members
-        )
+        pods = (member.pod for member in self.members)
+        return any(pod.reserved is not None and not pod.bound for pod in pods)
 
     @property
     def open(self) -> tuple[Member, ...]:
@@ -86,19 +85,16 @@ def gather(
     minimum) by (namespace, name).
     """
     members: dict[tuple[str, str, str], list[Member]] = {}
-    for pod in sorted(pods, key=lambda pod: pod.metadata.name):
-        claim = claims.get((pod.metadata.namespace, pod.claim)) if pod.claim else None
+    for pod in sorted(pods, key=lambda pod: pod.name):
+        claim = claims.get((pod.namespace, pod.claim)) if pod.claim else None
         if claim is None or claim.gang is None or pod.ended or pod.deleting:
             continue
         members.setdefault((*claim.gang, owner(pod)), []).append(Member(pod=pod, claim=claim))
-    return {
-        key: Gang(
-            key=key,
-            size=size([member.pod for member in those], groups.get(key[:2])),
-            members=tuple(those),
-        )
-        for key, those in members.items()
-    }
+    gangs = {}
+    for key, those in members.items():
+        known = size([member.pod for member in those], groups.get(key[:2]))
+        gangs[key] = Gang(key=key, size=known, members=tuple(those))
+    return gangs
 
 
 def owner(pod: Pod) -> str:
@@ -107,9 +103,8 @@ def owner(pod: Pod) -> str:
     share a gang, though their pods name one claim; pods of nobody are one gang.
     """
     about = pod.metadata
-    text = about.said.get(preflight.GANG_ANNOTATION, "")
     with suppress(ContractError):
-        if text:
+        if text := pod.annotation(preflight.GANG_ANNOTATION):
             return f"stamp {decode_stamp(text).id}"
     if pod.spec.scheduling_group is not None and pod.spec.scheduling_group.pod_group_name:
         return f"group {pod.spec.scheduling_group.pod_group_name}"
@@ -134,12 +129,12 @@ def _counted(number: int | None) -> int | None:
 
 
 def _annotated(pod: Pod) -> int | None:
-    text = pod.metadata.said.get(names.GANG_SIZE_ANNOTATION, "")
+    text = pod.annotation(names.GANG_SIZE_ANNOTATION)
     return _counted(int(text)) if text.isascii() and text.isdigit() and len(text) <= 4 else None
 
 
 def _stamped(pod: Pod) -> int | None:
-    text = pod.metadata.said.get(preflight.GANG_ANNOTATION, "")
+    text = pod.annotation(preflight.GANG_ANNOTATION)
     with suppress(ContractError):
         return _counted(decode_stamp(text).size) if text else None
     return None
@@ -157,32 +152,21 @@ def start(gang: Gang) -> GangStart | str:
         return "members have reservations that are not over"
     bound = [member.pod for member in gang.members if member.pod.bound]
     begun = Counter(pod.start.start for pod in bound if pod.start is not None)
-    running, waiting = len(bound), gang.open
+    running, waiting = len(bound), [member.pod for member in gang.open]
     if not gang.key[2]:  # of nobody's pods those are one gang that started together
-        ours = {member.pod.start.start for member in waiting if member.pod.start} & begun.keys()
+        ours = {pod.start.start for pod in waiting if pod.start} & begun.keys()
         begun = Counter({name: begun[name] for name in sorted(ours)[:1]})
         running = sum(begun.values())
-        waiting = tuple(member for member in waiting if not ours or _of(member.pod) in begun)
+        waiting = [pod for pod in waiting if not ours or (pod.start and pod.start.start in begun)]
     need = max(1, gang.size - running) if running else gang.size
     if len(waiting) < need:
         return f"{need - len(waiting)} of {gang.size} members are missing"
-    known = (
-        begun
-        if running
-        else Counter(
-            member.pod.start.start
-            for member in waiting
-            if member.pod.start and member.pod.start.need == need
-        )
-    )
+    asked = [pod.start.start for pod in waiting if pod.start and pod.start.need == need]
+    known = begun if running else Counter(asked)
     if known and (running or max(known.values()) >= need):
         return GangStart(start=known.most_common(1)[0][0], need=need)
-    uids = "\n".join(sorted(member.pod.metadata.uid for member in waiting))
+    uids = "\n".join(sorted(pod.uid for pod in waiting))
     return GangStart(start=hashlib.sha256(f"{need} {uids}".encode()).hexdigest()[:16], need=need)
-
-
-def _of(pod: Pod) -> str:
-    return pod.start.start if pod.start is not None else ""
 
 
 def place(
@@ -196,19 +180,16 @@ def place(
     would have each on; those without any are left out.
     """
     free = {name: view.free for name, view in nodes.items() if not view.blocked}
-    least = min((member.claim.spec.devices.count for member in members), default=1)
+    least = min((member.claim.count for member in members), default=1)
     among = frozenset[str]().union(*set(candidates.values())) & free.keys()
     if sum(free[name].bit_count() // least for name in among) < need:
         return messages.GANG_TOO_FEW  # most looks at a gang that waits end here
     ordered: dict[frozenset[str], list[str]] = {}
-    choices: dict[
-        tuple[int, int, Want], Chosen
-    ] = {}  # nodes of one kind share their topology object
+    # Nodes of one kind share their topology object.
+    choices: dict[tuple[int, int, Want], Chosen] = {}
     placed: dict[str, Placement] = {}
-    for member in sorted(
-        members, key=lambda each: (-each.claim.spec.devices.count, each.pod.metadata.name)
-    ):
-        uid, want = member.pod.metadata.uid, member.claim.want
+    for member in sorted(members, key=lambda each: (-each.claim.count, each.pod.name)):
+        uid, want = member.pod.uid, member.claim.want
         among = candidates.get(uid, frozenset())
         if len(placed) == need:
             break
@@ -242,7 +223,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def uid(self) -> str:
         """The pod's."""
-        return self.pod.metadata.uid
+        return self.pod.uid
 
     @property
     def locks(self) -> tuple[protocol.CreateLease, ...]:
@@ -252,10 +233,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_name(assignments: Iterable[Assignment]) -> str:
     """One for equal plans only: members with their numbers, and what each is to have."""
-    parts = sorted(
-        f"{assignment.pod.metadata.uid} {assignment.pod.number} {assignment.node} {assignment.ids}"
-        for assignment in assignments
-    )
+    parts = sorted(f"{a.uid} {a.pod.number} {a.node} {a.ids}" for a in assignments)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -290,8 +268,8 @@ def tell(assignments: Sequence[Assignment]) -> Steps[str]:
             ids=tuple(sorted(assignment.ids)),
             plan=plan,
             members=len(assignments),
-            first=first.pod.metadata.name,
-            first_uid=first.pod.metadata.uid,
+            first=first.pod.name,
+            first_uid=first.pod.uid,
             start=start.start,
             need=start.need,
         )
@@ -300,7 +278,7 @@ def tell(assignments: Sequence[Assignment]) -> Steps[str]:
             if now:  # what became of this one is not known
                 del unwritten[assignment.uid]
             yield from _undo(written, unwritten.values())
-            return f"member {assignment.pod.metadata.name} changed meanwhile"
+            return f"member {assignment.pod.name} changed meanwhile"
         written.append(now)
         del unwritten[assignment.uid]
     return ""
@@ -308,7 +286,7 @@ def tell(assignments: Sequence[Assignment]) -> Steps[str]:
 
 def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
     """The pod with its answer; else whether it may have one without our knowing."""
-    uid, unknown = pod.metadata.uid, False
+    uid, unknown = pod.uid, False
     for _ in range(_TRIES):
         answer = yield from only(protocol.ReservePod(pod=pod, reserved=reserved))
         if isinstance(answer, protocol.Stored) and isinstance(answer.object, Pod):
@@ -319,7 +297,7 @@ def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
         current = yield from read_pod(pod.key)
         if not isinstance(current, Pod):
             return isinstance(current, protocol.Lost)
-        if current.metadata.uid != uid or current.number != pod.number or current.ended:
+        if current.uid != uid or current.number != pod.number or current.ended:
             return False
         if current.reserved == reserved:  # first: its answer may have come late, and it be bound
             return current
@@ -351,4 +329,4 @@ def may_bind(pod: Pod, present: int, begun: bool) -> bool:
     reserved = pod.reserved
     if reserved is None:
         return False
-    return begun or (pod.metadata.uid == reserved.first_uid and present >= reserved.members)
+    return begun or (pod.uid == reserved.first_uid and present >= reserved.members)

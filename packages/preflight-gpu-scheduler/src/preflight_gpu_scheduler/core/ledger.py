@@ -69,8 +69,8 @@ def judge(lease: Lease, holder: Holder, *, over: bool = False) -> LeaseState:
     gpu, pod = lease.gpu, holder.pod
     if not lease.ours or gpu is None:
         return LeaseState.FREE if over and lease.locks else LeaseState.FOREIGN
-    if pod is None or pod.metadata.uid != lease.holder:
-        if lease.metadata.name in holder.lingering:
+    if pod is None or pod.uid != lease.holder:
+        if lease.name in holder.lingering:
             return LeaseState.LINGERING
         return LeaseState.FREE if holder.live else LeaseState.UNSURE
     if pod.ended:
@@ -100,7 +100,7 @@ def reason(lease: Lease, holder: Holder) -> str:
     unbound; or its reservation was taken back.
     """
     pod = holder.pod
-    if pod is None or pod.metadata.uid != lease.holder:
+    if pod is None or pod.uid != lease.holder:
         return "gone"
     if pod.ended:
         return "ended"
@@ -113,7 +113,7 @@ def is_own(lease: Lease, pod: Pod) -> bool:
     """Tell whether ``pod``, in this version, may go on with the lease. A lease of an earlier number
     was taken back.
     """
-    return lease.ours and lease.holder == pod.metadata.uid and lease.number == pod.number
+    return lease.ours and lease.holder == pod.uid and lease.number == pod.number
 
 
 class FirstSeen:
@@ -207,13 +207,13 @@ class Ledger:
         """Nobody else here chooses these; what the pod held there before is let go."""
         held, known = tuple(ids), self._status(node).uuids
         use = Use(pod, held, tuple(known.get(gpu, "") for gpu in held), pod.number)
-        self._put(node, "held", pod.metadata.uid, use if held else None)
+        self._put(node, "held", pod.uid, use if held else None)
 
     def let_go(self, node: str, pod: Pod, *, sent: bool) -> None:
         """Others may choose what the pod held; where its Binding was ``sent`` and no mirror shows
         more of it, not before one does.
         """
-        uid = pod.metadata.uid
+        uid = pod.uid
         held = self._uses.get(node, {}).get(("held", uid))
         if sent and held is not None and uid not in self._gone:
             self._put(node, "sent", uid, held)
@@ -222,7 +222,7 @@ class Ledger:
 
     def note(self, pod: Pod, *, deleted: bool) -> None:
         """Take note of what a mirror shows of a pod."""
-        uid, places, now = pod.metadata.uid, set[str](), self._now()
+        uid, places, now = pod.uid, set[str](), self._now()
         over, placed = deleted or pod.ended, pod.placed
         last = self._places.pop(uid, ())
         if over:

@@ -236,7 +236,7 @@ def relock(pod: Pod, look: Look) -> Steps[Taken]:
     now = yield from read_pod(pod.key)
     if isinstance(now, Lost):
         return Taken(broken="the API server does not answer about the pod")
-    placed = now.placed if now is not None and now.metadata.uid == pod.metadata.uid else None
+    placed = now.placed if now is not None and now.uid == pod.uid else None
     if now is None or now.ended or placed is None:
         return Taken()
     needs = locks(now, placed.node, placed.ids, dict(zip(placed.ids, now.uuids, strict=False)))
@@ -295,7 +295,7 @@ def give_back(leases: Iterable[Lease]) -> Steps[tuple[Lease, ...]]:
     """Delete these, each only if it is still the one that was created or judged. The ones about
     which no answer came.
     """
-    ordered = tuple(sorted(leases, key=lambda lease: lease.metadata.name))
+    ordered = tuple(sorted(leases, key=lambda lease: lease.name))
     if not ordered:
         return ()
     answers = yield tuple(DeleteLease(lease=lease) for lease in ordered)
@@ -352,22 +352,20 @@ def collect(lease: Lease, siblings: Iterable[Lease], look: Look, *, over: bool) 
 
 def _reclaim(lease: Lease, siblings: tuple[Lease, ...], pod: Pod, look: Look) -> Steps[Done]:
     reserved = pod.reserved
-    if reserved is not None and reserved.first_uid != pod.metadata.uid:
+    if reserved is not None and reserved.first_uid != pod.uid:
         kept = yield from _dissolve(pod, reserved, look)
         if kept is not None:
             return kept
     number = max(pod.number, lease.number)
     if not (yield from raise_number(pod, number)):
         return Done.AGAIN
-    uid = pod.metadata.uid
+    uid = pod.uid
     mine = (
         sibling
         for sibling in siblings
         if sibling.ours and sibling.holder == uid and sibling.number <= number
     )
-    left = yield from give_back(
-        {sibling.metadata.name: sibling for sibling in (*mine, lease)}.values()
-    )
+    left = yield from give_back({sibling.name: sibling for sibling in (*mine, lease)}.values())
     return Done.AGAIN if left else Done.RECLAIMED
 
 
@@ -378,19 +376,19 @@ def _dissolve(pod: Pod, reserved: Reserved, look: Look) -> Steps[Done | None]:
     None where the member may be reclaimed; KEPT where the gang is being bound: then its members
     keep what they have.
     """
-    key, uid = (pod.metadata.namespace, reserved.first), reserved.first_uid
+    key, uid = (pod.namespace, reserved.first), reserved.first_uid
     first = look(key).pod
     settled = first is not None and (
         first.bound or first.ended or first.deleting or first.planned(reserved.plan)
     )
-    if first is None or first.metadata.uid != uid or not settled:
+    if first is None or first.uid != uid or not settled:
         # A mirror may be behind: at a time before the first one was reserved. It is reserved before
         # all others.
         answer = yield from read_pod(key)
         if not isinstance(answer, Pod):
             return Done.AGAIN if isinstance(answer, Lost) else None
         first = answer
-    if first.metadata.uid != uid or first.ended:
+    if first.uid != uid or first.ended:
         return None
     if first.bound:
         return Done.KEPT

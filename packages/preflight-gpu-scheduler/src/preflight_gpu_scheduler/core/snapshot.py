@@ -110,13 +110,13 @@ class GpuSnapshot:
     def look(self, key: Key) -> Holder:
         """The pod of this (namespace, name), and which leases of earlier ones are still in use."""
         pod = self.pod(key)
-        uid = pod.metadata.uid if pod is not None else ""
+        uid = pod.uid if pod is not None else ""
         others = (
             lease
             for lease in self.leases_for(key)
             if lease.holder != uid and self._ledger.lingers(lease)
         )
-        return Holder(pod, lingering=frozenset(lease.metadata.name for lease in others))
+        return Holder(pod, lingering=frozenset(lease.name for lease in others))
 
     def claim(self, key: Key) -> Claim | None:
         """The claim of this (namespace, name); None where it is absent, or not valid."""
@@ -125,12 +125,12 @@ class GpuSnapshot:
 
     def claim_of(self, pod: Pod) -> Claim | None:
         """The claim that the pod names; None where it is absent, or not valid."""
-        return self.claim((pod.metadata.namespace, pod.claim)) if pod.claim else None
+        return self.claim((pod.namespace, pod.claim)) if pod.claim else None
 
     def refusal_of(self, pod: Pod) -> str:
         """Why no node gives the pod a GPU, whatever is free there; empty where one may."""
         if self.claim_of(pod) is None:
-            key = f"{pod.metadata.namespace}/{pod.claim}"
+            key = f"{pod.namespace}/{pod.claim}"
             invalid = key in self.claims.unreadable or self.claims.get(key) is not None
             return messages.CLAIM_NOT_VALID if invalid else messages.CLAIM_NOT_FOUND
         return messages.COUNT_DIFFERS if self.miscount(pod) else ""
@@ -163,12 +163,12 @@ class GpuSnapshot:
         """By name, the leases in which a node stands so."""
         unread = (lease.metadata.name for lease in self.leases.unreadable.values())
         leases = {name: Lease(metadata=Metadata(name=name)) for name in unread}
-        return leases | {lease.metadata.name: lease for lease in self.leases.by_index("node", part)}
+        return leases | {lease.name: lease for lease in self.leases.by_index("node", part)}
 
     def holder(self, lease: Lease) -> Pod | None:
         """The very pod that holds the lease, where a mirror shows it."""
         pod = self.pod(lease.pod) if lease.pod is not None else None
-        return pod if pod is not None and pod.metadata.uid == lease.holder else None
+        return pod if pod is not None and pod.uid == lease.holder else None
 
     def leases_for(self, pod: Key) -> list[Lease]:
         """The leases that were made for a pod of this name."""
@@ -199,7 +199,7 @@ class GpuSnapshot:
         for use in self._ledger.shown(node):
             for gpu in use.ids:
                 lease = locks.get(gpu)
-                if lease is None or lease.holder != use.pod.metadata.uid:
+                if lease is None or lease.holder != use.pod.uid:
                     yield use.pod, gpu, lease
 
     def others(self, node: str, uid: str = "") -> frozenset[int]:
@@ -272,7 +272,7 @@ class GpuSnapshot:
         Binding may be stored: not before a mirror shows what became of it.
         """
         shown = self.pod(pod.key)
-        bound = shown is not None and shown.metadata.uid == pod.metadata.uid and shown.bound
+        bound = shown is not None and shown.uid == pod.uid and shown.bound
         self._ledger.let_go(node, pod, sent=sent and not bound)
 
     def record(self, request: Request, answer: Answer) -> None:
@@ -280,7 +280,7 @@ class GpuSnapshot:
         if not isinstance(answer, Done) or isinstance(request, ReadLease | ReadPod):
             return
         if isinstance(request, DeleteLease):
-            self.leases.deleted(request.lease.metadata.uid)
+            self.leases.deleted(request.lease.uid)
         elif isinstance(answer.object, Lease):
             self.leases.wrote(answer.object)
         elif isinstance(answer.object, Pod):
@@ -290,10 +290,10 @@ class GpuSnapshot:
 
     def pod_changed(self, pod: Pod, deleted: bool, before: Pod | None) -> None:
         """Take note of a pod as it is now, or was when it was deleted."""
-        if before is not None and before.metadata.uid != pod.metadata.uid:
+        if before is not None and before.uid != pod.uid:
             self._ledger.note(before, deleted=True)
         self._ledger.note(pod, deleted=deleted)
-        self._dirty.update(lease.node for lease in self.held_by(pod.metadata.uid))
+        self._dirty.update(lease.node for lease in self.held_by(pod.uid))
         self._notify("pod", pod.key)
 
     def claim_changed(self, key: str) -> None:
@@ -324,7 +324,7 @@ class GpuSnapshot:
     def lease_changed(self, lease: Lease, deleted: bool, _: Lease | None) -> None:
         """Take note of a Lease."""
         self._dirty.add(lease.node)
-        self._notify("lease", ("", lease.metadata.name))
+        self._notify("lease", ("", lease.name))
 
     def lease_unreadable(self, name: str) -> None:
         """Take note that a Lease cannot be read, or can again, or has gone."""

@@ -230,7 +230,7 @@ def claimed(pods: Iterable[Pod], node: str) -> dict[int, set[str]]:
         if pod.spec.node_name != node or pod.ended or allocated is None or allocated.node != node:
             continue
         for gpu in allocated.ids:
-            claims.setdefault(gpu, set()).add(pod.metadata.uid)
+            claims.setdefault(gpu, set()).add(pod.uid)
     return claims
 
 

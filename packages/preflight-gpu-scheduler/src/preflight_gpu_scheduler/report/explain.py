@@ -92,7 +92,7 @@ def files(paths: list[str]) -> Files:
                 node = msgspec.convert(raw, Node)
             except (msgspec.ValidationError, RecursionError) as error:
                 return [f"{' '.join(str(error).split()):.200}; correct it."]
-            nodes[node.metadata.name] = node
+            nodes[node.name] = node
         else:
             return ["is not a Pod, GpuClaim, Node or GpuNodeStatus; leave it out."]
         return []
@@ -154,7 +154,7 @@ def _node(name: str, given: Files, claim: Claim, config: Config) -> NodeSays:
             if not device.usable
         ]
         figures = (
-            f"{claim.spec.devices.count} wanted, {seen.free.bit_count()} of {len(seen.slots)} "
+            f"{claim.count} wanted, {seen.free.bit_count()} of {len(seen.slots)} "
             f"usable GPUs free, {len(devices)} in all"
         ) + (f"; not usable: {', '.join(sick)}" if sick else "")
     return NodeSays(node=name, ids=chosen.ids, score=chosen.score, why=chosen.why, figures=figures)

@@ -46,7 +46,7 @@ def _cell(seen: GpuSnapshot, device: Device, lease: Lease | None, now: datetime)
     if lease is None:
         return f"{device.id}:{sick or '-'}"
     if not lease.ours:
-        return f"{device.id}:somebody else's Lease {lease.metadata.name}"
+        return f"{device.id}:somebody else's Lease {lease.name}"
     key = lease.pod or ("", "")
     pod = "/".join(key)
     states = {
@@ -85,7 +85,7 @@ def pod_text(seen: GpuSnapshot, key: Key) -> str:
         devices = claim.spec.devices
         gang = f", gang {claim.spec.gang_ref}" if claim.spec.gang_ref else ""
         rows.append(("claim", f"{claim.name}: {devices.count} GPUs, {devices.policy}{gang}"))
-    held = {lease.metadata.name: lease for lease in seen.held_by(pod.metadata.uid)}
+    held = {lease.name: lease for lease in seen.held_by(pod.uid)}
     rows += [
         ("lease", f"{name}: {judge(lease, seen.look(key)).value}")
         for name, lease in sorted(held.items())

@@ -169,7 +169,7 @@ class Extender:
         twice, whatever happens to leases. Of two binds of one pod, by two schedulers, the second
         ends at once: what it let go would be the first one's.
         """
-        uid, outcome = pod.metadata.uid, BindOutcome(sent=True)  # until the contrary is known
+        uid, outcome = pod.uid, BindOutcome(sent=True)  # until the contrary is known
         if uid in self._placing:
             return BindOutcome(error=binding.UNDER_WAY)
         self._placing.add(uid)
@@ -181,7 +181,7 @@ class Extender:
             self._state.let_go(node, pod, sent=outcome.sent)
 
     def _steps(self, pod: Pod, node: str, claim: Claim) -> Steps[BindOutcome]:
-        state, uid = self._state, pod.metadata.uid
+        state, uid = self._state, pod.uid
         uuids = state.uuids(node)
         leases = [(lease.gpu, lease) for lease in state.held_by(uid) if lease.ours]
         own = {gpu[1]: lease for gpu, lease in leases if gpu is not None and gpu[0] == node}
@@ -211,7 +211,7 @@ class Extender:
     async def _pod(self, args: BindingArgs) -> Pod | None:
         """As the mirror has it, or as the API server does where that shows another one or none."""
         shown = self._state.pod((args.pod_namespace, args.pod_name))
-        if shown is not None and shown.metadata.uid == args.pod_uid:
+        if shown is not None and shown.uid == args.pod_uid:
             return shown
         try:
             pod = await self._client.get(
@@ -219,18 +219,18 @@ class Extender:
             )
         except NotFound:
             return None
-        return pod if pod.metadata.uid == args.pod_uid else None
+        return pod if pod.uid == args.pod_uid else None
 
     def _question(self, pod: Pod) -> Question:
         """The scheduler's pod may be of an older version than the mirror's: of two the higher
         number of reservations counts.
         """
         shown = self._state.pod(pod.key)
-        if shown is not None and shown.metadata.uid == pod.metadata.uid:
+        if shown is not None and shown.uid == pod.uid:
             pod = shown
         claim, refused = self._state.claim_of(pod), self._state.refusal_of(pod)
         own: dict[str, tuple[int, tuple[int, ...]]] = {}
-        if (leases := self._state.held_by(pod.metadata.uid)) and claim is not None:
+        if (leases := self._state.held_by(pod.uid)) and claim is not None:
             for node, ids in own_ids(leases, pod).items():
                 own[node] = (mask_of(self._state.view(node).slots, ids), ids)
         return Question(pod=pod, claim=claim, own=own, refused=refused)

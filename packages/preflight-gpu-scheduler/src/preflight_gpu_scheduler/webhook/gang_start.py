@@ -102,8 +102,8 @@ class GangStarts:
         if (
             mine.begun is not None
             and not mine.locked
-            and pod.metadata.uid in mine.placed
-            and pod.metadata.uid not in mine.arrived.uids
+            and pod.uid in mine.placed
+            and pod.uid not in mine.arrived.uids
             and refusal
             and refusal != mine.refused.get(key)
         ):
@@ -113,7 +113,7 @@ class GangStarts:
         del self._of[key]
         mine = self._tries[start]
         pod = mine.pods.pop(key)
-        uid = pod.metadata.uid
+        uid = pod.uid
         mine.asked.pop(uid, None)
         if uid in mine.placed:
             self._state.let_go(mine.placed[uid][0], pod)
@@ -122,9 +122,7 @@ class GangStarts:
         mine.arrived.ring(uid)
         if not mine.pods:
             del self._tries[start]
-        elif mine.locked and not any(
-            other.metadata.uid in mine.placed for other in mine.pods.values()
-        ):
+        elif mine.locked and not any(other.uid in mine.placed for other in mine.pods.values()):
             self._over(mine)  # all are told; who is left comes by itself
 
     def _fail(self, mine: _Attempt) -> None:
@@ -136,7 +134,7 @@ class GangStarts:
 
     def _over(self, mine: _Attempt) -> None:
         for pod in mine.pods.values():
-            if (given := mine.placed.get(pod.metadata.uid)) is not None:
+            if (given := mine.placed.get(pod.uid)) is not None:
                 self._state.let_go(given[0], pod)
         mine.begun, mine.locked, mine.placed = None, False, {}
         mine.arrived.ring()
@@ -152,7 +150,7 @@ class GangStarts:
         mine = self._tries.get(self._of.get(pod.key, GangStart()))
         if mine is None or pod.key not in mine.pods:
             return messages.GANG_NOT_RESERVED
-        uid = pod.metadata.uid
+        uid = pod.uid
         answered = filter_prioritize.filter_nodes(question, nodes, self._state.views())
         mine.ever.update(nodes)
         self._note(nodes, now)
@@ -180,7 +178,7 @@ class GangStarts:
         mine.begun, mine.placed = now, planned
         mine.refused = {key: pod.status.conditions for key, pod in mine.pods.items()}
         for pod in mine.pods.values():
-            if (given := planned.get(pod.metadata.uid)) is not None:
+            if (given := planned.get(pod.uid)) is not None:
                 self._state.hold(*given, pod)
         return ""
 
@@ -219,9 +217,7 @@ class GangStarts:
                 if among or now - other.last < _SOON:
                     among |= other.ever
                 members = self._members(other)
-                alike = dict.fromkeys(
-                    (member.pod.metadata.uid for member in members), frozenset(among)
-                )
+                alike = dict.fromkeys((member.pod.uid for member in members), frozenset(among))
                 fits = place(members, alike, self._state.views(), other.start.need)
             if not isinstance(fits, str):
                 return messages.GANG_TURN
@@ -237,10 +233,7 @@ class GangStarts:
         native = any(pod.spec.scheduling_group is not None for pod in mine.pods.values())
         if fresh and (native or not mine.failed):
             alike = next(reversed(fresh.values()))
-            fresh = {
-                member.metadata.uid: fresh.get(member.metadata.uid, alike)
-                for member in mine.pods.values()
-            }
+            fresh = {member.uid: fresh.get(member.uid, alike) for member in mine.pods.values()}
         if len(fresh) < need:
             return messages.GANG_GATHERS
         return place(self._members(mine), fresh, self._beside(mine), need)
@@ -259,7 +252,7 @@ class GangStarts:
 
     def _move(self, mine: _Attempt, pod: Pod, claim: Claim | None, nodes: Sequence[str]) -> bool:
         """Beside those that are placed already the scheduler would have it on ``nodes`` only."""
-        uid = pod.metadata.uid
+        uid = pod.uid
         self._state.let_go(mine.placed[uid][0], pod)
         if claim is None:
             return False
@@ -307,7 +300,7 @@ class GangStarts:
 
     def _keep(self, first: _Attempt, now: float) -> Mapping[str, int]:
         views, members, kept = self._state.views(), self._members(first), dict[str, int]()
-        ever = dict.fromkeys((member.pod.metadata.uid for member in members), frozenset(first.ever))
+        ever = dict.fromkeys((member.pod.uid for member in members), frozenset(first.ever))
         if isinstance(place(members, ever, views, first.start.need), str):
             first.failed = min(first.failed, 1)
         elif first.failed > 1:  # the first time it may be an older word of the scheduler's
@@ -320,7 +313,7 @@ class GangStarts:
             for name in likely
             if name in views and not views[name].blocked
         }
-        counts = sorted((member.claim.spec.devices.count for member in members), reverse=True)
+        counts = sorted((member.claim.count for member in members), reverse=True)
         for count in counts[: first.start.need]:
             fits = [name for name, (_, left) in room.items() if left >= count]
             if not fits:
@@ -352,7 +345,7 @@ class GangStarts:
         """Wait until all have arrived, their leases are stored, and ``pod`` is told so; or why
         not.
         """
-        uid, now = pod.metadata.uid, self._state.now()
+        uid, now = pod.uid, self._state.now()
         self._expire(now)
         mine = self._tries.get(self._of.get(pod.key, GangStart()))
         if mine is None or mine.begun is None or mine.placed.get(uid, ("",))[0] != node:
@@ -364,7 +357,7 @@ class GangStarts:
                 return why
             gathers = self._config.seconds("gang_bind")
             locks = self._config.seconds("bind_budget")
-            while (shown := self._state.pod(pod.key)) and shown.metadata.uid == uid:
+            while (shown := self._state.pod(pod.key)) and shown.uid == uid:
                 if shown.reserved is not None:
                     return ""
                 if mine.begun != begun or uid not in mine.placed:
@@ -380,7 +373,7 @@ class GangStarts:
         mine.locked = True
         plan = []
         for pod in mine.pods.values():
-            if (given := mine.placed.get(pod.metadata.uid)) is not None:
+            if (given := mine.placed.get(pod.uid)) is not None:
                 node, ids = given
                 uuids = self._state.uuids(node)
                 plan.append(Assignment(pod=pod, node=node, ids=ids, uuids=uuids))
@@ -393,14 +386,14 @@ class GangStarts:
     async def _turn(self, pod: Pod, reserved: Reserved) -> Pod | str:
         """Wait until all of the plan are in their binds and the first one is bound; or why not."""
         end = self._state.now() + self._config.seconds("gang_bind")
-        first_key = pod.metadata.namespace, reserved.first
+        first_key = pod.namespace, reserved.first
         with self._barrier.joined(pod, reserved) as rung:
             while not self._barrier.may_bind(pod, self._state.pod(first_key)):
                 if self._state.now() >= end:
                     return messages.GANG_NOT_TOGETHER
                 await rung(_LOOK)
                 shown = self._state.pod(pod.key)
-                same = shown is not None and shown.metadata.uid == pod.metadata.uid
+                same = shown is not None and shown.uid == pod.uid
                 if shown is None or not same or not shown.planned(reserved.plan):
                     return messages.GANG_NOT_RESERVED
                 pod = shown
@@ -466,7 +459,7 @@ class GangBarrier:
         """``pod``, which its plan gave ``reserved``, waits as long as this is entered."""
         here = self._plans.setdefault(reserved.plan, Arrivals())
         try:
-            with here.joined(pod.metadata.uid) as rung:
+            with here.joined(pod.uid) as rung:
                 if len(here.uids) >= reserved.members:
                     here.ring(reserved.first_uid)
                 yield rung
@@ -480,12 +473,12 @@ class GangBarrier:
         """
         if (reserved := pod.reserved) is None:
             return False
-        same = first is not None and first.metadata.uid == reserved.first_uid
+        same = first is not None and first.uid == reserved.first_uid
         begun = first is not None and same and first.bound
         return may_bind(pod, len(self._plans[reserved.plan].uids), begun)
 
     def changed(self, pod: Pod) -> None:
         """Take note of a pod: the others' turn has come where it is their first one, and bound."""
         reserved = pod.reserved if pod.bound else None
-        if reserved is not None and reserved.first_uid == pod.metadata.uid:
+        if reserved is not None and reserved.first_uid == pod.uid:
             self._plans.get(reserved.plan, Arrivals()).ring()
