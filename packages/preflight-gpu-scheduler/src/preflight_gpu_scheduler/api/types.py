@@ -83,7 +83,7 @@ class Metadata(_Object, frozen=True, kw_only=True):
             put(self, "owner_references", kept_owners or None)
 
 
-class _Kind(_Object, frozen=True, kw_only=True):
+class _NamedObject(_Object, frozen=True, kw_only=True):
     metadata: Metadata
 
     @property
@@ -207,7 +207,7 @@ class PodStatus(_Object, frozen=True, kw_only=True):
         return any(container.state == "running" for container in every)
 
 
-class Pod(_Kind, frozen=True, kw_only=True):
+class Pod(_NamedObject, frozen=True, kw_only=True):
     """A pod as far as anybody here reads it; what its annotations say is in properties."""
 
     spec: PodSpec = PodSpec()
@@ -339,7 +339,7 @@ class LeaseSpec(_Object, frozen=True, kw_only=True):
     renew_time: str | None = None
 
 
-class Lease(_Kind, frozen=True, kw_only=True):
+class Lease(_NamedObject, frozen=True, kw_only=True):
     """One GPU's lock. Whose it is stands in ``holder``; what it is about in its annotations, as its
     name may carry a hash.
     """
@@ -419,7 +419,7 @@ class NodeStatus(_Object, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "conditions", self.conditions[:_MOST_CONDITIONS])
 
 
-class Node(_Kind, frozen=True, kw_only=True):
+class Node(_NamedObject, frozen=True, kw_only=True):
     """A node as far as anybody here reads it."""
 
     status: NodeStatus = NodeStatus()
