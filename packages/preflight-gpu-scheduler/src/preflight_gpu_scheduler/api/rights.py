@@ -27,7 +27,7 @@ _CLAIMS: Final = _ours(resource="gpuclaims", verbs="list watch")
 _STATUSES: Final = _ours(resource="gpunodestatuses", verbs="list watch")
 _NODES: Final = Right(resource="nodes", verbs="list watch")
 _DRA: Final = "resource.k8s.io"
-_NAMED: Final = "o.?spec.?nodeName.orValue('') == o.name"
+_NAMED: Final = "o.?spec.?nodeName.orValue('') == o.metadata.name"
 _LOCKS: Final = Right(
     resource="leases",
     group="coordination.k8s.io",
@@ -40,7 +40,9 @@ _LOCKS: Final = Right(
         f"metadata.annotations[{names.PREFIX}*]",
     ),
 )
-_OWN: Final = Constraint(f"o.name in {OWN_NODE}", "its name is that of the token's own node")
+_OWN: Final = Constraint(
+    f"o.metadata.name in {OWN_NODE}", "its name is that of the token's own node"
+)
 
 
 def _annotations(*keys: str) -> tuple[str, ...]:
