@@ -681,25 +681,26 @@ LABELER_ON: Values = {"preflight-appwrapper": {"enabled": True, "labeler": {"ena
 
 
 def sick(values: Values) -> list[list[str]]:
-    """Which node conditions the GPU scheduler and the labeler look for."""
-    made = configs(values)
+    """Which node conditions the GPU scheduler, the gang controller and the labeler look for."""
+    made = configs({**values, GANG.name: {"enabled": True}})
     return [
         made[GPU_SCHEDULER.name]["nodeConditions"],
+        made[GANG.name]["nodeConditions"],
         made["preflight-appwrapper"]["nodeHealth"]["conditions"],
     ]
 
 
-def test_the_conditions_of_a_sick_node_are_the_services_own_and_the_same_for_both() -> None:
+def test_the_conditions_of_a_sick_node_are_the_services_own_and_the_same_for_all() -> None:
     own = json.loads((GPU_SCHEDULER / "values.schema.json").read_text())
     default = own["properties"]["nodeConditions"]["default"]
     assert "DcgmDiagnostic*" in default
-    assert sick({**SCHEDULER_ON, **LABELER_ON}) == [default, default]
+    assert sick({**SCHEDULER_ON, **LABELER_ON}) == [default] * 3
 
 
 @pytest.mark.parametrize("conditions", [["Ours*"], []])
-def test_the_conditions_of_a_sick_node_are_written_once_for_both(conditions: list[str]) -> None:
+def test_the_conditions_of_a_sick_node_are_written_once_for_all(conditions: list[str]) -> None:
     shared = {"global": {"preflight": {"sickNodeConditions": conditions}}}
-    assert sick({**SCHEDULER_ON, **LABELER_ON, **shared}) == [conditions, conditions]
+    assert sick({**SCHEDULER_ON, **LABELER_ON, **shared}) == [conditions] * 3
 
 
 @pytest.mark.parametrize("conditions", [["DcgmDiagnostic*"], [], None])
@@ -710,11 +711,13 @@ def test_parts_to_which_other_conditions_are_sick_stop_the_install(
     both = {**LABELER_ON, GPU_SCHEDULER.name: other}
     with pytest.raises(ChartError, match=r"set them once, as global\.preflight\.sickNodeCond"):
         render(UMBRELLA, both)
+    with pytest.raises(ChartError, match=r"preflight-gang\.nodeConditions is "):
+        render(UMBRELLA, {GPU_SCHEDULER.name: other, GANG.name: {"enabled": True}})
     unused = {"preflight-appwrapper": {"enabled": True}}  # nobody looks at its conditions
     assert GPU_SCHEDULER.name in configs({**both, **unused})
 
 
-@pytest.mark.parametrize("part", [SCHEDULER_ON, LABELER_ON])
+@pytest.mark.parametrize("part", [SCHEDULER_ON, LABELER_ON, {GANG.name: {"enabled": True}}])
 def test_shared_conditions_of_another_type_stop_the_install(part: Values) -> None:
     with pytest.raises(ChartError, match="sickNodeConditions"):
         render(UMBRELLA, {**part, "global": {"preflight": {"sickNodeConditions": [7]}}})

@@ -53,12 +53,14 @@ def verbs(role: Object) -> dict[tuple[str, str], set[str]]:
 # --- rights
 
 
-def test_the_controller_writes_pods_configmaps_and_events_and_nothing_else() -> None:
+def test_the_controller_writes_pods_records_healths_and_events_and_nothing_else() -> None:
     writes = {what: v - READ for what, v in verbs(account(made())).items() if v - READ}
     assert writes == {
         ("", "pods"): {"patch"},
         ("", "configmaps"): {"create", "update", "delete"},
         ("", "events"): {"create"},
+        ("preflight.nvsentinel.nvidia.com", "nodehealths"): {"create"},
+        ("preflight.nvsentinel.nvidia.com", "nodehealths/status"): {"update"},
         ("preflight.nvsentinel.nvidia.com", "preflightconfigs/status"): {"update"},
     }
 
@@ -83,7 +85,10 @@ def test_the_controller_reads_no_secrets_and_reaches_no_subresource_but_its_own_
 ):
     resources = {resource for _, resource in verbs(account(made()))}
     assert "secrets" not in resources
-    assert [resource for resource in resources if "/" in resource] == ["preflightconfigs/status"]
+    assert {resource for resource in resources if "/" in resource} == {
+        "nodehealths/status",
+        "preflightconfigs/status",
+    }
 
 
 @pytest.mark.parametrize(
@@ -179,6 +184,7 @@ def test_the_configuration_is_what_the_controller_is_told_and_no_more() -> None:
         "leaseDuration": "15s",
         "logLevel": "info",
         "namespaces": [],
+        "nodeConditions": ["DcgmDiagnostic*", "NCCLLoopbackTest*", "NCCLAllReduceTest*"],
         "otherResourceNames": [
             "nvidia.com/hostdev*",
             "nvidia.com/mlnx*",

@@ -24,14 +24,14 @@
 {{- $_ := set $shared "excludeNamespaces" (concat (.Values.excludeNamespaces | default list) (list "kube-system" .Release.Namespace) | uniq) -}}
 {{- $_ := set $shared "checks" (include "preflight-gang.checks" . | fromJsonArray) -}}
 {{- with ((.Values.global).preflight).instanceTypeLabel }}{{ $_ := set $shared "instanceTypeLabel" . }}{{ end -}}
-{{- $sick := ((.Values.global).preflight).sickNodeConditions -}}
-{{- if not (kindIs "invalid" $sick) }}{{ $_ := set $shared "nodeConditions" $sick }}{{ end -}}
 {{- with ((.Values.global).preflight).gpuClaimResource -}}
 {{- $_ := set $shared "gpuClaims" true -}}
 {{- $_ := set $shared "gpuResourceNames" (append ($.Values.gpuResourceNames | default (list "nvidia.com/gpu")) . | uniq) -}}
 {{- end -}}
 {{- $own := pick .Values "auditInterval" "gpuClaims" "gpuDeviceClasses" "gpuResourceNames" "instanceTypeLabel" "leaseDuration" "logLevel" "namespaces"
     "nodeConditions" "otherResourceNames" "topologyLabels" "writes" -}}
+{{- $sick := ((.Values.global).preflight).sickNodeConditions -}}
+{{- if not (kindIs "invalid" $sick) }}{{ $_ := set $own "nodeConditions" $sick }}{{ end -}}
 {{- include "preflight.set" (merge $shared $own) -}}
 {{- end }}
 
