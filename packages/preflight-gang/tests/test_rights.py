@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 from played import Cluster, container, played, result_line
-from preflight_gang.api.crd import crd
+from preflight_gang.api.crd import crd, node_health_crd
 from preflight_gang.api.sources import BUILT_IN
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, KubeError
@@ -67,6 +67,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
             if item["kind"] in PATHS:
                 server.call("POST", PATHS[item["kind"]], item)
         server.define(crd())
+        server.define(node_health_crd())
         for group, plural, kind in sorted(foreign()):
             server.call(
                 "POST",
@@ -136,6 +137,12 @@ async def everything(cluster: Cluster) -> None:
             ]
         },
     }
+    # A node is sick.
+    await cluster.client.create("/api/v1/nodes", {"metadata": {"name": "node-a"}})
+    sick = {"type": "DcgmDiagnosticMemory", "status": "True", "reason": "R", "message": "m"}
+    await cluster.client.merge_patch(
+        "/api/v1/nodes/node-a/status", {"status": {"conditions": [sick]}}
+    )
     for i in range(2):
         await cluster.admit(f"pod-{i}")
         await cluster.address(f"pod-{i}", f"10.0.0.{i + 1}")
