@@ -17,7 +17,10 @@ from preflight_testing.helm import Release, Values
 
 __all__ = ["Installed", "until"]
 
-DEFINITION = "preflightconfigs.preflight.nvsentinel.nvidia.com"
+DEFINITIONS = (
+    "nodehealths.preflight.nvsentinel.nvidia.com",
+    "preflightconfigs.preflight.nvsentinel.nvidia.com",
+)
 GPU_POD = {
     "metadata": {"generateName": "gpu-"},
     "spec": {
@@ -140,7 +143,8 @@ class Installed:
         for name in [self.name, *self.namespaces]:
             with suppress(client.ApiException):
                 self.api.delete_namespace(name)
-        until(lambda: not self._leaving(DEFINITION), f"the end of {DEFINITION}")
+        for one in DEFINITIONS:
+            until(lambda: not self._leaving(one), f"the end of {one}")  # noqa: B023
 
     def _leaving(self, definition: str) -> bool:
         """A definition on its way out is in the way of the next release that brings it."""
