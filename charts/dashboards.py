@@ -45,6 +45,14 @@ DASHBOARDS: Final[dict[str, tuple[str, list[list[Panel]]]]] = {
         "Preflight: the fleet",
         [
             [
+                ("Nodes by their health", "short", {"{{state}}": "preflight_nodes"}),
+                (
+                    "Bandwidth measured last, of the usual",
+                    "percentunit",
+                    {"{{check}} {{node}}": "preflight_measured_gbps / preflight_usual_gbps"},
+                ),
+            ],
+            [
                 (
                     "Runs of checks",
                     "reqps",
