@@ -143,8 +143,8 @@ class Installed:
         for name in [self.name, *self.namespaces]:
             with suppress(client.ApiException):
                 self.api.delete_namespace(name)
-        for one in DEFINITIONS:
-            until(lambda: not self._leaving(one), f"the end of {one}")  # noqa: B023
+        for definition in DEFINITIONS:
+            until(lambda: not self._leaving(definition), f"the end of {definition}")  # noqa: B023
 
     def _leaving(self, definition: str) -> bool:
         """A definition on its way out is in the way of the next release that brings it."""

@@ -150,7 +150,7 @@ class NodeHealthController:
                 raise _error(answer)
             self.cache.wrote(answer.object(NodeHealth))
             if status.state != health.status.state and BAD & {status.state, health.status.state}:
-                self._tell(events, node, status)
+                self._record_event(events, node, status)
         for kind, run in written.items():
             if runs.get(kind) is run:
                 del runs[kind]
@@ -168,7 +168,7 @@ class NodeHealthController:
         now = timestamp(datetime.now(UTC))
         return judge(status, node.status.conditions, now, self._config.node_conditions)
 
-    def _tell(self, events: EventRecorder, node: Node, status: NodeHealthStatus) -> None:
+    def _record_event(self, events: EventRecorder, node: Node, status: NodeHealthStatus) -> None:
         why = f"{status.code} of {status.found_by}" if status.found_by else "nothing is against it"
         gpu = f", {status.gpu}" if status.gpu else ""
         log.info("node health changed", node=node.metadata.name, state=status.state, why=why)

@@ -222,16 +222,16 @@ def gpus_named(message: str) -> list[str]:
 
 def code_of(reason: str, message: str) -> str:
     """The error code in a condition's message, else its reason."""
-    found = _CODE.search(message)
-    return found[1] if found else reason[:64]
+    match = _CODE.search(message)
+    return match[1] if match else reason[:64]
 
 
-def speaks_against(one: NodeCondition, patterns: Iterable[str] = SICK) -> bool:
+def speaks_against(condition: NodeCondition, patterns: Iterable[str] = SICK) -> bool:
     """Whether a condition makes its node, or the GPUs that it names, sick: a type that matches, or
     anybody's condition that names GPUs.
     """
-    return makes_sick(one.type, one.status, patterns) or (
-        one.status == "True" and bool(gpus_named(one.message))
+    return makes_sick(condition.type, condition.status, patterns) or (
+        condition.status == "True" and bool(gpus_named(condition.message))
     )
 
 
@@ -255,7 +255,7 @@ def moment(time: str | None) -> float:
 
 def noted(status: NodeHealthStatus, run: CheckRun) -> NodeHealthStatus:
     """The status with a run in it; the same one where it tells nothing new."""
-    checks = {one.name: one for one in status.checks}
+    checks = {check.name: check for check in status.checks}
     before = after = checks.get(run.check) or CheckHealth(name=run.check)
     known = before.passed if run.passed else before.failed
     if known is None or moment(known.time) < moment(run.end.time):
@@ -293,28 +293,28 @@ def _complaints(
 ) -> list[_Complaint]:
     """The worst and oldest first; at most one of a GPU, and one of the node as a whole."""
     patterns = tuple(patterns)
-    found = [
+    complaints = [
         _Complaint(
             "Sick",
-            one.last_transition_time or status.since or now,
-            one.type[:316],
-            code_of(one.reason, one.message),
+            condition.last_transition_time or status.since or now,
+            condition.type[:316],
+            code_of(condition.reason, condition.message),
             gpu[:128],
             "NodeCondition",
         )
-        for one in conditions
-        if speaks_against(one, patterns)
-        for gpu in gpus_named(one.message) or [""]
+        for condition in conditions
+        if speaks_against(condition, patterns)
+        for gpu in gpus_named(condition.message) or [""]
     ]
-    found += [
-        _Complaint("Suspect", end.time, one.name, end.code, end.gpu, "PodResult")
-        for one in status.checks
-        if (end := one.suspicion) is not None
+    complaints += [
+        _Complaint("Suspect", end.time, check.name, end.code, end.gpu, "PodResult")
+        for check in status.checks
+        if (end := check.suspicion) is not None
     ]
-    found.sort(key=lambda one: (STATES.index(one.state), moment(one.since), one))
+    complaints.sort(key=lambda it: (STATES.index(it.state), moment(it.since), it))
     first: dict[str, _Complaint] = {}
-    for one in found:
-        first.setdefault(one.gpu, one)
+    for complaint in complaints:
+        first.setdefault(complaint.gpu, complaint)
     return list(first.values())
 
 
@@ -328,7 +328,7 @@ def judge(
     where nothing has changed. ``now``: RFC 3339.
     """
     complaints = _complaints(status, conditions, patterns, now)
-    passes = [one.passed.time for one in status.checks if one.passed is not None]
+    passes = [check.passed.time for check in status.checks if check.passed is not None]
     last_pass = max(passes, key=moment, default=None)
     repaired, revalidated = status.repaired, status.revalidated
     if complaints:
@@ -344,8 +344,8 @@ def judge(
     if first is None and state == status.state and status.since:
         since = status.since
     measured = min(
-        (one for one in status.checks if one.measured is not None),
-        key=lambda one: (one.measured or 0) / one.usual if one.usual else 1.0,
+        (check for check in status.checks if check.measured is not None),
+        key=lambda it: (it.measured or 0) / it.usual if it.usual else 1.0,
         default=CheckHealth(name=""),
     )
     return structs.replace(
@@ -354,7 +354,7 @@ def judge(
         since=since,
         found_by=first.found_by if first is not None else "",
         code=first.code if first is not None else "",
-        gpu=next((one.gpu for one in complaints if one.gpu), ""),
+        gpu=next((complaint.gpu for complaint in complaints if complaint.gpu), ""),
         by_word_of=first.word if first is not None else None,
         last_pass=last_pass,
         repaired=repaired,
@@ -376,23 +376,23 @@ def _gpus(
     """Those that are complained of, then those that were and no pass has covered yet."""
     bad = [
         GpuHealth(
-            uuid=one.gpu,
-            state=one.state,
-            since=one.since,
-            found_by=one.found_by,
-            code=one.code,
-            by_word_of=one.word,
+            uuid=complaint.gpu,
+            state=complaint.state,
+            since=complaint.since,
+            found_by=complaint.found_by,
+            code=complaint.code,
+            by_word_of=complaint.word,
         )
-        for one in complaints
-        if one.gpu
+        for complaint in complaints
+        if complaint.gpu
     ]
-    named = {one.uuid for one in bad}
+    named = {gpu.uuid for gpu in bad}
     was = [
         structs.replace(
-            one, state="Unknown", since=one.repaired or now, repaired=one.repaired or now
+            gpu, state="Unknown", since=gpu.repaired or now, repaired=gpu.repaired or now
         )
-        for one in status.gpus
-        if one.uuid not in named
+        for gpu in status.gpus
+        if gpu.uuid not in named
     ]
-    left = [one for one in was if not _covers(last_pass, one.since)]
+    left = [gpu for gpu in was if not _covers(last_pass, gpu.since)]
     return tuple((bad + left)[:MOST_GPUS])
