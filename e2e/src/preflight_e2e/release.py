@@ -137,7 +137,7 @@ def places(one: Component, files: Files) -> Iterator[Place]:
             yield Place(UMBRELLA, rf"- name: {one.chart.split('/')[-2]}\n +version: ")
     if one.image:
         for path in files:
-            if path.endswith((".md", "/values.yaml")) and not path.endswith("CHANGELOG.md"):
+            if re.search(r"(?<!CHANGELOG)\.md$|/values\.yaml$|^charts/recipes/", path):
                 yield Place(path, rf"\b{one.image}:", least=0)
         if one.kind == "check":
             yield Place(INJECTOR, f'{start}  {one.image}: "')
