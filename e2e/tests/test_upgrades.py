@@ -86,7 +86,7 @@ def earlier(folder: Path) -> Path:
 
 def stored(server: ApiServer) -> dict[tuple[str, str], dict[str, Any]]:
     """Our objects of the kinds in PLACES, by kind and name."""
-    found = {}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for kind, place in PLACES.items():
         chosen = "?labelSelector=app.kubernetes.io%2Fpart-of%3Dpreflight"
         read = server.call("GET", place.format(namespace="preflight") + chosen)
