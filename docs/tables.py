@@ -133,6 +133,7 @@ DOCUMENTS = (  # what it is, where it is, who writes and who reads it, its versi
     ("result", "termination messages", "checks", "preflight-gang", "preflight_proto.result", "proto", "result"),
     ("PreflightConfig", "its kind", "people", "preflight-webhook, preflight-gang", "preflight_proto.policy", "proto", "preflightconfig"),
     ("record of a gang", "ConfigMaps", "preflight-gang", "the next leader", "", "gang", "configmap"),
+    ("NodeHealth", "its kind", "preflight-gang", "people, preflight-cli", "preflight_kube.api.node_health", "kube", "nodehealth"),
     ("lock of a GPU", "Leases", "preflight-gpu-scheduler", "its next replica", "", "gpu-scheduler", "lease"),
     ("decision about a PodClique", "PodCliques", "preflight-mnnvl", "its controller", "preflight_mnnvl.api.annotations", "mnnvl", "decision"),
     ("checkpoint", "nodes", "preflight-computedomain", "its next plugin", "", "computedomain", "v"),

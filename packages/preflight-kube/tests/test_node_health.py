@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,6 +16,7 @@ from preflight_kube.api.node_health import (
     CheckEnd,
     CheckRun,
     NodeCondition,
+    NodeHealth,
     NodeHealthStatus,
     code_of,
     gpus_named,
@@ -171,3 +174,11 @@ def test_uuids_and_codes_are_found_as_the_platform_connector_writes_them() -> No
     message = f"ErrorCode:119 GPU_UUID:{GPU} fell off; GPU_UUID:'{OTHER}', GPU_UUID:{GPU}"
     assert gpus_named(message) == [GPU, OTHER]
     assert (code_of("R", message), code_of("R", "words")) == ("119", "R")
+
+
+def test_the_health_of_an_earlier_release_is_read_and_still_written_alike() -> None:
+    golden = json.loads((Path(__file__).parent / "golden/v1alpha1/nodehealth.json").read_text())
+    read = msgspec.convert(golden, NodeHealth)
+    assert (read.metadata.name, read.spec.node_uid) == ("node-a", "uid-a")
+    assert (read.status.state, read.status.gpus[0].uuid) == ("Suspect", "GPU-3")
+    assert json.loads(msgspec.json.encode(read.status)) == golden["status"]

@@ -7,5 +7,5 @@ AppWrappers are looked after from namespace {{ .Release.Namespace }}. See that i
 
 With Kueue: waitForPodsReady.timeout has to be longer than the worst-case start delay that `preflight-webhook explain` shows, and
 waitForPodsReady.recoveryTimeout longer than a reset.
-{{- include "preflight.keptNotes" (dict "root" . "file" "generated/appwrappers.yaml") }}
+{{- include "preflight.keptNotes" (dict "root" .) }}
 {{- end }}

@@ -14,5 +14,5 @@ Ready says that a ComputeDomain's template exists, no more. Run one ComputeDomai
 
 resources.gpus.enabled changes nothing here: GPUs are the part of NVIDIA's own chart, beside this one with its resources.computeDomains.enabled=false.
 {{- end }}
-{{- include "preflight.keptNotes" (dict "root" . "file" "generated/computedomains.yaml") }}
+{{- include "preflight.keptNotes" (dict "root" .) }}
 {{- end }}

@@ -11,5 +11,5 @@ It needs preflight-injector, and acts only on the pods that the injector has sta
 Admission policies confine it and keep its records. When a request is refused, its error message says why. List them:
 
   kubectl get validatingadmissionpolicies -l app.kubernetes.io/name=preflight-gang,app.kubernetes.io/instance={{ .Release.Name }}
-{{- include "preflight.keptNotes" (dict "root" . "file" "generated/definitions.yaml") }}
+{{- include "preflight.keptNotes" (dict "root" .) }}
 {{- end }}

@@ -5,5 +5,5 @@ Taint the nodes that it alone fills, and see what it knows of them:
 
   kubectl taint nodes NODE gpu.scheduling/managed=true:NoSchedule
   kubectl get gpunodestatuses
-{{- include "preflight.keptNotes" (dict "root" . "file" "generated/definitions.yaml" "namespaces" (list (include "preflight-gpu-scheduler.lockNamespace" .))) }}
+{{- include "preflight.keptNotes" (dict "root" . "namespaces" (list (include "preflight-gpu-scheduler.lockNamespace" .))) }}
 {{- end -}}

@@ -52,11 +52,11 @@ Helm refuses to install over an object of another release.
 {{- end -}}
 {{- end }}
 
-{{/* What an install says of such objects: those of the definitions of "file", and "namespaces". */}}
+{{/* What an install says of such objects: definitions of the chart's folder "generated", and "namespaces". */}}
 {{- define "preflight.keptNotes" -}}
 {{- $kept := list -}}
-{{- if .file -}}
-{{- range splitList "\n---\n" (.root.Files.Get .file) -}}
+{{- range $path, $text := .root.Files.Glob "generated/*.yaml" -}}
+{{- range splitList "\n---\n" (toString $text) -}}
 {{- $kept = append $kept (dict "root" $.root "api" "apiextensions.k8s.io/v1" "kind" "CustomResourceDefinition" "name" (fromYaml .).metadata.name) -}}
 {{- end -}}
 {{- end -}}
