@@ -31,6 +31,7 @@ CHARTS = {
         'name: preflight-gang\nversion: 1.0.0\nappVersion: "1.0.0"\ndependencies:\n'
         "  - name: preflight-common\n    version: 0.1.0\n"
     ),
+    "packages/a/examples/Chart.yaml": "dependencies: [{name: preflight-common, version: 0.1.0}]\n",
     "charts/README.md": "docker push registry.example/preflight/preflight-dcgm-diag:0.2.9\n",
 }
 
@@ -108,6 +109,7 @@ def test_the_charts_have_a_version_of_their_own_and_all_stand_on_its_library() -
     assert library in changed[release.INJECTOR]
     assert library in changed[f"{release.PARTS}/preflight-gang/Chart.yaml"]
     assert "version: 0.3.1" in changed[release.INJECTOR]
+    assert "preflight-common, version: 0.2.0}" in changed["packages/a/examples/Chart.yaml"]
     copy = f"{release.PARTS}/preflight-injector/charts/preflight-common/Chart.yaml"
     assert changed[copy] == "version: 0.2.0\n"
     assert changed[release.LIBRARY].endswith("version: 0.2.0\n")

@@ -122,8 +122,8 @@ def places(one: Component, files: Files) -> Iterator[Place]:
     if one.name == "charts":
         copies = [path for path in files if path.endswith("/charts/preflight-common/Chart.yaml")]
         yield from (Place(path, f"{start}version: ") for path in (LIBRARY, *copies))
-        parts = [path for path in files if re.fullmatch(rf"{PARTS}/[^/]+/Chart\.yaml", path)]
-        yield from (Place(path, r"- name: preflight-common\n +version: ") for path in parts)
+        needs = r"name: preflight-common(?:\n +|, )version: "
+        yield from (Place(p, needs, least=0) for p in files if p.endswith("/Chart.yaml"))
     else:
         for path in (f"{one.folder}/pyproject.toml", "uv.lock"):
             yield Place(path, rf'{start}name = "{one.name}"\nversion = "')
@@ -137,7 +137,7 @@ def places(one: Component, files: Files) -> Iterator[Place]:
             yield Place(UMBRELLA, rf"- name: {one.chart.split('/')[-2]}\n +version: ")
     if one.image:
         for path in files:
-            if re.search(r"(?<!CHANGELOG)\.md$|/values\.yaml$|^charts/recipes/", path):
+            if re.search(r"(?<!CHANGELOG)\.md$|/values\.yaml$|^charts/recipes/|^docs/", path):
                 yield Place(path, rf"\b{one.image}:", least=0)
         if one.kind == "check":
             yield Place(INJECTOR, f'{start}  {one.image}: "')
