@@ -12,26 +12,28 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from kubernetes import client
-from preflight_e2e.lab import BASE_VALUES, GANG_VALUES, Lab, until
+from preflight_e2e.lab import Lab, until
+from preflight_e2e.wrapped import (
+    IMAGE,
+    VALUES,
+    WRAPPED,
+    WrappedRelease,
+    asks,
+    prefers,
+    verdict,
+    wrapped,
+)
 from preflight_testing.matrix.facts import GPUS
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.fakes]
 
-LABEL = "preflight.nvsentinel.nvidia.com/gpu-health"
-WRAPPED = "workload.codeflare.dev/appwrapper"
-IMAGE = "preflight-webhook:dev"
-GROUP, VERSION, PLURAL = "workload.codeflare.dev", "v1beta2", "appwrappers"
-PREFIX = "workload.codeflare.dev.appwrapper/"
 CONDITION = "DcgmDiagnosticMemory"
 BROKEN = [
     {
@@ -47,237 +49,15 @@ BROKEN = [
 FAULTY: dict[str, Any] = {"engine": {"faults": BROKEN}}
 SLOW: dict[str, Any] = {"engine": {"seconds": 12}}
 STOP, RESTART = "PREFLIGHT_STOP", "PREFLIGHT_RESTART"
-ALL_REDUCE = {
-    "name": "nccl-allreduce",
-    "image": "preflight-nccl-allreduce:e2e",
-    "env": [{"name": "NCCL_ALLREDUCE_BACKEND", "value": "gloo"}],
-}
-VALUES: dict[str, Any] = {
-    "preflight-injector": {**BASE_VALUES, "checks": [*BASE_VALUES["checks"], ALL_REDUCE]},
-    "preflight-gang": GANG_VALUES,
-    "preflight-appwrapper": {
-        "enabled": True,
-        "image": {"repository": "preflight-appwrapper", "tag": "dev"},
-        "replicas": 1,
-        "leaseDuration": "3s",
-        "labeler": {"enabled": True},
-        "crd": {"keep": False},
-        # Of four nodes the brake lets one go in ten minutes, and each test here makes one sick.
-        "evacuationBrake": {"percent": 100},
-        "faultTolerance": {
-            "failureGracePeriod": "1s",
-            "retryPausePeriod": "2s",
-            "forcefulDeletionGracePeriod": "20s",
-        },
-    },
-}
-
-Json = dict[str, Any]
-
-
-class World:
-    """A release of the charts on the lab, and a namespace in which pods are checked."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.lab, self.namespace = lab, ""
-        self.custom: Any = client.CustomObjectsApi()
-        self.leases: Any = client.CoordinationV1Api()
-
-    def wrap(
-        self, name: str, spec: Json, pods: int = 1, *, gang: bool = False, **annotations: str
-    ) -> None:
-        """``gang``: its pods say that they are one."""
-        labels = {"app.kubernetes.io/gang-id": name, "app.kubernetes.io/gang-size": str(pods)}
-        template = {
-            "metadata": {"labels": labels if gang else {}},
-            "spec": {"restartPolicy": "Never", **spec},
-        }
-        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
-        job["spec"] = {
-            "parallelism": pods,
-            "completions": pods,
-            "backoffLimit": 20,
-            "template": template,
-        }
-        body = {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": "AppWrapper",
-            "metadata": {
-                "name": name,
-                "annotations": {PREFIX + key: one for key, one in annotations.items()},
-            },
-            "spec": {"components": [{"template": job}]},
-        }
-        self.custom.create_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, body)
-
-    def status(self, name: str) -> Json:
-        found = self.custom.get_namespaced_custom_object(
-            GROUP, VERSION, self.namespace, PLURAL, name
-        )
-        return dict(found.get("status", {}))
-
-    def condition(self, name: str, type_: str) -> str:
-        found = [one for one in self.status(name).get("conditions", []) if one["type"] == type_]
-        return str(found[0]["status"]) if found else ""
-
-    def pods(self, name: str) -> list[Any]:
-        return list(
-            self.lab.api.list_namespaced_pod(
-                self.namespace, label_selector=f"{WRAPPED}={name}"
-            ).items
-        )
-
-    def running(self, name: str) -> list[Any]:
-        return [
-            one
-            for one in self.pods(name)
-            if one.status.phase == "Running" and not one.metadata.deletion_timestamp
-        ]
-
-    def remove(self, name: str) -> None:
-        """Returns when nothing of it is left."""
-        self.custom.delete_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, name)
-
-        def gone() -> bool:
-            try:
-                self.status(name)
-            except client.ApiException as error:
-                return bool(error.status == 404)
-            return False
-
-        until(f"the end of {name}", gone)
-        assert not self.pods(name)
-
-    def label(self, node: str) -> str:
-        return str((self.lab.api.read_node(node).metadata.labels or {}).get(LABEL, ""))
-
-    def leader_of_labels(self) -> str:
-        return str(
-            self.leases.read_namespaced_lease(
-                "preflight-appwrapper-labeler", "preflight"
-            ).spec.holder_identity
-        )
-
-
-def asks(gpus: int, **spec: Any) -> Json:
-    """Pods that ask for so many GPUs, and then run until they are ended."""
-    limits = {"limits": {"nvidia.com/gpu": str(gpus)}}
-    container = {"name": "main", "image": IMAGE, "command": ["sleep", "3600"], "resources": limits}
-    return {"terminationGracePeriodSeconds": 1, "containers": [container], **spec}
-
-
-def prefers(node: str) -> Json:
-    term = {
-        "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]
-    }
-    return {
-        "nodeAffinity": {
-            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": term}]
-        }
-    }
-
-
-@contextmanager
-def connector(lab: Lab) -> Iterator[None]:
-    """What the platform connector makes of its conditions: one of the node each, True while it has
-    messages.
-    """
-    over = threading.Event()
-    told: dict[tuple[str, str], bool] = {}
-
-    def follow() -> None:
-        while not over.wait(0.5):
-            for node in lab.nodes:
-                said: dict[str, list[str]] = {}
-                with suppress(client.ApiException, IndexError):
-                    said = {
-                        one["condition"]: one["messages"]
-                        for one in lab.node_log(node)
-                        if "condition" in one
-                    }
-                for name, messages in said.items():
-                    if told.get((node, name)) != bool(messages):
-                        told[node, name] = bool(messages)
-                        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-                        one = {
-                            "type": name,
-                            "status": str(bool(messages)),
-                            "message": ";".join(messages),
-                        }
-                        one |= {
-                            "reason": f"{name}Is{'Not' if messages else ''}Healthy",
-                            "lastTransitionTime": now,
-                        }
-                        lab.api.patch_node_status(node, {"status": {"conditions": [one]}})
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 @pytest.fixture(scope="module")
-def world(fake_nodes: Lab) -> Iterator[World]:
-    made = World(fake_nodes)
-    fake_nodes.release.uninstall()
-    fake_nodes.fake_nodes()  # new ones: a sickness that a node has had already is not told again
-    fake_nodes.release.install(VALUES)
-    try:
-        made.namespace = fake_nodes.namespace(f"aw-{uuid.uuid4().hex[:6]}")
-        until("AppWrappers are judged", lambda: judged(made))
-        with connector(fake_nodes):
-            yield made
-    finally:
-        for node in fake_nodes.nodes:
-            fake_nodes.api.patch_node(node, {"metadata": {"labels": {LABEL: None}}})
-            calm = {"type": CONDITION, "status": "False", "reason": "Tested"}
-            fake_nodes.api.patch_node_status(node, {"status": {"conditions": [calm]}})
-        if made.namespace:
-            left = made.custom.list_namespaced_custom_object(
-                GROUP, VERSION, made.namespace, PLURAL
-            )["items"]
-            for one in left:
-                made.remove(one["metadata"]["name"])
-            fake_nodes.remove_namespace(made.namespace)
-        fake_nodes.without_chart()
+def world(fake_nodes: Lab) -> Iterator[WrappedRelease]:
+    with wrapped(fake_nodes, VALUES) as made:
+        yield made
 
 
-def judged(world: World) -> bool:
-    """The webhooks are called: a wrapper without pods is denied, and by them."""
-    body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "AppWrapper", "metadata": {"name": "probe"}}
-    body["spec"] = {"components": []}
-    try:
-        world.custom.create_namespaced_custom_object(
-            GROUP, VERSION, world.namespace, PLURAL, body, dry_run="All"
-        )
-    except client.ApiException as error:
-        return error.status == 403 and "denied the request" in str(error.body)
-    return False
-
-
-def verdict(world: World, name: str, node: str) -> Callable[[], float]:
-    """Seconds since the epoch at which a check of this wrapper has failed on the node; 0 so far."""
-
-    def found() -> float:
-        for pod in world.pods(name):
-            for one in pod.status.init_container_statuses or []:
-                ended = one.state.terminated
-                if (
-                    one.name == "preflight-dcgm-diag"
-                    and ended
-                    and ended.exit_code
-                    and pod.spec.node_name == node
-                ):
-                    return float(ended.finished_at.timestamp())
-        return 0.0
-
-    return found
-
-
-def marked(world: World, node: str) -> None:
+def marked(world: WrappedRelease, node: str) -> None:
     """A check has found the GPUs of the node faulty, and the node has the label of it."""
     if world.label(node) == "EVICT":
         return
@@ -289,7 +69,7 @@ def marked(world: World, node: str) -> None:
 
 
 def test_a_job_leaves_a_node_whose_gpus_fail_their_check_and_runs_elsewhere_without_anybodys_doing(
-    world: World,
+    world: WrappedRelease,
 ) -> None:
     lab = world.lab
     before = {
@@ -313,7 +93,7 @@ def test_a_job_leaves_a_node_whose_gpus_fail_their_check_and_runs_elsewhere_with
     passes(world, bad)
 
 
-def passes(world: World, node: str) -> None:
+def passes(world: WrappedRelease, node: str) -> None:
     """A deep check of the whole node passes."""
     pinned = {
         "metadata": {"generateName": "deep-"},
@@ -325,7 +105,7 @@ def passes(world: World, node: str) -> None:
 
 
 def test_the_label_stays_through_a_restart_of_the_labeler_and_goes_when_a_deep_check_passes(
-    world: World,
+    world: WrappedRelease,
 ) -> None:
     bad, lab = world.lab.nodes[2], world.lab
     marked(world, bad)
@@ -341,7 +121,7 @@ def test_the_label_stays_through_a_restart_of_the_labeler_and_goes_when_a_deep_c
 
 
 def test_the_time_of_a_check_is_no_warm_up_and_that_of_a_pods_own_container_is(
-    world: World,
+    world: WrappedRelease,
 ) -> None:
     slow, lab = world.lab.nodes[1], world.lab
     lab.configure(slow, SLOW)
@@ -370,7 +150,7 @@ def check(pod: Any, name: str) -> Any:
 
 
 def test_a_gang_whose_last_member_comes_late_is_not_reset_while_the_first_one_waits_in_its_check(
-    world: World,
+    world: WrappedRelease,
 ) -> None:
     """WarmupGracePeriod is eight seconds; the last member comes when the first has waited for
     twelve.
@@ -417,7 +197,7 @@ def have(variable: str, component: str) -> None:
 
 
 def test_pods_of_a_node_whose_kubelet_is_stopped_go_by_force_and_nothing_is_left(
-    world: World,
+    world: WrappedRelease,
 ) -> None:
     if missing := [one for one in (STOP, RESTART) if not os.environ.get(one)]:
         pytest.skip(f"{' and '.join(missing)} not set: nobody here can stop a kubelet")
