@@ -304,13 +304,18 @@ class Lab:
         self.api.create_namespace(
             {"metadata": {"name": name, "labels": {**OPTED_IN, **(labels or {})}}}
         )
+        self.reached(name)
+        return name
+
+    def reached(self, name: str) -> None:
+        """Return once the webhook is called for pods of namespace ``name``."""
         # A gang's member is stamped whichever checks are configured.
         probe = {
             "metadata": {"name": "probe", "labels": {"app.kubernetes.io/gang-id": "probe"}},
             "spec": {"containers": [{"name": "c", "image": "x"}]},
         }
 
-        def reached() -> bool:
+        def asked() -> bool:
             try:
                 made = self.api.create_namespaced_pod(name, probe, dry_run="All")
             except client.ApiException as error:
@@ -322,8 +327,7 @@ class Lab:
                 raise
             return "preflight.nvsentinel.nvidia.com/gang" in (made.metadata.annotations or {})
 
-        until(f"the webhook is called for pods of namespace {name}", reached, 30)
-        return name
+        until(f"the webhook is called for pods of namespace {name}", asked, 30)
 
     def remove_namespace(self, name: str) -> None:
         """Remove it; returns when its pods and claims have given back their devices."""

@@ -1,0 +1,189 @@
+"""The circle, closed by itself on real kubelets: a fault on a GPU is found, its node is left and
+avoided, and after the repair a test of the node gives it work again.
+
+Needs the lab's fake GPU nodes, four of them, and no release of the charts. Fake is the hardware,
+and what the platform connector writes on the node. The tests print what each step took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from preflight_e2e.lab import BASE_VALUES, Lab, until
+from preflight_e2e.provider import ValidationProvider
+from preflight_e2e.wrapped import (
+    VALUES,
+    WrappedRelease,
+    asks,
+    prefers,
+    verdict,
+    wrapped,
+)
+from preflight_testing.matrix.facts import GPUS, uuids
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.fakes]
+
+LOOPBACK = {"name": "nccl-loopback", "image": "preflight-nccl-loopback:e2e"}
+CHECKS = [*BASE_VALUES["checks"], LOOPBACK]
+BROKEN = {
+    "gpu": 5,
+    "test": "memory",
+    "error_id": 52,
+    "severity": 2,
+    "category": 10,
+    "text": "Memtest: 14 bit errors",
+}
+BAD_MEMORY: dict[str, Any] = {"engine": {"faults": [BROKEN]}}
+SLOW_LINKS: dict[str, Any] = {"nccl": {"ports": [{"gpu": 3, "gbps": 120}]}}
+
+
+@pytest.fixture(scope="module")
+def world(fake_nodes: Lab) -> Iterator[WrappedRelease]:
+    if len(fake_nodes.nodes) < 4:
+        pytest.skip(f"needs four nodes, there are {len(fake_nodes.nodes)}")
+    values = {**VALUES, "preflight-injector": {**VALUES["preflight-injector"], "checks": CHECKS}}
+    with wrapped(fake_nodes, values) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def provider(world: WrappedRelease) -> Iterator[ValidationProvider]:
+    with ValidationProvider(world.lab) as made:
+        yield made
+
+
+class Circle:
+    """One node's way from a fault to work again, and what each step took."""
+
+    def __init__(self, world: WrappedRelease, node: str) -> None:
+        self.world, self.lab, self.node = world, world.lab, node
+        self._last = time.monotonic()
+
+    def step(self, what: str) -> None:
+        now = time.monotonic()
+        print(f"{self.node}: {what}: {now - self._last:.1f} s")
+        self._last = now
+
+    def condition(self, kind: str) -> str:
+        found = self.lab.api.read_node(self.node).status.conditions
+        return next((str(one.status) for one in found if one.type == kind), "")
+
+    def blamed(self, gpu: int) -> bool:
+        """Whether the node's connector was told of a fatal fault of this GPU."""
+        uuid = uuids(self.node)[gpu]
+        return any(
+            line["event"]["isFatal"]
+            and [one["entityValue"] for one in line["event"]["entitiesImpacted"]] == [uuid]
+            for line in self.lab.node_log(self.node)
+            if "event" in line
+        )
+
+    def leaves(self, job: str, pods: int = 1) -> None:
+        """``job`` runs elsewhere, and nobody has counted that against it."""
+
+        def whole() -> list[Any]:
+            running = self.world.running(job)
+            return running if len(running) == pods else []
+
+        found = until(f"{job} runs", whole, 180)
+        assert self.node not in {one.spec.node_name for one in found}
+        until("PodsReady", lambda: self.world.condition(job, "PodsReady") == "True")
+        status = self.world.status(job)
+        assert (status["phase"], status.get("resettingCount", 0)) == ("Running", 0)
+
+    def cordon(self, *, on: bool) -> None:
+        self.lab.api.patch_node(self.node, {"spec": {"unschedulable": on or None}})
+
+    def stays_out(self, provider: ValidationProvider, condition: str) -> None:
+        """Cordoned and not repaired, the node fails its validation, and nothing is cleared."""
+        self.cordon(on=True)
+        passed, said = provider.validated(self.node)
+        assert not passed, said
+        assert self.condition(condition) == "True"
+        self.step("a validation before the repair fails, and clears nothing")
+
+    def comes_back(self, provider: ValidationProvider, condition: str) -> None:
+        """Repaired and cordoned, the node passes its validation and is given work again."""
+        self.cordon(on=True)
+        try:
+            self.lab.configure(self.node, {})
+            self.step("repair")
+            passed, said = provider.validated(self.node)
+            assert passed, said
+            assert f"{self.node} has passed, and nothing stands against it" in said
+            self.step("validation, until no condition stands against the node")
+            assert self.condition(condition) == "False"
+            until("the label is gone", lambda: self.world.label(self.node) == "")
+            self.step("no label")
+        finally:
+            self.cordon(on=False)
+        here = {"kubernetes.io/hostname": self.node}
+        self.world.wrap("again", asks(GPUS, nodeSelector=here))
+        until("its GPUs are handed out again", lambda: self.world.running("again"), 120)
+        self.step("a job with all its GPUs runs there")
+        self.world.remove("again")
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "gpu", "condition"),
+    [
+        ("dcgm-diag", BAD_MEMORY, 5, "DcgmDiagnosticMemory"),
+        ("nccl-loopback", SLOW_LINKS, 3, "NCCLLoopbackTestBandwidth"),
+    ],
+    ids=["dcgm", "loopback"],
+)
+def test_a_faulty_gpu_is_found_left_avoided_repaired_validated_and_handed_out_again(
+    world: WrappedRelease,
+    provider: ValidationProvider,
+    check: str,
+    facts: dict[str, Any],
+    gpu: int,
+    condition: str,
+) -> None:
+    circle = Circle(world, world.lab.nodes[1])
+    bad = circle.node
+    world.lab.configure(bad, facts)
+    circle.step("fault")
+    world.wrap("train", asks(GPUS, affinity=prefers(bad)))
+    until("a verdict on the node", verdict(world, "train", bad, check), 120)
+    circle.step("verdict")
+    until("a HealthEvent about the GPU", lambda: circle.blamed(gpu))
+    until("the node's condition", lambda: circle.condition(condition) == "True")
+    circle.step("HealthEvent and condition")
+    until("the label", lambda: world.label(bad) == "EVICT")
+    circle.step("label")
+    circle.leaves("train")
+    circle.step("the job runs elsewhere")
+    world.wrap("next", asks(GPUS, affinity=prefers(bad)))
+    circle.leaves("next")
+    circle.step("the next job, which would rather run there, does not")
+    assert {one for one in world.lab.nodes if world.label(one)} == {bad}
+    if check == "dcgm-diag":
+        circle.stays_out(provider, condition)
+    circle.comes_back(provider, condition)
+    for job in ("train", "next"):
+        world.remove(job)
+
+
+def test_what_stands_against_a_card_that_was_replaced_is_cleared_when_the_new_one_has_passed(
+    world: WrappedRelease, provider: ValidationProvider
+) -> None:
+    circle = Circle(world, world.lab.nodes[2])
+    old, new = uuids(circle.node)[5], "GPU-0ca4d000-0000-0000-0000-000000000005"
+    world.lab.configure(circle.node, BAD_MEMORY)
+    world.wrap("finds", asks(GPUS, affinity=prefers(circle.node)))
+    until("the label", lambda: world.label(circle.node) == "EVICT", 180)
+    circle.step("fault to label")
+    world.remove("finds")
+    world.lab.configure(circle.node, {"facts": [{"gpu": 5, "uuid": new}]})
+    provider.may_replace()
+    circle.step("another card is in its place")
+    passed, said = provider.validated(circle.node, "--replaced", old)
+    assert passed, said
+    assert f"{old} was replaced" in said
+    circle.step("validation of the new card, and the old one is cleared")
+    until("the label is gone", lambda: world.label(circle.node) == "")
+    world.lab.configure(circle.node, {})
