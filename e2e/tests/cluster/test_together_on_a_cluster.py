@@ -187,3 +187,18 @@ def test_what_stands_against_a_card_that_was_replaced_is_cleared_when_the_new_on
     circle.step("validation of the new card, and the old one is cleared")
     until("the label is gone", lambda: world.label(circle.node) == "")
     world.lab.configure(circle.node, {})
+
+
+def test_a_gang_of_a_wrapper_leaves_a_node_that_one_member_has_found_faulty_and_runs_elsewhere(
+    world: WrappedRelease,
+) -> None:
+    circle = Circle(world, world.lab.nodes[3])
+    world.lab.configure(circle.node, BAD_MEMORY)
+    world.wrap("gang", asks(GPUS, affinity=prefers(circle.node)), 2, gang=True)
+    until("a verdict on the node", verdict(world, "gang", circle.node), 120)
+    circle.step("verdict")
+    until("the label", lambda: world.label(circle.node) == "EVICT")
+    circle.step("label")
+    circle.leaves("gang", 2)
+    circle.step("both members run elsewhere")
+    world.remove("gang")
