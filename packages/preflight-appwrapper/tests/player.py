@@ -10,8 +10,8 @@ from typing import Any
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.core.components import build
-from preflight_appwrapper.core.plan import WrapperStep
-from preflight_appwrapper.core.reconcile import step
+from preflight_appwrapper.core.plan import WrapperPlan
+from preflight_appwrapper.core.reconcile import reconcile
 from world import DiedError, World
 
 PREFIX = "workload.codeflare.dev.appwrapper/"
@@ -80,16 +80,16 @@ class Player:
         self.world = World(raw, build=self._build)
         self.rows: list[str] = []
         self.looks = 0
-        self.last: WrapperStep | None = None
+        self.last: WrapperPlan | None = None
 
     def _build(self, of: AppWrapper, index: int, name: str) -> dict[str, Any]:
         return build(of, index, name, self.rules)
 
-    def look(self) -> WrapperStep:
+    def look(self) -> WrapperPlan:
         """One look; a controller that dies in it is followed by another."""
         self.looks += 1
         before = self.world.read()
-        made = step(before, self.world.seen(), self.rules, self.world.clock)
+        made = reconcile(before, self.world.seen(), self.rules, self.world.clock)
         self.last = made
         try:
             self.world.do(made, before)
@@ -99,7 +99,7 @@ class Player:
             self.rows.append(made.row)
         return made
 
-    def settle(self, most: int = 60) -> WrapperStep:
+    def settle(self, most: int = 60) -> WrapperPlan:
         """Looks until a look changes nothing: everything that needs no time."""
         for _ in range(most):
             if self.world.wrapper is None:
@@ -112,7 +112,7 @@ class Player:
         assert self.world.wrapper is None, f"does not settle: {self.rows} {self.last}"
         return self.last
 
-    def until(self, phase: str, *, most: float = 100_000) -> WrapperStep:
+    def until(self, phase: str, *, most: float = 100_000) -> WrapperPlan:
         """Lets time pass by what is said to come next, until the wrapper is in this phase, and is
         settled.
         """
@@ -128,7 +128,7 @@ class Player:
             made = self.settle()
         return made
 
-    def wait(self, seconds: float) -> WrapperStep:
+    def wait(self, seconds: float) -> WrapperPlan:
         """So long, with every look that is said to come in between."""
         end = self.world.now + timedelta(seconds=seconds)
         made = self.settle()

@@ -15,8 +15,8 @@ from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import PHASES, wrapper_from
 from preflight_appwrapper.controller import controller
 from preflight_appwrapper.core.leader_state import LeaderState
-from preflight_appwrapper.core.reconcile import step
-from preflight_appwrapper.core.snapshot import Mirrored, WrapperView, observe
+from preflight_appwrapper.core.reconcile import reconcile
+from preflight_appwrapper.core.snapshot import Mirrored, WrapperSnapshot, observe
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -96,8 +96,8 @@ def test_nothing_is_written_because_a_time_is_still_to_come(phase: str, seconds:
     memory = LeaderState(uid=before.metadata.uid)
     seen = player.world.seen()
     ahead = observe(before, NOTHING, memory, suffix="x", now=NOW, clock=5.0).first_seen
-    same = step(before, _with(seen, {}), WrapperRules(), NOW + timedelta(days=1))
-    made = step(before, _with(seen, ahead), WrapperRules(), NOW)
+    same = reconcile(before, _with(seen, {}), WrapperRules(), NOW + timedelta(days=1))
+    made = reconcile(before, _with(seen, ahead), WrapperRules(), NOW)
     if same.status == before.status:
         assert made.status == before.status
     for old in before.status.conditions:
@@ -108,7 +108,7 @@ def test_nothing_is_written_because_a_time_is_still_to_come(phase: str, seconds:
                 assert new.last_transition_time >= old.last_transition_time
 
 
-def _with(view: WrapperView, ahead: Any) -> WrapperView:
+def _with(view: WrapperSnapshot, ahead: Any) -> WrapperSnapshot:
     import msgspec
 
     return msgspec.structs.replace(view, first_seen=ahead)
@@ -129,7 +129,7 @@ def test_a_period_of_a_clock_that_is_ahead_begins_when_this_leader_first_sees_it
     def look(seconds: float) -> Any:
         now = NOW + timedelta(seconds=seconds)
         seen = observe(before, NOTHING, memory, suffix="x", now=now, clock=7 + seconds)
-        return step(before, seen, WrapperRules(), now)
+        return reconcile(before, seen, WrapperRules(), now)
 
     first = look(0)
     assert first.status == before.status

@@ -13,8 +13,8 @@ from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.controller.apply import no_right
 from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.plan import Confirm, CreateComponent, WrapperAction
-from preflight_appwrapper.core.reconcile import step
-from preflight_appwrapper.core.snapshot import SeenComponent, WrapperView
+from preflight_appwrapper.core.reconcile import reconcile
+from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
 from preflight_kube.client.client import KubeError
 from world import START
 
@@ -28,8 +28,8 @@ def resuming(
     of = player.world.read()
     assert of.status.phase == "Resuming"
     assert of.status.component_status[0].name == "train"
-    made = step(
-        of, WrapperView(components=(one,)), WrapperRules(), START + timedelta(seconds=after)
+    made = reconcile(
+        of, WrapperSnapshot(components=(one,)), WrapperRules(), START + timedelta(seconds=after)
     )
     at = made.next.at if made.next else None
     return made.actions, (at - START).total_seconds() if at else None, made.status.phase
@@ -128,8 +128,8 @@ def test_the_component_that_could_not_be_created_says_so(
     player = Player(wrapper())
     player.world.refuse["train"] = Attempt(error="exceeded quota", at=START)
     player.settle()
-    view = WrapperView(components=(refused(**more),))
-    made = step(player.world.read(), view, WrapperRules(), START + timedelta(seconds=after))
+    view = WrapperSnapshot(components=(refused(**more),))
+    made = reconcile(player.world.read(), view, WrapperRules(), START + timedelta(seconds=after))
     [condition] = made.status.component_status[0].conditions
     assert made.status.phase in {"Failed", "Resetting"}
     assert (condition.status, condition.reason) == ("False", "ComponentCreationErrored")

@@ -20,7 +20,7 @@ from preflight_appwrapper.core.deletion import DeletionProgress, progress
 from preflight_appwrapper.core.leader_state import LeaderState
 from preflight_appwrapper.core.parameters import parameters
 from preflight_appwrapper.core.plan import Confirm, DeleteObject, DeletePod, List
-from preflight_appwrapper.core.snapshot import SeenComponent, State, WrapperView
+from preflight_appwrapper.core.snapshot import SeenComponent, State, WrapperSnapshot
 from preflight_appwrapper.metrics import Metrics
 from preflight_kube.api.kinds import Kind, RESTMapping
 from preflight_kube.auth.connection import Connection
@@ -31,7 +31,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 P = parameters({}, WrapperRules())
 
 
-def going_on(seen: WrapperView, after: float = 0) -> DeletionProgress:
+def going_on(seen: WrapperSnapshot, after: float = 0) -> DeletionProgress:
     deleting = Condition(type="DeletingResources", status="True", last_transition_time=START)
     known = ComponentStatus(name="train", kind="Job", api_version="batch/v1", uid="uid-1")
     status = AppWrapperStatus(conditions=(deleting,), component_status=(known,))
@@ -53,34 +53,34 @@ DELETE = DeleteObject("batch/v1", "Job", "train", "uid-1")
 @pytest.mark.parametrize(("after", "again"), [(0, True), (9, False), (10, True)])
 def test_a_delete_is_repeated_after_ten_seconds_only(after: float, again: bool) -> None:
     attempts = {} if after == 0 else {DELETE.key: START}
-    found = going_on(WrapperView(components=(component(),), attempts=attempts), after)
+    found = going_on(WrapperSnapshot(components=(component(),), attempts=attempts), after)
     assert found.actions == ((DELETE,) if again else ())
 
 
 def test_what_is_going_is_not_deleted_again() -> None:
-    found = going_on(WrapperView(components=(component("going"),)), 100)
+    found = going_on(WrapperSnapshot(components=(component("going"),)), 100)
     assert found.actions == ()
     assert found.next is not None
     assert found.next.at == START + timedelta(seconds=601)
 
 
 def test_an_object_of_somebody_else_counts_as_gone_and_is_not_touched() -> None:
-    found = going_on(WrapperView(components=(component(ours=False, uid="theirs"),)))
+    found = going_on(WrapperSnapshot(components=(component(ours=False, uid="theirs"),)))
     assert found.actions == (List(),)
 
 
 def test_an_object_of_ours_with_another_uid_is_deleted_under_that_uid() -> None:
-    found = going_on(WrapperView(components=(component(uid="uid-2"),)))
+    found = going_on(WrapperSnapshot(components=(component(uid="uid-2"),)))
     assert found.actions == (DeleteObject("batch/v1", "Job", "train", "uid-2"),)
 
 
 def test_a_component_that_nobody_has_seen_is_asked_for() -> None:
-    assert going_on(WrapperView(components=(component("unknown"),))).actions == (Confirm(0),)
-    assert going_on(WrapperView()).actions == (Confirm(0),)
+    assert going_on(WrapperSnapshot(components=(component("unknown"),))).actions == (Confirm(0),)
+    assert going_on(WrapperSnapshot()).actions == (Confirm(0),)
 
 
 def test_force_begins_a_second_after_its_period_with_32_pods_at_a_time_and_objects_last() -> None:
-    seen = WrapperView(
+    seen = WrapperSnapshot(
         components=(component(),),
         pods=pods(40),
         attempts={
@@ -93,7 +93,7 @@ def test_force_begins_a_second_after_its_period_with_32_pods_at_a_time_and_objec
     assert found.forced
     assert len(found.actions) == 32
     assert all(isinstance(one, DeletePod) for one in found.actions)
-    assert going_on(WrapperView(components=(component("going"),)), 601).actions == (
+    assert going_on(WrapperSnapshot(components=(component("going"),)), 601).actions == (
         DeleteObject("batch/v1", "Job", "train", "uid-1", force=True),
     )
 
@@ -111,7 +111,7 @@ def test_force_begins_a_second_after_its_period_with_32_pods_at_a_time_and_objec
 def test_only_two_reads_a_second_apart_that_found_nothing_are_believed(
     empty: list[float], after: float, done: bool, listed: bool
 ) -> None:
-    seen = WrapperView(
+    seen = WrapperSnapshot(
         components=(GONE,), empty=tuple(START + timedelta(seconds=at) for at in empty)
     )
     found = going_on(seen, after)
@@ -123,17 +123,19 @@ def test_a_pod_that_is_going_is_waited_for() -> None:
     one = pod_from(
         {"metadata": {"name": "a", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     )
-    seen = WrapperView(components=(GONE,), pods=(one,), empty=(START, START + timedelta(seconds=1)))
+    seen = WrapperSnapshot(
+        components=(GONE,), pods=(one,), empty=(START, START + timedelta(seconds=1))
+    )
     assert not going_on(seen, 5).done
 
 
 def test_pods_are_read_before_the_first_of_them_goes_by_force() -> None:
-    seen = WrapperView(components=(GONE,), pods=pods(2))
+    seen = WrapperSnapshot(components=(GONE,), pods=pods(2))
     assert going_on(seen, 601).actions == (List(),)
-    seen = WrapperView(components=(GONE,), pods=pods(2), attempts={"List": START})
+    seen = WrapperSnapshot(components=(GONE,), pods=pods(2), attempts={"List": START})
     assert going_on(seen, 601).actions == (List(),)
     read = {"List": START + timedelta(seconds=601)}
-    seen = WrapperView(components=(GONE,), pods=pods(2), attempts=read)
+    seen = WrapperSnapshot(components=(GONE,), pods=pods(2), attempts=read)
     assert len(going_on(seen, 602).actions) == 2
     assert all(isinstance(one, DeletePod) for one in going_on(seen, 602).actions)
 

@@ -6,13 +6,13 @@ import pytest
 from player import Player, job, wrapper
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import wrapper_from
-from preflight_appwrapper.core.reconcile import step
+from preflight_appwrapper.core.reconcile import reconcile
 from preflight_appwrapper.report.explain import Explanation, explain, plan, text
 
 
 def explained(player: Player) -> Explanation:
     of, seen = player.world.read(), player.world.seen()
-    return explain(of, seen, step(of, seen, player.rules, player.world.now), player.world.now)
+    return explain(of, seen, reconcile(of, seen, player.rules, player.world.now), player.world.now)
 
 
 def test_a_failing_workload_is_explained_with_its_rule_its_pods_and_what_comes_when() -> None:

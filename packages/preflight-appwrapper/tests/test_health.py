@@ -24,7 +24,7 @@ from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.health import HealthJudgment, judge
 from preflight_appwrapper.core.parameters import parameters
 from preflight_appwrapper.core.podsets import slack
-from preflight_appwrapper.core.snapshot import SeenComponent, WrapperView
+from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
 from preflight_appwrapper.core.unhealthy_nodes import sick_resources
 from preflight_proto.result import Result, encode_result
 
@@ -106,7 +106,7 @@ def judged(
         else components
     )
     wrapper = AppWrapper(metadata=Metadata(name="w", uid="wrapper"), status=known)
-    seen = WrapperView(components=components, pods=pods, nodes=nodes or {})
+    seen = WrapperSnapshot(components=components, pods=pods, nodes=nodes or {})
     rules = rules or WrapperRules()
     p = parameters({PREFIX + key: value for key, value in (annotations or {}).items()}, rules)
     return judge(wrapper, seen, p, rules, NOW)
@@ -547,7 +547,7 @@ def test_an_elastic_workload_that_was_shrunk_is_healthy_down_to_its_minimum(
     for count, result in ((5, "healthy"), (least, "healthy"), (least - 1, "reset")):
         pods = tuple(pod(f"p-{i}", "Running") for i in range(count))
         wrapper = AppWrapper(metadata=Metadata(name="w", uid="wrapper"), status=known, spec=spec)
-        seen = WrapperView(components=(present(),), pods=pods)
+        seen = WrapperSnapshot(components=(present(),), pods=pods)
         rules = WrapperRules()
         assert judge(wrapper, seen, parameters({}, rules), rules, NOW).result == result
 

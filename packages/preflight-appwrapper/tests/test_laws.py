@@ -29,7 +29,7 @@ from preflight_appwrapper.api.types import (
 from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.health import judge
 from preflight_appwrapper.core.parameters import parameters
-from preflight_appwrapper.core.snapshot import SeenComponent, WrapperView
+from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
 from test_ownership import A_JOB, Cached, a_job, raw
 
 DECISIONS = int(os.environ.get("APPWRAPPER_DECISIONS", "4000"))
@@ -52,7 +52,7 @@ def a_pod(name: str, phase: str, owner: str, going: bool = False) -> Pod:
     return pod_from({"metadata": metadata, "status": {"phase": phase}})
 
 
-def healthy(draw: Random) -> tuple[AppWrapper, WrapperView]:
+def healthy(draw: Random) -> tuple[AppWrapper, WrapperSnapshot]:
     """Parts of any kind: each that goes on has as many pods as it needs, and what has ended has
     left whatever it likes.
     """
@@ -98,7 +98,7 @@ def healthy(draw: Random) -> tuple[AppWrapper, WrapperView]:
     spec = AppWrapperSpec(components=tuple(components))
     draw.shuffle(pods)
     of = AppWrapper(metadata=Metadata(name="w", uid="w"), spec=spec, status=status)
-    return of, WrapperView(components=tuple(views), pods=tuple(pods))
+    return of, WrapperSnapshot(components=tuple(views), pods=tuple(pods))
 
 
 @pytest.mark.timeout(900)

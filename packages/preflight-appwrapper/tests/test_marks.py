@@ -13,9 +13,9 @@ from player import PREFIX, bare_pod, job, service, wrapper
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, wrapper_from
 from preflight_appwrapper.core.marks import MARK, is_judged, mark, not_judged
-from preflight_appwrapper.core.plan import AddFinalizer, WrapperStep
-from preflight_appwrapper.core.reconcile import step
-from preflight_appwrapper.core.snapshot import WrapperView
+from preflight_appwrapper.core.plan import AddFinalizer, WrapperPlan
+from preflight_appwrapper.core.reconcile import reconcile
+from preflight_appwrapper.core.snapshot import WrapperSnapshot
 from preflight_appwrapper.core.validation import ValidationResult
 from preflight_appwrapper.report.explain import explain
 from preflight_appwrapper.webhook.handler import Reviewer
@@ -114,8 +114,8 @@ def suspended(raw: dict[str, Any]) -> AppWrapper:
     return wrapper_from(made)
 
 
-def decided(found: AppWrapper, rules: WrapperRules = RULES) -> WrapperStep:
-    return step(found, WrapperView(), rules, NOW)
+def decided(found: AppWrapper, rules: WrapperRules = RULES) -> WrapperPlan:
+    return reconcile(found, WrapperSnapshot(), rules, NOW)
 
 
 def test_what_has_a_mark_gets_its_finalizer_and_what_has_none_nothing() -> None:
@@ -166,8 +166,8 @@ def test_explain_says_what_the_controller_waits_for_without_its_key() -> None:
     raw = wrapper(job())
     found = suspended(raw)
     found = msgspec.structs.replace(found, status=decided(found).status)
-    made = step(found, WrapperView(), WrapperRules(), NOW)
-    explained = explain(found, WrapperView(), made, NOW)
+    made = reconcile(found, WrapperSnapshot(), WrapperRules(), NOW)
+    explained = explain(found, WrapperSnapshot(), made, NOW)
     assert explained.next is not None
     assert MARK in explained.next.why
 

@@ -28,8 +28,8 @@ from preflight_appwrapper.core.plan import (
     DeletePod,
     RemoveFinalizer,
 )
-from preflight_appwrapper.core.reconcile import step
-from preflight_appwrapper.core.snapshot import SeenComponent, Stray, WrapperView
+from preflight_appwrapper.core.reconcile import reconcile
+from preflight_appwrapper.core.snapshot import SeenComponent, Stray, WrapperSnapshot
 from preflight_appwrapper.report.explain import explain, plan, plan_text, text
 
 QUICK = {
@@ -288,7 +288,7 @@ def a_wrapper() -> st.SearchStrategy[Any]:
     )  # fmt: skip
 
 
-def a_view() -> st.SearchStrategy[WrapperView]:
+def a_view() -> st.SearchStrategy[WrapperSnapshot]:
     says = st.builds(
         ComponentVerdict,
         says=st.sampled_from(["nothing", "failed", "finished", "more"]),
@@ -308,7 +308,7 @@ def a_view() -> st.SearchStrategy[WrapperView]:
         Stray, api_version=st.just("v1"), kind=st.just("Pod"), name=st.just("s"), uid=st.just("s")
     )
     return st.builds(
-        WrapperView,
+        WrapperSnapshot,
         complete=st.booleans() | st.just(True), components=st.lists(component, max_size=3).map(tuple),
         pods=st.lists(pod, max_size=4).map(tuple), strays=st.lists(stray, max_size=1).map(tuple),
         empty=st.lists(TIMES, max_size=3).map(lambda it: tuple(sorted(it))),
@@ -318,15 +318,15 @@ def a_view() -> st.SearchStrategy[WrapperView]:
 @settings(max_examples=500)
 @given(a_wrapper(), a_view())
 def test_no_wrapper_makes_it_raise_and_a_second_look_at_the_same_instant_writes_nothing(
-    raw: Any, seen: WrapperView
+    raw: Any, seen: WrapperSnapshot
 ) -> None:
     given_ = wrapper_from(raw)
-    made = step(given_, seen, WrapperRules(), NOW)
+    made = reconcile(given_, seen, WrapperRules(), NOW)
     text(explain(given_, seen, made, NOW))
     written(made.status)
     for _ in range(8):
         given_ = replace(given_, status=made.status)
-        again = step(given_, seen, WrapperRules(), NOW)
+        again = reconcile(given_, seen, WrapperRules(), NOW)
         if again.status == made.status:
             break
         assert again.row or made.row, "a second write in the same phase at the same instant"
@@ -339,10 +339,10 @@ def test_no_wrapper_makes_it_raise_and_a_second_look_at_the_same_instant_writes_
 @settings(max_examples=500)
 @given(a_wrapper(), a_view())
 def test_what_has_not_ended_has_something_next_or_waits_for_something_that_is_watched(
-    raw: Any, seen: WrapperView
+    raw: Any, seen: WrapperSnapshot
 ) -> None:
     given_ = wrapper_from(raw)
-    made = step(given_, seen, WrapperRules(), NOW)
+    made = reconcile(given_, seen, WrapperRules(), NOW)
     ended = made.status.phase in {"Succeeded", "Failed"}
     leaving = given_.metadata.deletion_timestamp is not None and not given_.metadata.finalizers
     if not ended and not leaving:
@@ -355,10 +355,10 @@ def test_what_has_not_ended_has_something_next_or_waits_for_something_that_is_wa
 @settings(max_examples=500)
 @given(a_wrapper(), a_view())
 def test_nothing_is_said_to_be_gone_while_something_may_be_left(
-    raw: Any, seen: WrapperView
+    raw: Any, seen: WrapperSnapshot
 ) -> None:
     given_ = wrapper_from(raw)
-    made = step(given_, seen, WrapperRules(), NOW)
+    made = reconcile(given_, seen, WrapperRules(), NOW)
     was = next(
         (one.status for one in given_.status.conditions if one.type == "ResourcesDeployed"), ""
     )
@@ -390,7 +390,7 @@ def test_no_template_makes_a_plan_raise(template: Any) -> None:
 
 def test_an_incomplete_view_decides_nothing() -> None:
     player = Player(wrapper())
-    made = step(player.world.read(), WrapperView(complete=False), WrapperRules(), NOW)
+    made = reconcile(player.world.read(), WrapperSnapshot(complete=False), WrapperRules(), NOW)
     assert made.status == player.world.read().status
     assert made.actions == ()
     assert made.next is not None

@@ -30,9 +30,9 @@ from preflight_appwrapper.core.plan import (
     List,
     RemoveFinalizer,
     WrapperAction,
-    WrapperStep,
+    WrapperPlan,
 )
-from preflight_appwrapper.core.snapshot import SeenComponent, Stray, WrapperView
+from preflight_appwrapper.core.snapshot import SeenComponent, Stray, WrapperSnapshot
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 Key = tuple[str, str, str]
@@ -84,7 +84,7 @@ class World:
             ""
         )  # by number of the request: "", "lost", "answer lost"
         self.makes_pods = True
-        self.lag: WrapperView | None = None
+        self.lag: WrapperSnapshot | None = None
         self.skewed = False
         self.skew = timedelta(0)  # of the leader's clock, which the status has its times from
         self.ahead: dict[Written, datetime] = {}
@@ -100,7 +100,7 @@ class World:
         metadata = {**self.wrapper["metadata"], "resourceVersion": str(self.version)}
         return wrapper_from({**self.wrapper, "metadata": metadata})
 
-    def seen(self) -> WrapperView:
+    def seen(self) -> WrapperSnapshot:
         wrapper, memory = self.read(), self.memory
         known, components = set(), []
         for i, one in enumerate(wrapper.status.component_status):
@@ -146,7 +146,7 @@ class World:
                 it["uid"] == wrapper.metadata.uid for it in o["metadata"].get("ownerReferences", [])
             )
         ]
-        return WrapperView(
+        return WrapperSnapshot(
             components=tuple(components),
             pods=tuple(pod_from(one) for one in self.pods.values()),
             nodes=self.nodes,
@@ -182,7 +182,7 @@ class World:
         self.requests += 1
         return self.faults(self.requests)
 
-    def do(self, made: WrapperStep, before: AppWrapper) -> None:
+    def do(self, made: WrapperPlan, before: AppWrapper) -> None:
         """Write and act as the shell does. Raises :class:`DiedError` where a fault is played."""
         if made.status != before.status:
             fault = self.request()
@@ -206,7 +206,7 @@ class World:
         self.skewed = self.skewed or bool(skew)
         self.memory, self.skew, self.ahead = LeaderState(), timedelta(seconds=skew), {}
 
-    def _write(self, made: WrapperStep) -> None:
+    def _write(self, made: WrapperPlan) -> None:
         assert self.wrapper is not None
         self.wrapper["status"] = written(made.status)
         self.version += 1

@@ -26,8 +26,8 @@ from preflight_appwrapper.report.explain import plan, plan_text, text
 __all__ = ["CONFIGURATION", "add_evacuations", "add_explain", "add_validate", "main"]
 
 CONFIGURATION: Final = "appwrapper-preflight"
-"""Of both webhook configurations. Those that change objects are called in the order of their names,
-and Kueue's begins with ``kueue-``.
+"""The name of both webhook configurations. Those that change objects are called in the order of
+their names, and Kueue's begins with ``kueue-``.
 """
 _LEAST_KEY: Final = 32
 
@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_explain(explain: argparse.ArgumentParser) -> None:
-    """Why a wrapper is as it is and what comes next."""
+    """Explain why a wrapper is as it is and what comes next."""
     explain.set_defaults(run=_explain)
     explain.add_argument("name", nargs="?", metavar="NAME", help="an AppWrapper of the cluster")
     explain.add_argument(
@@ -158,7 +158,7 @@ def add_explain(explain: argparse.ArgumentParser) -> None:
 
 
 def add_evacuations(waiting: argparse.ArgumentParser) -> None:
-    """What the brake has wait, and its release."""
+    """Show what the brake has wait, and release it."""
     waiting.set_defaults(run=_evacuations)
     waiting.add_argument("--release", action="store_true", help="let all of it go now")
     commands.add_config(waiting)

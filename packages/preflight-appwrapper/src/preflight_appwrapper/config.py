@@ -53,7 +53,7 @@ class FaultTolerance(_Section, frozen=True, kw_only=True):
 
 
 class NodeHealth(_Section, frozen=True, kw_only=True):
-    """What `label-nodes` makes of a node's conditions: while one of ``conditions`` (``*`` for any
+    """Conditions of which `label-nodes` makes a label: while one of ``conditions`` (``*`` for any
     characters) is True, the node has our label ``key`` with this ``value``."""
 
     conditions: TypePatterns = SICK
@@ -79,7 +79,7 @@ class EvacuationBrake(_Section, frozen=True, kw_only=True):
 
 
 class Config(_Section, frozen=True, kw_only=True):
-    """What a configuration file says. ``failureRules``: how the status of further kinds is read;
+    """A configuration file. ``failureRules``: how the status of further kinds is read;
     one for a kind that is known replaces what is known of it. ``trustedUsers``: accounts, by their
     whole name, that are not asked about: what they wrap was judged elsewhere (MultiKueue)."""
 

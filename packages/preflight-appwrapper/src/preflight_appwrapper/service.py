@@ -24,7 +24,7 @@ from preflight_appwrapper.controller.controller import Controller
 from preflight_appwrapper.controller.node_labeler import Labeler
 from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.leader_state import LeaderState
-from preflight_appwrapper.core.reconcile import step
+from preflight_appwrapper.core.reconcile import reconcile
 from preflight_appwrapper.core.snapshot import Mirrored, observe
 from preflight_appwrapper.core.unhealthy_nodes import sick_resources
 from preflight_appwrapper.metrics import Metrics
@@ -35,7 +35,7 @@ __all__ = ["ReplicaAddress", "controller", "explain_once", "explained", "labeler
 
 
 class ReplicaAddress(NamedTuple):
-    """Where the plain port listens, and the namespace of the lease."""
+    """The address of the plain port, and the namespace of the lease."""
 
     host: str
     port: int
@@ -126,14 +126,14 @@ async def explained(
     raw = await applier.read(namespace, name)
     if raw is None:
         return None
-    wrapper, memory = decode.wrapper(raw), LeaderState(uid=raw.metadata.uid)
-    await applier.survey(wrapper, memory)
+    wrapper, state = decode.wrapper(raw), LeaderState(uid=raw.metadata.uid)
+    await applier.survey(wrapper, state)
     nodes = {}
-    for node in {held.pod.node for held in memory.listed.pods.values()} if memory.listed else ():
+    for node in {held.pod.node for held in state.listed.pods.values()} if state.listed else ():
         if node and rules.autopilot.monitor:
             known = await client.get_or_none(f"/api/v1/nodes/{node}", decode.Node)
             if known is not None:
                 nodes[node] = sick_resources(known.metadata.labels, rules.autopilot)
     cached = Mirrored(complete=True, nodes=nodes)
-    view = observe(wrapper, cached, memory, suffix="xxxxx", now=now, clock=client.clock())
-    return explain(wrapper, view, step(wrapper, view, rules, now), now)
+    snapshot = observe(wrapper, cached, state, suffix="xxxxx", now=now, clock=client.clock())
+    return explain(wrapper, snapshot, reconcile(wrapper, snapshot, rules, now), now)

@@ -1,1 +1,1 @@
-"""What crosses a border: names, types, rules, the definition."""
+"""Types that cross a border: names, objects, rules, the definition."""

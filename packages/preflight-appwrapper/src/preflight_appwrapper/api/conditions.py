@@ -41,9 +41,9 @@ READY: Final = "PodsReady"
 UNHEALTHY: Final = "Unhealthy"
 DELETING: Final = "DeletingResources"
 HELD: Final = "EvacuationHeld"
-"""Of our own making: it is to leave where it runs, and the brake has it wait."""
+"""A condition of our own making: it is to leave where it runs, and the brake has it wait."""
 FINISHED: Final = "Finished"
-"""Of a component, and of our own making: it was seen to end well, so that it may be gone."""
+"""A component's condition, of our own making: it was seen to end well, so that it may be gone."""
 
 Written = tuple[str, str, datetime | None]
 """Type, status and time of a condition."""
@@ -57,19 +57,19 @@ def find(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
 
 
 def is_true(status: AppWrapperStatus | ComponentStatus, type_: str) -> bool:
-    """Whether there is such a condition, and it is True."""
+    """Say whether there is such a condition, and it is True."""
     found = find(status.conditions, type_)
     return found is not None and found.status == "True"
 
 
 def is_false(status: AppWrapperStatus | ComponentStatus, type_: str) -> bool:
-    """Whether there is such a condition, and it is False; absent or Unknown is not."""
+    """Say whether there is such a condition, and it is False; absent or Unknown is not."""
     found = find(status.conditions, type_)
     return found is not None and found.status == "False"
 
 
 def since(status: AppWrapperStatus, type_: str) -> datetime | None:
-    """When the condition got the status that it has."""
+    """Return when the condition got the status that it has."""
     found = find(status.conditions, type_)
     return found.last_transition_time if found else None
 
@@ -90,7 +90,7 @@ def _set(
     *,
     message: str,
     now: datetime,
-    seen: int,
+    generation: int,
 ) -> tuple[Condition, ...]:
     status = "Unknown" if value is None else str(value)
     old = find(conditions, type_)
@@ -107,7 +107,7 @@ def _set(
         reason=reason,
         message=message,
         last_transition_time=at,
-        observed_generation=seen,
+        observed_generation=generation,
     )
     if old is None:
         return (*conditions, made)
@@ -128,7 +128,7 @@ def put(
     return replace(
         status,
         conditions=_set(
-            status.conditions, type_, value, reason, message=message, now=now, seen=generation
+            status.conditions, type_, value, reason, message=message, now=now, generation=generation
         ),
     )
 
@@ -144,7 +144,10 @@ def put_component(
 ) -> ComponentStatus:
     """As :func:`put`, of a component; ``value`` None: Unknown."""
     return replace(
-        one, conditions=_set(one.conditions, type_, value, reason, message=message, now=now, seen=0)
+        one,
+        conditions=_set(
+            one.conditions, type_, value, reason, message=message, now=now, generation=0
+        ),
     )
 
 
@@ -195,5 +198,5 @@ def restored(
 
 
 def written(one: Condition) -> Written:
-    """What tells a condition from the same one at another time."""
+    """Return what tells a condition from the same one at another time."""
     return one.type, one.status, one.last_transition_time

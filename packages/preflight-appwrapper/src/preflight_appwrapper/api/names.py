@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 COMPONENT: Final = "preflight-appwrapper"
-"""Who writes, in Events and in managed fields."""
+"""The writer's name in Events and in managed fields."""
 GROUP: Final = "workload.codeflare.dev"
 API_VERSION: Final = f"{GROUP}/v1beta2"
 KIND: Final = "AppWrapper"
@@ -34,7 +34,7 @@ FINALIZER: Final = f"{GROUP}/finalizer"
 MANAGER: Final = f"{GROUP}/appwrapper-controller"
 """``spec.managedBy`` of the wrappers that are ours; empty is ours, too."""
 PREFIX: Final = f"{GROUP}.appwrapper/"
-"""Of the annotations: a dot before ``appwrapper``."""
+"""Begins the annotations: a dot before ``appwrapper``."""
 
 
 def wrapper_path(namespace: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What holds for all wrappers, as the operator's configuration says it. Pure."""
+"""Rules for all wrappers, as the operator's configuration says them. Pure."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ class StatusMatch(
 class FailureRule(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
-    """How the status of one kind is read. ``group``: without version. ``owns_pods``: its pods have
-    it as their controller, so that they can be told from those of other components.
-    ``unless_finished``: while neither holds it has more to do."""
+    """A way to read the status of one kind. ``group``: without version. ``owns_pods``: its pods
+    have it as their controller, so that they can be told from those of other components.
+    ``unless_finished``: while neither holds it has more to do.
+    """
 
     group: str
     kind: str
@@ -90,7 +91,7 @@ class BrakeRules(msgspec.Struct, frozen=True):
     window: float = 600
 
     def sentence(self, what: str) -> str:
-        """Why something waits, the same for all that do."""
+        """Say why something waits, the same for all that do."""
         return (
             f"at most {self.percent} % of {what}, or one, {'is' if self.percent == 1 else 'are'} evacuated in "
             f"{format_duration(self.window)}; `preflight-appwrapper evacuations` shows what waits and releases it"
@@ -131,7 +132,7 @@ class Autopilot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class WrapperRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for all wrappers, from the operator's configuration. Periods are in seconds.
+    """Rules for all wrappers, from the operator's configuration. Periods are in seconds.
 
     ``set_`` names the parameters that the configuration sets. ``failed_pods`` says when a failed
     pod counts: ``unreplaced`` until its controller has made up for it, ``any`` always.

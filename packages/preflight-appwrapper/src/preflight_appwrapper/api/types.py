@@ -151,13 +151,13 @@ class PodSet(_Object, frozen=True, kw_only=True):
 
 
 class SchedulingGate(_Object, frozen=True, kw_only=True):
-    """What a pod waits for before it is scheduled."""
+    """A name that a pod waits for before it is scheduled."""
 
     name: str = ""
 
 
 class PodSetInfo(_Object, frozen=True, kw_only=True):
-    """What Kueue wants in the pods of one pod set."""
+    """Kueue's wishes for the pods of one pod set."""
 
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
@@ -176,7 +176,7 @@ class Component(_Object, frozen=True, kw_only=True):
 
 
 class AppWrapperSpec(_Object, frozen=True, kw_only=True):
-    """What is wrapped, whether it may run, and which controller is in charge of it."""
+    """The wrapped components, whether it may run, and which controller is in charge of it."""
 
     components: tuple[Component, ...] = ()
     suspend: bool = False
@@ -200,7 +200,7 @@ class ComponentStatus(_Object, frozen=True, kw_only=True):
 
 
 class AppWrapperStatus(_Object, frozen=True, kw_only=True):
-    """How far it has got; how often it was reset, and evacuated in a row."""
+    """The phase that it has reached; how often it was reset, and evacuated in a row."""
 
     phase: str = ""
     resetting_count: int = 0
@@ -228,7 +228,7 @@ class AppWrapper(_Object, frozen=True, kw_only=True):
 
     @property
     def ours(self) -> bool:
-        """Whether this controller looks after it."""
+        """Say whether this controller looks after it."""
         return self.spec.managed_by in {None, "", MANAGER}
 
 
@@ -286,7 +286,7 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     init_containers: tuple[_Container, ...] = ()
 
     def asks(self, resource: str) -> bool:
-        """Whether a container, sidecars included, requests more than none of ``resource``."""
+        """Say whether a container, sidecars included, requests more than none of ``resource``."""
         return any(
             _positive(amounts.get(resource))
             for one in (*self.containers, *self.init_containers)
@@ -315,7 +315,7 @@ class Pod(_Object, frozen=True, kw_only=True):
 
     @property
     def uid(self) -> str:
-        """Of this very pod."""
+        """The uid of this very pod."""
         return self.metadata.uid
 
     @property
@@ -335,7 +335,7 @@ class Pod(_Object, frozen=True, kw_only=True):
         return controller.uid if controller else ""
 
     def asks(self, resource: str) -> bool:
-        """Whether it asks for more than none of ``resource``."""
+        """Say whether it asks for more than none of ``resource``."""
         return self.spec.asks(resource)
 
 

@@ -53,8 +53,8 @@ __all__ = [
 ]
 
 _FATAL: Final = frozenset({400, 404, 405, 413, 422})
-"""What an API server will say again to the same create: malformed, not served,
-too large, invalid.
+"""Statuses that an API server will answer again to the same create: malformed, not served, too
+large, invalid.
 """
 
 _FORBIDDEN: Final = 403
@@ -120,14 +120,14 @@ class WrapperApplier:
     # --- components
 
     async def create(
-        self, wrapper: AppWrapper, action: CreateComponent, memory: LeaderState
+        self, wrapper: AppWrapper, action: CreateComponent, state: LeaderState
     ) -> None:
         """Create a component, and remember what came of it."""
         async with self._bodies:
             try:
                 manifest = build(wrapper, action.index, action.name, self._rules)
             except ComponentError as problem:
-                memory.tried(action.index, str(problem), _now(), fatal=True)
+                state.tried(action.index, str(problem), _now(), fatal=True)
                 return
             api_version, named = manifest["apiVersion"], manifest["kind"]
             kind = kind_of(api_version, named)
@@ -138,38 +138,36 @@ class WrapperApplier:
             path = await self._kinds.collection(kind, wrapper.metadata.namespace)
             if path is None:
                 what = f"the API server does not serve {api_version} {named}"
-                memory.tried(action.index, what, _now(), fatal=True)
+                state.tried(action.index, what, _now(), fatal=True)
                 return
-            memory.found.pop(name, None)
-            memory.attempts[action.key] = _now()
+            state.found.pop(name, None)
+            state.attempts[action.key] = _now()
             match await self._apply("component", Create(path, body)):
                 case Stored() as stored:
                     made = stored.object(PartialObject)
-                    memory.creates.pop(action.index, None)
-                    memory.saw(name, decode.thing(made, kind, self._rules.failure_rules))
+                    state.creates.pop(action.index, None)
+                    state.saw(name, decode.thing(made, kind, self._rules.failure_rules))
                 case Exists():
-                    await self.look(wrapper.metadata.namespace, name, memory)
+                    await self.look(wrapper.metadata.namespace, name, state)
                 case Refused(error=error) | Lost(error=error) as answer:
                     fatal = error.status in _FATAL or no_right(error)
                     unclear = isinstance(answer, Lost)
-                    memory.tried(
-                        action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear
-                    )
+                    state.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
 
     async def look(
-        self, namespace: str, name: tuple[Kind, str], memory: LeaderState, *uids: str
+        self, namespace: str, name: tuple[Kind, str], state: LeaderState, *uids: str
     ) -> ComponentObject | None:
-        """What is there under a component's name, by a GET. Raises :class:`KubeError`."""
+        """Read what is there under a component's name. Raises :class:`KubeError`."""
         path = await self._kinds.collection(name[0], namespace)
         raw = None
         if path is not None and possible_name(name[1]):
             raw = await self._client.get_or_none(f"{path}/{quote(name[1], safe='')}", PartialObject)
         found = decode.thing(raw, name[0], self._rules.failure_rules) if raw is not None else None
-        memory.saw(name, found, uids)
+        state.saw(name, found, uids)
         return found
 
     async def delete(
-        self, namespace: str, action: DeleteObject | DeletePod, memory: LeaderState
+        self, namespace: str, action: DeleteObject | DeletePod, state: LeaderState
     ) -> None:
         """Delete the very object that is meant; a pod, or by force, without waiting for a kubelet.
         Raises :class:`KubeError` where no answer came.
@@ -181,7 +179,7 @@ class WrapperApplier:
             kind = kind_of(action.api_version, action.kind)
             path, grace = await self._kinds.collection(kind, namespace), 0 if action.force else None
         if path is None:  # its kind is no longer served
-            memory.gone.add(action.uid)
+            state.gone.add(action.uid)
             return
         delete = Delete(
             path=f"{path}/{quote(action.name, safe='')}",
@@ -191,19 +189,19 @@ class WrapperApplier:
         )
         match await self._apply("delete", delete):
             case Missing():  # gone, or another one has its name
-                memory.gone.add(action.uid)
+                state.gone.add(action.uid)
             case Lost(error=error) if not error.status:
                 raise error
             case Refused(error=error) | Lost(error=error):
                 log.warning("object not deleted", path=delete.path, error=cause_of(error))
-        memory.attempts[action.key] = _now()
+        state.attempts[action.key] = _now()
 
     # --- everything at once
 
     async def survey(
         self,
         wrapper: AppWrapper,
-        memory: LeaderState,
+        state: LeaderState,
         elsewhere: Callable[[str], bool] = lambda _: False,
     ) -> bool:
         """Read all pods and components as they are now; whether there are any. ``elsewhere``: pods
@@ -220,13 +218,13 @@ class WrapperApplier:
                 )
                 for raw in found.objects
             }
-            memory.listed = Listed(found.version, pods)
+            state.listed = Listed(found.version, pods)
             return any(not elsewhere(uid) for uid in pods)
 
-        return any(await gather([pods(), self._look_at_components(wrapper, memory)]))
+        return any(await gather([pods(), self._look_at_components(wrapper, state)]))
 
-    async def still(self, wrapper: AppWrapper, pod: Pod, memory: LeaderState) -> bool:
-        """Whether a pod is as it was seen; the components are read, too.
+    async def still(self, wrapper: AppWrapper, pod: Pod, state: LeaderState) -> bool:
+        """Say whether a pod is as it was seen; the components are read, too.
         Raises :class:`KubeError`.
         """
         path = f"{_pods(wrapper.metadata.namespace)}/{quote(pod.name, safe='')}"
@@ -235,11 +233,11 @@ class WrapperApplier:
             raw = await self._client.get_or_none(path, PartialObject)
             return raw is not None and decode.pod(raw) == pod
 
-        return (await gather([same(), self._look_at_components(wrapper, memory)]))[0]
+        return (await gather([same(), self._look_at_components(wrapper, state)]))[0]
 
-    async def _look_at_components(self, wrapper: AppWrapper, memory: LeaderState) -> bool:
-        """Whether any of them is there. Where many ask at once, a list says what is there; what it
-        lacks, which may have lost its label, is read by itself.
+    async def _look_at_components(self, wrapper: AppWrapper, state: LeaderState) -> bool:
+        """Say whether any of them is there. Where many ask at once, a list says what is there; what
+        it lacks, which may have lost its label, is read by itself.
         """
         namespace = wrapper.metadata.namespace
         named = [
@@ -254,9 +252,9 @@ class WrapperApplier:
         async def look(kind: Kind, name: str, uid: str) -> ComponentObject | None:
             raw = listed[kind].get(name)
             if raw is None:
-                return await self.look(namespace, (kind, name), memory, uid)
+                return await self.look(namespace, (kind, name), state, uid)
             found = decode.thing(raw, kind, self._rules.failure_rules)
-            memory.saw((kind, name), found, (uid,))
+            state.saw((kind, name), found, (uid,))
             return found
 
         found = await gather(look(*one) for one in named)
@@ -294,7 +292,7 @@ class WrapperApplier:
 
 
 def no_right(error: KubeError) -> bool:
-    """Whether RBAC refuses it, which no quota or webhook does in these words."""
+    """Say whether RBAC refuses it, which no quota or webhook does in these words."""
     return error.status == _FORBIDDEN and " cannot create resource " in str(error)
 
 

@@ -148,7 +148,7 @@ class WrapperCache:
         return self._wrappers.store.values()
 
     def in_phase(self, phase: str) -> int:
-        """How many wrappers are in this phase."""
+        """Count the wrappers in this phase."""
         return self._wrappers.count("phase", phase)
 
     def wrapper(self, key: Key) -> AppWrapper | None:
@@ -178,7 +178,7 @@ class WrapperCache:
     # --- pods and components
 
     def view(self, key: Key, wrapper: AppWrapper) -> Mirrored:
-        """What there is of one wrapper."""
+        """Return what there is of one wrapper."""
         uid = wrapper.metadata.uid
         opened = [self._open[kind] for kind in _kinds_of(wrapper) if kind in self._open]
         complete = self._pods.synced.is_set() and all(one.ready for one in opened)
@@ -222,7 +222,7 @@ class WrapperCache:
         }
 
     def elsewhere(self, key: Key, uid: str) -> bool:
-        """Whether the pod with this uid belongs to another wrapper than ``key``."""
+        """Say whether the pod with this uid belongs to another wrapper than ``key``."""
         pod = self._pods.get(uid)
         return pod is not None and self._of(pod) != key
 

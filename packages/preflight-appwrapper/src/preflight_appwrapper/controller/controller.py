@@ -1,8 +1,8 @@
 """Main flow: what has changed → which wrappers → snapshot → decide → write the status → act →
 reconcile again.
 
-All that decides is :func:`.step.step`. Whoever leads reads the cluster anew and goes on from what
-stands in it; nothing that matters is kept here.
+All that decides is :func:`.reconcile.reconcile`. Whoever leads reads the cluster anew and goes on
+from what stands in it; nothing that matters is kept here.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from preflight_appwrapper.core.plan import (
     List,
     RemoveFinalizer,
     WrapperAction,
-    WrapperStep,
+    WrapperPlan,
 )
-from preflight_appwrapper.core.reconcile import BAD_ANNOTATION, step
-from preflight_appwrapper.core.snapshot import HeldEvacuation, WrapperView, observe
+from preflight_appwrapper.core.reconcile import BAD_ANNOTATION, reconcile
+from preflight_appwrapper.core.snapshot import HeldEvacuation, WrapperSnapshot, observe
 from preflight_appwrapper.core.unhealthy_nodes import found_by_preflight, must_leave
 from preflight_appwrapper.metrics import Metrics
 
@@ -59,8 +59,8 @@ _WORKERS: Final = 128
 """More than requests under way at once: most of them wait for one list."""
 _DELETION_WORKERS: Final = 8
 """Deletions wait for each other, and nothing whose period is over waits for them."""
-_TURNS: Final = 50
-"""Of one look; a wrapper that is not settled by then lets others go first."""
+_MAX_RECONCILES: Final = 50
+"""Decisions at one go; a wrapper that is not settled by then lets others go first."""
 _REST: Final = 0.01
 """Seconds between two looks at a wrapper: sixteen pods that change at once are one look."""
 _DEPLOYED: Final = ("Resuming", "Running", "Resetting")
@@ -72,7 +72,7 @@ _VERIFIED: Final = frozenset(
 server says by then.
 """
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
-"""Of names that are made up: without those that are mistaken for others, or make words."""
+"""Letters of names that are made up: without those that are mistaken for others, or make words."""
 
 log = get_logger(__name__)
 
@@ -82,11 +82,11 @@ class Controller:
 
     def __init__(self, client: Client, rules: WrapperRules, metrics: Metrics) -> None:
         self._client, self._rules, self._metrics = client, rules, metrics
-        self._mirrors: WrapperCache | None = None
+        self._cache: WrapperCache | None = None
         metrics.current(self._statuses)
 
     def _statuses(self) -> Iterator[AppWrapperStatus]:
-        return (one.status for one in self._mirrors.wrappers()) if self._mirrors else iter(())
+        return (one.status for one in self._cache.wrappers()) if self._cache else iter(())
 
     async def lead(self, leadership: Leadership) -> None:
         """Look after every wrapper until cancelled."""
@@ -97,7 +97,7 @@ class Controller:
 
 
 class _Leader:
-    """What one leadership needs."""
+    """The state of one leadership."""
 
     def __init__(
         self, client: Client, rules: WrapperRules, metrics: Metrics, of: Controller
@@ -109,21 +109,21 @@ class _Leader:
         self._again: set[Key] = set()
         self._clock = client.clock
         kinds = RESTMapper(client)
-        self._mirrors = of._mirrors = WrapperCache(client, kinds, rules, self._changed)
+        self._cache = of._cache = WrapperCache(client, kinds, rules, self._changed)
         self._applier = WrapperApplier(client, kinds, rules, metrics)
         self._events = EventRecorder(client, COMPONENT, counted=metrics.event)
-        self._memories: dict[Key, LeaderState] = {}
+        self._states: dict[Key, LeaderState] = {}
         self._brake = Brake[Key](rules.brake, client.clock)
         self._leaving: dict[Key, tuple[str, str]] = {}  # node and code
         self._armed: dict[Key, float] = {}
 
     async def run(self) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(self._mirrors.run)
+            group.start_soon(self._cache.run)
             group.start_soon(self._events.run)
-            await self._mirrors.synced()
+            await self._cache.synced()
             # What an earlier leader has let through counts as if it were now.
-            for wrapper in self._mirrors.wrappers():
+            for wrapper in self._cache.wrappers():
                 if wrapper.status.migration_count:
                     self._brake.take((wrapper.metadata.namespace, wrapper.metadata.name))
             for name, queue, workers in (
@@ -140,7 +140,7 @@ class _Leader:
                 group.start_soon(reconciler.run)
 
     def _changed(self, key: Key) -> None:
-        self._queue_of(self._mirrors.wrapper(key)).add(key)
+        self._queue_of(self._cache.wrapper(key)).add(key)
 
     def _queue_of(self, wrapper: AppWrapper | None) -> Queue:
         deletes = wrapper is not None and c.is_true(wrapper.status, c.DELETING)
@@ -158,7 +158,7 @@ class _Leader:
         self._busy.add(key)
         taken: list[Key] = []
         try:
-            return await self._turns(queue, key, taken)
+            return await self._settle(queue, key, taken)
         finally:
             for one in taken:
                 self._brake.give_back(one)
@@ -167,46 +167,46 @@ class _Leader:
                 self._again.discard(key)
                 self._changed(key)
 
-    async def _turns(self, queue: Queue, key: Key, taken: list[Key]) -> float | None:
+    async def _settle(self, queue: Queue, key: Key, taken: list[Key]) -> float | None:
         """``taken``: what the brake has let through, and has not been written yet."""
         verified = False
-        for _ in range(_TURNS):
-            wrapper = self._mirrors.wrapper(key)
+        for _ in range(_MAX_RECONCILES):
+            wrapper = self._cache.wrapper(key)
             if wrapper is None:
                 self._forget(key)
                 return None
             if self._queue_of(wrapper) is not queue:
                 self._again.add(key)
                 return None
-            await self._mirrors.follow(wrapper)
-            memory = self._memory(key, wrapper)
+            await self._cache.follow(wrapper)
+            state = self._state(key, wrapper)
             began = time.thread_time()
             now = datetime.now(UTC)
-            seen = observe(
+            snapshot = observe(
                 wrapper,
-                self._mirrors.view(key, wrapper),
-                memory,
+                self._cache.view(key, wrapper),
+                state,
                 suffix=_suffix(),
                 now=now,
                 clock=self._clock(),
                 held=self._held(key, now),
             )
-            made = step(wrapper, seen, self._rules, now)
-            self._leave(key, made, seen, taken)
+            plan = reconcile(wrapper, snapshot, self._rules, now)
+            self._leave(key, plan, snapshot, taken)
             self._metrics.looks.observe(time.thread_time() - began)
-            if made.row in _VERIFIED and not verified:
-                await self._verify(wrapper, made, seen, memory)
+            if plan.row in _VERIFIED and not verified:
+                await self._verify(wrapper, plan, snapshot, state)
                 verified = True
                 continue
             verified = False
-            if made.status != wrapper.status:
-                if not await self._write(key, wrapper, made, memory, now):
+            if plan.status != wrapper.status:
+                if not await self._write(key, wrapper, plan, state, now):
                     continue
-                if made.row:
+                if plan.row:
                     taken.clear()
-                wrapper = self._mirrors.wrapper(key) or wrapper
-            for one in made.say:
-                memory.say(one.key)
+                wrapper = self._cache.wrapper(key) or wrapper
+            for one in plan.say:
+                state.say(one.key)
                 self._events.event(
                     Regarding(API_VERSION, KIND, key[1], wrapper.metadata.uid, key[0]),
                     about=one.key,
@@ -217,21 +217,21 @@ class _Leader:
                 if one.reason == BAD_ANNOTATION:
                     about = {"namespace": key[0], "name": key[1], "uid": wrapper.metadata.uid}
                     log.warning("annotation ignored", **about, why=one.message)
-            self._note(wrapper, made, memory)
-            if made.actions and self._queue_of(wrapper) is queue:
-                await self._act(key, wrapper, made.actions, memory, seen)
-            elif made.status == wrapper.status and not made.row:
-                return self._timer(key, made, now)
+            self._note(wrapper, plan, state)
+            if plan.actions and self._queue_of(wrapper) is queue:
+                await self._act(key, wrapper, plan.actions, state, snapshot)
+            elif plan.status == wrapper.status and not plan.row:
+                return self._timer(key, plan, now)
         log.warning(
             "AppWrapper not settled yet, tried again",
             namespace=key[0],
             name=key[1],
-            next=made.next.what if made.next else "",
+            next=plan.next.what if plan.next else "",
         )
         return 1.0
 
     def _held(self, key: Key, now: datetime) -> HeldEvacuation | None:
-        total = sum(map(self._mirrors.in_phase, _DEPLOYED))
+        total = sum(map(self._cache.in_phase, _DEPLOYED))
         wait = self._brake.wait(key, total)
         if wait is None:
             return None
@@ -240,61 +240,65 @@ class _Leader:
         sentence = f"{suspect}; {why}" if suspect else why
         return HeldEvacuation(sentence=sentence, at=now + timedelta(seconds=wait))
 
-    def _leave(self, key: Key, made: WrapperStep, seen: WrapperView, taken: list[Key]) -> None:
-        """What is evacuated takes its share of the brake, unless somebody has released it."""
-        if made.leaves is not None:
-            self._leaving[key] = made.leaves
-        elif not c.is_true(made.status, c.DELETING):
+    def _leave(
+        self, key: Key, plan: WrapperPlan, snapshot: WrapperSnapshot, taken: list[Key]
+    ) -> None:
+        """Take the share of the brake for what is evacuated, unless somebody has released it."""
+        if plan.leaves is not None:
+            self._leaving[key] = plan.leaves
+        elif not c.is_true(plan.status, c.DELETING):
             self._leaving.pop(key, None)
-        if made.leaves is None or not made.row:
+        if plan.leaves is None or not plan.row:
             while taken:
                 self._brake.give_back(taken.pop())
-        elif seen.held is None and self._brake.take(key):
+        elif snapshot.held is None and self._brake.take(key):
             taken.append(key)
 
     async def _verify(
-        self, wrapper: AppWrapper, made: WrapperStep, seen: WrapperView, memory: LeaderState
+        self, wrapper: AppWrapper, plan: WrapperPlan, snapshot: WrapperSnapshot, state: LeaderState
     ) -> None:
         """Ask the API server itself. One pod is enough for what one pod decides: a list of all is
         dear in a namespace of thousands.
         """
-        if made.row == "evacuate":
-            by = must_leave(seen.pods, seen.nodes) or found_by_preflight(seen.pods)
-            pod = next((one for one in seen.pods if by is not None and one.name == by.pod), None)
-            if pod is not None and await self._applier.still(wrapper, pod, memory):
+        if plan.row == "evacuate":
+            by = must_leave(snapshot.pods, snapshot.nodes) or found_by_preflight(snapshot.pods)
+            pod = next(
+                (one for one in snapshot.pods if by is not None and one.name == by.pod), None
+            )
+            if pod is not None and await self._applier.still(wrapper, pod, state):
                 return
-        await self._applier.survey(wrapper, memory)
+        await self._applier.survey(wrapper, state)
 
-    def _memory(self, key: Key, wrapper: AppWrapper) -> LeaderState:
-        known = self._memories.get(key)
+    def _state(self, key: Key, wrapper: AppWrapper) -> LeaderState:
+        known = self._states.get(key)
         if known is None or known.uid != wrapper.metadata.uid:
-            known = self._memories[key] = LeaderState(uid=wrapper.metadata.uid)
+            known = self._states[key] = LeaderState(uid=wrapper.metadata.uid)
         return known
 
     def _forget(self, key: Key) -> None:
-        memory = self._memories.pop(key, None)
-        if memory is not None and memory.blocked:
+        state = self._states.pop(key, None)
+        if state is not None and state.blocked:
             self._metrics.blocked.dec()
         self._armed.pop(key, None)
         self._leaving.pop(key, None)
 
     async def _write(
-        self, key: Key, wrapper: AppWrapper, made: WrapperStep, memory: LeaderState, now: datetime
+        self, key: Key, wrapper: AppWrapper, plan: WrapperPlan, state: LeaderState, now: datetime
     ) -> bool:
         """Write the status; False where the wrapper is another by now, so that all is to be looked
         at again.
         """
         if (
-            await self._settled(key, wrapper, await self._applier.write(wrapper, made.status))
+            await self._settled(key, wrapper, await self._applier.write(wrapper, plan.status))
             is None
         ):
             return False
-        if made.row in _BEGINS:
-            memory.begin()
+        if plan.row in _BEGINS:
+            state.begin()
         if not c.is_true(wrapper.status, c.DELETING):
-            memory.empty.clear()
-        if made.row:
-            self._moved(wrapper, made, memory, now)
+            state.empty.clear()
+        if plan.row:
+            self._moved(wrapper, plan, state, now)
         return True
 
     async def _settled(self, key: Key, wrapper: AppWrapper, answer: Answer) -> PartialObject | None:
@@ -303,32 +307,32 @@ class _Leader:
         """
         if isinstance(answer, Stored):
             stored = answer.object(PartialObject)
-            self._mirrors.keep(stored)
+            self._cache.keep(stored)
             return stored
         found = await self._applier.read(*key)
         if found is None or found.metadata.uid != wrapper.metadata.uid:
-            self._mirrors.drop(wrapper.metadata.uid)
+            self._cache.drop(wrapper.metadata.uid)
         if found is not None:
-            self._mirrors.keep(found)
+            self._cache.keep(found)
         match answer:
             case Refused(error=error, stale=False) | Lost(error=error) if error.status:
                 raise error
         return None
 
     def _moved(
-        self, before: AppWrapper, made: WrapperStep, memory: LeaderState, now: datetime
+        self, before: AppWrapper, plan: WrapperPlan, state: LeaderState, now: datetime
     ) -> None:
         """Count and log a transition."""
         metadata = before.metadata
-        if memory.due is not None and memory.due <= now:
-            self._metrics.lateness.observe((datetime.now(UTC) - memory.due).total_seconds())
-        memory.due = None
-        phase = made.status.phase
+        if state.due is not None and state.due <= now:
+            self._metrics.lateness.observe((datetime.now(UTC) - state.due).total_seconds())
+        state.due = None
+        phase = plan.status.phase
         if phase != before.status.phase:
             self._metrics.phases.labels(metadata.namespace, phase).inc()
         if phase == "Resetting" and before.status.phase != "Resetting":
-            unhealthy = c.find(made.status.conditions, c.UNHEALTHY)
-            counted = made.status.resetting_count > before.status.resetting_count
+            unhealthy = c.find(plan.status.conditions, c.UNHEALTHY)
+            counted = plan.status.resetting_count > before.status.resetting_count
             self._metrics.resets.labels(
                 unhealthy.reason if unhealthy else "", str(counted).lower()
             ).inc()
@@ -336,38 +340,38 @@ class _Leader:
         if (
             start is not None
             and c.is_true(before.status, c.DELETING)
-            and not c.is_true(made.status, c.DELETING)
+            and not c.is_true(plan.status, c.DELETING)
         ):
-            forced = str(any(one.startswith("DeletionForced/") for one in memory.said)).lower()
+            forced = str(any(one.startswith("DeletionForced/") for one in state.said)).lower()
             self._metrics.deletion.labels(forced).observe(max(0.0, (now - start).total_seconds()))
-        moved = {"transition": made.row, "from": before.status.phase, "to": phase}
+        moved = {"transition": plan.row, "from": before.status.phase, "to": phase}
         log.info(
             "transition",
             namespace=metadata.namespace,
             name=metadata.name,
             uid=metadata.uid,
             **moved,
-            resets=made.status.resetting_count,
+            resets=plan.status.resetting_count,
         )
 
-    def _note(self, wrapper: AppWrapper, made: WrapperStep, memory: LeaderState) -> None:
-        if bool(made.blocked) != memory.blocked:
-            memory.blocked = bool(made.blocked)
-            self._metrics.blocked.inc(1 if memory.blocked else -1)
-            if made.blocked:
+    def _note(self, wrapper: AppWrapper, plan: WrapperPlan, state: LeaderState) -> None:
+        if bool(plan.blocked) != state.blocked:
+            state.blocked = bool(plan.blocked)
+            self._metrics.blocked.inc(1 if state.blocked else -1)
+            if plan.blocked:
                 log.warning(
                     "deletion blocked",
                     namespace=wrapper.metadata.namespace,
                     name=wrapper.metadata.name,
-                    by=list(made.blocked),
+                    by=list(plan.blocked),
                 )
 
-    def _timer(self, key: Key, made: WrapperStep, now: datetime) -> float | None:
+    def _timer(self, key: Key, plan: WrapperPlan, now: datetime) -> float | None:
         """One timer a wrapper: a later one than what is armed is armed when that has rung."""
-        at = made.next.at if made.next is not None else None
-        memory = self._memories.get(key)
-        if memory is not None:
-            memory.due = at
+        at = plan.next.at if plan.next is not None else None
+        state = self._states.get(key)
+        if state is not None:
+            state.due = at
         if at is None:
             return None
         seconds = max(0.0, (at - now).total_seconds())
@@ -384,40 +388,40 @@ class _Leader:
         key: Key,
         wrapper: AppWrapper,
         actions: tuple[WrapperAction, ...],
-        memory: LeaderState,
-        seen: WrapperView,
+        state: LeaderState,
+        snapshot: WrapperSnapshot,
     ) -> None:
         namespace = key[0]
         at_once: list[DeleteObject | DeletePod] = []
         for one in actions:
             if not isinstance(one, List):
-                memory.empty.clear()
+                state.empty.clear()
             match one:
                 case AddFinalizer() | RemoveFinalizer():
                     await self._finalizer(key, wrapper, wanted=isinstance(one, AddFinalizer))
                 case CreateComponent():
-                    await self._applier.create(wrapper, one, memory)
+                    await self._applier.create(wrapper, one, state)
                 case Confirm(index=index):
                     known = wrapper.status.component_status[index]
-                    shown = seen.component(index).uid
+                    shown = snapshot.component(index).uid
                     name = (kind_of(known.api_version, known.kind), known.name)
-                    await self._applier.look(namespace, name, memory, known.uid, shown)
+                    await self._applier.look(namespace, name, state, known.uid, shown)
                 case DeleteObject() | DeletePod():
                     at_once.append(one)
                 case List():
-                    memory.attempts[one.key] = datetime.now(UTC)
-                    of = partial(self._mirrors.elsewhere, key)
-                    if await self._applier.survey(wrapper, memory, of):
-                        memory.empty.clear()
+                    state.attempts[one.key] = datetime.now(UTC)
+                    of = partial(self._cache.elsewhere, key)
+                    if await self._applier.survey(wrapper, state, of):
+                        state.empty.clear()
                     else:
-                        memory.empty.append(self._clock())
-        await gather(self._applier.delete(namespace, one, memory) for one in at_once)
+                        state.empty.append(self._clock())
+        await gather(self._applier.delete(namespace, one, state) for one in at_once)
 
     async def _finalizer(self, key: Key, wrapper: AppWrapper, *, wanted: bool) -> None:
         answer = await self._applier.finalizer(wrapper, wanted=wanted)
         stored = await self._settled(key, wrapper, answer)
         if stored is not None and not wanted and not stored.metadata.finalizers:
-            self._mirrors.drop(wrapper.metadata.uid)
+            self._cache.drop(wrapper.metadata.uid)
 
 
 def _suffix() -> str:

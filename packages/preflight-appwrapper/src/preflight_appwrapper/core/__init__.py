@@ -1,1 +1,1 @@
-"""What decides, over plain data."""
+"""Decisions, over plain data."""

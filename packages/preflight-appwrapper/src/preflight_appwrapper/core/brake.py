@@ -1,4 +1,4 @@
-"""How much may be evacuated at once: a share of what there is within a window of time. Pure.
+"""A brake on evacuations: a share of what there is within a window of time. Pure.
 
 One mistake (a bad image of a check, a mistaken label) says of every node that work must leave it.
 What is beyond the share waits, and is told, until the window has moved on or somebody releases it.
@@ -21,7 +21,9 @@ _MANY = 3
 
 
 class Brake(Generic[K]):
-    """What was let through lately, by this process alone; ``clock`` is monotonic, in seconds."""
+    """Remembers what was let through lately, by this process alone; ``clock`` is monotonic, in
+    seconds.
+    """
 
     def __init__(self, rules: BrakeRules, clock: Callable[[], float]) -> None:
         self._rules, self._clock = rules, clock
@@ -52,8 +54,8 @@ class Brake(Generic[K]):
 
 
 def suspicion(found: Iterable[tuple[str, str]]) -> str:
-    """What many nodes with one code at once probably are; empty where they are not many. ``found``:
-    nodes, and what each failed with.
+    """Say what many nodes with one code at once probably are; empty where they are not many.
+    ``found``: nodes, and what each failed with.
     """
     nodes: dict[str, set[str]] = defaultdict(set)
     for node, code in found:

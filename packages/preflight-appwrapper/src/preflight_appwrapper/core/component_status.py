@@ -1,4 +1,4 @@
-"""What a component's own status says of it: failed, ended well, or with more to do; by kind, as
+"""The verdict of a component's own status: failed, ended well, or with more to do; by kind, as
 data. Pure.
 
 The paths are those of the kinds' own APIs: batch/v1 JobStatus; kubeflow.org/v1 JobStatus
@@ -41,7 +41,7 @@ class ComponentVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVerdict:
-    """What the object in plain data says of itself. Never raises."""
+    """Read what the object in plain data says of itself. Never raises."""
     if not isinstance(raw, Mapping):
         return ComponentVerdict()
     group, kind = _group(raw.get("apiVersion")), raw.get("kind")

@@ -47,7 +47,7 @@ class ComponentError(ValueError):
 
 
 class Named(Struct, frozen=True):
-    """What a component is called before it exists."""
+    """The name of a component before it exists."""
 
     api_version: str
     kind: str

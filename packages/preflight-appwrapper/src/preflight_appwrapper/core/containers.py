@@ -1,5 +1,5 @@
-"""What the containers of pods say: with which exit codes they ended, whether one of them ends the
-retries, and how long preflight's own took, which does not count against the warm-up. Pure.
+"""Containers of pods: with which exit codes they ended, whether one of them ends the retries, and
+how long preflight's own took, which does not count against the warm-up. Pure.
 
 All of it follows from the pods' status alone, so that whoever leads next computes the same.
 """
@@ -55,7 +55,7 @@ def examined(pods: Iterable[Pod], start: datetime, now: datetime, allowance: flo
 
 
 def is_examined(pods: Iterable[Pod]) -> bool:
-    """Whether a preflight container of any of the pods runs now."""
+    """Say whether a preflight container of any of the pods runs now."""
     return any(one.state.running is not None for one in _checks(pods))
 
 

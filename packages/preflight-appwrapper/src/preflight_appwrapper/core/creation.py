@@ -18,7 +18,7 @@ from preflight_appwrapper.core.deadlines import expired
 from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.parameters import Parameters
 from preflight_appwrapper.core.plan import Confirm, CreateComponent, Next, WrapperAction
-from preflight_appwrapper.core.snapshot import WrapperView
+from preflight_appwrapper.core.snapshot import WrapperSnapshot
 
 __all__ = ["Creation", "proceed"]
 
@@ -43,7 +43,7 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True):
 def proceed(
     wrapper: AppWrapper,
     status: AppWrapperStatus,
-    seen: WrapperView,
+    snapshot: WrapperSnapshot,
     rules: WrapperRules,
     *,
     p: Parameters,
@@ -56,16 +56,16 @@ def proceed(
         if state == "True":
             continue
         if state == "Unknown" and known.name:
-            one = seen.component(i)
+            one = snapshot.component(i)
             if one.confirmed and one.state == "present" and one.ours:
                 marked = _with(marked, i, _created(known, one.uid, now))
-                if _create(wrapper, known, i).key not in seen.attempts:
+                if _create(wrapper, known, i).key not in snapshot.attempts:
                     status = marked  # an earlier leader's: who finds it says so at once
                 continue
-            creation = _begun(wrapper, marked, i, seen=seen, p=p, now=now)
+            creation = _begun(wrapper, marked, i, snapshot=snapshot, p=p, now=now)
             # That others exist can wait for the next names, or for the end.
             return replace(creation, status=status) if creation.actions else creation
-        return _begin(wrapper, marked, i, seen=seen, rules=rules, now=now)
+        return _begin(wrapper, marked, i, snapshot=snapshot, rules=rules, now=now)
     return Creation(status=marked, done=True)
 
 
@@ -74,7 +74,7 @@ def _begin(
     status: AppWrapperStatus,
     first: int,
     *,
-    seen: WrapperView,
+    snapshot: WrapperSnapshot,
     rules: WrapperRules,
     now: datetime,
 ) -> Creation:
@@ -84,7 +84,7 @@ def _begin(
         if c.component_is(status.component_status[i]) not in {"", "False"}:
             break
         try:
-            name = named(wrapper, i, seen.suffix)
+            name = named(wrapper, i, snapshot.suffix)
             build(replace(wrapper, status=status), i, name.name, rules)
         except ComponentError as error:
             if not names:
@@ -115,12 +115,12 @@ def _begun(
     status: AppWrapperStatus,
     i: int,
     *,
-    seen: WrapperView,
+    snapshot: WrapperSnapshot,
     p: Parameters,
     now: datetime,
 ) -> Creation:
     """The name is written; whether the object exists is to be found out."""
-    known, one = status.component_status[i], seen.component(i)
+    known, one = status.component_status[i], snapshot.component(i)
     what = f"{known.kind} {known.name}"
     where = f"spec.components[{i}].template"
     if one.state in {"present", "going"} and one.confirmed:

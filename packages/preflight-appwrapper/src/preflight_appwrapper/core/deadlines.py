@@ -1,4 +1,4 @@
-"""When a period is over: never early, and about a second late at most where all that is known of
+"""Ends of periods: never early, and about a second late at most where all that is known of
 its beginning is a timestamp of whole seconds. Pure.
 """
 
@@ -28,7 +28,7 @@ def deadline(since: datetime, seconds: float) -> datetime:
 
 
 def expired(since: datetime, seconds: float, now: datetime) -> bool:
-    """Whether :func:`deadline` has come."""
+    """Say whether :func:`deadline` has come."""
     return seconds <= 0 or now >= deadline(since, seconds)
 
 

@@ -109,9 +109,9 @@ def _unpacked(packed: bytes) -> tuple[Component, ...]:
 
 
 def wrapper(raw: PartialObject, known: AppWrapper | None = None) -> AppWrapper:
-    """What cannot be read of its spec or status is as if it were not there; what nobody asks of a
-    wrapper is not kept. ``known``: an earlier version of it, whose spec is the same as long as its
-    generation is.
+    """Take a wrapper apart: what cannot be read of it is as if it were not there; what nobody asks
+    of a wrapper is not kept. ``known``: an earlier version of it, whose spec is the same as long as
+    its generation is.
     """
     annotations = {
         key: value for key, value in raw.metadata.annotations.items() if key.startswith(PREFIX)

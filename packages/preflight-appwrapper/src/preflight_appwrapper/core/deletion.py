@@ -22,7 +22,7 @@ from preflight_appwrapper.core.plan import (
     Next,
     WrapperAction,
 )
-from preflight_appwrapper.core.snapshot import Stray, WrapperView
+from preflight_appwrapper.core.snapshot import Stray, WrapperSnapshot
 
 __all__ = ["DeletionProgress", "leftovers", "progress"]
 
@@ -52,39 +52,39 @@ def _deletes(one: Stray, *, force: bool) -> DeleteObject:
     return DeleteObject(one.api_version, one.kind, one.name, one.uid, force)
 
 
-def leftovers(status: AppWrapperStatus, seen: WrapperView) -> bool:
-    """Whether a component of this wrapper is seen, or something that only belongs to it."""
-    return bool(seen.strays) or any(True for _ in _things(status, seen))
+def leftovers(status: AppWrapperStatus, snapshot: WrapperSnapshot) -> bool:
+    """Say whether a component of this wrapper is seen, or something that only belongs to it."""
+    return bool(snapshot.strays) or any(True for _ in _things(status, snapshot))
 
 
 def progress(
-    status: AppWrapperStatus, seen: WrapperView, p: Parameters, now: datetime
+    status: AppWrapperStatus, snapshot: WrapperSnapshot, p: Parameters, now: datetime
 ) -> DeletionProgress:
-    """What is to be done now; ``DeletingResources`` is True in ``status``, and its transition is
-    when the deletion began.
+    """Decide what is to be done now; ``DeletingResources`` is True in ``status``, and its
+    transition is when the deletion began.
     """
     start = c.since(status, c.DELETING) or now
-    things = list(_things(status, seen))
+    things = list(_things(status, snapshot))
     asked = [
         Confirm(i)
         for i, known in enumerate(status.component_status)
-        if known.name and seen.component(i).state == "unknown"
+        if known.name and snapshot.component(i).state == "unknown"
     ]
-    if not things and not seen.pods:
+    if not things and not snapshot.pods:
         return (
-            _assertion(seen, now)
+            _assertion(snapshot, now)
             if not asked
             else DeletionProgress(actions=tuple(asked), next=_wait(None))
         )
     if expired(start, p.forceful_deletion, now):
-        return _force(things, seen, asked, deadline(start, p.forceful_deletion), now)
-    return _normal(things, seen, asked, deadline(start, p.forceful_deletion), now)
+        return _force(things, snapshot, asked, deadline(start, p.forceful_deletion), now)
+    return _normal(things, snapshot, asked, deadline(start, p.forceful_deletion), now)
 
 
-def _things(status: AppWrapperStatus, seen: WrapperView) -> Iterator[Stray]:
+def _things(status: AppWrapperStatus, snapshot: WrapperSnapshot) -> Iterator[Stray]:
     """Components that are ours; a name under which somebody else's object lives counts as gone."""
     for i, known in enumerate(status.component_status):
-        one = seen.component(i)
+        one = snapshot.component(i)
         if one.state not in {"present", "going"} or not one.uid or not known.name:
             continue
         if one.ours:
@@ -96,7 +96,7 @@ def _things(status: AppWrapperStatus, seen: WrapperView) -> Iterator[Stray]:
                 going=one.state == "going",
                 finalizers=one.finalizers,
             )
-    yield from seen.strays
+    yield from snapshot.strays
 
 
 def _wait(at: datetime | None, what: str = "what is left is deleted") -> Next:
@@ -104,7 +104,11 @@ def _wait(at: datetime | None, what: str = "what is left is deleted") -> Next:
 
 
 def _normal(
-    things: list[Stray], seen: WrapperView, asked: list[Confirm], force: datetime, now: datetime
+    things: list[Stray],
+    snapshot: WrapperSnapshot,
+    asked: list[Confirm],
+    force: datetime,
+    now: datetime,
 ) -> DeletionProgress:
     actions: list[WrapperAction] = list(asked)
     again: list[datetime] = [force]
@@ -112,7 +116,7 @@ def _normal(
         if one.going:
             continue
         delete = _deletes(one, force=False)
-        last = seen.attempts.get(delete.key)
+        last = snapshot.attempts.get(delete.key)
         if last is None or now >= last + _AGAIN:
             actions.append(delete)
         else:
@@ -124,16 +128,16 @@ def _normal(
 
 def _force(
     things: list[Stray],
-    seen: WrapperView,
+    snapshot: WrapperSnapshot,
     asked: list[Confirm],
     forced_at: datetime,
     now: datetime,
 ) -> DeletionProgress:
     forced: list[DeleteObject | DeletePod]
-    if seen.pods:
+    if snapshot.pods:
         forced = [
             DeletePod(pod.name, pod.uid)
-            for pod in sorted(seen.pods, key=lambda it: it.name)
+            for pod in sorted(snapshot.pods, key=lambda it: it.name)
             if pod.uid
         ]
     else:
@@ -141,13 +145,13 @@ def _force(
     due = [
         one
         for one in forced
-        if one.key not in seen.attempts or now >= seen.attempts[one.key] + _FORCE_AGAIN
+        if one.key not in snapshot.attempts or now >= snapshot.attempts[one.key] + _FORCE_AGAIN
     ]
-    last = [seen.attempts[one.key] + _FORCE_AGAIN for one in forced if one not in due]
-    listed = seen.attempts.get(List().key)
+    last = [snapshot.attempts[one.key] + _FORCE_AGAIN for one in forced if one not in due]
+    listed = snapshot.attempts.get(List().key)
     fresh = listed is not None and now < listed + _FORCE_AGAIN
     if not fresh and any(
-        isinstance(one, DeletePod) and one.key not in seen.attempts for one in due
+        isinstance(one, DeletePod) and one.key not in snapshot.attempts for one in due
     ):
         return DeletionProgress(
             forced=True, actions=(*asked, List()), next=_wait(None, "pods are read before force")
@@ -156,7 +160,7 @@ def _force(
     at = min(last, default=now + _FORCE_AGAIN)
     blocked = []
     if now >= forced_at + _FORCE_AGAIN:  # the same for each leader, so that nobody takes it back
-        held = [("Pod", pod.name, pod.metadata.finalizers) for pod in seen.pods]
+        held = [("Pod", pod.name, pod.metadata.finalizers) for pod in snapshot.pods]
         held += [(one.kind, one.name, one.finalizers) for one in things]
         blocked = [
             f"{kind} {name} (finalizer {', '.join(by)[:200]})" for kind, name, by in held if by
@@ -169,8 +173,8 @@ def _force(
     )
 
 
-def _assertion(seen: WrapperView, now: datetime) -> DeletionProgress:
-    valid = seen.empty
+def _assertion(snapshot: WrapperSnapshot, now: datetime) -> DeletionProgress:
+    valid = snapshot.empty
     if len(valid) >= 2 and valid[-1] - valid[0] >= _APART:
         return DeletionProgress(done=True)
     if not valid or now >= valid[0] + _APART:

@@ -1,4 +1,4 @@
-"""Whether a running workload is healthy: nine rules in their order, of which the first that applies
+"""Health of a running workload: nine rules in their order, of which the first that applies
 decides. Pure.
 """
 
@@ -19,10 +19,10 @@ from preflight_appwrapper.core.containers import Exit, examined, exits, is_exami
 from preflight_appwrapper.core.deadlines import deadline, expired, text
 from preflight_appwrapper.core.parameters import Parameters
 from preflight_appwrapper.core.plan import Figures, Holding
-from preflight_appwrapper.core.snapshot import WrapperView
+from preflight_appwrapper.core.snapshot import WrapperSnapshot
 from preflight_appwrapper.core.unhealthy_nodes import found_by_preflight, must_leave
 
-__all__ = ["RELEASE", "HealthJudgment", "figures", "finished", "judge"]
+__all__ = ["RELEASE", "HealthJudgment", "count_pods", "finished", "judge"]
 
 Result = Literal["healthy", "waiting", "confirm", "succeeded", "reset", "evacuate", "held", "fail"]
 
@@ -50,31 +50,31 @@ class HealthJudgment(msgspec.Struct, frozen=True):
     leaves: tuple[str, str] | None = None
 
 
-def finished(status: AppWrapperStatus, seen: WrapperView, index: int) -> bool:
-    """Whether the component has ended well, now or when it was last seen."""
+def finished(status: AppWrapperStatus, snapshot: WrapperSnapshot, index: int) -> bool:
+    """Say whether the component has ended well, now or when it was last seen."""
     known = status.component_status[index]
-    return seen.component(index).verdict.says == "finished" or c.is_true(known, c.FINISHED)
+    return snapshot.component(index).verdict.says == "finished" or c.is_true(known, c.FINISHED)
 
 
-def figures(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules) -> Figures:
+def count_pods(wrapper: AppWrapper, snapshot: WrapperSnapshot, rules: WrapperRules) -> Figures:
     """The pods, by what they count as."""
     status = wrapper.status
     counts = {"Pending": 0, "Running": 0, "Succeeded": 0}
-    failed = [pod for pod in seen.pods if pod.status.phase == "Failed"]
-    for pod in seen.pods:
+    failed = [pod for pod in snapshot.pods if pod.status.phase == "Failed"]
+    for pod in snapshot.pods:
         phase = pod.status.phase
         if phase == "Succeeded":
             counts[phase] += 1
         elif phase != "Failed" and not pod.going:
             counts["Running" if phase == "Running" else "Pending"] += 1
-    credit, ended = _credit(status, seen)
+    credit, ended = _credit(status, snapshot)
     slacks = podsets.slacks(wrapper.spec.components)
     slack = sum(
         min(slacks[i], one.expected)
         for i, one in enumerate(status.component_status[: len(slacks)])
-        if not finished(status, seen, i)
+        if not finished(status, snapshot, i)
     )
-    made = Figures(
+    counted = Figures(
         expected=status.expected,
         pending=counts["Pending"],
         running=counts["Running"],
@@ -85,12 +85,14 @@ def figures(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules) -> Figu
         slack=slack,
     )
     counting = (
-        len(failed) if rules.failed_pods == "any" else len(list(_counting(wrapper, seen, made)))
+        len(failed)
+        if rules.failed_pods == "any"
+        else len(list(_counting(wrapper, snapshot, counted)))
     )
-    return msgspec.structs.replace(made, counting=counting)
+    return msgspec.structs.replace(counted, counting=counting)
 
 
-def _credit(status: AppWrapperStatus, seen: WrapperView) -> tuple[int, int]:
+def _credit(status: AppWrapperStatus, snapshot: WrapperSnapshot) -> tuple[int, int]:
     """Pods that components which have ended well do not need any more: for the others to be ready,
     and for all to have succeeded.
 
@@ -99,19 +101,20 @@ def _credit(status: AppWrapperStatus, seen: WrapperView) -> tuple[int, int]:
     asked whether these have succeeded.
     """
     with_pods = [(i, one) for i, one in enumerate(status.component_status) if one.expected]
-    alive = [pod for pod in seen.pods if not _lost(pod)]
-    if all(finished(status, seen, i) for i, _ in with_pods):
+    alive = [pod for pod in snapshot.pods if not _lost(pod)]
+    if all(finished(status, snapshot, i) for i, _ in with_pods):
         rest = max(0, status.expected - len(alive))
         return rest, rest
     credit, surplus, going_on, owners = 0, 0, 0, set[str]()
     for i, known in with_pods:
-        uid, ended = known.uid or seen.component(i).uid, finished(status, seen, i)
+        uid, ended = known.uid or snapshot.component(i).uid, finished(status, snapshot, i)
         if uid and (
-            seen.component(i).verdict.owns_pods or any(pod.owner == uid for pod in seen.pods)
+            snapshot.component(i).verdict.owns_pods
+            or any(pod.owner == uid for pod in snapshot.pods)
         ):
             owners.add(uid)
-            found = sum(1 for pod in alive if pod.owner == uid)
-            credit += max(0, known.expected - found) if ended else 0
+            owned = sum(1 for pod in alive if pod.owner == uid)
+            credit += max(0, known.expected - owned) if ended else 0
         elif ended:
             surplus += known.expected
         else:
@@ -127,18 +130,18 @@ def _lost(pod: Pod) -> bool:
     return pod.status.phase == "Failed" or (pod.going and pod.status.phase != "Succeeded")
 
 
-def _counting(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> Iterator[Pod]:
+def _counting(wrapper: AppWrapper, snapshot: WrapperSnapshot, figures: Figures) -> Iterator[Pod]:
     """Failed pods that nobody has made up for."""
     status = wrapper.status
-    made_up = found.ready >= found.needed
+    made_up = figures.ready >= figures.needed
     ended = {
         known.uid
         for i, known in enumerate(status.component_status)
-        if known.uid and finished(status, seen, i)
+        if known.uid and finished(status, snapshot, i)
     }
     with_pods = [i for i, known in enumerate(status.component_status) if known.expected]
-    all_ended = bool(with_pods) and all(finished(status, seen, i) for i in with_pods)
-    for pod in seen.pods:
+    all_ended = bool(with_pods) and all(finished(status, snapshot, i) for i in with_pods)
+    for pod in snapshot.pods:
         if pod.status.phase != "Failed":
             continue
         replaced = bool(pod.owner) and pod.owner != wrapper.metadata.uid
@@ -148,45 +151,53 @@ def _counting(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> Iterato
 
 
 def judge(
-    wrapper: AppWrapper, seen: WrapperView, p: Parameters, rules: WrapperRules, now: datetime
+    wrapper: AppWrapper,
+    snapshot: WrapperSnapshot,
+    p: Parameters,
+    rules: WrapperRules,
+    now: datetime,
 ) -> HealthJudgment:
     """Rules 1 to 9, on a complete view."""
-    found = figures(wrapper, seen, rules)
+    figures = count_pods(wrapper, snapshot, rules)
     first = (
-        _missing(wrapper, seen, found)
-        or _component_failed(wrapper, seen, found, p)
-        or _succeeded(seen, found)
-        or _evacuation(wrapper, seen, found)
+        _missing(wrapper, snapshot, figures)
+        or _component_failed(wrapper, snapshot, figures, p)
+        or _succeeded(snapshot, figures)
+        or _evacuation(wrapper, snapshot, figures)
     )
-    held = first is not None and first.leaves is not None and _held(wrapper, seen)
+    held = first is not None and first.leaves is not None and _held(wrapper, snapshot)
     if first is not None and not held:
         return first
-    later = _failed_pods(wrapper, seen, found, p, rules) or _too_few(wrapper, seen, found, p, now)
+    later = _failed_pods(wrapper, snapshot, figures, p, rules) or _too_few(
+        wrapper, snapshot, figures, p, now
+    )
     if first is not None:
         # Of a check that has failed the failed pods are a part; whatever else fails is reset.
         by_check = first.reason == "PreflightFailed"
         if by_check or later is None or later.result == "waiting":
             return msgspec.structs.replace(first, result="held", counts=False)
-    return later or _healthy(found)
+    return later or _healthy(figures)
 
 
-def _held(wrapper: AppWrapper, seen: WrapperView) -> bool:
-    """Whether the brake has it wait, and nobody has released it since."""
+def _held(wrapper: AppWrapper, snapshot: WrapperSnapshot) -> bool:
+    """Say whether the brake has it wait, and nobody has released it since."""
     since = c.since(wrapper.status, c.HELD)
     released = since is not None and wrapper.metadata.annotations.get(RELEASE) == text(since)
-    return seen.held is not None and not released
+    return snapshot.held is not None and not released
 
 
-def _holding(rule: int, found: Figures, sentence: str) -> Holding:
-    return Holding(rule=rule, sentence=sentence, figures=found)
+def _holding(rule: int, figures: Figures, sentence: str) -> Holding:
+    return Holding(rule=rule, sentence=sentence, figures=figures)
 
 
-def _missing(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> HealthJudgment | None:
+def _missing(
+    wrapper: AppWrapper, snapshot: WrapperSnapshot, figures: Figures
+) -> HealthJudgment | None:
     status, ask = wrapper.status, []
     for i, known in enumerate(status.component_status):
-        if c.component_is(known) != "True" or finished(status, seen, i):
+        if c.component_is(known) != "True" or finished(status, snapshot, i):
             continue
-        one = seen.component(i)
+        one = snapshot.component(i)
         same = one.ours and (not known.uid or known.uid == one.uid)
         if one.state == "present" and same:
             continue
@@ -197,58 +208,62 @@ def _missing(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> HealthJu
             one.state, "is another object of that name"
         )
         sentence = f"{known.kind} {known.name} {what}, and somebody else did that"
-        return HealthJudgment("fail", _holding(1, found, sentence), "MissingComponent")
+        return HealthJudgment("fail", _holding(1, figures, sentence), "MissingComponent")
     if not ask:
         return None
     names = ", ".join(
         f"{status.component_status[i].kind} {status.component_status[i].name}" for i in ask
     )
     sentence = f"{names} not seen by the watch, and asked for"
-    return HealthJudgment("confirm", _holding(1, found, sentence), confirm=tuple(ask))
+    return HealthJudgment("confirm", _holding(1, figures, sentence), confirm=tuple(ask))
 
 
 def _component_failed(
-    wrapper: AppWrapper, seen: WrapperView, found: Figures, p: Parameters
+    wrapper: AppWrapper, snapshot: WrapperSnapshot, figures: Figures, p: Parameters
 ) -> HealthJudgment | None:
     for i, known in enumerate(wrapper.status.component_status):
-        one = seen.component(i)
+        one = snapshot.component(i)
         if one.verdict.says != "failed" or c.component_is(known) != "True":
             continue
         said = f" ({one.verdict.message})" if one.verdict.message else ""
         sentence = f"{known.kind} {known.name} says that it has failed{said}"
-        last = terminal((pod for pod in seen.pods if pod.status.phase == "Failed"), p.exit_codes)
+        last = terminal(
+            (pod for pod in snapshot.pods if pod.status.phase == "Failed"), p.exit_codes
+        )
         if last is not None:
             sentence += f"; {_exit(last)}, which ends the retries"
         return HealthJudgment(
             "fail" if last else "reset",
-            _holding(2, found, sentence),
+            _holding(2, figures, sentence),
             "FailedComponent",
             counts=True,
         )
     return None
 
 
-def _succeeded(seen: WrapperView, found: Figures) -> HealthJudgment | None:
-    if not 0 < found.expected <= found.succeeded + found.ended:
+def _succeeded(snapshot: WrapperSnapshot, figures: Figures) -> HealthJudgment | None:
+    if not 0 < figures.expected <= figures.succeeded + figures.ended:
         return None
-    if found.pending or found.running or found.counting:
+    if figures.pending or figures.running or figures.counting:
         return None
-    if any(one.verdict.says == "more" for one in seen.components):
+    if any(one.verdict.says == "more" for one in snapshot.components):
         return None
-    sentence = f"{found.succeeded} of {found.expected} pods succeeded, and none is left to run"
-    return HealthJudgment("succeeded", _holding(3, found, sentence))
+    sentence = f"{figures.succeeded} of {figures.expected} pods succeeded, and none is left to run"
+    return HealthJudgment("succeeded", _holding(3, figures, sentence))
 
 
-def _evacuation(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> HealthJudgment | None:
-    sick = must_leave(seen.pods, seen.nodes)
+def _evacuation(
+    wrapper: AppWrapper, snapshot: WrapperSnapshot, figures: Figures
+) -> HealthJudgment | None:
+    sick = must_leave(snapshot.pods, snapshot.nodes)
     if sick is not None:
         sentence = (
             f"pod {sick.pod} runs on node {sick.node}, whose {sick.resource} is marked NoExecute"
         )
         return HealthJudgment(
-            "evacuate", _holding(4, found, sentence), "AutopilotNoExecute", leaves=(sick.node, "")
+            "evacuate", _holding(4, figures, sentence), "AutopilotNoExecute", leaves=(sick.node, "")
         )
-    hit = found_by_preflight(seen.pods)
+    hit = found_by_preflight(snapshot.pods)
     if hit is None:
         return None
     why = f": {hit.result.reason}" if hit.result.reason else ""
@@ -256,7 +271,7 @@ def _evacuation(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> Healt
     counts = wrapper.status.migration_count >= _PREFLIGHTS_IN_A_ROW
     return HealthJudgment(
         "reset" if counts else "evacuate",
-        _holding(5, found, sentence),
+        _holding(5, figures, sentence),
         "PreflightFailed",
         counts=counts,
         leaves=(hit.node, f"{hit.result.code} of {hit.result.check}"),
@@ -264,13 +279,17 @@ def _evacuation(wrapper: AppWrapper, seen: WrapperView, found: Figures) -> Healt
 
 
 def _failed_pods(
-    wrapper: AppWrapper, seen: WrapperView, found: Figures, p: Parameters, rules: WrapperRules
+    wrapper: AppWrapper,
+    snapshot: WrapperSnapshot,
+    figures: Figures,
+    p: Parameters,
+    rules: WrapperRules,
 ) -> HealthJudgment | None:
-    if not found.counting:
+    if not figures.counting:
         return None
-    pods = [pod for pod in seen.pods if pod.status.phase == "Failed"]
+    pods = [pod for pod in snapshot.pods if pod.status.phase == "Failed"]
     if rules.failed_pods != "any":
-        pods = list(_counting(wrapper, seen, found))
+        pods = list(_counting(wrapper, snapshot, figures))
     pods.sort(key=lambda it: it.name)
     last = terminal(pods, p.exit_codes)
     shown = last or next((one for pod in pods for one in exits(pod)), None)
@@ -278,7 +297,7 @@ def _failed_pods(
     sentence = f"{what}, {_exit(shown) if shown else _plain(pods[0])}"
     return HealthJudgment(
         "fail" if last else "reset",
-        _holding(6, found, sentence + (", which ends the retries" if last else "")),
+        _holding(6, figures, sentence + (", which ends the retries" if last else "")),
         "FoundFailedPods",
         grace=True,
         counts=True,
@@ -296,31 +315,31 @@ def _plain(pod: Pod) -> str:
 
 
 def _too_few(
-    wrapper: AppWrapper, seen: WrapperView, found: Figures, p: Parameters, now: datetime
+    wrapper: AppWrapper, snapshot: WrapperSnapshot, figures: Figures, p: Parameters, now: datetime
 ) -> HealthJudgment | None:
-    if found.ready >= found.needed:
+    if figures.ready >= figures.needed:
         return None
-    queued = next((i for i, one in enumerate(seen.components) if one.verdict.suspended), None)
+    queued = next((i for i, one in enumerate(snapshot.components) if one.verdict.suspended), None)
     if queued is not None and queued < len(wrapper.status.component_status):
         known = wrapper.status.component_status[queued]
         sentence = f"{known.kind} {known.name} is suspended by itself, so the clock of admission and warm-up is stopped"
-        return HealthJudgment("waiting", _holding(9, found, sentence))
-    start = _started(wrapper.status, seen, now)
-    missing = found.needed - found.existing
+        return HealthJudgment("waiting", _holding(9, figures, sentence))
+    start = _started(wrapper.status, snapshot, now)
+    missing = figures.needed - figures.existing
     if missing > 0:
         rule, period, extra, what = (
             7,
             p.admission,
             0.0,
-            f"{missing} of {found.needed} pods do not exist",
+            f"{missing} of {figures.needed} pods do not exist",
         )
     else:
-        spent = examined(seen.pods, start, now, p.preflight_allowance)
-        extra = p.preflight_allowance if is_examined(seen.pods) else spent
+        spent = examined(snapshot.pods, start, now, p.preflight_allowance)
+        extra = p.preflight_allowance if is_examined(snapshot.pods) else spent
         rule, period, what = (
             8,
             p.warmup,
-            f"{found.needed - found.ready} of {found.needed} pods do not run",
+            f"{figures.needed - figures.ready} of {figures.needed} pods do not run",
         )
         if expired(start, period + spent, now):
             extra = spent
@@ -330,14 +349,14 @@ def _too_few(
         )
         return HealthJudgment(
             "reset",
-            _holding(rule, found, sentence),
+            _holding(rule, figures, sentence),
             "InsufficientPodsReady",
             grace=True,
             counts=True,
         )
     return HealthJudgment(
         "waiting",
-        _holding(9, found, f"{what} yet"),
+        _holding(9, figures, f"{what} yet"),
         at=deadline(start, period + extra),
         then=f"rule {rule}: too few pods",
     )
@@ -347,7 +366,7 @@ def _text(start: datetime, status: AppWrapperStatus) -> str:
     return "creation began" if start == c.since(status, c.DEPLOYED) else "they were last wanted"
 
 
-def _started(status: AppWrapperStatus, seen: WrapperView, now: datetime) -> datetime:
+def _started(status: AppWrapperStatus, snapshot: WrapperSnapshot, now: datetime) -> datetime:
     """Since when pods are missed: creation, or the loss of readiness, or the end of a component's
     own suspension.
     """
@@ -356,11 +375,11 @@ def _started(status: AppWrapperStatus, seen: WrapperView, now: datetime) -> date
     known = [
         c.since(status, c.DEPLOYED),
         c.since(status, c.READY),
-        *(one.verdict.resumed for one in seen.components),
+        *(one.verdict.resumed for one in snapshot.components),
     ]
     return min(max((at for at in known if at is not None), default=now), now)
 
 
-def _healthy(found: Figures) -> HealthJudgment:
-    sentence = f"{found.ready} of {found.needed} pods run or have succeeded"
-    return HealthJudgment("healthy", _holding(9, found, sentence), "FoundNoFailedPods")
+def _healthy(figures: Figures) -> HealthJudgment:
+    sentence = f"{figures.ready} of {figures.needed} pods run or have succeeded"
+    return HealthJudgment("healthy", _holding(9, figures, sentence), "FoundNoFailedPods")

@@ -1,5 +1,5 @@
-"""What one leader knows of one wrapper beyond the mirrors: what it has done, what it was answered,
-and what it has read for itself.
+"""The knowledge of one leader of one wrapper beyond the mirrors: what it has done, what it was
+answered, and what it has read for itself.
 
 A mirror may be behind what this leader itself has written or read; what it knows better stands in
 here until the mirror has passed it. Pure; nothing of it matters to the next leader, who reads
@@ -22,7 +22,7 @@ from preflight_appwrapper.core.decode import ComponentObject
 __all__ = ["Absent", "Attempt", "LeaderState", "Listed", "Name", "VersionedPod"]
 
 Name = tuple[Kind, str]
-"""Of an object in the wrapper's namespace."""
+"""An object in the wrapper's namespace."""
 _MOST_SAID: Final = 512
 
 
@@ -74,7 +74,7 @@ class LeaderState(msgspec.Struct, kw_only=True):
     first_seen: dict[Written, float] = {}
     said: dict[str, None] = {}
     due: datetime | None = None
-    """When the period ends that was last spoken of."""
+    """The end of the period that was last spoken of."""
     blocked: bool = False
 
     def begin(self) -> None:
@@ -95,7 +95,9 @@ class LeaderState(msgspec.Struct, kw_only=True):
         self.creates[index] = Attempt(error=error, at=at, tries=tries, fatal=fatal, unclear=unclear)
 
     def saw(self, name: Name, one: ComponentObject | None, uids: Iterable[str] = ()) -> None:
-        """What the API server says of a name just now; ``uids``: of what was known under it."""
+        """Take in what the API server says of a name just now; ``uids``: of what was known under
+        it.
+        """
         before = self.found.get(name)
         known = {uid for uid in uids if uid} | (
             {before.uid} if isinstance(before, ComponentObject) else set()

@@ -41,7 +41,7 @@ def mark(key: bytes, namespace: str, templates: Iterable[Any], at: datetime) -> 
 
 
 def is_judged(key: bytes, wrapper: AppWrapper) -> bool:
-    """Whether the wrapper has a mark, which is its own. Never raises."""
+    """Say whether the wrapper has a mark, which is its own. Never raises."""
     written, created = wrapper.metadata.annotations.get(MARK, ""), wrapper.metadata.created
     found = _TIME.match(written)
     if found is None or created is None or abs(int(found[1]) - created.timestamp()) > _SKEW:
@@ -56,7 +56,7 @@ def is_judged(key: bytes, wrapper: AppWrapper) -> bool:
 
 
 def not_judged(wrapper: AppWrapper, rules: WrapperRules, *, begun: bool = False) -> str:
-    """Why nothing of it may be created, and what to do, in one sentence; empty: it may.
+    """Say why nothing of it may be created, and what to do, in one sentence; empty: it may.
 
     ``begun``: it was created before, and its templates have not changed since: a policy sees to
     that.

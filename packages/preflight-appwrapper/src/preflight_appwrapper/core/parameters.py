@@ -57,7 +57,7 @@ class ExitCodes(msgspec.Struct, frozen=True, kw_only=True):
     retryable: frozenset[int] = frozenset()
 
     def ends_retries(self, code: int) -> bool:
-        """Whether a failure with this code is final; ``code`` is not 0."""
+        """Say whether a failure with this code is final; ``code`` is not 0."""
         return code in self.terminal or (bool(self.retryable) and code not in self.retryable)
 
 
@@ -99,7 +99,7 @@ FAULT_TOLERANCE: Final = frozenset(
 
 
 def parameters(annotations: Mapping[str, str], rules: WrapperRules) -> Parameters:
-    """What holds for a wrapper with these annotations. Never raises."""
+    """Return what holds for a wrapper with these annotations. Never raises."""
     periods = {
         field: _parameter(annotations, rules, field, name, key, read=_period)
         for field, name, key in _PERIODS

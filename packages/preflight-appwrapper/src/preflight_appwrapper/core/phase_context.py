@@ -1,4 +1,4 @@
-"""All that a phase may ask when it decides, and how it answers. Pure."""
+"""The context of a decision: all that a phase may ask, and how it answers. Pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus
 from preflight_appwrapper.core.parameters import Parameters
-from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperStep
-from preflight_appwrapper.core.snapshot import WrapperView
+from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
+from preflight_appwrapper.core.snapshot import WrapperSnapshot
 from preflight_appwrapper.core.state_machine import ROWS
 
-__all__ = ["Look", "at_once"]
+__all__ = ["PhaseContext", "at_once"]
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
     """All that a phase may ask. ``status``: the wrapper's, with times that periods can be counted
     from.
     """
 
     wrapper: AppWrapper
     status: AppWrapperStatus
-    seen: WrapperView
+    snapshot: WrapperSnapshot
     rules: WrapperRules
     p: Parameters
     now: datetime
@@ -48,20 +48,20 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
             key=f"{reason}/{self.wrapper.metadata.resource_version}",
         )
 
-    def take(self, row: str, status: AppWrapperStatus, **more: object) -> WrapperStep:
+    def take(self, row: str, status: AppWrapperStatus, **more: object) -> WrapperPlan:
         """A step that takes a row of the table, which gives the phase; ``more``:
         fields of the step.
         """
         return msgspec.structs.replace(
-            WrapperStep(status=replace(status, phase=ROWS[row].to), row=row, parameters=self.p),
+            WrapperPlan(status=replace(status, phase=ROWS[row].to), row=row, parameters=self.p),
             **more,
         )
 
-    def stay(self, status: AppWrapperStatus, **more: object) -> WrapperStep:
+    def stay(self, status: AppWrapperStatus, **more: object) -> WrapperPlan:
         """A step in the same phase; ``more``: fields of the step."""
-        return msgspec.structs.replace(WrapperStep(status=status, parameters=self.p), **more)
+        return msgspec.structs.replace(WrapperPlan(status=status, parameters=self.p), **more)
 
 
-def at_once(look: Look, what: str, why: str) -> Next:
-    """What follows in the next look, which is now."""
-    return Next(what, why, look.now)
+def at_once(context: PhaseContext, what: str, why: str) -> Next:
+    """Return what follows in the next look, which is now."""
+    return Next(what, why, context.now)

@@ -1,4 +1,4 @@
-"""What a decision is made from, and what it says: the data of :func:`.step.step`. Pure."""
+"""The data of a decision: actions, Events, what comes next, and the rule that holds. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "RemoveFinalizer",
     "WrapperAction",
     "WrapperEvent",
-    "WrapperStep",
+    "WrapperPlan",
 ]
 
 
@@ -31,7 +31,7 @@ class WrapperAction(msgspec.Struct, frozen=True, tag_field="action"):
 
     @property
     def key(self) -> str:
-        """What it is done to: the same key is the same deed, done again."""
+        """Names what it is done to: the same key is the same deed, done again."""
         return type(self).__name__
 
 
@@ -167,7 +167,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     figures: Figures
 
 
-class WrapperStep(msgspec.Struct, frozen=True, kw_only=True):
+class WrapperPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A decision. ``status`` is the whole new one, written first where it differs; then ``actions``
     in their order, then ``say``.
 

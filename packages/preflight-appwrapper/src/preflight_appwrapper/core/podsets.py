@@ -1,4 +1,4 @@
-"""Where a component's pods come from: the paths of its pod templates, how many pods each makes, and
+"""Pod sets of a component: the paths of its pod templates, how many pods each makes, and
 what follows from its kind. Pure.
 
 What :func:`inferred` finds for a kind that Kueue knows equals what Kueue finds, in order, counts,
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 MOST_POD_SETS: Final = 8
-"""Of a wrapper: Kueue's own limit for a Workload."""
+"""Pod sets of a wrapper: Kueue's own limit for a Workload."""
 
 _PATH: Final = re.compile(r"template((?:\.[^.\[\]]+|\[[0-9]{1,9}\])*)")
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
@@ -100,7 +100,7 @@ def group_kind(template: object) -> tuple[str, str, str]:
 
 
 def kueue_knows(template: object) -> bool:
-    """Whether Kueue infers the pod sets of this kind by itself."""
+    """Say whether Kueue infers the pod sets of this kind by itself."""
     return group_kind(template) in _KUEUE
 
 
@@ -186,7 +186,7 @@ def _must(*places: Keys) -> Callable[[Object], Iterable[Keys]]:
 
 
 class _Sets(NamedTuple):
-    """How pod sets of a kind are found. ``needs``: where in an object there must be a template.
+    """A way to find the pod sets of a kind. ``needs``: where in an object there must be a template.
     ``roles``: those whose pods count, in Kueue's order (empty: all, in the object's). ``marks``:
     annotations for Kueue's topology-aware scheduling, of an object and the place of a template."""
 
@@ -227,7 +227,7 @@ def _of_job_set(item: Object, keys: Keys) -> dict[str, str]:
 
 
 def _of_each_job(item: Object) -> Iterator[Keys]:
-    """Of each job that is described at all."""
+    """Yield the place of each job that is described at all."""
     jobs = at(item, ("spec", "replicatedJobs"))
     for i in range(len(jobs) if isinstance(jobs, list) else 0):
         job: Keys = ("spec", "replicatedJobs", i, "template")
@@ -240,7 +240,7 @@ def _of_training(_: Object, __: Keys) -> dict[str, str]:
 
 
 _SUBMITTER: Final = "submitterPodTemplate"
-"""Of a RayJob: Kueue leaves it out."""
+"""A template of a RayJob: Kueue leaves it out."""
 _WITHIN: Final = ("spec", "leaderWorkerTemplate")
 _KUEUE: Final = {
     ("", "v1", "Pod"): _Sets(),

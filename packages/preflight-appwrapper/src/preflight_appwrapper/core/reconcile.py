@@ -15,16 +15,16 @@ from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.core import phases
 from preflight_appwrapper.core.parameters import parameters
-from preflight_appwrapper.core.phase_context import Look
-from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperStep
-from preflight_appwrapper.core.snapshot import WrapperView
+from preflight_appwrapper.core.phase_context import PhaseContext
+from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
+from preflight_appwrapper.core.snapshot import WrapperSnapshot
 
-__all__ = ["BAD_ANNOTATION", "step"]
+__all__ = ["BAD_ANNOTATION", "reconcile"]
 
 BAD_ANNOTATION: Final = "BadAnnotation"
 """Reason of an Event about a parameter that cannot be read."""
 
-_PHASES: Final[Mapping[str, Callable[[Look], WrapperStep]]] = {
+_PHASES: Final[Mapping[str, Callable[[PhaseContext], WrapperPlan]]] = {
     "": phases.unseen,
     "Suspended": phases.suspended,
     "Resuming": phases.resuming,
@@ -36,9 +36,11 @@ _PHASES: Final[Mapping[str, Callable[[Look], WrapperStep]]] = {
 }
 
 
-def step(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules, now: datetime) -> WrapperStep:
-    """What is to be written, done and said now, and what comes next. ``now`` has a time zone. Never
-    raises.
+def reconcile(
+    wrapper: AppWrapper, snapshot: WrapperSnapshot, rules: WrapperRules, now: datetime
+) -> WrapperPlan:
+    """Decide what is to be written, done and recorded now, and what comes next. ``now`` has a time
+    zone. Never raises.
 
     The status is written first, with the wrapper's resourceVersion; a conflict means that all of
     this is to be looked at again. Then come the actions, in their order; what each of them finds is
@@ -46,35 +48,35 @@ def step(wrapper: AppWrapper, seen: WrapperView, rules: WrapperRules, now: datet
     """
     p = parameters(wrapper.metadata.annotations, rules)
     if not wrapper.ours:
-        return WrapperStep(status=wrapper.status, parameters=p)
-    if not seen.complete:
+        return WrapperPlan(status=wrapper.status, parameters=p)
+    if not snapshot.complete:
         waits = Next("a decision", "not everything is seen yet", waits=("mirrors",))
-        return WrapperStep(status=wrapper.status, next=waits, parameters=p)
-    look = Look(
+        return WrapperPlan(status=wrapper.status, next=waits, parameters=p)
+    context = PhaseContext(
         wrapper=wrapper,
-        status=c.repaired(wrapper.status, now, seen.first_seen),
-        seen=seen,
+        status=c.repaired(wrapper.status, now, snapshot.first_seen),
+        snapshot=snapshot,
         rules=rules,
         p=p,
         now=now,
     )
     if wrapper.metadata.deletion_timestamp is not None:
-        made = phases.terminating(look)
+        plan = phases.terminating(context)
     else:
         if wrapper.status.phase in {"Resuming", "Running"} and len(
             wrapper.status.component_status
         ) != len(wrapper.spec.components):
-            return _restored(phases.leftover(look), look)
+            return _restored(phases.leftover(context), context)
         # A phase that we do not know, or one that only a deletion leads to, was written by somebody
         # else.
-        made = _PHASES.get(wrapper.status.phase, phases.suspending)(look)
-    said = tuple(
+        plan = _PHASES.get(wrapper.status.phase, phases.suspending)(context)
+    events = tuple(
         WrapperEvent(reason=BAD_ANNOTATION, message=problem, warning=True, key=f"annotation/{key}")
         for key, problem in p.problems
     )
-    say = tuple(one for one in (*made.say, *said) if one.key not in seen.said)
-    return _restored(replace(made, say=say), look)
+    say = tuple(one for one in (*plan.say, *events) if one.key not in snapshot.said)
+    return _restored(replace(plan, say=say), context)
 
 
-def _restored(made: WrapperStep, look: Look) -> WrapperStep:
-    return replace(made, status=c.restored(made.status, look.status, look.wrapper.status))
+def _restored(plan: WrapperPlan, context: PhaseContext) -> WrapperPlan:
+    return replace(plan, status=c.restored(plan.status, context.status, context.wrapper.status))

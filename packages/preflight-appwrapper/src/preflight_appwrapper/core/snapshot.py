@@ -17,7 +17,7 @@ from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.leader_state import Absent, Attempt, LeaderState, VersionedPod
 
-__all__ = ["HeldEvacuation", "Mirrored", "SeenComponent", "Stray", "WrapperView", "observe"]
+__all__ = ["HeldEvacuation", "Mirrored", "SeenComponent", "Stray", "WrapperSnapshot", "observe"]
 
 _MOST_GONE: Final = 4096
 """Uids that are kept although no mirror shows them any more."""
@@ -46,7 +46,7 @@ class SeenComponent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldEvacuation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why nothing more may be evacuated now, and until when at least."""
+    """The reason that nothing more may be evacuated now, and until when at least."""
 
     sentence: str
     at: datetime
@@ -63,7 +63,7 @@ class Stray(msgspec.Struct, frozen=True, kw_only=True):
     finalizers: tuple[str, ...] = ()
 
 
-class WrapperView(msgspec.Struct, frozen=True, kw_only=True):
+class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The newest view of what belongs to one wrapper.
 
     ``complete``: every mirror is synced, and not behind what this leader itself has written or
@@ -95,10 +95,11 @@ class WrapperView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
-    """What the mirrors have of one wrapper. ``things``: whose controller it is, or what has one of
-    its components' names. ``departed``: the last that was seen of what the mirrors had.
+    """The contents of the caches for one wrapper. ``things``: whose controller it is, or what has
+    one of its components' names. ``departed``: the last that was seen of what the mirrors had.
     ``version``: up to where a kind's mirror has come; ``pods_version``: that of pods.
-    ``elsewhere``: whether the pod with this uid is another wrapper's."""
+    ``elsewhere``: whether the pod with this uid is another wrapper's.
+    """
 
     complete: bool
     things: Mapping[tuple[Kind, str], ComponentObject] = {}
@@ -119,7 +120,7 @@ def observe(
     now: datetime,
     clock: float,
     held: HeldEvacuation | None = None,
-) -> WrapperView:
+) -> WrapperSnapshot:
     """``memory`` loses what the mirrors have passed. ``now`` and ``clock`` are the same moment, the
     latter monotonic.
     """
@@ -136,7 +137,7 @@ def observe(
     strays = tuple(_strays(wrapper, named, mirrored, memory))
     if pods or strays or any(one.ours and one.state in {"present", "going"} for one in components):
         memory.empty.clear()
-    return WrapperView(
+    return WrapperSnapshot(
         complete=mirrored.complete,
         components=components,
         pods=pods,
@@ -219,7 +220,9 @@ def _component(
 def _newer(
     shown: ComponentObject | None, found: ComponentObject | Absent | None, passed: int
 ) -> tuple[ComponentObject | None, bool]:
-    """What is there by the newest that is known, and whether the API server itself was asked."""
+    """Return what is there by the newest that is known, and whether the API server itself was
+    asked.
+    """
     if found is None:
         return shown, False
     if isinstance(found, Absent):
@@ -234,7 +237,7 @@ def _newer(
 def _last(
     known: ComponentStatus, departed: ComponentObject | None, found: ComponentObject | Absent | None
 ) -> ComponentVerdict:
-    """What it said last, so that one that has ended well may be gone."""
+    """Return what it said last, so that one that has ended well may be gone."""
     for one in (departed, found):
         if isinstance(one, ComponentObject) and known.uid in {"", one.uid}:
             return one.verdict

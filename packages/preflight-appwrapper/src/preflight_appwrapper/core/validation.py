@@ -1,5 +1,5 @@
-"""Which AppWrappers are denied, and of what their authors are warned: all problems at once, each
-with its path. Pure.
+"""Problems for which AppWrappers are denied, and warnings of their authors: all problems at once,
+each with its path. Pure.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _MOST_PROBLEMS: Final = 64
 _MOST_COMPONENTS: Final = LISTS["components"]
 """The status names each of them, and is written once for each that is created."""
 _MOST_BYTES: Final = 1024 * 1024
-"""Of all templates as JSON. An API server stores 1.5 MiB, and beside them stand the status and who
-has managed which field.
+"""Bytes of all templates as JSON. An API server stores 1.5 MiB, and beside them stand the status
+and who has managed which field.
 """
 
 
@@ -72,7 +72,7 @@ def created(
 
 
 def limits(wrapper: AppWrapper) -> tuple[str, ...]:
-    """What is beyond a limit that is looked at before any other work, and any request."""
+    """Return what is beyond a limit that is looked at before any other work, and any request."""
     count = len(wrapper.spec.components)
     if count > _MOST_COMPONENTS:
         return (
@@ -112,7 +112,7 @@ def _of_components(
     served: Mapping[Kind, RESTMapping] | None,
     wrapped: frozenset[str],
 ) -> Iterator[str]:
-    seen: dict[tuple[str, str, str], int] = {}
+    indexes: dict[tuple[str, str, str], int] = {}
     for i, component in enumerate(wrapper.spec.components):
         where = f"spec.components[{i}].template"
         if nested_too_deeply(component.template):
@@ -139,7 +139,7 @@ def _of_components(
             yield f"{where}.metadata.labels: {LABEL} has another value than the wrapper's name; remove it."
         fixed = at(component.template, ("metadata", "name"))
         if isinstance(fixed, str) and fixed:
-            first = seen.setdefault((group, kind, name.name), i)
+            first = indexes.setdefault((group, kind, name.name), i)
             if first != i:
                 yield f"{where}: is {kind} {printable(name.name, 63)}, as spec.components[{first}] is; rename one of the two."
 
@@ -260,8 +260,8 @@ def _job_warnings(template: object, where: str) -> Iterator[str]:
 
 
 def updated(old: AppWrapper, new: AppWrapper) -> tuple[str, ...]:
-    """Why the change is denied. What Kueue writes (``suspend``, ``podSetInfos``), annotations and
-    other labels may change.
+    """Say why the change is denied. What Kueue writes (``suspend``, ``podSetInfos``), annotations
+    and other labels may change.
     """
     return tuple(_changes(old, new))
 

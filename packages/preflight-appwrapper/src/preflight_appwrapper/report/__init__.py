@@ -1,1 +1,1 @@
-"""What people ask."""
+"""Reports for people."""

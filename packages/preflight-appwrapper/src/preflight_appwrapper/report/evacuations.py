@@ -1,5 +1,5 @@
-"""What the brake has wait, in a cluster, and its release by whoever may: workloads by an annotation
-that is good for this one time, nodes by the label that they wait for.
+"""Evacuations that the brake has wait, in a cluster, and its release by whoever may: workloads by
+an annotation that is good for this one time, nodes by the label that they wait for.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def held(one: AppWrapper) -> HeldWorkload | None:
 
 
 async def evacuations(health: NodeHealth, *, released: bool) -> Evacuations:
-    """What waits in the cluster of KUBECONFIG, or of this pod; ``released``: until now. Raises
+    """List what waits in the cluster of KUBECONFIG, or of this pod; ``released``: until now. Raises
     :class:`~preflight_kube.errors.KubeError`.
     """
     async with Client(connection(home=Path.home()), agent="preflight-appwrapper") as client:
@@ -81,7 +81,7 @@ async def evacuations(health: NodeHealth, *, released: bool) -> Evacuations:
 
 
 async def waiting(client: Client, health: NodeHealth) -> Evacuations:
-    """What waits; two lists."""
+    """List what waits, by two requests."""
     workloads, nodes, codes = [], [], []
     async for page, _ in client.pages(WRAPPERS, PartialObject):
         workloads += [one for raw in page if (one := held(wrapper(raw))) is not None]

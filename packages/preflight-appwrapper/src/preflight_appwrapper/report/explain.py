@@ -1,5 +1,5 @@
-"""Why a wrapper is as it is, and what happens next, for people. Pure: the same step that is acted
-on.
+"""Explanations of a wrapper for people: why it is as it is, and what happens next. Pure: by the
+same plan that is acted on.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from preflight_appwrapper.core.containers import exits
 from preflight_appwrapper.core.deadlines import text as clock
 from preflight_appwrapper.core.marks import NOT_JUDGED
 from preflight_appwrapper.core.parameters import parameters
-from preflight_appwrapper.core.plan import WrapperStep
-from preflight_appwrapper.core.snapshot import WrapperView
+from preflight_appwrapper.core.plan import WrapperPlan
+from preflight_appwrapper.core.snapshot import WrapperSnapshot
 from preflight_appwrapper.core.validation import created
 
 __all__ = ["Explanation", "Plan", "explain", "plan", "plan_text", "text"]
@@ -40,7 +40,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Coming(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What happens next; ``at`` in UTC where time decides it."""
+    """The next thing that happens; ``at`` in UTC where time decides it."""
 
     what: str
     why: str
@@ -67,20 +67,20 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def explain(
-    wrapper: AppWrapper, seen: WrapperView, made: WrapperStep, now: datetime
+    wrapper: AppWrapper, snapshot: WrapperSnapshot, decision: WrapperPlan, now: datetime
 ) -> Explanation:
     """``made``: the step that was decided on this wrapper, on what is ``seen``, at ``now``."""
-    holding, coming = made.holding, None
-    if made.next is not None:
-        at = made.next.at
+    holding, coming = decision.holding, None
+    if decision.next is not None:
+        at = decision.next.at
         coming = Coming(
-            what=made.next.what,
-            why=printable(made.next.why),
+            what=decision.next.what,
+            why=printable(decision.next.why),
             at=clock(at) if at else "",
             within=format_duration(max(0, round((at - now).total_seconds()))) if at else "",
-            waits=made.next.waits,
+            waits=decision.next.waits,
         )
-    status, p = made.status, made.parameters
+    status, p = decision.status, decision.parameters
     quota = c.find(status.conditions, c.QUOTA)
     if quota is not None and quota.reason == NOT_JUDGED and not wrapper.spec.suspend:
         # the controller's word: who explains has no key
@@ -104,10 +104,10 @@ def explain(
         rule=holding.rule if holding else 0,
         because=printable(because),
         next=coming,
-        pods=tuple(_pod(one) for one in sorted(seen.pods, key=lambda it: it.name)[:_MOST_PODS]),
+        pods=tuple(_pod(one) for one in sorted(snapshot.pods, key=lambda it: it.name)[:_MOST_PODS]),
         resets=f"{status.resetting_count} of {limit}{evacuated}",
-        blocked=tuple(printable(one) for one in made.blocked),
-        parameters=_shown(wrapper, None, made),
+        blocked=tuple(printable(one) for one in decision.blocked),
+        parameters=_shown(wrapper, None, decision),
         problems=tuple(problem for _, problem in p.problems) if p else (),
     )
 
@@ -121,7 +121,7 @@ def _foreign(wrapper: AppWrapper) -> str:
 
 
 def _cause(wrapper: AppWrapper) -> str:
-    """Why it was reset last, or has failed."""
+    """Say why it was reset last, or has failed."""
     found = c.find(wrapper.status.conditions, c.UNHEALTHY)
     if found is None or found.status != "True":
         return ""
@@ -129,9 +129,9 @@ def _cause(wrapper: AppWrapper) -> str:
 
 
 def _shown(
-    wrapper: AppWrapper, rules: WrapperRules | None, made: WrapperStep | None = None
+    wrapper: AppWrapper, rules: WrapperRules | None, decision: WrapperPlan | None = None
 ) -> tuple[Shown, ...]:
-    p = made.parameters if made is not None else None
+    p = decision.parameters if decision is not None else None
     if p is None:
         p = parameters(wrapper.metadata.annotations, rules or WrapperRules())
     return tuple(
@@ -182,7 +182,7 @@ def _settings(listed: tuple[Shown, ...]) -> Iterator[str]:
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What would be created for a manifest, without a cluster, and every problem of it."""
+    """The objects that a manifest would create, without a cluster, and every problem of it."""
 
     name: str
     problems: tuple[str, ...]
@@ -218,8 +218,8 @@ def plan(wrapper: AppWrapper, rules: WrapperRules) -> Plan:
 
 
 def _same(one: str, other: str, place: str) -> bool:
-    """Whether two sentences speak of the same path, or say the same of one place; one of them is
-    enough.
+    """Say whether two sentences speak of the same path, or say the same of one place; one of them
+    is enough.
     """
     mine, its = one.partition(": "), other.partition(": ")
     alike = its[0].startswith(place) and mine[2].rstrip(".") == its[2].rstrip(".")

@@ -1,1 +1,1 @@
-"""What is said of an AppWrapper before it is stored."""
+"""Admission of AppWrappers."""

@@ -1,5 +1,5 @@
-"""What the author of a wrapper may not create by themselves, an AppWrapper must not create for
-them. Pure: bodies and answers.
+"""Access reviews: no AppWrapper creates for its author what they may not create by themselves.
+Pure: bodies and answers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the API server asks before an AppWrapper is stored: who made it is written into it, and what
-must not be is denied.
+"""Answers to the API server before an AppWrapper is stored: who made it is written into it, and
+what must not be is denied.
 
 Whoever creates a wrapper must be allowed to create each of its components: that is asked for as
 that very user.
@@ -60,7 +60,7 @@ class Reviewer:
         return {MUTATE: self.mutate, VALIDATE: self.validate}
 
     async def mutate(self, request: AdmissionRequest) -> Response:
-        """What a new wrapper gets; the mark is its author's, or of whoever has changed it."""
+        """Patch a new wrapper; the mark is its author's, or of whoever has changed it."""
         if request.operation not in {"CREATE", "UPDATE"}:
             return Response()
         raw = request.new(dict[str, Any])
@@ -105,8 +105,8 @@ class Reviewer:
         return mark(self._rules.mark_key, request.namespace, templates, at)
 
     async def validate(self, request: AdmissionRequest) -> Response:
-        """Whether it may be stored. What has a mark was judged when it got it, and is asked about
-        no more.
+        """Judge whether it may be stored. What has a mark was judged when it got it, and is asked
+        about no more.
         """
         wrapper = wrapper_from(request.new(dict[str, Any]))
         if request.operation == "UPDATE":

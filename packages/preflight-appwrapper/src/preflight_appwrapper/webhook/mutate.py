@@ -1,4 +1,4 @@
-"""What is written into a new AppWrapper: who made it, the default queue, and pod sets that Kueue
+"""Changes of a new AppWrapper: who made it, the default queue, and pod sets that Kueue
 cannot know. Pure.
 """
 
