@@ -69,9 +69,23 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "datetime", Virtual)
 
 
-async def slowly(request: ApiRequest) -> ApiRequest:
-    await asyncio.sleep(ROUND_TRIP)
-    return request
+class Slow:
+    """Takes its time for each request; ``twice``: wrappers that two workers wrote at a time."""
+
+    def __init__(self) -> None:
+        self.writing: set[str] = set()
+        self.twice: list[str] = []
+
+    async def admit(self, request: ApiRequest) -> ApiRequest:
+        writes = request.method in {"PUT", "DELETE"}
+        name = request.path.removesuffix("/status").rpartition("/")[2]
+        if writes and name in self.writing:
+            self.twice.append(name)
+        if writes:
+            self.writing.add(name)
+        await asyncio.sleep(ROUND_TRIP)
+        self.writing.discard(name)
+        return request
 
 
 async def reset(namespaces: int, failing: float) -> Leading:
@@ -79,7 +93,8 @@ async def reset(namespaces: int, failing: float) -> Leading:
     async with double() as api:
         for i in range(WRAPPERS):
             running(api, f"w-{i}", namespace=f"ns-{i % namespaces}")
-        api.admit = slowly
+        slow = Slow()
+        api.admit = slow.admit
         target = Connection(api.url, ssl.create_default_context())
         clock = Clock(asyncio.get_running_loop().time)
         ours = Client(target, agent="tests", clock=clock)
@@ -95,6 +110,7 @@ async def reset(namespaces: int, failing: float) -> Leading:
                 "all resets",
                 600,
             )
+            assert slow.twice == []
             return leading
 
 

@@ -59,8 +59,10 @@ _WORKERS: Final = 128
 """More than requests under way at once: most of them wait for one list."""
 _DELETION_WORKERS: Final = 8
 """Deletions wait for each other, and nothing whose period is over waits for them."""
-_MAX_RECONCILES: Final = 50
-"""Decisions at one go; a wrapper that is not settled by then lets others go first."""
+_MAX_RECONCILES: Final = 100
+"""Decisions at one go, of which 64 components take one each; a wrapper that is not settled by then
+lets others go first.
+"""
 _REST: Final = 0.01
 """Seconds between two looks at a wrapper: sixteen pods that change at once are one look."""
 _DEPLOYED: Final = ("Resuming", "Running", "Resetting")
