@@ -20,6 +20,7 @@ from player import Player, bare_pod, job, service, wrapper
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import PHASES, pod_from, wrapper_from, written
 from preflight_appwrapper.core.component_status import ComponentVerdict
+from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.plan import (
     AddFinalizer,
@@ -29,7 +30,7 @@ from preflight_appwrapper.core.plan import (
     RemoveFinalizer,
 )
 from preflight_appwrapper.core.reconcile import reconcile
-from preflight_appwrapper.core.snapshot import SeenComponent, Stray, WrapperSnapshot
+from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
 from preflight_appwrapper.report.explain import explain, plan, plan_text, text
 
 QUICK = {
@@ -305,7 +306,12 @@ def a_view() -> st.SearchStrategy[WrapperSnapshot]:
         st.sampled_from(["Pending", "Running", "Failed", "Succeeded", "Odd"]), st.sampled_from(["a", "b", "c"]),
     )  # fmt: skip
     stray = st.builds(
-        Stray, api_version=st.just("v1"), kind=st.just("Pod"), name=st.just("s"), uid=st.just("s")
+        ComponentObject,
+        kind=st.just(("", "v1", "Pod")),
+        namespace=st.just("ns"),
+        version=st.just(1),
+        name=st.just("s"),
+        uid=st.just("s"),
     )
     return st.builds(
         WrapperSnapshot,

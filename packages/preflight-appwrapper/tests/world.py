@@ -20,6 +20,7 @@ from preflight_appwrapper.api.conditions import written as written_at
 from preflight_appwrapper.api.names import LABEL
 from preflight_appwrapper.api.types import AppWrapper, pod_from, wrapper_from, written
 from preflight_appwrapper.core.component_status import verdict
+from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.plan import (
     AddFinalizer,
@@ -32,7 +33,8 @@ from preflight_appwrapper.core.plan import (
     WrapperAction,
     WrapperPlan,
 )
-from preflight_appwrapper.core.snapshot import SeenComponent, Stray, WrapperSnapshot
+from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
+from preflight_kube.api.kinds import kind_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 Key = tuple[str, str, str]
@@ -133,9 +135,10 @@ class World:
                 )
             )
         strays = [
-            Stray(
-                api_version=a,
-                kind=k,
+            ComponentObject(
+                kind=kind_of(a, k),
+                namespace="ns",
+                version=1,
                 name=n,
                 uid=o["metadata"]["uid"],
                 going="deletionTimestamp" in o["metadata"],

@@ -9,10 +9,12 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
+from preflight_kube.api.kinds import kind_of
 
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.types import AppWrapperStatus
 from preflight_appwrapper.core.deadlines import deadline, expired
+from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.parameters import Parameters
 from preflight_appwrapper.core.plan import (
     Confirm,
@@ -22,7 +24,7 @@ from preflight_appwrapper.core.plan import (
     Next,
     WrapperAction,
 )
-from preflight_appwrapper.core.snapshot import Stray, WrapperSnapshot
+from preflight_appwrapper.core.snapshot import WrapperSnapshot
 
 __all__ = ["DeletionProgress", "leftovers", "progress"]
 
@@ -48,8 +50,8 @@ class DeletionProgress(msgspec.Struct, frozen=True, kw_only=True):
     blocked: tuple[str, ...] = ()
 
 
-def _deletes(one: Stray, *, force: bool) -> DeleteObject:
-    return DeleteObject(one.api_version, one.kind, one.name, one.uid, force)
+def _deletes(one: ComponentObject, *, force: bool) -> DeleteObject:
+    return DeleteObject(one.api_version, one.kind[2], one.name, one.uid, force)
 
 
 def leftovers(status: AppWrapperStatus, snapshot: WrapperSnapshot) -> bool:
@@ -81,18 +83,19 @@ def progress(
     return _normal(things, snapshot, asked, deadline(start, p.forceful_deletion), now)
 
 
-def _things(status: AppWrapperStatus, snapshot: WrapperSnapshot) -> Iterator[Stray]:
+def _things(status: AppWrapperStatus, snapshot: WrapperSnapshot) -> Iterator[ComponentObject]:
     """Components that are ours; a name under which somebody else's object lives counts as gone."""
     for i, known in enumerate(status.component_status):
         one = snapshot.component(i)
         if one.state not in {"present", "going"} or not one.uid or not known.name:
             continue
         if one.ours:
-            yield Stray(
-                api_version=known.api_version,
-                kind=known.kind,
+            yield ComponentObject(
+                kind=kind_of(known.api_version, known.kind),
+                namespace="",
                 name=known.name,
                 uid=one.uid,
+                version=0,
                 going=one.state == "going",
                 finalizers=one.finalizers,
             )
@@ -104,7 +107,7 @@ def _wait(at: datetime | None, what: str = "what is left is deleted") -> Next:
 
 
 def _normal(
-    things: list[Stray],
+    things: list[ComponentObject],
     snapshot: WrapperSnapshot,
     asked: list[Confirm],
     force: datetime,
@@ -127,7 +130,7 @@ def _normal(
 
 
 def _force(
-    things: list[Stray],
+    things: list[ComponentObject],
     snapshot: WrapperSnapshot,
     asked: list[Confirm],
     forced_at: datetime,
@@ -161,7 +164,7 @@ def _force(
     blocked = []
     if now >= forced_at + _FORCE_AGAIN:  # the same for each leader, so that nobody takes it back
         held = [("Pod", pod.name, pod.metadata.finalizers) for pod in snapshot.pods]
-        held += [(one.kind, one.name, one.finalizers) for one in things]
+        held += [(one.kind[2], one.name, one.finalizers) for one in things]
         blocked = [
             f"{kind} {name} (finalizer {', '.join(by)[:200]})" for kind, name, by in held if by
         ]

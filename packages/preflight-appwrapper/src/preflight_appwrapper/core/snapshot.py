@@ -17,7 +17,7 @@ from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.leader_state import Absent, Attempt, LeaderState, VersionedPod
 
-__all__ = ["HeldEvacuation", "Mirrored", "SeenComponent", "Stray", "WrapperSnapshot", "observe"]
+__all__ = ["HeldEvacuation", "Mirrored", "SeenComponent", "WrapperSnapshot", "observe"]
 
 _MOST_GONE: Final = 4096
 """Uids that are kept although no mirror shows them any more."""
@@ -52,24 +52,14 @@ class HeldEvacuation(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-class Stray(msgspec.Struct, frozen=True, kw_only=True):
-    """An object whose controller is this wrapper, and which its status does not name."""
-
-    api_version: str
-    kind: str
-    name: str
-    uid: str
-    going: bool = False
-    finalizers: tuple[str, ...] = ()
-
-
 class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The newest view of what belongs to one wrapper.
 
     ``complete``: every mirror is synced, and not behind what this leader itself has written or
     listed; without it nothing is decided. ``components`` run parallel to the status. ``pods``: all
     with the wrapper's label in its namespace. ``nodes``: by name, the resources that running pods
-    must leave. ``attempts``: by :attr:`WrapperAction.key`, when this leader last did it. ``empty``:
+    must leave. ``strays``: objects whose controller is this wrapper, and which its status does
+    not name. ``attempts``: by :attr:`WrapperAction.key`, when this leader last did it. ``empty``:
     when consistent reads of everything found nothing, since they last found something. ``suffix``:
     five random characters for names. ``said``: keys of what has been said already.
     ``held``: the brake, where it would have an evacuation wait. ``first_seen``: when this leader
@@ -81,7 +71,7 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     components: tuple[SeenComponent, ...] = ()
     pods: tuple[Pod, ...] = ()
     nodes: Mapping[str, frozenset[str]] = {}
-    strays: tuple[Stray, ...] = ()
+    strays: tuple[ComponentObject, ...] = ()
     attempts: Mapping[str, datetime] = {}
     empty: tuple[datetime, ...] = ()
     suffix: str = "00000"
@@ -246,20 +236,8 @@ def _last(
 
 def _strays(
     wrapper: AppWrapper, named: set[tuple[Kind, str]], mirrored: Mirrored, memory: LeaderState
-) -> Iterable[Stray]:
+) -> Iterable[ComponentObject]:
     for name, one in sorted(mirrored.things.items()):
-        if (
-            name in named
-            or one.uid in memory.gone
-            or one.owner is None
-            or one.owner.uid != wrapper.metadata.uid
-        ):
-            continue
-        yield Stray(
-            api_version=one.api_version,
-            kind=one.kind[2],
-            name=one.name,
-            uid=one.uid,
-            going=one.going,
-            finalizers=one.finalizers,
-        )
+        ours = one.owner is not None and one.owner.uid == wrapper.metadata.uid
+        if ours and name not in named and one.uid not in memory.gone:
+            yield one
