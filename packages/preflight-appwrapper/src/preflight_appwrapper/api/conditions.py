@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -28,12 +28,13 @@ __all__ = [
     "is_false",
     "is_true",
     "put",
-    "put_component",
     "repaired",
     "restored",
     "since",
     "written",
 ]
+
+S = TypeVar("S", AppWrapperStatus, ComponentStatus)
 
 QUOTA: Final = "QuotaReserved"
 DEPLOYED: Final = "ResourcesDeployed"
@@ -82,77 +83,40 @@ def component_is(one: ComponentStatus) -> str:
     return found.status if found else ""
 
 
-def _set(
-    conditions: tuple[Condition, ...],
+def put(
+    status: S,
     type_: str,
     value: bool | None,
     reason: str,
+    message: str = "",
     *,
-    message: str,
     now: datetime,
-    generation: int,
-) -> tuple[Condition, ...]:
-    status = "Unknown" if value is None else str(value)
-    old = find(conditions, type_)
-    moved = old is None or old.status != status or old.last_transition_time is None
-    at = now.replace(microsecond=0)
-    if (
-        old is not None and old.last_transition_time is not None
-    ):  # clocks of two leaders differ; times never go back
-        before = old.last_transition_time
-        at = max(at, before.replace(microsecond=0)) if moved else before
-    made = Condition(
+    generation: int = 0,
+) -> S:
+    """``status``, of a wrapper or of a component, with this condition; ``value`` None: Unknown. Its
+    time moves only where its status does, and never back: clocks of two leaders differ.
+    """
+    text = "Unknown" if value is None else str(value)
+    old, at = find(status.conditions, type_), now.replace(microsecond=0)
+    before = old.last_transition_time if old is not None else None
+    if old is not None and before is not None:
+        at = before if old.status == text else max(at, before.replace(microsecond=0))
+    condition = Condition(
         type=type_,
-        status=status,
+        status=text,
         reason=reason,
         message=message,
         last_transition_time=at,
         observed_generation=generation,
     )
     if old is None:
-        return (*conditions, made)
-    return tuple(made if one is old else one for one in conditions)
+        return replace(status, conditions=(*status.conditions, condition))
+    kept = tuple(condition if one is old else one for one in status.conditions)
+    return replace(status, conditions=kept)
 
 
-def put(
-    status: AppWrapperStatus,
-    type_: str,
-    value: bool,
-    reason: str,
-    message: str = "",
-    *,
-    now: datetime,
-    generation: int = 0,
-) -> AppWrapperStatus:
-    """With this condition; its time moves only where its status does, and never back."""
-    return replace(
-        status,
-        conditions=_set(
-            status.conditions, type_, value, reason, message=message, now=now, generation=generation
-        ),
-    )
-
-
-def put_component(
-    one: ComponentStatus,
-    type_: str,
-    value: bool | None,
-    reason: str,
-    message: str = "",
-    *,
-    now: datetime,
-) -> ComponentStatus:
-    """As :func:`put`, of a component; ``value`` None: Unknown."""
-    return replace(
-        one,
-        conditions=_set(
-            one.conditions, type_, value, reason, message=message, now=now, generation=0
-        ),
-    )
-
-
-def drop(status: AppWrapperStatus, type_: str) -> AppWrapperStatus:
-    """Without this condition, so that the next one of its type has a new time."""
+def drop(status: S, type_: str) -> S:
+    """``status`` without this condition, so that the next one of its type has a new time."""
     return replace(status, conditions=tuple(one for one in status.conditions if one.type != type_))
 
 

@@ -104,10 +104,8 @@ def _create(wrapper: AppWrapper, known: ComponentStatus, i: int) -> CreateCompon
 
 def _named(known: ComponentStatus, name: Named, now: datetime) -> ComponentStatus:
     known = replace(known, name=name.name, kind=name.kind, api_version=name.api_version, uid="")
-    known = c.put_component(known, c.DEPLOYED, None, "ComponentCreationInitiated", now=now)
-    return replace(
-        known, conditions=tuple(one for one in known.conditions if one.type != c.FINISHED)
-    )
+    known = c.put(known, c.DEPLOYED, None, "ComponentCreationInitiated", now=now)
+    return c.drop(known, c.FINISHED)
 
 
 def _begun(
@@ -169,15 +167,11 @@ def _pause(attempt: Attempt) -> timedelta:
 
 
 def _created(known: ComponentStatus, uid: str, now: datetime) -> ComponentStatus:
-    return c.put_component(
-        replace(known, uid=uid), c.DEPLOYED, True, "ComponentCreatedSuccessfully", now=now
-    )
+    return c.put(replace(known, uid=uid), c.DEPLOYED, True, "ComponentCreatedSuccessfully", now=now)
 
 
 def _errored(known: ComponentStatus, attempt: Attempt, now: datetime) -> ComponentStatus:
-    return c.put_component(
-        known, c.DEPLOYED, False, "ComponentCreationErrored", attempt.error, now=now
-    )
+    return c.put(known, c.DEPLOYED, False, "ComponentCreationErrored", attempt.error, now=now)
 
 
 def _with(status: AppWrapperStatus, i: int, known: ComponentStatus) -> AppWrapperStatus:

@@ -122,10 +122,8 @@ def _undeployed(
 def _forgotten(context: PhaseContext, one: ComponentStatus) -> ComponentStatus:
     if not c.component_is(one):
         return one
-    one = replace(
-        one, uid="", conditions=tuple(it for it in one.conditions if it.type != c.FINISHED)
-    )
-    return c.put_component(one, c.DEPLOYED, False, "ComponentDeleted", now=context.now)
+    one = c.drop(replace(one, uid=""), c.FINISHED)
+    return c.put(one, c.DEPLOYED, False, "ComponentDeleted", now=context.now)
 
 
 # --- before it runs
@@ -283,7 +281,7 @@ def _marked(
     """Write what the judgment says of readiness, and which components have ended well."""
     status = _readiness(context, status, judgment.holding.figures)
     components = tuple(
-        c.put_component(one, c.FINISHED, True, "ComponentFinished", now=context.now)
+        c.put(one, c.FINISHED, True, "ComponentFinished", now=context.now)
         if not c.is_true(one, c.FINISHED)
         and c.component_is(one) == "True"
         and finished(status, context.snapshot, i)
