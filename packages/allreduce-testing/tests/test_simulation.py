@@ -41,21 +41,6 @@ def test_in_a_small_gang_the_one_slow_node_is_named_and_no_healthy_one(size: int
     assert tally.max_rounds <= 8
 
 
-@pytest.mark.parametrize("fault", ["uplink", "leaf", "oversubscription", "link"])
-@pytest.mark.parametrize("labels", [True, False])
-def test_what_nodes_share_is_no_nodes_fault(fault: str, labels: bool) -> None:
-    world = FabricWorld(
-        f"{fault} {labels}",
-        60,
-        fault=fault,
-        labels="true" if labels else "none",
-        nodes=48,
-        leaves=(4, 12),
-        least_in_leaf=2,
-    )
-    assert simulate([world])[world.name].healthy_blamed == 0
-
-
 def test_a_slow_node_slows_every_probe_that_it_is_in() -> None:
     fabric = Fabric(
         FabricWorld(

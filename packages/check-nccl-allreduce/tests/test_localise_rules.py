@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 from allreduce_testing.worlds.fabrics import Fabric, FabricWorld
+from allreduce_testing.worlds.faults import SickNode
 from allreduce_testing.worlds.simulation import play, simulate, worlds
+from allreduce_testing.worlds.stages import StagedWorld
 from check_nccl_allreduce.localise import (
     APART,
     Endpoint,
@@ -69,11 +71,18 @@ def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that
 
 
 @pytest.mark.parametrize(
-    "key",
-    ["one to three, labels random", "one to three, labels coarse", "drift", "two generations"],
+    "world",
+    [
+        StagedWorld("lying labels", (SickNode((1, 3)),), 40, nodes=(8, 72), labels=("shuffled",)),
+        StagedWorld("coarse labels", (SickNode((1, 3)),), 40, nodes=(8, 72), labels=("coarse",)),
+        of_the_bench("drift", 40),
+        of_the_bench("two generations", 40),
+    ],
+    ids=lambda world: world.name,
 )
-def test_where_labels_lie_nobody_healthy_is_blamed_and_who_is_bad_is_named(key: str) -> None:
-    world = of_the_bench(key, 40)
+def test_where_labels_lie_nobody_healthy_is_blamed_and_who_is_bad_is_named(
+    world: FabricWorld | StagedWorld,
+) -> None:
     tally = simulate([world])[world.name]
     assert tally.healthy_blamed == 0
     assert tally.bad_named >= 0.98 * tally.bad

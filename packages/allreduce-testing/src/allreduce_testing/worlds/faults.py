@@ -6,14 +6,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from .stages import Spans, StagedFabric
 
-__all__ = ["Beyond", "Busy", "Collisions", "Hosts", "Kinds", "Marks", "Pauses", "SickNode"]
+__all__ = ["Beyond", "Busy", "Collisions", "Fast", "Hosts", "Kinds", "Marks", "Pauses", "SickNode"]
 
 FOREVER: Final = 1e9
+LONGEST: Final = 400.0
+"""Seconds, more than any test takes."""
 SLOW: Final = (0.2, 0.7)
 """What a fault leaves of normal."""
 
@@ -66,8 +69,8 @@ class Beyond:
     """What is beyond the nodes: a line ``card``, a ``leaf``, its ``uplink``, the ``spine``.
 
     ``members``: nodes of the gang behind it; for an uplink, or one behind a slow leaf, they stand
-    behind a leaf of their own. ``lasts``: seconds in which somebody else's traffic
-    fills it, None: it is slow for good.
+    behind a leaf of their own. ``begins``, ``lasts``: seconds in which somebody else's traffic
+    fills it, None: it is slow for good; ``pause``: seconds until it is so again, None: once.
     ``unequal``: each port of the card is slow by itself. ``counts``: links through it count errors.
     ``capacity``: of a spine, this part of what the nodes of each leaf can send.
     """
@@ -80,6 +83,7 @@ class Beyond:
     capacity: tuple[float, float] | None = None
     lasts: tuple[float, float] | None = None
     begins: tuple[float, float] = (-10.0, 0.0)
+    pause: tuple[float, float] | None = None
 
     def strike(self, fabric: StagedFabric) -> None:
         """Draw who is behind it, and slow it."""
@@ -112,9 +116,9 @@ class Beyond:
                 if len(touched) == 1:  # nothing distinguishes it from the node's own port
                     fabric.truth.blamable.update(touched)
             case "leaf" | "uplink":
-                begin = random.uniform(*self.begins)
-                until = begin + random.uniform(*self.lasts) if self.lasts else FOREVER
-                spans = ((begin if self.lasts else -FOREVER, until),)
+                spans = ((-FOREVER, FOREVER),)
+                if self.lasts:
+                    spans = _spans(random, self.begins, self.lasts, self.pause)
                 fabric.slow((self.what, shape.leaf[touched[0]]), share, spans, touched)
             case _:
                 raise ValueError(f"a fault beyond the nodes is none of {self.what!r}")
@@ -154,16 +158,11 @@ class Busy:
         random, size = fabric.random, fabric.shape.size
         count = size if self.everybody else min(random.randint(*self.count), max(1, size // 3))
         for i in random.sample(range(size), count):
-            begin = random.uniform(*self.begins)
-            spans = [(begin, begin + random.uniform(*self.lasts))]
-            while self.pause is not None and spans[-1][1] < 400.0:
-                begin = spans[-1][1] + random.uniform(*self.pause)
-                spans.append((begin, begin + random.uniform(*self.lasts)))
+            spans = _spans(random, self.begins, self.lasts, self.pause)
             use = fabric.load if self.mute else fabric.occupy
-            use(i, random.uniform(*self.share), tuple(spans))
-            if spans[0][1] > FOREVER / 2 and not self.everybody:
+            use(i, random.uniform(*self.share), spans)
+            if spans[0][0] <= 0 and spans[0][1] > FOREVER / 2 and not self.everybody:
                 fabric.truth.named.add(i)
-                fabric.truth.begins[i] = spans[0][0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +188,17 @@ class Kinds:
                 fabric.nic[i] = f"8x{400 * ratio:g}"
             elif 4 * count <= size:
                 fabric.truth.named.add(i)
+
+
+@dataclass(frozen=True, slots=True)
+class Fast:
+    """Nodes, up to a quarter, that are faster than all others."""
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Draw the nodes and their rate."""
+        random, size = fabric.random, fabric.shape.size
+        for i in random.sample(range(size), random.randint(1, max(1, size // 4))):
+            fabric.rate[i] *= random.uniform(1.15, 1.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +249,7 @@ class Collisions:
                     if a != b and shape.leaf[a] == shape.leaf[b]:
                         continue
                     spans, at = [], -random.uniform(0, self.moves[1])
-                    while at < 300.0:
+                    while at < LONGEST:
                         until = at + random.uniform(*self.moves)
                         if random.random() < self.often:
                             spans.append((at, until))
@@ -310,6 +320,21 @@ class Marks:
         for i in range(fabric.shape.size):
             if fabric.random.random() < self.share:
                 fabric.tell(i, fact)
+
+
+def _spans(
+    random: Random,
+    begins: tuple[float, float],
+    lasts: tuple[float, float],
+    pause: tuple[float, float] | None,
+) -> Spans:
+    """When it is so: once, or again and again."""
+    begin = random.uniform(*begins)
+    spans = [(begin, begin + random.uniform(*lasts))]
+    while pause is not None and spans[-1][1] < LONGEST:
+        begin = spans[-1][1] + random.uniform(*pause)
+        spans.append((begin, begin + random.uniform(*lasts)))
+    return tuple(spans)
 
 
 def _groups(fabric: StagedFabric, least: int) -> list[list[int]]:

@@ -168,7 +168,6 @@ STAGED = "staged"
 BETWEEN = 30.0
 """Seconds between two lines about progress."""
 SMALL = (3, 4, 5, 7, 8, 64, 1024)
-CORRELATED = ("uplink", "leaf", "oversubscription", "link")
 SEVERITIES = (0.20, 0.30, 0.40, 0.50, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95)
 SEEN: dict[str, Any] = {
     "labels": {},
@@ -180,16 +179,14 @@ NOISES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 
 def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]]:
-    """Every world whose hairpins pass nothing of the fabric, alone or in a group; ``scale`` shrinks
-    the number of gangs.
-    """
+    """Every world of bad adapters, alone or in a group; ``scale`` shrinks the number of gangs."""
 
     def gangs(number: int) -> int:
         return max(1, round(number * scale))
 
     base = FabricWorld("labels", gangs(10_000))
     less = replace(base, gangs=gangs(3_000))
-    far = replace(less, most=256, least_leaves=1)
+    far = replace(less, most=256)
     some = replace(base, gangs=gangs(300), most=1024)  # without a bar on recall
     one_bad = (1e-9,)  # a share above none is at least one node
     others = {
@@ -217,48 +214,7 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
             )
             for n in SMALL
         },
-        "correlated": {fault: replace(far, fault=fault, least_leaves=2) for fault in CORRELATED},
-        "correlated_unlabelled": {
-            fault: replace(far, fault=fault, labels="none", least_leaves=2) for fault in CORRELATED
-        },
-        "alone": {
-            f"{fault}, {seen}": replace(
-                far, fault=fault, least_leaves=1 if fault == "remote" else 2, **how
-            )
-            for fault in ("remote", "lone", "tiers")
-            for seen, how in SEEN.items()
-        },
-        "partial": {
-            f"{fault}, {seen}": replace(far, fault=fault, **how)
-            for fault in ("card", "line", "pause")
-            for seen, how in SEEN.items()
-        }
-        | {
-            "pause reaches hairpins": replace(far, fault="pause", paused_hairpins=True),
-            "pause reaches hairpins, unlabelled": replace(
-                far, fault="pause", paused_hairpins=True, labels="none"
-            ),
-        }
-        | {
-            f"flapping {fault} {p}": replace(far, fault=fault, flap=p, least_leaves=2)
-            for fault in ("leaf", "uplink")
-            for p in (0.3, 0.5, 0.7)
-        },
-        "labels_lie": {
-            f"{fault}, {labels}": replace(far, fault=fault, labels=labels, least_leaves=2)
-            for fault in ("leaf", "uplink", "oversubscription")
-            for labels in ("half", "stale", "one", "own", "random", "coarse")
-        },
-        "busy": {
-            f"{k} rounds": replace(far, fault="busy", rounds=k, labels="true" if k % 2 else "none")
-            for k in range(1, 9)
-        },
         "hardware": {
-            "two generations": replace(far, fault="none", generations=2),
-            "two generations, unlabelled": replace(far, fault="none", generations=2, labels="none"),
-            "fast outliers": replace(far, fault="outliers"),
-            "fast outliers, 4 or 5 nodes": replace(far, fault="outliers", nodes=5),
-            "hash collisions": replace(far, fault="hash", least_leaves=2),
             "heavy tails": replace(far, fault="none", tail=3),
             "dips to 20 %": replace(far, fault="none", dips=0.05, dip=(0.2, 0.9)),
             "dips 20 %": replace(far, fault="none", dips=0.20),
@@ -269,10 +225,6 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
             for seen, how in SEEN.items()
         }
         | {
-            f"one to three, labels {labels}": replace(far, bad=(1, 3), labels=labels)
-            for labels in ("half", "stale", "one", "own", "random", "coarse")
-        }
-        | {
             "two generations": replace(far, bad=(1, 3), generations=2, nodes=24),
             "drift": replace(far, bad=(1, 3), drift=0.03),
             "behind NVLink": replace(far, bad=(1, 3), racks=True, labels="none"),
@@ -281,27 +233,16 @@ def worlds(scale: float = 1.0) -> dict[str, FabricWorld | dict[str, FabricWorld]
             "flapping": replace(far, bad=(1, 1), flap=0.5),
         },
         "ports": {
-            "errors on all ports": replace(far, fault="card", ports=("errors",)),
-            "errors on all ports, one GPU": replace(
-                far, fault="card", ports=("errors",), hairpins=False
-            ),
-            "errors behind a bad line": replace(far, fault="line", ports=("touched",)),
-            "errors behind a bad line, one GPU": replace(
-                far, fault="line", ports=("touched",), hairpins=False
-            ),
-            "errors behind a slow leaf": replace(
-                far, fault="leaf", ports=("touched", "errors"), least_leaves=2
-            ),
-            "faults of some ports": replace(far, fault="card", ports=("some", "errors")),
-            "faults of some ports, busy": replace(far, fault="busy", rounds=8, ports=("some",)),
             "bad nodes, one GPU": replace(far, bad=(1, 3), ports=("sick",), hairpins=False),
             "bad nodes": replace(far, bad=(1, 3), ports=("sick", "errors")),
             "one of eight NICs": replace(far, bad=(1, 1), severity=(0.875, 0.875), ports=("sick",)),
         },
         "victims": {
             seen: replace(far, fault="pause", bad=(1, 3), **how) for seen, how in SEEN.items()
+        }
+        | {
+            "hairpins too": replace(far, fault="pause", bad=(1, 3), paused_hairpins=True),
         },
-        "mixed": {"everything at once": replace(less, mixed=True)},
         "others": others,
         "severity": {
             f"{f:.2f}": replace(some, severity=(f, f), shares=(0.01, 0.05, 0.10))

@@ -10,6 +10,7 @@ from .faults import (
     Beyond,
     Busy,
     Collisions,
+    Fast,
     Hosts,
     Kinds,
     Marks,
@@ -167,6 +168,10 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     known("collisions that move", Collisions(often=0.15, moves=(20, 90)), rail=None),
     known("leaves that cannot carry all of their nodes", CROWDED_LEAF, leaves=(4, 16)),
     known("another job fills a leaf later", Beyond("leaf", begins=(0, 60), lasts=(30, FOREVER))),
+    known("a leaf that comes and goes", Beyond("leaf", lasts=(5, 30), pause=(5, 30))),
+    known("an uplink that comes and goes", Beyond("uplink", lasts=(5, 30), pause=(5, 30))),
+    known("fast nodes", Fast()),
+    known("fast nodes and a small rack's slow uplink", Fast(), RACK),
     known("slow to themselves, and a small rack's slow uplink", SlowToThemselves(), RACK),
     known("slow to themselves, and oversubscribed", SlowToThemselves(), CROWDED_UPLINKS),
     # Several things at once.
