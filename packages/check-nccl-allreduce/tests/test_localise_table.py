@@ -318,14 +318,14 @@ def test_a_node_that_carried_somebody_elses_bytes_in_silence_is_busy_and_nobody_
     assert "node-2 (5 GB/s" in verdict.reason
 
 
-def test_a_node_whose_processors_others_took_is_busy_unless_those_of_many_were() -> None:
+def test_a_node_whose_processors_others_took_is_busy_unless_that_is_usual() -> None:
     taken = Local((DOWN,), silence=60.0, load=0.97)
     verdict = localized(other_than(gang(8), local=taken), slow(2))
     assert (verdict.kind, verdict.inconclusive, verdict.named) == (Kind.BUSY, True, (2,))
     assert "97% of its processors" in verdict.reason
     everybody = gang(8)
     ends = tuple(
-        replace(one, local=taken if i < 3 else one.local)
+        replace(one, local=taken if i < 5 else one.local)
         for i, one in enumerate(everybody.endpoints)
     )
     assert localized(replace(everybody, endpoints=ends), slow(2)).kind is not Kind.BUSY

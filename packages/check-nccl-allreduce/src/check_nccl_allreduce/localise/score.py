@@ -27,7 +27,6 @@ __all__ = [
     "NOTHING",
     "Hairpins",
     "Own",
-    "few",
     "hairpins",
     "owned",
     "scored",
@@ -108,7 +107,7 @@ def _of_kind(local: Mapping[int, Local]) -> dict[int, Own]:
     rates = {counter: sorted(each) for counter, each in rates.items()}
     found = {}
     for one, known in local.items():
-        faults = [fault for fault in known.faults if few(faulty[fault.kind], nodes)]
+        faults = [fault for fault in known.faults if _unlike(faulty[fault.kind], nodes)]
         errors = [(_growth(error, rates[error.counter], counted), error) for error in known.errors]
         told = [f"{fault.told} ({faulty[fault.kind]} of {nodes} nodes so)" for fault in faults[:4]]
         told += [
@@ -121,9 +120,9 @@ def _of_kind(local: Mapping[int, Local]) -> dict[int, Own]:
     return found
 
 
-def few(those: int, nodes: int) -> bool:
-    """Whether a fault is these nodes' own: so few of so many have it. Of one alone nothing is."""
-    return nodes > 1 and 0 < those <= max(1, HABIT * nodes)
+def _unlike(those: int, nodes: int) -> bool:
+    """Whether so few nodes have it that it is theirs; of one alone nothing can be said."""
+    return nodes > 1 and those <= max(1, HABIT * nodes)
 
 
 def _growth(error: PortErrors, rates: list[float], counted: int) -> float:
@@ -132,7 +131,7 @@ def _growth(error: PortErrors, rates: list[float], counted: int) -> float:
         return 1.0
     as_much = len(rates) - bisect_left(rates, SIMILAR * error.rate)
     many = len(rates) - bisect_left(rates, bound)
-    if not few(max(as_much, many), counted):
+    if not _unlike(max(as_much, many), counted):
         return 1.0
     factor = max(ALONE, counted) if as_much == 1 else counted / as_much
     return float(min(GROWTH, factor ** min(error.rounds, 64)))

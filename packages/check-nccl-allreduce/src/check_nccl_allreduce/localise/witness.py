@@ -17,15 +17,17 @@ from typing import NamedTuple
 from .evidence import Evidence, weigh
 from .model import Grade, Layout, Phase, Score, State, Status
 from .rounds import CONFIRMATIONS, FEW
-from .score import APART, FATAL, KIND, NAMED, NOTHING, Hairpins, Own, few, hairpins, owned, scored
+from .score import APART, FATAL, KIND, NAMED, NOTHING, Hairpins, Own, hairpins, owned, scored
 from .silence import ALIKE, alike
 
 SILENCE = 20.0
 """Seconds without a byte of somebody else's, at least, before a node counts as not busy."""
 FOREIGN = 0.01
 """Of what a node's paths carry, the share of somebody else's bytes from which it is busy."""
-LOADED = 0.9
-"""Of a node's processor time, the share that others took in a silence from which it is busy."""
+LOADED, UNUSUAL = 0.9, 1.5
+"""Of a node's processor time, the share that others took in a silence from which it is busy, and at
+least so many times what is usual in this gang.
+"""
 RATES = (1 / 2, 1 / 4, 2 / 5, 1 / 8)
 """Ratios of the rates that links have: 400 to 200, 100 and 50 Gbit/s, 100 to 40."""
 NEAR_RATE, RATE_SPREADS = 0.10, 2.5
@@ -62,10 +64,10 @@ class Court:
         return owned(self.state)
 
     @cached_property
-    def loaded(self) -> list[int]:
-        """Whose processors others kept busy while nothing of the gang ran."""
-        ends = enumerate(self.state.endpoints)
-        return [one for one, end in ends if end.local.load >= LOADED]
+    def _usual_load(self) -> float:
+        """The share of a node's processors that others take: the lower of the middle ones."""
+        loads = sorted(end.local.load for end in self.state.endpoints)
+        return loads[(len(loads) - 1) // 2]
 
     @cached_property
     def marked(self) -> list[int]:
@@ -150,15 +152,15 @@ class Court:
 
     def busy(self, one: int) -> bool:
         """Whether somebody else's bytes passed its adapters in a silence, or others took all of its
-        processors, and not of most nodes; neither breaks anything.
+        processors, unlike those of other nodes; neither breaks anything.
         """
         if self.broken(one):
             return False
         usual = self.evidence.references.of_kind(self.evidence.map.kind[one])
         gang = self.state.gang.gbps if self.state.gang is not None else 0.0
         much = FOREIGN * max(gang, usual.gbps if usual else 0.0)
-        loaded = one in self.loaded and few(len(self.loaded), self.evidence.map.size)
-        return loaded or self.state.endpoints[one].local.foreign > much
+        local = self.state.endpoints[one].local
+        return local.foreign > much or local.load >= max(LOADED, UNUSUAL * self._usual_load)
 
     def shared(self, one: int) -> bool:
         """Whether another suspect may have the same cause.
