@@ -20,17 +20,7 @@ from .evidence import Evidence
 from .model import Grade, Measured, Phase, Played, Role, Score, State, Status
 from .references import JUDGED, Reference
 
-__all__ = [
-    "FATAL",
-    "GROWTH",
-    "NAMED",
-    "NOTHING",
-    "Hairpins",
-    "Own",
-    "hairpins",
-    "owned",
-    "scored",
-]
+__all__ = ["FATAL", "GROWTH", "NAMED", "NOTHING", "Hairpins", "Own", "hairpins", "owned", "scored"]
 
 FATAL = 1e6
 """From here on neither chance nor a busy spell explains what was measured."""
