@@ -116,7 +116,7 @@ class Beyond:
                 if len(touched) == 1:  # nothing distinguishes it from the node's own port
                     fabric.truth.blamable.update(touched)
             case "leaf" | "uplink":
-                spans = ((-FOREVER, FOREVER),)
+                spans: Spans = ((-FOREVER, FOREVER),)
                 if self.lasts:
                     spans = _spans(random, self.begins, self.lasts, self.pause)
                 fabric.slow((self.what, shape.leaf[touched[0]]), share, spans, touched)
