@@ -399,7 +399,7 @@ GPU = {"15", "16", "999"}
 """GPU is lost, needs a reset, or is not to be reached."""
 
 
-@pytest.mark.timeout(180 + WORLDS)
+@pytest.mark.timeout(180 + 5 * WORLDS)
 def test_whatever_goes_wrong_in_a_call_no_other_gpu_is_accused(start: Start) -> None:
     """No check ends by a signal; the verdict is the one without the fault, one in which what the
     call would have said is missing, or inconclusive with the reason.
