@@ -163,7 +163,7 @@ class NodeHealthController:
     ) -> NodeHealthStatus:
         for run in runs.values():
             status = noted(status, run)
-        checks = tuple(one for one in status.checks if one.name in self._config.checks)
+        checks = tuple(check for check in status.checks if check.name in self._config.checks)
         status = msgspec.structs.replace(status, checks=checks)
         now = timestamp(datetime.now(UTC))
         return judge(status, node.status.conditions, now, self._config.node_conditions)

@@ -65,36 +65,36 @@ async def read(patterns: Sequence[str] = SICK) -> Fleet:
 
 
 async def _all(client: Client, where: str, type_: type[Any]) -> tuple[list[Any], KubeError | None]:
-    found: list[Any] = []
+    listed: list[Any] = []
     try:
         async for items, _ in client.pages(where, type_):
-            found += items
+            listed += items
     except KubeError as error:
         if error.status not in {403, 404}:
             raise
         return [], error
-    return found, None
+    return listed, None
 
 
 def fleet(
     nodes: Iterable[Node] | None, records: Iterable[NodeHealth], patterns: Sequence[str] = SICK
 ) -> dict[str, NodeHealthStatus]:
     """How each node is, the worst first. ``nodes``: None where they cannot be read."""
-    written = {one.metadata.name: one for one in records}
+    written = {health.metadata.name: health for health in records}
     if nodes is None:
-        found = {name: one.status for name, one in written.items()}
+        states = {name: health.status for name, health in written.items()}
     else:
-        now, found = timestamp(datetime.now(UTC)), {}
+        now, states = timestamp(datetime.now(UTC)), {}
         for node in nodes:
-            one = written.get(node.metadata.name)
-            if one is None or one.spec.node_uid != node.metadata.uid:
+            health = written.get(node.metadata.name)
+            if health is None or health.spec.node_uid != node.metadata.uid:
                 if not (node.status.capacity or node.status.conditions):
                     continue
                 status = NodeHealthStatus()
             else:
-                status = one.status
-            found[node.metadata.name] = judge(status, node.status.conditions, now, patterns)
-    return dict(sorted(found.items(), key=lambda it: (STATES.index(it[1].state), it[0])))
+                status = health.status
+            states[node.metadata.name] = judge(status, node.status.conditions, now, patterns)
+    return dict(sorted(states.items(), key=lambda it: (STATES.index(it[1].state), it[0])))
 
 
 def as_json(nodes: dict[str, NodeHealthStatus]) -> list[dict[str, Any]]:
@@ -106,33 +106,39 @@ def table(nodes: dict[str, NodeHealthStatus], now: datetime, *, wide: bool = Fal
     """A row a node, and how many there are of each state."""
     head = ["NODE", "STATE", "SINCE", "FOUND BY", "LAST PASS", "GB/S", "USUAL"]
     rows = [head + (["CODE", "GPU", "BY WORD OF", "REPAIRED", "REVALIDATED"] if wide else [])]
-    for name, one in nodes.items():
-        row = [name, one.state, _ago(one.since, now), one.found_by, _ago(one.last_pass, now)]
-        row += [_gbps(one.measured), _gbps(one.usual)]
+    for name, status in nodes.items():
+        row = [
+            name,
+            status.state,
+            _ago(status.since, now),
+            status.found_by,
+            _ago(status.last_pass, now),
+        ]
+        row += [_gbps(status.measured), _gbps(status.usual)]
         if wide:
-            row += [one.code, one.gpu, one.by_word_of or ""]
-            row += [_ago(one.repaired, now), _ago(one.revalidated, now)]
+            row += [status.code, status.gpu, status.by_word_of or ""]
+            row += [_ago(status.repaired, now), _ago(status.revalidated, now)]
         rows.append(row)
-    counts = {state: sum(one.state == state for one in nodes.values()) for state in STATES}
+    counts = {state: sum(status.state == state for status in nodes.values()) for state in STATES}
     total = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     return f"{_aligned(rows)}\n{len(nodes)} nodes: {total or 'none has GPUs that are known'}."
 
 
-def record(name: str, one: NodeHealthStatus, now: datetime) -> str:
+def record(name: str, status: NodeHealthStatus, now: datetime) -> str:
     """All that is known of one node, by check and GPU."""
-    lines = [f"node {name}: {one.state} since {one.since or '-'} ({_ago(one.since, now)})"]
-    if one.found_by:
-        word = "a node condition" if one.by_word_of == "NodeCondition" else "a pod's word alone"
-        lines.append(f"  found by {one.found_by}: {one.code or 'no code'} (by {word})")
-    if one.repaired:
-        lines.append(f"  repaired {one.repaired}, revalidated {one.revalidated or 'not yet'}")
-    if one.gpus:
+    lines = [f"node {name}: {status.state} since {status.since or '-'} ({_ago(status.since, now)})"]
+    if status.found_by:
+        word = "a node condition" if status.by_word_of == "NodeCondition" else "a pod's word alone"
+        lines.append(f"  found by {status.found_by}: {status.code or 'no code'} (by {word})")
+    if status.repaired:
+        lines.append(f"  repaired {status.repaired}, revalidated {status.revalidated or 'not yet'}")
+    if status.gpus:
         rows = [["GPU", "STATE", "SINCE", "FOUND BY", "CODE"]]
-        rows += [[g.uuid, g.state, _ago(g.since, now), g.found_by, g.code] for g in one.gpus]
+        rows += [[g.uuid, g.state, _ago(g.since, now), g.found_by, g.code] for g in status.gpus]
         lines += ["", _aligned(rows, "  ")]
-    if one.checks:
+    if status.checks:
         rows = [["CHECK", "LAST PASS", "LAST FAILURE", "GB/S", "USUAL", "OF"]]
-        for check in one.checks:
+        for check in status.checks:
             ends = [_end(check.passed, now), _end(check.failed, now)]
             rows.append([check.name, *ends, _gbps(check.measured), _gbps(check.usual), check.of])
         lines += ["", _aligned(rows, "  ")]
