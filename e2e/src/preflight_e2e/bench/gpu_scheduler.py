@@ -374,7 +374,7 @@ class Bench:
         self._server.call("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
         authority, port = trustme.CA(), free_port()
         folder, bundle = self._logs.parent / "certificates", authority.cert_pem.bytes()
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         issued = authority.issue_cert("127.0.0.1")
         (folder / "tls.key").write_bytes(issued.private_key_pem.bytes())
         (folder / "tls.crt").write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
