@@ -26,6 +26,10 @@ def pod(name: str, of: str) -> PartialObject:
     return msgspec.json.decode(msgspec.json.encode(raw), type=PartialObject)
 
 
+def whole(raw: PartialObject) -> PartialObject:
+    return raw
+
+
 class Slow(Client):
     """Lists wait until they are let through; ``asked``: the selectors of those that have begun."""
 
@@ -53,7 +57,7 @@ Answers = dict[str, LabeledList | KubeError | None]
 
 async def ask(lists: LabeledLists, name: str, into: Answers) -> None:
     try:
-        into[name] = await lists.of(PODS, name)
+        into[name] = await lists.of(PODS, name, whole)
     except KubeError as error:
         into[name] = error
 
@@ -129,7 +133,7 @@ async def test_one_list_has_a_bounded_number_of_names_and_namespaces_do_not_wait
     async with anyio.create_task_group() as group:
         group.start_soon(ask, lists, "first", found)
         await begun(client, 1)
-        group.start_soon(lists.of, "/api/v1/namespaces/another/pods", "x")
+        group.start_soon(lists.of, "/api/v1/namespaces/another/pods", "x", whole)
         await begun(client, 2)
         for i in range(70):
             group.start_soon(ask, lists, f"w-{i:02}", found)
@@ -143,14 +147,14 @@ async def test_one_list_has_a_bounded_number_of_names_and_namespaces_do_not_wait
 
 async def test_a_name_that_no_label_can_have_is_not_asked_for() -> None:
     client = Slow()
-    assert await LabeledLists(client).of(PODS, "n" * 64) == LabeledList(0)
+    assert await LabeledLists(client).of(PODS, "n" * 64, whole) == LabeledList(0)
     assert not client.asked
 
 
 async def test_a_list_that_too_few_share_is_not_read_and_holds_nobody_up() -> None:
     client = Slow()
     lists = LabeledLists(client)
-    assert await lists.of(PODS, "a", least=2) is None
+    assert await lists.of(PODS, "a", whole, least=2) is None
     assert not client.asked
     client.gate.release()
-    assert await lists.of(PODS, "a") == LabeledList(7)
+    assert await lists.of(PODS, "a", whole) == LabeledList(7)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -79,7 +80,7 @@ class WrapperApplier:
         self, client: Client, kinds: RESTMapper, rules: WrapperRules, metrics: Metrics
     ) -> None:
         self._client, self._kinds, self._rules, self._metrics = client, kinds, rules, metrics
-        self._lists = LabeledLists(client)
+        self._pods, self._components = LabeledLists(client), LabeledLists(client)
         self._bodies = anyio.Semaphore(_MOST_BODIES)
 
     # --- the wrapper
@@ -210,16 +211,10 @@ class WrapperApplier:
         metadata = wrapper.metadata
 
         async def pods() -> bool:
-            found = await self._lists.of(_pods(metadata.namespace), metadata.name)
+            found = await self._pods.of(_pods(metadata.namespace), metadata.name, _versioned)
             assert found is not None
-            pods = {
-                raw.metadata.uid: VersionedPod(
-                    decode.pod(raw), version_of(raw.metadata.resource_version)
-                )
-                for raw in found.objects
-            }
-            state.listed = Listed(found.version, pods)
-            return any(not elsewhere(uid) for uid in pods)
+            state.listed = Listed(found.version, {one.pod.uid: one for one in found.objects})
+            return any(not elsewhere(uid) for uid in state.listed.pods)
 
         return any(await gather([pods(), self._look_at_components(wrapper, state)]))
 
@@ -250,10 +245,9 @@ class WrapperApplier:
         )
 
         async def look(kind: Kind, name: str, uid: str) -> ComponentObject | None:
-            raw = listed[kind].get(name)
-            if raw is None:
+            found = listed[kind].get(name)
+            if found is None:
                 return await self.look(namespace, (kind, name), state, uid)
-            found = decode.thing(raw, kind, self._rules.failure_rules)
             state.saw((kind, name), found, (uid,))
             return found
 
@@ -265,18 +259,22 @@ class WrapperApplier:
 
     async def _listed(
         self, kind: Kind, wrapper: AppWrapper
-    ) -> tuple[Kind, dict[str, PartialObject]]:
+    ) -> tuple[Kind, dict[str, ComponentObject]]:
         """The wrapper's objects of a kind by name; none where a list is not worth it, or is not
         allowed.
         """
-        path = await self._kinds.collection(kind, wrapper.metadata.namespace)
+        metadata = wrapper.metadata
+        path = await self._kinds.collection(kind, metadata.namespace)
+        read = partial(decode.thing, kind=kind, rules=self._rules.failure_rules)
         try:
-            found = path and await self._lists.of(path, wrapper.metadata.name, least=_WORTH_A_LIST)
+            found = path and await self._components.of(
+                path, metadata.name, read, least=_WORTH_A_LIST
+            )
         except KubeError as error:
             if error.status != _FORBIDDEN:
                 raise
             found = None
-        return kind, {one.metadata.name: one for one in found.objects} if found else {}
+        return kind, {one.name: one for one in found.objects} if found else {}
 
     async def _apply(self, kind: str, write: Write) -> Answer:
         answer = await apply(self._client, write)
@@ -294,6 +292,10 @@ class WrapperApplier:
 def no_right(error: KubeError) -> bool:
     """Say whether RBAC refuses it, which no quota or webhook does in these words."""
     return error.status == _FORBIDDEN and " cannot create resource " in str(error)
+
+
+def _versioned(raw: PartialObject) -> VersionedPod:
+    return VersionedPod(decode.pod(raw), version_of(raw.metadata.resource_version))
 
 
 def _pods(namespace: str) -> str:

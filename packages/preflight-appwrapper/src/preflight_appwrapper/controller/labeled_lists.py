@@ -7,7 +7,8 @@ each is answered by a list that began after it asked.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -22,19 +23,24 @@ __all__ = ["LabeledList", "LabeledLists"]
 
 _TOGETHER: Final = 32
 """Wrappers of one request: their names stand in its URL, of which proxies bound the length."""
+_GATHER: Final = 0.02
+"""Seconds for which a list that is only read for several waits for these."""
 
 
 class LabeledList(msgspec.Struct, frozen=True):
-    """The objects of one wrapper, of a consistent list at this resourceVersion."""
+    """The objects of one wrapper, as they were read from a consistent list at this
+    resourceVersion.
+    """
 
     version: int
-    objects: tuple[PartialObject, ...] = ()
+    objects: tuple[Any, ...] = ()
 
 
 class _Round(msgspec.Struct, eq=False):
     """One list. ``least``: the fewest names that it is read for. ``lists``: by wrapper."""
 
     names: set[str]
+    read: Callable[[PartialObject], Any]
     least: int
     over: anyio.Event
     lists: dict[str, LabeledList] | None = None
@@ -55,10 +61,13 @@ class LabeledLists:
         self._client = client
         self._collections: dict[str, _Collection] = {}
 
-    async def of(self, path: str, name: str, *, least: int = 1) -> LabeledList | None:
+    async def of(
+        self, path: str, name: str, read: Callable[[PartialObject], Any], *, least: int = 1
+    ) -> LabeledList | None:
         """The objects of a wrapper in the collection ``path``, from a list that began after this
-        was called; None where fewer than ``least`` wrappers share it, and nothing was read. Raises
-        :class:`KubeError`.
+        was called; None where fewer than ``least`` wrappers share it, and nothing was read.
+        ``read`` makes of each what is kept, the same for all of a collection: of many wrappers at
+        once no object is kept whole. Raises :class:`KubeError`.
         """
         if len(name) > LONGEST_VALUE:  # nothing has it as a label
             return LabeledList(0)
@@ -69,7 +78,7 @@ class LabeledLists:
             joined.least = min(joined.least, least)
             await joined.over.wait()
         else:
-            joined = collection.next = _Round({name}, least, anyio.Event())
+            joined = collection.next = _Round({name}, read, least, anyio.Event())
             await self._read(path, collection, joined)
         if joined.error is not None:
             raise joined.error
@@ -78,10 +87,12 @@ class LabeledLists:
     async def _read(self, path: str, collection: _Collection, current: _Round) -> None:
         current.error = KubeError(f"{path}: the list was given up.")
         try:
+            if current.least > 1:
+                await anyio.sleep(_GATHER)
             async with collection.lock:
                 collection.next = None  # who asks from now on gets the next list
                 if len(current.names) >= current.least:
-                    current.lists = await self._list(path, sorted(current.names))
+                    current.lists = await self._list(path, sorted(current.names), current.read)
             current.error = None
         except KubeError as error:
             current.error = error
@@ -92,14 +103,16 @@ class LabeledLists:
             if collection.next is None and not collection.lock.locked():
                 self._collections.pop(path, None)
 
-    async def _list(self, path: str, names: list[str]) -> dict[str, LabeledList]:
+    async def _list(
+        self, path: str, names: list[str], read: Callable[[PartialObject], Any]
+    ) -> dict[str, LabeledList]:
         async def some(names: list[str]) -> dict[str, LabeledList]:
-            objects: dict[str, list[PartialObject]] = {name: [] for name in names}
+            objects: dict[str, list[Any]] = {name: [] for name in names}
             at, params = 0, {"labelSelector": f"{LABEL} in ({','.join(names)})"}
             async for page, version in self._client.pages(path, PartialObject, params=params):
                 at = version_of(version)
                 for raw in page:
-                    objects[raw.metadata.labels[LABEL]].append(raw)
+                    objects[raw.metadata.labels[LABEL]].append(read(raw))
             return {name: LabeledList(at, tuple(items)) for name, items in objects.items()}
 
         starts = range(0, len(names), _TOGETHER)
