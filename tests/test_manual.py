@@ -327,9 +327,10 @@ def codes(package: Path) -> set[str]:
 
 def given(folder: Path) -> Iterator[str]:
     """Texts that become a code: given for a parameter or put into a variable of that name, first in
-    a table's row, or behind an outcome."""
+    a table's row, or behind an outcome; first in a line of a table that is text."""
     places = parameters(KIT) | parameters(folder)
     for node in nodes(folder):
+        yield from re.findall(r"(?m)^([A-Z][A-Z0-9_]+) \| ", text(node))
         found: list[ast.expr] = []
         if isinstance(node, ast.Call):
             at = places.get(called(node), len(node.args))

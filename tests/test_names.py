@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 # fmt: off
 KUBERNETES = frozenset({
     "ComputeDomain", "ComputeDomainStatus", "Condition", "Container", "ContainerStatus",
-    "Metadata", "Node", "OwnerReference", "Pod", "PodGang",
+    "Metadata", "Node", "NodeCondition", "NodeStatus", "OwnerReference", "Pod", "PodGang",
     "PodSpec", "PodStatus", "ResourceClaim", "ResourceRequirements", "UserInfo", "Volume",
     "VolumeMount",
 })

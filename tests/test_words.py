@@ -60,21 +60,21 @@ LOGGED = {"debug", "info", "warning", "error", "exception", "critical", "fault"}
 METRICS = re.compile(r"(?:Counter|Gauge|Histogram|Summary|Info|Enum)(?:MetricFamily)?")
 
 LEFT: dict[str, tuple[int, int]] = {
-    "allreduce-testing": (7, 45),
+    "allreduce-testing": (7, 39),
     "check-dcgm": (2, 45),
-    "check-nccl-allreduce": (23, 298),
+    "check-nccl-allreduce": (23, 300),
     "check-nccl-loopback": (3, 32),
-    "e2e": (29, 409),
-    "preflight-appwrapper": (11, 265),
+    "e2e": (28, 448),
+    "preflight-appwrapper": (11, 223),
     "preflight-cli": (0, 13),
-    "preflight-computedomain": (10, 0),
-    "preflight-gang": (4, 100),
-    "preflight-gpu-scheduler": (10, 214),
-    "preflight-kube": (2, 146),
-    "preflight-mnnvl": (13, 194),
-    "preflight-proto": (9, 87),
+    "preflight-computedomain": (8, 0),
+    "preflight-gang": (4, 118),
+    "preflight-gpu-scheduler": (9, 1),
+    "preflight-kube": (2, 148),
+    "preflight-mnnvl": (12, 77),
+    "preflight-proto": (9, 83),
     "preflight-testing": (2, 60),
-    "preflight-webhook": (0, 145),
+    "preflight-webhook": (1, 182),
 }
 """Of each member: private or British words in names, metrics and log messages; vague variables."""
 

@@ -46,7 +46,7 @@ class ReleaseError(Exception):
 
 
 @dataclass(frozen=True)
-class Component:
+class ReleasedComponent:
     """What has a version of its own; ``chart``: the Chart.yaml that bears it, too."""
 
     name: str
@@ -60,14 +60,14 @@ class Component:
     def tag(self) -> str:
         return f"{self.name}/v{self.version}"
 
-    def bumped(self, part: str) -> Component:
+    def bumped(self, part: str) -> ReleasedComponent:
         numbers, at = [int(number) for number in self.version.split(".")], KINDS.index(part)
         numbers[at:] = [numbers[at] + 1, 0, 0][: 3 - at]
         return replace(self, version=".".join(map(str, numbers)))
 
 
 @dataclass(frozen=True)
-class Place:
+class VersionPlace:
     """Where a component's version stands in a file: after what the pattern ``before`` matches.
 
     ``minor``: its patch counts for nothing and stands as 0; ``least``: how often it must be there.
@@ -88,7 +88,7 @@ class Place:
         return re.findall(f"{self.before}({_NUMBER})", text)
 
 
-def components(files: Files) -> dict[str, Component]:
+def components(files: Files) -> dict[str, ReleasedComponent]:
     """All that have a changelog, by name, in the order of their names."""
     found = {}
     for path in sorted(files):
@@ -99,7 +99,7 @@ def components(files: Files) -> dict[str, Component]:
         project, ours = read["project"], read["tool"]["preflight"]
         part = {"preflight-webhook": "preflight-injector"}.get(project["name"], project["name"])
         chart = f"{PARTS}/{part}/Chart.yaml"
-        found[project["name"]] = Component(
+        found[project["name"]] = ReleasedComponent(
             project["name"],
             folder,
             project["version"],
@@ -107,40 +107,40 @@ def components(files: Files) -> dict[str, Component]:
             chart if chart in files else None,
             ours["kind"],
         )
-    found["charts"] = Component(
+    found["charts"] = ReleasedComponent(
         "charts",
         "charts",
-        Place(UMBRELLA, r"(?m:^)version: ").found(files[UMBRELLA])[0],
+        VersionPlace(UMBRELLA, r"(?m:^)version: ").found(files[UMBRELLA])[0],
         chart=UMBRELLA,
     )
     return found
 
 
-def places(one: Component, files: Files) -> Iterator[Place]:
+def places(one: ReleasedComponent, files: Files) -> Iterator[VersionPlace]:
     """Wherever its version stands."""
     start = r"(?m:^)"
     if one.name == "charts":
         copies = [path for path in files if path.endswith("/charts/preflight-common/Chart.yaml")]
-        yield from (Place(path, f"{start}version: ") for path in (LIBRARY, *copies))
+        yield from (VersionPlace(path, f"{start}version: ") for path in (LIBRARY, *copies))
         needs = r"name: preflight-common(?:\n +|, )version: "
-        yield from (Place(p, needs, least=0) for p in files if p.endswith("/Chart.yaml"))
+        yield from (VersionPlace(p, needs, least=0) for p in files if p.endswith("/Chart.yaml"))
     else:
         for path in (f"{one.folder}/pyproject.toml", "uv.lock"):
-            yield Place(path, rf'{start}name = "{one.name}"\nversion = "')
+            yield VersionPlace(path, rf'{start}name = "{one.name}"\nversion = "')
         for path in files:
             if re.fullmatch(rf"{PACKAGES}/[^/]+/pyproject\.toml", path):
-                yield Place(path, rf'"{one.name}(?:\[\w+\])?~=', minor=True, least=0)
+                yield VersionPlace(path, rf'"{one.name}(?:\[\w+\])?~=', minor=True, least=0)
     if one.chart:
-        yield Place(one.chart, f"{start}version: ")
-        yield Place(one.chart, f'{start}appVersion: "')
+        yield VersionPlace(one.chart, f"{start}version: ")
+        yield VersionPlace(one.chart, f'{start}appVersion: "')
         if one.chart != UMBRELLA:
-            yield Place(UMBRELLA, rf"- name: {one.chart.split('/')[-2]}\n +version: ")
+            yield VersionPlace(UMBRELLA, rf"- name: {one.chart.split('/')[-2]}\n +version: ")
     if one.image:
         for path in files:
             if re.search(r"(?<!CHANGELOG)\.md$|/values\.yaml$|^charts/recipes/|^docs/", path):
-                yield Place(path, rf"\b{one.image}:", least=0)
+                yield VersionPlace(path, rf"\b{one.image}:", least=0)
         if one.kind == "check":
-            yield Place(INJECTOR, f'{start}  {one.image}: "')
+            yield VersionPlace(INJECTOR, f'{start}  {one.image}: "')
 
 
 def problems(files: Files) -> list[str]:
@@ -172,7 +172,7 @@ def problems(files: Files) -> list[str]:
     return said
 
 
-def unreleased(files: Files, one: Component) -> bool:
+def unreleased(files: Files, one: ReleasedComponent) -> bool:
     """Whether the first section of its changelog bears no date."""
     first = _FIRST.search(files[f"{one.folder}/CHANGELOG.md"])
     return first is not None and _DATED.match(first[0]) is None
@@ -217,12 +217,12 @@ def described(files: Files, tag: str) -> dict[str, str]:
     return {"version": one.version, "image": one.image or "", "chart": chart, "package": package}
 
 
-def image_list(every: Mapping[str, Component]) -> str:
+def image_list(every: Mapping[str, ReleasedComponent]) -> str:
     """References of all images, one a line."""
     return "".join(sorted(f"{one.image}:{one.version}\n" for one in every.values() if one.image))
 
 
-def table(every: Mapping[str, Component]) -> str:
+def table(every: Mapping[str, ReleasedComponent]) -> str:
     """Markdown: what has which version, and is released by which tag."""
     lines = ["| component | version | image | chart | tag |", "| --- | --- | --- | --- | --- |"]
     for one in every.values():
@@ -256,7 +256,7 @@ def write(changed: Files) -> None:
         raise ReleaseError("uv.lock: uv lock failed, for the reason above.")
 
 
-def build(one: Component, out: Path, *, with_images: bool) -> list[str]:
+def build(one: ReleasedComponent, out: Path, *, with_images: bool) -> list[str]:
     """What is made of it, and what is pushed where, a line each. Raises ReleaseError."""
     out.mkdir(parents=True, exist_ok=True)
     lines = []

@@ -9,7 +9,7 @@ from doubled import client, double, has, objects, running
 from leading import Leading, leads
 from player import Player, job, wrapper
 from preflight_appwrapper.api.rules import BrakeRules, WrapperRules
-from preflight_appwrapper.config import NodeHealth
+from preflight_appwrapper.config import NodeHealthConfig
 from preflight_appwrapper.controller.node_labeler import Labeler
 from preflight_appwrapper.core.brake import Brake, suspicion
 from preflight_appwrapper.core.health import RELEASE
@@ -21,7 +21,7 @@ from preflight_kube.runtime.lease import Leadership
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.waiting import until
 
-KEY = NodeHealth().key
+KEY = NodeHealthConfig().key
 SICK = {
     "type": "DcgmDiagnosticMemory",
     "status": "True",
@@ -76,7 +76,7 @@ def test_many_nodes_with_one_code_are_called_what_they_probably_are() -> None:
     assert "X of c" in said
     assert "bad image or setting" in said
     conditions = [NodeCondition("Ready", "True"), NodeCondition(**SICK)]
-    assert code(conditions, NodeHealth()) == "DCGM_FR_1 of condition DcgmDiagnosticMemory"
+    assert code(conditions, NodeHealthConfig()) == "DCGM_FR_1 of condition DcgmDiagnosticMemory"
 
 
 # --- one wrapper, in the pure core
@@ -244,10 +244,10 @@ async def test_of_10_nodes_that_turn_evict_one_share_moves_and_one_command_relea
             assert told(leading) == 36
             assert sum(raw["status"].get("resettingCount", 0) for raw in objects(api, "appwrappers")) == 0  # fmt: skip
             async with client(api) as admin:
-                found = await waiting(admin, NodeHealth())
+                found = await waiting(admin, NodeHealthConfig())
                 assert len(found.workloads) == 36
                 assert any("release all of it" in one for one in lines(found, released=False))
-                await release(admin, found, NodeHealth())
+                await release(admin, found, NodeHealthConfig())
             await until(lambda: len(moved(api)) == 40, "all have gone")
             await until(lambda: told(leading) == 0, "nothing waits any more")
 
@@ -294,7 +294,8 @@ async def test_of_10_nodes_that_fail_with_one_code_one_is_labeled_and_the_others
         metrics = Metrics()
         async with client(api) as ours, anyio.create_task_group() as group:
             group.start_soon(
-                Labeler(ours, NodeHealth(), metrics, BrakeRules()).lead, Leadership(1, math.inf)
+                Labeler(ours, NodeHealthConfig(), metrics, BrakeRules()).lead,
+                Leadership(1, math.inf),
             )
             await until(lambda: labels(HELD) == 9, "nine wait")
             await until(lambda: len(events(api, "EvacuationHeld")) == 9, "each of them says so")
@@ -305,10 +306,10 @@ async def test_of_10_nodes_that_fail_with_one_code_one_is_labeled_and_the_others
             )
             await until(lambda: metrics.nodes_held._value.get() == 9, "the metric")
             async with client(api) as admin:
-                found = await waiting(admin, NodeHealth())
+                found = await waiting(admin, NodeHealthConfig())
                 assert len(found.nodes) == 9
                 assert "bad image or setting" in "\n".join(lines(found, released=False))
-                await release(admin, found, NodeHealth())
+                await release(admin, found, NodeHealthConfig())
             await until(lambda: labels("EVICT") == 10, "all are labeled")
             await until(lambda: metrics.nodes_held._value.get() == 0, "the metric")
             assert labels(HELD) == 0

@@ -17,7 +17,7 @@ from leading import leads
 from player import bare_pod, job, service
 from preflight_appwrapper.api.names import LABEL
 from preflight_appwrapper.api.rules import BrakeRules
-from preflight_appwrapper.config import NodeHealth
+from preflight_appwrapper.config import NodeHealthConfig
 from preflight_appwrapper.controller.node_labeler import Labeler
 from preflight_appwrapper.metrics import Metrics
 from preflight_kube.auth.connection import Connection, connection
@@ -44,7 +44,7 @@ PATHS = {
     "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
 }
-KEY = NodeHealth().key
+KEY = NodeHealthConfig().key
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -298,7 +298,7 @@ async def test_the_labeler_makes_one_label_of_a_condition_and_can_do_nothing_els
 
                 async def lead(scope: anyio.CancelScope = scope) -> None:
                     with scope:
-                        await Labeler(client, NodeHealth(), Metrics(), BrakeRules()).lead(
+                        await Labeler(client, NodeHealthConfig(), Metrics(), BrakeRules()).lead(
                             Leadership(1, float("inf"))
                         )
 
@@ -308,7 +308,7 @@ async def test_the_labeler_makes_one_label_of_a_condition_and_can_do_nothing_els
                 scope.cancel()
             assert await labels() == {**autopilot, KEY: "EVICT"}
             group.start_soon(
-                Labeler(client, NodeHealth(), Metrics(), BrakeRules()).lead,
+                Labeler(client, NodeHealthConfig(), Metrics(), BrakeRules()).lead,
                 Leadership(1, float("inf")),
             )
             await condition("False")

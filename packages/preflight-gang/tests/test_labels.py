@@ -11,7 +11,7 @@ from preflight_gang.metrics import LabelValues, Metrics
 from preflight_kube.api.node_health import (
     STATES,
     CheckEnd,
-    CheckRun,
+    EndedRun,
     NodeHealthStatus,
     judge,
     noted,
@@ -117,8 +117,8 @@ def test_the_last_pass_and_bandwidth_of_each_node_are_shown_and_how_many_are_sic
     metrics = Metrics()
     assert metrics.registry.get_sample_value("preflight_nodes", {"state": "Sick"}) is None
     runs = (
-        CheckRun("nccl-loopback", True, CheckEnd(time="1970-01-01T00:02:30Z"), 470.0),
-        CheckRun("nccl-loopback", False, CheckEnd(time="1970-01-01T00:03:20Z", blames=True), 90.0),
+        EndedRun("nccl-loopback", True, CheckEnd(time="1970-01-01T00:02:30Z"), 470.0),
+        EndedRun("nccl-loopback", False, CheckEnd(time="1970-01-01T00:03:20Z", blames=True), 90.0),
     )
     status = NodeHealthStatus()
     for run in runs:

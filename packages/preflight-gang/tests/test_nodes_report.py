@@ -15,7 +15,7 @@ from preflight_gang import cli
 from preflight_gang.report.nodes import record, table
 from preflight_kube.api.node_health import (
     CheckEnd,
-    CheckRun,
+    EndedRun,
     NodeCondition,
     NodeHealthStatus,
     judge,
@@ -47,8 +47,8 @@ def known() -> dict[str, NodeHealthStatus]:
     bad = CheckEnd(time="2026-11-26T07:00:00Z", code="SLOW_GPU", pod="ml/train-1", gpu=GPU)
     status = NodeHealthStatus()
     for run in (
-        CheckRun("nccl-loopback", True, good, 480.0),
-        CheckRun("nccl-loopback", False, bad),
+        EndedRun("nccl-loopback", True, good, 480.0),
+        EndedRun("nccl-loopback", False, bad),
     ):
         status = noted(status, run)
     return {

@@ -14,7 +14,7 @@ from preflight_kube.api.node_health import (
     MOST_RECENT,
     SICK,
     CheckEnd,
-    CheckRun,
+    EndedRun,
     NodeCondition,
     NodeHealth,
     NodeHealthStatus,
@@ -48,18 +48,18 @@ def condition(
     )
 
 
-def passed(minute: int, gbps: float | None = None, of: str = "", check: str = "c") -> CheckRun:
-    return CheckRun(check, True, CheckEnd(time=at(minute), pod="ns/p"), gbps, of)
+def passed(minute: int, gbps: float | None = None, of: str = "", check: str = "c") -> EndedRun:
+    return EndedRun(check, True, CheckEnd(time=at(minute), pod="ns/p"), gbps, of)
 
 
 def failed(
     minute: int, gpu: str = "", *, blames: bool = True, gbps: float | None = None
-) -> CheckRun:
+) -> EndedRun:
     end = CheckEnd(time=at(minute), code="SLOW_GPU", pod="ns/p", gpu=gpu, blames=blames)
-    return CheckRun("c", False, end, gbps)
+    return EndedRun("c", False, end, gbps)
 
 
-def after(*runs: CheckRun, status: NodeHealthStatus = NEW) -> NodeHealthStatus:
+def after(*runs: EndedRun, status: NodeHealthStatus = NEW) -> NodeHealthStatus:
     for run in runs:
         status = noted(status, run)
     return status
@@ -163,7 +163,7 @@ CONDITIONS = st.lists(
 
 @given(RUNS, CONDITIONS)
 def test_what_was_noted_and_judged_once_is_not_written_again_and_can_be_read(
-    runs: list[CheckRun], conditions: list[NodeCondition]
+    runs: list[EndedRun], conditions: list[NodeCondition]
 ) -> None:
     once = judge(after(*runs), conditions, at(60))
     assert judge(after(*runs, status=once), conditions, at(90)) == once

@@ -24,7 +24,7 @@ from preflight_appwrapper.api.rules import (
     seconds,
 )
 
-__all__ = ["Config", "ConfigError", "NodeHealth", "json_schema", "parse", "settings"]
+__all__ = ["Config", "ConfigError", "NodeHealthConfig", "json_schema", "parse", "settings"]
 
 Duration = Annotated[str, Meta(description="A Go duration, e.g. 90s, 10m or 1h30m.")]
 
@@ -52,7 +52,7 @@ class FaultTolerance(_Section, frozen=True, kw_only=True):
     failed_pods: Literal["unreplaced", "any"] = "unreplaced"
 
 
-class NodeHealth(_Section, frozen=True, kw_only=True):
+class NodeHealthConfig(_Section, frozen=True, kw_only=True):
     """Conditions of which `label-nodes` makes a label: while one of ``conditions`` (``*`` for any
     characters) is True, the node has our label ``key`` with this ``value``."""
 
@@ -88,7 +88,7 @@ class Config(_Section, frozen=True, kw_only=True):
     default_queue_name: Annotated[str, Meta(max_length=63)] = ""
     scheduler_name: Annotated[str, Meta(max_length=253)] = ""
     failure_rules: Annotated[tuple[FailureRule, ...], Meta(max_length=64)] = ()
-    node_health: NodeHealth = NodeHealth()
+    node_health: NodeHealthConfig = NodeHealthConfig()
     evacuation_brake: EvacuationBrake = EvacuationBrake()
     trusted_users: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[^*]+$")], ...],

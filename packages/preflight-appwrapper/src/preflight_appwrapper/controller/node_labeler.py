@@ -19,7 +19,7 @@ from preflight_kube.runtime.workqueue import Key, Queue
 
 from preflight_appwrapper.api.names import COMPONENT
 from preflight_appwrapper.api.rules import BrakeRules
-from preflight_appwrapper.config import NodeHealth
+from preflight_appwrapper.config import NodeHealthConfig
 from preflight_appwrapper.core.brake import Brake, suspicion
 from preflight_appwrapper.core.node_labels import HELD, LabeledNode, code, patch, wanted
 from preflight_appwrapper.metrics import Metrics
@@ -37,7 +37,7 @@ class Labeler:
     """``lead`` is all that it does."""
 
     def __init__(
-        self, client: Client, health: NodeHealth, metrics: Metrics, brake: BrakeRules
+        self, client: Client, health: NodeHealthConfig, metrics: Metrics, brake: BrakeRules
     ) -> None:
         self._client, self._health, self._metrics, self._brake = client, health, metrics, brake
 
@@ -53,7 +53,7 @@ class _Leading:
     """What one leadership needs."""
 
     def __init__(
-        self, client: Client, health: NodeHealth, metrics: Metrics, rules: BrakeRules
+        self, client: Client, health: NodeHealthConfig, metrics: Metrics, rules: BrakeRules
     ) -> None:
         self._client, self._health, self._metrics, self._rules = client, health, metrics, rules
         self._nodes: dict[str, LabeledNode] = {}

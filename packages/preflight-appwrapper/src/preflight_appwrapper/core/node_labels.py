@@ -9,7 +9,7 @@ import msgspec
 from preflight_kube.api import jsonpatch
 from preflight_kube.api.node_health import code_of, makes_sick
 
-from preflight_appwrapper.config import NodeHealth
+from preflight_appwrapper.config import NodeHealthConfig
 
 __all__ = ["HELD", "LabeledNode", "NodeCondition", "code", "patch", "wanted"]
 
@@ -43,13 +43,13 @@ class LabeledNode(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-def wanted(conditions: Iterable[NodeCondition], health: NodeHealth) -> str:
+def wanted(conditions: Iterable[NodeCondition], health: NodeHealthConfig) -> str:
     """The label's value; empty: there should be none."""
     bad = any(makes_sick(one.type, one.status, health.conditions) for one in conditions)
     return health.value if bad else ""
 
 
-def code(conditions: Iterable[NodeCondition], health: NodeHealth) -> str:
+def code(conditions: Iterable[NodeCondition], health: NodeHealthConfig) -> str:
     """The first condition that speaks against the node, with the error code in its message; empty
     where there is none.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -15,7 +16,10 @@ from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 from preflight_appwrapper.core.state_machine import ROWS
 
-__all__ = ["PhaseContext", "at_once"]
+__all__ = ["EVACUATIONS", "PhaseContext", "at_once"]
+
+EVACUATIONS: Final = frozenset({"AutopilotNoExecute", "PreflightFailed"})
+"""Reasons of the condition Unhealthy by which a workload leaves its nodes, uncounted."""
 
 
 class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +64,21 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
     def stay(self, status: AppWrapperStatus, **more: object) -> WrapperPlan:
         """A step in the same phase; ``more``: fields of the step."""
         return msgspec.structs.replace(WrapperPlan(status=status, parameters=self.p), **more)
+
+    def retry_pause(self, status: AppWrapperStatus) -> float:
+        """Return seconds. They double with each evacuation after the first in a row, or a label
+        everywhere would move a workload for ever.
+        """
+        known = c.find(status.conditions, c.UNHEALTHY)
+        pause = self.p.retry_pause
+        if (
+            known is not None
+            and known.status == "True"
+            and known.reason in EVACUATIONS
+            and status.migration_count > 1
+        ):
+            pause *= 2.0 ** min(status.migration_count - 1, 64)
+        return min(pause, self.p.maximum)
 
 
 def at_once(context: PhaseContext, what: str, why: str) -> Next:

@@ -19,7 +19,7 @@ from preflight_appwrapper.core.creation import proceed
 from preflight_appwrapper.core.deadlines import deadline, expired
 from preflight_appwrapper.core.health import HealthJudgment, finished, judge
 from preflight_appwrapper.core.marks import NOT_JUDGED, not_judged
-from preflight_appwrapper.core.phase_context import PhaseContext, at_once
+from preflight_appwrapper.core.phase_context import EVACUATIONS, PhaseContext, at_once
 from preflight_appwrapper.core.plan import (
     AddFinalizer,
     Confirm,
@@ -44,9 +44,6 @@ __all__ = [
     "terminating",
     "unseen",
 ]
-
-_EVACUATIONS = frozenset({"AutopilotNoExecute", "PreflightFailed"})
-
 
 # --- deletion, in whichever phase
 
@@ -400,7 +397,7 @@ def _reset(
 ) -> WrapperPlan:
     if counted:
         status = replace(status, resetting_count=status.resetting_count + 1)
-    if reason in _EVACUATIONS:
+    if reason in EVACUATIONS:
         status = replace(status, migration_count=status.migration_count + 1)
     if not c.is_true(status, c.UNHEALTHY):
         status = context.put(status, c.UNHEALTHY, True, reason, why)
@@ -411,7 +408,7 @@ def _reset(
         if counted
         else f"evacuation {status.migration_count}"
     )
-    again = format_duration(_retry_pause(context, status))
+    again = format_duration(context.retry_pause(status))
     event = context.say(
         "Resetting",
         f"{which}: {why}; created again in {again}, once everything is deleted",
@@ -469,22 +466,6 @@ def suspending(context: PhaseContext) -> WrapperPlan:
     )
 
 
-def _retry_pause(context: PhaseContext, status: AppWrapperStatus) -> float:
-    """Seconds. It doubles with each evacuation after the first in a row, or a label everywhere
-    would move a workload for ever.
-    """
-    known = c.find(status.conditions, c.UNHEALTHY)
-    pause = context.p.retry_pause
-    if (
-        known is not None
-        and known.status == "True"
-        and known.reason in _EVACUATIONS
-        and status.migration_count > 1
-    ):
-        pause *= 2.0 ** min(status.migration_count - 1, 64)
-    return min(pause, context.p.maximum)
-
-
 def resetting(context: PhaseContext) -> WrapperPlan:
     """Everything is deleted; then the pause, counted from when nothing is left."""
     if context.wrapper.spec.suspend:
@@ -494,11 +475,11 @@ def resetting(context: PhaseContext) -> WrapperPlan:
         if not done:
             return _or_now(context, plan, "it is reset")
         status = _undeployed(context, context.status, "Resetting", quota=False)
-        at = deadline(context.now.replace(microsecond=0), _retry_pause(context, status))
+        at = deadline(context.now.replace(microsecond=0), context.retry_pause(status))
         waits = Next("Resuming", "RetryPausePeriod is over", at)
         return context.take("reset-deleted", status, next=waits)
     since = c.since(context.status, c.DEPLOYED) or context.now
-    pause = _retry_pause(context, context.status)
+    pause = context.retry_pause(context.status)
     if not expired(since, pause, context.now):
         waits = Next("Resuming", "RetryPausePeriod is over", deadline(since, pause))
         return context.stay(context.status, next=waits)

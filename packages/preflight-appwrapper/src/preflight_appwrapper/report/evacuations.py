@@ -17,7 +17,7 @@ from preflight_proto.printable import printable
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.names import WRAPPERS, wrapper_path
 from preflight_appwrapper.api.types import AppWrapper
-from preflight_appwrapper.config import NodeHealth
+from preflight_appwrapper.config import NodeHealthConfig
 from preflight_appwrapper.core.brake import suspicion
 from preflight_appwrapper.core.deadlines import text as clock
 from preflight_appwrapper.core.decode import PartialObject, wrapper
@@ -69,7 +69,7 @@ def held(one: AppWrapper) -> HeldWorkload | None:
     )
 
 
-async def evacuations(health: NodeHealth, *, released: bool) -> Evacuations:
+async def evacuations(health: NodeHealthConfig, *, released: bool) -> Evacuations:
     """List what waits in the cluster of KUBECONFIG, or of this pod; ``released``: until now. Raises
     :class:`~preflight_kube.errors.KubeError`.
     """
@@ -80,7 +80,7 @@ async def evacuations(health: NodeHealth, *, released: bool) -> Evacuations:
         return found
 
 
-async def waiting(client: Client, health: NodeHealth) -> Evacuations:
+async def waiting(client: Client, health: NodeHealthConfig) -> Evacuations:
     """List what waits, by two requests."""
     workloads, nodes, codes = [], [], []
     async for page, _ in client.pages(WRAPPERS, PartialObject):
@@ -96,7 +96,7 @@ async def waiting(client: Client, health: NodeHealth) -> Evacuations:
     return Evacuations(workloads=tuple(workloads), nodes=tuple(nodes), suspicion=suspect)
 
 
-async def release(client: Client, found: Evacuations, health: NodeHealth) -> None:
+async def release(client: Client, found: Evacuations, health: NodeHealthConfig) -> None:
     """Let all of it go now. Raises :class:`~preflight_kube.errors.KubeError`."""
     for node in found.nodes:
         labels: Mapping[str, str] = {health.key: HELD}

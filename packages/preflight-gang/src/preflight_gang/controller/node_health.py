@@ -16,7 +16,7 @@ from preflight_kube.api.node_health import (
     GROUP,
     KIND,
     VERSION,
-    CheckRun,
+    EndedRun,
     NodeHealth,
     NodeHealthStatus,
     judge,
@@ -61,7 +61,7 @@ class NodeHealthController:
     ) -> None:
         self._config, self._metrics, self._nodes = config, metrics, nodes
         self.queue = Queue("node", lambda _: MIN_INTERVAL, client.clock)
-        self._runs: dict[str, dict[tuple[str, bool], CheckRun]] = {}
+        self._runs: dict[str, dict[tuple[str, bool], EndedRun]] = {}
         """By node, the last run of each check that passed and that did not, until it is written."""
         self.cache: Cache[NodeHealth] = Cache(
             client,
@@ -77,7 +77,7 @@ class NodeHealthController:
             self._runs.pop(node, None)
         self.queue.add(("", node))
 
-    def ended(self, node: str, run: CheckRun) -> None:
+    def ended(self, node: str, run: EndedRun) -> None:
         """A run has ended on a node."""
         runs = self._runs.setdefault(node, {})
         known = runs.get(kind := (run.check, run.passed))
@@ -159,7 +159,7 @@ class NodeHealthController:
         return None
 
     def _judged(
-        self, status: NodeHealthStatus, node: Node, runs: Mapping[Any, CheckRun]
+        self, status: NodeHealthStatus, node: Node, runs: Mapping[Any, EndedRun]
     ) -> NodeHealthStatus:
         for run in runs.values():
             status = noted(status, run)

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from preflight_kube.api.node_health import CheckEnd, CheckRun
+from preflight_kube.api.node_health import CheckEnd, EndedRun
 from preflight_proto import names
 from preflight_proto.result import VERSION, Result
 
@@ -156,7 +156,7 @@ _OF: Final = ("gpus", "nodes", "links", "size")
 """What of a result's details its bandwidth is comparable by."""
 
 
-def check_run(pod: Pod, ended: EndedCheck, now: datetime) -> CheckRun:
+def check_run(pod: Pod, ended: EndedCheck, now: datetime) -> EndedRun:
     """What a run says of its node. A finish that is to come is ``now``."""
     result = ended.result
     details = result.details or {}
@@ -168,7 +168,7 @@ def check_run(pod: Pod, ended: EndedCheck, now: datetime) -> CheckRun:
         blames=result.outcome == "failed" and bool(result.blames),
     )
     of = " ".join(f"{key}={details[key]}" for key in _OF if key in details)[:128]
-    return CheckRun(ended.check, result.outcome == "passed", end, result.measured, of)
+    return EndedRun(ended.check, result.outcome == "passed", end, result.measured, of)
 
 
 def event_of(pod: Pod, ended: EndedCheck, now: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ __all__ = [
     "STATES",
     "VERSION",
     "CheckHealth",
-    "CheckRun",
+    "EndedRun",
     "GpuHealth",
     "NodeCondition",
     "NodeHealth",
@@ -85,11 +85,11 @@ _Pod = Annotated[str, Meta(max_length=317)]
 Gbps = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class _CamelStruct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     pass
 
 
-class NodeCondition(_Part, frozen=True, kw_only=True):
+class NodeCondition(_CamelStruct, frozen=True, kw_only=True):
     """Of a node, without its heartbeats, which are no changes."""
 
     type: str
@@ -99,7 +99,7 @@ class NodeCondition(_Part, frozen=True, kw_only=True):
     last_transition_time: str | None = None
 
 
-class CheckEnd(_Part, frozen=True, kw_only=True):
+class CheckEnd(_CamelStruct, frozen=True, kw_only=True):
     """How a run of a check ended. ``pod`` is namespace/name. ``gpu``: the UUID that it is about.
     ``blames``: whether it accuses its own node, or a GPU of it.
     """
@@ -111,7 +111,7 @@ class CheckEnd(_Part, frozen=True, kw_only=True):
     blames: bool = False
 
 
-class CheckHealth(_Part, frozen=True, kw_only=True):
+class CheckHealth(_CamelStruct, frozen=True, kw_only=True):
     """What runs of one check say of the node. Bandwidths are GB/s; ``usual`` is the median of the
     last runs that passed (``recent``), all of them ``of`` the same: GPUs, links, size.
     """
@@ -134,7 +134,7 @@ class CheckHealth(_Part, frozen=True, kw_only=True):
         return end if passed is None or moment(passed.time) <= moment(end.time) else None
 
 
-class GpuHealth(_Part, frozen=True, kw_only=True):
+class GpuHealth(_CamelStruct, frozen=True, kw_only=True):
     """A GPU that something speaks against (``found_by``: a condition's type or a check); or, with
     state Unknown, did until it was ``repaired``: it goes with the next pass, as one that was
     replaced does.
@@ -149,13 +149,13 @@ class GpuHealth(_Part, frozen=True, kw_only=True):
     repaired: Time | None = None
 
 
-class NodeHealthSpec(_Part, frozen=True, kw_only=True):
+class NodeHealthSpec(_CamelStruct, frozen=True, kw_only=True):
     """Which node of the object's name it is: another one has another uid."""
 
     node_uid: Annotated[str, Meta(max_length=64)] = msgspec.field(name="nodeUID", default="")
 
 
-class NodeHealthStatus(_Part, frozen=True, kw_only=True):
+class NodeHealthStatus(_CamelStruct, frozen=True, kw_only=True):
     """Written by the gang controller alone.
 
     ``by_word_of``: NodeCondition is trusted, PodResult is hearsay. ``gpu``: the first one that it
@@ -182,11 +182,11 @@ class NodeHealthStatus(_Part, frozen=True, kw_only=True):
     ] = ()
 
 
-class _Owner(_Part, frozen=True, kw_only=True):
+class _Owner(_CamelStruct, frozen=True, kw_only=True):
     uid: str
 
 
-class _Metadata(_Part, frozen=True, kw_only=True):
+class _Metadata(_CamelStruct, frozen=True, kw_only=True):
     name: str
     uid: str = ""
     resource_version: str = ""
@@ -235,7 +235,7 @@ def speaks_against(condition: NodeCondition, patterns: Iterable[str] = SICK) -> 
     )
 
 
-class CheckRun(NamedTuple):
+class EndedRun(NamedTuple):
     """One run as its pod tells of it. ``gbps``: what it measured, ``of`` what."""
 
     check: str
@@ -253,7 +253,7 @@ def moment(time: str | None) -> float:
         return 0.0
 
 
-def noted(status: NodeHealthStatus, run: CheckRun) -> NodeHealthStatus:
+def noted(status: NodeHealthStatus, run: EndedRun) -> NodeHealthStatus:
     """The status with a run in it; the same one where it tells nothing new."""
     checks = {check.name: check for check in status.checks}
     before = after = checks.get(run.check) or CheckHealth(name=run.check)
