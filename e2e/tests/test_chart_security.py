@@ -266,6 +266,7 @@ PEOPLE = {
     "appwrappers": {"view", "edit", "admin"},
     "computedomains": {"view", "edit", "admin"},
     "preflightconfigs": {"view"},  # who writes one decides whether checks hold pods back
+    "nodehealths": {"view"},  # the gang controller alone writes them
 }
 WRITTEN_BY_AGENTS = {"gpunodestatuses"}
 MORE: dict[str, Values] = {"preflight-computedomain": {"featureGates": {"HostManagedIMEX": True}}}

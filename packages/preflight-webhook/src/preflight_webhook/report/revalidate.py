@@ -104,9 +104,10 @@ def add_revalidate(made: argparse.ArgumentParser) -> None:
 
 
 async def _revalidate(args: argparse.Namespace) -> int:
+    like = _like(args.like) if args.like else None
     async with Client(connection(home=Path.home()), agent="preflight") as client:
         try:
-            run = await _planned(args, client)
+            run = await _planned(args, client, like)
         except CannotRevalidate as error:
             raise CommandFailed(str(error)) from None
         if args.dry_run:
@@ -124,7 +125,7 @@ async def _revalidate(args: argparse.Namespace) -> int:
         return await _cleared(client, run, args.replaced)
 
 
-async def _planned(args: argparse.Namespace, client: Client) -> PlannedRun:
+async def _planned(args: argparse.Namespace, client: Client, like: Object | None) -> PlannedRun:
     release = await live.release_of(client)
     config = release.config
     if not config.checks:
@@ -147,7 +148,7 @@ async def _planned(args: argparse.Namespace, client: Client) -> PlannedRun:
         everyone = [one async for page, _ in client.pages("/api/v1/nodes", dict) for one in page]
         partner = revalidation.partner_of(node, everyone, config)
         nodes += [partner] if partner is not None else []
-    job = revalidation.job(name, nodes, config, _like(args.like) if args.like else None, claim)
+    job = revalidation.job(name, nodes, config, like, claim)
     home = release.lists.release if release.lists is not None else ""
     return PlannedRun(args.namespace, nodes, config, job, claim, home)
 

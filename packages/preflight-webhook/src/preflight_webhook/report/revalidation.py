@@ -6,14 +6,13 @@ every pod gets; they differ by what they tolerate, and by asking for all GPUs of
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from preflight_kube.api.node_health import makes_sick
+from preflight_kube.api.node_health import gpus_named, makes_sick
 from preflight_proto import names
 from preflight_proto.result import Result, from_termination
 
@@ -48,7 +47,6 @@ _MOST_OWN: Final = 32
 """Of a network resource of which a node has more, pods share the device, and one is enough."""
 _CORDON: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _GONE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_UUID: Final = re.compile(r"GPU_UUID:[\"'(\[]*([\w/-]+)")
 _CLAIM: Final = "gpus"
 _RAISES: Final = {
     names.DCGM_DIAG: "DcgmDiagnostic",
@@ -85,7 +83,7 @@ def standing(node: Object) -> dict[str, list[str]]:
     none where it is about the node.
     """
     return {
-        one["type"]: list(dict.fromkeys(_UUID.findall(one.get("message") or "")))
+        one["type"]: gpus_named(one.get("message") or "")
         for one in node["status"].get("conditions") or ()
         if makes_sick(one["type"], one["status"])
     }
