@@ -159,7 +159,12 @@ class ApiServer:
         path = f"/apis/{group}/{crd['spec']['versions'][0]['name']}/{names['plural']}"
         if self._served(path):
             return
-        self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+        try:
+            self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != 409:  # it is there, and not served again yet: after a restart
+                raise
         self.served(path)
 
     def served(self, path: str) -> None:
