@@ -331,6 +331,13 @@ def test_a_node_whose_processors_others_took_is_busy_unless_that_is_usual() -> N
     assert localized(replace(everybody, endpoints=ends), slow(2)).kind is not Kind.BUSY
 
 
+def test_of_two_nodes_no_load_of_processors_is_unusual() -> None:
+    pair = gang(2)
+    taken = replace(pair.endpoints[0], local=Local(silence=60.0, load=1.0))
+    pair = replace(pair, endpoints=(taken, pair.endpoints[1]))
+    assert localized(pair, slow(1)).kind is not Kind.BUSY
+
+
 @pytest.mark.parametrize("share", [0.25, 0.4, 0.5, 0.53])
 def test_a_node_as_slow_as_links_of_a_lower_rate_is_of_another_kind_unless_its_device_says_why(
     share: float,

@@ -152,7 +152,8 @@ class Court:
 
     def busy(self, one: int) -> bool:
         """Whether somebody else's bytes passed its adapters in a silence, or others took all of its
-        processors, unlike those of other nodes; neither breaks anything.
+        processors, unlike those of most nodes; neither breaks anything. Of two nobody says what is
+        usual.
         """
         if self.broken(one):
             return False
@@ -160,7 +161,8 @@ class Court:
         gang = self.state.gang.gbps if self.state.gang is not None else 0.0
         much = FOREIGN * max(gang, usual.gbps if usual else 0.0)
         local = self.state.endpoints[one].local
-        return local.foreign > much or local.load >= max(LOADED, UNUSUAL * self._usual_load)
+        loaded = local.load >= max(LOADED, UNUSUAL * self._usual_load)
+        return local.foreign > much or (loaded and len(self.state.endpoints) > 2)
 
     def shared(self, one: int) -> bool:
         """Whether another suspect may have the same cause.
