@@ -74,7 +74,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "preflight-mnnvl": (12, 77),
     "preflight-proto": (9, 83),
     "preflight-testing": (2, 60),
-    "preflight-webhook": (1, 182),
+    "preflight-webhook": (0, 180),
 }
 """Of each member: private or British words in names, metrics and log messages; vague variables."""
 

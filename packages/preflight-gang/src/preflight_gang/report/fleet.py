@@ -10,12 +10,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from preflight_kube.api import node_health
+from preflight_kube.api.node_health import moment
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, NotFound
 from preflight_proto import names
@@ -23,7 +24,6 @@ from preflight_proto import names
 __all__ = ["FleetReport", "NodeLine", "ReportedRun", "as_json", "assemble", "page", "read"]
 
 _EVENTS: Final = "/api/v1/events"
-_HEALTHS: Final = "/apis/preflight.nvsentinel.nvidia.com/v1alpha1/nodehealths"
 _OBSERVED: Final = "; observed only, the pod is not held back"
 _SAID: Final = re.compile(
     r"(?P<check>\S+)(?: on \S+)? (?P<outcome>passed|skipped|failed|misconfigured|inconclusive)"
@@ -82,7 +82,7 @@ async def read(since: str) -> FleetReport:
         events = [one async for page, _ in client.pages(_EVENTS, dict) for one in page]
         healths: list[dict[str, Any]] = []
         try:
-            async for page, _ in client.pages(_HEALTHS, dict):
+            async for page, _ in client.pages(node_health.path(), dict):
                 healths += page
         except NotFound:  # of a release before it, or without the gang controller
             pass
@@ -96,10 +96,14 @@ def assemble(
     findings: list[ReportedRun] = []
     nodes = {line.name: line for line in map(_line, healths)}
     times: list[str] = []
-    for one in sorted(events, key=lambda one: _at(str(one.get("lastTimestamp"))), reverse=True):
+    for one in sorted(events, key=lambda one: moment(str(one.get("lastTimestamp"))), reverse=True):
         source, time = one.get("source") or {}, str(one.get("lastTimestamp") or "")
         said = _SAID.fullmatch(str(one.get("message") or ""))
-        if source.get("component") != names.MANAGED_BY or said is None or _at(time) < _at(since):
+        if (
+            source.get("component") != names.MANAGED_BY
+            or said is None
+            or moment(time) < moment(since)
+        ):
             continue
         times.append(time)
         node, outcome, why = str(source.get("host") or ""), said["outcome"], said["why"]
@@ -119,7 +123,7 @@ def assemble(
     findings.sort(key=lambda one: (_OUTCOMES.index(one.outcome), one.time, one.node))
     bad = Counter(one.node for one in findings)
     lines = sorted(nodes.values(), key=lambda one: (one.state != "Sick", -bad[one.name], one.name))
-    return FleetReport(since, min(times, key=_at, default=""), findings, lines)
+    return FleetReport(since, min(times, key=moment, default=""), findings, lines)
 
 
 def as_json(report: FleetReport) -> str:
@@ -198,10 +202,3 @@ def _line(health: Mapping[str, Any]) -> NodeLine:
         measured=status.get("measured"),
         usual=status.get("usual"),
     )
-
-
-def _at(time: str) -> float:
-    try:
-        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return 0.0

@@ -51,7 +51,7 @@ class PlannedRun(NamedTuple):
     def announced(self) -> Iterator[str]:
         """What is about to happen."""
         node, name = self.nodes[0], name_of(self.nodes[0])
-        yield f"{name}: against it: {revalidation.told(revalidation.standing(node))}"
+        yield f"{name}: against it: {revalidation.in_words(revalidation.standing(node))}"
         if not node["spec"].get("unschedulable"):
             yield f"{name}: is not cordoned, so other pods may start there meanwhile"
         stored = self.config.processing_strategy != "EXECUTE_REMEDIATION"
@@ -170,7 +170,7 @@ async def _create(client: Client, run: PlannedRun) -> None:
 
 async def _passed(client: Client, run: PlannedRun) -> bool:
     """Say what happens until the Job's end; whether every check on the node has passed."""
-    name, said = name_of(run.job), set[str]()
+    name, printed = name_of(run.job), set[str]()
     mine = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
     ended: list[Object] = []
     while True:
@@ -181,8 +181,8 @@ async def _passed(client: Client, run: PlannedRun) -> bool:
         lines = [str(one) for one in found if one.result is not None]
         lines += revalidation.waiting(pods)
         for line in lines:
-            if line not in said:
-                said.add(line)
+            if line not in printed:
+                printed.add(line)
                 commands.say(line)
         if ended:  # the pods were read after it
             break
@@ -228,7 +228,7 @@ async def _cleared(client: Client, run: PlannedRun, replaced: str) -> int:
         commands.say(f"{name} has passed, and nothing stands against it{more}.")
         return commands.DONE
     commands.say(
-        f"{name} has passed, and {revalidation.told(left)} stays: the test that raised it did not run, or the GPU is no longer there (--replaced clears what stands against one that was replaced)."
+        f"{name} has passed, and {revalidation.in_words(left)} stays: the test that raised it did not run, or the GPU is no longer there (--replaced clears what stands against one that was replaced)."
     )
     return commands.FAILED
 

@@ -29,12 +29,12 @@ __all__ = [
     "RevalidatedCheck",
     "claim_template",
     "farewell",
+    "in_words",
     "job",
     "name_of",
     "partner_of",
     "runs",
     "standing",
-    "told",
     "waiting",
 ]
 
@@ -89,8 +89,8 @@ def standing(node: Object) -> dict[str, list[str]]:
     }
 
 
-def told(conditions: Mapping[str, Sequence[str]]) -> str:
-    """The same in words."""
+def in_words(conditions: Mapping[str, Sequence[str]]) -> str:
+    """Return :func:`standing` as one sentence lists it."""
     each = (f"{kind} ({', '.join(gpus) or 'the node'})" for kind, gpus in conditions.items())
     return ", ".join(each) or "nothing"
 
@@ -260,8 +260,8 @@ def runs(pods: Iterable[Object], config: Config) -> list[RevalidatedCheck]:
                 ended = by_name[container]
                 result = None
                 if ended:
-                    said = str(ended.get("message") or "")
-                    result = from_termination(check.name, said, int(ended["exitCode"]))
+                    message = str(ended.get("message") or "")
+                    result = from_termination(check.name, message, int(ended["exitCode"]))
                 found.append(RevalidatedCheck(str(pod["spec"].get("nodeName")), check.name, result))
     return found
 
