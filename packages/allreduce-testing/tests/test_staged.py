@@ -6,6 +6,7 @@ import pytest
 from allreduce_testing.worlds.simulation import play_staged, simulate
 from allreduce_testing.worlds.staged import WORLDS
 from allreduce_testing.worlds.stages import StagedFabric, StagedWorld
+from check_nccl_allreduce.localise import Verdict
 
 GANGS = 30
 
@@ -50,3 +51,26 @@ def test_a_node_slow_to_itself_and_beyond_its_leaf_but_good_behind_it_is_not_bla
     verdict, _ = play_staged(fabric)
     assert len(fabric.shape.behind(fabric.shape.leaf[12])) > 1
     assert verdict.blamed == ()
+
+
+def _played(name: str, number: int) -> tuple[Verdict, StagedFabric]:
+    fabric = StagedFabric(next(world for world in WORLDS if world.name == name), number)
+    return play_staged(fabric)[0], fabric
+
+
+def test_the_slowest_port_of_a_line_card_that_slows_most_of_the_gang_is_not_blamed() -> None:
+    """It reaches 67 % of the reference, which itself is 60 % of what three nodes reach."""
+    verdict, _ = _played("line card, ports unequally slow, all known", 1372)
+    assert (verdict.blamed, verdict.named) == ((), (1, 2, 5))
+    assert "where the fastest reach more" in verdict.reason
+
+
+def test_a_sick_node_as_slow_as_a_line_card_makes_most_of_the_gang_is_named() -> None:
+    verdict, fabric = _played("line card and a sick node", 771)
+    assert set(fabric.shown()) == {2} <= set(verdict.named)
+
+
+def test_a_node_whose_gpu_throttles_late_is_blamed_after_two_rounds_against_it() -> None:
+    verdict, fabric = _played("throttles", 109)
+    assert set(verdict.blamed) == fabric.judged() == {0}
+    assert len({edge.round for edge in verdict.suspects[0].evidence}) == 2

@@ -9,6 +9,7 @@ from math import ceil, log
 
 from .model import Grade, Measured, Phase, Played, Result, Role, State, Status
 from .references import (
+    BAD,
     FEW,
     GOOD,
     JUDGED,
@@ -178,6 +179,27 @@ class Evidence:
             for one, edge in last.items()
             if edge in self.among_good.get((edge.a, edge.b), ()) and {edge.a, edge.b} <= before
         )
+
+    @cached_property
+    def lesser(self) -> list[int]:
+        """Known-good endpoints none of whose paths comes near the fastest of its class, where the
+        reference does not either: what slows most of the gang may be what makes them look good.
+        """
+        values: dict[EdgeClass, dict[Pair, float]] = defaultdict(dict)
+        for edge, key in zip(self.edges, self._classes, strict=True):
+            if edge.status is _OK and not edge.dropped:
+                best = values[key]
+                best[edge.a, edge.b] = max(edge.gbps, best.get((edge.a, edge.b), 0.0))
+        reach: dict[int, float] = defaultdict(float)
+        for key, paths in values.items():
+            normal, ranked = self.references.of(key), sorted(paths.values())
+            fastest = ranked[-2] if len(ranked) > FEW else 0.0  # one path may be too fast
+            if normal is not None:
+                usual = fastest if normal.gbps < BAD * fastest else normal.gbps
+                for pair, value in paths.items():
+                    for one in pair:
+                        reach[one] = max(reach[one], value / usual)
+        return [one for one, share in sorted(reach.items()) if share < BAD and self.good[one]]
 
     def tells(self, one: int, key: EdgeClass) -> bool:
         """Whether a good edge shows that this end is good: not where the other's kind limits it."""

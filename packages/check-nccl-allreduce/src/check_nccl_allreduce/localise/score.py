@@ -65,6 +65,7 @@ class Own(NamedTuple):
     fault: float = 1.0
     growth: float = 1.0
     told: str = ""
+    throttles: bool = False
 
     @property
     def factor(self) -> float:
@@ -106,7 +107,8 @@ def _of_kind(local: Mapping[int, Local]) -> dict[int, Own]:
         ]
         if told:
             growth = max((factor for factor, _ in errors), default=1.0)
-            found[one] = Own(KIND if faults else 1.0, growth, "; ".join(told))
+            throttles = any(fault.kind == "throttle" for fault in faults)
+            found[one] = Own(KIND if faults else 1.0, growth, "; ".join(told), throttles)
     return found
 
 

@@ -148,7 +148,7 @@ class Findings(Court):
         """Whoever is not cleared, or a little slow, or at the end of what is."""
         e = self.evidence
         slow = {*e.suspects, *e.gray, *e.mild(), *self.inside.suspects}
-        return slow | {*e.intermittent, *e.unreached, *e.ends}
+        return slow | {*e.intermittent, *e.unreached, *e.ends, *e.lesser}
 
     @cached_property
     def unclear(self) -> list[int]:
@@ -206,7 +206,8 @@ class Findings(Court):
         symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
         share, note, score = self.evidence.share(edges), self._notes.get(one, ""), self.scores
         witness = self.witness(one) if one in self.obstacles else ""
-        settle = next((rule.settle for rule in self.obstacles.get(one, ())), "")
+        lesser = words.LESSER if one in self.evidence.lesser else ""
+        settle = next((rule.settle for rule in self.obstacles.get(one, ())), lesser)
         what = (symptom, share, tuple(edges), note, score.get(one), witness, settle)
         return Suspect(one, *what)
 

@@ -127,6 +127,10 @@ class Court:
         alone = all(other.growth <= 1 or other.fault > 1 for other in others)
         return own.fault > 1 or (own.growth >= NAMED and alone)
 
+    def throttles(self, one: int) -> bool:
+        """Whether its GPUs say that they are slowed down, which no traffic of others makes them."""
+        return self.fact(one) and self.ports[one].throttles
+
     def leaf(self, one: int) -> bool:
         """Whether it was bad with a good node that shares all that its hairpin passes, and its
         adapters were silent.
@@ -192,7 +196,7 @@ class Court:
     def _others(self) -> list[int]:
         evidence = self.evidence
         little = evidence.mild() if evidence.map.size <= FEW else ()
-        return sorted({*evidence.suspects, *evidence.gray, *little})
+        return sorted({*evidence.suspects, *evidence.gray, *evidence.lesser, *little})
 
     @cached_property
     def _shares(self) -> dict[int, float]:
@@ -274,15 +278,15 @@ RULES = (
     ),
     Obstacle(
         "a busy spell explains it",
-        lambda c, one: c.scores[one].spell < FATAL,
+        lambda c, one: c.scores[one].spell < FATAL and not c.throttles(one),
         f"measure it again, at least {APART:g} s after the first time",
     ),
     Obstacle(
         TOO_LITTLE,
         lambda c, one: (
             c.scores[one].path < KIND
-            or c.evidence.confirmed[one] < CONFIRMATIONS
-            or c.evidence.rounds_against(one) < c.evidence.enough
+            or (c.evidence.confirmed[one] < CONFIRMATIONS and not c.throttles(one))
+            or (c.evidence.rounds_against(one) < c.evidence.enough and not c.throttles(one))
         ),
         "measure it with more nodes that are known good",
     ),

@@ -34,6 +34,7 @@ _SYMPTOM = {
     Status.HANG: "never finished",
     Status.ERROR: "failed",
 }
+LESSER = "its paths are as slow as most of this gang's, where the fastest reach more: look at what the slow nodes share, and test it with the fast ones"
 _UNREACHED = "no path to it came up, and its partners reach each other: look at its NIC, cable and switch port"
 _ZONE = {
     Zone.BELOW: "is below its floor",
