@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from allreduce_testing.worlds.faults import Collisions, Marks
 from allreduce_testing.worlds.simulation import play_staged, simulate
 from allreduce_testing.worlds.staged import WORLDS
 from allreduce_testing.worlds.stages import StagedFabric, StagedWorld
@@ -74,3 +75,19 @@ def test_a_node_whose_gpu_throttles_late_is_blamed_after_two_rounds_against_it()
     verdict, fabric = _played("throttles", 109)
     assert set(verdict.blamed) == fabric.judged() == {0}
     assert len({edge.round for edge in verdict.suspects[0].evidence}) == 2
+
+
+def test_a_node_good_in_between_is_not_blamed_for_the_paths_on_which_its_flows_collide() -> None:
+    """Its GPU says that it throttles, which does not slow it: two of seven paths are slow."""
+    world = StagedWorld(
+        "throttle marks and collisions",
+        (Marks(0.1, ("throttle",)), Collisions(node=True)),
+        labels=("true",),
+        counted=True,
+        configured=True,
+        rail=False,
+        leaves=(2, 6),
+    )
+    verdict, _ = play_staged(StagedFabric(world, 13))
+    assert (verdict.blamed, verdict.named) == ((), (1,))
+    assert "with others it was good in between" in verdict.reason

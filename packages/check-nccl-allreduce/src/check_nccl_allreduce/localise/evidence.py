@@ -193,7 +193,8 @@ class Evidence:
         reach: dict[int, float] = defaultdict(float)
         for key, paths in values.items():
             normal, ranked = self.references.of(key), sorted(paths.values())
-            fastest = ranked[-2] if len(ranked) > FEW else 0.0  # one path may be too fast
+            few = len(ranked) <= 2 * FEW
+            fastest = ranked[-1 if few else -2]  # of many one may be too fast
             if normal is not None:
                 usual = fastest if normal.gbps < BAD * fastest else normal.gbps
                 for pair, value in paths.items():

@@ -192,6 +192,15 @@ class Court:
                 return True
         return False
 
+    def recovered(self, one: int) -> bool:
+        """Whether it was good between two times that known-good ends found it bad."""
+        bad = [edge.at for edge in self.evidence.against[one]]
+        return any(
+            edge.grade is Grade.GOOD and one in (edge.a, edge.b) and min(bad) < edge.at < max(bad)
+            for edge in self.evidence.edges
+            if bad
+        )
+
     @cached_property
     def _others(self) -> list[int]:
         evidence = self.evidence
@@ -265,6 +274,11 @@ RULES = (
         "another suspect may share its cause",
         Court.shared,
         "look at what these nodes share, such as a line card, and test each without the others",
+    ),
+    Obstacle(
+        "good in between",
+        Court.recovered,
+        "look at the paths to those with whom it was slow: with others it was good in between",
     ),
     Obstacle(
         "no witness",
