@@ -13,7 +13,7 @@ entries, whose length is a tenant's to choose.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -21,15 +21,26 @@ from pathlib import Path
 from preflight_kube.api.rights import Account, Chart, Constraint, Right
 
 CHARTS = Path(__file__).resolve().parents[2] / "charts" / "preflight" / "charts"
-SERVICES = ("preflight_computedomain", "preflight_gpu_scheduler", "preflight_mnnvl")
+SERVICES = (
+    "preflight_computedomain",
+    "preflight_gpu_scheduler",
+    "preflight_mnnvl",
+)
 OPERATIONS = {"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE"}
 KEPT = ("managedFields", "resourceVersion", "generation")
 """What the API server itself keeps of an object's metadata."""
 NAMED = ("name", "namespace", "uid", "creationTimestamp")
 """What it lets nobody change, and every new object has."""
+COMMON = {"name", "secret", "selfManaged"}
+"""Helpers that the charts' library has for all."""
 MANY = "more than 1,000 {}, which nobody compares: make the object anew with fewer"
 
 Tree = dict[str, "Tree"]
+
+
+def helper(name: str) -> str:
+    """The named template of the charts' library, else of the chart."""
+    return f"{'preflight' if name in COMMON else '{chart}'}.{name}"
 
 
 def tree(fields: Iterable[str]) -> Tree:
@@ -151,7 +162,7 @@ def when(name: str, lines: Iterable[str]) -> list[str]:
     """
     if not name:
         return [*lines]
-    said = [f'include "{{chart}}.{each.lstrip("!")}" .' for each in name.split("|")]
+    said = [f'include "{helper(each.lstrip("!"))}" .' for each in name.split("|")]
     if len(said) > 1:
         said = ["or " + " ".join(f"({each})" for each in said)]
     return [
@@ -236,8 +247,7 @@ def policy(account: Account, name: str, rights: list[Right]) -> list[str]:
             "  validationActions: [Deny, Audit]",
         ),
     ]
-    needed = dict.fromkeys(right.when for right in rights)
-    return when("" if "" in needed else "|".join(needed), lines)
+    return where_any(rights, lines)
 
 
 def refusal(user: str, may: str, more: str) -> list[str]:
@@ -265,8 +275,7 @@ def labels(account: Account) -> list[str]:
     """Lines of an object's metadata."""
     return [
         "  labels:",
-        '    {{- include "{chart}.labels" . | nindent 4 }}',
-        f"    app.kubernetes.io/component: {account.component}",
+        f'    {{{{- include "preflight.labels" (dict "root" . "component" "{account.component}") | nindent 4 }}}}',
     ]
 
 
@@ -293,7 +302,13 @@ def rules(rights: Iterable[Right]) -> list[str]:
     return lines
 
 
-def role(account: Account, namespace: str, rights: Iterable[Right]) -> list[str]:
+def where_any(rights: Iterable[Right], lines: Iterable[str]) -> list[str]:
+    """Lines of a template that are there where one of the rights is."""
+    needed = dict.fromkeys(right.when for right in rights)
+    return when("" if "" in needed else "|".join(needed), lines)
+
+
+def role(account: Account, namespace: str, rights: Sequence[Right]) -> list[str]:
     """A Role, or a ClusterRole, and its binding."""
     kind = "Role" if namespace else "ClusterRole"
     lines = []
@@ -318,7 +333,7 @@ def role(account: Account, namespace: str, rights: Iterable[Right]) -> list[str]
         lines += [f"  name: {account.name}"]
         lines += [f"  namespace: {namespace}"] if namespace else []
         lines += [*labels(account), *body]
-    return lines
+    return where_any(rights, lines)
 
 
 def accounts(chart: Chart) -> Iterator[str]:
@@ -352,10 +367,9 @@ def compiled(chart: Chart) -> str:
     words = {"chart": chart.name, "namespace": "{{ .Release.Namespace }}"}
 
     def filled(match: re.Match[str]) -> str:
-        helper = match[1]
-        return words.get(helper, f'{{{{ include "{chart.name}.{helper}" . }}}}')
+        return words.get(match[1], f'{{{{ include "{helper(match[1])}" . }}}}')
 
-    for _ in range(2):  # an account's name is of helpers, too
+    for _ in range(3):  # an account's name is of helpers, and a helper's of the chart's name
         text = re.sub(r"(?<!\{)\{([a-zA-Z][a-zA-Z-]*)\}(?!\})", filled, text)
     return text
 

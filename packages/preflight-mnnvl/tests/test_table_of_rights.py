@@ -136,7 +136,7 @@ WRITTEN: dict[str, tuple[set[str], set[str]]] = {
     },
 }
 """By row: some fields of which it must be known that they are accepted, or refused."""
-WORDS = {"name": NAME, "namespace": HOME, "secret": f"{NAME}-webhook-tls"}
+WORDS = {"name": NAME, "namespace": HOME, "webhookSecret": f"{NAME}-webhook-tls"}
 ROWS = [row for row in rows(RIGHTS, WORDS) if row.right.when != "guarded"]
 
 

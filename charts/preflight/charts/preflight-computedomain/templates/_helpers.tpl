@@ -1,12 +1,3 @@
-{{/* These two for generated-rights.yaml, where each object says its component for itself. */}}
-{{- define "preflight-computedomain.name" -}}
-{{- include "preflight.name" . -}}
-{{- end }}
-
-{{- define "preflight-computedomain.labels" -}}
-{{- include "preflight.labels" (dict "root" .) -}}
-{{- end }}
-
 {{- define "preflight-computedomain.on" -}}
 {{- if dig "resources" "computeDomains" "enabled" true .Values.AsMap -}}yes{{- end -}}
 {{- end }}

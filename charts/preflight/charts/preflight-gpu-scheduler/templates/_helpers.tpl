@@ -1,20 +1,3 @@
-{{/* These four for generated-rights.yaml, where each object says its component for itself. */}}
-{{- define "preflight-gpu-scheduler.name" -}}
-{{- include "preflight.name" . -}}
-{{- end }}
-
-{{- define "preflight-gpu-scheduler.labels" -}}
-{{- include "preflight.labels" (dict "root" .) -}}
-{{- end }}
-
-{{- define "preflight-gpu-scheduler.secret" -}}
-{{- include "preflight.secret" . -}}
-{{- end }}
-
-{{- define "preflight-gpu-scheduler.selfManaged" -}}
-{{- include "preflight.selfManaged" . -}}
-{{- end }}
-
 {{/* Keys of the values that are the services' configuration; every other key says how they are deployed. */}}
 {{- define "preflight-gpu-scheduler.config" -}}
 {{- $own := pick .Values "bindBudget" "countResource" "devicePlugin" "gangBind" "gangMaxWait" "gpuClasses" "guardOthers" "heartbeat" "lockNamespace" "logLevel"

@@ -1,16 +1,3 @@
-{{/* These for generated-rights.yaml, where each object says its component for itself. */}}
-{{- define "preflight-mnnvl.name" -}}
-{{- include "preflight.name" . -}}
-{{- end }}
-
-{{- define "preflight-mnnvl.labels" -}}
-{{- include "preflight.labels" (dict "root" .) -}}
-{{- end }}
-
-{{- define "preflight-mnnvl.selfManaged" -}}
-{{- include "preflight.selfManaged" . -}}
-{{- end }}
-
 {{- define "preflight-mnnvl.guarded" -}}
 {{- if (.Values.rbac).ownerReferencesPermissionEnforcement -}}yes{{- end -}}
 {{- end }}
@@ -23,7 +10,7 @@
 {{ include "preflight.name" . }}-webhook
 {{- end }}
 
-{{- define "preflight-mnnvl.secret" -}}
+{{- define "preflight-mnnvl.webhookSecret" -}}
 {{- (.Values.certificates).secretName | default (printf "%s-tls" (include "preflight-mnnvl.webhook" .)) -}}
 {{- end }}
 

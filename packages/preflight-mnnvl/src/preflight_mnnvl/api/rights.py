@@ -140,7 +140,7 @@ RIGHTS: Final = Chart(
             ),
         ),
         certificate_account(
-            "{secret}", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"
+            "{webhookSecret}", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"
         ),
     ),
 )
