@@ -59,7 +59,6 @@ class GpuControllerMetrics(WriteMetrics):
         self.runtime = RuntimeMetrics(registry)
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
-        self.leader = gauge("gpu_scheduler_leader", "1 while this replica acts.")
         self.collected = counter(
             "gpu_scheduler_collected", "Leases deleted because nobody can use them.", ["reason"]
         )

@@ -96,7 +96,7 @@ class Process(NamedTuple):
             metrics.runtime.sends(client)
 
             async def act(leadership: Leadership) -> None:
-                with metrics.runtime.leading(LEASE, metrics.leader):
+                with metrics.runtime.leading(LEASE):
                     await Controller(client.fenced(leadership.valid), config, cache, metrics).lead()
 
             return Parts(reflectors=cache.reflectors, lead=act)
