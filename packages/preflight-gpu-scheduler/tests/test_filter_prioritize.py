@@ -180,7 +180,7 @@ DEVICES = tuple(Device(id=n, island="a") for n in range(4))
         (None, {}, messages.NO_STATUS),
         (Inventory(node="n", problems=("x",)), {}, messages.STATUS_NOT_VALID),
         (
-            Inventory(node="n", devices=DEVICES, observed="t"),
+            Inventory(node="n", devices=DEVICES, observed_time="t"),
             {"stale": True},
             messages.STATUS_STALE,
         ),

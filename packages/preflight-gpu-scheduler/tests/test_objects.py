@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_gpu_scheduler.api import allocation, names
-from preflight_gpu_scheduler.api import gpu_node_status as inventory
 from preflight_gpu_scheduler.api.allocation import Reserved
-from preflight_gpu_scheduler.api.claim import RULES, Claim, read
-from preflight_gpu_scheduler.api.types import Pod, PodSpec
+from preflight_gpu_scheduler.api.claim import RULES, Claim, RawClaim
+from preflight_gpu_scheduler.api.gpu_node_status import Inventory, RawStatus
+from preflight_gpu_scheduler.api.types import Metadata, Pod, PodSpec
 from preflight_gpu_scheduler.core.filter_prioritize import (
     BindingArgs,
     FilterArgs,
@@ -30,16 +30,21 @@ tree = st.recursive(
 )
 
 
+def read(spec: object) -> Claim | list[str]:
+    return RawClaim(metadata=Metadata(name="two"), spec=spec).read()
+
+
+def read_status(status: object) -> Inventory:
+    return RawStatus(metadata=Metadata(name="n"), status=status).read()
+
+
 def problems_of(raw: object) -> list[str]:
     found = read(raw)
     return found if isinstance(found, list) else []
 
 
 def claim(**devices: object) -> dict[str, object]:
-    return {
-        "metadata": {"name": "two", "namespace": "team", "uid": "u"},
-        "spec": {"devices": devices},
-    }
+    return {"devices": devices}
 
 
 @pytest.mark.parametrize(
@@ -52,27 +57,26 @@ def claim(**devices: object) -> dict[str, object]:
             claim(count="2"),
             'spec.devices.count: must be a whole number (GPUs for each pod); found the string "2".',
         ),
-        (claim(exclusivity="MIG"), "spec.devices.exclusivity: MIG is not supported; leave it out."),
         (
-            claim(exclusivity="Shared"),
-            "spec.devices.exclusivity: Shared is not supported; leave it out.",
+            claim(exclusivity="MIG"),
+            'spec.devices.exclusivity: must be one of Exclusive; found the string "MIG".',
         ),
         (claim(preferIds=[1]), RULES[1].message),
         (claim(policy="preferIds"), RULES[2].message),
         (claim(policy="preferIds", preferIds=[1, 1]), RULES[3].message),
         (
-            {"spec": {"devices": {"policy": "spread"}, "topology": {"mode": "Required"}}},
+            {"devices": {"policy": "spread"}, "topology": {"mode": "Required"}},
             RULES[4].message,
         ),
-        ({"spec": {"topology": {"minBandwidthGBps": 300}}}, RULES[5].message),
-        ({"spec": {"selector": {"matchLabels": {"k" * 318: "v"}}}}, RULES[-1].message),
+        ({"topology": {"minBandwidthGBps": 300}}, RULES[5].message),
+        ({"selector": {"matchLabels": {"k" * 318: "v"}}}, RULES[-1].message),
         (
-            {"spec": {"selector": {"matchLabels": {"k": "v" * 64}}}},
+            {"selector": {"matchLabels": {"k": "v" * 64}}},
             f'spec.selector.matchLabels.k: must have at most 63 characters; found the string "{"v" * 59}…".',
         ),
-        ({}, "spec: is missing; set it."),
+        (None, "spec: is missing; set it."),
         (
-            {"spec": {7: "x"}},
+            {7: "x"},
             "spec.7: unknown key; known here are devices, gangRef, selector, topology.",
         ),
     ],
@@ -83,11 +87,9 @@ def test_a_claim_that_cannot_be_is_told_so_in_a_sentence(raw: object, words: str
 
 def test_all_problems_of_a_claim_are_said_at_once() -> None:
     raw = {
-        "spec": {
-            "devices": {"count": 0, "polcy": "x"},
-            "gangRef": "No Name",
-            "topology": {"mode": "Best"},
-        }
+        "devices": {"count": 0, "polcy": "x"},
+        "gangRef": "No Name",
+        "topology": {"mode": "Best"},
     }
     assert sorted(one.split(":")[0] for one in problems_of(raw)) == [
         "spec.devices.count",
@@ -110,27 +112,15 @@ def test_a_claim_of_five_lines_is_a_claim() -> None:
 
 @given(tree)
 def test_any_data_is_a_claim_or_has_problems(raw: object) -> None:
-    shapes = [
-        raw,
-        {"spec": raw},
-        {"spec": {"devices": raw}},
-        {"metadata": raw, "spec": {}},
-        {"spec": {"devices": {"preferIds": raw}}},
-    ]
-    for shape in shapes:
+    for shape in (raw, {"devices": raw}, {"devices": {"preferIds": raw}}):
         if not problems_of(shape):
-            assert isinstance(shape, dict)
             assert isinstance(read(shape), Claim)
 
 
 @given(tree, tree)
 def test_a_status_that_cannot_be_used_says_so_and_gives_nothing(one: object, other: object) -> None:
-    for raw in (
-        {"metadata": one, "status": other},
-        {"status": {"devices": one}},
-        {"status": {"devices": [{"id": one, "island": other}]}},
-    ):
-        found = inventory.read(raw)
+    for status in (other, {"devices": one}, {"devices": [{"id": one, "island": other}]}):
+        found = read_status(status)
         assert not (found.problems and found.devices)
 
 
@@ -146,27 +136,22 @@ def test_a_status_that_cannot_be_used_says_so_and_gives_nothing(one: object, oth
     ],
 )
 def test_gpus_that_cannot_be_told_apart_are_not_given(status: object, words: str) -> None:
-    found = inventory.read({"metadata": {"name": "n"}, "status": status})
+    found = read_status(status)
     assert not found.devices
     assert words in found.problems[0]
 
 
 def test_a_status_written_by_hand_with_the_least_is_enough() -> None:
-    raw = {
-        "metadata": {"name": "n"},
-        "status": {
-            "devices": [
-                {"id": 1, "island": "a", "bandwidthGBps": 64},
-                {"id": 0, "island": "a", "bandwidthGBps": 600},
-            ]
-        },
-    }
-    found = inventory.read(raw)
+    devices = [
+        {"id": 1, "island": "a", "bandwidthGBps": 64},
+        {"id": 0, "island": "a", "bandwidthGBps": 600},
+    ]
+    found = read_status({"devices": devices})
     assert [(one.id, one.usable, one.bandwidth_gbps) for one in found.devices] == [
         (0, True, 600.0),
         (1, True, 64.0),
     ]
-    assert found.observed is None
+    assert found.observed_time is None
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[a-z.-]{1,20}:[0-9,]{0,12}", fullmatch=True))
@@ -273,8 +258,7 @@ def test_a_call_that_is_none_is_answered_in_a_sentence(body: bytes) -> None:
         assert "\n" not in found
 
 
-def test_a_call_of_five_megabytes_and_one_with_whole_nodes_say_what_to_set() -> None:
-    for body in (b" " * 5_000_000, b'{"Pod": {"metadata": {}}, "Nodes": {"items": []}}'):
-        found = read_call(body, FilterArgs)
-        assert isinstance(found, str)
-        assert "nodeCacheCapable: true" in found
+def test_a_call_with_whole_nodes_says_what_to_set() -> None:
+    found = read_call(b'{"Pod": {"metadata": {}}, "Nodes": {"items": []}}', FilterArgs)
+    assert isinstance(found, str)
+    assert "nodeCacheCapable: true" in found

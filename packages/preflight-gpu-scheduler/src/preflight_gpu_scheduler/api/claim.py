@@ -1,6 +1,6 @@
 """GpuClaim: what a pod wants. A claim is a template: each pod that names it gets GPUs of its own.
 
-The Structs are the schema; :func:`read` lists everything that is wrong with a claim at once.
+The Structs are the schema; :meth:`RawClaim.read` lists all that is wrong with a claim at once.
 """
 
 from __future__ import annotations
@@ -160,40 +160,32 @@ RULES: Final = (
 """What a schema cannot say: as CEL for the API server, and the same sentences from here."""
 
 
-def spec_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a claim's spec."""
-    return msgspec.json.schema(Spec)
+class RawClaim(msgspec.Struct, frozen=True):
+    """A GpuClaim as a mirror keeps it, without its status, which nobody here reads."""
 
+    metadata: Metadata
+    spec: Any = None
 
-def _spec(raw: object) -> Spec | list[str]:
-    """The spec in ``raw``, or every problem of it, one sentence each, beginning with its path."""
-    if isinstance(raw, dict) and "spec" in raw:
+    def read(self) -> Claim | list[str]:
+        """The claim, or every problem of it, one sentence each, beginning with its path."""
+        about = self.metadata
         with suppress(msgspec.ValidationError, RecursionError):
-            spec = msgspec.convert(raw["spec"], Spec)
-            return _meaning(spec) or spec
-    from preflight_kube.files import schema  # loads jsonschema: memory that good claims do not cost
+            spec = msgspec.convert(self.spec, Spec)
+            claim = Claim(namespace=about.namespace, name=about.name, uid=about.uid, spec=spec)
+            return _broken(spec) or claim
+        # Loads jsonschema: memory that good claims do not cost.
+        from preflight_kube.files import schema
 
-    types = spec_schema()
-    whole = {"type": "object", "required": ["spec"], "properties": {"spec": types | {"$defs": {}}}}
-    problems = schema.problems(whole | {"$defs": types["$defs"]}, raw, "the claim")
-    if isinstance(raw, dict):
-        problems = [_exclusivity(raw, problem) for problem in problems]
-    # What the schema lets pass and the types do not, as 1.0 for 1.
-    return problems or [
-        "spec: has a number with a fraction where a whole one belongs; write it without."
-    ]
-
-
-def _exclusivity(raw: dict[str, Any], problem: str) -> str:
-    spec = raw.get("spec")
-    devices = spec.get("devices") if isinstance(spec, dict) else None
-    value = devices.get("exclusivity") if isinstance(devices, dict) else None
-    if problem.startswith("spec.devices.exclusivity:") and isinstance(value, str):
-        return f"spec.devices.exclusivity: {' '.join(value.split()):.60} is not supported; leave it out."
-    return problem
+        types = msgspec.json.schema(Spec)
+        whole = {"type": "object", "required": ["spec"], "properties": {"spec": types}}
+        raw = {} if self.spec is None else {"spec": self.spec}
+        # What the schema lets pass and the types do not, as 1.0 for 1.
+        return schema.problems(whole | {"$defs": types["$defs"]}, raw, "the claim") or [
+            "spec: has a number with a fraction where a whole one belongs; write it without."
+        ]
 
 
-def _meaning(spec: Spec) -> list[str]:
+def _broken(spec: Spec) -> list[str]:
     devices, topology = spec.devices, spec.topology
     broken = (
         False,  # whether the spec was another one before is the API server's to know
@@ -205,31 +197,3 @@ def _meaning(spec: Spec) -> list[str]:
         any(len(key) > MOST_KEY for key in spec.selector.match_labels),
     )
     return [rule.message for rule, breaks in zip(RULES, broken, strict=True) if breaks]
-
-
-class RawClaim(msgspec.Struct, frozen=True):
-    """A GpuClaim as a mirror keeps it, without its status, which nobody here reads."""
-
-    metadata: Metadata
-    spec: Any = None
-
-    def read(self) -> Claim | list[str]:
-        """The claim, or what is wrong with it."""
-        about = self.metadata
-        metadata = {"namespace": about.namespace, "name": about.name, "uid": about.uid}
-        return read({"metadata": metadata, "spec": self.spec})
-
-
-def read(raw: Any) -> Claim | list[str]:
-    """The claim in ``raw`` (an object as the API server gives it), or what is wrong with it."""
-    spec = _spec(raw)
-    if isinstance(spec, list):
-        return spec
-    about = raw.get("metadata")
-    about = about if isinstance(about, dict) else {}
-    return Claim(
-        namespace=str(about.get("namespace", "")),
-        name=str(about.get("name", "")),
-        uid=str(about.get("uid", "")),
-        spec=spec,
-    )

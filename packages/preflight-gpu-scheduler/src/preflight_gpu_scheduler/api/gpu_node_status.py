@@ -4,7 +4,7 @@ be given away.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -66,28 +66,12 @@ class InventoryStatus(
     conflicts: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=16)] = ()
 
 
-class _Spec(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    node_name: str = ""
-
-
-class GpuNodeStatus(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """The object as it is decoded; :func:`read` makes an :class:`Inventory` of it."""
-
-    metadata: Metadata = Metadata()
-    spec: _Spec = _Spec()
-    status: InventoryStatus = InventoryStatus()
-
-
-class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of one status. ``reason``: why nothing is known of the GPUs. ``problems``: why
-    nothing of it can be used, one sentence each.
+class Inventory(InventoryStatus, frozen=True, kw_only=True):
+    """The contents of one status, as decisions read it. ``problems``: why nothing of it can be
+    used, one sentence each.
     """
 
-    node: str
-    devices: tuple[Device, ...] = ()
-    conflicts: tuple[str, ...] = ()
-    observed: str | None = None
-    reason: str = ""
+    node: str = ""
     problems: tuple[str, ...] = ()
 
     @property
@@ -102,42 +86,8 @@ def shared(conflicts: Collection[str]) -> str:
     return f"{who} hands out the GPUs of this node, too: no pod with a GpuClaim is placed here; take it off this node"
 
 
-def read(raw: Mapping[str, Any]) -> Inventory:
-    """Never raises: a status that cannot be used says so in ``problems`` and has no devices.
-
-    Two devices with one id, or one UUID, are a contradiction: which of them a lease would lock
-    cannot be known, so none is given.
-    """
-    about = raw.get("metadata")
-    name = about.get("name") if isinstance(about, dict) else None
-    node = name if isinstance(name, str) else ""
-    try:
-        decoded = msgspec.convert(dict(raw), GpuNodeStatus, str_keys=True)
-    except (msgspec.ValidationError, RecursionError) as error:
-        return Inventory(node=node, problems=(messages.misfit(error, "the status"),))
-    wrong = []
-    if decoded.spec.node_name and decoded.spec.node_name != node:
-        wrong.append(
-            f"spec.nodeName: is {decoded.spec.node_name:.253}, and the object is named {node}; both must be the node's name."
-        )
-    devices = sorted(decoded.status.devices, key=lambda device: device.id)
-    ids, uuids = (
-        [device.id for device in devices],
-        [device.uuid for device in devices if device.uuid],
-    )
-    for what, seen in (("id", [str(gpu) for gpu in ids]), ("uuid", uuids)):
-        if twice := sorted({value for value in seen if seen.count(value) > 1}):
-            wrong.append(
-                f"status.devices: the {what} {', '.join(twice)} is there more than once; each GPU has its own."
-            )
-    return Inventory(
-        node=node,
-        devices=() if wrong else tuple(devices),
-        conflicts=decoded.status.conflicts,
-        observed=decoded.status.observed_time,
-        reason=decoded.status.reason,
-        problems=tuple(wrong),
-    )
+class _Status(msgspec.Struct, frozen=True):
+    status: Inventory
 
 
 class RawStatus(msgspec.Struct, frozen=True):
@@ -148,9 +98,32 @@ class RawStatus(msgspec.Struct, frozen=True):
     status: Any = None
 
     def read(self) -> Inventory:
-        """As :func:`read`."""
-        about = {"name": self.metadata.name}
-        return read({"metadata": about, "spec": self.spec or {}, "status": self.status or {}})
+        """Read what the status says of the GPUs. Never raises: one that cannot be used says so in
+        ``problems`` and has no devices.
+
+        Two devices with one id, or one UUID, are a contradiction: which of them a lease would lock
+        cannot be known, so none is given.
+        """
+        node, said = self.metadata.name, {"status": self.status or {}}
+        try:
+            inventory = msgspec.convert(said, _Status, str_keys=True).status
+        except (msgspec.ValidationError, RecursionError) as error:
+            return Inventory(node=node, problems=(messages.misfit(error, "the status"),))
+        wrong = []
+        named = self.spec.get("nodeName") if isinstance(self.spec, dict) else None
+        if named and named != node:
+            wrong.append(
+                f"spec.nodeName: is {named!s:.253}, and the object is named {node}; both must be the node's name."
+            )
+        ids = [str(device.id) for device in inventory.devices]
+        uuids = [device.uuid for device in inventory.devices if device.uuid]
+        for what, values in (("id", ids), ("uuid", uuids)):
+            if twice := sorted({value for value in values if values.count(value) > 1}):
+                wrong.append(
+                    f"status.devices: the {what} {', '.join(twice)} is there more than once; each GPU has its own."
+                )
+        devices = () if wrong else tuple(sorted(inventory.devices, key=lambda device: device.id))
+        return msgspec.structs.replace(inventory, node=node, devices=devices, problems=tuple(wrong))
 
 
 def assumed(node: str) -> Inventory:

@@ -19,7 +19,7 @@ from preflight_gpu_scheduler.api.claim import Claim, RawClaim
 from preflight_gpu_scheduler.api.gpu_node_status import RawStatus
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, GpuStores, Key
+from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
 __all__ = ["GpuCache"]
 
@@ -89,7 +89,7 @@ class GpuCache(GpuSnapshot):
             for kind, type_ in (_GROUPS if gangs else ())
             for version in kind.versions
         )
-        super().__init__(client.clock, config, GpuStores(*self._caches))
+        super().__init__(client.clock, config, self._caches)
 
     @property
     def synced(self) -> bool:

@@ -167,7 +167,7 @@ class _Gone(msgspec.Struct, frozen=True):
         for device in status.devices:
             if device.uuid == uuid if known else device.id == gpu:
                 used = bool(device.processes) or uid in device.in_use_by
-                silent = status.observed == self.observed or device.processes is None
+                silent = status.observed_time == self.observed or device.processes is None
                 return used or (self.begun and silent)
         return self.begun
 
@@ -227,7 +227,7 @@ class Ledger:
         last = self._places.pop(uid, ())
         if over:
             begun = pod.status.start_time is not None
-            observed = self._status(pod.spec.node_name).observed
+            observed = self._status(pod.spec.node_name).observed_time
             self._gone[uid] = _Gone(now, observed, ended=pod.stopped, begun=begun)
         else:
             self._gone.pop(uid, None)
@@ -236,7 +236,7 @@ class Ledger:
             self._put(node, "shown", uid, None)
             if shown is not None and shown.pod.bound and (deleted or pod.ended or not pod.bound):
                 if not over:  # no Binding is ever undone: an older state was restored
-                    self._gone[f"?{uid}"] = _Gone(now, self._status(node).observed)
+                    self._gone[f"?{uid}"] = _Gone(now, self._status(node).observed_time)
                 self._put(node, "gone", uid, shown)
             sent = self._uses.get(node, {}).get(("sent", uid))
             # A Binding is stored in the number that it was made for only, and only once.
@@ -275,7 +275,7 @@ class Ledger:
         (node, gpu), uid = lease.gpu, lease.holder
         status = self._status(node)
         if uid not in self._gone:  # it went before anything was seen of it, or comes yet
-            self._gone.setdefault(f"?{uid}", _Gone(self._now(), status.observed))
+            self._gone.setdefault(f"?{uid}", _Gone(self._now(), status.observed_time))
         gone = self._went(uid)
         if gone is None or not gone.uses(uid, gpu, lease.uuid, status):
             return False

@@ -9,7 +9,7 @@ counts from the choice on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -25,7 +25,7 @@ from preflight_gpu_scheduler.core.ledger import FirstSeen, Holder, Ledger
 from preflight_gpu_scheduler.core.protocol import Answer, DeleteLease, ReadLease, ReadPod, Request
 from preflight_gpu_scheduler.core.protocol import Stored as Done
 
-__all__ = ["GpuSnapshot", "GpuStores", "Key", "ObjectStore"]
+__all__ = ["GpuSnapshot", "Key", "ObjectStore"]
 
 Key = tuple[str, str]
 T = TypeVar("T")
@@ -60,28 +60,27 @@ class ObjectStore(Protocol[T]):
         """Take in that an object is gone."""
 
 
-class GpuStores(NamedTuple):
-    """``pods``: by claim; ``claims``: by gang (those that name one); ``leases``: by holder, by
-    pod, and by how their node stands in their name.
-    """
-
-    pods: ObjectStore[Pod]
-    nodes: ObjectStore[Node]
-    claims: ObjectStore[Claim | list[str]]
-    statuses: ObjectStore[Inventory]
-    leases: ObjectStore[Lease]
+GpuStores = tuple[
+    ObjectStore[Pod],
+    ObjectStore[Node],
+    ObjectStore[Claim | list[str]],
+    ObjectStore[Inventory],
+    ObjectStore[Lease],
+]
 
 
 class GpuSnapshot:
     """``clock``: seconds, only forward. ``listeners``: called with what changed,
     ("pod", (namespace, name)), ("node", ("", name)), ("claim", …) or ("lease", ("", name)).
 
-    A node's status counts as a change of the node.
+    A node's status counts as a change of the node. Indexes: of ``pods`` by claim, of ``claims`` by
+    gang (those that name one), of ``leases`` by holder, by pod, and by how their node stands in
+    their name.
     """
 
-    def __init__(self, clock: Callable[[], float], config: Config, mirrors: GpuStores) -> None:
+    def __init__(self, clock: Callable[[], float], config: Config, stores: GpuStores) -> None:
         self.now, self._config = clock, config
-        self.pods, self.nodes, self.claims, self.statuses, self.leases = mirrors
+        self.pods, self.nodes, self.claims, self.statuses, self.leases = stores
         self.listeners: list[Callable[[str, Key], None]] = []
         self._views: dict[str, NodeView] = {}
         self._dirty: set[str] = set()
@@ -307,10 +306,10 @@ class GpuSnapshot:
         if deleted:
             self._beats.forget(name)
         else:
-            self._beats.note(name, now.observed, self.now())
+            self._beats.note(name, now.observed_time, self.now())
             self._stale.discard(name)
             same = before is not None and before == msgspec.structs.replace(
-                now, observed=before.observed
+                now, observed_time=before.observed_time
             )
             if same and name in self._views and self._views[name].blocked == "":
                 return  # a heartbeat
@@ -344,8 +343,8 @@ class GpuSnapshot:
             patience = self._config.seconds("stale_after")
             self._ledger.forget(lambda uid: bool(self.held_by(uid)))
             for name, inventory in self.statuses.store.items():
-                late = self._beats.note(name, inventory.observed, now) > patience
-                if late and inventory.observed is not None and name not in self._stale:
+                late = self._beats.note(name, inventory.observed_time, now) > patience
+                if late and inventory.observed_time is not None and name not in self._stale:
                     self._stale.add(name)
                     self._dirty.add(name)
         dirty = tuple(self._dirty)

@@ -10,11 +10,9 @@ from typing import Any
 import msgspec
 from preflight_kube.cli import commands
 
-from preflight_gpu_scheduler.api import claim as claims
-from preflight_gpu_scheduler.api import gpu_node_status as inventories
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.api.claim import Claim
-from preflight_gpu_scheduler.api.gpu_node_status import Inventory
+from preflight_gpu_scheduler.api.claim import Claim, RawClaim
+from preflight_gpu_scheduler.api.gpu_node_status import Inventory, RawStatus
 from preflight_gpu_scheduler.api.types import Node
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.admission import admit
@@ -79,22 +77,23 @@ def files(paths: list[str]) -> Files:
         kind = raw.get("kind") if isinstance(raw, dict) else None
         if kind == "Pod":
             files.pod = raw
-        elif kind == "GpuClaim":
-            claim = claims.read(raw)
-            if isinstance(claim, list):
-                return claim
-            files.claims[claim.name] = claim
-        elif kind == "GpuNodeStatus":
-            status = inventories.read(raw)
-            statuses[status.node] = status
-        elif kind == "Node":
-            try:
+            return []
+        try:
+            if kind == "GpuClaim":
+                claim = msgspec.convert(raw, RawClaim).read()
+                if isinstance(claim, list):
+                    return claim
+                files.claims[claim.name] = claim
+            elif kind == "GpuNodeStatus":
+                status = msgspec.convert(raw, RawStatus).read()
+                statuses[status.node] = status
+            elif kind == "Node":
                 node = msgspec.convert(raw, Node)
-            except (msgspec.ValidationError, RecursionError) as error:
-                return [f"{' '.join(str(error).split()):.200}; correct it."]
-            nodes[node.name] = node
-        else:
-            return ["is not a Pod, GpuClaim, Node or GpuNodeStatus; leave it out."]
+                nodes[node.name] = node
+            else:
+                return ["is not a Pod, GpuClaim, Node or GpuNodeStatus; leave it out."]
+        except (msgspec.ValidationError, RecursionError) as error:
+            return [f"{' '.join(str(error).split()):.200}; correct it."]
         return []
 
     for path in paths:
