@@ -19,7 +19,7 @@ from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.core.deletion import DeletionProgress, progress
 from preflight_appwrapper.core.leader_state import LeaderState
 from preflight_appwrapper.core.parameters import parameters
-from preflight_appwrapper.core.plan import Confirm, DeleteObject, DeletePod, List
+from preflight_appwrapper.core.plan import Confirm, DeleteObject, List
 from preflight_appwrapper.core.snapshot import SeenComponent, State, WrapperSnapshot
 from preflight_appwrapper.metrics import Metrics
 from preflight_kube.api.kinds import Kind, RESTMapping
@@ -92,7 +92,7 @@ def test_force_begins_a_second_after_its_period_with_32_pods_at_a_time_and_objec
     found = going_on(seen, 601)
     assert found.forced
     assert len(found.actions) == 32
-    assert all(isinstance(one, DeletePod) for one in found.actions)
+    assert all(isinstance(it, DeleteObject) and it.kind == "Pod" for it in found.actions)
     assert going_on(WrapperSnapshot(components=(component("going"),)), 601).actions == (
         DeleteObject("batch/v1", "Job", "train", "uid-1", force=True),
     )
@@ -136,8 +136,8 @@ def test_pods_are_read_before_the_first_of_them_goes_by_force() -> None:
     assert going_on(seen, 601).actions == (List(),)
     read = {"List": START + timedelta(seconds=601)}
     seen = WrapperSnapshot(components=(GONE,), pods=pods(2), attempts=read)
-    assert len(going_on(seen, 602).actions) == 2
-    assert all(isinstance(one, DeletePod) for one in going_on(seen, 602).actions)
+    deletes = going_on(seen, 602).actions
+    assert [it.kind for it in deletes if isinstance(it, DeleteObject)] == ["Pod", "Pod"]
 
 
 class Served(RESTMapper):

@@ -13,7 +13,7 @@ from player import PREFIX, bare_pod, job, service, wrapper
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, wrapper_from
 from preflight_appwrapper.core.marks import MARK, is_judged, mark, not_judged
-from preflight_appwrapper.core.plan import AddFinalizer, WrapperPlan
+from preflight_appwrapper.core.plan import Finalizer, WrapperPlan
 from preflight_appwrapper.core.reconcile import reconcile
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 from preflight_appwrapper.core.validation import ValidationResult
@@ -119,7 +119,7 @@ def decided(found: AppWrapper, rules: WrapperRules = RULES) -> WrapperPlan:
 
 
 def test_what_has_a_mark_gets_its_finalizer_and_what_has_none_nothing() -> None:
-    assert [type(one) for one in decided(suspended(marked(job()))).actions] == [AddFinalizer]
+    assert decided(suspended(marked(job()))).actions == (Finalizer(wanted=True),)
     made = decided(suspended(wrapper(job())))
     assert not made.actions
     assert made.status.phase == "Suspended"

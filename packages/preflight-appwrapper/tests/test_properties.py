@@ -23,11 +23,9 @@ from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.plan import (
-    AddFinalizer,
     CreateComponent,
     DeleteObject,
-    DeletePod,
-    RemoveFinalizer,
+    Finalizer,
 )
 from preflight_appwrapper.core.reconcile import reconcile
 from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
@@ -79,9 +77,7 @@ class Histories(RuleBasedStateMachine):
         before = self.player.world.read()
         made = self.player.look()
         for action in made.actions:
-            if isinstance(
-                action, DeleteObject | DeletePod | AddFinalizer | RemoveFinalizer | CreateComponent
-            ):
+            if isinstance(action, DeleteObject | CreateComponent):
                 assert action.uid, "an action without the uid that it is meant for"
         if before.spec.suspend and before.status.phase in {"Running", "Resuming", "Suspended"}:
             assert not any(isinstance(one, CreateComponent) for one in made.actions)
@@ -379,7 +375,7 @@ def test_nothing_is_said_to_be_gone_while_something_may_be_left(
         for i, known in enumerate(made.status.component_status):
             one = seen.component(i)
             assert not known.name or one.state == "absent" or not one.ours
-    if any(isinstance(one, RemoveFinalizer) for one in made.actions):
+    if Finalizer(wanted=False) in made.actions:
         assert not seen.pods
         assert not seen.strays
 

@@ -23,13 +23,11 @@ from preflight_appwrapper.core.component_status import verdict
 from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.plan import (
-    AddFinalizer,
     Confirm,
     CreateComponent,
     DeleteObject,
-    DeletePod,
+    Finalizer,
     List,
-    RemoveFinalizer,
     WrapperAction,
     WrapperPlan,
 )
@@ -225,14 +223,10 @@ class World:
         metadata = self.wrapper["metadata"]
         if not isinstance(action, List):
             memory.empty.clear()
-        if isinstance(action, AddFinalizer):
-            assert action.uid == metadata["uid"]
+        if isinstance(action, Finalizer) and action.wanted:
             metadata.setdefault("finalizers", []).append("workload.codeflare.dev/finalizer")
             self.version += 1
-        elif isinstance(action, RemoveFinalizer):
-            assert action.uid == metadata["uid"]
-            if action.resource_version != str(self.version):
-                return
+        elif isinstance(action, Finalizer):
             if self.objects_of_ours() or self.pods:
                 raise BrokenError("the finalizer goes while something is left")
             self.wrapper = None
@@ -242,8 +236,6 @@ class World:
             memory.confirmed.add(action.index)
         elif isinstance(action, DeleteObject):
             self._delete(action)
-        elif isinstance(action, DeletePod):
-            self._delete_pod(action)
         elif isinstance(action, List):
             found = self.objects_of_ours() or list(self.pods)
             if found:
@@ -273,6 +265,9 @@ class World:
         self.spawn(made)
 
     def _delete(self, action: DeleteObject) -> None:
+        if (action.kind, action.force) == ("Pod", True) and action.name in self.pods:
+            self._delete_pod(action)
+            return
         key = (action.api_version, action.kind, action.name)
         found = self.objects.get(key)
         if found is None or found["metadata"]["uid"] != action.uid:
@@ -288,7 +283,7 @@ class World:
         del self.objects[key]
         self.collect()
 
-    def _delete_pod(self, action: DeletePod) -> None:
+    def _delete_pod(self, action: DeleteObject) -> None:
         found = self.pods.get(action.name)
         if found is not None and found["metadata"]["uid"] == action.uid:
             if found["metadata"].get("finalizers"):

@@ -43,9 +43,9 @@ from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Pod, wr
 from preflight_appwrapper.controller.labeled_lists import LabeledLists
 from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.components import ComponentError, build, possible_name
-from preflight_appwrapper.core.decode import POD, ComponentObject, PartialObject
+from preflight_appwrapper.core.decode import ComponentObject, PartialObject
 from preflight_appwrapper.core.leader_state import LeaderState, Listed, VersionedPod
-from preflight_appwrapper.core.plan import CreateComponent, DeleteObject, DeletePod
+from preflight_appwrapper.core.plan import CreateComponent, DeleteObject
 from preflight_appwrapper.metrics import Metrics
 
 __all__ = [
@@ -167,25 +167,19 @@ class WrapperApplier:
         state.saw(name, found, uids)
         return found
 
-    async def delete(
-        self, namespace: str, action: DeleteObject | DeletePod, state: LeaderState
-    ) -> None:
-        """Delete the very object that is meant; a pod, or by force, without waiting for a kubelet.
-        Raises :class:`KubeError` where no answer came.
+    async def delete(self, namespace: str, action: DeleteObject, state: LeaderState) -> None:
+        """Delete the very object that is meant; by force, without waiting for a kubelet. Raises
+        :class:`KubeError` where no answer came.
         """
-        grace: int | None = 0
-        kind = POD
-        path: str | None = _pods(namespace)
-        if isinstance(action, DeleteObject):
-            kind = kind_of(action.api_version, action.kind)
-            path, grace = await self._kinds.collection(kind, namespace), 0 if action.force else None
+        kind = kind_of(action.api_version, action.kind)
+        path = await self._kinds.collection(kind, namespace)
         if path is None:  # its kind is no longer served
             state.gone.add(action.uid)
             return
         delete = Delete(
             path=f"{path}/{quote(action.name, safe='')}",
             uid=action.uid,
-            grace=grace,
+            grace=0 if action.force else None,
             propagation="Foreground" if kind[::2] == _FOLLOWED else "Background",
         )
         match await self._apply("delete", delete):

@@ -38,13 +38,11 @@ from preflight_appwrapper.core.brake import Brake, suspicion
 from preflight_appwrapper.core.decode import PartialObject
 from preflight_appwrapper.core.leader_state import LeaderState
 from preflight_appwrapper.core.plan import (
-    AddFinalizer,
     Confirm,
     CreateComponent,
     DeleteObject,
-    DeletePod,
+    Finalizer,
     List,
-    RemoveFinalizer,
     WrapperAction,
     WrapperPlan,
 )
@@ -394,13 +392,13 @@ class _Leader:
         snapshot: WrapperSnapshot,
     ) -> None:
         namespace = key[0]
-        at_once: list[DeleteObject | DeletePod] = []
+        at_once: list[DeleteObject] = []
         for one in actions:
             if not isinstance(one, List):
                 state.empty.clear()
             match one:
-                case AddFinalizer() | RemoveFinalizer():
-                    await self._finalizer(key, wrapper, wanted=isinstance(one, AddFinalizer))
+                case Finalizer(wanted=wanted):
+                    await self._finalizer(key, wrapper, wanted=wanted)
                 case CreateComponent():
                     await self._applier.create(wrapper, one, state)
                 case Confirm(index=index):
@@ -408,7 +406,7 @@ class _Leader:
                     shown = snapshot.component(index).uid
                     name = (kind_of(known.api_version, known.kind), known.name)
                     await self._applier.look(namespace, name, state, known.uid, shown)
-                case DeleteObject() | DeletePod():
+                case DeleteObject():
                     at_once.append(one)
                 case List():
                     state.attempts[one.key] = datetime.now(UTC)

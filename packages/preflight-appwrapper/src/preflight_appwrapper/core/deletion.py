@@ -16,14 +16,7 @@ from preflight_appwrapper.api.types import AppWrapperStatus
 from preflight_appwrapper.core.deadlines import deadline, expired
 from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.parameters import Parameters
-from preflight_appwrapper.core.plan import (
-    Confirm,
-    DeleteObject,
-    DeletePod,
-    List,
-    Next,
-    WrapperAction,
-)
+from preflight_appwrapper.core.plan import Confirm, DeleteObject, List, Next, WrapperAction
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 
 __all__ = ["DeletionProgress", "leftovers", "progress"]
@@ -136,14 +129,9 @@ def _force(
     forced_at: datetime,
     now: datetime,
 ) -> DeletionProgress:
-    forced: list[DeleteObject | DeletePod]
-    if snapshot.pods:
-        forced = [
-            DeletePod(pod.name, pod.uid)
-            for pod in sorted(snapshot.pods, key=lambda it: it.name)
-            if pod.uid
-        ]
-    else:
+    pods = sorted((pod for pod in snapshot.pods if pod.uid), key=lambda it: it.name)
+    forced = [DeleteObject("v1", "Pod", pod.name, pod.uid, force=True) for pod in pods]
+    if not snapshot.pods:
         forced = [_deletes(one, force=True) for one in things]
     due = [
         one
@@ -153,9 +141,7 @@ def _force(
     last = [snapshot.attempts[one.key] + _FORCE_AGAIN for one in forced if one not in due]
     listed = snapshot.attempts.get(List().key)
     fresh = listed is not None and now < listed + _FORCE_AGAIN
-    if not fresh and any(
-        isinstance(one, DeletePod) and one.key not in snapshot.attempts for one in due
-    ):
+    if snapshot.pods and not fresh and any(one.key not in snapshot.attempts for one in due):
         return DeletionProgress(
             forced=True, actions=(*asked, List()), next=_wait(None, "pods are read before force")
         )

@@ -21,12 +21,11 @@ from preflight_appwrapper.core.health import HealthJudgment, finished, judge
 from preflight_appwrapper.core.marks import NOT_JUDGED, not_judged
 from preflight_appwrapper.core.phase_context import EVACUATIONS, PhaseContext, at_once
 from preflight_appwrapper.core.plan import (
-    AddFinalizer,
     Confirm,
     Figures,
+    Finalizer,
     Holding,
     Next,
-    RemoveFinalizer,
     WrapperEvent,
     WrapperPlan,
 )
@@ -164,12 +163,8 @@ def suspended(context: PhaseContext) -> WrapperPlan:
         status = context.put(status, c.QUOTA, False, NOT_JUDGED, why)
         return _left_alone(context, status, why)
     if FINALIZER not in wrapper.metadata.finalizers:
-        add = AddFinalizer(wrapper.metadata.uid, wrapper.metadata.resource_version)
-        return context.stay(
-            status,
-            actions=(add,),
-            next=Next("Resuming", "the finalizer comes first"),
-        )
+        waits = Next("Resuming", "the finalizer comes first")
+        return context.stay(status, actions=(Finalizer(wanted=True),), next=waits)
     return _resume(context, "resume", "suspend is false")
 
 
@@ -547,9 +542,8 @@ def terminating(context: PhaseContext) -> WrapperPlan:
         one.name for one in status.component_status
     )
     if gone and (told or not begun) and not c.is_true(status, c.DELETING):
-        remove = RemoveFinalizer(wrapper.metadata.uid, wrapper.metadata.resource_version)
         waits = Next("the wrapper is gone", "everything is deleted")
-        return context.stay(status, actions=(remove,), next=waits)
+        return context.stay(status, actions=(Finalizer(wanted=False),), next=waits)
     if status.phase != "Terminating":
         if not c.is_true(status, c.DELETING):
             status = _deleting(context, c.drop(status, c.DELETING))

@@ -10,16 +10,14 @@ from preflight_appwrapper.api.types import AppWrapperStatus
 from preflight_appwrapper.core.parameters import Parameters
 
 __all__ = [
-    "AddFinalizer",
     "Confirm",
     "CreateComponent",
     "DeleteObject",
-    "DeletePod",
     "Figures",
+    "Finalizer",
     "Holding",
     "List",
     "Next",
-    "RemoveFinalizer",
     "WrapperAction",
     "WrapperEvent",
     "WrapperPlan",
@@ -35,18 +33,10 @@ class WrapperAction(msgspec.Struct, frozen=True, tag_field="action"):
         return type(self).__name__
 
 
-class AddFinalizer(WrapperAction, frozen=True, tag=True):
-    """On the wrapper with this uid and resourceVersion."""
+class Finalizer(WrapperAction, frozen=True, tag=True):
+    """Set or remove ours, on exactly the version of the wrapper that was decided on."""
 
-    uid: str
-    resource_version: str
-
-
-class RemoveFinalizer(WrapperAction, frozen=True, tag=True):
-    """On the wrapper with this uid and resourceVersion."""
-
-    uid: str
-    resource_version: str
+    wanted: bool
 
 
 class CreateComponent(WrapperAction, frozen=True, tag=True):
@@ -76,8 +66,8 @@ class Confirm(WrapperAction, frozen=True, tag=True):
 
 
 class DeleteObject(WrapperAction, frozen=True, tag=True):
-    """With ``uid`` as precondition and ``propagationPolicy: Background``; ``force``: with a grace
-    period of 0.
+    """A component, or by force a pod, with ``uid`` as precondition; ``force``: with a grace period
+    of 0.
     """
 
     api_version: str
@@ -90,18 +80,6 @@ class DeleteObject(WrapperAction, frozen=True, tag=True):
     def key(self) -> str:
         """By object, and by whether it is forced."""
         return f"{'Force' if self.force else 'Delete'}/{self.uid}"
-
-
-class DeletePod(WrapperAction, frozen=True, tag=True):
-    """With ``uid`` as precondition and a grace period of 0."""
-
-    name: str
-    uid: str
-
-    @property
-    def key(self) -> str:
-        """As of an object that is forced."""
-        return f"Force/{self.uid}"
 
 
 class List(WrapperAction, frozen=True, tag=True):
