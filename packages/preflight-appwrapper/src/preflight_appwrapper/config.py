@@ -17,10 +17,12 @@ from preflight_kube.files.configfile import ConfigError
 
 from preflight_appwrapper.api.rules import (
     BUILT_IN,
+    PERIODS,
     Autopilot,
     BrakeRules,
     FailureRule,
     WrapperRules,
+    key_of,
     seconds,
 )
 
@@ -116,15 +118,9 @@ _ALIASES: Final = {
     "gracePeriodCeiling": "gracePeriodMaximum",
 }
 """Names of the same settings in configurations of other controllers."""
-_GRACES: Final = {
-    "admission": "admissionGracePeriod",
-    "warmup": "warmupGracePeriod",
-    "failure": "failureGracePeriod",
-    "retry_pause": "retryPausePeriod",
-    "forceful_deletion": "forcefulDeletionGracePeriod",
-    "preflight_allowance": "preflightAllowance",
-}
-_OTHERS: Final = {"success_ttl": "successTTL", "maximum": "gracePeriodMaximum"}
+_GRACES: Final = {field: key_of(name) for field, name in PERIODS.items()}
+_PERIODS: Final = {**_GRACES, "success_ttl": "successTTL", "maximum": "gracePeriodMaximum"}
+"""By field of the rules: keys of the section ``faultTolerance``."""
 
 
 def json_schema() -> dict[str, Any]:
@@ -208,12 +204,12 @@ def _of(raw: object, problems: list[str]) -> tuple[Config, WrapperRules]:
     if problems:
         raise ConfigError([*problems, *_of_the_rest(raw)])
     config = msgspec.convert(raw, Config)
-    told = raw.get("faultTolerance", {}) if isinstance(raw, dict) else {}
+    section = raw.get("faultTolerance", {}) if isinstance(raw, dict) else {}
     periods = _periods(config, problems)
     problems += _meaning(config, periods)
     if problems:
         raise ConfigError(problems)
-    return config, _rules(config, periods, frozenset(told))
+    return config, _rules(config, periods, frozenset(section))
 
 
 def _of_the_rest(raw: object) -> list[str]:
@@ -228,60 +224,47 @@ def _of_the_rest(raw: object) -> list[str]:
             good[key] = value
     config, problems = Config(fault_tolerance=msgspec.convert(good, FaultTolerance)), list[str]()
     bad, periods = section.keys() - good.keys(), _periods(config, problems)
-    names = {**_GRACES, **_OTHERS}
-    known = {field: period for field, period in periods.items() if names[field] not in bad}
+    known = {field: it for field, it in periods.items() if _PERIODS.get(field) not in bad}
     return [*problems, *_meaning(config, known)]
+
+
+def _texts(config: Config) -> dict[str, tuple[str, str]]:
+    """By field: the path of a period, and what stands there."""
+    section = msgspec.to_builtins(config.fault_tolerance)
+    return {
+        **{field: (f"faultTolerance.{key}", section[key]) for field, key in _PERIODS.items()},
+        "lease": ("leaseDuration", config.lease_duration),
+        "window": ("evacuationBrake.window", config.evacuation_brake.window),
+    }
 
 
 def _periods(config: Config, problems: list[str]) -> dict[str, float]:
     found: dict[str, float] = {}
-    given = msgspec.to_builtins(config.fault_tolerance)
-    for field, key in {**_GRACES, **_OTHERS}.items():
+    for field, (path, text) in _texts(config).items():
         try:
-            found[field] = seconds(given[key])
+            found[field] = seconds(text)
         except ValueError as error:
-            problems.append(f"faultTolerance.{key}: {error}.")
+            problems.append(f"{path}: {error}.")
     return found
 
 
 def _meaning(config: Config, periods: Mapping[str, float]) -> list[str]:
-    problems, section = [], msgspec.to_builtins(config.fault_tolerance)
-    maximum = periods.get("maximum")
-    for field, key in _GRACES.items():
-        if field not in periods:
-            continue
-        if periods[field] < 0:
-            problems.append(f"faultTolerance.{key}: is {section[key]}; set a period of 0 or more.")
-        if maximum is not None and periods[field] > maximum:
+    problems, texts = [], _texts(config)
+    for field, period in periods.items():
+        path, text = texts[field]
+        if field in _GRACES and period < 0:
+            problems.append(f"{path}: is {text}; set a period of 0 or more.")
+        elif field == "lease" and period < 1:
+            problems.append(f"{path}: {text} is less than a second; set e.g. 15s.")
+        elif field not in _GRACES and period <= 0:
+            problems.append(f"{path}: is {text}; set a period of more than 0.")
+    bounds = [(field, "maximum") for field in _GRACES] + [("admission", "warmup")]
+    for field, bound in bounds:
+        if {field, bound} <= periods.keys() and periods[field] > periods[bound]:
+            (path, text), (_, most) = texts[field], texts[bound]
             problems.append(
-                f"faultTolerance.{key}: {section[key]} is more than gracePeriodMaximum, {section['gracePeriodMaximum']}; lower the one or raise the other."
+                f"{path}: {text} is more than {_PERIODS[bound]}, {most}; lower the one or raise the other."
             )
-    if {"admission", "warmup"} <= periods.keys() and periods["admission"] > periods["warmup"]:
-        problems.append(
-            f"faultTolerance.admissionGracePeriod: {section['admissionGracePeriod']} is more than warmupGracePeriod, {section['warmupGracePeriod']}; lower the one or raise the other."
-        )
-    if periods.get("success_ttl", 1) <= 0:
-        problems.append(
-            f"faultTolerance.successTTL: is {section['successTTL']}; set a period of more than 0."
-        )
-    if maximum is not None and maximum <= 0:
-        problems.append(
-            f"faultTolerance.gracePeriodMaximum: is {section['gracePeriodMaximum']}; set a period of more than 0."
-        )
-    try:
-        if config.lease_seconds < 1:
-            problems.append(
-                f"leaseDuration: {config.lease_duration} is less than a second; set e.g. 15s."
-            )
-    except ValueError as error:
-        problems.append(f"leaseDuration: {error}.")
-    try:
-        if seconds(config.evacuation_brake.window) <= 0:
-            problems.append(
-                f"evacuationBrake.window: is {config.evacuation_brake.window}; set a period of more than 0 (percent: 100 is no brake)."
-            )
-    except ValueError as error:
-        problems.append(f"evacuationBrake.window: {error}.")
     for i, rule in enumerate(config.failure_rules):
         for name, tests in (("failed", rule.failed), ("finished", rule.finished)):
             for j, test in enumerate(tests):
@@ -292,13 +275,11 @@ def _meaning(config: Config, periods: Mapping[str, float]) -> list[str]:
     return problems
 
 
-def _rules(config: Config, periods: Mapping[str, float], told: frozenset[str]) -> WrapperRules:
-    own = {(one.group, one.kind) for one in config.failure_rules}
-    names = {
-        key: field for field, key in {**_GRACES, **_OTHERS, "retry_limit": "retryLimit"}.items()
-    }
+def _rules(config: Config, periods: Mapping[str, float], given: frozenset[str]) -> WrapperRules:
+    own = {(it.group, it.kind) for it in config.failure_rules}
+    keys = {**_PERIODS, "retry_limit": "retryLimit"}
     return WrapperRules(
-        **periods,
+        **{field: periods[field] for field in _PERIODS},
         retry_limit=config.fault_tolerance.retry_limit,
         failed_pods=config.fault_tolerance.failed_pods,
         scheduler_name=config.scheduler_name,
@@ -306,12 +287,9 @@ def _rules(config: Config, periods: Mapping[str, float], told: frozenset[str]) -
         autopilot=config.autopilot,
         failure_rules=(
             *config.failure_rules,
-            *(one for one in BUILT_IN if (one.group, one.kind) not in own),
+            *(it for it in BUILT_IN if (it.group, it.kind) not in own),
         ),
-        brake=BrakeRules(config.evacuation_brake.percent, seconds(config.evacuation_brake.window)),
+        brake=BrakeRules(config.evacuation_brake.percent, periods["window"]),
         trusted_users=frozenset(config.trusted_users),
-        set_=frozenset(names[key] for key in told if key in names),
-        excluded=frozenset(),
-        wrapped=frozenset(),
-        mark_key=b"",
+        set_=frozenset(field for field, key in keys.items() if key in given),
     )

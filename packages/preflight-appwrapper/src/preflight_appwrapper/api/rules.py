@@ -13,15 +13,26 @@ from preflight_proto.printable import printable
 __all__ = [
     "BUILT_IN",
     "DEFAULT_TAINTS",
+    "PERIODS",
     "Autopilot",
     "BrakeRules",
     "FailureRule",
     "LabelTaint",
     "StatusMatch",
     "WrapperRules",
+    "key_of",
     "seconds",
 ]
 
+PERIODS: Final = {
+    "admission": "AdmissionGracePeriod",
+    "warmup": "WarmupGracePeriod",
+    "failure": "FailureGracePeriod",
+    "retry_pause": "RetryPausePeriod",
+    "forceful_deletion": "ForcefulDeletionGracePeriod",
+    "preflight_allowance": "PreflightAllowance",
+}
+"""Names of the periods that an annotation may change, by their field of :class:`WrapperRules`."""
 _MOST_NANOSECONDS: Final = 2**63
 """A Go duration is an int64 of nanoseconds."""
 _LONGEST: Final = 256
@@ -162,6 +173,11 @@ class WrapperRules(msgspec.Struct, frozen=True, kw_only=True):
     set_: frozenset[str] = frozenset()
     excluded: frozenset[str] = frozenset()
     mark_key: bytes = b""
+
+
+def key_of(name: str) -> str:
+    """The key of a parameter in a configuration, and the beginning of its annotation's."""
+    return name[:1].lower() + name[1:]
 
 
 def seconds(text: str) -> float:

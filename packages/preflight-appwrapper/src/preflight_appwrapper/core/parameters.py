@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from preflight_proto.durations import format_duration
 from preflight_proto.printable import printable
 
 from preflight_appwrapper.api.names import PREFIX
-from preflight_appwrapper.api.rules import WrapperRules, seconds
+from preflight_appwrapper.api.rules import PERIODS, WrapperRules, key_of, seconds
 
 __all__ = [
     "FAULT_TOLERANCE",
@@ -31,6 +31,7 @@ Source = Literal["default", "operator", "annotation", "clipped", "malformed", "i
 _LONGEST: Final = 256
 _INT32: Final = (-(2**31), 2**31 - 1)
 _MOST_CODES: Final = 256
+_LIMIT: Final = "RetryLimit"
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +48,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         """For people: a count, or a duration."""
-        return str(int(self.value)) if self.name == "RetryLimit" else format_duration(self.value)
+        return str(int(self.value)) if self.name == _LIMIT else format_duration(self.value)
 
 
 class ExitCodes(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,63 +80,35 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     maximum: float
 
 
-_PERIODS: Final = (
-    ("admission", "AdmissionGracePeriod", "admissionGracePeriodDuration"),
-    ("warmup", "WarmupGracePeriod", "warmupGracePeriodDuration"),
-    ("failure", "FailureGracePeriod", "failureGracePeriodDuration"),
-    ("retry_pause", "RetryPausePeriod", "retryPausePeriodDuration"),
-    ("deletion_on_failure", "DeletionOnFailureGracePeriod", "deletionOnFailureGracePeriodDuration"),
-    ("forceful_deletion", "ForcefulDeletionGracePeriod", "forcefulDeletionGracePeriodDuration"),
-    ("preflight_allowance", "PreflightAllowance", "preflightAllowanceDuration"),
-)
-_TTL: Final = "successTTLDuration"
-_LIMIT: Final = "retryLimit"
 _TERMINAL: Final = "terminalExitCodes"
 _RETRYABLE: Final = "retryableExitCodes"
-FAULT_TOLERANCE: Final = frozenset(
-    PREFIX + key for key in (*(it[2] for it in _PERIODS), _TTL, _LIMIT, _TERMINAL, _RETRYABLE)
-)
-"""The annotations that are read here; they belong on the wrapper's own metadata."""
 
 
 def parameters(annotations: Mapping[str, str], rules: WrapperRules) -> Parameters:
     """Return what holds for a wrapper with these annotations. Never raises."""
-    periods = {
-        field: _parameter(annotations, rules, field, name, key, read=_period)
-        for field, name, key in _PERIODS
-    }
-    ttl = _parameter(annotations, rules, "success_ttl", "SuccessTTL", _TTL, read=_success_ttl)
-    limit = _parameter(annotations, rules, "retry_limit", "RetryLimit", _LIMIT, read=_retry_limit)
-    listed = (*periods.values(), ttl, limit)
+    listed = {field: _parameter(annotations, rules, field) for field in _READERS}
     terminal, bad_terminal = _codes(annotations, _TERMINAL)
     retryable, bad_retryable = _codes(annotations, _RETRYABLE)
-    bad = [(f"{one.annotation}={one.written}", one.problem) for one in listed if one.problem]
+    bad = [(f"{it.annotation}={it.written}", it.problem) for it in listed.values() if it.problem]
+    values: dict[str, Any] = {field: it.value for field, it in listed.items()}
+    values["retry_limit"] = int(values["retry_limit"])
     return Parameters(
-        listed=listed,
+        listed=tuple(listed.values()),
         exit_codes=ExitCodes(terminal=terminal, retryable=retryable),
         problems=(*bad, *bad_terminal, *bad_retryable),
-        success_ttl=ttl.value,
-        retry_limit=int(limit.value),
         maximum=rules.maximum,
-        **{field: one.value for field, one in periods.items()},
+        **values,
     )
 
 
-def _parameter(
-    annotations: Mapping[str, str],
-    rules: WrapperRules,
-    field: str,
-    name: str,
-    key: str,
-    *,
-    read: Callable[[str, float, float], tuple[float, Source]],
-) -> Parameter:
-    value = 0.0 if field == "deletion_on_failure" else float(getattr(rules, field))
+def _parameter(annotations: Mapping[str, str], rules: WrapperRules, field: str) -> Parameter:
+    name, read = _READERS[field]
+    value = float(getattr(rules, field, 0.0))
     if read is _period:
         value = min(max(value, 0.0), rules.maximum)
     found = Parameter(
         name=name,
-        annotation=PREFIX + key,
+        annotation=_annotation(name),
         value=value,
         source="operator" if field in rules.set_ else "default",
     )
@@ -149,6 +122,10 @@ def _parameter(
         problem = f'annotation {found.annotation}: "{shown}" {error}; {found.shown} holds instead.'
         return replace(found, source="malformed", written=shown, problem=problem)
     return replace(found, value=value, source=source, written=shown)
+
+
+def _annotation(name: str) -> str:
+    return PREFIX + key_of(name) + ("" if name == _LIMIT else "Duration")
 
 
 def _period(text: str, _: float, maximum: float) -> tuple[float, Source]:
@@ -200,3 +177,18 @@ def _codes(
     )
     codes = frozenset(code for code in found.values() if code is not None)
     return codes, ((f"{annotation}={printable(text, 60)}", problem),) if bad else ()
+
+
+_Reader = Callable[[str, float, float], tuple[float, Source]]
+"""Of an annotation's text, the value that holds without it, and the maximum."""
+_READERS: Final[dict[str, tuple[str, _Reader]]] = {
+    **{field: (name, _period) for field, name in PERIODS.items()},
+    "deletion_on_failure": ("DeletionOnFailureGracePeriod", _period),
+    "success_ttl": ("SuccessTTL", _success_ttl),
+    "retry_limit": (_LIMIT, _retry_limit),
+}
+"""By field: the parameter's name, and how its annotation is read."""
+FAULT_TOLERANCE: Final = frozenset(
+    (PREFIX + _TERMINAL, PREFIX + _RETRYABLE, *(_annotation(it[0]) for it in _READERS.values()))
+)
+"""The annotations that are read here; they belong on the wrapper's own metadata."""

@@ -8,30 +8,30 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from preflight_kube.admission.review import UserInfo
 from preflight_kube.api.kinds import Kind, RESTMapping
 from preflight_proto.printable import printable
 
 from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.core import podsets
 
-__all__ = ["SubjectAccessReviewStatus", "UserInfo", "refusals", "reviews"]
+__all__ = ["SubjectAccessReview", "refusals", "reviews"]
 
 
-class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """``userInfo`` of an admission request."""
-
-    username: str = ""
-    uid: str = ""
-    groups: tuple[str, ...] = ()
-    extra: dict[str, tuple[str, ...]] = {}
-
-
-class SubjectAccessReviewStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """``status`` of a SubjectAccessReview."""
-
+class _Access(msgspec.Struct, frozen=True):
     allowed: bool = False
     denied: bool = False
-    reason: str = ""
+
+
+class SubjectAccessReview(msgspec.Struct, frozen=True):
+    """An answer, without the authorizer's own reason, which names roles of others."""
+
+    status: _Access = _Access()
+
+    @property
+    def granted(self) -> bool:
+        """Say whether the right is there."""
+        return self.status.allowed and not self.status.denied
 
 
 def reviews(
@@ -66,20 +66,15 @@ def reviews(
     return found
 
 
-def refusals(
-    asked: Mapping[int, dict[str, Any]], answers: Mapping[int, SubjectAccessReviewStatus]
-) -> tuple[str, ...]:
-    """One sentence for each component that may not be created; one without an answer may not. The
-    authorizer's own reason, which names roles of others, is not among the words.
-    """
+def refusals(asked: Mapping[int, dict[str, Any]], answers: Mapping[int, bool]) -> tuple[str, ...]:
+    """One sentence for each component that may not be created; one without an answer may not."""
     said = []
     for i, body in asked.items():
-        answer = answers.get(i)
-        if answer is not None and answer.allowed and not answer.denied:
+        if answers.get(i):
             continue
         wanted = body["spec"]["resourceAttributes"]
         what = f"{wanted['resource']}.{wanted['group']}".rstrip(".")
-        why = "" if answer is not None else " (nobody answered whether that is allowed)"
+        why = "" if i in answers else " (nobody answered whether that is allowed)"
         user = printable(body["spec"]["user"], 120)
         said.append(
             f"spec.components[{i}].template: {user} may not create {what} in {wanted['namespace']}{why}; ask for that right."

@@ -10,7 +10,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Application, Unavailable
@@ -25,12 +24,7 @@ from preflight_appwrapper.api.types import AppWrapper, wrapper_from
 from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.marks import MARK, is_judged, mark
 from preflight_appwrapper.core.validation import ValidationResult, created, limits, updated
-from preflight_appwrapper.webhook.access import (
-    SubjectAccessReviewStatus,
-    UserInfo,
-    refusals,
-    reviews,
-)
+from preflight_appwrapper.webhook.access import SubjectAccessReview, refusals, reviews
 from preflight_appwrapper.webhook.mutate import annotated, patch
 
 __all__ = ["MUTATE", "VALIDATE", "Reviewer"]
@@ -42,10 +36,6 @@ _NOT_MARKED: Final = (
     "spec.components: are not what was judged: another webhook has changed them since, or clocks differ by more than "
     "five minutes; have webhooks that change AppWrappers called before appwrapper-preflight, or set the clocks."
 )
-
-
-class _Asked(msgspec.Struct):
-    status: SubjectAccessReviewStatus = SubjectAccessReviewStatus()
 
 
 class Reviewer:
@@ -143,14 +133,13 @@ class Reviewer:
         kinds = [podsets.group_kind(one.template) for one in components]
         served = await self._kinds.all(kinds)
         judged = created(wrapper, self._rules, namespace=request.namespace, served=served)
-        info = request.user_info
-        user = UserInfo(username=info.username, uid=info.uid, groups=info.groups, extra=info.extra)
+        user = request.user_info
         if user.username in self._rules.trusted_users:
             return judged
         wanted = reviews(wrapper, user, request.namespace, served)
 
-        async def ask(kind: Kind, body: dict[str, Any]) -> tuple[Kind, SubjectAccessReviewStatus]:
-            return kind, (await self._client.ask(_REVIEWS, body, _Asked)).status
+        async def ask(kind: Kind, body: dict[str, Any]) -> tuple[Kind, bool]:
+            return kind, (await self._client.ask(_REVIEWS, body, SubjectAccessReview)).granted
 
         once = {kinds[i]: body for i, body in wanted.items()}
         answers = dict(await gather(ask(kind, body) for kind, body in once.items()))
