@@ -36,7 +36,7 @@ Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
 DRIVER = Config()
 LITERAL = Config(mode="literal")
-SERVED = ClusterFacts(domains=("v1beta1",), device_class=True, fabric_nodes=100)
+SERVED = ClusterFacts(domain="v1beta1", device_class=True, fabric_nodes=100)
 
 
 def support(config: Config) -> Support:

@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 import pytest
 import yaml
+from anyio.abc import TaskGroup
 from cliques import applied, decoded_set
 from grove import Driver, Grove
 from preflight_kube.auth.connection import Connection, connection
@@ -26,6 +27,7 @@ from preflight_kube.client.client import Client, NotFound
 from preflight_kube.runtime.lease import Leadership
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.controller import Controller
+from preflight_mnnvl.controller.informers import MnnvlInformers
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, decide
 from preflight_mnnvl.core.support import ClusterFacts, judge
 from preflight_mnnvl.metrics import Metrics
@@ -232,8 +234,7 @@ class Space:
 def admitting(config: Config) -> Callable[[str, Json, Json | None, Json], Awaitable[Json]]:
     """The webhook's decision without a webhook."""
     facts = ClusterFacts(
-        domains=("v1beta1", "v1alpha1"),
-        claims=("v1",),
+        domain="v1beta1",
         device_class=True,
         fabric_nodes=8,
     )
@@ -310,15 +311,22 @@ class Leading:
         return count["create"] + count["patch"]
 
 
+async def followed(group: TaskGroup, informers: MnnvlInformers) -> None:
+    """Until all has been read once, as the manager of a replica has it."""
+    for reflector in informers.reflectors:
+        group.start_soon(reflector.run)
+    for reflector in informers.reflectors:
+        await reflector.wait_synced()
+
+
 @asynccontextmanager
 async def leading(target: Connection, config: Config, *, epoch: int = 1) -> AsyncIterator[Leading]:
     async with Client(target, agent="preflight-mnnvl") as client:
         metrics = Metrics()
         controller = Controller(client, config, metrics)
         async with anyio.create_task_group() as group:
-            group.start_soon(controller.cache.run)
+            await followed(group, controller.cache)
             group.start_soon(controller.lead, Leadership(epoch, math.inf))
-            await controller.cache.wait_synced()
             yield Leading(controller, metrics, client)
             group.cancel_scope.cancel()
 

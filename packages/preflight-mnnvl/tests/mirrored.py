@@ -21,8 +21,8 @@ class Mirror(MnnvlCache):
         self, config: Config, touch: Callable[[Key], None], clock: Callable[[], float]
     ) -> None:
         super().__init__(cast("Client", SimpleNamespace(clock=clock)), config, touch)
-        for kind in self._versioned:
-            kind.reflector = kind._make("v1")
+        for reflector in self.reflectors:
+            reflector.synced.set()
         self._last: dict[str, Any] = {}
 
     def clique(self, uid: str, clique: PodClique | None) -> None:
@@ -39,7 +39,13 @@ class Mirror(MnnvlCache):
 
     def part(self, part: Part, found: ComputeDomain, *, gone: bool = False) -> None:
         """The same of a ComputeDomain, claim template or claim."""
-        self._tell(self.parts[part].reflector, found.metadata.uid, None if gone else found)
+        self._tell(self.parts[part].cache, found.metadata.uid, None if gone else found)
+
+    def served(self, part: Part, now: bool) -> None:
+        """The kind is served, or is not: then there is nothing of it, as a reflector has it."""
+        for cache in self.parts[part].caches.values():
+            cache.absent = not now
+            cache._replace({}, {})
 
     def _tell(self, reflector: Any, uid: str, found: Any) -> None:
         if found is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import trustme
-from live import Space
+from live import Space, followed
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.admission.tls import Certificate
@@ -60,16 +60,16 @@ async def registered(
     metrics = Metrics()
     counted = AdmissionMetrics("mnnvl", metrics.registry)
     async with Client(target or space.target, agent="preflight-mnnvl") as client:
-        informers = AdmissionInformers(client, config, metrics)
+        informers = AdmissionInformers(client, config)
         webhook = Webhook(client, config, metrics, informers)
         reviews = webhook.reviews(counted, 5.0)
         server = HttpServer(
             "admission", reviews, counted, Certificate(folder, "tests"), host="127.0.0.1", port=0
         )
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(informers.run)
             tasks.start_soon(server.run)
-            while server.unready() or not informers.synced:
+            await followed(tasks, informers)
+            while server.unready():
                 await anyio.sleep(0.02)
             url = f"https://127.0.0.1:{server.port}"
 

@@ -471,13 +471,12 @@ def test_a_channel_that_an_update_brings_is_refused_and_only_new_claims_are_look
 @pytest.mark.parametrize(
     ("facts", "config", "says"),
     [
-        (ClusterFacts(domains=()), Config(), "this cluster serves no computedomains.resource.nvidia.com; install NVIDIA's DRA driver, or remove grove.io/mnnvl-enabled"),
-        (ClusterFacts(domains=("v9",)), Config(), "as v9, and mode driver knows v1beta1"),
+        (ClusterFacts(domain=""), Config(), "this cluster serves no computedomains.resource.nvidia.com (v1beta1); install NVIDIA's DRA driver, or remove grove.io/mnnvl-enabled"),
         (ClusterFacts(), Config(), "MNNVL cannot be had yet"),
         (SERVED, Config(feature="off"), 'switched off here (feature: "off")'),
         (SERVED._replace(fabric_nodes=0), Config(require_fabric_nodes=True), "no node carries the label nvidia.com/gpu.clique"),
         (SERVED._replace(fabric_nodes=None), Config(require_fabric_nodes=True), "the nodes have not been read"),
-        (SERVED._replace(claims=()), Config(mode="literal"), "no resourceclaims that we know"),
+        (SERVED._replace(claim=""), Config(mode="literal"), "no resourceclaims that we know"),
     ],
 )  # fmt: skip
 def test_where_it_cannot_be_had_a_podclique_is_refused_or_admitted_without(
@@ -500,9 +499,7 @@ def test_where_it_cannot_be_had_a_podclique_is_refused_or_admitted_without(
 def test_what_hardware_says_is_a_warning() -> None:
     answer = admit(
         enrolled(),
-        support=judge(
-            ClusterFacts(domains=("v1beta1",), device_class=False, fabric_nodes=0), DRIVER
-        ),
+        support=judge(ClusterFacts(domain="v1beta1", device_class=False, fabric_nodes=0), DRIVER),
     )
     assert answer.result == "injected"
     assert [said.split(":")[0] for said in answer.warnings] == [

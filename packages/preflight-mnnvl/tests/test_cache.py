@@ -183,7 +183,7 @@ def test_the_end_of_a_predecessor_does_not_take_its_successor_along() -> None:
 def test_of_a_kind_that_is_not_served_any_more_nothing_is_known() -> None:
     one = Seeing()
     one.mirror.part("domain", domain("1"))
-    one.mirror.parts["domain"].reflector = None
+    one.mirror.served("domain", False)
     assert one.mirror.seen(CD).domain is None
     assert list(one.mirror.every()) == []
 

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 from cliques import DRIVER, LITERAL, clique, group, pcs
-from live import Space, leading, space_of
+from live import Space, followed, leading, space_of
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.lease import Leadership
 from preflight_mnnvl.config import Config
@@ -384,8 +384,7 @@ async def test_a_set_that_is_applied_anew_while_its_old_domain_ends_has_lost_not
         anyio.create_task_group() as tasks,
     ):
         standby = Controller(client, DRIVER, Metrics())
-        tasks.start_soon(standby.cache.run)
-        await standby.cache.wait_synced()
+        await followed(tasks, standby.cache)
         path = space.domain_path("t-0-cd")
         async with leading(space.target, DRIVER):
             await space.grove.apply(on)

@@ -105,7 +105,7 @@ async def defined(server: ApiServer, kind: dict[str, Any]) -> AsyncIterator[Call
 async def test_once_computedomains_are_removed_who_asks_is_refused_and_what_is_stored_stays_as_it_is(
     older: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(informers, "ASKED_AGAIN", 0.2)
+    monkeypatch.setattr(informers, "ABSENT_RETRY", 0.2)
     sentence = "MNNVL cannot be had: this cluster serves no computedomains.resource.nvidia.com"
     async with (
         defined(older, compute_domains()) as remove,
@@ -119,7 +119,7 @@ async def test_once_computedomains_are_removed_who_asks_is_refused_and_what_is_s
         assert "resourceClaims" in before["t-0-w"]["spec"]["podSpec"]
         await anyio.to_thread.run_sync(remove)
         await space.happens(lambda: _is(hook, supported=False), "it is seen that they are not")
-        assert hook.informers.synced  # as ready as before
+        assert all(one.synced.is_set() for one in hook.informers.reflectors)  # as ready as before
         with pytest.raises(KubeError, match=sentence):
             await space.grove.apply(pcs("u", [clique("w")], annotations=ON))
         asks = podclique("t-0-x", "t", annotations=ON)

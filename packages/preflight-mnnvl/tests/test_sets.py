@@ -134,7 +134,7 @@ def test_templates_whose_domains_will_have_one_name_are_said(
 
 def test_what_cannot_be_had_is_said_at_once_or_warned_of() -> None:
     set_ = decoded_set(pcs("t", [clique("a")], annotations=ON))
-    nothing = judge(ClusterFacts(domains=()), DRIVER)
+    nothing = judge(ClusterFacts(domain=""), DRIVER)
     (said,) = problems(set_, plan(set_, DRIVER), DRIVER, nothing)
     assert said.startswith("metadata.annotations[grove.io/mnnvl-enabled]: MNNVL cannot be had: ")
     lenient = Config(on_unsupported="ignore")

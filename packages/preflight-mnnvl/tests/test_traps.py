@@ -19,16 +19,17 @@ from cliques import (
     patched,
     pcs,
     podclique,
-    support,
 )
 from grove_world import Cluster
+from mirrored import Mirror
 from preflight_mnnvl.api.annotations import read_decision, write_decision
 from preflight_mnnvl.api.names import DECISION
 from preflight_mnnvl.api.types import Metadata, OwnerReference
+from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.builders import adoption
 from preflight_mnnvl.core.expansion import plan
 from preflight_mnnvl.core.support import ClusterFacts, judge
-from preflight_mnnvl.core.validate_podcliqueset import problems, warnings
+from preflight_mnnvl.core.validate_podcliqueset import warnings
 
 ON = {"grove.io/mnnvl-enabled": "true"}
 
@@ -102,9 +103,12 @@ def test_t4_in_driver_mode_each_pod_has_a_claim_of_its_own() -> None:
     ],
 )
 def test_t5_the_version_is_one_that_is_served_and_known(
-    served: tuple[str, ...], mode: object, version: str
+    served: tuple[str, ...], mode: Config, version: str
 ) -> None:
-    assert judge(SERVED._replace(domains=served), mode).domain_version == version  # type: ignore[arg-type]
+    mirror = Mirror(mode, lambda _: None, lambda: 0.0)
+    for known, cache in mirror.parts["domain"].caches.items():
+        cache.absent = known not in served
+    assert mirror.support.domain_version == version
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,7 @@ def test_t5_a_literal_claim_has_the_shape_of_its_version(served: str, exactly: b
         found,
         LITERAL,
         pcs("t", [clique("w")]),
-        support=judge(SERVED._replace(claims=(served,)), LITERAL),
+        support=judge(SERVED._replace(claim=served), LITERAL),
     )
     assert claim["apiVersion"] == f"resource.k8s.io/{served}"
     (request,) = claim["spec"]["devices"]["requests"]
@@ -131,7 +135,7 @@ def test_t5_a_literal_claim_has_the_shape_of_its_version(served: str, exactly: b
 def test_t5_a_literal_domain_has_a_channel_only_in_the_version_that_wants_one() -> None:
     found = podclique("t-0-w", "t", annotations=ON)
     for version, required in (("v1beta1", True), ("v1alpha1", False)):
-        known = judge(SERVED._replace(domains=(version,)), LITERAL)
+        known = judge(SERVED._replace(domain=version), LITERAL)
         domain, _ = makes(found, LITERAL, support=known)
         assert ("channel" in domain["spec"]) is required
 

@@ -196,7 +196,7 @@ def test_a_domain_follows_its_podcliques_to_another_gang_when_the_recorded_one_i
 
 def test_where_it_cannot_be_had_nothing_is_written_and_it_is_told_once_it_is_known() -> None:
     found = cluster()
-    for facts, told in ((ClusterFacts(), 0), (ClusterFacts(domains=()), 2)):
+    for facts, told in ((ClusterFacts(), 0), (ClusterFacts(domain=""), 2)):
         (turn,) = plans(found.world(), DRIVER, judge(facts, DRIVER), NOW).values()
         assert (turn.state, turn.actions, len(turn.events)) == ("unsupported", (), told)
 

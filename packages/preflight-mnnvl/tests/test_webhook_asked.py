@@ -20,6 +20,7 @@ from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.informers import AdmissionInformers
 from preflight_mnnvl.core import claims as gpus
 from preflight_mnnvl.core.mutate_podclique import MOST_LOOKUPS
+from preflight_mnnvl.core.support import Support
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.webhook.handler import Webhook
 from preflight_testing.apidouble import ApiDouble
@@ -37,6 +38,12 @@ KINDS = [
 ]
 
 
+class _Asking(AdmissionInformers):
+    @property
+    def support(self) -> Support:
+        return support(self._config)
+
+
 @asynccontextmanager
 async def hook(config: Config) -> AsyncIterator[tuple[Webhook, ApiDouble]]:
     """A webhook that knows what is served and mirrors nothing: all must be asked for."""
@@ -44,9 +51,7 @@ async def hook(config: Config) -> AsyncIterator[tuple[Webhook, ApiDouble]]:
         target = Connection(double.url, ssl.create_default_context())
         async with Client(target, agent="tests") as client:
             metrics = Metrics()
-            informers = AdmissionInformers(client, config, metrics)
-            informers.support = support(config)
-            yield Webhook(client, config, metrics, informers), double
+            yield Webhook(client, config, metrics, _Asking(client, config)), double
 
 
 def asked(found: Any) -> AdmissionRequest:
@@ -126,10 +131,10 @@ async def test_what_was_asked_is_not_remembered() -> None:
 async def test_only_names_that_may_be_ours_are_found_and_what_goes_is_not() -> None:
     target = Connection("https://api.example", ssl.create_default_context())
     async with Client(target, agent="tests") as client:
-        informers = AdmissionInformers(client, DRIVER, Metrics())
-        for kind in informers._versioned:
-            kind.reflector = kind._make("v1")
-        reflector = informers._taken[0].reflector
+        informers = AdmissionInformers(client, DRIVER)
+        for kind in informers.reflectors:
+            kind.synced.set()
+        reflector = informers._taken[0].cache
         assert reflector is not None
         for name in ("t-0-cd", "other", "t-0-mnnvl-claim"):
             for uid in ("1", "2"):

@@ -110,10 +110,10 @@ class Metrics:
             "For how long the mirror that is furthest behind has been; 0 where none is.",
         ).set_function(lambda: max(mirrors.behind().values(), default=0.0))
 
-    def support(self, ok: bool, nodes: int | None) -> None:
+    def supports(self, ok: Callable[[], bool], nodes: Callable[[], int | None]) -> None:
         """Show what the cluster can do now."""
-        self.supported.set(int(ok))
-        self.fabric_nodes.set(nodes or 0)
+        self.supported.set_function(ok)
+        self.fabric_nodes.set_function(lambda: nodes() or 0)
 
     def domain(self, key: Key, state: str, *, wanted: bool, made: bool) -> None:
         """Count what a reconcile found; the state `gone` takes the domain out."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ from preflight_kube.runtime.manager import Election, Parts
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.apply import AGENT
 from preflight_mnnvl.controller.controller import Controller
-from preflight_mnnvl.controller.informers import AdmissionInformers, MnnvlInformers
+from preflight_mnnvl.controller.informers import AdmissionInformers
 from preflight_mnnvl.metrics import Metrics
 
 __all__ = ["LEASE", "run_controller", "run_webhook"]
@@ -37,12 +36,7 @@ def run_controller(
 
     async def build(client: Client) -> Parts:
         controller = Controller(client, config, metrics, who)
-        informers = controller.cache
-        return Parts(
-            tasks={"the informers": informers.run},
-            lead=controller.lead,
-            ready=[_read(client, informers)],
-        )
+        return Parts(reflectors=controller.cache.reflectors, lead=controller.lead)
 
     return manager.run(
         build,
@@ -82,15 +76,11 @@ def run_webhook(
     served = Certificate(certificate, "`preflight-mnnvl certs`", client_ca)
 
     async def build(client: Client) -> Parts:
-        informers = AdmissionInformers(client, config, metrics)
+        informers = AdmissionInformers(client, config)
         webhook = Webhook(client, config, metrics, informers)
         reviews = webhook.reviews(counted, LONGEST)
         server = HttpServer("admission", reviews, counted, served, host=host, port=admission_port)
-        return Parts(
-            tasks={"the informers": informers.run},
-            servers=[server],
-            ready=[_read(client, informers)],
-        )
+        return Parts(reflectors=informers.reflectors, servers=[server])
 
     return manager.run(
         build,
@@ -104,9 +94,3 @@ def run_webhook(
         uvloop=True,
         freeze=True,
     )
-
-
-def _read(client: Client, informers: MnnvlInformers) -> Callable[[], str]:
-    """The part of readiness that says why the cluster has not been read; empty once it has."""
-    unread = "the cluster has not been read yet"
-    return lambda: "" if informers.synced else client.mirrors.trouble(0.0) or unread

@@ -93,6 +93,8 @@ class Reflector(Generic[T]):
         self.synced = anyio.Event()
         self.problem: KubeError | None = None
         """Why the store may be behind just now; None while the list or watch is in order."""
+        self.absent = False
+        """Whether the cluster does not serve the kind; it is known once synced."""
         self.unreadable: dict[str, Unreadable] = {}
         """What is there and not in the store, by the same key."""
         self._client, self._path, self._type, self._params = client, path, type_, params
@@ -159,6 +161,7 @@ class Reflector(Generic[T]):
                 return self._failed(error)
             self._replace({}, {})
             self._version = None
+            self.absent = True
             self._client.mirrors.follows(self, self._path)
             if not self.synced.is_set():
                 log.info("kind not served by this cluster", path=self._path)
@@ -195,6 +198,7 @@ class Reflector(Generic[T]):
             version = listed  # the same on every page, and there is one at least
         self._replace(found, unread)
         self._version = version
+        self.absent = False
         self._reached()
         self.synced.set()
 

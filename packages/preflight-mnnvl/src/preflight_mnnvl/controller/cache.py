@@ -32,10 +32,10 @@ from preflight_mnnvl.api.types import (
 )
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.informers import (
-    ASKED_AGAIN,
+    ABSENT_RETRY,
     PLURALS,
     MnnvlInformers,
-    VersionedReflector,
+    ServedKind,
 )
 from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, PodClaim, cliques_of, one_fabric
 from preflight_mnnvl.core.reconcile import announcements
@@ -100,17 +100,11 @@ class CliqueState(msgspec.Struct, gc=False):
 
 class MnnvlCache(MnnvlInformers):
     """``touch`` is called with each key that changed: a domain's, or one of :func:`gang_key` or
-    :func:`clique_key`. ``changed``: as of the informers.
+    :func:`clique_key`.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        config: Config,
-        touch: Callable[[Key], None],
-        changed: Callable[[ClusterFacts], None] = lambda _: None,
-    ) -> None:
-        super().__init__(client, config, changed)
+    def __init__(self, client: Client, config: Config, touch: Callable[[Key], None]) -> None:
+        super().__init__(client, config)
         self._touch = touch
         # A domain that went, and the PodCliques whose pods may have joined it: what is kept ends
         # with them, also on a replica that reconciles nothing.
@@ -129,9 +123,9 @@ class MnnvlCache(MnnvlInformers):
                 "set": lambda it: _labeled(it.member, lambda of: of.domain.pcs),
                 "lacking": _lacking,
             },
-            absent_retry=ASKED_AGAIN,
+            absent_retry=ABSENT_RETRY,
         )
-        self._reflectors.append(self.cliques)
+        self.reflectors.append(self.cliques)
         self.sets = self._grove("podcliquesets", PodCliqueSet, self._set, kept=_asked)
         self.gangs = self._grove(
             "podgangs",
@@ -140,16 +134,16 @@ class MnnvlCache(MnnvlInformers):
             kept=_announced,
             label=lambda it: (_label(it.metadata),),
         )
-        parts: tuple[Part, ...] = ("domain", "template")
-        if config.mode == "literal":
-            parts = (*parts, "claim")
-        self.parts = {part: self._part(part) for part in parts}
-        self._driver = config.mode == "driver"  # else nobody has a right to these
+        self._driver = config.mode == "driver"  # who has rights to other kinds than in literal mode
+        self._domains = self._part("domain")
+        self.parts = {"domain": self._domains, "template": self._part("template")}
+        if not self._driver:
+            self.parts["claim"] = self._part("claim")
+            return
         self._pod_claims = self._resource(
             "resourceclaims",
             PodClaim,
             on_change=self._claim,
-            followed=self._driver,
             kept=PodClaim.brief,
             indexes={"podclique": _podclique, "node": lambda it: (it.node,)},
         )
@@ -157,12 +151,17 @@ class MnnvlCache(MnnvlInformers):
             "resourceslices",
             OfferedSlice,
             on_change=lambda change: self._node(change.object.spec.node_name),
-            followed=self._driver,
             params={"fieldSelector": f"spec.driver={DRIVER}"},
             indexes={"node": lambda it: (it.spec.node_name,)},
         )
 
-    def _part(self, part: Part) -> VersionedReflector[ComputeDomain]:
+    @property
+    def facts(self) -> ClusterFacts:
+        """The facts of now."""
+        facts = super().facts
+        return facts if self._driver else facts._replace(claim=self.parts["claim"].version)
+
+    def _part(self, part: Part) -> ServedKind[ComputeDomain]:
         def changed(change: Change[ComputeDomain]) -> None:
             meta = change.object.metadata
             key = _key_of(part, meta.namespace, meta.name)
@@ -249,9 +248,8 @@ class MnnvlCache(MnnvlInformers):
 
     def wrote(self, part: Part, stored: ComputeDomain) -> None:
         """Take in the answer to a write of ours, which counts until the watch has brought it."""
-        reflector = self.parts[part].reflector
-        if isinstance(reflector, Cache):
-            reflector.wrote(stored)
+        if (cache := self.parts[part].cache) is not None:
+            cache.wrote(stored)
 
     # --- claims of pods, and the NVLink cliques of nodes
 
@@ -264,7 +262,7 @@ class MnnvlCache(MnnvlInformers):
                         self._touch(gang_key(key[0], owner))
 
     def _node(self, name: str) -> None:
-        for claim in self._pod_claims.by_index("node", name):
+        for claim in self._pod_claims.by_index("node", name) if self._driver else ():
             self._claim(Change("modified", "", claim, None))
 
     def _fabric(self, want: Wanted, domain: ComputeDomain | None) -> str:
@@ -304,7 +302,7 @@ class MnnvlCache(MnnvlInformers):
         """
         keys = {_domain_of(one.member) for one in self.cliques.store.values() if one.member}
         for part, of in self.parts.items():
-            for one in of.reflector.store.values() if of.reflector else ():
+            for one in of.cache.store.values() if of.cache is not None else ():
                 if _named(one, names.MANAGED):
                     keys.add(_key_of(part, one.metadata.namespace, one.metadata.name))
         yield from sorted(keys)
@@ -335,11 +333,11 @@ class MnnvlCache(MnnvlInformers):
 
     def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
         """The PodCliqueSet of this name."""
-        return next(reversed(self.sets.by_index("name", f"{namespace}/{name}")), None)
+        return self.sets.newest("name", f"{namespace}/{name}")
 
     def gang(self, namespace: str, name: str) -> PodGang | None:
         """The PodGang of this name."""
-        return next(reversed(self.gangs.by_index("name", f"{namespace}/{name}")), None)
+        return self.gangs.newest("name", f"{namespace}/{name}")
 
     def _now(self, part: Part, place: Key) -> ComputeDomain | None:
         objects = self.parts[part].by_index("name", "/".join(place)) if part in self.parts else ()

@@ -36,7 +36,7 @@ from preflight_mnnvl.core.reasons import (
 )
 from preflight_mnnvl.core.reconcile import DomainPlan, reconcile
 from preflight_mnnvl.core.snapshot import DomainView
-from preflight_mnnvl.core.support import ClusterFacts, Support, judge
+from preflight_mnnvl.core.support import Support
 from preflight_mnnvl.metrics import Metrics
 
 __all__ = ["Controller"]
@@ -49,6 +49,8 @@ BEHIND_AGAIN: Final = 0.2
 """Seconds after which a domain is reconciled again of which the cache was behind."""
 UNCLAIMED_PATIENCE: Final = 10.0
 """Seconds for which a PodClique must be without its claim."""
+SUPPORT_POLL: Final = 1.0
+"""Seconds between two comparisons of what the cluster serves with what it served."""
 REFUSED_AGAIN: Final = 600.0
 """Seconds after which a PodGang is annotated again that was not to be."""
 
@@ -70,21 +72,11 @@ class Controller:
         self._gangs: dict[Key, tuple[str, float]] = {}  # a PodGang's uid, and when it was seen
         self._announced: dict[str, float] = {}  # uid of a PodGang → when it may be annotated again
         self._lacking: dict[str, float] = {}  # uid of a PodClique → when it was seen without claim
-        self.cache = MnnvlCache(client, self._config, self._changed, self._facts_changed)
+        self.cache = MnnvlCache(client, self._config, self._changed)
+        metrics.supports(lambda: self.cache.support.ok, lambda: self.cache.support.fabric_nodes)
         metrics.controller(lambda: float(len(self.cache.unclaimed())), client)
 
     # --- what changes in the cluster
-
-    @property
-    def support(self) -> Support:
-        """The support by the cluster now, nodes left out."""
-        return judge(self.cache.detection.facts, self._config)
-
-    def _facts_changed(self, facts: ClusterFacts) -> None:
-        support = judge(facts, self._config)
-        self._metrics.support(support.ok, support.fabric_nodes)
-        if self._leads:
-            self._reconcile_all()
 
     def _changed(self, key: Key) -> None:
         if name := is_gang(key):
@@ -106,7 +98,6 @@ class Controller:
 
     async def lead(self, leadership: Leadership) -> None:
         """Look at every domain, and again whenever something of it changes, until cancelled."""
-        await self.cache.wait_synced()
         client = self._client.fenced(leadership.valid)
         writer = DomainWriter(client, self.cache, self._metrics)
         self._events = events = EventRecorder(client, AGENT, counted=self._metrics.event)
@@ -126,9 +117,19 @@ class Controller:
                 async with anyio.create_task_group() as group:
                     group.start_soon(reconciler.run)
                     group.start_soon(events.run)
+                    group.start_soon(self._follow_support)
         finally:
             self._leads = False
             self._metrics.forget_domains()
+
+    async def _follow_support(self) -> None:
+        """Reconcile everything once the cluster serves something else; nothing is asked for it."""
+        support = self.cache.support
+        while True:
+            await anyio.sleep(SUPPORT_POLL)
+            before, support = support, self.cache.support
+            if (before.why, before.domain_version) != (support.why, support.domain_version):
+                self._reconcile_all()
 
     async def _reconcile(self, writer: DomainWriter, key: Key) -> float | None:
         """Reconcile one domain, or one PodGang; the seconds until the next one. Raises
@@ -138,7 +139,7 @@ class Controller:
             return await self._announce(writer, key[0], name)
         if uid := is_clique(key):
             return self._audit(uid)
-        support, now = self.support, time.time()
+        support, now = self.cache.support, time.time()
         view = self.cache.seen(key)
         plan = reconcile(view, self._config, support, now)
         self._note(key, view, plan)
@@ -167,7 +168,7 @@ class Controller:
         now = self._client.clock()
         if (wait := self._lacking.setdefault(uid, now) + UNCLAIMED_PATIENCE - now) > 0:
             return wait
-        why = "" if self.support.ok else self.support.why
+        why = "" if self.cache.support.ok else self.cache.support.why
         self._record(unclaimed(*lacking, why))
         return None
 

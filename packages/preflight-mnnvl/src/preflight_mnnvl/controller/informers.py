@@ -1,17 +1,14 @@
-"""The informers of controller and webhook: what the cluster serves, asked again, and reflectors of
-it. A kind that is not served is an empty collection, until it is; nothing here ends the process.
+"""The informers of controller and webhook. A kind that is not served is an empty collection, until
+it is; nothing here ends the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final, Generic, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, TypeVar
 
-import anyio
-from preflight_kube.client.client import Client, KubeError, NotFound
-from preflight_kube.logs import get_logger
+from preflight_kube.client.client import Client
 from preflight_kube.runtime.cache import Cache
-from preflight_kube.runtime.discovery import versions
 from preflight_kube.runtime.indexes import namespaced_name
 from preflight_kube.runtime.reflector import Change, Reflector
 
@@ -28,115 +25,86 @@ from preflight_mnnvl.api.types import (
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.support import (
     CHANNEL_CLASS,
+    CLAIM_VERSIONS,
+    DOMAIN_VERSIONS,
     ClusterFacts,
+    Support,
     judge,
-    served_claims,
-    served_domains,
 )
-from preflight_mnnvl.metrics import Metrics
 
-__all__ = [
-    "ASKED_AGAIN",
-    "PLURALS",
-    "AdmissionInformers",
-    "Detection",
-    "MnnvlInformers",
-    "VersionedReflector",
-]
+__all__ = ["PLURALS", "AdmissionInformers", "MnnvlInformers", "ServedKind"]
 
-ASKED_AGAIN: Final = 30.0
-"""Seconds between two questions what is served."""
-UNANSWERED: Final = 2.0
+ABSENT_RETRY: Final = 30.0
+"""Seconds after which a kind that is not served is asked for again."""
 PLURALS: Final[dict[Part, str]] = {
     "domain": "computedomains",
     "template": "resourceclaimtemplates",
     "claim": "resourceclaims",
 }
-GLANCE: Final = 1.0
-"""Seconds between two looks at whether a reflector says that its kind has gone; nothing is sent."""
 
 T = TypeVar("T")
 
 
-class Detection:
-    """``facts`` are those of now; ``changed`` is called after each change of them."""
+class ServedKind(Generic[T]):
+    """A kind by its versions that are known here, best first, with a cache of each: that of the
+    best one that is served counts.
+    """
 
-    def __init__(self, client: Client, changed: Callable[[ClusterFacts], None]) -> None:
-        self.facts = ClusterFacts()
-        self.known = anyio.Event()
-        """Set when the API server has answered once."""
-        self._client, self._changed = client, changed
-        self._poke = anyio.Event()
-        self._next = anyio.Event()
+    def __init__(self, caches: Mapping[str, Cache[T]]) -> None:
+        self.caches = caches
 
-    def ask(self) -> None:
-        """Have the cluster asked again now: a kind that was served is not any more."""
-        self._poke.set()
+    @property
+    def version(self) -> str | None:
+        """The version that counts; empty where none is served, None before that is known."""
+        for version, cache in self.caches.items():
+            if not cache.synced.is_set():
+                return None
+            if not cache.absent:
+                return version
+        return ""
 
-    async def change(self) -> None:
-        """Wait for the next change of the facts."""
-        await self._next.wait()
+    @property
+    def cache(self) -> Cache[T] | None:
+        """The cache that counts."""
+        return self.caches.get(self.version or "")
 
-    def see(self, **facts: Any) -> None:
-        """Facts that others find: nodes, device classes."""
-        known = self.facts._replace(**facts)
-        if known != self.facts:
-            self.facts = known
-            self._next.set()
-            self._next = anyio.Event()
-            self._changed(known)
-
-    async def run(self) -> NoReturn:
-        """Ask again and again until cancelled, sooner after :meth:`ask`."""
-        while True:
-            self._poke = anyio.Event()
-            pause = await self.look()
-            with anyio.move_on_after(pause):
-                await self._poke.wait()
-                # What is being removed or made takes a moment, and this pause keeps requests few.
-                await anyio.sleep(UNANSWERED)
-
-    async def look(self) -> float:
-        """Ask once; the seconds until the next time."""
-        try:
-            domains = await versions(self._client, names.COMPUTE_DOMAIN_GROUP, "computedomains")
-            claims = await versions(self._client, names.RESOURCE_GROUP, "resourceclaims")
-        except KubeError as error:
-            if not self.known.is_set():
-                log.warning("the API server has not said what it serves", error=str(error))
-            return UNANSWERED
-        if domains != self.facts.domains:
-            served = {"computedomains": ", ".join(domains) or "not served"}
-            log.info("what the cluster serves", **served, resourceclaims=", ".join(claims))
-        self.see(domains=domains, claims=claims)
-        self.known.set()
-        return ASKED_AGAIN
-
-
-log = get_logger(__name__)
+    def by_index(self, name: str, value: str) -> list[T]:
+        """The objects that an index finds; nothing while the kind is not served."""
+        cache = self.cache
+        return cache.by_index(name, value) if cache is not None else []
 
 
 class MnnvlInformers:
-    """The kinds that both programs follow: what is served, and nodes of a fabric. ``changed``
-    is called with the facts after each change of them.
-    """
+    """The kinds that both programs follow: all have read the cluster once ``reflectors`` have."""
 
-    def __init__(
-        self, client: Client, config: Config, changed: Callable[[ClusterFacts], None]
-    ) -> None:
+    def __init__(self, client: Client, config: Config) -> None:
         self._client, self._config = client, config
-        self.detection = Detection(client, changed)
-        self._nodes = Reflector(
+        self.reflectors: list[Reflector[Any]] = []
+        self._nodes = Cache(
             client,
             "/api/v1/nodes",
             PartialObjectMetadata,
-            on_change=self._node_changed,
+            on_change=lambda change: self._node(change.object.metadata.name),
             kept=_fabric,
             params={"labelSelector": names.FABRIC_LABEL},
-            indexes={"name": lambda it: (it.metadata.name,)},
+            indexes={
+                "name": lambda it: (it.metadata.name,),
+                "fabric": lambda it: ("",) if it.metadata.label(names.FABRIC_LABEL) else (),
+            },
         )
-        self._reflectors: list[Reflector[Any]] = [self._nodes]
-        self._versioned: list[VersionedReflector[Any]] = []
+        self.reflectors.append(self._nodes)
+        self._domains: ServedKind[ComputeDomain]
+
+    @property
+    def facts(self) -> ClusterFacts:
+        """The facts of now."""
+        nodes = self._nodes.count("fabric", "") if self._nodes.synced.is_set() else None
+        return ClusterFacts(self._domains.version, fabric_nodes=nodes)
+
+    @property
+    def support(self) -> Support:
+        """What the cluster can do now."""
+        return judge(self.facts, self._config)
 
     def _resource(
         self,
@@ -144,25 +112,19 @@ class MnnvlInformers:
         type_: type[T],
         *,
         on_change: Callable[[Change[T]], None] = lambda _: None,
-        level: Callable[[Collection[T]], None] = lambda _: None,
-        followed: bool = True,
         **more: Any,
-    ) -> VersionedReflector[T]:
-        """Follow a kind in the version that the cluster serves; not ``followed``, it is as if the
-        cluster did not serve it.
-        """
-        domains = plural == "computedomains"
-        group = names.COMPUTE_DOMAIN_GROUP if domains else names.RESOURCE_GROUP
-        version = served_domains(self._config.mode) if domains else served_claims
-
-        def make(served: str) -> Cache[T]:
-            path, options = f"/apis/{group}/{served}/{plural}", {"on_change": on_change, **more}
-            return Cache(self._client, path, type_, absent_retry=ASKED_AGAIN, **options)
-
-        reflector = VersionedReflector(self.detection, version, make, on_change, level)
-        if followed:
-            self._versioned.append(reflector)
-        return reflector
+    ) -> ServedKind[T]:
+        """Follow a kind in the versions that the mode knows."""
+        group, versions = names.RESOURCE_GROUP, CLAIM_VERSIONS[self._config.mode]
+        if plural == "computedomains":
+            group, versions = names.COMPUTE_DOMAIN_GROUP, DOMAIN_VERSIONS[self._config.mode]
+        options: dict[str, Any] = {"on_change": on_change, "absent_retry": ABSENT_RETRY, **more}
+        caches = {
+            version: Cache[T](self._client, f"/apis/{group}/{version}/{plural}", type_, **options)
+            for version in versions
+        }
+        self.reflectors += caches.values()
+        return ServedKind(caches)
 
     def _grove(
         self,
@@ -180,81 +142,45 @@ class MnnvlInformers:
             type_,
             on_change=changed,
             kept=kept,
-            absent_retry=ASKED_AGAIN,
+            absent_retry=ABSENT_RETRY,
             indexes={"name": namespaced_name, **indexes},
         )
-        self._reflectors.append(reflector)
+        self.reflectors.append(reflector)
         return reflector
-
-    def _node_changed(self, change: Change[PartialObjectMetadata]) -> None:
-        self._count_nodes()
-        self._node(change.object.metadata.name)
 
     def _node(self, name: str) -> None:
         """The NVLink clique of a node may have changed."""
 
-    def _count_nodes(self) -> None:
-        if self._nodes.synced.is_set():
-            nodes = sum(
-                bool(node.metadata.label(names.FABRIC_LABEL)) for node in self._nodes.store.values()
-            )
-            self.detection.see(fabric_nodes=nodes)
-
-    def _awaited(self) -> Iterator[anyio.Event]:
-        yield self.detection.known
-        yield from (reflector.synced for reflector in self._reflectors)
-        yield from (reflector.synced for reflector in self._versioned)
-
-    @property
-    def synced(self) -> bool:
-        """Tell whether everything has been read once; it stays so."""
-        return all(event.is_set() for event in self._awaited())
-
-    async def wait_synced(self) -> None:
-        """Until everything has been read once."""
-        for event in self._awaited():
-            await event.wait()
-
-    async def run(self) -> None:
-        """Keep up with the cluster until cancelled."""
-        async with anyio.create_task_group() as group:
-            group.start_soon(self.detection.run)
-            for one in self._reflectors:
-                group.start_soon(one.run)
-            for kind in self._versioned:
-                group.start_soon(kind.run)
-            await self._nodes.synced.wait()
-            self._count_nodes()
-
 
 class AdmissionInformers(MnnvlInformers):
-    """All that the webhook follows: also what others have under names that may become ours.
-    ``support``: what the cluster can do now, which ``metrics`` show.
-    """
+    """All that the webhook follows: also what others have under names that may become ours."""
 
-    def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
-        super().__init__(client, config, self._facts_changed)
-        self._metrics = metrics
-        self.support = judge(ClusterFacts(), config)
-        literal = config.mode == "literal"
-        self._taken = [self._named("domain"), self._named("claim" if literal else "template")]
+    def __init__(self, client: Client, config: Config) -> None:
+        super().__init__(client, config)
+        driver = config.mode == "driver"
+        self._domains = self._named("domain")
+        self._taken = [self._domains, self._named("template" if driver else "claim")]
         self._sets = self._grove("podcliquesets", PodCliqueSet, kept=trimmed)
-        if not literal:
-            # The class of the driver's templates.
-            see = self.detection.see
+        self._class = (
             self._resource(
                 "deviceclasses",
                 PartialObjectMetadata,
-                on_change=lambda change: see(device_class=change.kind != "deleted"),
-                level=lambda there: see(device_class=bool(there)),
                 params={"fieldSelector": f"metadata.name={CHANNEL_CLASS}"},
+                indexes={"name": lambda it: (it.metadata.name,)},
             )
+            if driver
+            else None
+        )
 
-    def _facts_changed(self, facts: ClusterFacts) -> None:
-        self.support = judge(facts, self._config)
-        self._metrics.support(self.support.ok, self.support.fabric_nodes)
+    @property
+    def facts(self) -> ClusterFacts:
+        """The facts of now, with the class of the driver's templates."""
+        facts = super().facts
+        if self._class is None or self._class.version is None:
+            return facts
+        return facts._replace(device_class=bool(self._class.by_index("name", CHANNEL_CLASS)))
 
-    def _named(self, part: Part) -> VersionedReflector[ComputeDomain]:
+    def _named(self, part: Part) -> ServedKind[ComputeDomain]:
         def names_of(one: ComputeDomain) -> tuple[str, ...]:
             meta = one.metadata
             ours = meta.name.endswith(_ENDS[part])
@@ -268,7 +194,7 @@ class AdmissionInformers(MnnvlInformers):
         """
         if self._sets.problem is not None:
             return None
-        return next(reversed(self._sets.by_index("name", f"{namespace}/{name}")), None)
+        return self._sets.newest("name", f"{namespace}/{name}")
 
     def taken(self, namespace: str) -> Mapping[str, Metadata]:
         """By name, the ComputeDomains and claim templates or claims that may have names of ours."""
@@ -285,7 +211,7 @@ _ENDS: Final[dict[Part, str]] = {
 class _Taken(Mapping[str, Metadata]):
     """Looked up as it is asked for."""
 
-    def __init__(self, kinds: list[VersionedReflector[ComputeDomain]], namespace: str) -> None:
+    def __init__(self, kinds: list[ServedKind[ComputeDomain]], namespace: str) -> None:
         self._kinds, self._namespace = kinds, namespace
 
     def __getitem__(self, name: str) -> Metadata:
@@ -303,59 +229,6 @@ class _Taken(Mapping[str, Metadata]):
     def _under(self, name: str) -> list[Metadata]:
         value = f"{self._namespace}/{name}"
         return [part.metadata for kind in self._kinds for part in kind.by_index("name", value)]
-
-
-class VersionedReflector(Generic[T]):
-    """The reflector of a kind of which ``version`` says what is served, made by ``make`` anew
-    whenever that is another version, or it is served again: then all that was known is reported as
-    deleted by ``changed``. ``level`` is called with all that exist once that is known; with nothing
-    while the kind is not served.
-    """
-
-    def __init__(
-        self,
-        detection: Detection,
-        version: Callable[[ClusterFacts], str],
-        make: Callable[[str], Cache[T]],
-        changed: Callable[[Change[T]], None],
-        level: Callable[[Collection[T]], None] = lambda _: None,
-    ) -> None:
-        self.synced = anyio.Event()
-        self.reflector: Cache[T] | None = None
-        self._detection, self._version, self._make = detection, version, make
-        self._changed, self._level = changed, level
-
-    def by_index(self, name: str, value: str) -> list[T]:
-        """The objects that an index finds; nothing while the kind is not served."""
-        return self.reflector.by_index(name, value) if self.reflector is not None else []
-
-    async def run(self) -> NoReturn:
-        """Follow what is served until cancelled."""
-        detection = self._detection
-        await detection.known.wait()
-        while True:
-            version = self._version(detection.facts)
-            async with anyio.create_task_group() as group:
-                self.reflector = self._make(version) if version else None
-                if self.reflector is not None:
-                    group.start_soon(self.reflector.run)
-                    await self.reflector.synced.wait()
-                    group.start_soon(self._watch_over, self.reflector)
-                self._level(self.reflector.store.values() if self.reflector is not None else ())
-                self.synced.set()
-                while self._version(detection.facts) == version:
-                    await detection.change()
-                group.cancel_scope.cancel()
-            gone, self.reflector = self.reflector, None
-            for key, one in gone.store.items() if gone is not None else ():
-                self._changed(Change("deleted", key, one, one))
-
-    async def _watch_over(self, reflector: Reflector[T]) -> None:
-        """Ask what is served once the reflector says that this kind is not."""
-        # A reflector has no event for it.
-        while not isinstance(reflector.problem, NotFound):  # noqa: ASYNC110
-            await anyio.sleep(GLANCE)
-        self._detection.ask()
 
 
 def _owned(part: ComputeDomain) -> ComputeDomain:

@@ -4,35 +4,40 @@ answer. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from preflight_mnnvl.api.names import COMPUTE_DOMAIN_GROUP, ENABLED, FABRIC_LABEL
 from preflight_mnnvl.config import Config
 
-__all__ = ["CHANNEL_CLASS", "ClusterFacts", "Support", "judge", "served_claims", "served_domains"]
+__all__ = ["CHANNEL_CLASS", "CLAIM_VERSIONS", "DOMAIN_VERSIONS", "ClusterFacts", "Support", "judge"]
 
 CHANNEL_CLASS: Final = "compute-domain-default-channel.nvidia.com"
 """The device class of the driver's own claim templates."""
-_DOMAINS: Final[dict[str, tuple[str, ...]]] = {
+Mode = Literal["driver", "literal"]
+DOMAIN_VERSIONS: Final[dict[Mode, tuple[str, ...]]] = {
     "driver": ("v1beta1",),
     "literal": ("v1beta1", "v1alpha1"),
 }
-"""Versions of ComputeDomain that we know, best first."""
-_CLAIMS: Final = ("v1", "v1beta2", "v1beta1")
+"""Versions of ComputeDomain that are known, best first."""
+CLAIM_VERSIONS: Final[dict[Mode, tuple[str, ...]]] = {
+    "driver": ("v1",),
+    "literal": ("v1", "v1beta2", "v1beta1"),
+}
+"""The same of claims, their templates, and device classes."""
 _INSTEAD: Final = f"install NVIDIA's DRA driver, or remove {ENABLED}"
 
 
 class ClusterFacts(NamedTuple):
     """The cluster as it is seen; None is what has not been asked yet.
 
-    ``domains``, ``claims``: the served versions of computedomains and of resourceclaims, empty
-    where none is. ``device_class``: the class of the driver's templates exists. ``fabric_nodes``:
-    nodes with a fabric's label.
+    ``domain``, ``claim``: the best version that is served of computedomains and of resourceclaims,
+    empty where none is that is known. ``device_class``: the class of the driver's templates exists.
+    ``fabric_nodes``: nodes with a fabric's label.
     """
 
-    domains: tuple[str, ...] | None = None
-    claims: tuple[str, ...] = ("v1",)
+    domain: str | None = None
+    claim: str | None = "v1"
     device_class: bool | None = None
     fabric_nodes: int | None = None
 
@@ -55,22 +60,7 @@ class Support(NamedTuple):
         return self.state == "supported"
 
 
-def served_domains(mode: Literal["driver", "literal"]) -> Callable[[ClusterFacts], str]:
-    """From facts to the version of ComputeDomain that is read and written; empty where none that we
-    know is served.
-    """
-    return lambda facts: next(
-        (version for version in _DOMAINS[mode] if version in (facts.domains or ())), ""
-    )
-
-
-def served_claims(facts: ClusterFacts) -> str:
-    """The version of resourceclaims and their templates that is read and written; empty where none
-    that we know is served.
-    """
-    return next((version for version in _CLAIMS if version in facts.claims), "")
-
-
+@lru_cache(maxsize=16)
 def judge(facts: ClusterFacts, config: Config) -> Support:
     """Judge what can be had."""
     if config.feature == "off":
@@ -78,29 +68,22 @@ def judge(facts: ClusterFacts, config: Config) -> Support:
             "off",
             f'MNNVL cannot be had: it is switched off here (feature: "off"); set it to "auto", or remove {ENABLED}',
         )
-    if facts.domains is None:
+    if facts.domain is None or facts.claim is None:
         return Support(
             "unknown",
             "MNNVL cannot be had yet: the API server has not said what it serves; this is tried again",
         )
-    known = _DOMAINS[config.mode]
-    version = served_domains(config.mode)(facts)
-    if not facts.domains:
+    if not facts.domain:
+        known = " or ".join(DOMAIN_VERSIONS[config.mode])
         return Support(
             "unsupported",
-            f"MNNVL cannot be had: this cluster serves no computedomains.{COMPUTE_DOMAIN_GROUP}; {_INSTEAD}",
+            f"MNNVL cannot be had: this cluster serves no computedomains.{COMPUTE_DOMAIN_GROUP} ({known}); {_INSTEAD}",
         )
-    if not version:
+    if config.mode == "literal" and not facts.claim:
+        known = ", ".join(CLAIM_VERSIONS[config.mode])
         return Support(
             "unsupported",
-            f"MNNVL cannot be had: this cluster serves computedomains.{COMPUTE_DOMAIN_GROUP} as {', '.join(facts.domains)}, "
-            f"and mode {config.mode} knows {', '.join(known)}; {_INSTEAD}",
-        )
-    claim = served_claims(facts)
-    if config.mode == "literal" and not claim:
-        return Support(
-            "unsupported",
-            f"MNNVL cannot be had: this cluster serves no resourceclaims that we know ({', '.join(_CLAIMS)}); enable dynamic resource allocation, or remove {ENABLED}",
+            f"MNNVL cannot be had: this cluster serves no resourceclaims that we know ({known}); enable dynamic resource allocation, or remove {ENABLED}",
         )
     if config.require_fabric_nodes and facts.fabric_nodes is None:
         return Support(
@@ -120,4 +103,4 @@ def judge(facts: ClusterFacts, config: Config) -> Support:
         warnings.append(
             f"no node carries the label {FABRIC_LABEL}: pods run without the fabric, or wait"
         )
-    return Support("supported", "", version, claim, facts.fabric_nodes, tuple(warnings))
+    return Support("supported", "", facts.domain, facts.claim, facts.fabric_nodes, tuple(warnings))

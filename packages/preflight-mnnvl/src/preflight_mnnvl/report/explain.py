@@ -28,7 +28,7 @@ __all__ = ["CliqueTold", "DomainTold", "Told", "explain", "text"]
 MOST_PODCLIQUES: Final = 2000
 MOST_DOMAINS: Final = 64
 """Domains that are written out; the others are counted."""
-SERVED: Final = ClusterFacts(domains=("v1beta1",))
+SERVED: Final = ClusterFacts("v1beta1")
 """A cluster with NVIDIA's DRA driver."""
 Object = dict[str, Any]
 

@@ -5,12 +5,11 @@ compared with what `explain` expects.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError, NotFound, Params
-from preflight_kube.runtime.discovery import versions
 
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import (
@@ -26,7 +25,7 @@ from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, PodClaim, cliques_of
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import Ignored, World, member_of, wanted
-from preflight_mnnvl.core.support import ClusterFacts, judge, served_claims, served_domains
+from preflight_mnnvl.core.support import CLAIM_VERSIONS, DOMAIN_VERSIONS, ClusterFacts, judge
 from preflight_mnnvl.report.explain import Told, explain
 from preflight_mnnvl.report.show import Pod, show
 
@@ -35,7 +34,6 @@ __all__ = ["differences", "explain_live", "show_live"]
 
 AGENT: Final = "preflight-mnnvl"
 _MADE_BEFORE: Final = "it was made before the add-on was there, or while it was not supported; delete it, and Grove makes it anew"
-_NODES: Final = {"labelSelector": names.FABRIC_LABEL}
 
 T = TypeVar("T")
 Listed = TypeVar("Listed", PodClique, PodCliqueSet, PodGang, ComputeDomain)
@@ -48,7 +46,7 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
     async with Client(target, agent=AGENT) as client:
         world, facts = await _look(client, namespace, config)
         pods = await _list(client, f"/api/v1/namespaces/{namespace}/pods", Pod)
-        resources = f"/apis/{names.RESOURCE_GROUP}/{served_claims(facts) or 'v1'}"
+        resources = f"/apis/{names.RESOURCE_GROUP}/{facts.claim or 'v1'}"
         claims = await _list(
             client,
             f"{resources}/namespaces/{namespace}/resourceclaims",
@@ -65,13 +63,13 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
         nodes = await _fabric_nodes(client) or {}
     return show(
         world,
-        pods,
+        pods or (),
         config,
         judge(facts, config),
         time.time(),
         only=only,
-        claims={(namespace, claim.metadata.name): claim for claim in claims},
-        cliques={**nodes, **cliques_of(slices)},
+        claims={(namespace, claim.metadata.name): claim for claim in claims or ()},
+        cliques={**nodes, **cliques_of(slices or ())},
     )
 
 
@@ -98,14 +96,21 @@ async def explain_live(
 
 async def _look(client: Client, namespace: str, config: Config) -> tuple[World, ClusterFacts]:
     """All that is reconciled in ``namespace``, and what the cluster serves."""
-    facts = ClusterFacts(
-        await versions(client, names.COMPUTE_DOMAIN_GROUP, "computedomains"),
-        await versions(client, names.RESOURCE_GROUP, "resourceclaims"),
-    )
+
+    def path(version: str, plural: str) -> str:
+        return f"/apis/{version}/namespaces/{namespace}/{plural}"
 
     async def all_of(version: str, plural: str, type_: type[Listed]) -> dict[Key, Listed]:
-        listed = await _list(client, f"/apis/{version}/namespaces/{namespace}/{plural}", type_)
-        return {(item.metadata.namespace, item.metadata.name): item for item in listed}
+        return _by_key(await _list(client, path(version, plural), type_) or [])
+
+    async def served(
+        group: str, versions: Sequence[str], plural: str
+    ) -> tuple[str, dict[Key, ComputeDomain]]:
+        for version in versions:
+            listed = await _list(client, path(f"{group}/{version}", plural), ComputeDomain)
+            if listed is not None:
+                return version, _by_key(listed)
+        return "", {}
 
     grove = f"{names.GROVE_GROUP}/v1alpha1"
     world = World(
@@ -114,13 +119,15 @@ async def _look(client: Client, namespace: str, config: Config) -> tuple[World, 
         gangs=await all_of(f"{names.SCHEDULER_GROUP}/v1alpha1", "podgangs", PodGang),
     )
     literal = any(member.decision.mode == "literal" for member in world.members()[0])
-    claims = "resourceclaims" if literal else "resourceclaimtemplates"
-    version = f"{names.RESOURCE_GROUP}/{served_claims(facts) or 'v1'}"
-    world.claims = await all_of(version, claims, ComputeDomain)
-    if served := served_domains(config.mode)(facts):
-        version = f"{names.COMPUTE_DOMAIN_GROUP}/{served}"
-        world.domains = await all_of(version, "computedomains", ComputeDomain)
-    return world, facts
+    plural = "resourceclaims" if literal else "resourceclaimtemplates"
+    claim, world.claims = await served(names.RESOURCE_GROUP, CLAIM_VERSIONS["literal"], plural)
+    versions = DOMAIN_VERSIONS[config.mode]
+    domain, world.domains = await served(names.COMPUTE_DOMAIN_GROUP, versions, "computedomains")
+    return world, ClusterFacts(domain, claim)
+
+
+def _by_key(listed: Iterable[Listed]) -> dict[Key, Listed]:
+    return {(item.metadata.namespace, item.metadata.name): item for item in listed}
 
 
 async def _list(
@@ -130,25 +137,30 @@ async def _list(
     *,
     absent: type[KubeError] = NotFound,
     params: Params | None = None,
-) -> list[T]:
-    """List a path; nothing where that fails with ``absent``: it is not served, or, by
-    KubeError, not everybody's to read.
+) -> list[T] | None:
+    """List a path; None where that fails with ``absent``: it is not served, or, by KubeError, not
+    everybody's to read.
     """
     try:
         pages = client.pages(path, type_, params=params)
         return [item async for page, _ in pages for item in page]
     except absent:
-        return []
+        return None
 
 
 async def _fabric_nodes(client: Client) -> dict[str, str] | None:
     """The fabrics of nodes; None for who may not read them, as often who may read a namespace."""
-    try:
-        pages = client.pages("/api/v1/nodes", PartialObjectMetadata, params=_NODES)
-        nodes = [node.metadata async for page, _ in pages for node in page]
-    except KubeError:
+    nodes = await _list(
+        client,
+        "/api/v1/nodes",
+        PartialObjectMetadata,
+        absent=KubeError,
+        params={"labelSelector": names.FABRIC_LABEL},
+    )
+    if nodes is None:
         return None
-    return {node.name: fabric for node in nodes if (fabric := node.label(names.FABRIC_LABEL))}
+    labels = {node.metadata.name: node.metadata.label(names.FABRIC_LABEL) for node in nodes}
+    return {node: fabric for node, fabric in labels.items() if fabric}
 
 
 def differences(

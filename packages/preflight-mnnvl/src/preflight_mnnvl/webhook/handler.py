@@ -39,7 +39,9 @@ log = logs.get_logger(__name__)
 class Informers(Protocol):
     """The cluster as it is followed (:class:`~.controller.informers.AdmissionInformers`)."""
 
-    support: Support
+    @property
+    def support(self) -> Support:
+        """What the cluster can do now."""
 
     def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
         """The PodCliqueSet of this name, where it is known."""
@@ -57,6 +59,7 @@ class Webhook:
         self._config, self._metrics, self._informers = config, metrics, informers
         self._lookups = GroveLookups(client)
         metrics.admission(client.requests, client.mirrors)
+        metrics.supports(lambda: informers.support.ok, lambda: informers.support.fabric_nodes)
         # Of few values each, and looked up thousands of times a second.
         self._admissions, self._part = cache(metrics.admissions.labels), cache(_part)
 
