@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from cliques import DRIVER, clique, group, pcs
+from cliques import DRIVER, clique, pcs
 from live import Space, leading, space_of
 from preflight_mnnvl.core import reconcile as turn
 from preflight_testing.apiserver import ApiServer, assets
@@ -55,14 +55,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         pcs("t", [clique("w")], annotations={**ON, SCOPE: "pod"}),
         'PodCliqueSet {}/t: metadata.annotations[grove.io/mnnvl-scope]: the scope "pod" is unknown; '
         "write one of replica, clique, scalingGroupReplica.",
-    ),
-    "names": (
-        pcs(
-            "t",
-            [clique("w"), clique("p-1", annotations={**ON, SCOPE: "clique"})],
-            [group("p", ["w"], {**ON, SCOPE: "scalingGroupReplica"}, replicas=2)],
-        ),
-        "would be called like one of",
     ),
     "amount": (
         pcs("t", [clique("w", gpus="eight")], annotations=ON),

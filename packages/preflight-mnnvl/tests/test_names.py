@@ -76,37 +76,48 @@ def test_different_domains_are_told_apart_by_their_labels(
     assert bool(other_identity(labels_of(first, "g", "r"), second, "r")) is (first != second)
 
 
-def test_domains_of_one_name_are_told_apart() -> None:
+def test_domains_of_one_name_in_an_earlier_release_are_told_apart() -> None:
     one, other = (
-        Domain("clique", "t", "0", clique="p-1"),
+        Domain("clique", "t", "0", clique="p-1", indexed=True),
         Domain("scalingGroupReplica", "t", "0", group="p", group_index="1"),
     )
-    assert one.name == other.name == "t-0-p-1-cd"
+    assert one.name != other.name == "t-0-p-1-cd"
+    assert one.forms()[-1].name == other.name
     assert 'is of another domain: its label grove.io/clique-name is ""' in other_identity(
         labels_of(other, "g", "r"), one, "r"
     )
 
 
-def test_no_two_sets_ever_have_a_claim_of_one_name() -> None:
+def test_no_two_domains_ever_have_a_claim_of_one_name() -> None:
     """Every domain of every set, of names that are made of a letter and an index."""
     words = ["-".join(of) for k in (1, 2, 3) for of in product("a0", repeat=k)]
-    sets: dict[str, set[str]] = {}
+    owners: dict[str, set[tuple[str, ...]]] = {}
     for pcs in ("a", *(f"a-{word}" for word in words)):
-        domains = [Domain("replica", pcs, "0")]
-        domains += [Domain("clique", pcs, "0", clique=word) for word in words]
-        of_groups = [Domain("scalingGroupReplica", pcs, "0", "", word, "0") for word in words]
-        for one in (*domains, *of_groups):
-            sets.setdefault(one.claim, set()).add(pcs)
-            sets.setdefault(one.name, set()).add(pcs)
-    assert {name: of for name, of in sets.items() if len(of) > 1} == {}
+        alone = [CliqueIdentity(pcs, "0", word, word, "", "", "g", "") for word in words]
+        grouped = [
+            CliqueIdentity(pcs, "0", f"{group}-0-{word}", word, group, "0", "g", "")
+            for group in words
+            for word in words
+        ]
+        for identity in (*alone, *grouped):
+            for scope in SCOPES:
+                if scope == "scalingGroupReplica" and not identity.group:
+                    continue
+                domain = domain_of(identity, scope)
+                of = (pcs, scope, domain.clique, domain.group)
+                if scope == "clique":  # Grove makes no two PodCliques of one name
+                    of = (pcs, scope, identity.clique)
+                for name in (domain.claim, domain.name):
+                    owners.setdefault(name, set()).add(of)
+    assert {name: of for name, of in owners.items() if len(of) > 1} == {}
 
 
-def test_a_set_whose_name_has_no_index_has_names_without_a_hash() -> None:
+def test_a_set_whose_names_have_no_index_has_names_without_a_hash() -> None:
     for pcs in ("t", "llama-70b", "a-01", "v2", "0"):
         assert Domain("replica", pcs, "3").claim == f"{pcs}-3-mnnvl-claim"
-        assert Domain("clique", pcs, "3", clique="w-1").name == f"{pcs}-3-w-1-cd"
-    assert Domain("replica", "llama-3", "0").name != "llama-3-0-cd"
-    assert Domain("replica", "llama-3", "0", plain=True).name == "llama-3-0-cd"
+        assert Domain("clique", pcs, "3", clique="w").name == f"{pcs}-3-w-cd"
+    names = [form.name for form in Domain("replica", "llama-3", "0").forms()]
+    assert names[0] == names[1] != names[2] == "llama-3-0-cd"
 
 
 def test_an_object_of_another_release_is_not_ours() -> None:

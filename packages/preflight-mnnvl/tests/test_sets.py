@@ -6,10 +6,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
-import sys
-from collections.abc import Callable
-from types import FrameType
 
 import pytest
 from cliques import (
@@ -31,8 +27,7 @@ from hypothesis import strategies as st
 from preflight_mnnvl.api.types import Clique, Group, PodCliqueSet, SetSpec, Template
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core import validate_podcliqueset as page
-from preflight_mnnvl.core.domain import Pattern
-from preflight_mnnvl.core.expansion import Planned, clashes, expand, plan
+from preflight_mnnvl.core.expansion import Planned, expand, plan
 from preflight_mnnvl.core.support import ClusterFacts, judge
 from preflight_mnnvl.core.validate_podcliqueset import (
     SetAnswer,
@@ -108,28 +103,6 @@ def test_names_that_would_be_too_long_are_said() -> None:
         "would have 265 characters, more than 253; shorten the names of set and clique."
         in answer.problems[0]
     )
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "groups", "meet"),
-    [
-        ("p-1", "w", [("p", ["w"])], True),
-        ("p-01", "w", [("p", ["w"])], False),
-        ("p-x", "w", [("p", ["w"])], False),
-        ("p-1-w", "w", [("p", ["w"])], False),
-        ("0", "w", [("a", ["0"]), ("a-1", ["w"])], True),
-    ],
-)
-def test_templates_whose_domains_will_have_one_name_are_said(
-    one: str, other: str, groups: list[tuple[str, list[str]]], meet: bool
-) -> None:
-    by_group = {**ON, SCOPE: "scalingGroupReplica"}
-    set_ = pcs(
-        "t",
-        [clique(one, annotations={**ON, SCOPE: "clique"}), clique(other)],
-        [group(name, cs, by_group) for name, cs in groups],
-    )
-    assert bool([p for p in create(set_).problems if "would be called like" in p]) is meet
 
 
 def test_what_cannot_be_had_is_said_at_once_or_warned_of() -> None:
@@ -442,92 +415,3 @@ def comparisons(size: int) -> int:
 def test_whose_group_a_clique_is_in_is_not_searched_for_each_clique() -> None:
     small, large = comparisons(50), comparisons(200)
     assert large <= 8 * max(small, 50), (small, large)
-
-
-def called(work: Callable[[], object]) -> int:
-    """Functions of ours that are called meanwhile."""
-    count = 0
-
-    def profile(frame: FrameType, event: str, arg: object) -> None:
-        nonlocal count
-        count += event == "call" and "preflight_mnnvl" in frame.f_code.co_filename
-
-    sys.setprofile(profile)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
-@pytest.mark.parametrize("shape", ["x-0-0-0-0-{i}", "0-{i}-y", "p{i}-0", "p{i}"])
-def test_whether_names_meet_is_found_with_work_that_grows_with_their_number(shape: str) -> None:
-    def of(size: int) -> Callable[[], object]:
-        cliques = [clique(shape.format(i=i)) for i in range(size)]
-        groups = [group("x", [cliques[0]["name"]]), group("0", [cliques[1]["name"]])]
-        on = {**ON, SCOPE: "clique"}
-        planned = plan(decoded_set(pcs("t", cliques, groups, on)), DRIVER)
-        return lambda: list(clashes(planned))
-
-    small, large = called(of(100)), called(of(400))
-    assert large <= 6 * small, (small, large)
-
-
-def test_thousands_of_names_that_meet_are_one_sentence_for_each_template() -> None:
-    left = [clique(f"{i}") for i in range(40)]
-    groups = [group("x", [one["name"] for one in left])]
-    groups += [group(f"x-{i}", [f"c{i}"]) for i in range(40)]
-    right = [clique(f"c{i}", annotations={**ON, SCOPE: "scalingGroupReplica"}) for i in range(40)]
-    found = pcs("t", [*left, *right], groups, {**ON, SCOPE: "clique"})
-    assert len(create(found).problems) <= 80
-
-
-def meet(one: Pattern, other: Pattern) -> bool:
-    """Part by part: any index (None) is met by an index."""
-
-    def alike(a: str | None, b: str | None) -> bool:
-        if a is None or b is None:
-            index = a if b is None else b
-            return index is None or re.fullmatch("0|[1-9][0-9]*", index) is not None
-        return a == b
-
-    same = len(one.parts) == len(other.parts) and all(map(alike, one.parts, other.parts))
-    return one != other and same
-
-
-def quick_and_slow(planned: list[Planned]) -> tuple[set[str], set[str]]:
-    slow = set()
-    for i, one in enumerate(planned):
-        for other in planned[:i]:
-            if one.pattern and other.pattern and meet(one.pattern, other.pattern):
-                slow.add(one.path)
-    return {one.path for _, one in clashes(planned)}, slow
-
-
-@given(
-    st.lists(
-        st.lists(st.sampled_from(["a", "0", "1", "01"]), min_size=1, max_size=3).map("-".join),
-        min_size=2, max_size=6, unique=True,
-    ),
-    st.lists(
-        st.lists(st.sampled_from(["a", "0", "1"]), min_size=1, max_size=3).map("-".join),
-        max_size=3, unique=True,
-    ),
-    st.data(),
-)  # fmt: skip
-@settings(max_examples=500)
-def test_exactly_the_names_that_meet_are_found(
-    cliques: list[str], groups: list[str], data: st.DataObject
-) -> None:
-    scopes = st.sampled_from(["clique", "scalingGroupReplica"])
-    of: dict[str, list[str]] = {name: [] for name in groups}
-    for name in cliques:
-        if groups and (at := data.draw(st.sampled_from([None, *groups]))):
-            of[at].append(name)
-    set_ = pcs(
-        "t",
-        [clique(name, annotations={**ON, SCOPE: data.draw(scopes)}) for name in cliques],
-        [group(name, names) for name, names in of.items()],
-    )
-    quick, slow = quick_and_slow(plan(decoded_set(set_), DRIVER))
-    assert quick == slow

@@ -246,22 +246,22 @@ def test_t11_adoption_is_a_patch_and_needs_no_right_to_delete() -> None:
     }
 
 
-def test_t12_a_clique_called_like_a_replica_of_a_group_is_refused_by_name() -> None:
+def test_t12_a_clique_called_like_a_replica_of_a_group_has_a_domain_of_its_own() -> None:
     set_ = pcs(
         "t",
         [clique("p-1", annotations=on("clique")), clique("w")],
         [group("p", ["w"], on("scalingGroupReplica"), 2)],
     )
-    from cliques import decoded_set
-
-    decoded = decoded_set(set_)
-    (said,) = problems(decoded, plan(decoded, DRIVER), DRIVER, support(DRIVER))
-    assert said.startswith("spec.template.cliques[1].name: ")
-    assert "the clique p-1" in said
-    answer = admit(podclique("t-0-p-1", "t", annotations=on("clique")), DRIVER, set_)
-    assert answer.message.startswith(
-        "PodClique default/t-0-p-1: its domain t-0-p-1-cd would be called like one of a replica of the scaling group p"
+    alone = admit(podclique("t-0-p-1", "t", annotations=on("clique")), DRIVER, set_).decision
+    grouped = podclique(
+        "t-0-p-1-w", "t", group="t-0-p", index="1", annotations=on("scalingGroupReplica")
     )
+    replica = admit(grouped, DRIVER, set_).decision
+    assert alone is not None
+    assert replica is not None
+    assert replica.cd == "t-0-p-1-cd"
+    assert alone.cd != replica.cd
+    assert alone.cd.startswith("t-0-p-1-")
 
 
 def test_t12_an_object_of_another_identity_is_never_used() -> None:

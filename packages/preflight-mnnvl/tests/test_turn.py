@@ -237,18 +237,11 @@ def _member(name: str, gang: str, **labels: Any) -> DomainMember:
     return member
 
 
-def test_of_several_gangs_the_base_is_taken_and_of_several_domains_of_one_name_one() -> None:
+def test_of_several_gangs_the_base_is_taken() -> None:
     (one,) = wanted(
         [_member("t-0-g-1-w", "t-0-g-0", group="t-0-g", index="1"), _member("t-0-w", "t-0")]
     ).values()
     assert (one.gang, len(one.members)) == ("t-0", 2)
-    (one,) = wanted(
-        [
-            _member("t-0-p-1", "t-0", scope="clique"),
-            _member("t-0-p-1-w", "t-0", scope="scalingGroupReplica", group="t-0-p", index="1"),
-        ]
-    ).values()
-    assert [member.name for member in one.members] == ["t-0-p-1"]
 
 
 def rivals() -> Cluster:

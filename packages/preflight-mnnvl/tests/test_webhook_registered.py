@@ -328,15 +328,23 @@ async def test_in_literal_mode_what_somebody_else_has_under_our_name_is_named_at
         assert there[name]["metadata"]["uid"] == json.loads(before)["metadata"]["uid"]
 
 
-async def test_a_clique_called_like_a_replica_of_a_scaling_group_is_refused_by_name(
+async def test_a_clique_called_like_a_replica_of_a_scaling_group_has_a_domain_of_its_own(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    async with space_of(server, tmp_path, DRIVER, webhook=True) as space:
-        await space.grove.apply(SETS["names that meet"][0])  # as one that is older than the webhook
-        async with registered(space, DRIVER, tmp_path / "tls"):
-            await space.grove.turn()
-            assert any("t-0-p-1-cd would be called like" in said for said in space.grove.refused)
-            assert not {"t-0-p-1", "t-0-p-1-w"} <= set(await space.grove.all("podcliques"))
+    cliques = [clique("w"), clique("p-1", annotations={**ON, "grove.io/mnnvl-scope": "clique"})]
+    scoped = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
+    async with (
+        space_of(server, tmp_path, DRIVER, webhook=True) as space,
+        registered(space, DRIVER, tmp_path / "tls"),
+    ):
+        await space.grove.apply(pcs("t", cliques, [group("p", ["w"], scoped, replicas=2)]))
+        await space.turned(3)
+        claims = {
+            name: found["spec"]["podSpec"]["resourceClaims"][0]["resourceClaimTemplateName"]
+            for name, found in (await space.grove.all("podcliques")).items()
+        }
+        assert claims["t-0-p-1-w"] == "t-0-p-1-mnnvl-claim"
+        assert len(set(claims.values())) == 3
 
 
 async def test_a_generated_name_is_refused(server: ApiServer, tmp_path: Path) -> None:
@@ -485,14 +493,6 @@ SETS: dict[str, tuple[dict[str, Any], str]] = {
     "both features": (
         pcs("t", [clique("w")], annotations={**ON, "grove.io/mnnvl-group": "g"}),
         "grove.io/mnnvl-group",
-    ),
-    "names that meet": (
-        pcs(
-            "t",
-            [clique("w"), clique("p-1", annotations={**ON, "grove.io/mnnvl-scope": "clique"})],
-            [group("p", ["w"], {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}, replicas=2)],
-        ),
-        "p-1",
     ),
 }
 

@@ -1,18 +1,16 @@
 """A domain: its names, its labels, and by them whose it is. Pure.
 
-Names are joined with dashes, as the requirement has them, so that two different domains may have
-one name: the clique `p-1` and replica 1 of the scaling group `p`. The name is therefore never the
-identity. The labels are, and an object with other labels is somebody else's.
-
-A pod's claim knows nothing but a name. Two domains of different sets may be called alike only where
-the longer set's name contains an index (`llm` with the scaling group `pool`, and `llm-0-pool`), so
-the domains of such a set carry a hash of its name.
+Names are joined with dashes, as the requirement has them, so that some could be read two ways: the
+clique `p-1` and replica 1 of the scaling group `p`, or the set `llm-0-pool` and the scaling group
+`pool` of `llm`. A pod's claim knows nothing but a name, so where the name of a set, a scaling group
+or a clique has an index among its parts, a hash says which is meant. A name is the identity of no
+object all the same: the labels are, and an object with other labels is somebody else's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from preflight_mnnvl.api import names
@@ -22,15 +20,12 @@ from preflight_mnnvl.api.types import Metadata, shown
 
 __all__ = [
     "Domain",
-    "Pattern",
     "bad_name",
     "domain_of",
     "identity_labels",
     "labels_of",
-    "meet",
     "other_identity",
     "owned_by",
-    "pattern",
 ]
 
 _INDEX: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
@@ -38,8 +33,9 @@ _INDEX: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 
 class Domain(NamedTuple):
     """One ComputeDomain. ``clique`` is set for the scope `clique` alone, ``group`` and
-    ``group_index`` for `scalingGroupReplica` alone. ``plain``: without a hash in its names, also
-    where they can be read two ways, as they were once given.
+    ``group_index`` for `scalingGroupReplica` alone. ``indexed``: the name of its clique or scaling
+    group has an index among its parts. ``form``: of its names; earlier releases had a hash for the
+    set's name alone (1), or none (0).
     """
 
     scope: Scope
@@ -48,7 +44,8 @@ class Domain(NamedTuple):
     clique: str = ""
     group: str = ""
     group_index: str = ""
-    plain: bool = False
+    indexed: bool = False
+    form: int = 2
 
     @property
     def stem(self) -> str:
@@ -58,9 +55,18 @@ class Domain(NamedTuple):
             stem = f"{stem}-{self.clique}"
         elif self.scope == "scalingGroupReplica":
             stem = f"{stem}-{self.group}-{self.group_index}"
+        if self.indexed and self.form == 2:
+            which = "/".join((self.pcs, self.scope, self.clique, self.group))
+            return f"{stem}-{names.hashed(which)}"
         # Another set may be called like what stands before an index in this set's name.
-        two_ways = any(map(_INDEX.fullmatch, self.pcs.split("-")[1:]))
-        return f"{stem}-{names.hashed(self.pcs)}" if two_ways and not self.plain else stem
+        two_ways = self.form and _has_index(self.pcs.split("-")[1:])
+        return f"{stem}-{names.hashed(self.pcs)}" if two_ways else stem
+
+    def forms(self) -> tuple[Domain, ...]:
+        """It with its names of today and with those of earlier releases: a name once given holds
+        for life.
+        """
+        return tuple(self._replace(form=form) for form in (2, 1, 0))
 
     @property
     def name(self) -> str:
@@ -92,12 +98,20 @@ def domain_of(identity: CliqueIdentity, scope: str) -> Domain:
         )
     domain = Domain(known, identity.pcs, identity.replica)
     if known == "clique":
-        domain = domain._replace(clique=identity.clique)
+        indexed = _has_index([*identity.group.split("-"), *identity.template.split("-")])
+        domain = domain._replace(clique=identity.clique, indexed=indexed)
     elif known == "scalingGroupReplica":
-        domain = domain._replace(group=identity.group, group_index=identity.group_index)
+        indexed = _has_index(identity.group.split("-"))
+        domain = domain._replace(
+            group=identity.group, group_index=identity.group_index, indexed=indexed
+        )
     if problem := bad_name(domain.claim) or bad_name(domain.name):
         raise CliqueRefused(problem)
     return domain
+
+
+def _has_index(parts: Iterable[str]) -> bool:
+    return any(map(_INDEX.fullmatch, parts))
 
 
 def bad_name(name: str) -> str:
@@ -158,59 +172,3 @@ def owned_by(meta: Metadata) -> str:
     """The first owner of an object that is in the way, as the end of a clause; empty for none."""
     owner = next(iter(meta.owner_references or ()), None)
     return f" and belongs to the {shown(owner.kind, 63)} {shown(owner.name)}" if owner else ""
-
-
-class Pattern(NamedTuple):
-    """The names of the domains that one template makes, behind `{pcs}-{replica}-`, as their parts
-    between dashes; None stands for any index.
-    """
-
-    parts: tuple[str | None, ...]
-    scope: Scope
-    group: str
-    clique: str
-
-    def met_by(self) -> Iterator[tuple[object, ...]]:
-        """Keys under which every pattern that meets this one finds it (:meth:`meets`)."""
-        yield self.parts, None
-        own = self.parts.index(None) if None in self.parts else None
-        yield from ((parts, own, True) for _, parts in self._opened())
-
-    def meets(self) -> Iterator[tuple[object, ...]]:
-        """Keys of which another pattern has one exactly where the two meet, or are alike."""
-        yield self.parts, None
-        if None in self.parts:
-            yield self.parts, None, True
-            yield from ((parts, i, True) for i, parts in self._opened())
-        else:
-            yield from ((parts, None) for _, parts in self._opened())
-
-    def _opened(self) -> Iterator[tuple[int, tuple[str | None, ...]]]:
-        """The parts with any index in the place of each one that is given, and that place."""
-        for i, part in enumerate(self.parts):
-            if part is not None and _INDEX.fullmatch(part):
-                yield i, (*self.parts[:i], None, *self.parts[i + 1 :])
-
-    def __str__(self) -> str:
-        if self.scope == "clique":
-            return f"the clique {shown(self.clique)}"
-        return f"a replica of the scaling group {shown(self.group)}"
-
-
-def pattern(scope: Scope, group: str, clique: str) -> Pattern | None:
-    """``group``: empty for a clique in none. None for the scope `replica`, whose names are shorter
-    than all others of the set.
-    """
-    within: tuple[str | None, ...] = (*group.split("-"), None) if group else ()
-    if scope == "replica":
-        return None
-    if scope == "clique":
-        return Pattern((*within, *clique.split("-")), scope, group, clique)
-    return Pattern(within, scope, group, "")
-
-
-def meet(first: Pattern, other: Pattern) -> bool:
-    """Tell whether two different templates of a set have, or at some scale will have, a domain of
-    the same name.
-    """
-    return first != other and not {*first.meets()}.isdisjoint(other.met_by())

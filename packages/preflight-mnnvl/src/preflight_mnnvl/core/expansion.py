@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 from preflight_mnnvl.api.annotations import Scope, Wish, resolve, scope_of
 from preflight_mnnvl.api.identity import CliqueRefused
-from preflight_mnnvl.api.names import MOST_NAME
 from preflight_mnnvl.api.types import BadObject, Clique, Group, PodCliqueSet, PodSpec, decode_pod
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import claims_of, places
-from preflight_mnnvl.core.domain import Pattern, meet, pattern
 
-__all__ = ["ExpandedClique", "Planned", "clashes", "expand", "named_alike", "nodes_needed", "plan"]
+__all__ = ["ExpandedClique", "Planned", "expand", "nodes_needed", "plan"]
 
 SET_PATH = "metadata"
 
@@ -40,18 +38,6 @@ class Planned(NamedTuple):
     def enrolled(self) -> bool:
         """Tell whether its pods surely get a claim, if nothing refuses them."""
         return self.wish.enabled and bool(self.gpus)
-
-    @property
-    def pattern(self) -> Pattern | None:
-        """The names that its domains will have; None where they are those of the whole replica, or
-        there are none.
-        """
-        if self.scope is None or (self.scope == "scalingGroupReplica" and self.group is None):
-            return None
-        group = self.group.name if self.group else ""
-        if len(group) + len(self.clique.name) > MOST_NAME:  # refused for that
-            return None
-        return pattern(self.scope, group, self.clique.name)
 
 
 class ExpandedClique(NamedTuple):
@@ -97,45 +83,6 @@ def _planned(set_: PodCliqueSet, i: int, clique: Clique, at: int | None, config:
         except CliqueRefused as error:
             problem = str(error).replace("spec.podSpec", f"{path}.spec.podSpec", 1)
     return Planned(path, clique, group, wish, scope_of(wish.scope), pod, gpus, problem)
-
-
-def clashes(planned: list[Planned]) -> Iterator[tuple[Planned, Planned]]:
-    """Enrolled templates whose domains have, or at some scale will have, the same name as those of
-    an earlier one: each with one of these.
-    """
-    seen: dict[tuple[object, ...], Planned] = {}
-    for clique in planned:
-        if clique.wish.enabled and clique.gpus is not False and (own := clique.pattern) is not None:
-            earlier = (seen.get(key) for key in own.meets())
-            first = next((other for other in earlier if other and other.pattern != own), None)
-            if first is not None:
-                yield first, clique
-            for key in own.met_by():
-                seen.setdefault(key, clique)
-
-
-def named_alike(set_: PodCliqueSet, own: Pattern, config: Config) -> Pattern | None:
-    """Another template of the set whose domains have, or will have, a name that ``own`` makes. Only
-    what meets is looked at closely.
-    """
-    groups = set_.grouped()
-    for i, clique in enumerate(set_.cliques):
-        at = groups.get(clique.name)
-        group = None if at is None else set_.groups[at]
-        wish = resolve(
-            clique.annotations, group, set_.metadata, grouped=group is not None, mode=config.mode
-        )
-        scope = scope_of(wish.scope)
-        if not wish.enabled or scope is None or (scope == "scalingGroupReplica" and group is None):
-            continue
-        other = pattern(scope, group.name if group else "", clique.name)
-        if (
-            other is not None
-            and meet(own, other)
-            and _planned(set_, i, clique, at, config).gpus is not False
-        ):
-            return other
-    return None
 
 
 def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[ExpandedClique]:

@@ -61,9 +61,7 @@ from preflight_mnnvl.core.domain import (
     domain_of,
     other_identity,
     owned_by,
-    pattern,
 )
-from preflight_mnnvl.core.expansion import named_alike
 from preflight_mnnvl.core.injection import Operation, annotate, inject
 from preflight_mnnvl.core.support import Support
 
@@ -205,7 +203,7 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
         return ReviewAnswer("unsupported", patch=_unmarked(meta), warnings=(without,))
     identity = identify(meta, wish.scope)
     domain = _named(domain_of(identity, wish.scope), known, config)
-    _refuse_taken(domain, identity, known, config)
+    _refuse_taken(domain, known, config)
     decision = _decision(domain, identity, wish, config, of_gpus=of_gpus)
     refuse_claims(pod, pod_claim(decision), classes)
     patch = _patch(meta, pod, decision, used=used, keys=wish.keys)
@@ -295,18 +293,17 @@ def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -
 
 
 def _named(domain: Domain, known: ClusterView, config: Config) -> Domain:
-    """Where this very domain lives under a name that others may read in another way, as it was once
-    given, it keeps that name: one gang has one domain.
+    """Where this very domain lives under a name of an earlier release, it keeps that name: one gang
+    has one domain.
     """
-    plain = domain._replace(plain=True)
-    there = known.found.get(plain.name) if plain.name != domain.name else None
-    mine = there is not None and not other_identity(there.labels, plain, config.instance)
-    return plain if mine else domain
+    for earlier in domain.forms()[1:]:
+        there = known.found.get(earlier.name) if earlier.name != domain.name else None
+        if there is not None and not other_identity(there.labels, earlier, config.instance):
+            return earlier
+    return domain
 
 
-def _refuse_taken(
-    domain: Domain, identity: CliqueIdentity, known: ClusterView, config: Config
-) -> None:
+def _refuse_taken(domain: Domain, known: ClusterView, config: Config) -> None:
     claim = "ResourceClaimTemplate" if config.mode == "driver" else "ResourceClaim"
     for kind, name in (("ComputeDomain", domain.name), (claim, domain.claim)):
         there = known.found.get(name)
@@ -314,13 +311,6 @@ def _refuse_taken(
             raise CliqueRefused(
                 f"the {kind} {shown(name)} exists and {whose}{owned_by(there)}; delete or rename it"
             )
-    own = pattern(domain.scope, identity.group, identity.template)
-    if own is None or known.set_ is None:
-        return
-    if (other := named_alike(known.set_, own, config)) is not None:
-        raise CliqueRefused(
-            f"its domain {shown(domain.name)} would be called like one of {other}, and one ComputeDomain cannot be both; rename one of them"
-        )
 
 
 def _whose(kind: str, there: Metadata, domain: Domain, known: ClusterView, config: Config) -> str:
@@ -375,7 +365,7 @@ def _restored(
     there = known.found.get(domain.name)
     if not used or there is None or there.going:
         return None
-    _refuse_taken(domain, identity, known, config)
+    _refuse_taken(domain, known, config)
     decision = _decision(domain, identity, wish, config, restored=now)
     refuse_claims(pod, pod_claim(decision), _NO_CLASSES)
     patch = _patch(meta, pod, decision, used=used, keys=wish.keys)

@@ -110,9 +110,9 @@ def member_of(clique: PodClique) -> DomainMember | Ignored | None:
         domain = domain_of(identify(meta, decision.scope), decision.scope)
     except (Newer, CliqueRefused) as error:
         return Ignored(meta.namespace, meta.name, str(error))
-    if (domain.name, domain.claim) != (decision.cd, decision.claim):
-        domain = domain._replace(plain=True)  # a name once given holds for life
-    if (domain.name, domain.claim) != (decision.cd, decision.claim):
+    given = (decision.cd, decision.claim)
+    named = next((form for form in domain.forms() if (form.name, form.claim) == given), None)
+    if named is None:
         return Ignored(
             meta.namespace,
             meta.name,
@@ -121,7 +121,7 @@ def member_of(clique: PodClique) -> DomainMember | Ignored | None:
     status = clique.status
     placed = status is not None and bool(status.scheduled_replicas or status.ready_replicas)
     pods = 1 if clique.spec.replicas is None else clique.spec.replicas
-    return DomainMember(meta.namespace, meta.name, meta.uid, decision, domain, placed, pods)
+    return DomainMember(meta.namespace, meta.name, meta.uid, decision, named, placed, pods)
 
 
 # --- PodCliques that ask for the fabric, and whose pods do not get the claim: written while no

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.annotations import CLASS_WITHOUT_EFFECT, SCOPES, odd
-from preflight_mnnvl.api.identity import CliqueRefused
+from preflight_mnnvl.api.identity import CliqueIdentity, CliqueRefused
 from preflight_mnnvl.api.types import BadObject, Clique, Group, PodCliqueSet, decode, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import refuse_claims, refuse_group, without_gpus
-from preflight_mnnvl.core.domain import Domain, bad_name
-from preflight_mnnvl.core.expansion import SET_PATH, Planned, clashes, nodes_needed, plan
+from preflight_mnnvl.core.domain import domain_of
+from preflight_mnnvl.core.expansion import SET_PATH, Planned, nodes_needed, plan
 from preflight_mnnvl.core.support import Support
 
 __all__ = ["SetAnswer", "changed", "problems", "review", "surprises", "warnings"]
@@ -108,11 +108,6 @@ def problems(
     its cliques (:func:`~.expansion.plan`).
     """
     said = [problem for one in planned if one.wish.enabled for problem in _of_clique(set_, one)]
-    for one, other in clashes(planned):
-        said.append(
-            f"{other.path}.name: a domain of {other.pattern} would be called like one of {one.pattern}, "
-            f"and one ComputeDomain cannot be both; rename one of them."
-        )
     if config.on_unsupported == "deny" and not support.ok and any(one.enrolled for one in planned):
         asked = next(one for one in planned if one.enrolled)
         said.append(
@@ -154,14 +149,15 @@ def _of_clique(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
 
 def _names(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
     """The longest name that its domains will have."""
+    pcs, replica = set_.metadata.name, _last(set_.spec.replicas)
     group = one.group.name if one.group else ""
     index = _last(one.group.replicas) if one.group else ""
     clique = f"{group}-{index}-{one.clique.name}" if group else one.clique.name
-    last = Domain(one.scope or "replica", set_.metadata.name, _last(set_.spec.replicas))
-    name = last._replace(clique=clique, group=group, group_index=index).claim
-    problem = bad_name(name)
-    if problem and (set_.metadata.name or len(name) > names.MOST_NAME):
-        yield f"{one.path}.name: {problem}."
+    last = CliqueIdentity(pcs or "x", replica, clique, one.clique.name, group, index, "", "")
+    try:
+        domain_of(last, one.scope or "replica")
+    except CliqueRefused as error:
+        yield f"{one.path}.name: {error}."
 
 
 def _last(replicas: int | None) -> str:
