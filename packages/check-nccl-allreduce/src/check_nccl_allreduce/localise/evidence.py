@@ -198,9 +198,9 @@ class Evidence:
             if normal is not None:
                 usual = fastest if normal.gbps < BAD * fastest else normal.gbps
                 for pair, value in paths.items():
-                    for one in pair:
-                        reach[one] = max(reach[one], value / usual)
-        return [one for one, share in sorted(reach.items()) if share < BAD and self.good[one]]
+                    for node in pair:
+                        reach[node] = max(reach[node], value / usual)
+        return [node for node, share in sorted(reach.items()) if share < BAD and self.good[node]]
 
     def tells(self, one: int, key: EdgeClass) -> bool:
         """Whether a good edge shows that this end is good: not where the other's kind limits it."""

@@ -127,9 +127,9 @@ class Court:
         alone = all(other.growth <= 1 or other.fault > 1 for other in others)
         return own.fault > 1 or (own.growth >= NAMED and alone)
 
-    def throttles(self, one: int) -> bool:
+    def throttles(self, node: int) -> bool:
         """Whether its GPUs say that they are slowed down, which no traffic of others makes them."""
-        return self.fact(one) and self.ports[one].throttles
+        return self.fact(node) and self.ports[node].throttles
 
     def leaf(self, one: int) -> bool:
         """Whether it was bad with a good node that shares all that its hairpin passes, and its
@@ -192,11 +192,11 @@ class Court:
                 return True
         return False
 
-    def recovered(self, one: int) -> bool:
+    def recovered(self, node: int) -> bool:
         """Whether it was good between two times that known-good ends found it bad."""
-        bad = [edge.at for edge in self.evidence.against[one]]
+        bad = [edge.at for edge in self.evidence.against[node]]
         return any(
-            edge.grade is Grade.GOOD and one in (edge.a, edge.b) and min(bad) < edge.at < max(bad)
+            edge.grade is Grade.GOOD and node in (edge.a, edge.b) and min(bad) < edge.at < max(bad)
             for edge in self.evidence.edges
             if bad
         )
