@@ -6,7 +6,6 @@ It sees one namespace alone, so that many of them can be tried beside each other
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -17,7 +16,6 @@ from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.controller.controller import Controller
 from preflight_appwrapper.metrics import Metrics
 from preflight_kube.auth.connection import Connection
-from preflight_kube.runtime.lease import Leadership
 
 __all__ = ["DyingClient", "Fault", "Requests", "dies"]
 
@@ -75,9 +73,7 @@ async def dies(target: Connection, namespace: str, requests: Requests) -> AsyncI
         while True:
             try:
                 async with DyingClient(target, namespace, requests) as client:
-                    await Controller(client, WrapperRules(), Metrics()).lead(
-                        Leadership(1, math.inf)
-                    )
+                    await Controller(client, WrapperRules(), Metrics()).run()
             except* DiedError:
                 pass
 

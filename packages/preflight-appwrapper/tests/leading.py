@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from preflight_appwrapper.controller.controller import Controller
 from preflight_appwrapper.metrics import Metrics
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
-from preflight_kube.runtime.lease import Leadership
 
 __all__ = ["Leading", "OneNamespace", "leads"]
 
@@ -72,6 +70,6 @@ async def leads(
         metrics = Metrics()
         controller = Controller(used, rules or WrapperRules(), metrics)
         async with anyio.create_task_group() as group:
-            group.start_soon(controller.lead, Leadership(1, math.inf))
+            group.start_soon(controller.run)
             yield Leading(used, metrics)
             group.cancel_scope.cancel()

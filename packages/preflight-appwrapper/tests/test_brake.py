@@ -17,7 +17,6 @@ from preflight_appwrapper.core.node_labels import HELD, NodeCondition, code
 from preflight_appwrapper.core.snapshot import HeldEvacuation
 from preflight_appwrapper.metrics import Metrics
 from preflight_appwrapper.report.evacuations import lines, release, waiting
-from preflight_kube.runtime.lease import Leadership
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.waiting import until
 
@@ -275,7 +274,6 @@ async def test_the_next_leader_does_not_begin_with_a_whole_share() -> None:
 async def test_of_10_nodes_that_fail_with_one_code_one_is_labeled_and_the_others_are_told_why() -> (
     None
 ):
-    import math
 
     import anyio
 
@@ -293,10 +291,7 @@ async def test_of_10_nodes_that_fail_with_one_code_one_is_labeled_and_the_others
 
         metrics = Metrics()
         async with client(api) as ours, anyio.create_task_group() as group:
-            group.start_soon(
-                Labeler(ours, NodeHealthConfig(), metrics, BrakeRules()).lead,
-                Leadership(1, math.inf),
-            )
+            group.start_soon(Labeler(ours, NodeHealthConfig(), metrics, BrakeRules()).run)
             await until(lambda: labels(HELD) == 9, "nine wait")
             await until(lambda: len(events(api, "EvacuationHeld")) == 9, "each of them says so")
             assert labels("EVICT") == 1

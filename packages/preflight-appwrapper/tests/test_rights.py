@@ -22,7 +22,6 @@ from preflight_appwrapper.controller.node_labeler import Labeler
 from preflight_appwrapper.metrics import Metrics
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, KubeError
-from preflight_kube.runtime.lease import Leadership
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.grove_kinds import crd
 from preflight_testing.helm import PARTS, Object, render
@@ -298,19 +297,14 @@ async def test_the_labeler_makes_one_label_of_a_condition_and_can_do_nothing_els
 
                 async def lead(scope: anyio.CancelScope = scope) -> None:
                     with scope:
-                        await Labeler(client, NodeHealthConfig(), Metrics(), BrakeRules()).lead(
-                            Leadership(1, float("inf"))
-                        )
+                        await Labeler(client, NodeHealthConfig(), Metrics(), BrakeRules()).run()
 
                 group.start_soon(lead)
                 await condition("True")
                 await has("EVICT")
                 scope.cancel()
             assert await labels() == {**autopilot, KEY: "EVICT"}
-            group.start_soon(
-                Labeler(client, NodeHealthConfig(), Metrics(), BrakeRules()).lead,
-                Leadership(1, float("inf")),
-            )
+            group.start_soon(Labeler(client, NodeHealthConfig(), Metrics(), BrakeRules()).run)
             await condition("False")
             await has(None)
             assert await labels() == autopilot

@@ -154,7 +154,7 @@ def _sum(one: served.ReviewServer, name: str) -> float:
 
 def _requests(one: served.ReviewServer) -> float:
     """All that it has sent, its watches and its lease included."""
-    return _sum(one, "appwrapper_requests_total")
+    return _sum(one, "rest_client_requests_total")
 
 
 def _writes(one: served.ReviewServer) -> float:

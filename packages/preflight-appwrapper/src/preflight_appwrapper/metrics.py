@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as TotalOf
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.controller import Collected, RuntimeMetrics
@@ -16,7 +16,7 @@ from prometheus_client import (
     Metric,
     disable_created_metrics,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 
 from preflight_appwrapper.api.conditions import HELD, is_true
 from preflight_appwrapper.api.types import PHASES, AppWrapperStatus
@@ -84,46 +84,39 @@ class Metrics:
         Gauge(
             "appwrapper_build_info", "1, with the version.", ["version"], registry=registry
         ).labels(package_version("preflight-appwrapper")).set(1)
+        self.statuses: Callable[[], Iterable[AppWrapperStatus]] = tuple
+        """Those of all wrappers, as the controller knows them."""
+        registry.register(Collected(self._current))
 
     def event(self, result: str) -> None:
         """Count what became of an Event."""
         self.writes.labels("event", result).inc()
 
-    def current(self, statuses: Callable[[], Iterator[AppWrapperStatus]]) -> None:
-        """Show what the wrappers' statuses say, counted when somebody asks."""
-
-        def collect() -> Iterator[Metric]:
-            counted, held, moved = TotalOf[str](), 0, 0
-            for one in statuses():
-                counted[one.phase] += 1
-                held += is_true(one, HELD)
-                moved = max(moved, one.migration_count)
-            family = GaugeMetricFamily("appwrapper_current", "Wrappers by phase.", labels=["phase"])
-            for phase in PHASES:
-                family.add_metric([phase or "New"], counted[phase])
-            yield family
-            yield GaugeMetricFamily(
-                "appwrapper_evacuations_held", "Wrappers whose evacuation the brake has wait.", held
-            )
-            yield GaugeMetricFamily(
-                "appwrapper_evacuations_in_a_row",
-                "Evacuations in a row of the wrapper that has had the most.",
-                moved,
-            )
-
-        self.registry.register(Collected(collect))
+    def _current(self) -> Iterator[Metric]:
+        """Count what the wrappers' statuses say, when somebody asks."""
+        counted, held, moved = TotalOf[str](), 0, 0
+        for status in self.statuses():
+            counted[status.phase] += 1
+            held += is_true(status, HELD)
+            moved = max(moved, status.migration_count)
+        family = GaugeMetricFamily("appwrapper_current", "Wrappers by phase.", labels=["phase"])
+        for phase in PHASES:
+            family.add_metric([phase or "New"], counted[phase])
+        yield family
+        yield GaugeMetricFamily(
+            "appwrapper_evacuations_held", "Wrappers whose evacuation the brake has wait.", held
+        )
+        yield GaugeMetricFamily(
+            "appwrapper_evacuations_in_a_row",
+            "Evacuations in a row of the wrapper that has had the most.",
+            moved,
+        )
 
     def follow(self, client: Client) -> None:
         """Show what ``client`` sends, and how far what it mirrors is behind the cluster."""
         self.runtime.sends(client)
 
         def collect() -> Iterator[Metric]:
-            family = CounterMetricFamily(
-                "appwrapper_requests", "Requests to the API server by verb.", labels=["verb"]
-            )
-            for verb, value in sorted(dict(client.requests.count).items()):
-                family.add_metric([verb], value)
-            yield family
             behind = GaugeMetricFamily(
                 "appwrapper_mirror_behind_seconds",
                 "For how long a mirror has been behind.",

@@ -14,6 +14,7 @@ from preflight_kube.admission.tls import Certificate
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.discovery import RESTMapper
+from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.manager import Election, Parts, run
 
 from preflight_appwrapper.api.names import COMPONENT
@@ -46,7 +47,7 @@ def controller(config: Config, rules: WrapperRules, place: ReplicaAddress) -> in
     """Be one replica of the controller until SIGTERM or SIGINT; the exit status."""
 
     async def build(client: Client, metrics: Metrics) -> Parts:
-        return Parts(lead=Controller(client, rules, metrics).lead)
+        return _leads(client, metrics, COMPONENT, lambda it: Controller(it, rules, metrics).run())
 
     return _run(build, config, place, lease="preflight-appwrapper")
 
@@ -55,7 +56,10 @@ def labeler(config: Config, rules: WrapperRules, place: ReplicaAddress) -> int:
     """Be one replica of the node labeler; as :func:`controller`."""
 
     async def build(client: Client, metrics: Metrics) -> Parts:
-        return Parts(lead=Labeler(client, config.node_health, metrics, rules.brake).lead)
+        def run(fenced: Client) -> Awaitable[None]:
+            return Labeler(fenced, config.node_health, metrics, rules.brake).run()
+
+        return _leads(client, metrics, f"{COMPONENT}-labeler", run)
 
     return _run(build, config, place, lease="preflight-appwrapper-labeler")
 
@@ -80,6 +84,16 @@ def webhook(
         return Parts(servers=[server])
 
     return _run(build, config, place, linger=linger)
+
+
+def _leads(
+    client: Client, metrics: Metrics, name: str, run: Callable[[Client], Awaitable[None]]
+) -> Parts:
+    async def lead(leadership: Leadership) -> None:
+        with metrics.runtime.leading(name, metrics.leader):
+            await run(client.fenced(leadership.valid))
+
+    return Parts(lead=lead)
 
 
 def _run(

@@ -9,29 +9,25 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
 import anyio
 from preflight_kube.api.kinds import kind_of
-from preflight_kube.client.client import (
-    Client,
-)
+from preflight_kube.client.client import Client
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller as Reconciler
 from preflight_kube.runtime.discovery import RESTMapper
 from preflight_kube.runtime.event_recorder import EventRecorder
 from preflight_kube.runtime.events import Regarding
-from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.workqueue import Key, Queue
 from preflight_kube.runtime.writes import Answer, Lost, Refused, Stored, gather
 
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.names import API_VERSION, COMPONENT, KIND
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus
+from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.controller.cache import WrapperCache
 from preflight_appwrapper.core.brake import Brake, suspicion
@@ -78,30 +74,9 @@ log = get_logger(__name__)
 
 
 class Controller:
-    """``lead`` is all that it does; it does nothing before."""
+    """One leadership of it. ``client`` is fenced by that."""
 
     def __init__(self, client: Client, rules: WrapperRules, metrics: Metrics) -> None:
-        self._client, self._rules, self._metrics = client, rules, metrics
-        self._cache: WrapperCache | None = None
-        metrics.current(self._statuses)
-
-    def _statuses(self) -> Iterator[AppWrapperStatus]:
-        return (one.status for one in self._cache.wrappers()) if self._cache else iter(())
-
-    async def lead(self, leadership: Leadership) -> None:
-        """Look after every wrapper until cancelled."""
-        with self._metrics.runtime.leading(COMPONENT, self._metrics.leader):
-            await _Leader(
-                self._client.fenced(leadership.valid), self._rules, self._metrics, self
-            ).run()
-
-
-class _Leader:
-    """The state of one leadership."""
-
-    def __init__(
-        self, client: Client, rules: WrapperRules, metrics: Metrics, of: Controller
-    ) -> None:
         self._rules, self._metrics = rules, metrics
         self._queue = Queue("wrapper", lambda _: _REST, client.clock)
         self._deletions = Queue("deletion", lambda _: _REST, client.clock)
@@ -109,7 +84,8 @@ class _Leader:
         self._again: set[Key] = set()
         self._clock = client.clock
         kinds = RESTMapper(client)
-        self._cache = of._cache = WrapperCache(client, kinds, rules, self._changed)
+        self._cache = WrapperCache(client, kinds, rules, self._changed)
+        metrics.statuses = lambda: (it.status for it in self._cache.wrappers())
         self._applier = WrapperApplier(client, kinds, rules, metrics)
         self._events = EventRecorder(client, COMPONENT, counted=metrics.event)
         self._states: dict[Key, LeaderState] = {}
@@ -118,6 +94,7 @@ class _Leader:
         self._armed: dict[Key, float] = {}
 
     async def run(self) -> None:
+        """Look after every wrapper until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._cache.run)
             group.start_soon(self._events.run)

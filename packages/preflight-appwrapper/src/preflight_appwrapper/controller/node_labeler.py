@@ -13,7 +13,7 @@ from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller
 from preflight_kube.runtime.event_recorder import EventRecorder
 from preflight_kube.runtime.events import Regarding, timestamp
-from preflight_kube.runtime.lease import Leadership
+from preflight_kube.runtime.indexes import namespaced_name
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.workqueue import Key, Queue
 
@@ -24,9 +24,7 @@ from preflight_appwrapper.core.brake import Brake, suspicion
 from preflight_appwrapper.core.node_labels import HELD, LabeledNode, code, patch, wanted
 from preflight_appwrapper.metrics import Metrics
 
-__all__ = [
-    "Labeler",
-]
+__all__ = ["Labeler"]
 
 _WORKERS: Final = 4
 
@@ -34,39 +32,29 @@ log = get_logger(__name__)
 
 
 class Labeler:
-    """``lead`` is all that it does."""
-
-    def __init__(
-        self, client: Client, health: NodeHealthConfig, metrics: Metrics, brake: BrakeRules
-    ) -> None:
-        self._client, self._health, self._metrics, self._brake = client, health, metrics, brake
-
-    async def lead(self, leadership: Leadership) -> None:
-        """Keep the label of every node right until cancelled."""
-        with self._metrics.runtime.leading(f"{COMPONENT}-labeler", self._metrics.leader):
-            await _Leading(
-                self._client.fenced(leadership.valid), self._health, self._metrics, self._brake
-            ).run()
-
-
-class _Leading:
-    """What one leadership needs."""
+    """One leadership of it. ``client`` is fenced by that."""
 
     def __init__(
         self, client: Client, health: NodeHealthConfig, metrics: Metrics, rules: BrakeRules
     ) -> None:
         self._client, self._health, self._metrics, self._rules = client, health, metrics, rules
-        self._nodes: dict[str, LabeledNode] = {}
+        self._nodes = Reflector(
+            client,
+            "/api/v1/nodes",
+            LabeledNode,
+            on_change=self._changed,
+            indexes={"name": namespaced_name},
+        )
         self._events = EventRecorder(client, COMPONENT, counted=metrics.event)
         self._queue = Queue("node", clock=client.clock)
         self._brake = Brake[str](rules, client.clock)
 
     async def run(self) -> None:
-        mirror = Reflector(self._client, "/api/v1/nodes", LabeledNode, on_change=self._changed)
+        """Keep the label of every node right until cancelled."""
         async with anyio.create_task_group() as group:
-            group.start_soon(mirror.run)
+            group.start_soon(self._nodes.run)
             group.start_soon(self._events.run)
-            await mirror.synced.wait()  # a share is of all nodes
+            await self._nodes.synced.wait()  # a share is of all nodes
             labels = Controller(
                 "NodeLabel",
                 self._queue,
@@ -77,32 +65,27 @@ class _Leading:
             group.start_soon(labels.run)
 
     def _changed(self, change: Change[LabeledNode]) -> None:
-        name = change.object.metadata.name
-        if change.kind == "deleted":
-            self._nodes.pop(name, None)
-        else:
-            before, self._nodes[name] = self._nodes.get(name), change.object
-            if self._label(change.object) == self._health.value and (
-                before is None or self._label(before) != self._health.value
-            ):
+        name, before = change.object.metadata.name, change.before
+        if change.kind != "deleted":
+            marked = self._label(change.object) == self._health.value
+            if marked and (before is None or self._label(before) != self._health.value):
                 # By us, a release, or an earlier leader: it counts as if it were now.
                 self._brake.take(name)
             self._queue.add(("", name))
-        held = sum(self._label(one) == HELD for one in self._nodes.values())
+        held = sum(self._label(node) == HELD for node in self._nodes.store.values())
         self._metrics.nodes_held.set(held)
 
     def _label(self, node: LabeledNode) -> str:
         return node.metadata.labels.get(self._health.key, "")
 
     async def _reconcile(self, key: Key) -> float | None:
-        node = self._nodes.get(key[1])
-        return await self._settle(node) if node is not None else None
-
-    async def _settle(self, node: LabeledNode) -> float | None:
+        node = self._nodes.newest("name", key[1])
+        if node is None:
+            return None
         about = node.metadata
         value, wait = wanted(node.status.conditions, self._health), None
         if value and self._label(node) != value:
-            wait = self._brake.wait(about.name, len(self._nodes))
+            wait = self._brake.wait(about.name, len(self._nodes.store))
             value = HELD if wait is not None else value
         operations = patch(about.uid, about.labels, self._health.key, value)
         if not operations:
@@ -130,8 +113,8 @@ class _Leading:
 
     def _tell(self, node: LabeledNode) -> None:
         """An Event on the node that waits; what many nodes have in common is said first."""
-        conditions = {one.metadata.name: one.status.conditions for one in self._nodes.values()}
-        codes = {name: code(its, self._health) for name, its in conditions.items()}
+        nodes = self._nodes.store.values()
+        codes = {it.metadata.name: code(it.status.conditions, self._health) for it in nodes}
         suspect = suspicion((name, its) for name, its in codes.items() if its)
         why = f"{codes[node.metadata.name]}; {self._rules.sentence('the nodes')}"
         message = f"{suspect}; {why}" if suspect else why
