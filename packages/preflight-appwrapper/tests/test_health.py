@@ -23,9 +23,9 @@ from preflight_appwrapper.api.types import (
 from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.health import HealthJudgment, judge
 from preflight_appwrapper.core.parameters import parameters
+from preflight_appwrapper.core.pods import sick_resources
 from preflight_appwrapper.core.podsets import slack
 from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
-from preflight_appwrapper.core.unhealthy_nodes import sick_resources
 from preflight_proto.result import Result, encode_result
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

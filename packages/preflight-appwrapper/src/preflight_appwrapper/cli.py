@@ -33,17 +33,6 @@ _LEAST_KEY: Final = 32
 
 _ABOUT = """AppWrapper: workloads that are watched, reset, moved off sick nodes, and gone without a trace.
 
-  preflight-appwrapper run --config FILE        be one replica of the controller
-  preflight-appwrapper serve --cert-dir DIR     answer the API server's admission reviews
-  preflight-appwrapper certs --namespace NS     keep the serving certificate fresh
-  preflight-appwrapper label-nodes              keep one label on each node right, by the node's conditions
-  preflight-appwrapper explain NAME -n NS       why a wrapper is as it is, and what happens next
-  preflight-appwrapper explain -f FILE          what would be created for an AppWrapper, and every problem of it
-  preflight-appwrapper evacuations [--release]  what the brake has wait, and its release
-  preflight-appwrapper validate-config FILE     every problem of a configuration file
-  preflight-appwrapper schema                   the configuration's JSON Schema
-  preflight-appwrapper crd                      the CustomResourceDefinition, for `kubectl apply --server-side -f -`
-
 The cluster is the one of KUBECONFIG when that is set, else the one this pod runs in.
 
 A configuration file is YAML: `schema` prints its keys and bounds, and the chart has values of the same names.
@@ -195,16 +184,13 @@ def _run(args: argparse.Namespace) -> int:
     config, rules = _settings(args.config)
     excluded = frozenset(args.exclude_namespace)
     rules = replace(rules, excluded=excluded, mark_key=_mark_key(args.mark_key))
-    return service.controller(
-        config, rules, service.ReplicaAddress(args.host, args.port, args.namespace)
-    )
+    return service.controller(config, rules, args)
 
 
 def _label_nodes(args: argparse.Namespace) -> int:
     from preflight_appwrapper import service
 
-    place = service.ReplicaAddress(args.host, args.port, args.namespace)
-    return service.labeler(*_settings(args.config), place)
+    return service.labeler(*_settings(args.config), args)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -217,10 +203,8 @@ def _serve(args: argparse.Namespace) -> int:
     return service.webhook(
         config,
         replace(rules, mark_key=_mark_key(args.mark_key), wrapped=wrapped),
-        service.ReplicaAddress(args.host, args.port),
-        certificate=Certificate(args.cert_dir, "`preflight-appwrapper certs`", args.client_ca),
-        tls_port=args.tls_port,
-        linger=args.linger,
+        args,
+        Certificate(args.cert_dir, "`preflight-appwrapper certs`", args.client_ca),
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.reviews import Reviews
@@ -25,81 +25,68 @@ from preflight_appwrapper.controller.controller import Controller
 from preflight_appwrapper.controller.node_labeler import Labeler
 from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.leader_state import LeaderState
+from preflight_appwrapper.core.pods import sick_resources
 from preflight_appwrapper.core.reconcile import reconcile
 from preflight_appwrapper.core.snapshot import Mirrored, observe
-from preflight_appwrapper.core.unhealthy_nodes import sick_resources
 from preflight_appwrapper.metrics import Metrics
 from preflight_appwrapper.report.explain import Explanation, explain
 from preflight_appwrapper.webhook.handler import Reviewer
 
-__all__ = ["ReplicaAddress", "controller", "explain_once", "explained", "labeler", "webhook"]
+__all__ = ["controller", "explain_once", "explained", "labeler", "webhook"]
 
 
-class ReplicaAddress(NamedTuple):
-    """The address of the plain port, and the namespace of the lease."""
+def controller(config: Config, rules: WrapperRules, args: Namespace) -> int:
+    """Be one replica of the controller until SIGTERM or SIGINT; the exit status. ``args``: those of
+    the command line, which say where it listens and where its lease is.
+    """
 
-    host: str
-    port: int
-    namespace: str = ""
+    def run(client: Client, metrics: Metrics) -> Awaitable[None]:
+        return Controller(client, rules, metrics).run()
 
-
-def controller(config: Config, rules: WrapperRules, place: ReplicaAddress) -> int:
-    """Be one replica of the controller until SIGTERM or SIGINT; the exit status."""
-
-    async def build(client: Client, metrics: Metrics) -> Parts:
-        return _leads(client, metrics, COMPONENT, lambda it: Controller(it, rules, metrics).run())
-
-    return _run(build, config, place, lease="preflight-appwrapper")
+    return _run(config, args, _leads(COMPONENT, run), lease=COMPONENT)
 
 
-def labeler(config: Config, rules: WrapperRules, place: ReplicaAddress) -> int:
+def labeler(config: Config, rules: WrapperRules, args: Namespace) -> int:
     """Be one replica of the node labeler; as :func:`controller`."""
 
-    async def build(client: Client, metrics: Metrics) -> Parts:
-        def run(fenced: Client) -> Awaitable[None]:
-            return Labeler(fenced, config.node_health, metrics, rules.brake).run()
+    def run(client: Client, metrics: Metrics) -> Awaitable[None]:
+        return Labeler(client, config.node_health, metrics, rules.brake).run()
 
-        return _leads(client, metrics, f"{COMPONENT}-labeler", run)
-
-    return _run(build, config, place, lease="preflight-appwrapper-labeler")
+    name = f"{COMPONENT}-labeler"
+    return _run(config, args, _leads(name, run), lease=name)
 
 
-def webhook(
-    config: Config,
-    rules: WrapperRules,
-    place: ReplicaAddress,
-    *,
-    certificate: Certificate,
-    tls_port: int,
-    linger: float,
-) -> int:
-    """Answer admission reviews, ``linger`` seconds after SIGTERM too; as :func:`controller`."""
+def webhook(config: Config, rules: WrapperRules, args: Namespace, certificate: Certificate) -> int:
+    """Answer admission reviews, ``args.linger`` seconds after SIGTERM too."""
 
-    async def build(client: Client, metrics: Metrics) -> Parts:
+    def build(client: Client, metrics: Metrics) -> Parts:
         counted = AdmissionMetrics("appwrapper", metrics.registry)
         application = Reviews(Reviewer(client, rules).applications, counted)
         server = HttpServer(
-            "admission", application, counted, certificate, host=place.host, port=tls_port
+            "admission", application, counted, certificate, host=args.host, port=args.tls_port
         )
         return Parts(servers=[server])
 
-    return _run(build, config, place, linger=linger)
+    return _run(config, args, build, linger=args.linger)
 
 
 def _leads(
-    client: Client, metrics: Metrics, name: str, run: Callable[[Client], Awaitable[None]]
-) -> Parts:
-    async def lead(leadership: Leadership) -> None:
-        with metrics.runtime.leading(name, metrics.leader):
-            await run(client.fenced(leadership.valid))
+    name: str, run: Callable[[Client, Metrics], Awaitable[None]]
+) -> Callable[[Client, Metrics], Parts]:
+    def build(client: Client, metrics: Metrics) -> Parts:
+        async def lead(leadership: Leadership) -> None:
+            with metrics.runtime.leading(name, metrics.leader):
+                await run(client.fenced(leadership.valid), metrics)
 
-    return Parts(lead=lead)
+        return Parts(lead=lead)
+
+    return build
 
 
 def _run(
-    build: Callable[[Client, Metrics], Awaitable[Parts]],
     config: Config,
-    place: ReplicaAddress,
+    args: Namespace,
+    build: Callable[[Client, Metrics], Parts],
     *,
     lease: str = "",
     linger: float = 0.0,
@@ -108,16 +95,16 @@ def _run(
 
     async def built(client: Client) -> Parts:
         metrics.follow(client)
-        return await build(client, metrics)
+        return build(client, metrics)
 
     return run(
         built,
         connection(),
         component=COMPONENT,
         registry=metrics.registry,
-        host=place.host,
-        port=place.port,
-        election=Election(place.namespace, lease, config.lease_seconds) if lease else None,
+        host=args.host,
+        port=args.port,
+        election=Election(args.namespace, lease, config.lease_seconds) if lease else None,
         linger=linger,
         log_level=config.log_level,
     )

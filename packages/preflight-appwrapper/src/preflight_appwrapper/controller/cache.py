@@ -29,8 +29,8 @@ from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.decode import POD, ComponentObject, Node, PartialObject
 from preflight_appwrapper.core.leader_state import VersionedPod
+from preflight_appwrapper.core.pods import sick_resources
 from preflight_appwrapper.core.snapshot import Mirrored
-from preflight_appwrapper.core.unhealthy_nodes import sick_resources
 
 __all__ = ["WrapperCache"]
 

@@ -42,9 +42,9 @@ from preflight_appwrapper.core.plan import (
     WrapperAction,
     WrapperPlan,
 )
+from preflight_appwrapper.core.pods import leaving
 from preflight_appwrapper.core.reconcile import BAD_ANNOTATION, reconcile
 from preflight_appwrapper.core.snapshot import HeldEvacuation, WrapperSnapshot, observe
-from preflight_appwrapper.core.unhealthy_nodes import found_by_preflight, must_leave
 from preflight_appwrapper.metrics import Metrics
 
 __all__ = ["Controller"]
@@ -238,11 +238,8 @@ class Controller:
         dear in a namespace of thousands.
         """
         if plan.row == "evacuate":
-            by = must_leave(snapshot.pods, snapshot.nodes) or found_by_preflight(snapshot.pods)
-            pod = next(
-                (one for one in snapshot.pods if by is not None and one.name == by.pod), None
-            )
-            if pod is not None and await self._applier.still(wrapper, pod, state):
+            by = leaving(snapshot.pods, snapshot.nodes)
+            if by is not None and await self._applier.still(wrapper, by.pod, state):
                 return
         await self._applier.survey(wrapper, state)
 

@@ -15,12 +15,11 @@ from preflight_appwrapper.api.names import PREFIX
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Pod
 from preflight_appwrapper.core import podsets
-from preflight_appwrapper.core.containers import Exit, examined, exits, is_examined, terminal
 from preflight_appwrapper.core.deadlines import deadline, expired, text
 from preflight_appwrapper.core.parameters import Parameters
 from preflight_appwrapper.core.plan import Figures, Holding
+from preflight_appwrapper.core.pods import Exit, examined, exits, is_examined, leaving, terminal
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
-from preflight_appwrapper.core.unhealthy_nodes import found_by_preflight, must_leave
 
 __all__ = ["RELEASE", "HealthJudgment", "count_pods", "finished", "judge"]
 
@@ -255,26 +254,16 @@ def _succeeded(snapshot: WrapperSnapshot, figures: Figures) -> HealthJudgment | 
 def _evacuation(
     wrapper: AppWrapper, snapshot: WrapperSnapshot, figures: Figures
 ) -> HealthJudgment | None:
-    sick = must_leave(snapshot.pods, snapshot.nodes)
-    if sick is not None:
-        sentence = (
-            f"pod {sick.pod} runs on node {sick.node}, whose {sick.resource} is marked NoExecute"
-        )
-        return HealthJudgment(
-            "evacuate", _holding(4, figures, sentence), "AutopilotNoExecute", leaves=(sick.node, "")
-        )
-    hit = found_by_preflight(snapshot.pods)
-    if hit is None:
+    by = leaving(snapshot.pods, snapshot.nodes)
+    if by is None:
         return None
-    why = f": {hit.result.reason}" if hit.result.reason else ""
-    sentence = f"check {hit.result.check} failed in pod {hit.pod} on node {hit.node} ({hit.result.code}{why:.200})"
-    counts = wrapper.status.migration_count >= _PREFLIGHTS_IN_A_ROW
+    counts = bool(by.code) and wrapper.status.migration_count >= _PREFLIGHTS_IN_A_ROW
     return HealthJudgment(
         "reset" if counts else "evacuate",
-        _holding(5, figures, sentence),
-        "PreflightFailed",
+        _holding(5 if by.code else 4, figures, by.why),
+        "PreflightFailed" if by.code else "AutopilotNoExecute",
         counts=counts,
-        leaves=(hit.node, f"{hit.result.code} of {hit.result.check}"),
+        leaves=(by.pod.node, by.code),
     )
 
 

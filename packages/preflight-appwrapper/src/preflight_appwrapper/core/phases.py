@@ -48,10 +48,11 @@ __all__ = [
 
 
 def _deleting(context: PhaseContext, status: AppWrapperStatus) -> AppWrapperStatus:
-    """Deletion begins, or goes on with the start that it has."""
+    """Deletion begins now, or goes on with the start that it has."""
     if c.is_true(status, c.DELETING):
         return status
-    return context.put(c.drop(status, c.HELD), c.DELETING, True, "DeletionInitiated")
+    status = c.drop(c.drop(status, c.HELD), c.DELETING)
+    return context.put(status, c.DELETING, True, "DeletionInitiated")
 
 
 def _delete(context: PhaseContext, plan: WrapperPlan) -> tuple[WrapperPlan, bool]:
@@ -95,6 +96,7 @@ def _begin_deletion(context: PhaseContext, plan: WrapperPlan) -> WrapperPlan:
     """``step``, which takes a row, with the first of deletion; whether it is done is for the next
     look, for that is a row of its own.
     """
+    plan = replace(plan, status=_deleting(context, plan.status))
     return _or_now(context, _delete(context, plan)[0], "nothing is seen of it any more")
 
 
@@ -280,11 +282,7 @@ def _marked(
         else one
         for i, one in enumerate(status.component_status)
     )
-    return (
-        status
-        if components == status.component_status
-        else replace(status, component_status=components)
-    )
+    return replace(status, component_status=components)
 
 
 def _readiness(
@@ -396,8 +394,7 @@ def _reset(
         status = replace(status, migration_count=status.migration_count + 1)
     if not c.is_true(status, c.UNHEALTHY):
         status = context.put(status, c.UNHEALTHY, True, reason, why)
-    status = context.put(status, c.READY, False, "Resetting")
-    status = _deleting(context, c.drop(status, c.DELETING))
+    status = c.drop(context.put(status, c.READY, False, "Resetting"), c.DELETING)
     which = (
         f"reset {status.resetting_count} of {context.p.retry_limit}"
         if counted
@@ -436,12 +433,8 @@ def _fail(
 
 
 def _to_suspending(context: PhaseContext, row: str, why: str) -> WrapperPlan:
-    status = context.status
-    if not c.is_true(status, c.DELETING):
-        status = _deleting(context, c.drop(status, c.DELETING))
-    return _begin_deletion(
-        context, context.take(row, status, say=(context.say("Suspending", why),))
-    )
+    event = context.say("Suspending", why)
+    return _begin_deletion(context, context.take(row, context.status, say=(event,)))
 
 
 def suspending(context: PhaseContext) -> WrapperPlan:
@@ -508,7 +501,6 @@ def _ended(context: PhaseContext, rows: str, reason: str, *, quota: bool) -> Wra
     if at is not None and context.now < at:
         name = "SuccessTTL" if reason == "Succeeded" else "DeletionOnFailureGracePeriod"
         return context.stay(status, next=Next("deletion", f"{name} is over", at))
-    status = _deleting(context, c.drop(status, c.DELETING))
     return _begin_deletion(context, context.take(f"{rows}-delete", status))
 
 
@@ -545,8 +537,6 @@ def terminating(context: PhaseContext) -> WrapperPlan:
         waits = Next("the wrapper is gone", "everything is deleted")
         return context.stay(status, actions=(Finalizer(wanted=False),), next=waits)
     if status.phase != "Terminating":
-        if not c.is_true(status, c.DELETING):
-            status = _deleting(context, c.drop(status, c.DELETING))
         event = context.say("Terminating", "the wrapper is being deleted")
         return _begin_deletion(context, context.take("terminating", status, say=(event,)))
     plan, done = _delete(context, context.stay(status))

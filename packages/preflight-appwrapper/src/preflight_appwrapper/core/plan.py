@@ -155,6 +155,7 @@ class WrapperPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     status: AppWrapperStatus
+    parameters: Parameters
     actions: tuple[WrapperAction, ...] = ()
     say: tuple[WrapperEvent, ...] = ()
     next: Next | None = None
@@ -162,4 +163,3 @@ class WrapperPlan(msgspec.Struct, frozen=True, kw_only=True):
     holding: Holding | None = None
     blocked: tuple[str, ...] = ()
     leaves: tuple[str, str] | None = None
-    parameters: Parameters | None = None

@@ -17,11 +17,11 @@ from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, Pod
 from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.components import ComponentError, build, named
-from preflight_appwrapper.core.containers import exits
 from preflight_appwrapper.core.deadlines import text as clock
 from preflight_appwrapper.core.marks import NOT_JUDGED
-from preflight_appwrapper.core.parameters import parameters
+from preflight_appwrapper.core.parameters import Parameters, parameters
 from preflight_appwrapper.core.plan import WrapperPlan
+from preflight_appwrapper.core.pods import exits
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 from preflight_appwrapper.core.validation import created
 
@@ -69,7 +69,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def explain(
     wrapper: AppWrapper, snapshot: WrapperSnapshot, decision: WrapperPlan, now: datetime
 ) -> Explanation:
-    """``made``: the step that was decided on this wrapper, on what is ``seen``, at ``now``."""
+    """``decision``: what was decided on this wrapper and ``snapshot`` at ``now``."""
     holding, coming = decision.holding, None
     if decision.next is not None:
         at = decision.next.at
@@ -90,7 +90,6 @@ def explain(
         for one in wrapper.status.conditions
         if one.last_transition_time is not None
     ]
-    limit = p.retry_limit if p else 0
     evacuated = f", {status.migration_count} evacuations in a row" if status.migration_count else ""
     figures = holding.figures if holding else None
     because = holding.sentence if holding else _foreign(wrapper) or _cause(wrapper)
@@ -105,10 +104,10 @@ def explain(
         because=printable(because),
         next=coming,
         pods=tuple(_pod(one) for one in sorted(snapshot.pods, key=lambda it: it.name)[:_MOST_PODS]),
-        resets=f"{status.resetting_count} of {limit}{evacuated}",
+        resets=f"{status.resetting_count} of {p.retry_limit}{evacuated}",
         blocked=tuple(printable(one) for one in decision.blocked),
-        parameters=_shown(wrapper, None, decision),
-        problems=tuple(problem for _, problem in p.problems) if p else (),
+        parameters=_shown(p),
+        problems=tuple(problem for _, problem in p.problems),
     )
 
 
@@ -128,12 +127,7 @@ def _cause(wrapper: AppWrapper) -> str:
     return f"{found.reason}: {found.message}" if found.message else found.reason
 
 
-def _shown(
-    wrapper: AppWrapper, rules: WrapperRules | None, decision: WrapperPlan | None = None
-) -> tuple[Shown, ...]:
-    p = decision.parameters if decision is not None else None
-    if p is None:
-        p = parameters(wrapper.metadata.annotations, rules or WrapperRules())
+def _shown(p: Parameters) -> tuple[Shown, ...]:
     return tuple(
         Shown(name=it.name, value=it.shown, source=it.source, written=it.written) for it in p.listed
     )
@@ -213,7 +207,7 @@ def plan(wrapper: AppWrapper, rules: WrapperRules) -> Plan:
         warnings=judged.warnings,
         pod_sets=tuple(printable(one) for one in sets),
         objects=tuple(objects),
-        parameters=_shown(wrapper, rules),
+        parameters=_shown(parameters(wrapper.metadata.annotations, rules)),
     )
 
 
