@@ -43,7 +43,7 @@ def _mnnvl() -> CollectorRegistry:
     controller, webhook = module.Metrics(), module.Metrics()
     client = SimpleNamespace(requests=_requests(), mirrors=_mirrors())
     controller.controller(lambda: 0.0, client)
-    webhook.admission(_requests(), _mirrors())
+    webhook.admission(client)
     return _together(webhook.registry, controller.registry)
 
 

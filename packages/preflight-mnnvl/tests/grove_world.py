@@ -13,8 +13,8 @@ from cliques import Conflict, Object, applied, decoded_set, support
 from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, decide
-from preflight_mnnvl.core.reconcile import ClusterWrite, DomainPlan, announcements, plans
-from preflight_mnnvl.core.snapshot import World
+from preflight_mnnvl.core.reconcile import ClusterWrite, DomainPlan, announced, plans, reconcile
+from preflight_mnnvl.core.snapshot import World, view_of
 from preflight_mnnvl.core.validate_podcliqueset import review
 from preflight_testing import grove
 
@@ -250,14 +250,28 @@ class Cluster:
             gangs=all_of("pg", PodGang),
             domains=all_of("cd", ComputeDomain),
             claims=all_of("claim", ComputeDomain),
-            lost=dict(self.lost),
-            unclaimed=dict(self.unclaimed),
         )
+
+    def planned(self) -> dict[Key, DomainPlan]:
+        """The plan for each domain, with what earlier turns have left."""
+        world, supported = self.world(), support(self.config)
+        wants = world.wanted()
+        return {
+            key: reconcile(
+                view_of(world, key, wants.get(key), self.config.mode)._replace(
+                    lost=self.lost.get(key, ""), unclaimed_since=self.unclaimed.get(key)
+                ),
+                self.config,
+                supported,
+                self.now,
+            )
+            for key in plans(world, self.config, supported, self.now)
+        }
 
     def turn(self) -> dict[Key, DomainPlan]:
         """One turn of the controller about every domain, with its writes. Raises :class:`Died`."""
         world = self.world()
-        found = plans(world, self.config, support(self.config), self.now)
+        found = self.planned()
         self.unclaimed = {}
         for key, one in found.items():
             if one.unclaimed_since is not None:
@@ -331,6 +345,13 @@ class Cluster:
             (owner,) = one["metadata"]["ownerReferences"]
             found[name] = f"{owner['kind']} {owner['name']}"
         return found
+
+
+def announcements(world: World) -> dict[Key, dict[str, Any]]:
+    """The merge patch of each PodGang that gets one."""
+    wants = world.wanted()
+    patches = {key: announced(gang.metadata, wants, world) for key, gang in world.gangs.items()}
+    return {key: patch for key, patch in sorted(patches.items()) if patch}
 
 
 def _owner(found: Object) -> str:

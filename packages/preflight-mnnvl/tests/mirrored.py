@@ -37,7 +37,7 @@ class Mirror(MnnvlCache):
         """The same of a PodGang."""
         self._tell(self.gangs, found.metadata.uid, None if gone else found)
 
-    def part(self, part: Part, found: ComputeDomain, *, gone: bool = False) -> None:
+    def part_as(self, part: Part, found: ComputeDomain, *, gone: bool = False) -> None:
         """The same of a ComputeDomain, claim template or claim."""
         self._tell(self.parts[part].cache, found.metadata.uid, None if gone else found)
 

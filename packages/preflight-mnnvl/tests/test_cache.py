@@ -74,11 +74,11 @@ def test_a_podclique_a_set_and_a_podgang_lead_to_the_domain_that_they_concern() 
 
 def test_a_domain_leads_to_itself_by_its_labels_also_when_nobody_needs_it() -> None:
     one = Seeing()
-    one.mirror.part("domain", domain("1"))
+    one.mirror.part_as("domain", domain("1"))
     assert one.told() == {CD}
     one.mirror.gang_as(PodGang(metadata=Metadata(name="t-0", namespace="default", uid="g")))
     assert CD in one.told()
-    assert one.mirror.seen(CD).gangs.keys() == {"t-0"}
+    assert one.mirror.view(CD).gangs.keys() == {"t-0"}
     assert set(one.mirror.every()) == {CD, gang_key("default", "t-0")}
 
 
@@ -86,13 +86,13 @@ def test_an_answer_counts_as_seen_until_the_watch_has_it_or_something_newer() ->
     one = Seeing()
     one.mirror.clique("u", clique())
     one.mirror.wrote("domain", domain("7"))
-    seen = one.mirror.seen(CD).domain
+    seen = one.mirror.view(CD).domain
     assert seen is not None and seen.metadata.resource_version == "7"  # noqa: PT018
-    one.mirror.part("domain", domain("5"))
-    seen = one.mirror.seen(CD).domain
+    one.mirror.part_as("domain", domain("5"))
+    seen = one.mirror.view(CD).domain
     assert seen is not None and seen.metadata.resource_version == "7"  # noqa: PT018
-    one.mirror.part("domain", domain("9"))
-    seen = one.mirror.seen(CD).domain
+    one.mirror.part_as("domain", domain("9"))
+    seen = one.mirror.view(CD).domain
     assert seen is not None and seen.metadata.resource_version == "9"  # noqa: PT018
 
 
@@ -101,19 +101,19 @@ def test_an_answer_is_forgotten_when_the_watch_never_brings_it() -> None:
     one.mirror.clique("u", clique())
     one.mirror.wrote("domain", domain("7"))
     one.now = OVERLAY_TTL
-    assert one.mirror.seen(CD).domain is None
+    assert one.mirror.view(CD).domain is None
 
 
 def test_a_domain_that_goes_is_remembered_as_lost_while_somebody_needs_it_and_no_longer() -> None:
     one = Seeing()
     one.mirror.clique("u", clique())
-    one.mirror.part("domain", domain("1", uid="first"))
-    one.mirror.part("domain", domain("1", uid="first"), gone=True)
-    assert one.mirror.seen(CD).lost == "first"
+    one.mirror.part_as("domain", domain("1", uid="first"))
+    one.mirror.part_as("domain", domain("1", uid="first"), gone=True)
+    assert one.mirror.view(CD).lost == "first"
     one.mirror.clique("u", None)
-    assert one.mirror.seen(CD).lost == ""
+    assert one.mirror.view(CD).lost == ""
     one.mirror.clique("u", clique())
-    assert one.mirror.seen(CD).lost == ""
+    assert one.mirror.view(CD).lost == ""
 
 
 GOING = {"deletion_timestamp": "2027-01-15T08:00:00Z"}
@@ -123,47 +123,47 @@ def test_a_set_that_is_applied_anew_has_lost_nothing_however_slowly_the_old_doma
     one = Seeing()
     one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="old")))
     one.mirror.clique("old", clique(uid="old"))
-    one.mirror.part("domain", domain("1"))
-    one.mirror.part("domain", domain("2", **GOING))
+    one.mirror.part_as("domain", domain("1"))
+    one.mirror.part_as("domain", domain("2", **GOING))
     one.mirror.clique("old", None)
     one.mirror.set_as(
         PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="old")), gone=True
     )
     one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="new")))
     one.mirror.clique("new", clique(uid="new"))
-    one.mirror.part("domain", domain("2", **GOING), gone=True)
-    assert one.mirror.seen(CD).lost == ""
+    one.mirror.part_as("domain", domain("2", **GOING), gone=True)
+    assert one.mirror.view(CD).lost == ""
 
 
 def test_a_replica_that_is_scaled_away_and_back_has_lost_nothing() -> None:
     one = Seeing()
-    one.mirror.part("domain", domain("1"))
-    one.mirror.part("domain", domain("2", **GOING))
+    one.mirror.part_as("domain", domain("1"))
+    one.mirror.part_as("domain", domain("2", **GOING))
     one.mirror.clique("later", clique(uid="later"))
-    one.mirror.part("domain", domain("2", **GOING), gone=True)
-    assert one.mirror.seen(CD).lost == ""
+    one.mirror.part_as("domain", domain("2", **GOING), gone=True)
+    assert one.mirror.view(CD).lost == ""
 
 
 def test_a_replica_that_does_not_lead_keeps_nothing_of_sets_that_are_gone() -> None:
     one = Seeing()
     for i in range(30):
         one.mirror.clique(f"u{i}", clique(uid=f"u{i}"))
-        one.mirror.part("domain", domain(f"{i}1", uid=f"d{i}"))
-        one.mirror.part("domain", domain(f"{i}1", uid=f"d{i}"), gone=True)
+        one.mirror.part_as("domain", domain(f"{i}1", uid=f"d{i}"))
+        one.mirror.part_as("domain", domain(f"{i}1", uid=f"d{i}"), gone=True)
         assert len(one.mirror.lost) == 1
         one.mirror.clique(f"u{i}", None)
         assert one.mirror.lost == {}
     one.mirror.clique("u", clique())
-    assert one.mirror.seen(CD).lost == ""  # and leads
+    assert one.mirror.view(CD).lost == ""  # and leads
 
 
 def test_what_is_lost_is_forgotten_with_its_set() -> None:
     one = Seeing()
     one.mirror.set_as(PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")))
     one.mirror.clique("u", clique())
-    one.mirror.part("domain", domain("1"))
-    one.mirror.part("domain", domain("1"), gone=True)
-    assert one.mirror.seen(CD).lost == "d"
+    one.mirror.part_as("domain", domain("1"))
+    one.mirror.part_as("domain", domain("1"), gone=True)
+    assert one.mirror.view(CD).lost == "d"
     one.mirror.set_as(
         PodCliqueSet(metadata=Metadata(name="t", namespace="default", uid="s")), gone=True
     )
@@ -172,19 +172,19 @@ def test_what_is_lost_is_forgotten_with_its_set() -> None:
 
 def test_the_end_of_a_predecessor_does_not_take_its_successor_along() -> None:
     one = Seeing()
-    one.mirror.part("domain", domain("1", uid="first"))
-    one.mirror.part("domain", domain("2", uid="second"))
-    one.mirror.part("domain", domain("1", uid="first"), gone=True)
-    seen = one.mirror.seen(CD).domain
+    one.mirror.part_as("domain", domain("1", uid="first"))
+    one.mirror.part_as("domain", domain("2", uid="second"))
+    one.mirror.part_as("domain", domain("1", uid="first"), gone=True)
+    seen = one.mirror.view(CD).domain
     assert seen is not None
     assert seen.metadata.uid == "second"
 
 
 def test_of_a_kind_that_is_not_served_any_more_nothing_is_known() -> None:
     one = Seeing()
-    one.mirror.part("domain", domain("1"))
+    one.mirror.part_as("domain", domain("1"))
     one.mirror.served("domain", False)
-    assert one.mirror.seen(CD).domain is None
+    assert one.mirror.view(CD).domain is None
     assert list(one.mirror.every()) == []
 
 

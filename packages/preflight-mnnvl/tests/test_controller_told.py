@@ -16,8 +16,7 @@ from cliques import DRIVER, clique, group, pcs, podclique, support
 from live import Space, leading, space_of
 from preflight_kube.client.client import KubeError
 from preflight_mnnvl.controller import controller
-from preflight_mnnvl.controller.apply import DomainWriter, Ending
-from preflight_mnnvl.controller.cache import MnnvlCache
+from preflight_mnnvl.controller.controller import Controller, Unwritten
 from preflight_mnnvl.core.reconcile import ClusterWrite
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.report.explain import Told
@@ -277,15 +276,11 @@ async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_
         "metadata": {"name": "t-0-cd", "namespace": space.namespace, "labels": {}},
         "spec": {"numNodes": 0, "channel": {"resourceClaimTemplate": {"name": "x"}}},
     }
-    metrics = Metrics()
-    metrics.controller(lambda: 0.0, space.client)
-    mirror = MnnvlCache(space.client, DRIVER, lambda _: None)
-    writer = DomainWriter(space.client, mirror, metrics)
-    with pytest.raises(Ending):
-        await writer.act(
-            ClusterWrite("create", "ComputeDomain", space.namespace, "t-0-cd", body, "make"),
-            support(DRIVER),
-        )
+    controller = Controller(space.client, DRIVER, Metrics())
+    write = ClusterWrite("create", "ComputeDomain", space.namespace, "t-0-cd", body, "make")
+    with pytest.raises(Unwritten) as unwritten:
+        await controller._act(space.client, write, support(DRIVER))
+    assert unwritten.value.again is None
     await space.client.merge_patch(f"{path}/configmaps/holds", {"metadata": {"finalizers": None}})
 
 

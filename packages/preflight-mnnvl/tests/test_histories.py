@@ -81,7 +81,7 @@ class Replica:
             case "pg":
                 self.mirror.gang_as(found, gone=gone)
             case _:
-                self.mirror.part("domain" if kind == "cd" else self.claims, found, gone=gone)
+                self.mirror.part_as("domain" if kind == "cd" else self.claims, found, gone=gone)
 
 
 class History(Cluster):
@@ -128,7 +128,7 @@ class History(Cluster):
         self.shared()
 
     def _turned(self, key: Key, mirror: Mirror) -> None:
-        turn = reconcile(mirror.seen(key), self.config, support(self.config), self.now)
+        turn = reconcile(mirror.view(key), self.config, support(self.config), self.now)
         mirror.unclaimed_since.pop(key, None)
         if turn.unclaimed_since is not None:
             mirror.unclaimed_since[key] = turn.unclaimed_since

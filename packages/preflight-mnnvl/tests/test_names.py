@@ -104,7 +104,7 @@ def test_no_two_domains_ever_have_a_claim_of_one_name() -> None:
                 if scope == "scalingGroupReplica" and not identity.group:
                     continue
                 domain = domain_of(identity, scope)
-                of = (pcs, scope, domain.clique, domain.group)
+                of: tuple[str, ...] = (pcs, scope, domain.clique, domain.group)
                 if scope == "clique":  # Grove makes no two PodCliques of one name
                     of = (pcs, scope, identity.clique)
                 for name in (domain.claim, domain.name):

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 from cliques import DRIVER, LITERAL, admit, clique, group, patched, pcs, podclique, support
-from grove_world import NOW, Cluster
+from grove_world import NOW, Cluster, announcements
 from preflight_kube.runtime.events import Regarding
 from preflight_mnnvl.api.names import DECISION
 from preflight_mnnvl.api.types import Metadata, PodClique
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.builders import announcement
 from preflight_mnnvl.core.reasons import MOST_SUBJECTS, about, refused_announcement
-from preflight_mnnvl.core.reconcile import DomainPlan, announcements, plans
+from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import DomainMember, Ignored, member_of, wanted
 from preflight_mnnvl.core.support import ClusterFacts, judge
 from preflight_mnnvl.report.explain import explain

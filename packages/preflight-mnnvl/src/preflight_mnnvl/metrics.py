@@ -7,8 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Literal
 
-from preflight_kube.client.client import Client, Requests
-from preflight_kube.client.watch_lag import Mirrors
+from preflight_kube.client.client import Client
 from preflight_kube.runtime.controller import RuntimeMetrics
 from preflight_proto.program import package_version
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -38,6 +37,7 @@ class Metrics:
         # Else each has a second series: when this process began.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self.runtime = RuntimeMetrics(self.registry)
         self._states: dict[Key, list[str]] = {}
         self._counts: Count[str] = Count()
         gauge = partial(Gauge, registry=self.registry)
@@ -58,8 +58,6 @@ class Metrics:
     def controller(self, unclaimed: Callable[[], float], client: Client) -> None:
         """Add what the controller counts."""
         gauge = partial(Gauge, registry=self.registry)
-        self.runtime = RuntimeMetrics(self.registry)
-        self.runtime.sends(client)
         self.leader = gauge("mnnvl_leader", "1 while this replica leads.")
         self.domains = gauge(
             "mnnvl_domains", "ComputeDomains by state, as the leader sees them.", ["state"]
@@ -82,9 +80,9 @@ class Metrics:
             "mnnvl_unclaimed_podcliques",
             "PodCliques that ask for the fabric, or were given a domain, and whose pods do not get the claim.",
         ).set_function(unclaimed)
-        self._following(client.requests, client.mirrors)
+        self._follows(client)
 
-    def admission(self, requests: Requests, mirrors: Mirrors) -> None:
+    def admission(self, client: Client) -> None:
         """Add what the webhook counts."""
         self.admissions = Counter(
             "mnnvl_admission",
@@ -98,17 +96,15 @@ class Metrics:
             buckets=_LATENCY,
             registry=self.registry,
         )
-        self._following(requests, mirrors)
+        self._follows(client)
 
-    def _following(self, requests: Requests, mirrors: Mirrors) -> None:
-        gauge = partial(Gauge, registry=self.registry)
-        sent = gauge("mnnvl_api_requests", "Requests sent to the API server, by verb.", ["verb"])
-        for verb in ("get", "list", "watch", "create", "update", "patch", "delete"):
-            sent.labels(verb).set_function(partial(requests.count.__getitem__, verb))
-        gauge(
+    def _follows(self, client: Client) -> None:
+        self.runtime.sends(client)
+        Gauge(
             "mnnvl_mirror_behind_seconds",
             "For how long the mirror that is furthest behind has been; 0 where none is.",
-        ).set_function(lambda: max(mirrors.behind().values(), default=0.0))
+            registry=self.registry,
+        ).set_function(lambda: max(client.mirrors.behind().values(), default=0.0))
 
     def supports(self, ok: Callable[[], bool], nodes: Callable[[], int | None]) -> None:
         """Show what the cluster can do now."""

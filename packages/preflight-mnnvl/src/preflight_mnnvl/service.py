@@ -11,8 +11,8 @@ from preflight_kube.client.client import Client
 from preflight_kube.runtime import manager
 from preflight_kube.runtime.manager import Election, Parts
 
+from preflight_mnnvl.api.names import MANAGED_BY_US as AGENT
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.apply import AGENT
 from preflight_mnnvl.controller.controller import Controller
 from preflight_mnnvl.controller.informers import AdmissionInformers
 from preflight_mnnvl.metrics import Metrics

@@ -68,6 +68,16 @@ _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
+def claim_of(domain: str) -> str:
+    """The name of the claim or claim template beside the ComputeDomain of this name."""
+    return f"{domain.removesuffix('-cd')}-mnnvl-claim"
+
+
+def domain_of_claim(claim: str) -> str:
+    """The name of the ComputeDomain beside the claim or claim template of this name."""
+    return f"{claim.removesuffix('-mnnvl-claim')}-cd"
+
+
 def is_name(text: str) -> bool:
     """Tell whether Kubernetes takes ``text`` as an object's name: a DNS subdomain (RFC 1123) of at
     most 253 characters.

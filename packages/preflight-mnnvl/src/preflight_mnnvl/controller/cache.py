@@ -38,7 +38,7 @@ from preflight_mnnvl.controller.informers import (
     ServedKind,
 )
 from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, PodClaim, cliques_of, one_fabric
-from preflight_mnnvl.core.reconcile import announcements
+from preflight_mnnvl.core.reconcile import announced
 from preflight_mnnvl.core.snapshot import (
     AUDITED_ANNOTATIONS,
     AUDITED_LABELS,
@@ -46,7 +46,6 @@ from preflight_mnnvl.core.snapshot import (
     DomainView,
     Ignored,
     Wanted,
-    World,
     asks,
     lacks_claim,
     member_of,
@@ -136,7 +135,10 @@ class MnnvlCache(MnnvlInformers):
         )
         self._driver = config.mode == "driver"  # who has rights to other kinds than in literal mode
         self._domains = self._part("domain")
-        self.parts = {"domain": self._domains, "template": self._part("template")}
+        self.parts: dict[Part, ServedKind[ComputeDomain]] = {
+            "domain": self._domains,
+            "template": self._part("template"),
+        }
         if not self._driver:
             self.parts["claim"] = self._part("claim")
             return
@@ -243,7 +245,7 @@ class MnnvlCache(MnnvlInformers):
 
     def _other(self, key: Key, domain: ComputeDomain) -> ComputeDomain | None:
         """A domain of the same name that is there instead."""
-        there = self._now("domain", key)
+        there = self.part("domain", key)
         return there if there and there.metadata.uid != domain.metadata.uid else None
 
     def wrote(self, part: Part, stored: ComputeDomain) -> None:
@@ -258,7 +260,7 @@ class MnnvlCache(MnnvlInformers):
             for at in _podclique(claim):
                 for state in self.cliques.by_index("name", at):
                     if state.member and (want := self.wants(key := _domain_of(state.member))):
-                        owner = want.owner(self._now("domain", key))
+                        owner = want.owner(self.part("domain", key))
                         self._touch(gang_key(key[0], owner))
 
     def _node(self, name: str) -> None:
@@ -339,70 +341,42 @@ class MnnvlCache(MnnvlInformers):
         """The PodGang of this name."""
         return self.gangs.newest("name", f"{namespace}/{name}")
 
-    def _now(self, part: Part, place: Key) -> ComputeDomain | None:
-        objects = self.parts[part].by_index("name", "/".join(place)) if part in self.parts else ()
+    def gangs_called(self, namespace: str, label: str) -> list[PodGang]:
+        """The PodGangs whose name is this one as a label's value."""
+        return self.gangs.by_index("label", f"{namespace}/{label}")
+
+    def part(self, part: Part, key: Key) -> ComputeDomain | None:
+        """The ComputeDomain, claim template or claim of this namespace and name."""
+        objects = self.parts[part].by_index("name", "/".join(key)) if part in self.parts else ()
         return next(reversed(objects), None)
 
     def wants(self, key: Key) -> Wanted | None:
         """The domain that living PodCliques want under this name."""
         states = self.cliques.by_index("domain", "/".join(key))
-        there = self._now("domain", key)
+        there = self.part("domain", key)
         members = [state.member for state in states if state.member]
         return wanted(members, {key: there} if there else {}).get(key)
 
-    def seen(self, key: Key) -> DomainView:
+    def view(self, key: Key) -> DomainView:
         """All that the domain's reconcile reads."""
-        wants = self.wants(key)
-        return view_of(self._world(key, wants), key, wants)
+        view = view_of(self, key, self.wants(key), self._config.mode)
+        lost, _ = self.lost.get(key, ("", None))
+        return view._replace(lost=lost, unclaimed_since=self.unclaimed_since.get(key))
 
     def announced(self, namespace: str, name: str) -> dict[str, Any] | None:
         """The merge patch that says on the PodGang that all its domains are its own, and whether
         its pods share one fabric; None where it says so.
         """
-        gang = self.gang(namespace, name)
-        if gang is None:
+        if (gang := self.gang(namespace, name)) is None:
             return None
         linked = self._linked("gang", gang.metadata)
         wants = {key: want for key in linked if (want := self.wants(key)) is not None}
-        world = World(gangs={(namespace, name): gang})
-        for key, one in wants.items():
-            part = self._world(key, one)
-            world.domains.update(part.domains)
-            world.claims.update(part.claims)
-        answers = self._fabric if self._driver else None
-        return announcements(world, wants, answers).get((namespace, name))
-
-    def _world(self, key: Key, wants: Wanted | None) -> World:
-        namespace, name = key
-        claim_name = wants.domain.claim if wants else f"{name.removesuffix('-cd')}-mnnvl-claim"
-        place = (namespace, claim_name)
-        mode = wants.decision.mode if wants is not None else self._config.mode
-        domain = self._now("domain", key)
-        claim = self._now("claim" if mode == "literal" else "template", place)
-        labels = [one.metadata for one in (domain, claim) if one is not None]
-        gangs = [
-            gang
-            for value in {meta.label(names.PODGANG) for meta in labels}
-            for gang in self.gangs.by_index("label", f"{namespace}/{value}")
-        ]
-        pcs = {value for meta in labels if (value := meta.label(names.PCS_NAME[0]))}
-        if wants is not None:
-            gangs += filter(None, (self.gang(namespace, m.decision.gang) for m in wants.members))
-            pcs |= {one.domain.pcs for one in (*wants.members, *wants.losers)}
-        sets = filter(None, (self.set_(namespace, of) for of in pcs))
-        return World(
-            sets={(namespace, one.metadata.name): one for one in sets},
-            gangs={(namespace, one.metadata.name): one for one in gangs},
-            domains={key: domain} if domain is not None else {},
-            claims={place: claim} if claim is not None else {},
-            lost={key: self.lost[key][0]} if key in self.lost else {},
-            unclaimed={key: self.unclaimed_since[key]} if key in self.unclaimed_since else {},
-        )
+        return announced(gang.metadata, wants, self, self._fabric if self._driver else None)
 
 
 def _key_of(part: Part, namespace: str, name: str) -> Key:
     """The domain to which an object belongs by its name."""
-    return namespace, name if part == "domain" else f"{name.removesuffix('-mnnvl-claim')}-cd"
+    return namespace, name if part == "domain" else names.domain_of_claim(name)
 
 
 def _domain_of(member: DomainMember) -> Key:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 import anyio
 import msgspec
@@ -20,12 +20,24 @@ from preflight_kube.runtime.event_recorder import EventRecorder
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.retry import for_good
 from preflight_kube.runtime.workqueue import Queue
+from preflight_kube.runtime.writes import (
+    Answer,
+    Create,
+    Exists,
+    Missing,
+    Patch,
+    Refused,
+    Stored,
+    apply,
+)
 
+from preflight_mnnvl.api import names
 from preflight_mnnvl.api.names import ADOPTED
-from preflight_mnnvl.api.types import Key
+from preflight_mnnvl.api.names import MANAGED_BY_US as AGENT
+from preflight_mnnvl.api.types import ComputeDomain, Key, Part, PodGang
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.apply import AGENT, Behind, DomainWriter, Ending
 from preflight_mnnvl.controller.cache import OVERLAY_TTL, MnnvlCache, gang_key, is_clique, is_gang
+from preflight_mnnvl.controller.informers import PLURALS
 from preflight_mnnvl.core.reasons import (
     ANNOUNCEMENT_REFUSED,
     Event,
@@ -34,7 +46,7 @@ from preflight_mnnvl.core.reasons import (
     regarding,
     unclaimed,
 )
-from preflight_mnnvl.core.reconcile import DomainPlan, reconcile
+from preflight_mnnvl.core.reconcile import ClusterWrite, DomainPlan, reconcile
 from preflight_mnnvl.core.snapshot import DomainView
 from preflight_mnnvl.core.support import Support
 from preflight_mnnvl.metrics import Metrics
@@ -54,7 +66,21 @@ SUPPORT_POLL: Final = 1.0
 REFUSED_AGAIN: Final = 600.0
 """Seconds after which a PodGang is annotated again that was not to be."""
 
+_FORBIDDEN: Final = 403
+_DONE: Final[dict[str, str]] = {"make": "created", "adopt": "adopted", "release": "released"}
+WrittenKind = Literal["ComputeDomain", "ResourceClaim", "PodGang"]
+
 log = get_logger(__name__)
+
+
+class Unwritten(Exception):
+    """An object of this name is there, or is not, and the cache will say so; or its namespace is
+    being deleted. ``again``: seconds until the next reconcile.
+    """
+
+    def __init__(self, again: float | None) -> None:
+        super().__init__()
+        self.again = again
 
 
 class Controller:
@@ -97,14 +123,13 @@ class Controller:
     # --- what the leader does
 
     async def lead(self, leadership: Leadership) -> None:
-        """Look at every domain, and again whenever something of it changes, until cancelled."""
+        """Reconcile every domain, and again whenever something of it changes, until cancelled."""
         client = self._client.fenced(leadership.valid)
-        writer = DomainWriter(client, self.cache, self._metrics)
         self._events = events = EventRecorder(client, AGENT, counted=self._metrics.event)
         reconciler = Reconciler(
             "ComputeDomain",
             self.domains,
-            lambda key: self._reconcile(writer, key),
+            lambda key: self._reconcile(client, key),
             workers=WORKERS,
             metrics=self._metrics.runtime,
         )
@@ -131,32 +156,33 @@ class Controller:
             if (before.why, before.domain_version) != (support.why, support.domain_version):
                 self._reconcile_all()
 
-    async def _reconcile(self, writer: DomainWriter, key: Key) -> float | None:
-        """Reconcile one domain, or one PodGang; the seconds until the next one. Raises
-        :class:`KubeError`.
+    async def _reconcile(self, client: Client, key: Key) -> float | None:
+        """Reconcile one domain, one PodGang, or one PodClique without its claim; the seconds until
+        the next time. Raises :class:`KubeError`.
         """
-        if name := is_gang(key):
-            return await self._announce(writer, key[0], name)
-        if uid := is_clique(key):
-            return self._audit(uid)
+        try:
+            if name := is_gang(key):
+                return await self._announce(client, key[0], name)
+            if uid := is_clique(key):
+                return self._audit(uid)
+            return await self._reconcile_domain(client, key)
+        except Unwritten as unwritten:
+            return unwritten.again
+
+    async def _reconcile_domain(self, client: Client, key: Key) -> float | None:
         support, now = self.cache.support, time.time()
-        view = self.cache.seen(key)
+        view = self.cache.view(key)
         plan = reconcile(view, self._config, support, now)
         self._note(key, view, plan)
         if plan.releases and not self.cache.cliques_are_level:
             return OVERLAY_TTL  # who needs it may be there, and not seen
-        try:
-            wrote = await self._write(writer, plan, support)
-        except Behind:
-            return BEHIND_AGAIN
-        except Ending:
-            ending = "the namespace is being deleted, nothing is made in it"
-            log.info(ending, namespace=key[0], computedomain=key[1])
-            return None
+        for action in plan.actions:
+            # Else decided when the mode was another; there is no right to claims now.
+            if action.kind == "ComputeDomain" or self._config.mode == "literal":
+                await self._act(client, action, support)
+                self.domains.add_after(key, OVERLAY_TTL)
         self._adopted(key, view, plan)
         self._record(plan.events)
-        if wrote:
-            self.domains.add_after(key, OVERLAY_TTL)
         return None if plan.again is None else max(0.0, plan.again - now)
 
     def _audit(self, uid: str) -> float | None:
@@ -171,18 +197,6 @@ class Controller:
         why = "" if self.cache.support.ok else self.cache.support.why
         self._record(unclaimed(*lacking, why))
         return None
-
-    async def _write(self, writer: DomainWriter, plan: DomainPlan, support: Support) -> bool:
-        """Send what is planned; whether anything was. Raises as
-        :meth:`.writer.DomainWriter.act`.
-        """
-        wrote = False
-        for action in plan.actions:
-            if action.kind == "ResourceClaim" and self._config.mode != "literal":
-                continue  # decided when the mode was another; there is no right to claims now
-            await writer.act(action, support)
-            wrote = True
-        return wrote
 
     def _note(self, key: Key, view: DomainView, plan: DomainPlan) -> None:
         if plan.unclaimed_since is None:
@@ -209,7 +223,41 @@ class Controller:
                 self._metrics.adoption.observe(self._client.clock() - since)
             self.domains.add(gang_key(key[0], gang.name))
 
-    async def _announce(self, writer: DomainWriter, namespace: str, name: str) -> float | None:
+    # --- writes: each is sent once, and what became of it is seen at the next reconcile
+
+    async def _act(self, client: Client, action: ClusterWrite, support: Support) -> None:
+        """Send one write of a plan; its answer counts as seen. Raises :class:`Unwritten`, and
+        :class:`KubeError` where it was refused, or is no longer what was read.
+        """
+        part: Part = "domain" if action.kind == "ComputeDomain" else "claim"
+        group, version = names.COMPUTE_DOMAIN_GROUP, support.domain_version
+        if part == "claim":
+            group, version = names.RESOURCE_GROUP, support.claim_version
+        path = f"/apis/{group}/{version}/namespaces/{action.namespace}/{PLURALS[part]}"
+        new = action.verb == "create"
+        write = Create(path, action.body) if new else Patch(f"{path}/{action.name}", action.body)
+        stored = self._stored(action.kind, _DONE[action.why], await apply(client, write))
+        log.info(_DONE[action.why], kind=action.kind, namespace=action.namespace, name=action.name)
+        self.cache.wrote(part, stored.object(ComputeDomain))
+
+    def _stored(self, kind: WrittenKind, done: str, answer: Answer) -> Stored:
+        """Count what became of a write."""
+        match answer:
+            case Stored():
+                self._metrics.writes.labels(kind, done).inc()
+                return answer
+            case Exists() | Missing():
+                self._metrics.writes.labels(kind, "conflict").inc()
+                raise Unwritten(BEHIND_AGAIN)
+        error, stale = answer.error, isinstance(answer, Refused) and answer.stale
+        result = "conflict" if stale else "refused" if for_good(error) else "failed"
+        self._metrics.writes.labels(kind, result).inc()
+        if error.status == _FORBIDDEN and "being terminated" in str(error):
+            log.info("the namespace is being deleted, nothing is made in it", error=str(error))
+            raise Unwritten(None)
+        raise error
+
+    async def _announce(self, client: Client, namespace: str, name: str) -> float | None:
         """Say on a PodGang that all its domains are its own, or take that back; adoption counts
         without it.
         """
@@ -220,30 +268,31 @@ class Controller:
         uid = gang.metadata.uid
         if (wait := self._announced.get(uid, 0.0) - self._client.clock()) > 0:
             return wait
+        path = f"/apis/{names.SCHEDULER_GROUP}/v1alpha1/namespaces/{namespace}/podgangs/{name}"
         try:
-            await writer.announce(namespace, name, patch)
-        except (Behind, Ending):
-            return None
+            self._stored("PodGang", "announced", await apply(client, Patch(path, patch, "merge")))
         except KubeError as error:
             if not for_good(error):
                 raise
-            self._refused(namespace, name, uid, error)
+            self._refused(gang, error)
             self._announced[uid] = self._client.clock() + REFUSED_AGAIN
             return REFUSED_AGAIN
         self._announced[uid] = self._client.clock() + OVERLAY_TTL
         return None
 
-    def _refused(self, namespace: str, name: str, uid: str, error: KubeError) -> None:
-        message, gang = refused_announcement(name, self._account), f"{namespace}/{name}"
-        about_gang = {"podgang": gang, "error": str(error), "advice": message}
-        log.warning("a PodGang may not be annotated", **about_gang)
-        known = self.cache.gang(namespace, name)
+    def _refused(self, gang: PodGang, error: KubeError) -> None:
+        meta = gang.metadata
+        message = refused_announcement(meta.name, self._account)
+        about_gang = f"{meta.namespace}/{meta.name}"
+        log.warning(
+            "a PodGang may not be annotated", podgang=about_gang, error=str(error), advice=message
+        )
         subjects = [
-            regarding(owner.kind, namespace, owner)
-            for owner in (known and known.metadata.owner_references) or ()
+            regarding(owner.kind, meta.namespace, owner)
+            for owner in meta.owner_references or ()
             if owner.kind == "PodCliqueSet"
         ]
-        self._record(about(subjects, ANNOUNCEMENT_REFUSED, message, uid))
+        self._record(about(subjects, ANNOUNCEMENT_REFUSED, message, meta.uid))
 
     def _record(self, events: Iterable[Event]) -> None:
         if (recorder := self._events) is None:

@@ -80,7 +80,7 @@ class MnnvlInformers:
     def __init__(self, client: Client, config: Config) -> None:
         self._client, self._config = client, config
         self.reflectors: list[Reflector[Any]] = []
-        self._nodes = Cache(
+        self._nodes: Cache[PartialObjectMetadata] = Cache(
             client,
             "/api/v1/nodes",
             PartialObjectMetadata,

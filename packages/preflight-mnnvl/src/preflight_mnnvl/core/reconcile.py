@@ -31,11 +31,17 @@ from preflight_mnnvl.core.builders import (
 from preflight_mnnvl.core.domain import labels_of, other_identity, owned_by
 from preflight_mnnvl.core.fabric import of_gang
 from preflight_mnnvl.core.reasons import Event, regarding
-from preflight_mnnvl.core.snapshot import DomainMember, DomainView, Wanted, World, view_of
-from preflight_mnnvl.core.snapshot import wanted as wanted_of
+from preflight_mnnvl.core.snapshot import (
+    DomainMember,
+    DomainView,
+    Objects,
+    Wanted,
+    World,
+    view_of,
+)
 from preflight_mnnvl.core.support import Support
 
-__all__ = ["ClusterWrite", "DomainPlan", "announcements", "plans", "reconcile"]
+__all__ = ["ClusterWrite", "DomainPlan", "announced", "plans", "reconcile"]
 
 TEMPLATE_PATIENCE = 30.0
 """Seconds after which an Event says that a ComputeDomain has no claim template."""
@@ -401,50 +407,41 @@ def _when(text: str | None) -> float | None:
 
 def plans(world: World, config: Config, support: Support, now: float) -> dict[Key, DomainPlan]:
     """A plan for each domain that is wanted, or of which an object carries our label."""
-    wants = wanted_of(world.members()[0], world.domains)
-    keys = {
-        *wants,
-        *(key for key, one in world.domains.items() if one.metadata.label(names.MANAGED) == "true"),
+    wants = world.wanted()
+    managed = {
+        (namespace, name if domains else names.domain_of_claim(name))
+        for domains, parts in ((True, world.domains), (False, world.claims))
+        for (namespace, name), part in parts.items()
+        if part.metadata.label(names.MANAGED) == "true"
     }
-    for (namespace, claim), one in world.claims.items():
-        if one.metadata.label(names.MANAGED) == "true":
-            keys.add((namespace, f"{claim.removesuffix('-mnnvl-claim')}-cd"))
     return {
-        key: reconcile(view_of(world, key, wants.get(key)), config, support, now)
-        for key in sorted(keys)
+        key: reconcile(view_of(world, key, wants.get(key), config.mode), config, support, now)
+        for key in sorted({*wants, *managed})
     }
 
 
-def announcements(
-    world: World,
-    wants: Mapping[Key, Wanted] | None = None,
+def announced(
+    gang: Metadata,
+    wants: Mapping[Key, Wanted],
+    objects: Objects,
     fabric: Callable[[Wanted, ComputeDomain | None], str] | None = None,
-) -> dict[Key, dict[str, Any]]:
-    """The merge patches of PodGangs: of those that own all of their domains, and in `literal` mode
-    claims, and of those that were said to and do not; and whether the pods of each share one
-    fabric, as ``fabric`` says of each domain.
-
-    ``wants``: what living PodCliques want, where that is known already.
+) -> dict[str, Any] | None:
+    """The merge patch of a PodGang that owns all of its domains, and in `literal` mode claims, of
+    those that ``wants`` has, or of one that was said to and does not; and whether its pods share
+    one fabric, as ``fabric`` says of each domain. None where nothing changes.
     """
-    of: dict[Key, list[Metadata | None]] = {}
-    answers: dict[Key, dict[str, str]] = {}
-    for key, one in (
-        wanted_of(world.members()[0], world.domains) if wants is None else wants
-    ).items():
-        domain = world.domains.get(key)
-        parts: list[Metadata | None] = [domain.metadata if domain else None]
-        if one.decision.mode == "literal":
-            claim = world.claims.get((key[0], one.domain.claim))
-            parts.append(claim.metadata if claim else None)
-        gang = key[0], one.owner(domain)
-        of.setdefault(gang, []).extend(parts)
+    parts: list[ComputeDomain | None] = []
+    answers: dict[str, str] = {}
+    for key, want in wants.items():
+        domain = objects.part("domain", key)
+        if (key[0], want.owner(domain)) != (gang.namespace, gang.name):
+            continue
+        parts.append(domain)
+        if want.decision.mode == "literal":
+            parts.append(objects.part("claim", (key[0], want.domain.claim)))
         if fabric is not None:
-            answers.setdefault(gang, {})[key[1]] = fabric(one, domain)
-    patches: dict[Key, Mapping[str, Any] | None] = {}
-    for key, parts in of.items():
-        owner = world.gangs.get(key)
-        if owner is not None and alive(owner.metadata):
-            whole = all(one and adopted(one, owner.metadata) for one in parts)
-            answer = of_gang(answers.get(key, {})) if whole else ""
-            patches[key] = announcement(owner.metadata, whole=whole, fabric=answer)
-    return {key: dict(patch) for key, patch in sorted(patches.items()) if patch}
+            answers[key[1]] = fabric(want, domain)
+    if not parts or not alive(gang):
+        return None
+    whole = all(part is not None and adopted(part.metadata, gang) for part in parts)
+    return announcement(gang, whole=whole, fabric=of_gang(answers) if whole else "")

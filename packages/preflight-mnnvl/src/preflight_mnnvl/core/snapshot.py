@@ -8,19 +8,27 @@ somebody else wrote makes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from preflight_mnnvl.api import names
-from preflight_mnnvl.api.annotations import MnnvlDecision, Newer, pod_claim, read_decision, wish_of
+from preflight_mnnvl.api.annotations import (
+    MnnvlDecision,
+    Mode,
+    Newer,
+    pod_claim,
+    read_decision,
+    wish_of,
+)
 from preflight_mnnvl.api.identity import CliqueRefused, identify, of_another
-from preflight_mnnvl.api.names import DECISION, PCS_NAME, PODGANG, label_value
+from preflight_mnnvl.api.names import DECISION, PCS_NAME, PODGANG, claim_of, label_value
 from preflight_mnnvl.api.types import (
     BadObject,
     ComputeDomain,
     Key,
     Metadata,
+    Part,
     PodClique,
     PodCliqueSet,
     PodGang,
@@ -36,6 +44,7 @@ __all__ = [
     "DomainMember",
     "DomainView",
     "Ignored",
+    "Objects",
     "Wanted",
     "World",
     "asks",
@@ -213,9 +222,22 @@ class DomainView(NamedTuple):
     others: tuple[Metadata, ...] = ()
 
 
+class Objects(Protocol):
+    """What there is, as the controller's cache has it, or as it was listed once."""
+
+    def part(self, part: Part, key: Key) -> ComputeDomain | None:
+        """The ComputeDomain, claim template or claim of this namespace and name."""
+
+    def gangs_called(self, namespace: str, label: str) -> Iterable[PodGang]:
+        """The PodGangs whose name is this one as a label's value."""
+
+    def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
+        """The PodCliqueSet of this name."""
+
+
 class World(msgspec.Struct, kw_only=True):
-    """Objects by namespace and name. ``claims``: claim templates, in `literal` mode claims.
-    ``lost``, ``unclaimed``: what earlier reconciles have left.
+    """Objects that were listed once, by namespace and name. ``claims``: claim templates, in
+    `literal` mode claims.
     """
 
     cliques: dict[Key, PodClique] = {}
@@ -223,12 +245,21 @@ class World(msgspec.Struct, kw_only=True):
     gangs: dict[Key, PodGang] = {}
     domains: dict[Key, ComputeDomain] = {}
     claims: dict[Key, ComputeDomain] = {}
-    lost: dict[Key, str] = {}
-    unclaimed: dict[Key, float] = {}
 
-    def parts(self) -> tuple[ComputeDomain, ...]:
-        """Domains and claims."""
-        return (*self.domains.values(), *self.claims.values())
+    def part(self, part: Part, key: Key) -> ComputeDomain | None:
+        """See :class:`Objects`."""
+        return (self.domains if part == "domain" else self.claims).get(key)
+
+    def gangs_called(self, namespace: str, label: str) -> Iterable[PodGang]:
+        """See :class:`Objects`."""
+        named = self.gangs.items()
+        return [
+            gang for (of, name), gang in named if of == namespace and label_value(name) == label
+        ]
+
+    def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
+        """See :class:`Objects`."""
+        return self.sets.get((namespace, name))
 
     def members(self) -> tuple[list[DomainMember], list[Ignored]]:
         """Living PodCliques that carry a decision, and those whose decision is not followed."""
@@ -237,41 +268,38 @@ class World(msgspec.Struct, kw_only=True):
             one for one in found if isinstance(one, Ignored)
         ]
 
+    def wanted(self) -> dict[Key, Wanted]:
+        """The domains that living PodCliques want."""
+        return wanted(self.members()[0], self.domains)
 
-def view_of(world: World, key: Key, wants: Wanted | None) -> DomainView:
-    """All that one reconcile reads."""
+
+def view_of(objects: Objects, key: Key, wants: Wanted | None, mode: Mode) -> DomainView:
+    """All that one reconcile reads; ``mode``: of what nobody wants."""
     namespace, name = key
-    domain = world.domains.get(key)
-    claim_name = wants.domain.claim if wants else f"{name.removesuffix('-cd')}-mnnvl-claim"
-    claim = world.claims.get((namespace, claim_name))
-    parts = [part.metadata.labels for part in (domain, claim) if part is not None]
-    labels = next(filter(None, parts), {})
-    here = {
-        gang: found.metadata for (space, gang), found in world.gangs.items() if space == namespace
-    }
-    named = {member.decision.gang for member in wants.members} if wants else set()
-    recorded = labels.get(PODGANG)
-    pcs = {wants.domain.pcs if wants else labels.get(PCS_NAME[0], "")}
-    others = (
-        {labels.get(PCS_NAME[0], ""), *(one.domain.pcs for one in wants.losers)} if wants else ()
+    mode, claim_name = (
+        (wants.decision.mode, wants.domain.claim) if wants else (mode, claim_of(name))
     )
-    sets, rivals = (
-        [
-            world.sets[namespace, of].metadata
-            for of in sorted(group)
-            if (namespace, of) in world.sets
-        ]
-        for group in (pcs, {*others} - pcs)
-    )
+    domain = objects.part("domain", key)
+    claim = objects.part("claim" if mode == "literal" else "template", (namespace, claim_name))
+    labels = [part.metadata.labels for part in (domain, claim) if part is not None]
+    recorded = next(filter(None, labels), {})
+    gangs, rivals, pcs = {recorded.get(PODGANG)}, set[str](), recorded.get(PCS_NAME[0], "")
+    if wants is not None:
+        gangs |= {label_value(member.decision.gang) for member in wants.members}
+        rivals = {pcs, *(loser.domain.pcs for loser in wants.losers)}
+        pcs = wants.domain.pcs
+    set_, *others = (objects.set_(namespace, of) for of in (pcs, *sorted(rivals - {pcs})))
     return DomainView(
         name,
         namespace,
         wants,
         domain,
         claim,
-        {gang: one for gang, one in here.items() if gang in named or label_value(gang) == recorded},
-        sets[0] if sets else None,
-        world.lost.get(key, ""),
-        world.unclaimed.get(key),
-        tuple(rivals),
+        {
+            gang.metadata.name: gang.metadata
+            for label in filter(None, gangs)
+            for gang in objects.gangs_called(namespace, label)
+        },
+        set_.metadata if set_ is not None else None,
+        others=tuple(of.metadata for of in others if of is not None),
     )

@@ -12,6 +12,7 @@ from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError, NotFound, Params
 
 from preflight_mnnvl.api import names
+from preflight_mnnvl.api.names import MANAGED_BY_US as AGENT
 from preflight_mnnvl.api.types import (
     ComputeDomain,
     Key,
@@ -24,15 +25,13 @@ from preflight_mnnvl.api.types import (
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, PodClaim, cliques_of
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
-from preflight_mnnvl.core.snapshot import Ignored, World, member_of, wanted
+from preflight_mnnvl.core.snapshot import Ignored, World, member_of
 from preflight_mnnvl.core.support import CLAIM_VERSIONS, DOMAIN_VERSIONS, ClusterFacts, judge
 from preflight_mnnvl.report.explain import Told, explain
 from preflight_mnnvl.report.show import Pod, show
 
 __all__ = ["differences", "explain_live", "show_live"]
 
-
-AGENT: Final = "preflight-mnnvl"
 _MADE_BEFORE: Final = "it was made before the add-on was there, or while it was not supported; delete it, and Grove makes it anew"
 
 T = TypeVar("T")
@@ -88,7 +87,8 @@ async def explain_live(
             return None
         world, facts = await _look(client, namespace, config)
         nodes = await _fabric_nodes(client)
-    there = {part.metadata.name: part.metadata for part in world.parts()}
+    parts = (*world.domains.values(), *world.claims.values())
+    there = {part.metadata.name: part.metadata for part in parts}
     expected = explain(set_, config, None if nodes is None else len(nodes), facts, there)
     now = plans(world, config, judge(facts, config), time.time())
     return expected, differences(expected, world, now, namespace)
@@ -178,7 +178,7 @@ def differences(
     ]
     said += [
         f"PodClique {shown(loser.name)} has the claim of the domain {shown(loser.decision.cd)}, which is that of {want.domain}; delete or rename one of them"
-        for (space, _), want in sorted(wanted(world.members()[0], world.domains).items())
+        for (space, _), want in sorted(world.wanted().items())
         for loser in want.losers
         if space == namespace and loser.domain.pcs == told.name
     ]

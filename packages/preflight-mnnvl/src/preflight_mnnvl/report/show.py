@@ -15,7 +15,7 @@ from preflight_mnnvl.api.types import ComputeDomain, Key, Metadata, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.fabric import PodClaim, of_gang, one_fabric
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
-from preflight_mnnvl.core.snapshot import World, wanted
+from preflight_mnnvl.core.snapshot import World
 from preflight_mnnvl.core.support import Support
 
 __all__ = ["Pod", "fabric", "show"]
@@ -123,7 +123,7 @@ def show(
     """Text, one set after the other; ``only`` the PodCliqueSet of this name. ``claims``,
     ``cliques``: those of pods, and of nodes (:func:`~.fabric.one_fabric`).
     """
-    wants = wanted(world.members()[0], world.domains)
+    wants = world.wanted()
     found = plans(world, config, support, now)
     of_clique: dict[Key, list[Pod]] = {}
     for pod in sorted(pods, key=lambda pod: pod.metadata.name):

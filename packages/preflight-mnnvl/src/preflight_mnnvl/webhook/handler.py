@@ -58,7 +58,7 @@ class Webhook:
     ) -> None:
         self._config, self._metrics, self._informers = config, metrics, informers
         self._lookups = GroveLookups(client)
-        metrics.admission(client.requests, client.mirrors)
+        metrics.admission(client)
         metrics.supports(lambda: informers.support.ok, lambda: informers.support.fabric_nodes)
         # Of few values each, and looked up thousands of times a second.
         self._admissions, self._part = cache(metrics.admissions.labels), cache(_part)
