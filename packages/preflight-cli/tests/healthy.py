@@ -12,7 +12,7 @@ from typing import Any
 
 import trustme
 import yaml
-from preflight_cli.cluster import Installation
+from preflight_cli.cluster import Installation, part_of
 from preflight_proto import names
 from preflight_testing.helm import PARTS, REQUIRED, UMBRELLA, render
 
@@ -43,6 +43,13 @@ class World:
 
     def gone(self, kind: str, name: str) -> None:
         self.read[kind].remove(self.one(kind, name))
+
+    def uninstalled(self, part: str) -> None:
+        """As after an upgrade that has switched the part off."""
+        for kind, items in self.read.items():
+            if kind != "Secret":
+                self.read[kind] = [item for item in items if part_of(item) != part]
+        _released(self.read)
 
     def add(self, kind: str, name: str, namespace: str = "", **fields: Any) -> Json:
         metadata = {"name": name, **fields.pop("metadata", {})}
@@ -133,14 +140,23 @@ def _healthy() -> dict[str, list[Json]]:
         {"metadata": {"name": n, "namespace": "kube-node-lease"}, "spec": {"renewTime": ago()}}
         for n in NODES
     ]
-    read["Supplier"] = [
-        {
-            "kind": "DaemonSet",
-            "metadata": {"name": name, "namespace": "nvidia"},
-            "status": {"numberReady": 3, "desiredNumberScheduled": 3},
-        }
-        for name in ("platform-connectors", "nvidia-dcgm")
-    ]
+    for name in ("platform-connectors", "nvidia-dcgm"):
+        labels, where = {"app": name}, {"namespace": "nvidia"}
+        read.setdefault("Supplier", []).append(
+            {
+                "kind": "DaemonSet",
+                "metadata": {"name": name, **where},
+                "spec": {"selector": {"matchLabels": labels}},
+            }
+        )
+        read.setdefault("SupplierPod", []).extend(
+            {
+                "metadata": {"name": f"{name}-{node}", "labels": labels, **where},
+                "spec": {"nodeName": node},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            }
+            for node in NODES
+        )
     labels = {names.NAMESPACE_LABEL: names.NAMESPACE_ENABLED}
     read["OptedIn"] = [{"kind": "Namespace", "metadata": {"name": "ml", "labels": labels}}]
     read |= {"CheckedPod": [], "PreflightConfig": [], "OwnKind": []}
@@ -170,7 +186,7 @@ def _released(read: dict[str, list[Json]]) -> None:
 
 _NOT_OF_HELM = {
     *("Secret", "Pod", "EndpointSlice", "Node", "NodeLease", "Supplier", "CheckedPod", "OwnKind"),
-    *("PreflightConfig", "OptedIn"),
+    *("PreflightConfig", "OptedIn", "SupplierPod"),
 }
 
 

@@ -1,7 +1,11 @@
-"""Each planted fault is named, with a line to type, and no other."""
+"""Each planted fault is named, with a line to type, and no other.
+
+A row of :data:`FAULTS`: the fault, the sentence's subject, what it says, the line to type.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -115,156 +119,250 @@ def _held(world: World) -> None:
     world.read["OwnKind"].append(held)
 
 
-FAULTS: dict[str, tuple[Fault, str]] = {
+def _left_label(world: World) -> None:
+    world.uninstalled("preflight-appwrapper")
+    labels = {"preflight.nvsentinel.nvidia.com/gpu-health": "EVICT"}
+    world.one("Node", "node-b")["metadata"]["labels"] = labels
+
+
+def _no_gangs(world: World) -> None:
+    world.uninstalled(GANG)
+    gang_wide = {"name": names.NCCL_ALLREDUCE, "image": "allreduce:1"}
+    world.config(INJECTOR, lambda c: c["checks"].append(gang_wide))
+
+
+def _twice(world: World) -> None:
+    second = copy.deepcopy(world.one("Deployment", GANG))
+    second["metadata"]["namespace"] = "elsewhere"
+    world.read["Deployment"].append(second)
+
+
+FAULTS: dict[str, tuple[Fault, str, str, str]] = {
     "an upgrade that has not ended": (
         lambda w: w.one("Secret", "sh.helm.release.v1.preflight.v3")["metadata"]["labels"].update(
             status="pending-upgrade"
         ),
-        "release preflight/preflight is pending-upgrade",
+        "release preflight/preflight",
+        "is pending-upgrade",
+        "helm -n preflight rollback preflight  # or upgrade it",
     ),
     "a role that is gone": (
         lambda w: w.gone("ClusterRole", "preflight-gang"),
-        "ClusterRole preflight-gang of release preflight/preflight is not there",
+        "ClusterRole preflight-gang",
+        "of release preflight/preflight is not there",
+        "helm -n preflight upgrade preflight CHART --reuse-values",
     ),
     "an account that is gone": (
         lambda w: w.gone("ServiceAccount", INJECTOR),
-        "ServiceAccount preflight/preflight-injector of release preflight/preflight is not there",
+        "ServiceAccount preflight/preflight-injector",
+        "of release preflight/preflight is not there",
+        "helm -n preflight upgrade preflight CHART --reuse-values",
     ),
     "a network policy that is gone": (
         lambda w: w.gone("NetworkPolicy", INJECTOR),
-        "NetworkPolicy preflight/preflight-injector of release",
+        "NetworkPolicy preflight/preflight-injector",
+        "of release",
+        "helm -n preflight upgrade preflight CHART --reuse-values",
     ),
     "admission that is gone": (
         lambda w: w.gone("MutatingWebhookConfiguration", INJECTOR),
-        "MutatingWebhookConfiguration preflight-injector of release",
+        "MutatingWebhookConfiguration preflight-injector",
+        "of release",
+        "helm -n preflight upgrade preflight CHART --reuse-values",
     ),
     "a policy that refuses nothing any more": (
         _edited,
+        "ValidatingAdmissionPolicyBinding preflight-injector-reserved",
         "is not as release preflight/preflight made it: spec.validationActions[0] is Audit",
+        "helm -n preflight upgrade preflight CHART --reuse-values",
     ),
     "a role with fewer rights": (
         lambda w: w.one("ClusterRole", "preflight-gang")["rules"].pop(),
-        "ClusterRole preflight-gang is not as release preflight/preflight made it: rules has",
+        "ClusterRole preflight-gang",
+        "is not as release preflight/preflight made it: rules has",
+        "helm -n preflight upgrade preflight CHART --reuse-values",
     ),
     "a selector that was changed": (
         lambda w: w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"][0].update(
             failurePolicy="Ignore"
         ),
+        "MutatingWebhookConfiguration preflight-injector",
         "webhooks[0].failurePolicy is Ignore",
+        "helm -n preflight upgrade preflight CHART --reuse-values",
     ),
     "a configuration that was edited": (
         lambda w: w.one("ConfigMap", INJECTOR)["data"].update({"config.yaml": "checks: []"}),
-        "ConfigMap preflight/preflight-injector is not as release preflight/preflight made it",
+        "ConfigMap preflight/preflight-injector",
+        "is not as release preflight/preflight made it",
+        "helm -n preflight upgrade preflight CHART --reuse-values",
     ),
     "replicas of two versions": (
         lambda w: _version(w, "Deployment", "preflight-mnnvl-webhook"),
-        f"preflight-mnnvl has workloads of versions 0.0.9 and {version(PARTS / 'preflight-mnnvl')}",
+        "preflight-mnnvl",
+        f"has workloads of versions 0.0.9 and {version(PARTS / 'preflight-mnnvl')}",
+        "helm list --all-namespaces  # then upgrade its release",
     ),
     "a kube-scheduler of another minor version": (
         lambda w: w.version.update(minor="34+"),
+        "Deployment preflight/preflight-gpu-scheduler-scheduler",
         "runs kube-scheduler 1.36 in a cluster of 1.34",
+        "helm -n preflight upgrade RELEASE CHART --reuse-values --set preflight-gpu-scheduler.kubeScheduler.image=…:v1.34",
     ),
     "a definition that the API server refuses": (
         _crd_refused,
+        "CustomResourceDefinition appwrappers.workload.codeflare.dev",
         'is not NamesAccepted: "aw" is already in use',
+        "kubectl describe crd appwrappers.workload.codeflare.dev",
     ),
     "a definition of a release that is gone": (
         _kept,
+        "CustomResourceDefinition preflightconfigs.preflight.nvsentinel.nvidia.com",
         "was kept of release preflight/earlier, which is gone",
+        "helm -n NAMESPACE upgrade RELEASE CHART --reuse-values  # of preflight-gang: it takes the definition over",
     ),
     "a definition of an earlier version": (
         lambda w: _version(w, "CustomResourceDefinition", "computedomains.resource.nvidia.com"),
+        "CustomResourceDefinition computedomains.resource.nvidia.com",
         f"is of version 0.0.9, preflight-computedomain is of {version(PARTS / 'preflight-computedomain')}",
+        "kubectl exec -n preflight deploy/preflight-computedomain-kubelet-plugin -- preflight-computedomain crd | kubectl apply --server-side -f -",
     ),
     "an image that cannot be pulled": (
         lambda w: _pod_waits(w, "ImagePullBackOff"),
+        "Deployment preflight/preflight-injector",
         'has 1 of 2 pods ready: the image "nowhere/webhook:1" cannot be pulled',
+        "kubectl -n preflight describe pod preflight-injector-0",
     ),
     "an image's name that is none": (
         lambda w: _pod_waits(w, "InvalidImageName"),
+        "Deployment preflight/preflight-injector",
         "has a name that no registry can have",
+        "kubectl -n preflight describe pod preflight-injector-0",
     ),
     "a container that cannot be made": (
         lambda w: _pod_waits(w, "CreateContainerConfigError", 'secret "x" not found'),
+        "Deployment preflight/preflight-injector",
         'webhook waits: secret "x" not found',
+        "kubectl -n preflight describe pod preflight-injector-0",
     ),
-    "a program that ends at once": (_pod_ended, "webhook ended with 2: checks: unknown key."),
+    "a program that ends at once": (
+        _pod_ended,
+        "Deployment preflight/preflight-injector",
+        "webhook ended with 2: checks: unknown key.",
+        "kubectl -n preflight describe pod preflight-injector-0",
+    ),
     "pods that no node takes": (
         _unschedulable,
+        "Deployment preflight/preflight-gang",
         "has 0 of 2 pods ready: it cannot be scheduled (0/3 nodes are available)",
+        "kubectl -n preflight describe pod preflight-gang-0",
     ),
-    "pods that may not be created": (_quota, "has 0 of 2 pods ready: exceeded quota: pods"),
+    "pods that may not be created": (
+        _quota,
+        "Deployment preflight/preflight-gang",
+        "has 0 of 2 pods ready: exceeded quota: pods",
+        "kubectl -n preflight describe deployment preflight-gang",
+    ),
     "agents on no node": (
         lambda w: w.read["DaemonSet"][0]["status"].update(numberReady=0, desiredNumberScheduled=0),
+        "DaemonSet preflight/preflight-computedomain-kubelet-plugin",
         "selects none of 3 nodes",
+        "kubectl -n preflight get daemonset preflight-computedomain-kubelet-plugin -o jsonpath='{.spec.template.spec.nodeSelector}'",
     ),
     "an agent that is not ready": (
         lambda w: w.read["DaemonSet"][0]["status"].update(numberReady=2),
+        "DaemonSet preflight/preflight-computedomain-kubelet-plugin",
         "has 2 of 3 pods ready",
+        "kubectl -n preflight describe daemonset preflight-computedomain-kubelet-plugin",
     ),
     "certificates that could not be made": (
         lambda w: w.read["Job"][0].update(
             status={"conditions": [{"type": "Failed", "status": "True", "message": "too often"}]}
         ),
+        "Job preflight/preflight-appwrapper-certs-",
         "failed: too often",
+        "kubectl -n preflight logs job/preflight-appwrapper-certs-",
     ),
     "renewal that is suspended": (
         lambda w: w.read["CronJob"][0]["spec"].update(suspend=True),
+        "CronJob preflight/preflight-appwrapper-certs",
         "is suspended: certificates are not renewed",
+        'kubectl -n preflight patch cronjob preflight-appwrapper-certs -p \'{"spec":{"suspend":false}}\'',
     ),
     "renewal that does not succeed": (
         lambda w: w.read["CronJob"][0]["status"].update(lastSuccessfulTime=ago(days=4)),
+        "CronJob preflight/preflight-appwrapper-certs",
         "has not succeeded for 4 days",
+        "kubectl -n preflight create job --from=cronjob/preflight-appwrapper-certs preflight-appwrapper-certs-now",
     ),
     "nobody who leads": (
         lambda w: w.one("Lease", GANG).update(spec={}),
-        "Lease preflight/preflight-gang is held by nobody: no replica leads",
+        "Lease preflight/preflight-gang",
+        "is held by nobody: no replica leads",
+        "kubectl -n preflight logs -l app.kubernetes.io/name=preflight-gang,app.kubernetes.io/component=controller --tail=20",
     ),
     "a leader that is gone": (
         lambda w: w.one("Lease", GANG)["spec"].update(renewTime=ago(seconds=200)),
+        "Lease preflight/preflight-gang",
         "was last renewed 200 s ago: no replica leads",
+        "kubectl -n preflight logs -l app.kubernetes.io/name=preflight-gang,app.kubernetes.io/component=controller --tail=20",
     ),
     "a leader whose clock is ahead": (
         lambda w: w.one("Lease", GANG)["spec"].update(renewTime=ago(seconds=-30)),
+        "Lease preflight/preflight-gang",
         "was renewed 30 s from now by a-pod",
+        "kubectl -n preflight get pod a-pod -o wide",
     ),
     "no authority that is trusted": (
         lambda w: [
             webhook["clientConfig"].pop("caBundle")
             for webhook in w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"]
         ],
+        "MutatingWebhookConfiguration preflight-injector",
         "has no caBundle",
+        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
     ),
     "an authority that is none": (
         lambda w: [
             webhook["clientConfig"].update(caBundle="bm9uZQ==")
             for webhook in w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"]
         ],
+        "MutatingWebhookConfiguration preflight-injector",
         "has a caBundle that is no certificate",
+        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
     ),
     "a certificate that has ended": (
         lambda w: w.one("Secret", "preflight-injector-tls")["data"].update(
             {"tls.crt": certificate(days=-2)}
         ),
+        "Secret preflight/preflight-injector-tls",
         "has a certificate that ended 2 days ago",
+        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
     ),
     "a certificate that ends soon": (
         lambda w: w.one("Secret", "preflight-injector-tls")["data"].update(
             {"tls.crt": certificate(days=3.5)}
         ),
+        "Secret preflight/preflight-injector-tls",
         "has a certificate that ends in 3 days",
+        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
     ),
     "a certificate that nobody trusts": (
         _secret_of_another_authority,
+        "Secret preflight/preflight-injector-tls",
         "has a certificate that no authority of MutatingWebhookConfiguration preflight-injector signed",
+        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
     ),
     "a Secret without a certificate": (
         lambda w: w.one("Secret", "preflight-injector-tls").update(data={}),
+        "Secret preflight/preflight-injector-tls",
         "has no certificate in tls.crt",
+        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
     ),
     "a webhook that no pod answers": (
         _unready,
+        "MutatingWebhookConfiguration preflight-injector",
         "leads to Service preflight/preflight-injector, behind which no pod is ready: what it would look at is refused",
+        "kubectl -n preflight get pods -l app.kubernetes.io/name=preflight-injector,app.kubernetes.io/component=webhook",
     ),
     "a policy that does not compile": (
         lambda w: w.read["ValidatingAdmissionPolicy"][0].update(
@@ -276,9 +374,16 @@ FAULTS: dict[str, tuple[Fault, str]] = {
                 }
             }
         ),
+        "ValidatingAdmissionPolicy preflight-appwrapper-certs-configuration",
         "spec.validations[0]: undefined field 'x'",
+        "kubectl get validatingadmissionpolicy preflight-appwrapper-certs-configuration -o yaml",
     ),
-    "a label with a capital": (lambda w: _opted(w, "Enabled"), 'preflight="Enabled", which is'),
+    "a label with a capital": (
+        lambda w: _opted(w, "Enabled"),
+        "Namespace ml",
+        'preflight="Enabled", which is',
+        "kubectl label --overwrite namespace ml nvsentinel.nvidia.com/preflight=enabled",
+    ),
     "a PreflightConfig that is refused": (
         lambda w: w.add(
             "PreflightConfig",
@@ -288,50 +393,123 @@ FAULTS: dict[str, tuple[Fault, str]] = {
                 "conditions": [{"type": "Accepted", "status": "False", "message": "two in one."}]
             },
         ),
-        "PreflightConfig ml/mine is not in force: two in one.",
+        "PreflightConfig ml/mine",
+        "is not in force: two in one.",
+        "kubectl -n ml edit preflightconfigs mine",
     ),
     "a check that one of two does not know": (
         lambda w: w.config(GANG, lambda c: c.update(checks=["nccl-loopback"])),
+        "preflight-gang",
         "does not know the checks dcgm-diag",
+        "helm get values --all RELEASE  # set global.preflight.checks and global.preflight.gpu for both",
     ),
     "a resource that one of two does not know": (
         lambda w: w.config(GANG, lambda c: c.update(gpuResourceNames=["gpu.scheduling/gpu"])),
+        "preflight-gang",
         "does not count pods of the resources nvidia.com/gpu",
+        "helm get values --all RELEASE  # set global.preflight.checks and global.preflight.gpu for both",
     ),
     "a check's image that cannot be pulled": (
         lambda w: checked(w, "train", "dcgm-diag", state={"waiting": {"reason": "ErrImagePull"}}),
-        '1 pods, ml/train among them: the image "preflight-dcgm-diag:0.1.0" cannot be pulled',
+        '1 pods, ml/train among them: the image "preflight-dcgm-diag:0.1.0"',
+        "cannot be pulled",
+        "kubectl -n ml describe pod train",
     ),
     "a check that does not end": (
         lambda w: checked(
             w, "train", "nccl-allreduce", state={"running": {"startedAt": ago(minutes=40)}}
         ),
-        "Pod ml/train has preflight-nccl-allreduce at work for 40 minutes",
+        "Pod ml/train",
+        "has preflight-nccl-allreduce at work for 40 minutes",
+        "kubectl -n ml logs train -c preflight-nccl-allreduce --tail=20",
     ),
     "checks that cannot judge": (
         _ten_runs,
-        "check dcgm-diag could not judge 3 of 10 pods: ENGINE_UNREACHABLE",
+        "check dcgm-diag",
+        "could not judge 3 of 10 pods: ENGINE_UNREACHABLE",
+        "kubectl get events --all-namespaces | grep ENGINE_UNREACHABLE",
     ),
-    "a sick node": (_sick, "Node node-b is sick since"),
+    "a sick node": (_sick, "Node node-b", "is sick since", "kubectl describe node node-b"),
     "no connector": (
         lambda w: w.gone("Supplier", "platform-connectors"),
-        "DaemonSet platform-connectors is not there: no result of it is reported",
+        "DaemonSet platform-connectors",
+        "is not there: no result of it is reported",
+        "helm upgrade … --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel",
     ),
     "a node without its connector": (
-        lambda w: w.one("Supplier", "platform-connectors")["status"].update(numberReady=2),
-        "is ready on 2 nodes, 3 have GPUs",
+        lambda w: w.gone("SupplierPod", "platform-connectors-node-b"),
+        "DaemonSet nvidia/platform-connectors",
+        "is not ready on 1 of 3 nodes with GPUs (node-b): there no result of it is reported",
+        "kubectl -n nvidia get pods -o wide --field-selector spec.nodeName=node-b",
     ),
-    "a node without its hostengine": (
-        lambda w: w.one("Supplier", "nvidia-dcgm")["status"].update(numberReady=1),
-        "on the others dcgm-diag ends there as ENGINE_UNREACHABLE",
+    "a node whose hostengine is not ready": (
+        lambda w: w.one("SupplierPod", "nvidia-dcgm-node-c")["status"].update(conditions=[]),
+        "DaemonSet nvidia/nvidia-dcgm",
+        "is not ready on 1 of 3 nodes with GPUs (node-c): there dcgm-diag ends as ENGINE_UNREACHABLE",
+        "kubectl -n nvidia get pods -o wide --field-selector spec.nodeName=node-c",
+    ),
+    "a label of a labeler that is gone": (
+        _left_label,
+        "Node node-b",
+        "has the label preflight.nvsentinel.nvidia.com/gpu-health of preflight-appwrapper, which is not installed",
+        "kubectl label node node-b preflight.nvsentinel.nvidia.com/gpu-health-",
+    ),
+    "nobody who has opted in": (
+        lambda w: w.read["OptedIn"].clear(),
+        "preflight-injector",
+        "checks no pod: no namespace is opted in",
+        "kubectl label namespace NAMESPACE nvsentinel.nvidia.com/preflight=enabled",
+    ),
+    "a gang's check where nobody forms gangs": (
+        _no_gangs,
+        "preflight-injector",
+        "injects nccl-allreduce, and preflight-gang, which forms the gangs, is not installed",
+        "helm upgrade RELEASE CHART --reuse-values --set preflight-gang.enabled=true",
+    ),
+    "a part that takes other nodes for sick": (
+        lambda w: w.config("preflight-gpu-scheduler", lambda c: c.update(nodeConditions=["Xid"])),
+        "preflight-gpu-scheduler",
+        "has other node conditions that make a node sick than preflight-appwrapper, preflight-gang",
+        "helm get values --all RELEASE  # set global.preflight.nodeConditions for all",
+    ),
+    "a part that is installed twice": (
+        _twice,
+        "preflight-gang",
+        "is installed in the namespaces elsewhere and preflight",
+        "helm list --all-namespaces  # then uninstall one of them",
+    ),
+    "a Secret that is gone": (
+        lambda w: w.gone("Secret", "preflight-mnnvl-webhook-tls"),
+        "Secret preflight/preflight-mnnvl-webhook-tls",
+        "is not there: no new pod of Deployment preflight/preflight-mnnvl-webhook starts",
+        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
+    ),
+    "authorities that have ended": (
+        lambda w: [
+            webhook["clientConfig"].update(caBundle=certificate(days=-1))
+            for webhook in w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"]
+        ],
+        "MutatingWebhookConfiguration preflight-injector",
+        "trusts authorities that have all ended",
+        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
+    ),
+    "rights that are bound to nobody": (
+        lambda w: w.one("ClusterRoleBinding", GANG)["subjects"][0].update(name="another"),
+        "ClusterRoleBinding preflight-gang",
+        "is not as release preflight/preflight made it: subjects[0].name is another",
+        "helm -n preflight upgrade preflight CHART --reuse-values",
     ),
     "a node whose clock is ahead": (
         lambda w: w.one("NodeLease", NODES[1])["spec"].update(renewTime=ago(seconds=-45)),
-        "Node node-b has a clock that is 45 s ahead",
+        "Node node-b",
+        "has a clock that is 45 s ahead",
+        "kubectl debug node/node-b -it --image=busybox -- date -u",
     ),
     "an object that cannot go": (
         _held,
-        "ComputeDomain ml/fabric is being deleted for 30 minutes, and held by a/b",
+        "ComputeDomain ml/fabric",
+        "is being deleted for 30 minutes, and held by a/b",
+        "kubectl -n ml describe computedomain fabric",
     ),
 }
 
@@ -340,11 +518,12 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_planted_fault_is_named_and_no_other(fault: str) -> None:
     world = World()
-    plant, words = FAULTS[fault]
+    plant, where, what, do = FAULTS[fault]
     plant(world)
     [problem] = found(world)
-    assert words in f"{problem.where} {problem.what}"
-    assert problem.do
+    assert problem.where.startswith(where)
+    assert problem.do.startswith(do)
+    assert what in problem.what
 
 
 @pytest.mark.component  # renders the charts

@@ -74,6 +74,7 @@ def _bundle(
         return
     if max(one.not_valid_after_utc for one in trusted) < cluster.now:
         yield Problem(where, "trusts authorities that have all ended", renew)
+        return
     for secret in cluster.of("Secret"):
         if of_helm(secret) or key_of(secret)[0] != at[0] or not _serves(cluster, secret, at):
             continue

@@ -51,6 +51,8 @@ SHARE: Final = 0.1
 """Of runs that could not judge, from ten on: more is a cause of its own."""
 _LEAST_RUNS: Final = 10
 _KUBERNETES: Final = (1, 30)
+_LABEL: Final = f"{names.PREFIX}gpu-health"
+"""The labeler's own, unless its values name another."""
 _CONNECTOR, _ENGINE = "platform-connectors", "nvidia-dcgm"
 _WAITS: Final = {
     "ErrImagePull": "cannot be pulled",
@@ -123,15 +125,22 @@ def _releases(cluster: Installation) -> Iterator[Problem]:
 
 
 def _versions(cluster: Installation) -> Iterator[Problem]:
-    for part, items in groupby(
+    for part, group in groupby(
         sorted(cluster.of("Deployment", "DaemonSet"), key=part_of), key=part_of
     ):
+        items = list(group)
         versions = {labels_of(item).get("app.kubernetes.io/version", "") for item in items}
         if len(versions) > 1:
             yield Problem(
                 part,
                 f"has workloads of versions {' and '.join(sorted(versions))}",
                 "helm list --all-namespaces  # then upgrade its release",
+            )
+        if len(places := sorted({key_of(item)[0] for item in items})) > 1:
+            yield Problem(
+                part,
+                f"is installed in the namespaces {' and '.join(places)}: both act on the same objects",
+                "helm list --all-namespaces  # then uninstall one of them",
             )
     for item in cluster.of("Deployment"):
         for container in template_of(item).get("containers", []):
@@ -203,6 +212,24 @@ def _workloads(cluster: Installation) -> Iterator[Problem]:
         looked = f"pod {pod}" if pod else f"{item['kind'].lower()} {name}"
         what = f"has {ready} of {wanted} pods ready{': ' + why if why else ''}"
         yield Problem(about(item), what, f"kubectl -n {namespace} describe {looked}")
+
+
+def _secrets(cluster: Installation) -> Iterator[Problem]:
+    if not cluster.knows("Secret"):
+        return
+    mounted = {
+        (key_of(item)[0], str(secret)): about(item)
+        for item in cluster.of("Deployment", "DaemonSet")
+        for volume in template_of(item).get("volumes", [])
+        if (secret := volume.get("secret", {}).get("secretName"))
+    }
+    for (namespace, name), user in mounted.items():
+        if cluster.named("Secret", namespace, name) is None:
+            yield Problem(
+                f"Secret {namespace}/{name}",
+                f"is not there: no new pod of {user} starts",
+                f"kubectl -n {namespace} get cronjobs,jobs -l app.kubernetes.io/component=certs",
+            )
 
 
 def _cause(cluster: Installation, item: Object) -> tuple[str, str]:
@@ -284,6 +311,14 @@ def _leases(cluster: Installation) -> Iterator[Problem]:
 
 
 def _namespaces(cluster: Installation) -> Iterator[Problem]:
+    asked = {labels_of(item).get(names.NAMESPACE_LABEL) for item in cluster.of("OptedIn")}
+    injects = "preflight-injector" in cluster.parts and cluster.knows("OptedIn")
+    if injects and not asked - {None, names.NAMESPACE_DISABLED}:
+        yield Problem(
+            "preflight-injector",
+            "checks no pod: no namespace is opted in",
+            f"kubectl label namespace NAMESPACE {names.NAMESPACE_LABEL}={names.NAMESPACE_ENABLED}",
+        )
     for item in cluster.of("OptedIn"):
         name, value = key_of(item)[1], labels_of(item).get(names.NAMESPACE_LABEL)
         if value is None:
@@ -312,8 +347,40 @@ def _namespaces(cluster: Installation) -> Iterator[Problem]:
 
 
 def _alike(cluster: Installation) -> Iterator[Problem]:
-    injector, gang = (cluster.config.get(f"preflight-{part}") for part in ("injector", "gang"))
-    if not isinstance(injector, dict) or not isinstance(gang, dict):
+    by_part = {
+        part: config for part, config in sorted(cluster.config.items()) if isinstance(config, dict)
+    }
+    sick = {
+        part: frozenset(listed)
+        for part, config in by_part.items()
+        if (
+            listed := config.get("nodeConditions")
+            or (config.get("nodeHealth") or {}).get("conditions")
+        )
+    }
+    common = Counter(sick.values()).most_common(1)
+    for part in (part for part, listed in sick.items() if listed != common[0][0]):
+        others = ", ".join(other for other in sick if other != part)
+        yield Problem(
+            part,
+            f"has other node conditions that make a node sick than {others}",
+            "helm get values --all RELEASE  # set global.preflight.nodeConditions for all",
+        )
+    injector, gang = by_part.get("preflight-injector"), by_part.get("preflight-gang")
+    if injector is None:
+        return
+    wide = [
+        str(c.get("name"))
+        for c in injector.get("checks", [])
+        if isinstance(c, dict) and (c.get("gang") or c.get("name") == names.NCCL_ALLREDUCE)
+    ]
+    if wide and cluster.parts and "preflight-gang" not in cluster.parts:
+        yield Problem(
+            "preflight-injector",
+            f"injects {', '.join(wide)}, and preflight-gang, which forms the gangs, is not installed: they wait in vain",
+            "helm upgrade RELEASE CHART --reuse-values --set preflight-gang.enabled=true",
+        )
+    if gang is None:
         return
     run = "helm get values --all RELEASE  # set global.preflight.checks and global.preflight.gpu for both"
     injected = {c.get("name") for c in injector.get("checks", []) if isinstance(c, dict)}
@@ -395,6 +462,13 @@ def _nodes(cluster: Installation) -> Iterator[Problem]:
             if makes_sick(found["type"], found["status"]):
                 what = f"is sick since {found.get('lastTransitionTime')}: {found['type']} ({found.get('message', '')})"
                 yield Problem(f"Node {name}", what, f"kubectl describe node {name}")
+        if (
+            _LABEL in labels_of(node)
+            and cluster.parts
+            and "preflight-appwrapper" not in cluster.parts
+        ):
+            what = f"has the label {_LABEL} of preflight-appwrapper, which is not installed: nobody takes it away"
+            yield Problem(f"Node {name}", what, f"kubectl label node {name} {_LABEL}-")
     injector = cluster.config.get("preflight-injector")
     if not isinstance(injector, dict) or not gpu_nodes:
         return
@@ -404,21 +478,35 @@ def _nodes(cluster: Installation) -> Iterator[Problem]:
     if any(
         isinstance(c, dict) and c.get("name") == "dcgm-diag" for c in injector.get("checks", [])
     ):
-        wanted[_ENGINE] = "dcgm-diag ends there as ENGINE_UNREACHABLE"
+        wanted[_ENGINE] = "dcgm-diag ends as ENGINE_UNREACHABLE"
     for name, effect in wanted.items():
         found = [item for item in cluster.of("Supplier") if key_of(item)[1] == name]
         if not found and name == _CONNECTOR and cluster.knows("Supplier"):
             run = "helm upgrade … --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel"
             yield Problem(f"DaemonSet {name}", f"is not there: {effect}", run)
         for item in found:
-            status = item.get("status") or {}
-            ready, namespace = status.get("numberReady", 0), key_of(item)[0]
-            if ready < max(status.get("desiredNumberScheduled", 0), len(gpu_nodes)):
+            if not cluster.knows("SupplierPod"):
+                continue
+            lacking = sorted(gpu_nodes - _served(cluster, item))
+            if lacking:
+                listed = ", ".join(lacking[:3]) + ", …" * (len(lacking) > 3)
                 yield Problem(
                     about(item),
-                    f"is ready on {ready} nodes, {len(gpu_nodes)} have GPUs: on the others {effect}",
-                    f"kubectl -n {namespace} get pods -o wide --field-selector status.phase!=Running",
+                    f"is not ready on {len(lacking)} of {len(gpu_nodes)} nodes with GPUs ({listed}): there {effect}",
+                    f"kubectl -n {key_of(item)[0]} get pods -o wide --field-selector spec.nodeName={lacking[0]}",
                 )
+
+
+def _served(cluster: Installation, daemons: Object) -> set[str]:
+    """The nodes on which a pod of the DaemonSet is ready."""
+    chosen = daemons["spec"]["selector"].get("matchLabels") or {}
+    return {
+        str(pod["spec"].get("nodeName"))
+        for pod in cluster.of("SupplierPod")
+        if key_of(pod)[0] == key_of(daemons)[0] and chosen.items() <= labels_of(pod).items()
+        for condition in (pod.get("status") or {}).get("conditions", [])
+        if (condition["type"], condition["status"]) == ("Ready", "True")
+    }
 
 
 def _clocks(cluster: Installation) -> Iterator[Problem]:
@@ -456,6 +544,7 @@ RULES: Final[tuple[Callable[[Installation], Iterable[Problem]], ...]] = (
     _versions,
     _definitions,
     _workloads,
+    _secrets,
     _jobs,
     _leases,
     webhooks,

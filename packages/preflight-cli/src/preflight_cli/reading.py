@@ -17,7 +17,7 @@ from preflight_kube.cli import commands
 from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_proto import names, policy
 
-from preflight_cli.cluster import Installation, Object
+from preflight_cli.cluster import Installation, Object, key_of
 from preflight_cli.installation import problems
 
 __all__ = ["add_install", "read_cluster"]
@@ -118,6 +118,11 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
             served = next(v["name"] for v in spec["versions"] if v["served"])
             path = f"/apis/{spec['group']}/{served}/{spec['names']['plural']}"
             group.start_soon(every, "OwnKind", path, {})
+        for item in read.get("Supplier", ()):
+            chosen = (item["spec"]["selector"].get("matchLabels") or {}).items()
+            pods = f"{_CORE}/namespaces/{key_of(item)[0]}/pods"
+            by_label = {"labelSelector": ",".join(f"{key}={value}" for key, value in chosen)}
+            group.start_soon(every, "SupplierPod", pods, by_label)
     version = await client.get("/version", dict)
     if forbidden:
         listed = ", ".join(sorted(forbidden))
