@@ -956,9 +956,9 @@ def real_dcgm(session: nox.Session) -> None:
 
 @nox.session
 def assets(session: nox.Session) -> None:
-    """A real API server for tests: etcd and kube-apiserver of both Kubernetes versions, compiled once from Go modules unless KUBEBUILDER_ASSETS names them; prints what to set."""
+    """A real API server for tests: etcd and kube-apiserver of both Kubernetes versions, compiled once from Go modules unless KUBEBUILDER_ASSETS names them; prints what to set (`-- promtool crane helm`: these instead)."""
     sync(session, "--package", "preflight-e2e")
-    session.run("python", "-m", "preflight_e2e.assets")
+    session.run("python", "-m", "preflight_e2e.assets", *session.posargs)
 
 
 @nox.session

@@ -1,14 +1,20 @@
-"""What alerts and dashboards ask for exists: metrics, ports, leases and the pods of a monitor."""
+"""What alerts and dashboards ask for exists: metrics, ports, leases and the pods of a monitor; and
+by Prometheus' own promtool, each alert fires by its cause, once, and none where all is well.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from preflight_testing.helm import PARTS, REQUIRED, render
 
 PACKAGES = Path(__file__).resolve().parents[2] / "packages"
@@ -16,7 +22,7 @@ CHARTS = sorted(path.parent.name for path in PARTS.glob("*/Chart.yaml"))
 ADMISSION = PACKAGES / "preflight-kube/src/preflight_kube/admission/metrics.py"
 WORDS = {
     *("absent", "by", "controller", "count", "histogram_quantile", "increase", "le", "max", "min"),
-    *("or", "pod", "rate", "sum", "time", "up"),
+    *("offset", "or", "pod", "rate", "sum", "time", "unless", "up"),
     *("check", "error_code", "exported_namespace", "node", "reason", "watcher"),
     *("error_type", "forced", "kind", "operation", "path", "phase", "port", "program", "result"),
     *("source", "state", "status", "verb", "version"),
@@ -112,3 +118,167 @@ def test_a_monitor_of_all_parts_finds_the_pods_of_each_and_their_port(chart: str
     ]
     assert any(endpoint["port"] in names for names in ports)
     assert all(endpoint["port"] in names for names in ports if names)
+
+
+# --- fired
+
+RUNNING: dict[str, dict[str, str]] = {
+    "preflight-appwrapper": {
+        'leader_election_master_status{name="preflight-appwrapper"}': "1",
+        'appwrapper_mirror_behind_seconds{path="/api/v1/pods"}': "0",
+        "appwrapper_admission_certificate_expiry_seconds": "2592000",
+        "appwrapper_deletion_blocked": "0",
+        "appwrapper_evacuations_held": "0",
+        "appwrapper_nodes_held": "0",
+        "appwrapper_evacuations_in_a_row": "3",
+    },
+    "preflight-computedomain": {
+        'leader_election_master_status{name="compute-domain-controller"}': "1",
+        'compute_domain_behind{path="/api/v1/nodes"}': "0",
+        "compute_domain_nvml_up": "1",
+        "compute_domain_template_conflicts": "0",
+        "compute_domain_stale_claims": "0",
+    },
+    "preflight-gang": {
+        'leader_election_master_status{name="preflight-gang"}': "1",
+        'preflight_gang_behind{path="/api/v1/pods"}': "0",
+        'preflight_unchecked_pods{exported_namespace="a",reason="not-started"}': "0",
+        'preflight_node_last_pass_timestamp_seconds{check="dcgm-diag",node="n"}': "0",
+        'preflight_check_total{check="dcgm-diag",result="passed"}': "0+9",
+        'preflight_check_total{check="dcgm-diag",result="inconclusive"}': "0+1",
+        # A counter of a node is there from the node's first failure on.
+        **{f'preflight_check_failures_total{{check="dcgm-diag",error_code="E",node="n{n}"}}': "0+1" for n in range(5)},
+        'preflight_check_failures_total{check="dcgm-diag",error_code="E",node="n5"}': "_",
+    },
+    "preflight-gpu-scheduler": {
+        "gpu_scheduler_leader": "1",
+        'gpu_scheduler_mirror_behind_seconds{path="/api/v1/pods"}': "0",
+        "gpu_scheduler_webhook_admission_certificate_expiry_seconds": "2592000",
+        "gpu_scheduler_unlocked_pods": "0",
+        "gpu_scheduler_stale_nodes": "0",
+        "gpu_scheduler_unknown_gpus": "0",
+        "gpu_agent_nvml_up": "1",
+    },
+    "preflight-injector": {
+        "preflight_webhook_preflight_configs_behind": "0",
+        "preflight_webhook_certificate_expiry_timestamp_seconds": "2592000",
+        "preflight_webhook_config_valid": "1",
+        'preflight_webhook_watching{watcher="configuration"}': "1",
+        **{f'preflight_webhook_latency_seconds_bucket{{le="{le}"}}': "0+100" for le in ("1.0", "2.5", "+Inf")},
+    },
+    "preflight-mnnvl": {
+        'leader_election_master_status{name="preflight-mnnvl"}': "1",
+        "mnnvl_mirror_behind_seconds": "0",
+        "mnnvl_admission_certificate_expiry_seconds": "2592000",
+        "mnnvl_unclaimed_podcliques": "0",
+    },
+}  # fmt: skip
+"""By chart: what its programs show where all is well, as promtool writes series, one value a minute.
+Time begins at 0."""
+OF_ALL = {
+    "up": "1",
+    'controller_runtime_reconcile_total{controller="c",result="success"}': "0+95",
+    'controller_runtime_reconcile_total{controller="c",result="error"}': "0+5",
+}
+CAUSES: dict[str, tuple[str, str, dict[str, str]]] = {
+    "NobodyAnswers": ("^up$", "0", {}),
+    "NobodyLeads": ("leader", "0", {}),
+    "ReconcilesFail": ('result="error"', "0+20", {"controller": "c"}),
+    "CacheBehind": ("behind", "1", {}),
+    "CertificateEnds": ("expiry", "518400", {}),
+    "AppWrapperDeletionBlocked": ("blocked", "1", {}),
+    "AppWrapperEvacuationsHeld": ("_held$", "1", {}),
+    "AppWrapperEvacuationsInARow": ("in_a_row", "4", {}),
+    "ComputeDomainNvmlDown": ("nvml_up", "0", {"pod": "p"}),
+    "ComputeDomainTemplateConflict": ("conflicts", "1", {}),
+    "ComputeDomainStaleClaims": ("stale", "1", {"pod": "p"}),
+    "PreflightUncheckedPods": ("unchecked", "1", {"exported_namespace": "a", "reason": "not-started"}),
+    "PreflightManyNodesFail": ('node="n5"', "_x100 1", {"check": "dcgm-diag", "error_code": "E"}),
+    "PreflightNodeNotTested": ("last_pass", "-604800", {"node": "n"}),
+    "PreflightInconclusive": ('"inconclusive"', "0+3", {"check": "dcgm-diag"}),
+    "GpuSchedulerUnlockedPods": ("unlocked", "1", {}),
+    "GpuSchedulerStaleNodes": ("stale", "1", {}),
+    "GpuSchedulerUnknownGpus": ("unknown", "1", {}),
+    "GpuSchedulerNvmlDown": ("nvml_up", "0", {"pod": "p"}),
+    "PreflightInjectorConfigRefused": ("config_valid", "0", {}),
+    "PreflightInjectorSlow": ('le="1.0"', "0+98", {}),
+    "PreflightInjectorBlind": ("watching", "0", {"watcher": "configuration"}),
+    "MnnvlUnclaimedPodCliques": ("unclaimed", "1", {}),
+}  # fmt: skip
+"""By alert, or by the end of its name where all charts have it: which series show what else then, a
+pattern and the values, and the labels with which it fires."""
+
+
+def cause(alert: str) -> tuple[str, str, dict[str, str]]:
+    [found] = [name for name in CAUSES if alert.endswith(name)]
+    return CAUSES[found]
+
+
+def unit_test(chart: str, job: str, rules: list[dict[str, Any]], fires: str = "") -> dict[str, Any]:
+    """One of promtool's: of all rules that one fires for which a cause is there, or none."""
+    pattern, values, labels = cause(fires) if fires else ("$^", "", {})
+    series = []
+    for name, running in {**OF_ALL, **RUNNING[chart]}.items():
+        metric, _, own = name.partition("{")
+        target = f'{metric}{{namespace="preflight",job="{job}",pod="p"{"," if own else ""}{own or "}"}'
+        shown = values if re.search(pattern, name) else running
+        series.append({"series": target, "values": f"{shown}x120"})
+    return {
+        "name": fires or "all is well",
+        "interval": "1m",
+        "input_series": series,
+        "alert_rule_test": [
+            {
+                "eval_time": "110m",
+                "alertname": rule["alert"],
+                "exp_alerts": [
+                    {
+                        "exp_labels": {**rule["labels"], **labels},
+                        "exp_annotations": rule["annotations"],
+                    }
+                ]
+                * (rule["alert"] == fires),
+            }
+            for rule in rules
+        ],
+    }
+
+
+@pytest.mark.component  # starts promtool
+@pytest.mark.parametrize("chart", CHARTS)
+def test_each_alert_fires_by_its_cause_once_and_no_other_then_and_none_where_all_is_well(
+    chart: str, tmp_path: Path
+) -> None:
+    promtool = os.environ.get("PREFLIGHT_PROMTOOL") or shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool: nox -s assets -- promtool brings one, and says what to set")
+    objects = rendered(chart, {"alerts": {"enabled": True}})
+    groups = of("PrometheusRule", objects)["spec"]["groups"]
+    job = f"preflight/{of('PodMonitor', objects)['metadata']['name']}"
+    rules = groups[0]["rules"]
+    tests = [unit_test(chart, job, rules, fires) for fires in ("", *(r["alert"] for r in rules))]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
+    (tmp_path / "tests.yaml").write_text(
+        yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests})
+    )
+    done = subprocess.run(
+        [promtool, "test", "rules", tmp_path / "tests.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_what_is_shown_to_alerts_has_the_labels_of_the_programs_and_a_cause_is_of_one_metric(
+    chart: str,
+) -> None:
+    package = chart.replace("preflight-injector", "preflight-webhook")
+    table = (PACKAGES / package / "README.md").read_text()
+    for name in RUNNING[chart]:
+        metric, labels = name.partition("{")[0].removesuffix("_bucket"), re.findall(r"(\w+)=", name)
+        row = re.search(rf"^\| `{metric}` \| \w+ \| ([^|]*) \|", table, re.M)
+        known = {*re.findall(r"`(\w+)`", row[1] if row else "")}
+        own = {label.removeprefix("exported_") for label in labels} - {"le"}
+        assert own == known, name

@@ -6,7 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from preflight_e2e.assets import CONTROL_PLANES, PINS, AssetsError, ControlPlane, bring
+from preflight_e2e.assets import (
+    CONTROL_PLANES,
+    PINS,
+    TOOLS,
+    AssetsError,
+    ControlPlane,
+    bring,
+    bring_tool,
+)
 
 NEW, OLD = CONTROL_PLANES
 GO = f"""#!{sys.executable}
@@ -92,3 +100,19 @@ def test_every_module_is_pinned_with_its_checksum(plane: ControlPlane) -> None:
     module = (PINS / plane.version / "go.mod").read_text()
     assert f"k8s.io/kubernetes {plane.version}" in module
     assert f"k8s.io/kubernetes {plane.version} h1:" in (PINS / plane.version / "go.sum").read_text()
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_tool_is_compiled_once_by_the_version_that_is_pinned_unless_path_has_it(
+    name: str, tmp_path: Path, calls: Path
+) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    made = [bring_tool(name, environ) for _ in range(2)][1]
+    assert (made.parent.parent, made.name) == (tmp_path / "cache/preflight/tools", name)
+    [built] = calls.read_text().splitlines()
+    assert built.startswith(f"{name} build -mod=readonly")
+    assert f"{made.parent.name} h1:" in (PINS.parent / f"tools/{name}/go.sum").read_text()
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / name).touch(0o755)
+    assert bring_tool(name, {**environ, "PATH": str(there)}) == there / name

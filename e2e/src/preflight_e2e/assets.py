@@ -1,9 +1,13 @@
 """A real API server for tests: etcd and kube-apiserver of both Kubernetes versions, and what else
-runs beside them.
+runs beside them; and, by name, tools that tests and a rehearsed release run.
+
+    python -m preflight_e2e.assets                      # prints the variables that tests find it by
+    python -m preflight_e2e.assets promtool crane helm
 
 Programs come from the folders that ``KUBEBUILDER_ASSETS`` and its sibling name, where they do, else
 from the cache (``preflight/control-plane`` in ``XDG_CACHE_HOME`` or ``~/.cache``), else from Go
-modules, whose versions and checksums are pinned in ``e2e/control-plane``.
+modules, whose versions and checksums are pinned in ``e2e/control-plane``. Tools are those on PATH,
+else they come likewise, by the pins in ``e2e/tools``.
 """
 
 from __future__ import annotations
@@ -18,9 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CONTROL_PLANES", "AssetsError", "ControlPlane", "bring"]
+__all__ = ["CONTROL_PLANES", "TOOLS", "AssetsError", "ControlPlane", "bring", "bring_tool"]
 
 PINS: Final = Path(__file__).parents[2] / "control-plane"
+TOOL_PINS: Final = Path(__file__).parents[2] / "tools"
+TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
+    "crane": (),
+    "helm": (),
+    "promtool": ("-tags", "remove_all_sd"),  # of what it can discover, nothing: half as much code
+}
+"""By name, how each is compiled besides."""
 ETCD: Final = "go.etcd.io/etcd/server/v3"
 _VERSION: Final = "k8s.io/component-base/version"
 
@@ -73,16 +84,43 @@ def bring(plane: ControlPlane, environ: Mapping[str, str], *, pins: Path = PINS)
     return folder
 
 
+def bring_tool(name: str, environ: Mapping[str, str], *, pins: Path = TOOL_PINS) -> Path:
+    """The program, compiled where there is none yet. Raises :class:`AssetsError`."""
+    if found := shutil.which(name, path=environ.get("PATH")):
+        return Path(found)
+    module = (pins / name / "go.mod").read_text()
+    [package] = [line.split()[1] for line in module.splitlines() if line.startswith("tool ")]
+    [version] = {
+        line.split()[-1]
+        for line in module.replace(" // indirect", "").splitlines()
+        if line.startswith("\t") and f"{package}/".startswith(f"{line.split()[0]}/")
+    }
+    cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    program = cache / "preflight/tools" / version / name
+    if not os.access(program, os.X_OK):
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=program.parent) as made:
+            words = [*TOOLS[name], "-ldflags", "-s -w", package]
+            _build(_go(f"{program}: {name}"), pins / name, f"{made}/{name}", words)
+            Path(made, name).replace(program)
+    return program
+
+
+def _go(what: str) -> str:
+    if (go := shutil.which("go")) is None:
+        raise AssetsError(
+            f"{what} would be compiled from Go modules, and there is no go; install Go 1.26 or newer, "
+            "or set KUBEBUILDER_ASSETS to a folder that has an API server, such as setup-envtest makes, or PATH to one with a tool."
+        )
+    return go
+
+
 def _missing(folder: Path, programs: Sequence[str]) -> list[str]:
     return [name for name in programs if not os.access(folder / name, os.X_OK)]
 
 
 def _compile(version: str, programs: Sequence[str], folder: Path, pins: Path) -> None:
-    if (go := shutil.which("go")) is None:
-        raise AssetsError(
-            f"{folder}: {', '.join(programs)} of Kubernetes {version} would be compiled from Go modules, and there is no go; "
-            "install Go 1.26 or newer, or set KUBEBUILDER_ASSETS to a folder that has them, such as setup-envtest makes."
-        )
+    go = _go(f"{folder}: {', '.join(programs)} of Kubernetes {version}")
     folder.mkdir(parents=True, exist_ok=True)
     print(
         f"compiling {', '.join(programs)} of Kubernetes {version}: minutes, once", file=sys.stderr
@@ -117,12 +155,18 @@ def _build(go: str, module: Path, out: str, words: list[str]) -> None:
 
 
 def main() -> None:
-    """Bring all, and print the variables that tests find them by."""
+    """Bring the tools that are named, or an API server, and print the variables that tests find
+    them by."""
+    if unknown := sorted(set(names := sys.argv[1:]) - set(TOOLS)):
+        sys.exit(f"assets: {', '.join(unknown)}: no tool of that name; there are {', '.join(TOOLS)}.")
     try:
-        folders = {plane.variable: bring(plane, os.environ) for plane in CONTROL_PLANES}
+        if names:
+            found = {f"PREFLIGHT_{name.upper()}": bring_tool(name, os.environ) for name in names}
+        else:
+            found = {plane.variable: bring(plane, os.environ) for plane in CONTROL_PLANES}
     except AssetsError as error:
         sys.exit(f"assets: {error}")
-    for variable, folder in folders.items():
+    for variable, folder in found.items():
         print(f"export {variable}={folder}")
 
 
