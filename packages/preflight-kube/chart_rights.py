@@ -25,13 +25,14 @@ SERVICES = (
     "preflight_computedomain",
     "preflight_gpu_scheduler",
     "preflight_mnnvl",
+    "preflight_webhook",
 )
 OPERATIONS = {"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE"}
 KEPT = ("managedFields", "resourceVersion", "generation")
 """What the API server itself keeps of an object's metadata."""
 NAMED = ("name", "namespace", "uid", "creationTimestamp")
 """What it lets nobody change, and every new object has."""
-COMMON = {"name", "secret", "selfManaged"}
+COMMON = {"excluded", "name", "secret", "selfManaged"}
 """Helpers that the charts' library has for all."""
 MANY = "more than 1,000 {}, which nobody compares: make the object anew with fewer"
 
@@ -68,7 +69,9 @@ def changed(after: str, before: str, at: Tree, path: str = "") -> Iterator[str]:
     """CEL lists of the paths below `path` that differ and may not."""
     keys = [key.strip("[]") for key in at if key[0] == "["]
     dot = f"{path}." if path else ""
-    if path.endswith(("schedulingGates", "finalizers")):
+    if keys == ["-*"]:
+        yield f"({after}.all(g, g in {before}) ? [] : ['{path}'])"
+    elif path.endswith(("schedulingGates", "finalizers")):
         items = listed(key.lstrip("-") for key in keys)
         name = "g.name" if path.endswith("schedulingGates") else "g"
         left = f"{before}.filter(g, !({name} in {items}))"
@@ -143,13 +146,17 @@ def variables(trees: Iterable[Tree]) -> Iterator[tuple[str, str]]:
 
 
 def writes(right: Right) -> list[str]:
-    """The operations that it lets pass."""
+    """The operations that it lets pass. Reviews are questions: nothing is stored, and no policy is
+    asked about them.
+    """
+    if right.group == "authorization.k8s.io":
+        return []
     return sorted({OPERATIONS[verb] for verb in right.verbs.split() if verb in OPERATIONS})
 
 
 def asked(right: Right) -> str:
     """CEL: whether a request is for this right."""
-    subresource = right.resource.partition("/")[2]  # type: ignore[union-attr]
+    subresource = right.what.partition("/")[2]
     said = f"request.operation in {listed(writes(right))} && request.?subResource.orValue('') == '{subresource}'"
     return said + (
         f" && request.?namespace.orValue('') == '{right.namespace}'" if right.namespace else ""
@@ -176,21 +183,26 @@ def policy(account: Account, name: str, rights: list[Right]) -> list[str]:
     """Of one account and the rights that have it in common, and its binding."""
     user = f"system:serviceaccount:{{namespace}}:{account.name}"
     fields = "; ".join(
-        dict.fromkeys(f"{', '.join(r.fields)} of {r.resource}" for r in rights if r.fields)
+        dict.fromkeys(f"{', '.join(r.fields)} of {r.what}" for r in rights if r.fields)
     )
     trees = [tree(right.fields) for right in rights]
     head = ["  name: {name}-" + name, *labels(account)]
     rules = [
         line
-        for group, resource, named in dict.fromkeys((r.group, r.resource, r.when) for r in rights)
+        for group, resource, named, each in dict.fromkeys(
+            (*place(r), r.when, r.each) for r in rights
+        )
         for line in when(
             named,
-            [
-                f'      - apiGroups: ["{group}"]',
-                '        apiVersions: ["*"]',
-                f"        resources: [{resource}]",
-                "        operations: [CREATE, UPDATE, DELETE]",
-            ],
+            ranged(
+                each,
+                [
+                    f"      - apiGroups: [{group}]",
+                    '        apiVersions: ["*"]',
+                    f"        resources: [{resource}]",
+                    "        operations: [CREATE, UPDATE, DELETE]",
+                ],
+            ),
         )
     ]
     unless_deleted = "request.operation == 'DELETE' ? [] : "
@@ -202,7 +214,11 @@ def policy(account: Account, name: str, rights: list[Right]) -> list[str]:
             [
                 f"        {asked(right)} ?",
                 f"        ({unless_deleted if 'DELETE' in writes(right) else ''}",
-                *joined(changed("variables.after", "variables.before", at)),
+                *joined(
+                    ["[]"]
+                    if right.fields == ("*",)
+                    else changed("variables.after", "variables.before", at)
+                ),
                 "        ) :",
             ],
         )
@@ -224,7 +240,7 @@ def policy(account: Account, name: str, rights: list[Right]) -> list[str]:
                 [
                     "    - expression: >-",
                     f"        !({asked(right)}) || variables.{of_what}.all(o, {held.cel})",
-                    *refusal(user, f"{right.resource} only where {held.sentence}", ""),
+                    *refusal(user, f"{right.what} only where {held.sentence}", ""),
                 ],
             )
     lines = [
@@ -283,10 +299,8 @@ def rules(rights: Iterable[Right]) -> list[str]:
     """RBAC's; names cannot be asked for in a create."""
     lines = []
     for right in rights:
-        group = (right.group,) if isinstance(right.group, str) else right.group
-        resource = (right.resource,) if isinstance(right.resource, str) else right.resource
-        head = ["  - apiGroups: [" + ", ".join(f'"{one}"' for one in group) + "]"]
-        head += [f"    resources: [{', '.join(resource)}]"]
+        group, resource = place(right)
+        head = [f"  - apiGroups: [{group}]", f"    resources: [{resource}]"]
         verbs = right.verbs.split()
         own = [
             line
@@ -298,8 +312,28 @@ def rules(rights: Iterable[Right]) -> list[str]:
                 f"    verbs: [{', '.join(some)}]",
             )
         ]
-        lines += when(right.when, own)
+        lines += when(right.when, ranged(right.each, own))
     return lines
+
+
+def place(right: Right) -> tuple[str, str]:
+    """Its groups and resources, as a list in YAML has them."""
+    if right.each:
+        return "{{ .group | quote }}", "{{ .resource }}"
+    group = (right.group,) if isinstance(right.group, str) else right.group
+    resource = (right.resource,) if isinstance(right.resource, str) else right.resource
+    return ", ".join(f'"{one}"' for one in group), ", ".join(resource)
+
+
+def ranged(name: str, lines: Sequence[str]) -> Sequence[str]:
+    """Lines of a template that are there for each item of a helper's list."""
+    if not name:
+        return lines
+    return [
+        f'{{{{- range include "{helper(name)}" . | fromJsonArray }}}}',
+        *lines,
+        "{{- end }}",
+    ]
 
 
 def where_any(rights: Iterable[Right], lines: Iterable[str]) -> list[str]:
@@ -352,7 +386,7 @@ def accounts(chart: Chart) -> Iterator[str]:
         by_policy: dict[str, list[Right]] = {}
         for right in account.rights:
             if writes(right):
-                base = str(right.resource).partition("/")[0]
+                base = right.what.partition("/")[0]
                 by_policy.setdefault(right.policy or f"{account.component}-{base}", []).append(
                     right
                 )

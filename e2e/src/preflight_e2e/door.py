@@ -238,10 +238,10 @@ class Door:
                 ),
                 "exec": lambda: self.enter(pod, container="preflight-dcgm-diag"),
                 "sidecars": lambda: self.create(TRAINING, beside),
-                "certs-secret": lambda: self.ask(
+                "certs-secrets": lambda: self.ask(
                     "POST", secrets, {"metadata": {"name": "x"}}, user=CERTS, dry_run=True
                 ),
-                "certs-configuration": lambda: self.ask(
+                "certs-mutatingwebhookconfigurations": lambda: self.ask(
                     "POST", configurations, {"metadata": {"name": "x"}}, user=CERTS, dry_run=True
                 ),
             }

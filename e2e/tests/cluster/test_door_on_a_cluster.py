@@ -198,8 +198,8 @@ def test_the_policies_pass_the_api_servers_type_check(fresh: Installed) -> None:
         "exec",
         "sidecars",
         "connector-folder",
-        "certs-configuration",
-        "certs-secret",
+        "certs-mutatingwebhookconfigurations",
+        "certs-secrets",
     )
     for suffix in suffixes:
 

@@ -12,7 +12,7 @@ from preflight_computedomain.api.rights import RIGHTS
 from preflight_computedomain.api.types import ComputeDomain
 from preflight_computedomain.core import slices, template
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
-from preflight_testing.fields import Impersonator, RightCase, rows
+from preflight_testing.fields import Impersonator, RightCase, example, rows
 from preflight_testing.helm import UMBRELLA, Object, render
 
 pytestmark = pytest.mark.timeout(400)
@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Impersonator]:
             found.close()
 
 
-def example(row: RightCase) -> tuple[str, Object]:
+def of(row: RightCase) -> tuple[str, Object]:
     """Where an object is that the row is for, and the object."""
     match row.right.resource:
         case "computedomains" | "computedomains/status":
@@ -61,23 +61,7 @@ def example(row: RightCase) -> tuple[str, Object]:
             return f"{DRA}/resourceslices", slices.body(
                 NODE, "a-uid", slices.channel("0.7", "570.158.1")
             )
-        case "leases":
-            return f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases", {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": {"name": row.right.names[0]},
-                "spec": {"holderIdentity": "x"},
-            }
-    assert row.right.resource == "events"
-    component = "compute-domain-controller"
-    return "/api/v1/namespaces/default/events", {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": "e", "namespace": "default"},
-        "involvedObject": {"kind": KIND, "name": "x", "namespace": "default"},
-        "source": {"component": component},
-        "reportingComponent": component,
-    }
+    return example(row, "compute-domain-controller")
 
 
 METADATA = {"metadata.annotations.*", "metadata.labels.*"}
@@ -115,7 +99,7 @@ WORDS = {"name": NAME, "namespace": HOME}
 def test_what_an_account_writes_is_what_the_table_says(
     cluster: Impersonator, row: RightCase
 ) -> None:
-    path, body = example(row)
+    path, body = of(row)
     user = f"system:serviceaccount:{HOME}:{NAME}-{row.component}"
     node = NODE if row.component == "kubelet-plugin" else ""
     tried = cluster.tries(row, path, body, user, node=node)

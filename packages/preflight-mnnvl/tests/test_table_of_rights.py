@@ -8,7 +8,7 @@ import pytest
 from cliques import LITERAL, makes, podclique
 from preflight_mnnvl.api.rights import RIGHTS
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
-from preflight_testing.fields import Impersonator, RightCase, rows
+from preflight_testing.fields import Impersonator, RightCase, example, rows
 from preflight_testing.grove_kinds import GROVE, compute_domains
 from preflight_testing.helm import UMBRELLA, Object, render
 
@@ -24,13 +24,6 @@ GANG: Object = {
     "kind": "PodGang",
     "metadata": {"name": "t-0", "labels": {"a": "b"}, "annotations": {"a": "b"}},
     "spec": {"podgroups": [{"name": "w", "minReplicas": 1, "podReferences": []}]},
-}
-SECRET: Object = {
-    "apiVersion": "v1",
-    "kind": "Secret",
-    "metadata": {"name": f"{NAME}-webhook-tls"},
-    "type": "kubernetes.io/tls",
-    "data": {"tls.crt": "", "tls.key": ""},
 }
 
 
@@ -53,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Impersonator]:
             found.close()
 
 
-def example(row: RightCase) -> tuple[str, Object]:
+def of(row: RightCase) -> tuple[str, Object]:
     """Where an object is that the row is for, and the object."""
     places = {
         "podgangs": ("/apis/scheduler.grove.io/v1alpha1/namespaces/default/podgangs", GANG),
@@ -62,41 +55,8 @@ def example(row: RightCase) -> tuple[str, Object]:
             DOMAIN,
         ),
         "resourceclaims": ("/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", CLAIM),
-        "secrets": (f"/api/v1/namespaces/{HOME}/secrets", SECRET),
     }
-    resource = str(row.right.resource)
-    if resource in places:
-        return places[resource]
-    if resource == "leases":
-        return f"/apis/coordination.k8s.io/v1/namespaces/{HOME}/leases", {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {"name": row.right.names[0]},
-            "spec": {"holderIdentity": "x"},
-        }
-    if resource.endswith("webhookconfigurations"):
-        kind = "Mutating" if resource.startswith("mutating") else "Validating"
-        hook = {
-            "name": "a.example.com",
-            "clientConfig": {"url": "https://example.com/x"},
-            "sideEffects": "None",
-            "admissionReviewVersions": ["v1"],
-        }
-        return f"/apis/admissionregistration.k8s.io/v1/{resource}", {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": f"{kind}WebhookConfiguration",
-            "metadata": {"name": NAME},
-            "webhooks": [hook],
-        }
-    assert resource == "events"
-    return "/api/v1/namespaces/default/events", {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": "e", "namespace": "default"},
-        "involvedObject": {"kind": "PodClique", "name": "x", "namespace": "default"},
-        "source": {"component": NAME},
-        "reportingComponent": NAME,
-    }
+    return places.get(str(row.right.resource)) or example(row, NAME)
 
 
 METADATA = {"metadata.annotations.*", "metadata.labels.*"}
@@ -144,7 +104,7 @@ ROWS = [row for row in rows(RIGHTS, WORDS) if row.right.when != "guarded"]
 def test_what_an_account_writes_is_what_the_table_says(
     cluster: Impersonator, row: RightCase
 ) -> None:
-    path, body = example(row)
+    path, body = of(row)
     user = f"system:serviceaccount:{HOME}:{NAME}-{row.component}"
     tried = cluster.tries(row, path, body, user)
     accepted, refused = WRITTEN[str(row)]

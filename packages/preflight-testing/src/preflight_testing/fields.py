@@ -1,7 +1,7 @@
 """Every field of every kind, by the OpenAPI of a real API server: which of them somebody may write.
 
 A right is a row of a service's table: what has ``resource``, ``verbs``, ``group``, ``fields``,
-``names`` and ``namespace``.
+``names``, ``namespace`` and ``each``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = [
     "Impersonator",
     "RightCase",
     "Tried",
+    "example",
     "kept",
     "rows",
 ]
@@ -68,15 +69,20 @@ class RightCase(NamedTuple):
 
 
 def rows(chart: Any, words: Mapping[str, str]) -> Iterator[RightCase]:
-    """Of a service's table: every right that writes. ``words``: what the chart's helpers say."""
+    """Of a service's table: every right that writes. ``words``: what the chart's helpers say, and a
+    resource for those that stand for a list.
+    """
 
     def filled(text: str) -> str:
         return re.sub(r"\{(\w+)\}", lambda match: words[match[1]], text)
 
     for account in chart.accounts:
         for each in account.rights:
+            if each.group == "authorization.k8s.io":
+                continue  # a question, of which nothing is stored
             right = replace(
                 each,
+                resource=words.get(each.each, each.resource),
                 namespace=filled(each.namespace),
                 names=tuple(map(filled, each.names)),
                 fields=tuple(map(filled, each.fields)),
@@ -87,8 +93,48 @@ def rows(chart: Any, words: Mapping[str, str]) -> Iterator[RightCase]:
                     yield RightCase(account.component, right, verb)
 
 
+def example(row: RightCase, component: str = "") -> tuple[str, Object]:
+    """Where an object is of a kind that all services write, and the object: a Lease, a Secret, a
+    webhook's configuration, an Event of ``component``.
+    """
+    resource, namespace = row.right.resource, row.right.namespace or "default"
+    about = {"name": row.right.names[0] if row.right.names else "e"}
+    match resource:
+        case "leases":
+            version, kind, body = (
+                "coordination.k8s.io/v1",
+                "Lease",
+                {"spec": {"holderIdentity": "x"}},
+            )
+        case "secrets":
+            version, kind = "v1", "Secret"
+            body = {"type": "kubernetes.io/tls", "data": {"tls.crt": "", "tls.key": ""}}
+        case "events":
+            version, kind, about["namespace"] = "v1", "Event", namespace
+            body = {
+                "involvedObject": {"kind": "Any", "name": "x", "namespace": namespace},
+                "source": {"component": component},
+                "reportingComponent": component,
+            }
+        case _:
+            version, namespace = "admissionregistration.k8s.io/v1", ""
+            kind = f"{'Mutating' if resource.startswith('mutating') else 'Validating'}WebhookConfiguration"
+            hook = {
+                "name": "a.example.com",
+                "clientConfig": {"url": "https://example.com/x"},
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+            }
+            body = {"webhooks": [hook]}
+    root = f"/apis/{version}" if "/" in version else "/api/v1"
+    where = f"{root}/namespaces/{namespace}" if namespace else root
+    return f"{where}/{resource}", {"apiVersion": version, "kind": kind, "metadata": about, **body}
+
+
 def kept(whole: Object, fields: Iterable[str]) -> Object:
     """What is left of an object without ``fields`` and without what the API server keeps."""
+    if "*" in fields:
+        return {}
     left = copy.deepcopy(whole)
     for key in OURS:
         left["metadata"].pop(key, None)
@@ -102,7 +148,7 @@ def kept(whole: Object, fields: Iterable[str]) -> Object:
             at = at.get(part, {})
         if field[0] == "!" or last not in at:
             continue
-        if not key:
+        if inner in {"", "-*"}:
             del at[last]
         elif inner == "*":
             for item in at[last]:
@@ -409,7 +455,9 @@ class Impersonator:
                 body = self.there(path, body, created)
             good = 201 if new else 200
             self.until(lambda answer: answer.status == good, lambda: ask(path, body, {}))
-            if not (suffix and "." in right.group and not right.group.endswith("k8s.io")):
+            if "*" not in right.fields and not (
+                suffix and "." in right.group and not right.group.endswith("k8s.io")
+            ):
                 foreign = {"finalizers": ["example.com/foreign"]}
                 self.until(lambda answer: bool(answer.policy), lambda: ask(path, body, foreign))
             tried = (

@@ -7,8 +7,8 @@ In every text ``{helper}`` stands for what the chart's named template of that na
 A path of a field is ``spec.replicas``; ``status.capacity[cpu]`` is one key of a map,
 ``metadata.annotations[example.com/*]`` those that begin so, and ``!metadata.annotations[…]`` one
 that is left out of these. ``metadata.finalizers[x]`` is a finalizer that may come and go,
-``spec.schedulingGates[-x]`` a gate that may go, and ``webhooks[*].clientConfig.caBundle`` a field
-of every entry of a list of named ones.
+``spec.schedulingGates[-x]`` a gate that may go (``[-*]``: any may), and
+``webhooks[*].clientConfig.caBundle`` a field of every entry of a list of named ones.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Right:
     """Verbs on one resource (``nodes/status`` is one), or on several that are only read.
 
     Of what is updated everything but ``fields`` stays as it was. What is created has ``fields``
-    and a name, and nothing else. ``holds`` is true of the object before a request and of the one
-    after it; ``gives`` of the one after it.
+    and a name, and nothing else; ``*`` is all of it. ``holds`` is true of the object before a
+    request and of the one after it; ``gives`` of the one after it.
 
     Attributes:
         namespace: the only one that it is for; without one it is for all.
@@ -51,9 +51,11 @@ class Right:
         when: a helper of the chart that says nothing where there is no such right; ``!`` turns it
             round.
         policy: the last part of the policy's name; else account and resource.
+        each: in place of group and resource, a helper of the chart that says a JSON list of objects
+            with both: there is such a right on each.
     """
 
-    resource: str | tuple[str, ...]
+    resource: str | tuple[str, ...] = ""
     verbs: str
     group: str | tuple[str, ...] = ""
     fields: tuple[str, ...] = ()
@@ -63,6 +65,14 @@ class Right:
     names: tuple[str, ...] = ()
     when: str = ""
     policy: str = ""
+    each: str = ""
+
+    @property
+    def what(self) -> str:
+        """What it is for, in words."""
+        return self.each or (
+            self.resource if isinstance(self.resource, str) else ", ".join(self.resource)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
