@@ -97,6 +97,8 @@ def test_the_controllers_chart_alone_refuses_nothing_of_pods_to_anybody_else(
         for o in render(UMBRELLA, {GANG_CHART: {"enabled": True}})
         if o["kind"] == POLICY
     ]
+    written = ("configmaps", "events", "leases", "nodehealths", "pods", "preflightconfigs")
     assert sorted(kinds) == [
-        f"{GANG_CHART}-{name}" for name in ("controller-configmaps", "controller-pods", "records")
+        *(f"{GANG_CHART}-controller-{kind}" for kind in written),
+        f"{GANG_CHART}-records",
     ]

@@ -4,7 +4,9 @@ tests/cluster.
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from typing import Any
 
 import pytest
@@ -41,13 +43,11 @@ def policies(namespace: str = "preflight", **values: Any) -> dict[str, Object]:
 
 def verbs(role: Object) -> dict[tuple[str, str], set[str]]:
     """Verbs by API group and resource."""
-    rules = [
-        (g, r, rule["verbs"])
-        for rule in role["rules"]
-        for g in rule["apiGroups"]
-        for r in rule["resources"]
-    ]
-    return {(group, resource): {*verbs} for group, resource, verbs in rules}
+    found: dict[tuple[str, str], set[str]] = {}
+    for rule in role["rules"]:
+        for each in itertools.product(rule["apiGroups"], rule["resources"]):
+            found.setdefault(each, set()).update(rule["verbs"])
+    return found
 
 
 # --- rights
@@ -274,13 +274,15 @@ def test_another_configuration_rolls_the_pods_and_another_policy_does_not() -> N
 
 # --- policies
 
+WRITTEN = ("configmaps", "events", "leases", "nodehealths", "pods", "preflightconfigs")
+
 
 def test_every_policy_is_bound_and_denies() -> None:
     bindings = [o["spec"] for o in made() if o["kind"] == "ValidatingAdmissionPolicyBinding"]
     assert sorted(b["policyName"] for b in bindings) == sorted(
         f"preflight-gang-{name}" for name in policies()
     )
-    assert all(b["validationActions"] == ["Deny"] for b in bindings)
+    assert all("Deny" in b["validationActions"] for b in bindings)
 
 
 def test_every_policy_fails_closed_and_gives_reasons() -> None:
@@ -288,13 +290,13 @@ def test_every_policy_fails_closed_and_gives_reasons() -> None:
         assert policy["failurePolicy"] == "Fail"
         for validation in policy["validations"]:
             assert validation["message"].endswith(".")
-            assert "request.namespace" in validation["messageExpression"]
+            assert re.search(r"request\.\??namespace", validation["messageExpression"])
 
 
 def test_the_confined_account_is_the_controllers() -> None:
     user = "'system:serviceaccount:elsewhere:preflight-gang'"
     confined = [p for name, p in policies("elsewhere").items() if name.startswith("controller-")]
-    assert len(confined) == 2
+    assert len(confined) == len(WRITTEN)
     for policy in confined:
         assert [c["expression"] for c in policy["matchConditions"]] == [
             f"request.userInfo.username == {user}"
@@ -340,8 +342,7 @@ def test_the_controller_is_confined_everywhere_and_records_are_kept_where_the_se
 ) -> None:
     bindings = [o for o in made(**values) if o["kind"] == "ValidatingAdmissionPolicyBinding"]
     assert {o["metadata"]["name"]: o["spec"].get("matchResources") for o in bindings} == {
-        "preflight-gang-controller-pods": None,
-        "preflight-gang-controller-configmaps": None,
+        **{f"preflight-gang-controller-{kind}": None for kind in WRITTEN},
         "preflight-gang-records": selected,
     }
 
