@@ -22,6 +22,7 @@ from preflight_kube.api.rights import Account, Chart, Constraint, Right
 
 CHARTS = Path(__file__).resolve().parents[2] / "charts" / "preflight" / "charts"
 SERVICES = (
+    "preflight_appwrapper",
     "preflight_computedomain",
     "preflight_gang",
     "preflight_gpu_scheduler",

@@ -3,7 +3,7 @@
 appwrapper-preflight
 {{- end }}
 
-{{- define "preflight-appwrapper.labels-nodes" -}}
+{{- define "preflight-appwrapper.labelsNodes" -}}
 {{- if dig "labeler" "enabled" false .Values.AsMap -}}yes{{- end -}}
 {{- end }}
 
@@ -11,8 +11,17 @@ appwrapper-preflight
 {{- if dig "autopilot" "monitorNodes" true .Values.AsMap -}}yes{{- end -}}
 {{- end }}
 
-{{- define "preflight-appwrapper.label-key" -}}
+{{- define "preflight-appwrapper.labelKey" -}}
 {{- dig "nodeHealth" "key" "preflight.nvsentinel.nvidia.com/gpu-health" .Values.AsMap -}}
+{{- end }}
+
+{{/* Kinds that may be wrapped, one by one, if any. A JSON list. */}}
+{{- define "preflight-appwrapper.wrappedKinds" -}}
+{{- $kinds := list -}}
+{{- range $of := .Values.wrappedKinds -}}
+{{- range $of.resources -}}{{- $kinds = append $kinds (dict "group" $of.group "resource" .) -}}{{- end -}}
+{{- end -}}
+{{- with $kinds }}{{ toJson . }}{{ end -}}
 {{- end }}
 
 {{/* Keys of the values that are the service's configuration; every other key says how it is deployed. */}}
@@ -22,10 +31,10 @@ appwrapper-preflight
 {{- include "preflight.prune" $own -}}
 {{- $shared := ((.Values.global).preflight).sickNodeConditions -}}
 {{- if not (kindIs "invalid" $shared) -}}{{- $_ := set $own "nodeHealth" (set ($own.nodeHealth | default dict) "conditions" $shared) -}}{{- end -}}
-{{- $labels := include "preflight-appwrapper.labels-nodes" . -}}
+{{- $labels := include "preflight-appwrapper.labelsNodes" . -}}
 {{- $chosen := ((.Values.global).preflight).gpuClaimResource -}}
 {{- if or $labels $chosen -}}
-{{- $taint := dict "key" (include "preflight-appwrapper.label-key" .) "value" (dig "nodeHealth" "value" "EVICT" .Values.AsMap) "effect" "NoExecute" -}}
+{{- $taint := dict "key" (include "preflight-appwrapper.labelKey" .) "value" (dig "nodeHealth" "value" "EVICT" .Values.AsMap) "effect" "NoExecute" -}}
 {{- $pilot := $own.autopilot | default dict -}}
 {{- $key := "autopilot.ibm.com/gpuhealth" -}}
 {{- $autopilot := list (dict "key" $key "value" "ERR" "effect" "NoSchedule") (dict "key" $key "value" "EVICT" "effect" "NoExecute") -}}
