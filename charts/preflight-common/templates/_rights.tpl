@@ -58,17 +58,15 @@ metadata:
   {{- include "preflight.metadata" (merge (dict "fixed" .lease) .) | nindent 2 }}
 {{- end }}
 
-{{/* Rules of who may hold it; with "anew" also after somebody has deleted it, for a name cannot be asked for in a create. */}}
+{{/* Rules of who may hold it, and make it again where somebody has deleted it: a name cannot be asked for in a create. */}}
 {{- define "preflight.leaseRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get, update]
   resourceNames: [{{ .lease }}]
-{{- if .anew }}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create]
-{{- end }}
 {{- end }}
 
 {{/*

@@ -34,11 +34,3 @@ spec:
 !(request.userInfo.username in {{ prepend ((.root.Values.protection).exemptUsers | default list) .user | toJson }})
 {{- with (.root.Values.protection).exemptGroups }} && !request.userInfo.?groups.orValue([]).exists(g, g in {{ toJson . }}){{ end }}
 {{- end }}
-
-{{/* CEL lists of the fields of an object's metadata, but for annotations and what the API server keeps, that differ. */}}
-{{- define "preflight.metadataChanged" -}}
-(object.metadata.?labels.orValue({}) == oldObject.metadata.?labels.orValue({}) ? [] : ['labels'])
-{{- range list "finalizers" "ownerReferences" }}
-+ (object.metadata.?{{ . }}.orValue([]) == oldObject.metadata.?{{ . }}.orValue([]) ? [] : ['{{ . }}'])
-{{- end }}
-{{- end }}

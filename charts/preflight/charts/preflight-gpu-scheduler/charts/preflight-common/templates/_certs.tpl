@@ -1,7 +1,7 @@
 {{/*
 The webhook's certificate: kept by a job of ours, unless the values say that somebody else does. The job's part is a dict with "kinds", mutating and
-validating, and the "configuration" of that name; the webhook's "service"; the "secret" that holds the certificate; the "minute" of each sixth hour at
-which it is looked after; and "keeper", whose certificate it is in sentences.
+validating, and the "configuration" of that name; the webhook's "service"; the "secret" that holds the certificate; and the "minute" of each sixth hour
+at which it is looked after. Its account, which owns the Secret so that this goes with the release: certificate_account of the service's table of rights.
 */}}
 {{- define "preflight.selfManaged" -}}
 {{- if dig "certificates" "selfManaged" true .Values.AsMap -}}yes{{- end -}}
@@ -114,92 +114,4 @@ spec:
       env:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-{{- end }}
-
-{{/* Its account, which owns the Secret: when the release goes, so does the Secret. */}}
-{{- define "preflight.certsRights" -}}
-{{- if include "preflight.selfManaged" .root }}
-{{- $rules := printf "- apiGroups: [admissionregistration.k8s.io]\n  resources: %s\n  verbs: [get, patch]\n  resourceNames: [%s]" (include "preflight.configurations" .) .configuration }}
-{{- /* A name cannot be asked for in a create; the policy says which, and of what type. */}}
-{{- $local := printf "- apiGroups: [\"\"]\n  resources: [secrets]\n  verbs: [get, update]\n  resourceNames: [%s]\n- apiGroups: [\"\"]\n  resources: [secrets]\n  verbs: [create]" .secret }}
-{{- include "preflight.account" (merge (dict "rules" $rules "local" $local) .) }}
-{{- include "preflight.certsPolicies" . }}
-{{- end }}
-{{- end }}
-
-{{/* Resources of the configurations' "kinds", JSON. */}}
-{{- define "preflight.configurations" -}}
-{{- $resources := list -}}
-{{- range .kinds }}{{ $resources = append $resources (printf "%swebhookconfigurations" .) }}{{ end -}}
-{{- toJson $resources -}}
-{{- end }}
-
-{{/*
-RBAC knows no smaller right than `patch`, which could send every object of the cluster, Secrets too, to a webhook of somebody else's; and it cannot say
-which Secret may be created. So the account that keeps the certificate is held here to what it does: one field, and one Secret of one type (another
-type could make it a ServiceAccount's token).
-
-A list is walked over that the installer wrote: its length is not a tenant's to choose. Fields that Kubernetes may add to a webhook one day have to be
-added here.
-*/}}
-{{- define "preflight.certsPolicies" }}
-{{- $user := include "preflight.user" . }}
-{{- $secret := .secret }}
-{{- $quoted := replace "'" "\\'" .keeper }}
-{{- $about := dict "root" .root "component" .component "name" "certs-configuration" }}
-{{- include "preflight.policy" $about }}
-  matchConstraints:
-    resourceRules:
-      - apiGroups: [admissionregistration.k8s.io]
-        apiVersions: [v1]
-        resources: {{ include "preflight.configurations" . }}
-        operations: [CREATE, UPDATE, DELETE]
-  matchConditions:
-    - name: the-certs-account
-      expression: request.userInfo.username == '{{ $user }}'
-  variables:
-    - name: before
-      expression: "request.operation == 'UPDATE' ? oldObject.?webhooks.orValue([]) : []"
-    - name: after
-      expression: "request.operation == 'UPDATE' ? object.?webhooks.orValue([]) : []"
-    - name: changed
-      expression: >-
-        request.operation != 'UPDATE' ? ['the object as a whole'] :
-        (variables.before.map(w, w.name) == variables.after.map(w, w.name) ? [] : ['the list of webhooks'])
-        {{- range list "clientConfig.url" "clientConfig.service" "rules" "namespaceSelector" "objectSelector" "matchConditions" "failurePolicy" "matchPolicy"
-            "sideEffects" "timeoutSeconds" "reinvocationPolicy" "admissionReviewVersions" }}
-        + (variables.before.map(w, has(w.{{ . }})) == variables.after.map(w, has(w.{{ . }}))
-        && variables.before.filter(w, has(w.{{ . }})).map(w, w.{{ . }})
-        == variables.after.filter(w, has(w.{{ . }})).map(w, w.{{ . }}) ? [] : ['{{ . }}'])
-        {{- end }}
-        + (object.metadata.?annotations.orValue({}) == oldObject.metadata.?annotations.orValue({}) ? [] : ['annotations'])
-        + {{ include "preflight.metadataChanged" . | nindent 8 | trim }}
-  validations:
-    - expression: variables.changed == []
-      reason: Forbidden
-      message: The account that keeps {{ .keeper }} certificate may change the caBundle of its webhooks and nothing else; find out who uses its ServiceAccount {{ $user }}.
-      messageExpression: >-
-        request.kind.kind + ' ' + request.name + ': the account that keeps {{ $quoted }} certificate may change the caBundle of its webhooks '
-        + 'and nothing else, but this request changes ' + variables.changed.join(', ') + '; find out who uses its ServiceAccount {{ $user }}.'
-{{- include "preflight.binding" $about }}
-{{- $about = set $about "name" "certs-secret" }}
-{{- include "preflight.policy" $about }}
-  matchConstraints:
-    resourceRules:
-      - apiGroups: [""]
-        apiVersions: [v1]
-        resources: [secrets]
-        operations: [CREATE, UPDATE]
-  matchConditions:
-    - name: the-certs-account
-      expression: request.userInfo.username == '{{ $user }}'
-  validations:
-    - expression: object.metadata.?name.orValue('') == '{{ $secret }}' && object.?type.orValue('') == 'kubernetes.io/tls'
-      reason: Forbidden
-      message: The account that keeps {{ .keeper }} certificate may write the Secret {{ $secret }} of type kubernetes.io/tls and no other; find out who uses its ServiceAccount {{ $user }}.
-      messageExpression: >-
-        'Secret ' + request.namespace + '/' + object.metadata.?name.orValue('') + ' of type ' + object.?type.orValue('Opaque') + ': the account that '
-        + 'keeps {{ $quoted }} certificate may write the Secret {{ $secret }} of type kubernetes.io/tls and no other; find out who uses its '
-        + 'ServiceAccount {{ $user }}.'
-{{- include "preflight.binding" $about }}
 {{- end }}
