@@ -28,7 +28,6 @@ from preflight_gpu_scheduler.core.gangs import (
     Gang,
     Member,
     gather,
-    may_bind,
     place,
     plan_name,
     start,
@@ -186,26 +185,6 @@ def test_members_that_end_are_nobodys() -> None:
     ending = pod("a")
     ending = replace(ending, metadata=replace(ending.metadata, deletion_timestamp="now"))
     assert gather([ending], {("team", "two"): JOB}, {}) == {}
-
-
-def told(
-    name: str, *, plan: str = "x", first: str = "uid-a", members: int = 2, node_name: str = ""
-) -> Pod:
-    text = written(
-        Reserved(
-            number=1, node="n", ids=(0,), plan=plan, members=members, first="a", first_uid=first
-        )
-    )
-    return pod(name, annotations={names.RESERVED_ANNOTATION: text}, node_name=node_name)
-
-
-def test_a_gang_is_bound_when_all_have_arrived_the_first_one_first() -> None:
-    a, b = told("a"), told("b")
-    assert not may_bind(a, 1, begun=False)
-    assert may_bind(a, 2, begun=False)
-    assert not may_bind(b, 2, begun=False)
-    assert may_bind(b, 1, begun=True)
-    assert not may_bind(pod(), 1, begun=True)
 
 
 def test_the_longest_names_and_most_gpus_are_read_as_they_were_written() -> None:

@@ -16,7 +16,7 @@ from preflight_gpu_scheduler.core import gangs
 from preflight_gpu_scheduler.core.filter_prioritize import own_ids
 from preflight_gpu_scheduler.core.gangs import Assignment, Gang, Member
 from preflight_gpu_scheduler.core.ledger import FirstSeen
-from preflight_gpu_scheduler.core.protocol import Lost, Refused, ReservePod, only
+from preflight_gpu_scheduler.core.protocol import Lost, Refused, ReservePod, together
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 
@@ -76,9 +76,11 @@ class GangController:
 
     async def _start(self, gang: Gang, start: GangStart) -> None:
         """Those that may start together know it, and are not gated any more."""
-        for pod in (member.pod for member in gang.open if not start.same(member.pod.start)):
+        pods = [member.pod for member in gang.open if not start.same(member.pod.start)]
+        writes = tuple(ReservePod(pod=pod, reserved=start) for pod in pods)
+        answers = await self._executor.run(together(writes), _BUDGET)
+        for pod, answer in zip(pods, answers, strict=True):
             # Where it changed meanwhile it is looked at again.
-            answer = await self._executor.run(only(ReservePod(pod=pod, reserved=start)), _BUDGET)
             if isinstance(answer, Refused | Lost):
                 why = answer.why if isinstance(answer, Refused) else "no answer"
                 log.warning("gang member not started", pod="/".join(pod.key), error=why)

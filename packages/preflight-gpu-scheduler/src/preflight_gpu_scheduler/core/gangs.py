@@ -29,6 +29,7 @@ from preflight_gpu_scheduler.core import protocol
 from preflight_gpu_scheduler.core.filter_prioritize import NodeView
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose, mask_of
 from preflight_gpu_scheduler.core.protocol import (
+    Answer,
     Look,
     Steps,
     give_back,
@@ -254,41 +255,53 @@ def acquire(assignments: Sequence[Assignment], look: Look, *, at_once: int = 1) 
 
 
 def tell(assignments: Sequence[Assignment]) -> Steps[str]:
-    """Write into each member what it has, the first one first; the leases of all are stored. Where
-    somebody cannot be told, the reservations of all are taken back: why; empty where all know it.
+    """Write into each member what it has, the first one first, and the others side by side; the
+    leases of all are stored. Where somebody cannot be told, the reservations of all are taken back:
+    why; empty where all know it.
     """
     plan, first = plan_name(assignments), min(assignments, key=lambda member: member.uid)
     written: list[Pod] = []
     unwritten = {member.uid: member.pod for member in assignments}
-    for assignment in sorted(assignments, key=lambda assignment: assignment is not first):
-        start = assignment.pod.start or GangStart()
-        reserved = Reserved(
-            number=assignment.pod.number,
-            node=assignment.node,
-            ids=tuple(sorted(assignment.ids)),
-            plan=plan,
-            members=len(assignments),
-            first=first.pod.name,
-            first_uid=first.pod.uid,
-            start=start.start,
-            need=start.need,
-        )
-        now = yield from _tell(assignment.pod, reserved)
-        if not isinstance(now, Pod):
-            if now:  # what became of this one is not known
-                del unwritten[assignment.uid]
+    for batch in ([first], [member for member in assignments if member is not first]):
+        writes = tuple(_share(member, plan, first, len(assignments)) for member in batch)
+        answers = yield writes
+        changed = ""
+        for write, answer in zip(writes, answers, strict=True):
+            now = yield from _confirmed(write, answer)
+            if isinstance(now, Pod):
+                written.append(now)
+            else:
+                changed = changed or f"member {write.pod.name} changed meanwhile"
+            if now:  # it has its answer, or what became of this one is not known
+                del unwritten[write.pod.uid]
+        if changed:
             yield from _undo(written, unwritten.values())
-            return f"member {assignment.pod.name} changed meanwhile"
-        written.append(now)
-        del unwritten[assignment.uid]
+            return changed
     return ""
 
 
-def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
-    """The pod with its answer; else whether it may have one without our knowing."""
-    uid, unknown = pod.uid, False
-    for _ in range(_TRIES):
-        answer = yield from only(protocol.ReservePod(pod=pod, reserved=reserved))
+def _share(member: Assignment, plan: str, first: Assignment, members: int) -> protocol.ReservePod:
+    start = member.pod.start or GangStart()
+    reserved = Reserved(
+        number=member.pod.number,
+        node=member.node,
+        ids=tuple(sorted(member.ids)),
+        plan=plan,
+        members=members,
+        first=first.pod.name,
+        first_uid=first.uid,
+        start=start.start,
+        need=start.need,
+    )
+    return protocol.ReservePod(pod=member.pod, reserved=reserved)
+
+
+def _confirmed(write: protocol.ReservePod, answer: Answer) -> Steps[Pod | bool]:
+    """The pod with what it has; else whether it may have it without our knowing. ``answer``: to the
+    first try.
+    """
+    pod, reserved, unknown = write.pod, write.reserved, False
+    for left in reversed(range(_TRIES)):
         if isinstance(answer, protocol.Stored) and isinstance(answer.object, Pod):
             return answer.object
         if not isinstance(answer, protocol.Conflict | protocol.Lost | protocol.Stored):
@@ -297,13 +310,15 @@ def _tell(pod: Pod, reserved: Reserved) -> Steps[Pod | bool]:
         current = yield from read_pod(pod.key)
         if not isinstance(current, Pod):
             return isinstance(current, protocol.Lost)
-        if current.uid != uid or current.number != pod.number or current.ended:
+        if current.uid != pod.uid or current.number != pod.number or current.ended:
             return False
         if current.reserved == reserved:  # first: its answer may have come late, and it be bound
             return current
         if current.bound or current.deleting:
             return current.bound
         pod = current
+        if left:
+            answer = yield from only(protocol.ReservePod(pod=pod, reserved=reserved))
     return unknown
 
 

@@ -168,6 +168,11 @@ class Runner(Protocol):
         """Perform ``steps``; return what came of them. Nothing is sent after ``budget`` seconds."""
 
 
+def together(requests: tuple[Request, ...]) -> Steps[tuple[Answer, ...]]:
+    """Several requests side by side, which do not depend on each other."""
+    return (yield requests) if requests else ()
+
+
 def only(request: Request) -> Steps[Answer]:
     """One request by itself."""
     answers = yield (request,)
