@@ -79,6 +79,13 @@ class Inventory(InventoryStatus, frozen=True, kw_only=True):
         """By id; empty where none is known."""
         return {device.id: device.uuid for device in self.devices}
 
+    @property
+    def given_whole(self) -> bool:
+        """Tell whether every GPU may be given, so that what is counted does not follow from
+        leases.
+        """
+        return not self.conflicts and all(device.usable for device in self.devices)
+
 
 def shared(conflicts: Collection[str]) -> str:
     """Why a node with these conflicts takes no pods of ours."""
@@ -104,9 +111,9 @@ class RawStatus(msgspec.Struct, frozen=True):
         Two devices with one id, or one UUID, are a contradiction: which of them a lease would lock
         cannot be known, so none is given.
         """
-        node, said = self.metadata.name, {"status": self.status or {}}
+        node, whole = self.metadata.name, {"status": self.status or {}}
         try:
-            inventory = msgspec.convert(said, _Status, str_keys=True).status
+            inventory = msgspec.convert(whole, _Status, str_keys=True).status
         except (msgspec.ValidationError, RecursionError) as error:
             return Inventory(node=node, problems=(messages.misfit(error, "the status"),))
         wrong = []

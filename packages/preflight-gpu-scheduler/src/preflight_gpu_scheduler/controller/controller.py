@@ -160,8 +160,11 @@ class Controller:
     def _lease_changed(self, name: str) -> None:
         seen, lease = self._seen, self._seen.lease(name)
         node = (lease or Lease(metadata=Metadata(name=name))).node
-        if seen.nodes.get(node) is not None:
-            self._nodes.add(("", node))
+        inventory = seen.inventory(node) if seen.nodes.get(node) is not None else None
+        if inventory is not None and not inventory.given_whole:
+            self._nodes.add(
+                ("", node)
+            )  # what it counts, and who has a sick GPU, follow from leases
         if lease is None:
             self._since.forget(f"lease {name}")
             self._wakes.set()

@@ -215,6 +215,10 @@ def view(
     return NodeView(slots=slots, free=free, labels=labels, blocked=why)
 
 
+_Shape = tuple[str, int, int, tuple[int, ...]]
+_NO_LEASES: Final[tuple[int, tuple[int, ...]]] = (0, ())
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """``claim``: None where it is not known; ``own``: mask of the GPUs whose current leases the pod
     has, and their ids, by node. A gang's member asks by what its plan reserved. ``refused``: why
@@ -248,21 +252,21 @@ def choices(
     """The GPUs that the pod would get on each of ``names``, its own leases counted as free, or why
     not. A node that is not in ``nodes`` is not known here.
     """
-    claim = question.claim
-    known: dict[tuple[int, int, tuple[int, ...]], Chosen] = {}
+    claim, own = question.claim, question.own
+    if claim is None or question.refused:
+        yield from ((name, Chosen(why=question.refused)) for name in names)
+        return
+    want, wanted, known = claim.want, claim.spec.selector.match_labels, dict[_Shape, Chosen]()
     for name in names:
-        node, (mask, ids) = nodes.get(name), question.own.get(name, (0, ()))
-        if claim is None or question.refused:
-            chosen = Chosen(why=question.refused)
-        elif node is None:
-            chosen = Chosen(why=messages.NODE_UNKNOWN)
-        elif why := refusal(node, claim.spec.selector.match_labels):
-            chosen = Chosen(why=why)
-        else:
-            key = id(node.slots), node.free | mask, ids  # nodes of one kind share their topology
-            if key not in known:
-                known[key] = choose(node.slots, node.free | mask, claim.want, ids)
-            chosen = known[key]
+        if (node := nodes.get(name)) is None:
+            yield name, Chosen(why=messages.NODE_UNKNOWN)
+            continue
+        mask, ids = own.get(name, _NO_LEASES) if own else _NO_LEASES
+        why = refusal(node, wanted) if wanted else node.blocked
+        shape = why, id(node.slots), node.free | mask, ids  # nodes of one kind share their topology
+        if (chosen := known.get(shape)) is None:
+            chosen = Chosen(why=why) if why else choose(node.slots, shape[2], want, ids)
+            known[shape] = chosen
         yield name, chosen
 
 
@@ -289,19 +293,19 @@ def filter_nodes(
     begun = choices(question, sorted(question.own.keys() & set(names)), nodes)
     if where := [node for node, chosen in begun if not chosen.why]:
         return alone(names, where[0])
-    passed: list[tuple[int, int, str]] = []
+    passed: list[tuple[int, int, int]] = []
     failed: dict[str, str] = {}
-    for name, chosen in choices(question, names, nodes):
-        why, others = chosen.why, (kept or {}).get(name, 0)
+    for n, (name, chosen) in enumerate(choices(question, names, nodes)):
+        why, others = chosen.why, kept.get(name, 0) if kept else 0
         if others and why not in messages.UNRESOLVABLE:
             why = messages.KEPT if nodes[name].free.bit_count() - count < others else why
         if why:
             failed[name] = why
         else:
-            passed.append((-chosen.score, nodes[name].free.bit_count(), name))
+            passed.append((-chosen.score, nodes[name].free.bit_count(), n))
     if most is not None and len(passed) > most:
-        passed = nsmallest(most, passed, key=lambda rank: rank[:2])
-    return Answered(tuple(name for *_, name in passed), failed)
+        passed = nsmallest(most, passed)
+    return Answered(tuple(names[n] for *_, n in passed), failed)
 
 
 def alone(names: Sequence[str], node: str) -> Answered:
