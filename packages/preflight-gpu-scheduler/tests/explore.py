@@ -23,21 +23,14 @@ Act = Callable[[World], None]
 
 @dataclass(frozen=True)
 class _Running:
-    """``made``: the steps anew, from what the actor saw when it started."""
+    """``made``: the steps anew, from what the actor saw when it started; ``pending``: the requests
+    under way after all answers of the ``past``.
+    """
 
     made: Callable[[], Steps[Any]]
     past: tuple[tuple[Answer, ...], ...] = ()
     now: tuple[Answer | None, ...] = ()
-
-    def pending(self) -> tuple[Request, ...]:
-        steps = self.made()
-        try:
-            pending = next(steps)
-            for answers in self.past:
-                pending = steps.send(answers)
-        except StopIteration:
-            return ()
-        return pending
+    pending: tuple[Request, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +112,7 @@ def _following(
 
 
 def _moves(state: _State, n: int, actor: _Running) -> Iterator[_State]:
-    pending = actor.pending()
+    pending = actor.pending
     now = actor.now or (None,) * len(pending)
     which = now.index(
         None
@@ -150,7 +143,15 @@ def _moves(state: _State, n: int, actor: _Running) -> Iterator[_State]:
 
 
 def _settled(actor: _Running) -> _Running | None:
-    return actor if actor.pending() else None
+    """The actor with the requests that it sends next; None where it has come to its end."""
+    steps = actor.made()
+    try:
+        pending = next(steps)
+        for answers in actor.past:
+            pending = steps.send(answers)
+    except StopIteration:
+        return None
+    return replace(actor, pending=pending) if pending else None
 
 
 def _with(items: tuple[Any, ...], n: int, item: Any) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Final
 
 GROUP: Final = "gpu.scheduling"
@@ -86,6 +87,7 @@ def is_object_name(text: str) -> bool:
     return len(text) <= _MOST_NAME and _NAME.fullmatch(text) is not None
 
 
+@lru_cache(maxsize=16_384)
 def lease_part(node: str) -> str:
     """How a node stands in the names of its GPUs' Leases: by its hash where its name would make one
     longer than 253 characters, or looks like such a hash, so that two GPUs never share a name. The

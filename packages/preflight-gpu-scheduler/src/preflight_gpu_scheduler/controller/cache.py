@@ -45,14 +45,14 @@ class GpuCache(GpuSnapshot):
         def cache(path: str, type_: type[Any], **more: Any) -> Cache[Any]:
             return Cache(client, path, type_, **{"key": _name} | more)
 
-        def told(changed: Callable[[Any, bool, Any], None]) -> Callable[[Change[Any]], None]:
+        def noted(changed: Callable[[Any, bool, Any], None]) -> Callable[[Change[Any]], None]:
             return lambda change: changed(change.object, change.kind == "deleted", change.before)
 
         pods = cache(
             "/api/v1/pods",
             Pod,
             params={"fieldSelector": f"spec.schedulerName={config.scheduler_name}"},
-            on_change=told(self.pod_changed),
+            on_change=noted(self.pod_changed),
             indexes={"claim": _claim_of},
         )
         nodes = cache(
@@ -72,14 +72,14 @@ class GpuCache(GpuSnapshot):
             names.STATUSES,
             RawStatus,
             decode=RawStatus.read,
-            on_change=told(self.status_changed),
+            on_change=noted(self.status_changed),
             on_unreadable=lambda unread, _: self.node_touched(unread.metadata.name),
         )
         leases = cache(
             f"/apis/coordination.k8s.io/v1/namespaces/{config.lock_namespace}/leases",
             Lease,
             key=uid,
-            on_change=told(self.lease_changed),
+            on_change=noted(self.lease_changed),
             on_unreadable=lambda unread, _: self.lease_unreadable(unread.metadata.name),
             indexes=_LEASE_INDEXES,
         )

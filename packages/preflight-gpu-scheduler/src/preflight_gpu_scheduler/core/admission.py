@@ -19,7 +19,7 @@ from preflight_gpu_scheduler.api import allocation, messages, names
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.config import Config
 
-__all__ = ["AdmissionVerdict", "admit", "tolerated"]
+__all__ = ["AdmissionVerdict", "admit", "claim_of", "tolerated"]
 
 Operation = dict[str, Any]
 Entry = dict[str, Any]
@@ -284,6 +284,16 @@ def tolerated(toleration: Mapping[str, Any]) -> bool:
         return False
     equal = operator in {"", "Equal"} and fields.get("value") == "true"
     return operator == "Exists" or bool(key and equal)
+
+
+def claim_of(pod: Mapping[str, Any]) -> str:
+    """The name of the claim that a pod names as it came; empty where it has none, or one that no
+    object can have.
+    """
+    about = pod.get("metadata")
+    annotations = about.get("annotations") if isinstance(about, dict) else None
+    name = annotations.get(names.CLAIM_ANNOTATION) if isinstance(annotations, dict) else None
+    return name if isinstance(name, str) and names.is_object_name(name) else ""
 
 
 def _shown(text: str) -> str:

@@ -138,9 +138,6 @@ class FirstSeen:
         """The next :meth:`note` of ``key`` is the first again."""
         self._since.pop(key, None)
 
-    def __len__(self) -> int:
-        return len(self._since)
-
 
 class Use(msgspec.Struct, frozen=True):
     """``number``: that of the pod's reservation when it got these GPUs."""

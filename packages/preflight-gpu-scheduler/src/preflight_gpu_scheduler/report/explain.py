@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 from preflight_kube.cli import commands
 
-from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Claim, RawClaim
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory, RawStatus
 from preflight_gpu_scheduler.api.types import Node
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core.admission import admit
+from preflight_gpu_scheduler.core.admission import admit, claim_of
 from preflight_gpu_scheduler.core.filter_prioritize import known, refusal, view
 from preflight_gpu_scheduler.core.gpu_selection import choose
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
@@ -35,10 +34,7 @@ class Files(msgspec.Struct, kw_only=True):
     @property
     def claim(self) -> Claim | None:
         """The one that the pod names."""
-        about = self.pod.get("metadata")
-        annotations = about.get("annotations") if isinstance(about, dict) else None
-        named = annotations.get(names.CLAIM_ANNOTATION) if isinstance(annotations, dict) else None
-        return self.claims.get(str(named))
+        return self.claims.get(claim_of(self.pod))
 
     def beside(self, seen: GpuSnapshot) -> Files:
         """The pod and its claim, beside what a cluster has."""

@@ -20,7 +20,7 @@ from preflight_kube.runtime.indexes import namespaced_name
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Claim, RawClaim
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core.admission import admit
+from preflight_gpu_scheduler.core.admission import admit, claim_of
 
 __all__ = ["MUTATE", "Webhook"]
 
@@ -54,7 +54,7 @@ class Webhook:
         ):
             return Response()
         pod = request.new(dict)
-        if _claim_name(pod) and (
+        if claim_of(pod) and (
             refused := limits.of_list(pod, "spec.resourceClaims", limits.REQUESTS - 1)
         ):
             return Response.denied(refused, code=_REFUSED)
@@ -74,7 +74,7 @@ class Webhook:
         return Response(patch=verdict.patch, warnings=verdict.warnings)
 
     async def _claim(self, namespace: str, pod: dict[str, Any]) -> Claim | list[str] | None:
-        name = _claim_name(pod)
+        name = claim_of(pod)
         if not name:
             return None
         if (unread := self.claims.unreadable.get(f"{namespace}/{name}")) is not None:
@@ -92,7 +92,7 @@ class Webhook:
     async def _gpu_entries(self, namespace: str, pod: dict[str, Any]) -> list[str]:
         """Those of its resourceClaims that ask for a device class of GPUs. What cannot be found out
         is not refused: the agent still sees that a DRA driver serves the node's GPUs."""
-        if not _claim_name(pod):
+        if not claim_of(pod):
             return []
         spec = pod.get("spec")
         gpus = []
@@ -118,10 +118,3 @@ class Webhook:
             f'"deviceClassName":"{device_class}"' in text
             for device_class in self._config.gpu_classes
         )
-
-
-def _claim_name(pod: dict[str, Any]) -> str:
-    about = pod.get("metadata")
-    annotations = about.get("annotations") if isinstance(about, dict) else None
-    name = annotations.get(names.CLAIM_ANNOTATION) if isinstance(annotations, dict) else None
-    return name if isinstance(name, str) and names.is_object_name(name) else ""
