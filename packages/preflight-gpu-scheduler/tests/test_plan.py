@@ -13,14 +13,13 @@ from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import GangStart, Reserved, written
 from preflight_gpu_scheduler.api.gpu_node_status import Device, Inventory
 from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.controller.apply import pod_patch
 from preflight_gpu_scheduler.core.desired import (
     capacity,
     capacity_patch,
     could_ever,
-    gate_patch,
     opens,
     status,
-    wake_patch,
     wake_unschedulable,
 )
 from preflight_gpu_scheduler.core.gangs import (
@@ -214,24 +213,14 @@ def test_the_gate_goes_when_the_claim_is_there_and_a_gangs_when_it_may_start() -
     assert not opens(pod(gated=True), None)
     assert opens(pod(gated=True), claim())
     assert not opens(pod(gated=True), JOB)
-    patch = gate_patch(pod(gated=True))
-    assert patch[-1] == {
-        "op": "replace",
-        "path": "/spec/schedulingGates",
-        "value": [{"name": "other"}],
-    }
+    patch = pod_patch(pod(gated=True), {}, ungate=True)
+    assert patch["spec"] == {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}
 
 
 def test_every_write_on_a_pod_is_refused_on_another_version_of_it() -> None:
-    one = pod(gated=True)
-    for patch in (
-        gate_patch(one),
-        wake_patch(one, "1"),
-    ):
-        assert [part["path"] for part in patch if part["op"] == "test"] == [
-            "/metadata/uid",
-            "/metadata/resourceVersion",
-        ]
+    about = pod_patch(pod(), {names.NUDGED_ANNOTATION: "1"})["metadata"]
+    assert (about["uid"], about["resourceVersion"]) == ("uid-p", "7")
+    assert about["annotations"] == {names.NUDGED_ANNOTATION: "1"}
 
 
 def test_capacity_counts_usable_gpus_and_sick_ones_whose_pod_still_runs() -> None:

@@ -21,7 +21,7 @@ from preflight_gpu_scheduler.core.protocol import Steps
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import WriteMetrics
 
-__all__ = ["Executor", "pod_path"]
+__all__ = ["Executor", "pod_patch", "pod_path"]
 
 T = TypeVar("T")
 _MAX_MESSAGE: Final = 300
@@ -130,12 +130,12 @@ class Executor:
             case protocol.CreateLease():
                 return Create(self._leases, self._lease(request))
             case protocol.AdoptLease(lease=Lease(metadata=about)):
-                patch = [
+                renewed = [
                     test(pointer("metadata", "uid"), about.uid),
                     test(pointer("metadata", "resourceVersion"), about.resource_version),
                     add(pointer("spec", "renewTime"), _now()),
                 ]
-                return Patch(f"{self._leases}/{about.name}", patch)
+                return Patch(f"{self._leases}/{about.name}", renewed)
             case protocol.DeleteLease(lease=Lease(metadata=about)):
                 path, version = f"{self._leases}/{about.name}", about.resource_version
                 return Delete(path=path, uid=about.uid, resource_version=version)
@@ -146,18 +146,18 @@ class Executor:
                     "metadata": {
                         "name": pod.name,
                         "namespace": pod.namespace,
-                        **_precondition(pod, request.annotations),
+                        **_versioned(pod, request.annotations),
                     },
                     "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
                 }
                 return Create(f"{pod_path(pod.key)}/binding", binding, tells=False)
             case protocol.RaiseReclaimed(pod=pod):
                 annotations = {names.RECLAIMED_ANNOTATION: str(request.number)}
-                return _annotated(pod, annotations)
+                return Patch(pod_path(pod.key), pod_patch(pod, annotations), "strategic")
             case protocol.ReservePod(pod=pod):
                 annotations = {names.RESERVED_ANNOTATION: allocation.written(request.reserved)}
-                gates = [{"$patch": "delete", "name": names.GATE}]
-                return _annotated(pod, annotations, spec={"schedulingGates": gates})
+                patch = pod_patch(pod, annotations, ungate=True)
+                return Patch(pod_path(pod.key), patch, "strategic")
         raise AssertionError(f"{request} is no write")
 
     def _lease(self, request: protocol.CreateLease) -> dict[str, Any]:
@@ -186,19 +186,19 @@ class Executor:
         }
 
 
-def _precondition(pod: Pod, annotations: dict[str, str]) -> dict[str, Any]:
-    """Metadata of a write that holds for exactly this version of the pod: a Binding's annotations
-    go into the pod, too.
+def pod_patch(pod: Pod, annotations: dict[str, str], *, ungate: bool = False) -> dict[str, Any]:
+    """A strategic patch, which is refused on another version of the pod. ``ungate``: take our gate
+    away; gates of others stay.
     """
+    gates = {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}
+    return {"metadata": _versioned(pod, annotations), **({"spec": gates} if ungate else {})}
+
+
+def _versioned(pod: Pod, annotations: dict[str, str]) -> dict[str, Any]:
+    """Metadata of a write on exactly this version: a Binding's annotations go into the pod, too."""
     about = pod.metadata
     version = {"uid": about.uid, "resourceVersion": about.resource_version}
     return {**version, "annotations": annotations}
-
-
-def _annotated(pod: Pod, annotations: dict[str, str], **more: Any) -> Patch:
-    """A strategic patch, as that takes a gate away by its name."""
-    patch = {"metadata": _precondition(pod, annotations), **more}
-    return Patch(pod_path(pod.key), patch, "strategic")
 
 
 def _stored(request: protocol.Request, stored: writes.Stored) -> protocol.Answer:

@@ -26,7 +26,7 @@ from preflight_gpu_scheduler.api.gpu_node_status import Inventory, shared
 from preflight_gpu_scheduler.api.node_conditions import complaints
 from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.controller.apply import Executor, pod_path
+from preflight_gpu_scheduler.controller.apply import Executor, pod_patch, pod_path
 from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_gpu_scheduler.controller.gang_controller import GangController
 from preflight_gpu_scheduler.core import desired
@@ -308,7 +308,7 @@ class Controller:
             return None
         claim = self._seen.claim_of(pod)
         if desired.opens(pod, claim):
-            await self._patch(pod, desired.gate_patch(pod))
+            await self._patch(pod, ungate=True)
         elif pod.gated and claim is None:
             since = f"claim of {'/'.join(pod.key)}"
             if (left := self._left(since, pod.uid, CLAIM_PATIENCE)) is not None:
@@ -317,12 +317,15 @@ class Controller:
             self._event(pod, "GpuClaimMissing", f"{absent}; create it, or the pod waits")
         return None
 
-    async def _patch(self, pod: Pod, patch: list[desired.Operation]) -> None:
+    async def _patch(
+        self, pod: Pod, annotations: dict[str, str] | None = None, *, ungate: bool = False
+    ) -> None:
         """Where it has changed meanwhile nothing is written: that is an event by itself, and a
         reason to look again.
         """
+        patch = pod_patch(pod, annotations or {}, ungate=ungate)
         with contextlib.suppress(PreconditionFailed, Conflict, NotFound):
-            await self._client.json_patch(pod_path(pod.key), patch)
+            await self._client.strategic_patch(pod_path(pod.key), patch)
 
     # --- claims
 
@@ -439,6 +442,6 @@ class Controller:
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             for pod in desired.wake_unschedulable(waiting, more, again=not changed):
                 try:
-                    await self._patch(pod, desired.wake_patch(pod, now))
+                    await self._patch(pod, {names.NUDGED_ANNOTATION: now})
                 except KubeError as error:
                     log.warning("pod requeue failed", pod="/".join(pod.key), error=str(error))

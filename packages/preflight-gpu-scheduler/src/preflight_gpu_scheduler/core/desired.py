@@ -4,11 +4,9 @@ a function of what is seen; None or nothing where all is right.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from heapq import heapify, heapreplace
 from typing import Any, Final
-
-from preflight_kube.api.jsonpatch import set_annotation, test
 
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Claim
@@ -41,16 +39,6 @@ def miscount(pod: Pod, claim: Claim, resource: str) -> str:
         f"it asks for {'no whole number' if asked is None else asked} of {resource}, and GpuClaim "
         f"{claim.name} is for {count}: it is never bound; delete it and create it again"
     )
-
-
-def gate_patch(pod: Pod) -> list[Operation]:
-    """A JSON patch that takes our gate away, in exactly this version of the pod; gates of others
-    stay.
-    """
-    kept = [
-        {"name": gate.name} for gate in pod.spec.scheduling_gates or () if gate.name != names.GATE
-    ]
-    return [*_same(pod), {"op": "replace", "path": "/spec/schedulingGates", "value": kept}]
 
 
 def capacity(inventory: Inventory, leased: Collection[int]) -> int:
@@ -111,20 +99,6 @@ def wake_unschedulable(
             heapreplace(left, (most_free + count, node))
         chosen.append(pod)
     return tuple(chosen)
-
-
-def wake_patch(pod: Pod, word: str) -> list[Operation]:
-    """``word``: any that differs from the last one, as the time."""
-    return [*_same(pod), set_annotation(names.NUDGED_ANNOTATION, word)]
-
-
-def _same(pod: Pod) -> Sequence[Operation]:
-    """Claim pods always have annotations, so a path into them exists."""
-    about = pod.metadata
-    return (
-        test("/metadata/uid", about.uid),
-        test("/metadata/resourceVersion", about.resource_version),
-    )
 
 
 MOST_SHOWN: Final = 100
