@@ -141,7 +141,11 @@ DASHBOARDS: Final[dict[str, tuple[str, list[list[Panel]]]]] = {
                 (
                     "Requests to the API server",
                     "reqps",
-                    {"{{verb}}": rate("preflight_gang_requests_total", "verb")},
+                    {
+                        "{{verb}}": rate(
+                            'rest_client_requests_total{job=~".*preflight-gang.*"}', "verb"
+                        )
+                    },
                 ),
             ],
         ],

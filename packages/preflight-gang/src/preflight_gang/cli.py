@@ -17,13 +17,6 @@ __all__ = ["add_node", "add_nodes", "add_report", "add_show", "add_validate", "m
 
 _ABOUT = """Preflight's gang controller: lets the pods of one distributed job find each other.
 
-  preflight-gang run --config FILE          run one replica: mirror the cluster, take part in leader election, seal gangs
-  preflight-gang show -n NAMESPACE [GANG]   a gang as its controller sees it: members, what each waits for, its record
-  preflight-gang report --since 7d > page.html    what was found, what would have been held back, bandwidth by node
-  preflight-gang validate-config FILE       every problem of a configuration file
-  preflight-gang schema                     the configuration's JSON Schema
-  preflight-gang crd                        the CustomResourceDefinitions of PreflightConfig and NodeHealth, for `kubectl apply --server-side -f -`
-
 The cluster is the one of KUBECONFIG when that is set (one file, or several as for kubectl), else the one this pod runs in; for `show` else
 that of ~/.kube/config.
 """

@@ -179,21 +179,14 @@ class Metrics:
         self.runtime.sends(client)
 
         def collect() -> Iterator[Metric]:
-            count = CounterMetricFamily(
-                "preflight_gang_requests",
-                "Requests to the API server by verb.",
-                labels=["verb"],
-            )
             size = CounterMetricFamily(
                 "preflight_gang_sent_bytes",
                 "Bytes of bodies sent to the API server by verb.",
                 labels=["verb"],
             )
-            for family, counted in ((count, requests.count), (size, requests.bytes)):
-                for verb, value in sorted(dict(counted).items()):
-                    family.add_metric([verb], value)
-                yield family
-
+            for verb, value in sorted(dict(requests.bytes).items()):
+                size.add_metric([verb], value)
+            yield size
             behind = GaugeMetricFamily(
                 "preflight_gang_behind",
                 "1 while a mirror of the collection is behind the cluster.",

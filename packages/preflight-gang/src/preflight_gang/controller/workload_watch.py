@@ -15,7 +15,7 @@ from preflight_kube.api.workloads.sizes import SizedObject
 from preflight_kube.client.client import Client, KubeError, Unreadable
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.discovery import served
-from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.reflector import Reflector
 
 from preflight_gang.api.sources import SizedKind, Sources
 from preflight_gang.api.types import OwnerReference
@@ -40,8 +40,7 @@ class WorkloadWatch:
         self, client: Client, changed: Callable[[SizedKind, str, str], None], sources: Sources
     ) -> None:
         self._client, self._changed, self._sources = client, changed, sources
-        self._found: dict[tuple[SizedKind, str, str], SizedObject] = {}
-        self._unreadable: dict[tuple[SizedKind, str, str], str] = {}
+        self._mirrors: dict[SizedKind, Reflector[SizedObject]] = {}
         self._state: dict[SizedKind, str] = {}
         self._version: dict[SizedKind, str] = {}
         self._group: anyio.abc.TaskGroup | None = None
@@ -52,10 +51,11 @@ class WorkloadWatch:
         """
         troubles = []
         for kind in self._sources[source]:
-            if (found := self._found.get((kind, namespace, name))) is not None:
-                return found
-            if (why := self._unreadable.get((kind, namespace, name))) is not None:
-                return f"cannot be read: {why}"
+            key, mirror = f"{namespace}/{name}", self._mirrors.get(kind)
+            if mirror is not None and (item := mirror.get(key)) is not None:
+                return item
+            if mirror is not None and (unreadable := mirror.unreadable.get(key)) is not None:
+                return f"cannot be read: {unreadable.why}"
             if kind not in self._state:
                 self._state[kind] = "cannot be read yet"
                 if self._group is not None:
@@ -66,12 +66,13 @@ class WorkloadWatch:
     def reference(self, source: str, namespace: str, name: str) -> OwnerReference | None:
         """The object as an owner, where it is known."""
         for kind in self._sources.get(source, ()):
-            if (found := self._found.get((kind, namespace, name))) is not None:
+            mirror = self._mirrors.get(kind)
+            if mirror is not None and (item := mirror.get(f"{namespace}/{name}")) is not None:
                 return OwnerReference(
                     api_version=self._version[kind],
                     kind=kind.kind,
                     name=name,
-                    uid=found.metadata.uid,
+                    uid=item.metadata.uid,
                 )
         return None
 
@@ -87,29 +88,20 @@ class WorkloadWatch:
         path = await self._discover(kind)
         self._version[kind] = path.removeprefix("/apis/").rpartition("/")[0]
 
-        def on_change(change: Change[SizedObject]) -> None:
-            about = change.object.metadata
-            key = (kind, about.namespace, about.name)
-            if change.kind == "deleted":
-                self._found.pop(key, None)
-            else:
-                self._found[key] = change.object
-            self._changed(*key)
+        def changed(item: SizedObject | Unreadable) -> None:
+            self._changed(kind, item.metadata.namespace, item.metadata.name)
 
-        def on_unreadable(one: Unreadable, there: bool) -> None:
-            key = (kind, one.metadata.namespace, one.metadata.name)
-            if there:
-                self._unreadable[key] = one.why
-            else:
-                self._unreadable.pop(key, None)
-            self._changed(*key)
-
-        reflector = Reflector(
-            self._client, path, kind.type, on_change=on_change, on_unreadable=on_unreadable
+        mirror = self._mirrors[kind] = Reflector(
+            self._client,
+            path,
+            kind.type,
+            on_change=lambda change: changed(change.object),
+            on_unreadable=lambda item, _: changed(item),
+            key=lambda item: f"{item.metadata.namespace}/{item.metadata.name}",
         )
         async with anyio.create_task_group() as group:
-            group.start_soon(reflector.run)
-            await reflector.synced.wait()
+            group.start_soon(mirror.run)
+            await mirror.synced.wait()
             self._set_state(kind, "")
 
     async def _discover(self, kind: SizedKind) -> str:

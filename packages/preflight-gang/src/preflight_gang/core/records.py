@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
+from preflight_kube.api.kinds import version_of
+
 from preflight_gang.api.types import GANG_SOURCE_ANNOTATION, ConfigMap
 from preflight_gang.core.membership import Key, config_maps
 from preflight_gang.core.plan import owned_by, record_of, unpacked_size
@@ -92,7 +94,8 @@ class Records:
         if (
             known is not None
             and known.metadata.uid == found.metadata.uid
-            and _version(known) > _version(found)
+            and version_of(known.metadata.resource_version)
+            > version_of(found.metadata.resource_version)
         ):
             return
         self.drop(place, moved=True)
@@ -177,11 +180,3 @@ def _members_of(record: Record | None) -> int:
 
 def _size(found: ConfigMap) -> int:
     return 1024 + sum(map(len, found.data.values())) + sum(map(len, found.binary_data.values()))
-
-
-def _version(found: ConfigMap) -> int:
-    """Resource versions of one resource are comparable as numbers (KEP-5504); what is not a number
-    counts as oldest.
-    """
-    text = found.metadata.resource_version
-    return int(text) if text.isdigit() and len(text) < 30 else 0
