@@ -14,11 +14,12 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
-from preflight_kube.api.workloads.model import at
+from preflight_kube.api.workloads.model import at, whole
 
 from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.rules import BUILT_IN, FailureRule, StatusMatch
 from preflight_appwrapper.api.types import Condition
+from preflight_appwrapper.core.podsets import group_kind
 
 __all__ = ["ComponentVerdict", "Says", "verdict"]
 
@@ -44,7 +45,7 @@ def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVe
     """Read what the object in plain data says of itself. Never raises."""
     if not isinstance(raw, Mapping):
         return ComponentVerdict()
-    group, kind = _group(raw.get("apiVersion")), raw.get("kind")
+    group, _, kind = group_kind(raw)
     conditions = _conditions(raw)
     suspended, resumed = _suspension(raw, conditions)
     rule = next((one for one in rules if one.group == group and one.kind == kind), None)
@@ -86,17 +87,10 @@ def _holds(
 
 def _waves(raw: Mapping[str, Any]) -> bool:
     """A Job with more completions than pods at once is between two waves until it says Complete."""
-    completions = _whole(_at(raw, "spec.completions"))
-    parallelism = _whole(_at(raw, "spec.parallelism"))
-    succeeded = _whole(_at(raw, "status.succeeded"))
-    if completions is None:
-        return False
-    at_once = 1 if parallelism is None else parallelism
-    return completions > at_once or completions > (succeeded or 0)
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    completions = whole(_at(raw, "spec.completions"), -1)
+    at_once = whole(_at(raw, "spec.parallelism"), 1)
+    succeeded = whole(_at(raw, "status.succeeded"), 0)
+    return completions >= 0 and (completions > at_once or completions > succeeded)
 
 
 def _suspension(
@@ -122,10 +116,6 @@ def _conditions(raw: Mapping[str, Any]) -> dict[str, Condition]:
     made = [lenient(Condition, one) for one in found[:_MOST_CONDITIONS] if isinstance(one, dict)]
     cut = [msgspec.structs.replace(one, message=one.message[:_MOST_TEXT]) for one in made]
     return {one.type: one for one in reversed(cut)}
-
-
-def _group(api_version: object) -> str:
-    return api_version.rpartition("/")[0] if isinstance(api_version, str) else ""
 
 
 def _at(raw: object, path: str) -> Any:

@@ -185,10 +185,6 @@ def _held(wrapper: AppWrapper, snapshot: WrapperSnapshot) -> bool:
     return snapshot.held is not None and not released
 
 
-def _holding(rule: int, figures: Figures, sentence: str) -> Holding:
-    return Holding(rule=rule, sentence=sentence, figures=figures)
-
-
 def _missing(
     wrapper: AppWrapper, snapshot: WrapperSnapshot, figures: Figures
 ) -> HealthJudgment | None:
@@ -207,14 +203,14 @@ def _missing(
             one.state, "is another object of that name"
         )
         sentence = f"{known.kind} {known.name} {what}, and somebody else did that"
-        return HealthJudgment("fail", _holding(1, figures, sentence), "MissingComponent")
+        return HealthJudgment("fail", Holding(1, figures, sentence), "MissingComponent")
     if not ask:
         return None
     names = ", ".join(
         f"{status.component_status[i].kind} {status.component_status[i].name}" for i in ask
     )
     sentence = f"{names} not seen by the watch, and asked for"
-    return HealthJudgment("confirm", _holding(1, figures, sentence), confirm=tuple(ask))
+    return HealthJudgment("confirm", Holding(1, figures, sentence), confirm=tuple(ask))
 
 
 def _component_failed(
@@ -233,7 +229,7 @@ def _component_failed(
             sentence += f"; {_exit(last)}, which ends the retries"
         return HealthJudgment(
             "fail" if last else "reset",
-            _holding(2, figures, sentence),
+            Holding(2, figures, sentence),
             "FailedComponent",
             counts=True,
         )
@@ -248,7 +244,7 @@ def _succeeded(snapshot: WrapperSnapshot, figures: Figures) -> HealthJudgment | 
     if any(one.verdict.says == "more" for one in snapshot.components):
         return None
     sentence = f"{figures.succeeded} of {figures.expected} pods succeeded, and none is left to run"
-    return HealthJudgment("succeeded", _holding(3, figures, sentence))
+    return HealthJudgment("succeeded", Holding(3, figures, sentence))
 
 
 def _evacuation(
@@ -260,7 +256,7 @@ def _evacuation(
     counts = bool(by.code) and wrapper.status.migration_count >= _PREFLIGHTS_IN_A_ROW
     return HealthJudgment(
         "reset" if counts else "evacuate",
-        _holding(5 if by.code else 4, figures, by.why),
+        Holding(5 if by.code else 4, figures, by.why),
         "PreflightFailed" if by.code else "AutopilotNoExecute",
         counts=counts,
         leaves=(by.pod.node, by.code),
@@ -286,7 +282,7 @@ def _failed_pods(
     sentence = f"{what}, {_exit(shown) if shown else _plain(pods[0])}"
     return HealthJudgment(
         "fail" if last else "reset",
-        _holding(6, figures, sentence + (", which ends the retries" if last else "")),
+        Holding(6, figures, sentence + (", which ends the retries" if last else "")),
         "FoundFailedPods",
         grace=True,
         counts=True,
@@ -312,7 +308,7 @@ def _too_few(
     if queued is not None and queued < len(wrapper.status.component_status):
         known = wrapper.status.component_status[queued]
         sentence = f"{known.kind} {known.name} is suspended by itself, so the clock of admission and warm-up is stopped"
-        return HealthJudgment("waiting", _holding(9, figures, sentence))
+        return HealthJudgment("waiting", Holding(9, figures, sentence))
     start = _started(wrapper.status, snapshot, now)
     missing = figures.needed - figures.existing
     if missing > 0:
@@ -338,14 +334,14 @@ def _too_few(
         )
         return HealthJudgment(
             "reset",
-            _holding(rule, figures, sentence),
+            Holding(rule, figures, sentence),
             "InsufficientPodsReady",
             grace=True,
             counts=True,
         )
     return HealthJudgment(
         "waiting",
-        _holding(9, figures, f"{what} yet"),
+        Holding(9, figures, f"{what} yet"),
         at=deadline(start, period + extra),
         then=f"rule {rule}: too few pods",
     )
@@ -371,4 +367,4 @@ def _started(status: AppWrapperStatus, snapshot: WrapperSnapshot, now: datetime)
 
 def _healthy(figures: Figures) -> HealthJudgment:
     sentence = f"{figures.ready} of {figures.needed} pods run or have succeeded"
-    return HealthJudgment("healthy", _holding(9, figures, sentence), "FoundNoFailedPods")
+    return HealthJudgment("healthy", Holding(9, figures, sentence), "FoundNoFailedPods")

@@ -137,12 +137,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         return self.pending + self.ready
 
 
-class Holding(msgspec.Struct, frozen=True, kw_only=True):
+class Holding(msgspec.Struct, frozen=True):
     """The rule that holds, as a number and a sentence with its figures."""
 
     rule: int
-    sentence: str
     figures: Figures
+    sentence: str
 
 
 class WrapperPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ those of :mod:`preflight_kube.api.workloads`; here stands what Kueue makes of th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from preflight_kube.api.workloads.model import Keys, Object, at, dotted, whole
@@ -44,6 +44,7 @@ _POD_INDEX: Final = PREFIX + "tas-pod-index-label"
 _SUB_GROUP_INDEX: Final = PREFIX + "tas-sub-group-index-label"
 _SUB_GROUP_COUNT: Final = PREFIX + "tas-sub-group-count"
 _JOB_INDEX: Final = {_POD_INDEX: "batch.kubernetes.io/job-completion-index"}
+_SUB_GROUPS: Final = {**_JOB_INDEX, _SUB_GROUP_INDEX: "jobset.sigs.k8s.io/job-index"}
 _REPLICA_INDEX: Final = {_POD_INDEX: "training.kubeflow.org/replica-index"}
 
 
@@ -134,9 +135,9 @@ def slack(template: object) -> int:
     if not isinstance(template, dict):
         return 0
     if (group, kind) == ("kubeflow.org", "PyTorchJob"):
-        least = _whole(at(template, ("spec", "elasticPolicy", "minReplicas")), None)
+        least = whole(at(template, ("spec", "elasticPolicy", "minReplicas")), -1)
         workers = at(template, ("spec", "pytorchReplicaSpecs", "Worker", "replicas"))
-        return 0 if least is None else max(0, (_whole(workers, 1) or 0) - least)
+        return 0 if least < 0 else max(0, whole(workers, 1) - least)
     inner: Keys = ("spec", "rayClusterSpec") if kind == "RayJob" else ("spec",)
     if (
         group != "ray.io"
@@ -148,13 +149,9 @@ def slack(template: object) -> int:
     made = 0
     for one in groups if isinstance(groups, list) else []:
         if isinstance(one, dict):
-            fewer = (_whole(one.get("replicas"), 1) or 0) - (_whole(one.get("minReplicas"), 0) or 0)
-            made += max(0, fewer) * (_whole(one.get("numOfHosts"), 1) or 1)
+            fewer = whole(one.get("replicas"), 1) - whole(one.get("minReplicas"), 0)
+            made += max(0, fewer) * (whole(one.get("numOfHosts"), 1) or 1)
     return made
-
-
-def _whole(value: object, default: int | None) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
 def pod_sets(component: _Component) -> tuple[PodSet, ...]:
@@ -177,22 +174,16 @@ def initial(components: tuple[_Component, ...]) -> tuple[ComponentStatus, ...]:
     return tuple(ComponentStatus(pod_sets=readable(it.template, it.pod_sets)) for it in components)
 
 
-def _no_marks(_: Object, __: Keys) -> dict[str, str]:
-    return {}
-
-
-def _must(*places: Keys) -> Callable[[Object], Iterable[Keys]]:
-    return lambda _: places
-
-
 class _Sets(NamedTuple):
     """A way to find the pod sets of a kind. ``needs``: where in an object there must be a template.
     ``roles``: those whose pods count, in Kueue's order (empty: all, in the object's). ``marks``:
-    annotations for Kueue's topology-aware scheduling, of an object and the place of a template."""
+    annotations for Kueue's topology-aware scheduling. ``jobs``: it replicates Jobs, each of which
+    needs a template, and has marks of its own."""
 
-    needs: Callable[[Object], Iterable[Keys]] = _must()
+    needs: tuple[Keys, ...] = ()
     roles: tuple[str, ...] = ()
-    marks: Callable[[Object, Keys], dict[str, str]] = _no_marks
+    marks: Mapping[str, str] = {}
+    jobs: bool = False
 
 
 def _sets(item: Object, known: _Sets) -> Iterator[PodSet]:
@@ -206,24 +197,16 @@ def _sets(item: Object, known: _Sets) -> Iterator[PodSet]:
     ]
     if known.roles:
         found.sort(key=lambda keys: known.roles.index(str(keys[-2])))
-    for keys in (*(one for one in known.needs(item) if one not in found), *found):
+    needs = _of_each_job(item) if known.jobs else known.needs
+    for keys in (*(it for it in needs if it not in found), *found):
         count = pods_at(item, kind, keys)
         if count is None:
             continue
         path = f"template.{dotted(keys)}".removesuffix(".")
-        yield PodSet(path=path, replicas=count, annotations=known.marks(item, keys))
-
-
-def _of_job(_: Object, __: Keys) -> dict[str, str]:
-    return _JOB_INDEX
-
-
-def _of_job_set(item: Object, keys: Keys) -> dict[str, str]:
-    return {
-        **_JOB_INDEX,
-        _SUB_GROUP_INDEX: "jobset.sigs.k8s.io/job-index",
-        _SUB_GROUP_COUNT: str(whole(at(item, (*keys[:3], "replicas")), 1)),
-    }
+        marks = dict(known.marks)
+        if known.jobs:
+            marks[_SUB_GROUP_COUNT] = str(whole(at(item, (*keys[:3], "replicas")), 1))
+        yield PodSet(path=path, replicas=count, annotations=marks)
 
 
 def _of_each_job(item: Object) -> Iterator[Keys]:
@@ -235,10 +218,6 @@ def _of_each_job(item: Object) -> Iterator[Keys]:
             yield (*job, "spec", "template")
 
 
-def _of_training(_: Object, __: Keys) -> dict[str, str]:
-    return _REPLICA_INDEX
-
-
 _SUBMITTER: Final = "submitterPodTemplate"
 """A template of a RayJob: Kueue leaves it out."""
 _WITHIN: Final = ("spec", "leaderWorkerTemplate")
@@ -246,19 +225,19 @@ _KUEUE: Final = {
     ("", "v1", "Pod"): _Sets(),
     ("apps", "v1", "Deployment"): _Sets(),
     ("apps", "v1", "StatefulSet"): _Sets(),
-    ("batch", "v1", "Job"): _Sets(needs=_must(("spec", "template")), marks=_of_job),
-    ("jobset.x-k8s.io", "v1alpha2", "JobSet"): _Sets(needs=_of_each_job, marks=_of_job_set),
-    ("kubeflow.org", "v1", "PyTorchJob"): _Sets(roles=("Master", "Worker"), marks=_of_training),
-    ("ray.io", "v1", "RayCluster"): _Sets(needs=_must(("spec", "headGroupSpec", "template"))),
+    ("batch", "v1", "Job"): _Sets(needs=(("spec", "template"),), marks=_JOB_INDEX),
+    ("jobset.x-k8s.io", "v1alpha2", "JobSet"): _Sets(marks=_SUB_GROUPS, jobs=True),
+    ("kubeflow.org", "v1", "PyTorchJob"): _Sets(roles=("Master", "Worker"), marks=_REPLICA_INDEX),
+    ("ray.io", "v1", "RayCluster"): _Sets(needs=(("spec", "headGroupSpec", "template"),)),
     ("ray.io", "v1", "RayJob"): _Sets(
-        needs=_must(("spec", "rayClusterSpec", "headGroupSpec", "template"))
+        needs=(("spec", "rayClusterSpec", "headGroupSpec", "template"),)
     ),
 }
 _OURS: Final = {
     ("kubeflow.org", "v1", "MPIJob"): _Sets(roles=("Launcher", "Worker")),
     ("kubeflow.org", "v2beta1", "MPIJob"): _Sets(roles=("Launcher", "Worker")),
     ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"): _Sets(
-        needs=_must((*_WITHIN, "workerTemplate"))
+        needs=((*_WITHIN, "workerTemplate"),)
     ),
 }
 """Kinds that Kueue does not know: admission writes their pod sets into the wrapper, so that it need

@@ -187,7 +187,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def plan(wrapper: AppWrapper, rules: WrapperRules) -> Plan:
-    """``wrapper`` as a file has it; no kind is asked for, and no right. Never raises."""
+    """``wrapper`` as a file has it; no kind is asked for, and no right. Of a component that would
+    be denied, what else is in the way of its creation is left out. Never raises.
+    """
     judged = created(wrapper, rules, namespace=wrapper.metadata.namespace)
     problems, objects, sets = list(judged.problems), [], []
     for i, component in enumerate(wrapper.spec.components):
@@ -198,8 +200,7 @@ def plan(wrapper: AppWrapper, rules: WrapperRules) -> Plan:
                 f"{name}: {one.count} pods at {one.path}" for one in podsets.pod_sets(component)
             ]
         except ComponentError as error:
-            place = f"spec.components[{i}]"
-            if not any(_same(str(error), known, place) for known in problems):
+            if not any(it.startswith(f"spec.components[{i}]") for it in judged.problems):
                 problems.append(str(error))
     return Plan(
         name=wrapper.metadata.name,
@@ -209,15 +210,6 @@ def plan(wrapper: AppWrapper, rules: WrapperRules) -> Plan:
         objects=tuple(objects),
         parameters=_shown(parameters(wrapper.metadata.annotations, rules)),
     )
-
-
-def _same(one: str, other: str, place: str) -> bool:
-    """Say whether two sentences speak of the same path, or say the same of one place; one of them
-    is enough.
-    """
-    mine, its = one.partition(": "), other.partition(": ")
-    alike = its[0].startswith(place) and mine[2].rstrip(".") == its[2].rstrip(".")
-    return mine[0] == its[0] or alike
 
 
 def plan_text(one: Plan) -> str:
