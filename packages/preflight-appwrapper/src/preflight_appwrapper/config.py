@@ -278,8 +278,9 @@ def _meaning(config: Config, periods: Mapping[str, float]) -> list[str]:
 def _rules(config: Config, periods: Mapping[str, float], given: frozenset[str]) -> WrapperRules:
     own = {(it.group, it.kind) for it in config.failure_rules}
     keys = {**_PERIODS, "retry_limit": "retryLimit"}
+    values: dict[str, Any] = {field: periods[field] for field in _PERIODS}
     return WrapperRules(
-        **{field: periods[field] for field in _PERIODS},
+        **values,
         retry_limit=config.fault_tolerance.retry_limit,
         failed_pods=config.fault_tolerance.failed_pods,
         scheduler_name=config.scheduler_name,
