@@ -393,25 +393,31 @@ def test_the_claim_of_a_set_that_is_called_like_another_sets_replica_carries_a_h
     assert other.cd.startswith("llm-0-pool-0-")
 
 
+BY_CLIQUE = {**ON, "grove.io/mnnvl-scope": "clique"}
+
+
+def given_before(label: str) -> dict[str, Metadata]:
+    """A domain of release 0.2, whose name has no hash for an index in the clique's."""
+    labels = {**domain_labels("t"), "grove.io/clique-name": label}
+    return {"t-0-p-1-cd": owned("t-0-p-1-cd", labels)}
+
+
 def test_a_domain_that_lives_under_a_name_without_a_hash_keeps_it_for_podcliques_that_join() -> (
     None
 ):
-    joins = podclique("llm-0-pool-0-v", "llm-0-pool", annotations=ON)
-    for set_, name in (("llm-0-pool", "llm-0-pool-0-cd"), ("llm", "")):
-        there = owned("llm-0-pool-0-cd", domain_labels(set_))
-        answer = admit(joins, DRIVER, found={there.name: there})
+    joins = podclique("t-0-p-1", "t", annotations=BY_CLIQUE)
+    for label, kept in (("p-1", True), ("other", False)):
+        answer = admit(joins, DRIVER, found=given_before(label))
         assert answer.decision is not None
-        assert (answer.decision.cd == name) is bool(name)
+        assert (answer.decision.cd == "t-0-p-1-cd") is kept
 
 
 def test_an_update_keeps_the_name_that_was_given_and_asks_nobody() -> None:
-    stored = patched(podclique("llm-0-pool-0-v", "llm-0-pool", annotations=ON), admit(
-        podclique("llm-0-pool-0-v", "llm-0-pool", annotations=ON), DRIVER,
-        found={"llm-0-pool-0-cd": owned("llm-0-pool-0-cd", domain_labels("llm-0-pool"))},
-    ))  # fmt: skip
-    again = on_update(podclique("llm-0-pool-0-v", "llm-0-pool", annotations=ON), stored)
+    found = podclique("t-0-p-1", "t", annotations=BY_CLIQUE)
+    stored = patched(found, admit(found, DRIVER, found=given_before("p-1")))
+    again = on_update(found, stored)
     assert again.decision is not None
-    assert again.decision.claim == "llm-0-pool-0-mnnvl-claim"
+    assert again.decision.claim == "t-0-p-1-mnnvl-claim"
 
 
 def test_a_set_that_is_not_the_one_that_owns_the_podclique_is_read_live() -> None:

@@ -21,8 +21,6 @@ from preflight_mnnvl.core.reasons import MOST_SUBJECTS, about, refused_announcem
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import DomainMember, Ignored, member_of, wanted
 from preflight_mnnvl.core.support import ClusterFacts, judge
-from preflight_mnnvl.report.explain import explain
-from preflight_mnnvl.report.live import differences
 from preflight_mnnvl.report.show import show
 
 ON = {"grove.io/mnnvl-enabled": "true"}
@@ -244,81 +242,22 @@ def test_of_several_gangs_the_base_is_taken() -> None:
     assert (one.gang, len(one.members)) == ("t-0", 2)
 
 
-def rivals() -> Cluster:
-    """Two sets whose PodCliques were given one name before such names had a hash."""
+def test_a_podclique_with_the_name_of_another_sets_domain_is_ignored_and_shown() -> None:
     found = Cluster(DRIVER)
     scoped = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
     found.apply(pcs("llm", [clique("w")], [group("pool", ["w"], scoped)]))
     found.apply(pcs("llm-0-pool", [clique("v")], annotations=ON))
     found.grove("llm")
     found.cliques("llm-0-pool")
-    loser = found.store["pclq"]["llm-0-pool-0-v"]["metadata"]["annotations"]
-    of = msgspec.json.decode(loser[DECISION])
+    forged = found.store["pclq"]["llm-0-pool-0-v"]["metadata"]["annotations"]
+    of = msgspec.json.decode(forged[DECISION])
     of.update(cd="llm-0-pool-0-cd", claim="llm-0-pool-0-mnnvl-claim")
-    loser[DECISION] = json.dumps(of)
-    found.told.clear()
-    return found
-
-
-def test_of_two_sets_with_one_name_the_loser_is_named_and_both_are_told() -> None:
-    found = rivals()
+    forged[DECISION] = json.dumps(of)
     world = found.world()
-    (one,) = wanted(world.members()[0], world.domains).values()
+    (one,) = world.wanted().values()
     assert [member.name for member in one.members] == ["llm-0-pool-0-w"]
-    assert [member.name for member in one.losers] == ["llm-0-pool-0-v"]
-    (turn,) = found.turn().values()
-    assert turn.state == "adopted"
-    blocked = [event for event in turn.events if event.reason == "MnnvlDomainBlocked"]
-    assert {(event.regarding.kind, event.regarding.name) for event in blocked} == {
-        ("PodCliqueSet", "llm"),
-        ("PodCliqueSet", "llm-0-pool"),
-        ("PodClique", "llm-0-pool-0-w"),
-        ("PodClique", "llm-0-pool-0-v"),
-    }
-    assert {event.message for event in blocked} == {
-        "The ComputeDomain llm-0-pool-0-cd is that of replica 0 of llm, replica 0 of the scaling group pool, and pods of replica 0 of llm-0-pool "
-        "have the same claim, those of the PodClique llm-0-pool-0-v; delete or rename one of the two, as their pods must not share a domain."
-    }
-    told = [event for event in turn.events if event.reason == "MnnvlDomainAdopted"]
-    assert "llm-0-pool-0-v" not in {event.regarding.name for event in told}
-
-
-def test_a_domain_belongs_to_those_whose_labels_it_has_whoever_comes_first_by_name() -> None:
-    found = rivals()
-    first = found.store["pclq"].pop("llm-0-pool-0-v")
-    first["metadata"]["name"] = "llm-0-pool-0-a"
-    found.store["pclq"]["llm-0-pool-0-a"] = first
-    world = found.world()
-    (one,) = wanted(world.members()[0], world.domains).values()
-    assert [member.name for member in one.members] == ["llm-0-pool-0-w"]
-    (one,) = wanted(world.members()[0]).values()
-    assert [member.name for member in one.members] == ["llm-0-pool-0-a"]
-
-
-def test_the_set_whose_domain_is_in_the_way_is_told_too() -> None:
-    found = rivals()
-    del found.store["pclq"]["llm-0-pool-0-w"]
-    (turn,) = found.turn().values()
-    assert turn.state == "blocked"
-    assert {event.regarding.name for event in turn.events} == {
-        "llm",
-        "llm-0-pool",
-        "llm-0-pool-0-v",
-    }
-    assert 'its label grove.io/pcs-name is "llm", expected "llm-0-pool"' in turn.why
-    assert "belongs to the PodGang llm-0" in turn.why
-
-
-def test_show_and_explain_name_who_has_the_claim_of_anothers_domain() -> None:
-    found = rivals()
-    for only in ("llm", "llm-0-pool"):
-        text = show(found.world(), [], DRIVER, support(DRIVER), NOW, only=only)
-        assert f"PodCliqueSet default/{only}" in text
-        assert "PodClique llm-0-pool-0-v, BLOCKED: it has the claim of this domain, and is of replica 0 of llm-0-pool" in text  # fmt: skip
-    told = explain(found.store["pcs"]["llm-0-pool"], DRIVER)
-    now = plans(found.world(), DRIVER, support(DRIVER), NOW)
-    differs = differences(told, found.world(), now, "default")
-    assert "PodClique llm-0-pool-0-v has the claim of the domain llm-0-pool-0-cd, which is that of replica 0 of llm, replica 0 of the scaling group pool; delete or rename one of them" in differs  # fmt: skip
+    text = show(world, [], DRIVER, support(DRIVER), NOW)
+    assert "ignored  PodClique default/llm-0-pool-0-v: the annotation" in text
 
 
 @pytest.mark.parametrize("order", list(permutations(range(4))))

@@ -237,10 +237,7 @@ class MnnvlCache(MnnvlInformers):
             self.lost.pop(key, None)
         elif before is not None and not before.metadata.going and self._other(key, before) is None:
             states = self.cliques.by_index("domain", "/".join(key))
-            of = {one.metadata.uid: one.member for one in states if one.member is not None}
-            wants = wanted(of.values(), {key: before}).get(key)
-            uids = {uid for uid, one in of.items() if wants and one.domain == wants.domain}
-            if uids:
+            if uids := {state.metadata.uid for state in states}:
                 self.lost[key] = before.metadata.uid, uids
 
     def _other(self, key: Key, domain: ComputeDomain) -> ComputeDomain | None:
@@ -353,9 +350,7 @@ class MnnvlCache(MnnvlInformers):
     def wants(self, key: Key) -> Wanted | None:
         """The domain that living PodCliques want under this name."""
         states = self.cliques.by_index("domain", "/".join(key))
-        there = self.part("domain", key)
-        members = [state.member for state in states if state.member]
-        return wanted(members, {key: there} if there else {}).get(key)
+        return wanted(state.member for state in states if state.member).get(key)
 
     def view(self, key: Key) -> DomainView:
         """All that the domain's reconcile reads."""

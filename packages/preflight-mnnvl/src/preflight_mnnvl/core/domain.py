@@ -34,8 +34,8 @@ _INDEX: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 class Domain(NamedTuple):
     """One ComputeDomain. ``clique`` is set for the scope `clique` alone, ``group`` and
     ``group_index`` for `scalingGroupReplica` alone. ``indexed``: the name of its clique or scaling
-    group has an index among its parts. ``form``: of its names; earlier releases had a hash for the
-    set's name alone (1), or none (0).
+    group has an index among its parts. ``earlier``: with the
+    names of release 0.2, which had a hash for the set's name alone.
     """
 
     scope: Scope
@@ -45,7 +45,7 @@ class Domain(NamedTuple):
     group: str = ""
     group_index: str = ""
     indexed: bool = False
-    form: int = 2
+    earlier: bool = False
 
     @property
     def stem(self) -> str:
@@ -55,18 +55,12 @@ class Domain(NamedTuple):
             stem = f"{stem}-{self.clique}"
         elif self.scope == "scalingGroupReplica":
             stem = f"{stem}-{self.group}-{self.group_index}"
-        if self.indexed and self.form == 2:
+        if self.indexed and not self.earlier:
             which = "/".join((self.pcs, self.scope, self.clique, self.group))
             return f"{stem}-{names.hashed(which)}"
         # Another set may be called like what stands before an index in this set's name.
-        two_ways = self.form and _has_index(self.pcs.split("-")[1:])
+        two_ways = _has_index(self.pcs.split("-")[1:])
         return f"{stem}-{names.hashed(self.pcs)}" if two_ways else stem
-
-    def forms(self) -> tuple[Domain, ...]:
-        """It with its names of today and with those of earlier releases: a name once given holds
-        for life.
-        """
-        return tuple(self._replace(form=form) for form in (2, 1, 0))
 
     @property
     def name(self) -> str:

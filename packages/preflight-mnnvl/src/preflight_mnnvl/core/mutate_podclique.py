@@ -293,14 +293,13 @@ def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -
 
 
 def _named(domain: Domain, known: ClusterView, config: Config) -> Domain:
-    """Where this very domain lives under a name of an earlier release, it keeps that name: one gang
+    """Where this very domain lives under a name of the release before, it keeps that name: one gang
     has one domain.
     """
-    for earlier in domain.forms()[1:]:
-        there = known.found.get(earlier.name) if earlier.name != domain.name else None
-        if there is not None and not other_identity(there.labels, earlier, config.instance):
-            return earlier
-    return domain
+    earlier = domain._replace(earlier=True)
+    there = known.found.get(earlier.name) if earlier.name != domain.name else None
+    mine = there is not None and not other_identity(there.labels, earlier, config.instance)
+    return earlier if mine else domain
 
 
 def _refuse_taken(domain: Domain, known: ClusterView, config: Config) -> None:

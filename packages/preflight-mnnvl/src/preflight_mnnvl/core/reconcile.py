@@ -102,8 +102,7 @@ def reconcile(view: DomainView, config: Config, support: Support, now: float) ->
     """
     if (wanted := view.wanted) is None:
         return _unwanted(view, config, now)
-    plan = _Needed(view, wanted, config, support, now).plan()
-    return plan._replace(events=(*plan.events, *_contested(view, wanted)))
+    return _Needed(view, wanted, config, support, now).plan()
 
 
 class _Needed(NamedTuple):
@@ -365,30 +364,15 @@ def _blocked(view: DomainView, kind: str, meta: Metadata, whose: str, now: float
     return DomainPlan("blocked", why, events=events, again=now + BLOCKED_AGAIN)
 
 
-def _contested(view: DomainView, wanted: Wanted) -> tuple[Event, ...]:
-    """PodCliques of several domains were given one name, and so one claim: both sides are told."""
-    if not wanted.losers:
-        return ()
-    rival = wanted.losers[0].domain
-    message = (
-        f"The ComputeDomain {view.name} is that of {wanted.domain}, and pods of {rival} have the same claim{_of(wanted.losers)}; "
-        "delete or rename one of the two, as their pods must not share a domain."
-    )
-    return _tell(view, reasons.BLOCKED, message, f"contested {rival}")
-
-
 def _create(kind: Kind, body: dict[str, Any]) -> ClusterWrite:
     meta = body["metadata"]
     return ClusterWrite("create", kind, meta["namespace"], meta["name"], body, "make")
 
 
 def _tell(view: DomainView, reason: str, message: str, fact: str) -> tuple[Event, ...]:
-    everybody = reason == reasons.BLOCKED  # also whose name or object it is
-    sets = [view.set_, *(view.others if everybody else ())]
-    subjects = [regarding("PodCliqueSet", view.namespace, one) for one in sets if one]
-    if (wanted := view.wanted) is not None:
-        members = (*(wanted.losers if everybody else ()), *wanted.members)
-        subjects += [regarding("PodClique", view.namespace, one) for one in members]
+    subjects = [regarding("PodCliqueSet", view.namespace, view.set_)] if view.set_ else []
+    members = view.wanted.members if view.wanted else ()
+    subjects += [regarding("PodClique", view.namespace, member) for member in members]
     return reasons.about(subjects, reason, message[0].upper() + message[1:], f"{view.name} {fact}")
 
 

@@ -36,7 +36,7 @@ from preflight_mnnvl.api.types import (
 )
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import places
-from preflight_mnnvl.core.domain import Domain, domain_of, identity_labels
+from preflight_mnnvl.core.domain import Domain, domain_of
 
 __all__ = [
     "AUDITED_ANNOTATIONS",
@@ -79,14 +79,13 @@ class Ignored(NamedTuple):
 
 class Wanted(NamedTuple):
     """One domain that living PodCliques need; ``gang`` is the PodGang that most of its labels name
-    (see :func:`wanted`). ``losers``: PodCliques of other domains that have this name.
+    (see :func:`wanted`).
     """
 
     namespace: str
     domain: Domain
     members: tuple[DomainMember, ...]
     gang: str
-    losers: tuple[DomainMember, ...] = ()
 
     @property
     def decision(self) -> MnnvlDecision:
@@ -119,18 +118,18 @@ def member_of(clique: PodClique) -> DomainMember | Ignored | None:
         domain = domain_of(identify(meta, decision.scope), decision.scope)
     except (Newer, CliqueRefused) as error:
         return Ignored(meta.namespace, meta.name, str(error))
-    given = (decision.cd, decision.claim)
-    named = next((form for form in domain.forms() if (form.name, form.claim) == given), None)
-    if named is None:
+    if (domain.name, domain.claim) != (decision.cd, decision.claim):
+        domain = domain._replace(earlier=True)  # a name once given holds for life
+    if (domain.name, domain.claim) != (decision.cd, decision.claim):
         return Ignored(
             meta.namespace,
             meta.name,
-            f"the annotation {DECISION} names {decision.cd}, and its labels {domain.name}",
+            f"the annotation {DECISION} names {decision.cd}, and its labels {domain._replace(earlier=False).name}",
         )
     status = clique.status
     placed = status is not None and bool(status.scheduled_replicas or status.ready_replicas)
     pods = 1 if clique.spec.replicas is None else clique.spec.replicas
-    return DomainMember(meta.namespace, meta.name, meta.uid, decision, named, placed, pods)
+    return DomainMember(meta.namespace, meta.name, meta.uid, decision, domain, placed, pods)
 
 
 # --- PodCliques that ask for the fabric, and whose pods do not get the claim: written while no
@@ -169,35 +168,23 @@ def asks(meta: Metadata, set_: PodCliqueSet | None, config: Config) -> bool:
 # --- domains
 
 
-def wanted(
-    members: Iterable[DomainMember], there: Mapping[Key, ComputeDomain] = {}
-) -> dict[Key, Wanted]:
-    """The domains by namespace and name; ``there``: the ComputeDomains that exist.
+def wanted(members: Iterable[DomainMember]) -> dict[Key, Wanted]:
+    """The domains by namespace and name, of which no two have one.
 
     Where members name several PodGangs (one domain for a whole replica, with the operator's
     `base-podgang` label missing), it is the one with the shortest name: the others build upon it,
-    and their names begin with its. Of two domains of one name the one that exists is wanted, else
-    that of the PodClique that comes first by name; the members of the other are its losers.
+    and their names begin with its.
     """
-    found: dict[Key, dict[Domain, list[DomainMember]]] = {}
+    found: dict[Key, list[DomainMember]] = {}
     for member in sorted(members):
-        alike = found.setdefault((member.namespace, member.decision.cd), {})
-        alike.setdefault(member.domain, []).append(member)
-    return {key: _wanted(key, alike, there.get(key)) for key, alike in found.items()}
+        found.setdefault((member.namespace, member.decision.cd), []).append(member)
+    return {key: _wanted(key, of) for key, of in found.items()}
 
 
-def _wanted(
-    key: Key, alike: Mapping[Domain, list[DomainMember]], there: ComputeDomain | None
-) -> Wanted:
-    labels = (there.metadata.labels if there is not None else None) or {}
-    own = (candidate for candidate in alike if identity_labels(candidate).items() <= labels.items())
-    domain = next(own, next(iter(alike)))
-    gangs = [candidate.decision.gang for candidate in alike[domain]]
-    losers = [
-        candidate for other, members in alike.items() if other != domain for candidate in members
-    ]
+def _wanted(key: Key, members: list[DomainMember]) -> Wanted:
+    gangs = [member.decision.gang for member in members]
     first = min(gangs, key=lambda gang: (len(gang), gang))
-    return Wanted(key[0], domain, tuple(alike[domain]), first, tuple(losers))
+    return Wanted(key[0], members[0].domain, tuple(members), first)
 
 
 class DomainView(NamedTuple):
@@ -207,7 +194,7 @@ class DomainView(NamedTuple):
     ``gangs``: the PodGangs by name that exist, of those that the domain's members and label name.
     ``lost``: the uid of a domain of this name that was seen and is gone, and that living members
     needed then. ``unclaimed_since``: when it was first seen that nobody needs it, in seconds of the
-    epoch. ``others``: other sets that want the name, or whose object has it.
+    epoch.
     """
 
     name: str
@@ -219,7 +206,6 @@ class DomainView(NamedTuple):
     set_: Metadata | None = None
     lost: str = ""
     unclaimed_since: float | None = None
-    others: tuple[Metadata, ...] = ()
 
 
 class Objects(Protocol):
@@ -270,7 +256,7 @@ class World(msgspec.Struct, kw_only=True):
 
     def wanted(self) -> dict[Key, Wanted]:
         """The domains that living PodCliques want."""
-        return wanted(self.members()[0], self.domains)
+        return wanted(self.members()[0])
 
 
 def view_of(objects: Objects, key: Key, wants: Wanted | None, mode: Mode) -> DomainView:
@@ -283,12 +269,11 @@ def view_of(objects: Objects, key: Key, wants: Wanted | None, mode: Mode) -> Dom
     claim = objects.part("claim" if mode == "literal" else "template", (namespace, claim_name))
     labels = [part.metadata.labels for part in (domain, claim) if part is not None]
     recorded = next(filter(None, labels), {})
-    gangs, rivals, pcs = {recorded.get(PODGANG)}, set[str](), recorded.get(PCS_NAME[0], "")
+    gangs, pcs = {recorded.get(PODGANG)}, recorded.get(PCS_NAME[0], "")
     if wants is not None:
         gangs |= {label_value(member.decision.gang) for member in wants.members}
-        rivals = {pcs, *(loser.domain.pcs for loser in wants.losers)}
         pcs = wants.domain.pcs
-    set_, *others = (objects.set_(namespace, of) for of in (pcs, *sorted(rivals - {pcs})))
+    set_ = objects.set_(namespace, pcs)
     return DomainView(
         name,
         namespace,
@@ -301,5 +286,4 @@ def view_of(objects: Objects, key: Key, wants: Wanted | None, mode: Mode) -> Dom
             for gang in objects.gangs_called(namespace, label)
         },
         set_.metadata if set_ is not None else None,
-        others=tuple(of.metadata for of in others if of is not None),
     )

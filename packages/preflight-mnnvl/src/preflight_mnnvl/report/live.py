@@ -176,12 +176,6 @@ def differences(
         for name in expected
         if name not in there
     ]
-    said += [
-        f"PodClique {shown(loser.name)} has the claim of the domain {shown(loser.decision.cd)}, which is that of {want.domain}; delete or rename one of them"
-        for (space, _), want in sorted(world.wanted().items())
-        for loser in want.losers
-        if space == namespace and loser.domain.pcs == told.name
-    ]
     for name, clique in sorted(there.items()):
         labels = clique.metadata.labels or {}
         own = next((labels[key] for key in names.PCS_NAME if key in labels), None) == told.name

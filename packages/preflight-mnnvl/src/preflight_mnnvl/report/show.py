@@ -132,12 +132,8 @@ def show(
     by_set: dict[Key, list[Key]] = {}
     for key in found:
         domain, want = world.domains.get(key), wants.get(key)
-        if want is not None:
-            sets = {want.domain.pcs, *(loser.domain.pcs for loser in want.losers)}
-        else:
-            sets = {(domain and domain.metadata.label(PCS_NAME[0])) or ""}
-        for name in sets:
-            by_set.setdefault((key[0], name), []).append(key)
+        pcs = want.domain.pcs if want else (domain and domain.metadata.label(PCS_NAME[0])) or ""
+        by_set.setdefault((key[0], pcs), []).append(key)
     lines: list[str] = []
     for (namespace, pcs), keys in sorted(by_set.items()):
         if only and pcs != only:
@@ -156,12 +152,8 @@ def show(
                 domain, own, here, cliques
             )
             lines.append(f"    One fabric: {said}")
-            for member in (*want.members, *want.losers):
+            for member in want.members:
                 lines.append(f"    PodClique {member.name}")
-                if member in want.losers:
-                    lines[-1] += (
-                        f", BLOCKED: it has the claim of this domain, and is of {member.domain}; delete or rename one of them"
-                    )
                 lines += [
                     f"      {_pod(pod)}" for pod in of_clique.get((namespace, member.name), ())
                 ]
