@@ -813,6 +813,14 @@ def e2e(session: nox.Session) -> None:
 
 
 @nox.session
+def chaos(session: nox.Session) -> None:
+    """A bad day in three minutes: every component killed, alone and in pairs, under load (as `e2e`, which has it too: kind; `-- --cluster existing`)."""
+    sync(session, "--package", "preflight-e2e")
+    file = "test_chaos_on_a_cluster.py"
+    session.run("python", "-m", "preflight_e2e", "run", "--tests", file, *session.posargs)
+
+
+@nox.session
 def site(session: nox.Session) -> None:
     """The manual as a static site in out/site; a link that leads nowhere fails it (`-- FOLDER`: elsewhere)."""
     sync(session, "--only-group", "site")

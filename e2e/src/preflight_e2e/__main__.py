@@ -53,6 +53,11 @@ def main() -> int:
         metavar="ID",
         help="only this scenario (repeat for more)",
     )
+    runs.add_argument(
+        "--tests",
+        metavar="FILE",
+        help="no scenario, and of tests/cluster this file on fake nodes alone",
+    )
     runs.add_argument("--json", type=Path, metavar="FILE", help="write what happened to FILE")
     runs.add_argument(
         "--audit",
@@ -83,6 +88,8 @@ def _run(args: argparse.Namespace) -> int:
         raise ValueError(
             f"--only: no scenario {', '.join(sorted(unknown))}; there are {', '.join(row.id for row in load_all())}"
         )
+    if args.tests:
+        rows = []
     timings: dict[str, float] = {}
     outcomes = []
     tests_passed = True
@@ -122,15 +129,15 @@ def _run(args: argparse.Namespace) -> int:
             if not args.only and not args.keep:
                 lab.without_chart()
                 stock = _kube_scheduler(engine, lambda built: target.load(built.archive), say)
-                say("pytest on the fake GPU nodes: the README's way to a first verdict")
-                tests_passed = _pytest_on_fakes(target.kubeconfig, stock)
+                say("pytest on the fake GPU nodes")
+                tests_passed = _pytest_on_fakes(target.kubeconfig, stock, args.tests or "")
             rosters = [o.roster_seconds for o in outcomes if o.roster_seconds is not None]
             if rosters:
                 timings["roster_seconds"] = max(rosters)
         finally:
             if not args.keep:
                 lab.close()
-        if not args.only:
+        if not args.only and not args.tests:
             real = _real_image(engine, lambda built: target.load(built.archive), say)
             say("pytest on this cluster")
             tests_passed = _pytest(target.kubeconfig, args.audit, real) and tests_passed
@@ -213,10 +220,12 @@ def _kube_scheduler(
     return {}
 
 
-def _pytest_on_fakes(kubeconfig: Path, more: dict[str, str]) -> bool:
-    """The tests that need the lab's fake nodes, and no release of the charts beside their own."""
+def _pytest_on_fakes(kubeconfig: Path, more: dict[str, str], file: str) -> bool:
+    """The tests that need the lab's fake nodes, and no release of the charts beside their own; of
+    one ``file``, if one is named.
+    """
     environ = {**os.environ, **more, "KUBECONFIG": str(kubeconfig)}
-    with PytestRun([str(CLUSTER_TESTS), "-rs", "-m", "fakes"], environ) as tests:
+    with PytestRun([str(CLUSTER_TESTS / file), "-rs", "-m", "fakes"], environ) as tests:
         return tests.passed()
 
 

@@ -470,7 +470,7 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         lambda w: w.config("preflight-gpu-scheduler", lambda c: c.update(nodeConditions=["Xid"])),
         "preflight-gpu-scheduler",
         "has other node conditions that make a node sick than preflight-appwrapper, preflight-gang",
-        "helm get values --all RELEASE  # set global.preflight.nodeConditions for all",
+        "helm get values --all RELEASE  # set global.preflight.sickNodeConditions for all",
     ),
     "a part that is installed twice": (
         _twice,

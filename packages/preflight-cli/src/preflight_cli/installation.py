@@ -364,7 +364,7 @@ def _alike(cluster: Installation) -> Iterator[Problem]:
         yield Problem(
             part,
             f"has other node conditions that make a node sick than {others}",
-            "helm get values --all RELEASE  # set global.preflight.nodeConditions for all",
+            "helm get values --all RELEASE  # set global.preflight.sickNodeConditions for all",
         )
     injector, gang = by_part.get("preflight-injector"), by_part.get("preflight-gang")
     if injector is None:
