@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import groupby
 from typing import Final
 
-from preflight_kube.api.node_health import makes_sick
 from preflight_proto import names, policy
 from preflight_proto.result import from_termination
 
@@ -23,7 +22,6 @@ from preflight_cli.cluster import (
     Problem,
     about,
     differs,
-    has_gpus,
     is_global,
     key_of,
     labels_of,
@@ -36,6 +34,7 @@ from preflight_cli.cluster import (
     tag_minor,
     template_of,
 )
+from preflight_cli.nodes import SKEW, clocks, nodes
 
 __all__ = ["RULES", "problems"]
 
@@ -45,15 +44,10 @@ WAITING: Final = timedelta(minutes=15)
 """For which a check may wait, for its image or its gang."""
 HELD: Final = timedelta(minutes=10)
 """For which an object may take to go."""
-SKEW: Final = timedelta(seconds=10)
-"""Between clocks; a kubelet renews its lease each ten seconds, and leases last fifteen."""
 SHARE: Final = 0.1
 """Of runs that could not judge, from ten on: more is a cause of its own."""
 _LEAST_RUNS: Final = 10
 _KUBERNETES: Final = (1, 30)
-_LABEL: Final = f"{names.PREFIX}gpu-health"
-"""The labeler's own, unless its values name another."""
-_CONNECTOR, _ENGINE = "platform-connectors", "nvidia-dcgm"
 _WAITS: Final = {
     "ErrImagePull": "cannot be pulled",
     "ImagePullBackOff": "cannot be pulled",
@@ -451,79 +445,6 @@ def _result(container: Object) -> tuple[str, str] | None:
     return None
 
 
-# --- nodes
-
-
-def _nodes(cluster: Installation) -> Iterator[Problem]:
-    gpu_nodes = {key_of(node)[1] for node in cluster.of("Node") if has_gpus(node)}
-    for node in cluster.of("Node"):
-        name = key_of(node)[1]
-        for found in (node.get("status") or {}).get("conditions", []):
-            if makes_sick(found["type"], found["status"]):
-                what = f"is sick since {found.get('lastTransitionTime')}: {found['type']} ({found.get('message', '')})"
-                yield Problem(f"Node {name}", what, f"kubectl describe node {name}")
-        if (
-            _LABEL in labels_of(node)
-            and cluster.parts
-            and "preflight-appwrapper" not in cluster.parts
-        ):
-            what = f"has the label {_LABEL} of preflight-appwrapper, which is not installed: nobody takes it away"
-            yield Problem(f"Node {name}", what, f"kubectl label node {name} {_LABEL}-")
-    injector = cluster.config.get("preflight-injector")
-    if not isinstance(injector, dict) or not gpu_nodes:
-        return
-    wanted = {}
-    if (injector.get("platformConnector") or {}).get("enabled"):
-        wanted[_CONNECTOR] = "no result of it is reported"
-    if any(
-        isinstance(c, dict) and c.get("name") == "dcgm-diag" for c in injector.get("checks", [])
-    ):
-        wanted[_ENGINE] = "dcgm-diag ends as ENGINE_UNREACHABLE"
-    for name, effect in wanted.items():
-        found = [item for item in cluster.of("Supplier") if key_of(item)[1] == name]
-        if not found and name == _CONNECTOR and cluster.knows("Supplier"):
-            run = "helm upgrade … --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel"
-            yield Problem(f"DaemonSet {name}", f"is not there: {effect}", run)
-        for item in found:
-            if not cluster.knows("SupplierPod"):
-                continue
-            lacking = sorted(gpu_nodes - _served(cluster, item))
-            if lacking:
-                listed = ", ".join(lacking[:3]) + ", …" * (len(lacking) > 3)
-                yield Problem(
-                    about(item),
-                    f"is not ready on {len(lacking)} of {len(gpu_nodes)} nodes with GPUs ({listed}): there {effect}",
-                    f"kubectl -n {key_of(item)[0]} get pods -o wide --field-selector spec.nodeName={lacking[0]}",
-                )
-
-
-def _served(cluster: Installation, daemons: Object) -> set[str]:
-    """The nodes on which a pod of the DaemonSet is ready."""
-    chosen = daemons["spec"]["selector"].get("matchLabels") or {}
-    return {
-        str(pod["spec"].get("nodeName"))
-        for pod in cluster.of("SupplierPod")
-        if key_of(pod)[0] == key_of(daemons)[0] and chosen.items() <= labels_of(pod).items()
-        for condition in (pod.get("status") or {}).get("conditions", [])
-        if (condition["type"], condition["status"]) == ("Ready", "True")
-    }
-
-
-def _clocks(cluster: Installation) -> Iterator[Problem]:
-    behind = abs(cluster.now - datetime.now(UTC))
-    if cluster.of("NodeLease") and behind > 6 * SKEW:
-        what = f"differs from the cluster's by {int(behind.total_seconds())} s"
-        yield Problem("the clock of this machine", what, "timedatectl status")
-    for lease in cluster.of("NodeLease"):
-        ahead = -cluster.since((lease.get("spec") or {}).get("renewTime"))
-        if ahead > SKEW:
-            name = key_of(lease)[1]
-            what = f"has a clock that is {int(ahead.total_seconds())} s ahead of the others'"
-            yield Problem(
-                f"Node {name}", what, f"kubectl debug node/{name} -it --image=busybox -- date -u"
-            )
-
-
 def _held(cluster: Installation) -> Iterator[Problem]:
     for item in cluster.of("OwnKind"):
         metadata = item["metadata"]
@@ -552,7 +473,7 @@ RULES: Final[tuple[Callable[[Installation], Iterable[Problem]], ...]] = (
     _namespaces,
     _alike,
     _checks,
-    _nodes,
-    _clocks,
+    nodes,
+    clocks,
     _held,
 )

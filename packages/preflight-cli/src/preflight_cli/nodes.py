@@ -1,0 +1,92 @@
+"""What of an installation's nodes is wrong: rules of :mod:`.installation`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from preflight_kube.api.node_health import makes_sick
+from preflight_proto import names
+
+from preflight_cli.cluster import Installation, Object, Problem, about, has_gpus, key_of, labels_of
+
+__all__ = ["SKEW", "clocks", "nodes"]
+
+SKEW: Final = timedelta(seconds=10)
+"""Between clocks; a kubelet renews its lease each ten seconds, and leases last fifteen."""
+_LABEL: Final = f"{names.PREFIX}gpu-health"
+"""The labeler's own, unless its values name another."""
+_CONNECTOR, _ENGINE = "platform-connectors", "nvidia-dcgm"
+
+
+def nodes(cluster: Installation) -> Iterator[Problem]:
+    """Nodes that are sick, keep a label that nobody takes away, or lack connector or hostengine."""
+    gpu_nodes = {key_of(node)[1] for node in cluster.of("Node") if has_gpus(node)}
+    for node in cluster.of("Node"):
+        name = key_of(node)[1]
+        for found in (node.get("status") or {}).get("conditions", []):
+            if makes_sick(found["type"], found["status"]):
+                what = f"is sick since {found.get('lastTransitionTime')}: {found['type']} ({found.get('message', '')})"
+                yield Problem(f"Node {name}", what, f"kubectl describe node {name}")
+        if (
+            _LABEL in labels_of(node)
+            and cluster.parts
+            and "preflight-appwrapper" not in cluster.parts
+        ):
+            what = f"has the label {_LABEL} of preflight-appwrapper, which is not installed: nobody takes it away"
+            yield Problem(f"Node {name}", what, f"kubectl label node {name} {_LABEL}-")
+    injector = cluster.config.get("preflight-injector")
+    if not isinstance(injector, dict) or not gpu_nodes:
+        return
+    wanted = {}
+    if (injector.get("platformConnector") or {}).get("enabled"):
+        wanted[_CONNECTOR] = "no result of it is reported"
+    if any(
+        isinstance(c, dict) and c.get("name") == "dcgm-diag" for c in injector.get("checks", [])
+    ):
+        wanted[_ENGINE] = "dcgm-diag ends as ENGINE_UNREACHABLE"
+    for name, effect in wanted.items():
+        found = [item for item in cluster.of("Supplier") if key_of(item)[1] == name]
+        if not found and name == _CONNECTOR and cluster.knows("Supplier"):
+            run = "helm upgrade … --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel"
+            yield Problem(f"DaemonSet {name}", f"is not there: {effect}", run)
+        for item in found:
+            if not cluster.knows("SupplierPod"):
+                continue
+            lacking = sorted(gpu_nodes - _served(cluster, item))
+            if lacking:
+                listed = ", ".join(lacking[:3]) + ", …" * (len(lacking) > 3)
+                yield Problem(
+                    about(item),
+                    f"is not ready on {len(lacking)} of {len(gpu_nodes)} nodes with GPUs ({listed}): there {effect}",
+                    f"kubectl -n {key_of(item)[0]} get pods -o wide --field-selector spec.nodeName={lacking[0]}",
+                )
+
+
+def _served(cluster: Installation, daemons: Object) -> set[str]:
+    """The nodes on which a pod of the DaemonSet is ready."""
+    chosen = daemons["spec"]["selector"].get("matchLabels") or {}
+    return {
+        str(pod["spec"].get("nodeName"))
+        for pod in cluster.of("SupplierPod")
+        if key_of(pod)[0] == key_of(daemons)[0] and chosen.items() <= labels_of(pod).items()
+        for condition in (pod.get("status") or {}).get("conditions", [])
+        if (condition["type"], condition["status"]) == ("Ready", "True")
+    }
+
+
+def clocks(cluster: Installation) -> Iterator[Problem]:
+    """Clocks that differ from the others'."""
+    behind = abs(cluster.now - datetime.now(UTC))
+    if cluster.of("NodeLease") and behind > 6 * SKEW:
+        what = f"differs from the cluster's by {int(behind.total_seconds())} s"
+        yield Problem("the clock of this machine", what, "timedatectl status")
+    for lease in cluster.of("NodeLease"):
+        ahead = -cluster.since((lease.get("spec") or {}).get("renewTime"))
+        if ahead > SKEW:
+            name = key_of(lease)[1]
+            what = f"has a clock that is {int(ahead.total_seconds())} s ahead of the others'"
+            yield Problem(
+                f"Node {name}", what, f"kubectl debug node/{name} -it --image=busybox -- date -u"
+            )
