@@ -173,8 +173,8 @@ RUNNING: dict[str, dict[str, str]] = {
         "mnnvl_unclaimed_podcliques": "0",
     },
 }  # fmt: skip
-"""By chart: what its programs show where all is well, as promtool writes series, one value a minute.
-Time begins at 0."""
+"""By chart: what its programs show where all is well, as promtool writes series, one value a
+minute. Time begins at 0."""
 OF_ALL = {
     "up": "1",
     'controller_runtime_reconcile_total{controller="c",result="success"}': "0+95",
@@ -220,7 +220,9 @@ def unit_test(chart: str, job: str, rules: list[dict[str, Any]], fires: str = ""
     series = []
     for name, running in {**OF_ALL, **RUNNING[chart]}.items():
         metric, _, own = name.partition("{")
-        target = f'{metric}{{namespace="preflight",job="{job}",pod="p"{"," if own else ""}{own or "}"}'
+        target = (
+            f'{metric}{{namespace="preflight",job="{job}",pod="p"{"," if own else ""}{own or "}"}'
+        )
         shown = values if re.search(pattern, name) else running
         series.append({"series": target, "values": f"{shown}x120"})
     return {

@@ -158,7 +158,9 @@ def main() -> None:
     """Bring the tools that are named, or an API server, and print the variables that tests find
     them by."""
     if unknown := sorted(set(names := sys.argv[1:]) - set(TOOLS)):
-        sys.exit(f"assets: {', '.join(unknown)}: no tool of that name; there are {', '.join(TOOLS)}.")
+        sys.exit(
+            f"assets: {', '.join(unknown)}: no tool of that name; there are {', '.join(TOOLS)}."
+        )
     try:
         if names:
             found = {f"PREFLIGHT_{name.upper()}": bring_tool(name, os.environ) for name in names}
