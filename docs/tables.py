@@ -49,7 +49,6 @@ def _mnnvl() -> CollectorRegistry:
 
 def _appwrapper() -> CollectorRegistry:
     metrics = import_module("preflight_appwrapper.metrics").Metrics()
-    metrics.current(lambda: iter(()))
     metrics.follow(SimpleNamespace(requests=_requests(), mirrors=_mirrors()))
     return _of(metrics)
 

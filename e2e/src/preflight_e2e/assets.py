@@ -86,8 +86,8 @@ def bring(plane: ControlPlane, environ: Mapping[str, str], *, pins: Path = PINS)
 
 def bring_tool(name: str, environ: Mapping[str, str], *, pins: Path = TOOL_PINS) -> Path:
     """The program, compiled where there is none yet. Raises :class:`AssetsError`."""
-    if found := shutil.which(name, path=environ.get("PATH")):
-        return Path(found)
+    if on_path := shutil.which(name, path=environ.get("PATH")):
+        return Path(on_path)
     module = (pins / name / "go.mod").read_text()
     [package] = [line.split()[1] for line in module.splitlines() if line.startswith("tool ")]
     [version] = {
@@ -99,10 +99,10 @@ def bring_tool(name: str, environ: Mapping[str, str], *, pins: Path = TOOL_PINS)
     program = cache / "preflight/tools" / version / name
     if not os.access(program, os.X_OK):
         program.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=program.parent) as made:
+        with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             words = [*TOOLS[name], "-ldflags", "-s -w", package]
-            _build(_go(f"{program}: {name}"), pins / name, f"{made}/{name}", words)
-            Path(made, name).replace(program)
+            _build(_go(f"{program}: {name}"), pins / name, f"{folder}/{name}", words)
+            Path(folder, name).replace(program)
     return program
 
 
@@ -163,12 +163,12 @@ def main() -> None:
         )
     try:
         if names:
-            found = {f"PREFLIGHT_{name.upper()}": bring_tool(name, os.environ) for name in names}
+            paths = {f"PREFLIGHT_{name.upper()}": bring_tool(name, os.environ) for name in names}
         else:
-            found = {plane.variable: bring(plane, os.environ) for plane in CONTROL_PLANES}
+            paths = {plane.variable: bring(plane, os.environ) for plane in CONTROL_PLANES}
     except AssetsError as error:
         sys.exit(f"assets: {error}")
-    for variable, folder in found.items():
+    for variable, folder in paths.items():
         print(f"export {variable}={folder}")
 
 
