@@ -67,3 +67,38 @@ def test_a_prefix_of_keys_leaves_out_what_it_says() -> None:
     fields = ("metadata.annotations[a/*]", "!metadata.annotations[a/b]")
     text = made(Right(resource="pods", verbs="patch", fields=fields))
     assert "((k in [] || k.startsWith('a/')) && !(k in ['a/b']))" in text
+
+
+def test_a_right_on_each_of_a_list_is_a_range_and_its_policy_sees_all_of_them() -> None:
+    text = made(Right(each="kinds", verbs="create", fields=("*",), policy="p", when="kinds"))
+    looped = '{{- range include "c.kinds" . | fromJsonArray }}'
+    assert text.count(looped) == len(("the role", "the policy"))
+    assert text.count("apiGroups: [{{ .group | quote }}]") == len(("the role", "the policy"))
+    assert "writes * of kinds, and nothing else" in text
+
+
+def test_what_is_whole_somebody_elses_to_say_is_not_compared_and_still_held() -> None:
+    ours = Constraint("o.mine", "it is ours")
+    text = made(Right(resource="pods", verbs="create", fields=("*",), holds=(ours,)))
+    assert "variables.after.filter" not in text
+    assert "variables.written.all(o, o.mine)" in text
+
+
+def test_finalizers_that_may_go_may_not_come() -> None:
+    text = made(Right(resource="pods", verbs="update", fields=("metadata.finalizers[-*]",)))
+    after, before = (f"variables.{side}_metadata_finalizers" for side in ("after", "before"))
+    assert f"({after}.all(g, g in {before}) ? [] : ['metadata.finalizers'])" in text
+
+
+def test_a_review_is_a_question_and_no_policy_is_asked_about_it() -> None:
+    review = "subjectaccessreviews"
+    text = made(Right(resource=review, group="authorization.k8s.io", verbs="create"))
+    assert f"resources: [{review}]" in text
+    assert "ValidatingAdmissionPolicy" not in text
+
+
+def test_there_is_no_role_where_there_is_no_right() -> None:
+    text = made(
+        Right(resource="pods", verbs="get", when="a"), Right(resource="x", verbs="get", when="b")
+    )
+    assert '{{- if or (include "c.a" .) (include "c.b" .) }}\n---\napiVersion: rbac' in text

@@ -99,6 +99,7 @@ def example(row: RightCase, component: str = "") -> tuple[str, Object]:
     """
     resource, namespace = row.right.resource, row.right.namespace or "default"
     about = {"name": row.right.names[0] if row.right.names else "e"}
+    body: Object
     match resource:
         case "leases":
             version, kind, body = (
