@@ -103,6 +103,8 @@ class Attacked(Impersonator):
     def __init__(self, server: ApiServer) -> None:
         super().__init__(server)
         self.webhooks: dict[str, int] = {}
+        self.memory: dict[str, tuple[int, int]] = {}
+        """Of each webhook the process, and the chart's limit in MiB."""
         self.kinds: dict[str, tuple[str, Object]] = {}
         self.objects: dict[str, Object] = {}
 

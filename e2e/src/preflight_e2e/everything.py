@@ -193,7 +193,10 @@ def _serve(
     more = [port_option, str(port), plain_option, str(plain), "--host", "127.0.0.1"]
     shutil.rmtree(home / name, ignore_errors=True)
     cluster.webhooks[name] = port
-    return _start(cluster, stack, home / name, o, objects, program, more, authority), plain
+    process = _start(cluster, stack, home / name, o, objects, program, more, authority)
+    limit = o["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+    cluster.memory[name] = process.pid, int(limit.removesuffix("Mi"))
+    return process, plain
 
 
 def _people(cluster: Attacked, objects: list[Object], world: Object) -> None:
