@@ -59,7 +59,19 @@ class GangController:
 
     async def _round(self) -> None:
         seen, claims = self._seen, self._seen.gang_claims()
-        pods = (pod for claim in claims for pod in seen.pods_of(claim) if not seen.miscount(pod))
+        # Of gangs that run as a whole, which are most of them, nothing is to be done.
+        unbound = {
+            claim.gang
+            for key, claim in claims.items()
+            if not all(pod.bound for pod in seen.pods_of(key))
+        }
+        pods = (
+            pod
+            for key, claim in claims.items()
+            if claim.gang in unbound
+            for pod in seen.pods_of(key)
+            if not seen.miscount(pod)
+        )
         every = gangs.gather(pods, claims, seen.groups()).values()
         waits = [gang for gang in every if gang.open]
         self._metrics.gangs.labels("waiting").set(len(waits))

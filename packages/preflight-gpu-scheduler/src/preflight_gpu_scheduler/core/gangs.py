@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 import msgspec
@@ -37,12 +38,15 @@ from preflight_gpu_scheduler.core.protocol import (
     raise_number,
     read_pod,
     take,
+    together,
 )
 
 MOST_MEMBERS: Final = 4096
 Key = tuple[str, str]
 Placement = tuple[str, tuple[int, ...]]
 """A node and ids of its GPUs."""
+_Fit = tuple[int, int, str, tuple[int, ...], int]
+"""How well a member fits on a node, the best first; the node, ids, and what was free there."""
 _TRIES: Final = 3
 _GROUPS: Final = (
     *(labels.COSCHEDULING_GROUP, labels.KAI_GROUP, labels.GROVE_GANG, labels.VOLCANO_JOB),
@@ -185,31 +189,39 @@ def place(
     among = frozenset[str]().union(*set(candidates.values())) & free.keys()
     if sum(free[name].bit_count() // least for name in among) < need:
         return messages.GANG_TOO_FEW  # most looks at a gang that waits end here
-    ordered: dict[frozenset[str], list[str]] = {}
-    # Nodes of one kind share their topology object.
     choices: dict[tuple[int, int, Want], Chosen] = {}
+    heaps: dict[tuple[frozenset[str], Want], list[_Fit]] = {}
     placed: dict[str, Placement] = {}
+
+    def fit(name: str, want: Want) -> Iterator[_Fit]:
+        slots, left = nodes[name].slots, free[name]
+        key = (id(slots), left, want)  # nodes of one kind share their topology object
+        chosen = choices.get(key)
+        if chosen is None:
+            chosen = choices[key] = choose(slots, left, want)
+        if chosen.ids:
+            yield -chosen.score, left.bit_count(), name, chosen.ids, left
+
     for member in sorted(members, key=lambda each: (-each.claim.count, each.pod.name)):
         uid, want = member.pod.uid, member.claim.want
         among = candidates.get(uid, frozenset())
         if len(placed) == need:
             break
-        if among not in ordered:
-            ordered[among] = sorted(among & free.keys())
-        best: tuple[int, int, str, tuple[int, ...]] | None = None
-        for name in ordered[among]:
-            slots, left = nodes[name].slots, free[name]
-            key = (id(slots), left, want)
-            chosen = choices.get(key)
-            if chosen is None:
-                chosen = choices[key] = choose(slots, left, want)
-            if chosen.ids and (best is None or (-chosen.score, left.bit_count()) < best[:2]):
-                best = (-chosen.score, left.bit_count(), name, chosen.ids)
-        if best is None:
+        if (heap := heaps.get((among, want))) is None:
+            heap = [node_fit for name in among & free.keys() for node_fit in fit(name, want)]
+            heapify(heap)
+            heaps[among, want] = heap
+        while heap and heap[0][-1] != free[heap[0][2]]:
+            heappop(heap)  # another member has got some of these since
+        if not heap:
             continue
-        _, _, name, ids = best
+        _, _, name, ids, _ = heap[0]
         free[name] &= ~mask_of(nodes[name].slots, ids)
         placed[uid] = (name, ids)
+        for (others, wanted), ranked in heaps.items():
+            if name in others:
+                for node_fit in fit(name, wanted):
+                    heappush(ranked, node_fit)
     return placed if len(placed) >= need else messages.GANG_TOO_FEW
 
 
@@ -264,7 +276,7 @@ def tell(assignments: Sequence[Assignment]) -> Steps[str]:
     unwritten = {member.uid: member.pod for member in assignments}
     for batch in ([first], [member for member in assignments if member is not first]):
         writes = tuple(_share(member, plan, first, len(assignments)) for member in batch)
-        answers = yield writes
+        answers = yield from together(writes)
         changed = ""
         for write, answer in zip(writes, answers, strict=True):
             now = yield from _confirmed(write, answer)
