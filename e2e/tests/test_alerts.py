@@ -64,6 +64,9 @@ def test_every_metric_and_lease_of_an_alert_is_one_of_the_charts_programs(chart:
     objects = rendered(chart, {"alerts": {"enabled": True}})
     [group] = of("PrometheusRule", objects)["spec"]["groups"]
     leases = {item["metadata"]["name"] for item in objects if item["kind"] == "Lease"}
+    for role in (item for item in objects if item["kind"] == "Role"):  # of those that programs make
+        for rule in role["rules"]:
+            leases |= {*rule.get("resourceNames", ())} if rule["resources"] == ["leases"] else set()
     known = {*metrics(chart)}
     assert len(group["rules"]) >= 5
     for rule in group["rules"]:
