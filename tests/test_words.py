@@ -65,7 +65,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "check-nccl-allreduce": (23, 300),
     "check-nccl-loopback": (3, 32),
     "e2e": (28, 448),
-    "preflight-appwrapper": (11, 223),
+    "preflight-appwrapper": (11, 209),
     "preflight-cli": (0, 13),
     "preflight-computedomain": (8, 0),
     "preflight-gang": (4, 118),

@@ -42,7 +42,7 @@ from preflight_appwrapper.core.plan import (
     WrapperAction,
     WrapperPlan,
 )
-from preflight_appwrapper.core.pods import leaving
+from preflight_appwrapper.core.pods import evacuation_cause
 from preflight_appwrapper.core.reconcile import BAD_ANNOTATION, reconcile
 from preflight_appwrapper.core.snapshot import HeldEvacuation, WrapperSnapshot, observe
 from preflight_appwrapper.metrics import Metrics
@@ -238,7 +238,7 @@ class Controller:
         dear in a namespace of thousands.
         """
         if plan.row == "evacuate":
-            by = leaving(snapshot.pods, snapshot.nodes)
+            by = evacuation_cause(snapshot.pods, snapshot.nodes)
             if by is not None and await self._applier.still(wrapper, by.pod, state):
                 return
         await self._applier.survey(wrapper, state)

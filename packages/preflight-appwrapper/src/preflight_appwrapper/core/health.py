@@ -18,7 +18,14 @@ from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.deadlines import deadline, expired, text
 from preflight_appwrapper.core.parameters import Parameters
 from preflight_appwrapper.core.plan import Figures, Holding
-from preflight_appwrapper.core.pods import Exit, examined, exits, is_examined, leaving, terminal
+from preflight_appwrapper.core.pods import (
+    Exit,
+    evacuation_cause,
+    examined,
+    exits,
+    is_examined,
+    terminal,
+)
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 
 __all__ = ["RELEASE", "HealthJudgment", "count_pods", "finished", "judge"]
@@ -250,7 +257,7 @@ def _succeeded(snapshot: WrapperSnapshot, figures: Figures) -> HealthJudgment | 
 def _evacuation(
     wrapper: AppWrapper, snapshot: WrapperSnapshot, figures: Figures
 ) -> HealthJudgment | None:
-    by = leaving(snapshot.pods, snapshot.nodes)
+    by = evacuation_cause(snapshot.pods, snapshot.nodes)
     if by is None:
         return None
     counts = bool(by.code) and wrapper.status.migration_count >= _PREFLIGHTS_IN_A_ROW

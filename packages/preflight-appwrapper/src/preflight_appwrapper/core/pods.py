@@ -19,12 +19,12 @@ from preflight_appwrapper.api.types import ContainerStatus, Pod
 from preflight_appwrapper.core.parameters import ExitCodes
 
 __all__ = [
+    "EvacuationCause",
     "Exit",
-    "PodToLeave",
+    "evacuation_cause",
     "examined",
     "exits",
     "is_examined",
-    "leaving",
     "sick_resources",
     "terminal",
 ]
@@ -102,7 +102,7 @@ def sick_resources(labels: Mapping[str, str], autopilot: Autopilot) -> frozenset
     )
 
 
-class PodToLeave(msgspec.Struct, frozen=True):
+class EvacuationCause(msgspec.Struct, frozen=True):
     """A pod by which its workload leaves a node, and why: a marked resource of the node, or a check
     that has failed on the hardware, whose ``code`` that is.
     """
@@ -112,7 +112,9 @@ class PodToLeave(msgspec.Struct, frozen=True):
     code: str = ""
 
 
-def leaving(pods: Iterable[Pod], nodes: Mapping[str, frozenset[str]]) -> PodToLeave | None:
+def evacuation_cause(
+    pods: Iterable[Pod], nodes: Mapping[str, frozenset[str]]
+) -> EvacuationCause | None:
     """The first pod, by name, that runs on a resource which ``nodes`` (by name: resources) says it
     must leave; else the first in which a preflight check has failed.
     """
@@ -125,11 +127,11 @@ def leaving(pods: Iterable[Pod], nodes: Mapping[str, frozenset[str]]) -> PodToLe
                 why = (
                     f"pod {pod.name} runs on node {pod.node}, whose {resource} is marked NoExecute"
                 )
-                return PodToLeave(pod, why)
+                return EvacuationCause(pod, why)
     return next((failed for pod in ordered if (failed := _failed_check(pod)) is not None), None)
 
 
-def _failed_check(pod: Pod) -> PodToLeave | None:
+def _failed_check(pod: Pod) -> EvacuationCause | None:
     """What a check says that *failed* in a result of its own: an exit status alone says nothing of
     the hardware, and a check that only observes decides nothing.
     """
@@ -146,5 +148,5 @@ def _failed_check(pod: Pod) -> PodToLeave | None:
                 words = f": {result.reason}" if result.reason else ""
                 where = f"in pod {pod.name} on node {pod.node}"
                 why = f"check {result.check} failed {where} ({result.code}{words:.200})"
-                return PodToLeave(pod, why, f"{result.code} of {result.check}")
+                return EvacuationCause(pod, why, f"{result.code} of {result.check}")
     return None
