@@ -8,7 +8,7 @@ from functools import partial
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.controller import Collected, RuntimeMetrics
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 
 from preflight_computedomain.api.names import DRIVER
 
@@ -21,7 +21,7 @@ OPERATIONS = {PREPARE: "prepare", UNPREPARE: "unprepare"}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 45)
 
 
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
+def _filled(family: GaugeMetricFamily, values: Mapping[str, float]) -> Metric:
     for label, value in sorted(values.items()):
         family.add_metric([label], value)
     return family
@@ -57,10 +57,6 @@ class ControllerMetrics:
             info = "ComputeDomains by the status that they show."
             domains = GaugeMetricFamily("nvidia_dra_compute_domain_info", info, labels=["status"])
             yield _filled(domains, statuses())
-            sent = CounterMetricFamily(
-                "compute_domain_requests", "Requests to the API server.", labels=["verb"]
-            )
-            yield _filled(sent, dict(client.requests.count))
             behind = GaugeMetricFamily(
                 "compute_domain_behind",
                 "1 while the mirror of a collection is behind.",

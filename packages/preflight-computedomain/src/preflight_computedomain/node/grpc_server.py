@@ -36,7 +36,6 @@ from preflight_computedomain._generated.registration import (
     RegistrationStatusResponse,
 )
 from preflight_computedomain.api.names import DRIVER
-from preflight_computedomain.api.wire import TEXT, VARINT, Shape, fits
 from preflight_computedomain.core.claims import KubeletClaim
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.metrics import OPERATIONS, PREPARE, UNPREPARE, PluginMetrics
@@ -53,11 +52,9 @@ _OPTIONS: Final = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length",
 _REGISTRATION: Final = "pluginregistration.Registration"
 _VERSIONS: Final = ("v1", "v1beta1")
 """Versions of the kubelet's service for DRA drivers; both have the same messages."""
-_REQUEST: Final[Shape] = {1: {1: TEXT, 2: TEXT, 3: TEXT}}
-"""Fields of both requests: claims, each with namespace, uid and name."""
 
-_Unary = tuple[type[betterproto2.Message], Shape, Callable[[Any], Awaitable[betterproto2.Message]]]
-"""A method: its request's type and shape on the wire, and what answers."""
+_Unary = tuple[type[betterproto2.Message], Callable[[Any], Awaitable[betterproto2.Message]]]
+"""A method: its request's type, and what answers."""
 
 
 class GrpcServer:
@@ -87,8 +84,8 @@ class GrpcServer:
         """The kubelet's last word."""
         self._dra = _Socket(folder / "dra.sock", _services(claims, metrics))
         methods: dict[str, _Unary] = {
-            "GetInfo": (InfoRequest, {}, self._info),
-            "NotifyRegistrationStatus": (RegistrationStatus, {1: VARINT, 2: TEXT}, self._status),
+            "GetInfo": (InfoRequest, self._info),
+            "NotifyRegistrationStatus": (RegistrationStatus, self._status),
         }
         self._registration = _Socket(registry / f"{DRIVER}-reg.sock", {_REGISTRATION: methods})
 
@@ -263,15 +260,19 @@ class _Socket:
 
 
 def _handler(method: _Unary) -> grpc.RpcMethodHandler[Any, Any]:
-    """Refuses bytes that are no message of the method's type as INVALID_ARGUMENT."""
-    type_, shape, answer = method
+    """Refuses bytes that cannot be read as INVALID_ARGUMENT. Only root on the node can send any,
+    and what could be a claim's name is judged before it is used.
+    """
+    type_, answer = method
 
     async def call(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        if not fits(data, shape):
+        try:
+            request = type_.parse(data)
+        except (EOFError, ValueError):
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"the bytes are no {type_.__name__}"
             )
-        return bytes(await answer(type_.parse(data)))
+        return bytes(await answer(request))
 
     return grpc.unary_unary_rpc_method_handler(call)
 
@@ -314,8 +315,8 @@ def _services(claims: ClaimPreparer, metrics: PluginMetrics) -> dict[str, dict[s
         return NodeUnprepareResourcesResponse(claims=errors)
 
     methods: dict[str, _Unary] = {
-        PREPARE: (NodePrepareResourcesRequest, _REQUEST, prepare),
-        UNPREPARE: (NodeUnprepareResourcesRequest, _REQUEST, unprepare),
+        PREPARE: (NodePrepareResourcesRequest, prepare),
+        UNPREPARE: (NodeUnprepareResourcesRequest, unprepare),
     }
     return {_service(version): methods for version in _VERSIONS}
 
