@@ -71,7 +71,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "preflight-gang": (4, 118),
     "preflight-gpu-scheduler": (7, 0),
     "preflight-kube": (2, 148),
-    "preflight-mnnvl": (12, 77),
+    "preflight-mnnvl": (9, 57),
     "preflight-proto": (9, 83),
     "preflight-testing": (2, 60),
     "preflight-webhook": (0, 180),
