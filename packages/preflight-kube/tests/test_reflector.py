@@ -179,7 +179,7 @@ async def test_a_version_that_has_grown_too_old_is_listed_again(
 async def test_an_api_group_that_is_absent_is_an_empty_collection(client: Client) -> None:
     reflector = Reflector(client, "/apis/absent.example.com/v1/things", Kept, absent_retry=0.05)
     async with running(reflector):
-        assert reflector.store == {}
+        assert (reflector.store, reflector.absent) == ({}, True)
         await until(lambda: client.requests.count["list"] >= 3, "it is asked for again")
 
 
