@@ -49,8 +49,10 @@ def test_what_helm_installs_is_as_its_release_has_it_and_what_does_not_run_is_to
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert told["unread"] == []
     # No controllers: no pod, leader, certificate or endpoint; and nobody has opted in.
-    causes = ("pods ready", "no replica leads", "no caBundle", "no pod is ready", "no new pod of")
-    causes += ("no namespace is opted in",)
+    causes = [
+        *("pods ready", "no replica leads", "no caBundle", "no pod is ready", "no new pod of"),
+        "no namespace is opted in",
+    ]
     others = [
         one
         for one in told["problems"]
