@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kubernetes import client
 from preflight_e2e.lab import BASE_VALUES, Lab, until
 from preflight_e2e.provider import ValidationProvider
 from preflight_e2e.wrapped import (
@@ -37,6 +38,7 @@ BROKEN = {
     "text": "Memtest: 14 bit errors",
 }
 BAD_MEMORY: dict[str, Any] = {"engine": {"faults": [BROKEN]}}
+ANOTHER: dict[str, Any] = {"engine": {"faults": [{**BROKEN, "gpu": 2}]}}
 SLOW_LINKS: dict[str, Any] = {"nccl": {"ports": [{"gpu": 3, "gbps": 120}]}}
 
 
@@ -70,6 +72,25 @@ class Circle:
     def condition(self, kind: str) -> str:
         found = self.lab.api.read_node(self.node).status.conditions
         return next((str(one.status) for one in found if one.type == kind), "")
+
+    def record(self) -> str:
+        """What the node's NodeHealth says of it."""
+        try:
+            found = self.world.custom.get_cluster_custom_object(
+                "preflight.nvsentinel.nvidia.com", "v1alpha1", "nodehealths", self.node
+            )
+        except client.ApiException as error:
+            if error.status == 404:  # nothing has been said of it yet
+                return ""
+            raise
+        return str(found.get("status", {}).get("state", ""))
+
+    def falls_sick(self, job: str, facts: dict[str, Any]) -> None:
+        """``job``, which would rather run there, finds the fault."""
+        self.lab.configure(self.node, facts)
+        self.world.wrap(job, asks(GPUS, affinity=prefers(self.node)))
+        until("the label", lambda: self.world.label(self.node) == "EVICT", 180)
+        self.step("fault to label")
 
     def blamed(self, gpu: int) -> bool:
         """Whether the node's connector was told of a fatal fault of this GPU."""
@@ -117,7 +138,8 @@ class Circle:
             self.step("validation, until no condition stands against the node")
             assert self.condition(condition) == "False"
             until("the label is gone", lambda: self.world.label(self.node) == "")
-            self.step("no label")
+            until("the record says so", lambda: self.record() == "Healthy")
+            self.step("no label, and its record is Healthy")
         finally:
             self.cordon(on=False)
         here = {"kubernetes.io/hostname": self.node}
@@ -202,3 +224,54 @@ def test_a_gang_of_a_wrapper_leaves_a_node_that_one_member_has_found_faulty_and_
     circle.leaves("gang", 2)
     circle.step("both members run elsewhere")
     world.remove("gang")
+
+
+def test_a_node_that_was_repaired_and_not_validated_takes_no_job(
+    world: WrappedRelease, provider: ValidationProvider
+) -> None:
+    circle = Circle(world, world.lab.nodes[0])
+    circle.falls_sick("first", BAD_MEMORY)
+    circle.leaves("first")
+    world.lab.configure(circle.node, {})
+    circle.step("repair")
+    world.wrap("next", asks(GPUS, affinity=prefers(circle.node)))
+    circle.leaves("next")
+    assert (world.label(circle.node), circle.record()) == ("EVICT", "Sick")
+    circle.step("the next job, which would rather run there, does not")
+    circle.comes_back(provider, "DcgmDiagnosticMemory")
+    for job in ("first", "next"):
+        world.remove(job)
+
+
+def test_a_fault_that_the_validation_itself_finds_stands_beside_the_first_until_both_are_mended(
+    world: WrappedRelease, provider: ValidationProvider
+) -> None:
+    circle = Circle(world, world.lab.nodes[1])
+    circle.falls_sick("finds", BAD_MEMORY)
+    world.remove("finds")
+    world.lab.configure(circle.node, ANOTHER)
+    circle.stays_out(provider, "DcgmDiagnosticMemory")
+    assert circle.blamed(ANOTHER["engine"]["faults"][0]["gpu"])
+    circle.comes_back(provider, "DcgmDiagnosticMemory")
+
+
+def test_two_nodes_that_fall_sick_at_once_by_different_faults_are_left_and_the_others_are_not(
+    world: WrappedRelease, provider: ValidationProvider
+) -> None:
+    memory, links = (Circle(world, node) for node in world.lab.nodes[2:4])
+    for circle, facts in ((memory, BAD_MEMORY), (links, SLOW_LINKS)):
+        world.lab.configure(circle.node, facts)
+    for circle, job in ((memory, "one"), (links, "other")):
+        world.wrap(job, asks(GPUS, affinity=prefers(circle.node)))
+    both = {memory.node, links.node}
+    until("both labels", lambda: {n for n in world.lab.nodes if world.label(n)} == both, 180)
+    memory.step("faults to labels")
+    for job in ("one", "other"):
+        memory.leaves(job)
+        assert not both & {pod.spec.node_name for pod in world.running(job)}
+    memory.step("both jobs run on the two nodes that are well")
+    assert {n for n in world.lab.nodes if world.label(n)} == both
+    for job in ("one", "other"):
+        world.remove(job)
+    memory.comes_back(provider, "DcgmDiagnosticMemory")
+    links.comes_back(provider, "NCCLLoopbackTestBandwidth")
