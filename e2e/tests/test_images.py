@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 from preflight_e2e import images, labels
-from preflight_e2e.images import COMPONENTS, ROOT, ImageError, build_all, find_engine
+from preflight_e2e.engine import Engine, ImageError, find_engine
+from preflight_e2e.images import COMPONENTS, ROOT, build_all
 
 RECORDER = """#!/bin/sh
 echo "$(basename "$0") $*" >> "{log}"
@@ -396,7 +397,7 @@ def test_another_architecture_is_passed_on_and_built_beside_this_ones(
     here: Here, tmp_path: Path
 ) -> None:
     here.build()
-    engine = images.Engine("docker", "arm64")
+    engine = Engine("docker", "arm64")
     made = build_all(engine, root=here.root, cache=here.cache, only=["preflight-webhook"])
     assert not made[0].cached
     assert "--platform linux/arm64" in here.calls("build")[-1]
@@ -404,7 +405,7 @@ def test_another_architecture_is_passed_on_and_built_beside_this_ones(
         ImageError,
         match=rf"^{COMPONENTS[0].image}: there is no base of it for s390x, only for amd64 and arm64\.$",
     ):
-        build_all(images.Engine("docker", "s390x"), root=here.root, cache=here.cache)
+        build_all(Engine("docker", "s390x"), root=here.root, cache=here.cache)
 
 
 def test_the_command_prints_what_each_image_is_known_by(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from preflight_e2e import kube_scheduler
-from preflight_e2e.images import Engine, ImageError
+from preflight_e2e.engine import Engine, ImageError
 from preflight_testing.apiserver import ASSETS
 
 

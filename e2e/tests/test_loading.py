@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from preflight_e2e.images import BuiltImage, ImageError
+from preflight_e2e.engine import ImageError
+from preflight_e2e.images import BuiltImage
 from preflight_e2e.loading import Build, loading
 
 NAMES = ("node:dev", "server:dev", "check:e2e", "large:e2e")

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from preflight_e2e import __main__ as runner
 from preflight_e2e import images
+from preflight_e2e.engine import Engine, ImageError
 
-ENGINE = images.Engine("docker")
+ENGINE = Engine("docker")
 
 
 def test_where_the_real_image_cannot_be_built_its_tests_are_told_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(*_: Any, **__: Any) -> Any:
-        raise images.ImageError("nccl-tests: no network.")
+        raise ImageError("nccl-tests: no network.")
 
     monkeypatch.setattr(images, "build_all", fails)
     said: list[str] = []

@@ -19,6 +19,7 @@ from preflight_testing.rights import AUDIT_LOG
 
 from . import images, kube_scheduler
 from .clusters import ClusterError, cluster
+from .engine import Engine, ImageError, find_engine
 from .lab import GANG_VALUES, Lab, LabError, injector_values
 from .loading import loading
 from .program import leave, says_version
@@ -70,7 +71,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         return int(args.do(args))
-    except (ClusterError, LabError, ChartError, images.ImageError, ValueError) as error:
+    except (ClusterError, LabError, ChartError, ImageError, ValueError) as error:
         print(f"e2e: {error}", file=sys.stderr)
         return 2
 
@@ -94,7 +95,7 @@ def _run(args: argparse.Namespace) -> int:
     outcomes = []
     tests_passed = True
     with cluster(args.cluster, args.load_images) as target:
-        engine = images.find_engine()
+        engine = find_engine()
         say(f"building images with {engine.name}")
 
         def load(built: images.BuiltImage) -> None:
@@ -160,9 +161,7 @@ def _run(args: argparse.Namespace) -> int:
     return 0 if good == len(run_at_all) and tests_passed else 1
 
 
-def _builds(
-    engine: images.Engine, rows: Sequence[Scenario]
-) -> dict[str, Callable[[], images.BuiltImage]]:
+def _builds(engine: Engine, rows: Sequence[Scenario]) -> dict[str, Callable[[], images.BuiltImage]]:
     """By reference, in the order in which they are needed: the nodes', then what the charts of
     ``rows`` name (servers, then checks), then what only the tests after them install.
     """
@@ -185,7 +184,7 @@ def _builds(
 
 
 def _real_image(
-    engine: images.Engine, load: Callable[[images.BuiltImage], None], say: Callable[[str], None]
+    engine: Engine, load: Callable[[images.BuiltImage], None], say: Callable[[str], None]
 ) -> dict[str, str]:
     """Bring the one check's image that has its real tool to the nodes; the variables by which tests
     know of it.
@@ -194,7 +193,7 @@ def _real_image(
     """
     try:
         [built] = images.build_all(engine, only=[images.REAL])
-    except images.ImageError as error:
+    except ImageError as error:
         say(f"{images.REAL} with its real tool is left out: {error}")
         return {
             images.REAL_IMAGE_MISSING: f"{images.REAL} with its real tool could not be built: {error}"
@@ -205,14 +204,14 @@ def _real_image(
 
 
 def _kube_scheduler(
-    engine: images.Engine, load: Callable[[images.BuiltImage], None], say: Callable[[str], None]
+    engine: Engine, load: Callable[[images.BuiltImage], None], say: Callable[[str], None]
 ) -> dict[str, str]:
     """Bring the cluster's own kube-scheduler to the nodes as an image; where there is none, the
     variable by which tests know why.
     """
     try:
         built = kube_scheduler.build(engine)
-    except images.ImageError as error:
+    except ImageError as error:
         say(f"{kube_scheduler.IMAGE} is left out: {error}")
         return {kube_scheduler.MISSING: f"{error}"}
     load(built)

@@ -17,9 +17,7 @@ import argparse
 import hashlib
 import json
 import os
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +29,7 @@ from typing import Any
 
 from preflight_testing.fakes import NvmlError, build_nvml
 
+from .engine import Engine, ImageError, find_engine
 from .labels import image_id, labels, version
 from .program import leave, says_version
 from .sources import PinnedSource, SourceError, checkout
@@ -176,121 +175,6 @@ class BuiltImage:
     def id(self) -> str:
         """``sha256:…``, the same wherever the image is pushed to."""
         return image_id(self.archive)
-
-
-class ImageError(Exception):
-    """No image came out; the message is one sentence, the engine's own words having gone to stderr
-    before.
-    """
-
-
-@dataclass(frozen=True)
-class Engine:
-    """A program that builds images. The three differ in few words."""
-
-    name: str
-    architecture: str | None = None
-    """What to build for, as Go names it; none: this machine's. Another one's programs run in the
-    build by emulation.
-    """
-
-    def build(
-        self,
-        dockerfile: Path,
-        context: Path,
-        tag: str,
-        args: Mapping[str, str],
-        named: Mapping[str, Path] | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
-        """``named``: further contexts, for ``COPY --from=NAME``."""
-        options = [
-            word for key, value in args.items() for word in ("--build-arg", f"{key}={value}")
-        ]
-        options += [
-            word for key, value in (labels or {}).items() for word in ("--label", f"{key}={value}")
-        ]
-        if self.architecture is not None:
-            options += ["--platform", f"linux/{self.architecture}"]
-        options += [
-            word
-            for key, path in (named or {}).items()
-            for word in ("--build-context", f"{key}={path}")
-        ]
-        if self.name == "buildah":
-            # chroot: works where a sandbox forbids the namespaces that a container would need.
-            bases_here = all(
-                self.has(value) for key, value in args.items() if key in {"BASE", "IMAGE"}
-            )
-            options += [
-                "--isolation",
-                "chroot",
-                "--layers",
-                *(["--pull-never"] if bases_here else []),
-            ]
-        self._run(self._verb("build"), *options, "-f", str(dockerfile), "-t", tag, str(context))
-
-    def save(self, tag: str, archive: Path) -> None:
-        part = archive.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        if self.name == "buildah":
-            self._run("push", "-q", tag, f"docker-archive:{part}:{tag}")
-        else:
-            self._run("save", "-o", str(part), tag)
-        part.replace(archive)
-
-    def has(self, tag: str) -> bool:
-        return self.identity(tag) is not None
-
-    def identity(self, tag: str) -> str | None:
-        """The id of a local image: a base that was made again makes new images."""
-        return self._inspect(tag, "{{.FromImageID}}" if self.name == "buildah" else "{{.Id}}")
-
-    def digest(self, tag: str) -> str | None:
-        """The digest by which a registry knows a local image; none where there is none, or where it
-        came from no registry.
-        """
-        form = {"buildah": "{{.FromImageDigest}}", "podman": "{{.Digest}}"}.get(
-            self.name, '{{join .RepoDigests " "}}'
-        )
-        found = re.search(r"sha256:[0-9a-f]{64}", self._inspect(tag, form) or "")
-        return found and found[0]
-
-    def _inspect(self, tag: str, form: str) -> str | None:
-        words = ("inspect", "--type", "image") if self.name == "buildah" else ("image", "inspect")
-        asked = [self.name, *words, "--format", form, tag]
-        found = subprocess.run(asked, capture_output=True, text=True, check=False)
-        return found.stdout.strip() if found.returncode == 0 else None
-
-    def _verb(self, verb: str) -> str:
-        return "bud" if self.name == "buildah" and verb == "build" else verb
-
-    def _run(self, *words: str) -> None:
-        done = subprocess.run(
-            [self.name, *words], stdout=2, check=False
-        )  # stdout is for what came out
-        if done.returncode != 0:
-            raise ImageError(
-                f"{self.name} {words[0]} ended with status {done.returncode}; its last lines say why."
-            )
-
-
-def find_engine(wanted: str | None = None) -> Engine:
-    """The engine named, else the first that works. Raises ImageError with what was tried."""
-    probes = {"docker": ("info",), "podman": ("info",), "buildah": ("--version",)}
-    tried = []
-    for name in [wanted] if wanted else probes:
-        if shutil.which(name) is None:
-            tried.append(f"{name} is not installed")
-        elif (
-            subprocess.run([name, *probes[name]], capture_output=True, check=False).returncode != 0
-        ):
-            tried.append(f"{name} has no engine that answers")
-        else:
-            return Engine(name)
-    raise ImageError(
-        f"nothing here builds images ({'; '.join(tried)}); install docker, podman or buildah."
-    )
 
 
 def build_all(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from preflight_testing.apiserver import ASSETS
 
-from .images import ROOT, BuiltImage, Engine, ImageError, cache_folder
+from .engine import Engine, ImageError
+from .images import ROOT, BuiltImage, cache_folder
 
 __all__ = ["IMAGE", "MISSING", "build"]
 

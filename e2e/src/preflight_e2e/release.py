@@ -23,7 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .images import ROOT, ImageError, build_all, find_engine
+from .engine import ImageError, find_engine
+from .images import ROOT, build_all
 from .program import leave, says_version
 
 PACKAGES, PARTS = "packages", "charts/preflight/charts"

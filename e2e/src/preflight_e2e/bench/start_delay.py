@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple
 from preflight_testing.helm import ChartError
 
 from ..clusters import ClusterError, cluster
-from ..images import FAKE_NODE, ImageError, build_all, build_fake_node, find_engine
+from ..engine import ImageError, find_engine
+from ..images import FAKE_NODE, build_all, build_fake_node
 from ..lab import Lab, LabError, until
 from .load import BenchError
 
