@@ -786,7 +786,7 @@ def images(session: nox.Session) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """The next version of a component, wherever it stands, and what is pushed of it (`-- MEMBER|charts|all patch|minor|major [--dry-run]`)."""
+    """The next version of a component, wherever it stands, and what is pushed of it (`-- MEMBER|charts|all patch|minor|major [--dry-run]`; `-- TAG|all --rehearse`: the release workflow's commands against a registry of its own)."""
     sync(session, "--package", "preflight-e2e")
     session.run("python", "-m", "preflight_e2e.release", *session.posargs)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 import yaml
 from preflight_e2e import release
 from preflight_e2e.images import ROOT
+from preflight_e2e.rehearsal import WORKFLOW, RehearsalError, Workflow
 from preflight_e2e.release import ReleaseError, components, plan, problems
 
 DAY = "2026-11-26"
@@ -172,6 +176,71 @@ def test_the_workflow_asks_for_nothing_that_a_tag_does_not_say() -> None:
     sessions = set(re.findall(r"nox -s ([\w-]+)", yaml.safe_dump(workflow)))
     noxfile = (ROOT / "noxfile.py").read_text()
     assert sessions == {one for one in sessions if f"\ndef {one}(session" in noxfile}
+
+
+# --- rehearsed
+
+JOBS = """
+jobs:
+  first:
+    outputs: {digest: "${{ steps.push.outputs.digest }}"}
+    env: {NAME: "${{ vars.REGISTRY }}/a"}
+    steps:
+      - uses: actions/checkout@v4
+      - run: python -m pip install nox
+      - id: push
+        run: |
+          echo "$NAME of ${{ env.NAME }}, $OTHER" > said
+          echo "digest=sha256:1" >> "$GITHUB_OUTPUT"
+        env: {OTHER: "${{ runner.arch }}"}
+  second: {steps: [{run: "echo ${{ needs.first.outputs.digest }} > said"}]}
+  third: {steps: [{run: "false"}]}
+  fourth: {steps: [{run: "echo ${{ github.token }}"}]}
+"""
+
+
+def test_a_jobs_commands_are_run_with_what_its_expressions_stand_for(tmp_path: Path) -> None:
+    workflow = Workflow(JOBS, {"vars.REGISTRY": "here", "runner.arch": "X64"})
+    left = workflow.run("first", tmp_path, os.environ)
+    assert left == ["actions/checkout@v4", "python -m pip install nox"]
+    assert (tmp_path / "said").read_text() == "here/a of here/a, X64\n"
+    assert workflow.run("second", tmp_path, os.environ) == []
+    assert (tmp_path / "said").read_text() == "sha256:1\n"
+    with pytest.raises(RehearsalError, match=r"^job third: false: ended with status 1\.$"):
+        workflow.run("third", tmp_path, os.environ)
+    with pytest.raises(RehearsalError, match=r"github\.token }}: stands for nothing here"):
+        workflow.run("fourth", tmp_path, os.environ)
+
+
+def pinning(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the workflow's step that sets digests, over a copy of the umbrella."""
+    [step] = [one for one in yaml.safe_load(WORKFLOW.read_text())["jobs"]["chart"]["steps"] if "asks for exactly" in one.get("name", "")]  # fmt: skip
+    shutil.copytree(ROOT / "charts/preflight", folder / "preflight")
+    environ = {"PATH": f"{folder}:{os.environ['PATH']}", "CHART": "preflight", "IMAGE_REGISTRY": "registry.example/ours"}  # fmt: skip
+    command = ["bash", "-e", "-c", step["run"]]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)  # fmt: skip
+
+
+def test_the_umbrella_asks_for_the_digest_of_the_image_of_each_of_its_parts(tmp_path: Path) -> None:
+    crane = tmp_path / "crane"
+    crane.write_text('#!/bin/sh\necho "sha256:$(printf %s "$2" | sha256sum | cut -d" " -f1)"\n')
+    crane.chmod(0o755)
+    assert pinning(tmp_path).returncode == 0
+    values = dict.fromkeys(path.name for path in (ROOT / release.PARTS).iterdir())
+    for part in values:
+        made = yaml.safe_load((tmp_path / "preflight/charts" / part / "values.yaml").read_text())
+        name = f"registry.example/ours/{part.replace('preflight-injector', 'preflight-webhook')}"
+        version = components(release.read(ROOT))[name.rpartition("/")[2]].version
+        digest = hashlib.sha256(f"{name}:{version}".encode()).hexdigest()
+        assert made["image"] == {"repository": name, "tag": "", "digest": f"sha256:{digest}"}
+
+
+def test_a_chart_is_not_released_before_its_image(tmp_path: Path) -> None:
+    (tmp_path / "crane").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "crane").chmod(0o755)
+    done = pinning(tmp_path)
+    assert done.returncode == 1
+    assert re.fullmatch(r"registry\.example/ours/\S+: is not pushed; release \S+ before this chart\.\n", done.stderr)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["preflight-proto", "preflight-kube", "preflight-cli"])

@@ -86,8 +86,8 @@ def bring(plane: ControlPlane, environ: Mapping[str, str], *, pins: Path = PINS)
 
 def bring_tool(name: str, environ: Mapping[str, str], *, pins: Path = TOOL_PINS) -> Path:
     """The program, compiled where there is none yet. Raises :class:`AssetsError`."""
-    if on_path := shutil.which(name, path=environ.get("PATH")):
-        return Path(on_path)
+    if there := shutil.which(name, path=environ.get("PATH")):
+        return Path(there)
     module = (pins / name / "go.mod").read_text()
     [package] = [line.split()[1] for line in module.splitlines() if line.startswith("tool ")]
     [version] = {
@@ -99,10 +99,10 @@ def bring_tool(name: str, environ: Mapping[str, str], *, pins: Path = TOOL_PINS)
     program = cache / "preflight/tools" / version / name
     if not os.access(program, os.X_OK):
         program.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=program.parent) as folder:
+        with tempfile.TemporaryDirectory(dir=program.parent) as out:
             words = [*TOOLS[name], "-ldflags", "-s -w", package]
-            _build(_go(f"{program}: {name}"), pins / name, f"{folder}/{name}", words)
-            Path(folder, name).replace(program)
+            _build(_go(f"{program}: {name}"), pins / name, f"{out}/{name}", words)
+            Path(out, name).replace(program)
     return program
 
 

@@ -4,6 +4,7 @@
     python -m preflight_e2e.release all minor --dry-run     # prints, and changes nothing
     python -m preflight_e2e.release generate                # images.txt, and the page of versions
     python -m preflight_e2e.release check-dcgm/v0.2.0       # what that tag releases, for a workflow
+    python -m preflight_e2e.release check-dcgm/v0.2.0 --rehearse    # that workflow's commands, here
 
 A component is a member of `packages` with a changelog, or `charts`: the umbrella and the library
 chart. A member's version is that of its image, and of its chart; who depends on it takes the same
@@ -26,6 +27,7 @@ from pathlib import Path
 from .engine import ImageError, find_engine
 from .images import ROOT, build_all
 from .program import leave, says_version
+from .rehearsal import RehearsalError, registry, rehearse
 
 PACKAGES, PARTS = "packages", "charts/preflight/charts"
 UMBRELLA, LIBRARY = "charts/preflight/Chart.yaml", "charts/preflight-common/Chart.yaml"
@@ -294,6 +296,24 @@ def build(one: ReleasedComponent, out: Path, *, with_images: bool) -> list[str]:
     return lines
 
 
+def rehearsed(files: Files, tags: Iterable[str]) -> int:
+    """Run the workflow's commands for each of ``tags``; the exit status."""
+    status = 0
+    try:
+        with registry() as (address, environ):
+            for tag in tags:
+                try:
+                    for line in rehearse(described(files, tag), address, environ):
+                        print(f"{tag}: {line}", flush=True)
+                except (ReleaseError, RehearsalError) as error:
+                    status = 2
+                    print(f"release: {tag}: {error}", file=sys.stderr)
+    except RehearsalError as error:
+        status = 2
+        print(f"release: {error}", file=sys.stderr)
+    return status
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="release", description="Release one component, or all.")
     says_version(parser)
@@ -302,6 +322,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("part", nargs="?", choices=KINDS)
     parser.add_argument("--dry-run", action="store_true", help="print, and change nothing")
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="of a tag, or of all: run the workflow's commands as committed, against a registry that lives for that long",
+    )
     parser.add_argument(
         "--date",
         default=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -317,6 +342,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path, text in generated(files).items():
             (ROOT / path).write_text(text)
         return 0
+    if args.rehearse:
+        tags = [component.tag for component in components(files).values()]
+        return rehearsed(files, tags if args.component == "all" else [args.component])
     if args.part is None and "/" not in args.component:
         parser.error("say which part of the version changes: major, minor or patch.")
     before = components(files)
