@@ -4,11 +4,23 @@ files are what the charts take.
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
-from preflight_e2e.first_verdict import README, STEPS, Shell, commands, files, local, step
+from preflight_e2e import first_verdict
+from preflight_e2e.first_verdict import (
+    README,
+    STEPS,
+    VERDICT,
+    Shell,
+    WalkError,
+    commands,
+    files,
+    local,
+    step,
+)
 from preflight_testing.helm import UMBRELLA, render
 
 PAGE = README.read_text()
@@ -62,3 +74,25 @@ def test_of_a_command_only_files_and_uv_are_substituted(tmp_path: Path) -> None:
         "preflight",
         "charts/preflight",
     ]
+
+
+def test_the_time_to_the_verdict_is_told_and_a_command_that_does_otherwise_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = {one.begins: one.says.strip("^$") for one in STEPS}
+
+    def run(_: Shell, command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 0, printed[step(command).begins], "")
+
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    monkeypatch.setattr(Shell, "run", run)
+    assert [command.startswith(VERDICT) for command in commands(PAGE)].count(True) == 1
+    assert first_verdict.main() == 0
+    assert "\nfirst verdict after 0." in capsys.readouterr().out
+    printed["kubectl create namespace training"] = "no"
+    assert first_verdict.main() == 1
+    assert (
+        "first verdict: kubectl create namespace training: ended with 0" in capsys.readouterr().err
+    )
+    with pytest.raises(WalkError, match="does not match 'created'"):
+        Shell.follow(Shell.__new__(Shell), "kubectl create namespace training")

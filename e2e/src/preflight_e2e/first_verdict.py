@@ -1,6 +1,8 @@
 """The README's way to a first verdict: its files, its commands, and what each command says where
 all is well.
 
+    python -m preflight_e2e.first_verdict       # runs them on KUBECONFIG's fake nodes, timed
+
 Substituted are the images, which a cluster of tests has not from a registry; the folder of the two
 files; `.venv/bin/uv` by the same uv of this environment; and `helm`, where no such program is on
 PATH, by its own engine (`helm_program`).
@@ -14,11 +16,25 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["README", "STEPS", "Shell", "WalkStep", "commands", "files", "local", "step"]
+from .program import leave
+
+__all__ = [
+    "README",
+    "STEPS",
+    "Shell",
+    "WalkError",
+    "WalkStep",
+    "commands",
+    "files",
+    "local",
+    "step",
+]
 
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "README.md"
@@ -29,6 +45,16 @@ IMAGES = {
     r"ubuntu:24\.04": "preflight-dcgm-diag:e2e",
 }
 """By the README's words, patterns, those of an image that the lab has brought to the nodes."""
+
+
+PROMISED = 60
+"""Seconds to the first verdict, on nodes that have the images."""
+VERDICT = "kubectl -n training logs first "
+"""How the command begins that shows it."""
+
+
+class WalkError(Exception):
+    """A command that did not do what the README says."""
 
 
 @dataclass(frozen=True)
@@ -162,3 +188,42 @@ class Shell:
         return subprocess.run(
             argv, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=240
         )
+
+    def follow(self, command: str, *, sick: bool = False) -> None:
+        """Run one line; what is said a moment later may be asked for again. Raises WalkError."""
+        known = step(command)
+        expected = (known.sick if sick else "") or known.says
+        end = time.monotonic() + (60 if known.soon else 0)
+        while True:
+            done = self.run(command)
+            print(f"$ {command}\n{done.stdout}{done.stderr}", flush=True)
+            if done.returncode == 0 and re.search(expected, done.stdout, re.MULTILINE):
+                return
+            if time.monotonic() > end:
+                raise WalkError(
+                    f"{command}: ended with {done.returncode}, and what it printed does not match {expected!r}."
+                )
+            time.sleep(0.5)
+
+
+def main() -> int:
+    """Follow the README to the end; 1 where the verdict came later than promised, or never."""
+    page = README.read_text()
+    seconds = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        shell = Shell(Path(os.environ["KUBECONFIG"]), Path(folder), files(page))
+        started = time.monotonic()
+        try:
+            for command in commands(page):
+                shell.follow(command)
+                if command.startswith(VERDICT):
+                    seconds = time.monotonic() - started
+        except WalkError as error:
+            print(f"first verdict: {error}", file=sys.stderr)
+            return 1
+    print(f"first verdict after {seconds:.1f} s; promised are {PROMISED} s")
+    return int(seconds > PROMISED)
+
+
+if __name__ == "__main__":
+    leave(main)

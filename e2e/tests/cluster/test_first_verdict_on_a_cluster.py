@@ -8,16 +8,14 @@ Needs the lab's fake nodes, and no release of the charts. What is substituted st
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from kubernetes import client
-from preflight_e2e.first_verdict import README, Shell, commands, files, step
+from preflight_e2e.first_verdict import README, Shell, commands, files
 from preflight_e2e.lab import Lab
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.fakes]
@@ -51,21 +49,6 @@ def lab(fake_nodes: Lab) -> Iterator[Lab]:
             fake_nodes.api.delete_namespace("training")
 
 
-def follow(shell: Shell, command: str, *, sick: bool = False) -> None:
-    """Run one line; what is said a moment later may be asked for again."""
-    known = step(command)
-    expected = (known.sick if sick else "") or known.says
-    end = time.monotonic() + (60 if known.soon else 0)
-    while True:
-        done = shell.run(command)
-        print(f"$ {command}\n{done.stdout}{done.stderr}")
-        if done.returncode == 0 and re.search(expected, done.stdout, re.MULTILINE):
-            return
-        if time.monotonic() > end:
-            pytest.fail(f"{command}\nended with {done.returncode}, expected {expected!r}")
-        time.sleep(0.5)
-
-
 def test_the_readmes_lines_lead_from_an_empty_cluster_to_a_true_verdict(
     lab: Lab, tmp_path: Path
 ) -> None:
@@ -75,11 +58,11 @@ def test_the_readmes_lines_lead_from_an_empty_cluster_to_a_true_verdict(
     start = lines.index("kubectl -n training create -f pod.yaml")
     end = lines.index("kubectl delete namespace training")
     for command in lines[:end]:
-        follow(shell, command)
+        shell.follow(command)
     # The same lines on faulty GPUs: what is read is what was measured.
     lab.api.delete_namespaced_pod("first", "training", grace_period_seconds=0)
     lab.become(FAULTY)
     for command in lines[start:end]:
-        follow(shell, command, sick=True)
+        shell.follow(command, sick=True)
     for command in lines[end:]:
-        follow(shell, command)
+        shell.follow(command)
