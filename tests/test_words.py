@@ -68,7 +68,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "preflight-appwrapper": (11, 209),
     "preflight-cli": (0, 13),
     "preflight-computedomain": (8, 0),
-    "preflight-gang": (4, 118),
+    "preflight-gang": (4, 114),
     "preflight-gpu-scheduler": (7, 0),
     "preflight-kube": (2, 148),
     "preflight-mnnvl": (9, 57),
