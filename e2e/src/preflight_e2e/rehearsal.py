@@ -207,6 +207,8 @@ def registry() -> Iterator[tuple[str, dict[str, str]]]:
         (folder / "trusted").write_bytes(Path(known).read_bytes() if known else b"")
         authority.cert_pem.write_to_path(folder / "trusted", append=True)
         (folder / "htpasswd").write_text(HTPASSWD)
+        (folder / "docker").mkdir()
+        (folder / "docker/config.json").write_text("{}")  # buildah wants one where it is told of it
         settings = {
             "version": 0.1,
             "log": {"level": "error", "accesslog": {"disabled": True}},
