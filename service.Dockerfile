@@ -3,7 +3,7 @@
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS build
-ENV UV_PROJECT_ENVIRONMENT=/opt/venv UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1 UV_NO_CACHE=1
+ENV UV_PROJECT_ENVIRONMENT=/opt/venv UV_PYTHON_DOWNLOADS=never UV_LINK_MODE=copy UV_NO_CACHE=1
 COPY builder.txt /tmp/
 RUN pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore --require-hashes -r /tmp/builder.txt
 WORKDIR /workspace
@@ -18,6 +18,9 @@ COPY packages/preflight-proto packages/preflight-proto
 COPY packages/preflight-kube packages/preflight-kube
 COPY packages/${MEMBER} packages/${MEMBER}
 RUN uv sync --frozen --no-dev --no-editable --all-extras --package "${MEMBER}" && test -x "/opt/venv/bin/${MEMBER}"
+# The same commit gives the same bytes: uv notes when it built what is ours, and bytecode must neither hold nor depend on times and order.
+RUN find /opt/venv -name uv_cache.json -delete && sed -i '/\/uv_cache.json,/d' /opt/venv/lib/python*/site-packages/*.dist-info/RECORD \
+    && PYTHONHASHSEED=0 /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
 
 FROM ${BASE}
 ARG MEMBER

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -40,14 +41,12 @@ CONFIG = b'{"architecture": "amd64"}'
 ID = f"sha256:{hashlib.sha256(CONFIG).hexdigest()}"
 
 
-def docker_archive(path: Path) -> None:
+def docker_archive(path: Path, config: bytes = CONFIG) -> None:
     """As `docker save` writes one image: its configuration under its hash, and a manifest that
     names it.
     """
-    files = {
-        f"{ID[7:]}.json": CONFIG,
-        "manifest.json": json.dumps([{"Config": f"{ID[7:]}.json"}]).encode(),
-    }
+    name = f"{hashlib.sha256(config).hexdigest()}.json"
+    files = {name: config, "manifest.json": json.dumps([{"Config": name}]).encode()}
     with tarfile.open(path, "w") as tar:
         for name, content in files.items():
             about = tarfile.TarInfo(name)
@@ -180,6 +179,60 @@ def test_the_one_dockerfile_of_the_services_copies_what_each_of_them_builds_on_a
         needs = {re.split(r"[\[<>=~ ]", need)[0] for need in about["project"]["dependencies"]}
         assert ours & needs == copied, component.image
         assert component.image in about["project"]["scripts"], component.image
+
+
+def test_what_is_built_has_the_time_of_the_last_commit_that_changed_it(here: Here) -> None:
+    def git(*words: str, at: int = 0) -> None:
+        dated = {"GIT_AUTHOR_DATE": f"@{at} +0000", "GIT_COMMITTER_DATE": f"@{at} +0000"}
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+        command = ["git", "-C", str(here.root), *who, *words]
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, **dated})
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "a", at=1_700_000_000)
+    here.write("packages/preflight-gang/src/module.py", "a = 2")
+    git("commit", "-am", "b", at=1_800_000_000)
+    here.build()
+    times = {
+        call.partition(" -t ")[2].partition(":")[0]: re.findall(r"SOURCE_DATE_EPOCH=(\d+)", call)
+        for call in here.calls("build")
+    }
+    assert times.pop("preflight-gang") == ["1800000000"]
+    assert set(map(tuple, times.values())) == {("1700000000",)}
+    (here.bin / "docker").unlink()
+    here.engine("buildah")
+    here.write("packages/preflight-gang/src/module.py", "a = 3")
+    here.build()
+    assert any("--timestamp 1800000000" in call for call in here.calls("bud"))
+
+
+def test_an_image_that_has_another_id_when_it_is_built_once_more_is_named(
+    here: Here, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(images, "ROOT", here.root)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here.cache))
+    only = ["--only", "preflight-gang", "--twice"]
+    assert images.main(only) == 0
+    assert [" --no-cache " in call for call in here.calls("build")] == [True, True]
+    text = (here.bin / "docker").read_text()
+    other = here.saved.with_name("other.tar")
+    docker_archive(other, b"{}")
+    (here.bin / "docker").write_text(
+        text.replace(f'save) cat "{here.saved}"', f'save) cat "{other}"')
+    )
+    assert images.main(only) == 1
+    assert "preflight-gang:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.image)
+def test_bytecode_holds_no_time_and_what_uv_notes_of_times_is_removed(
+    component: images.ImageTable,
+) -> None:
+    text = component.dockerfile(ROOT).read_text()
+    assert "UV_COMPILE_BYTECODE" not in text  # side by side, in any order
+    assert "PYTHONHASHSEED=0 /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash" in text  # fmt: skip
+    assert "find /opt/venv -name uv_cache.json -delete" in text
 
 
 def test_the_first_engine_that_answers_is_taken(here: Here) -> None:

@@ -36,14 +36,25 @@ class Engine:
         args: Mapping[str, str],
         named: Mapping[str, Path] | None = None,
         labels: Mapping[str, str] | None = None,
+        *,
+        created: int | None = None,
     ) -> None:
-        """``named``: further contexts, for ``COPY --from=NAME``."""
+        """``named``: further contexts, for ``COPY --from=NAME``; ``created``: time of the image and
+        of its files, in seconds, which is then built from nothing: a step that is there already
+        keeps its own time.
+        """
         options = [
             word for key, value in args.items() for word in ("--build-arg", f"{key}={value}")
         ]
         options += [
             word for key, value in (labels or {}).items() for word in ("--label", f"{key}={value}")
         ]
+        if created is not None and self.name == "docker":
+            options += ["--build-arg", f"SOURCE_DATE_EPOCH={created}"]
+        elif created is not None:
+            options += ["--timestamp", str(created)]
+        if created is not None:
+            options.append("--no-cache")
         if self.architecture is not None:
             options += ["--platform", f"linux/{self.architecture}"]
         options += [

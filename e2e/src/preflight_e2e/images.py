@@ -6,9 +6,12 @@
     preflight-nccl-loopback
 
 What an image is made of is written in its member's pyproject.toml, under [tool.preflight.image];
-its tag is the member's version. A check's image without its tool is not built. An
-archive whose inputs have not changed is not built again: archives are kept by the hash of their
-inputs in ``~/.cache/preflight/images`` (``XDG_CACHE_HOME`` moves it).
+its tag is the member's version. A check's image without its tool is not built. An archive whose
+inputs have not changed is not built again: archives are kept by the hash of their inputs in
+``~/.cache/preflight/images`` (``XDG_CACHE_HOME`` moves it).
+
+The time in an image is that of the commit, so that the same commit on the same base has the same
+id. Where docker builds, only its configuration has that time, and files have their own.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from typing import Any
 from preflight_testing.fakes import NvmlError, build_nvml
 
 from .engine import Engine, ImageError, find_engine
-from .labels import image_id, labels, version
+from .labels import changed, image_id, labels, version
 from .program import leave, says_version
 from .sources import PinnedSource, SourceError, checkout
 
@@ -186,12 +189,14 @@ def build_all(
     sources: Mapping[str, Path] | None = None,
     e2e: bool = False,
     only: Iterable[str] = (),
+    no_cache: bool = False,
 ) -> list[BuiltImage]:
     """Build (or find) the archive of every component, checks with the fakes on top where ``e2e``.
 
     ``bases``: by image, instead of what its table says; ``sources``: by name, a repository that
-    has the commit. References are ``<image>:<version>``; for the e2e ``<image>:dev``, and
-    ``<image>:e2e`` for those with fakes. Raises ImageError.
+    has the commit; ``no_cache``: build also what is there already. References
+    are ``<image>:<version>``; for the e2e ``<image>:dev``, and ``<image>:e2e`` for those with
+    fakes. Raises ImageError.
     """
     cache = cache or cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
@@ -205,7 +210,18 @@ def build_all(
             )
         given = (bases or {}).get(component.image)
         base = given or _base(engine, component, root, cache, sources or {}, fakes=fakes)
-        made.append(_built(engine, component, root, cache, base, given or component.base, e2e=e2e))
+        made.append(
+            _built(
+                engine,
+                component,
+                root,
+                cache,
+                base,
+                given or component.base,
+                e2e=e2e,
+                no_cache=no_cache,
+            )
+        )
     return made
 
 
@@ -307,6 +323,7 @@ def _built(
     known_as: str,
     *,
     e2e: bool,
+    no_cache: bool,
 ) -> BuiltImage:
     """Its archive; its labels say what ``base``, which a recipe may have made here, comes from:
     ``known_as``.
@@ -318,7 +335,7 @@ def _built(
     if fakes:
         key = _hash(root, (root / LAYER_DOCKERFILE, *_files(root / FAKES)), key)
     archive = cache / f"{reference.replace(':', '-')}-{key}.tar"
-    if archive.exists():
+    if archive.exists() and not no_cache:
         return BuiltImage(reference, archive, 0)
     started = time.monotonic()
     args = {"BASE": base, **component.arguments(root)}
@@ -330,7 +347,14 @@ def _built(
         about = labels(
             root, component.package, component.inputs(root), known_as, engine.digest(known_as)
         )
-        engine.build(component.dockerfile(root), root, reference, args, labels=about)
+        engine.build(
+            component.dockerfile(root),
+            root,
+            reference,
+            args,
+            labels=about,
+            created=None if e2e else changed(root, component.inputs(root)),
+        )
     engine.save(reference, archive)
     for older in cache.glob(f"{reference.replace(':', '-')}-*.tar"):
         if older != archive:
@@ -400,6 +424,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", action="append", default=[], choices=[c.image for c in COMPONENTS]
     )
+    parser.add_argument(
+        "--twice",
+        action="store_true",
+        help="then build each once more, from nothing but its base, and fail where its id differs",
+    )
     parser.add_argument("--output", type=Path, help="folder to put the archives in, as IMAGE.tar")
     parser.add_argument("--json", type=Path, help="write what came out to this file")
     args = parser.parse_args(argv)
@@ -418,6 +447,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.platform:
             engine = replace(engine, architecture=args.platform.removeprefix("linux/"))
         images = build_all(engine, bases=bases, sources=sources, e2e=args.e2e, only=args.only)
+        if args.twice:
+            ids = [image.id for image in images]
+            images = build_all(
+                engine, bases=bases, sources=sources, e2e=args.e2e, only=args.only, no_cache=True
+            )
+            if differ := [a.reference for a, b in zip(images, ids, strict=True) if a.id != b]:
+                raise ImageError(f"{', '.join(differ)}: another id when built once more.")
     except ImageError as error:
         print(f"images: {error}", file=sys.stderr)
         return 1

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["image_id", "labels", "version"]
+__all__ = ["changed", "image_id", "labels", "version"]
 
 PREFIX = "org.opencontainers.image."
 
@@ -45,6 +45,12 @@ def labels(
         "base.digest": base.partition("@")[2] or base_digest,
     }
     return {PREFIX + key: value for key, value in known.items() if value}
+
+
+def changed(root: Path, inputs: Iterable[Path]) -> int:
+    """When a commit last changed one of ``inputs``, in seconds; 0 where that is not known."""
+    paths = sorted({str(path.relative_to(root)) for path in inputs})
+    return int(_git(root, "log", "-1", "--format=%ct", "--", *paths) or 0)
 
 
 def image_id(archive: Path) -> str:

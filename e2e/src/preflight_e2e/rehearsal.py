@@ -150,6 +150,8 @@ def rehearse(parts: Mapping[str, str], registry: str, environ: Mapping[str, str]
         if parts["package"]:
             files = sorted(path.name for path in (run("package") / "dist").iterdir())
             yield f"package: {', '.join(file for file in files if not file.startswith('.'))}"
+    if shutil.which("cosign") is None:
+        left.append("cosign, which is not on PATH")
     yield f"not run: {', '.join(dict.fromkeys(left))}"
 
 
