@@ -773,7 +773,10 @@ def server(
         pytest.skip(f"{ASSETS if folder is None else variable} is not set: no real kube-apiserver")
     binary = Path(other) / "kube-apiserver"
     with ApiServer(
-        tmp_path_factory.mktemp("server"), folder, kube_apiserver=binary, more=more
+        tmp_path_factory.mktemp("server"),
+        folder,
+        kube_apiserver=binary,
+        more=("--allow-privileged", *more),  # as kubeadm starts it; a kubelet plugin is privileged
     ) as made:
         assert not more or made.call("GET", "/version")["emulationMinor"] == "34"
         for name in ("preflight", "n", "gpu-scheduler-leases", "locks"):
