@@ -25,6 +25,8 @@ class Recorded(Engine):
         args: Mapping[str, str],
         named: Mapping[str, Path] | None = None,
         labels: Mapping[str, str] | None = None,
+        *,
+        created: int | None = None,
     ) -> None:
         self.contexts.append(sorted(one.name for one in context.iterdir()))
 
