@@ -195,11 +195,17 @@ class Court:
     def recovered(self, node: int) -> bool:
         """Whether it was good between two times that known-good ends found it bad."""
         bad = [edge.at for edge in self.evidence.against[node]]
-        return any(
-            edge.grade is Grade.GOOD and node in (edge.a, edge.b) and min(bad) < edge.at < max(bad)
-            for edge in self.evidence.edges
-            if bad
-        )
+        return any(min(bad) < at < max(bad) for at in self._good_at[node] if bad)
+
+    @cached_property
+    def _good_at(self) -> dict[int, list[float]]:
+        """By endpoint, when it was good with another one."""
+        times: dict[int, list[float]] = defaultdict(list)
+        for edge in self.evidence.edges:
+            if edge.grade is Grade.GOOD:
+                times[edge.a].append(edge.at)
+                times[edge.b].append(edge.at)
+        return times
 
     @cached_property
     def _others(self) -> list[int]:
