@@ -272,6 +272,7 @@ CEL_OF_1_30 = {
         "exists",
         "filter",
         "has",
+        "hasValue",
         "map",
         "size",
         "orValue",
