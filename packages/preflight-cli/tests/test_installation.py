@@ -365,7 +365,7 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         "kubectl -n preflight get pods -l app.kubernetes.io/name=preflight-injector,app.kubernetes.io/component=webhook",
     ),
     "a policy that does not compile": (
-        lambda w: w.read["ValidatingAdmissionPolicy"][0].update(
+        lambda w: w.one("ValidatingAdmissionPolicy", f"{INJECTOR}-reserved").update(
             status={
                 "typeChecking": {
                     "expressionWarnings": [
@@ -374,9 +374,9 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
                 }
             }
         ),
-        "ValidatingAdmissionPolicy preflight-appwrapper-certs-configuration",
+        f"ValidatingAdmissionPolicy {INJECTOR}-reserved",
         "spec.validations[0]: undefined field 'x'",
-        "kubectl get validatingadmissionpolicy preflight-appwrapper-certs-configuration -o yaml",
+        f"kubectl get validatingadmissionpolicy {INJECTOR}-reserved -o yaml",
     ),
     "a label with a capital": (
         lambda w: _opted(w, "Enabled"),
