@@ -814,7 +814,7 @@ def e2e(session: nox.Session) -> None:
 
 @nox.session
 def chaos(session: nox.Session) -> None:
-    """A bad day in three minutes: every component killed, alone and in pairs, under load (as `e2e`, which has it too: kind; `-- --cluster existing`)."""
+    """A bad day: every component killed, alone and in pairs, under load (as `e2e`: kind; `-- --cluster existing`)."""
     sync(session, "--package", "preflight-e2e")
     file = "test_chaos_on_a_cluster.py"
     session.run("python", "-m", "preflight_e2e", "run", "--tests", file, *session.posargs)

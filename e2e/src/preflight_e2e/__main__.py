@@ -27,6 +27,8 @@ from .reruns import PytestRun, allowed
 from .sidebyside import run_all
 
 CLUSTER_TESTS = Path(__file__).resolve().parents[2] / "tests" / "cluster"
+CHAOS = "test_chaos_on_a_cluster.py"
+"""It takes minutes, and has a session of its own."""
 
 
 def main() -> int:
@@ -221,10 +223,13 @@ def _kube_scheduler(
 
 def _pytest_on_fakes(kubeconfig: Path, more: dict[str, str], file: str) -> bool:
     """The tests that need the lab's fake nodes, and no release of the charts beside their own; of
-    one ``file``, if one is named.
+    one ``file``, if one is named, else of all but the one that kills whatever it finds.
     """
     environ = {**os.environ, **more, "KUBECONFIG": str(kubeconfig)}
-    with PytestRun([str(CLUSTER_TESTS / file), "-rs", "-m", "fakes"], environ) as tests:
+    words = [str(CLUSTER_TESTS / file), "-rs", "-m", "fakes"]
+    if not file:
+        words.append(f"--ignore={CLUSTER_TESTS / CHAOS}")
+    with PytestRun(words, environ) as tests:
         return tests.passed()
 
 
