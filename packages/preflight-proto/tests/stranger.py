@@ -12,6 +12,7 @@ from preflight_proto.check import (
     Action,
     Check,
     Finding,
+    Inconclusive,
     Outcome,
     Run,
     Verdict,
@@ -32,6 +33,10 @@ async def probe(run: Run[Settings]) -> Verdict:
     match os.environ.get("GO"):
         case "wrong":
             raise KeyError("surprise")
+        case "both":
+            raise ExceptionGroup(
+                "at once", [OSError("cut off"), Inconclusive("PEER_FAILED", "it left.")]
+            )
         case "hang":
             run.progress("hanging")
             await run.command(["sh", "-c", "sleep 60 & echo $! > $PID_FILE; wait"])

@@ -180,6 +180,13 @@ def test_an_unexpected_exception_is_inconclusive(
     assert not event.is_fatal
 
 
+def test_of_what_two_tasks_raise_at_once_the_verdict_counts(
+    connector: FakeConnector, tmp_path: Path
+) -> None:
+    ran = run(connector, tmp_path, GO="both", ON_INCONCLUSIVE="block")
+    assert (ran.exit_code, ran.result.code, ran.result.reason) == (1, "PEER_FAILED", "it left.")
+
+
 def test_what_goes_wrong_in_a_callback_of_the_event_loop_is_one_line_and_no_traceback(
     connector: FakeConnector, tmp_path: Path
 ) -> None:

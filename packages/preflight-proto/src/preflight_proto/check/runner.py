@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -465,9 +465,22 @@ async def _guarded(run: Run[Any]) -> Verdict:
         return _by_exception(run.check.name, error)
 
 
-def _by_exception(check: str, error: Exception) -> Verdict:
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]  # a task group wraps what its only failing task raised
+def _raised(error: Exception) -> Iterator[Exception]:
+    """What the tasks of a group raised, which may be several at once: it alone where it is none."""
+    if not isinstance(error, ExceptionGroup):
+        yield error
+        return
+    for each in error.exceptions:
+        yield from _raised(each)
+
+
+def _by_exception(check: str, raised: Exception) -> Verdict:
+    """The verdict of what has ended the probe; of several, of one that is a verdict."""
+    verdicts = (Failed, Inconclusive, Skipped, child.ToolMissing)
+    error = min(
+        _raised(raised),
+        key=lambda each: next((i for i, t in enumerate(verdicts) if isinstance(each, t)), 9),
+    )
     if isinstance(error, Inconclusive):
         return Verdict.inconclusive(error.code, error.reason)
     if isinstance(error, Failed):
@@ -478,7 +491,7 @@ def _by_exception(check: str, error: Exception) -> Verdict:
         what = f"{error.tool} is not on PATH in the image {container_name(check)}; build it as its Dockerfile says."
         return Verdict(Outcome.MISCONFIGURED, "TOOL_MISSING", what)
     if os.environ.get("PREFLIGHT_LOG") == "debug":
-        log.complain("".join(traceback.format_exception(error)))
+        log.complain("".join(traceback.format_exception(raised)))
     where = traceback.extract_tb(error.__traceback__)[-1]
     at = f"{Path(where.filename).name}:{where.lineno}"
     what = f"unexpected {type(error).__name__} at {at} ({error}); set PREFLIGHT_LOG=debug for the whole story."
