@@ -237,10 +237,8 @@ def test_the_certs_account_is_confined_to_the_ca_bundle(installed: Installed) ->
         "type": "kubernetes.io/service-account-token",
     }
     answer = said(lambda: api.create_namespaced_secret(installed.name, token))
-    assert (
-        f"may write the Secret {installed.name}-tls of type kubernetes.io/tls and no other"
-        in answer
-    )
+    assert f"secrets {installed.name}/stolen: system:serviceaccount:" in answer
+    assert "writes data, type, metadata.labels, metadata.ownerReferences of secrets" in answer
 
 
 def test_a_second_injector_is_refused_where_nobody_has_asked_for_it(installed: Installed) -> None:
