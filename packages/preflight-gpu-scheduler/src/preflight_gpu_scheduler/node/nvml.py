@@ -8,7 +8,7 @@ has and does not say is not known: a GPU of which that decides whether it may be
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -26,6 +26,8 @@ PATIENCE: Final = 60.0
 _LINKS: Final = 18
 """As many NVLinks as a GPU has at most today; where NVML says how many there are, that counts."""
 _TO_GPU, _TO_SWITCH = 0, 2  # nvml.h: nvmlIntNvLinkDeviceType_t
+_P2P_NVLINK: Final = 2  # nvml.h: NVML_P2P_CAPS_INDEX_NVLINK
+_P2P_OK: Final = 0
 _PCIE_GBPS: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """GB/s of one lane in one direction, by PCIe generation."""
 _NUMA: Final = Path("/sys/bus/pci/devices")
@@ -63,14 +65,13 @@ class Nvml:
         """Every GPU that NVML lists. Blocks, as NVML does. Raises :class:`NvmlFailed`."""
         nvml = self._started()
         try:
-            gpus = []
+            handles = []
             for n in range(nvml.nvmlDeviceGetCount()):
                 # A lost one has no name any more; what is remembered of it says which it was.
                 with suppress(*_nameless(nvml)):
-                    handle = nvml.nvmlDeviceGetHandleByIndex(n)
-                    uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-                    gpus.append((uuid, handle))
-            return [self._gpu(nvml, uuid, handle) for uuid, handle in gpus]
+                    handles.append(nvml.nvmlDeviceGetHandleByIndex(n))
+            every = [self._gpu(nvml, handle, handles) for handle in handles]
+            return [gpu for gpu in every if gpu is not None]
         except nvml.NVMLError as error:
             raise NvmlFailed(
                 f"NVML cannot be read ({_text(str(error))}); is the driver being reloaded?"
@@ -109,7 +110,7 @@ class Nvml:
                     handle, nvml.nvmlEventTypeXidCriticalError, self._events
                 )
 
-    def _gpu(self, nvml: Any, uuid: str, handle: Any) -> Facts:
+    def _gpu(self, nvml: Any, handle: Any, all_handles: Sequence[Any]) -> Facts | None:
         silent: dict[str, None] = {}
 
         def ask(question: Callable[[], T], otherwise: T) -> T:
@@ -134,6 +135,10 @@ class Nvml:
             return otherwise
 
         try:
+            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        except _nameless(nvml):
+            return None  # it has no name any more, as one without a handle
+        try:
             bus = getattr(decisive("nvmlDeviceGetPciInfo", None), "busId", "")
             remapped = decisive("nvmlDeviceGetRemappedRows", (0, 0, 0, 0))
             mig = decisive("nvmlDeviceGetMigMode", (0, 0))[0]
@@ -141,7 +146,7 @@ class Nvml:
             running = decisive("nvmlDeviceGetComputeRunningProcesses_v3", None)
             if running is None:  # as drivers before R510 call it
                 running = decisive("nvmlDeviceGetComputeRunningProcesses_v2", None)
-            place = self._place(nvml, handle, _text(bus), ask)
+            place = self._place(nvml, handle, _text(bus), all_handles, ask)
             return Facts(
                 uuid=uuid,
                 place=place,
@@ -157,23 +162,29 @@ class Nvml:
         except nvml.NVMLError_GpuIsLost:
             return Facts(uuid=uuid, place=Place(pci_bus_id=""), answers=False)
 
-    def _place(self, nvml: Any, handle: Any, bus: str, ask: Callable[..., Any]) -> Place:
+    def _place(
+        self, nvml: Any, handle: Any, bus: str, all_handles: Sequence[Any], ask: Callable[..., Any]
+    ) -> Place:
         generation = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), 0)
         width = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), 0)
         return Place(
             pci_bus_id=bus,
-            links=self._links(nvml, handle, ask),
+            links=self._links(nvml, handle, all_handles, ask),
             pcie=round(_PCIE_GBPS.get(generation, 0.0) * width, 1),
             numa=self._numa_node(bus),
         )
 
-    def _links(self, nvml: Any, handle: Any, ask: Callable[..., Any]) -> tuple[Link, ...]:
+    def _links(
+        self, nvml: Any, handle: Any, all_handles: Sequence[Any], ask: Callable[..., Any]
+    ) -> tuple[Link, ...]:
         speed = (reader.field(handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") or 0) / 1000.0
         links = []
+        known = False
         for n in range(reader.field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT") or _LINKS):
             if not ask(lambda n=n: nvml.nvmlDeviceGetNvLinkState(handle, n), 0):
                 continue
             kind = ask(lambda n=n: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, n), None)
+            known = known or kind is not None
             if kind == _TO_SWITCH:
                 links.append(Link(ends="switch", bandwidth=speed))
             elif kind == _TO_GPU:
@@ -181,6 +192,18 @@ class Nvml:
                     lambda n=n: _text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, n).busId), ""
                 )
                 links.append(Link(ends="gpu", remote=remote, bandwidth=speed))
+        if known:
+            return tuple(links)
+        # A driver that does not say where links end may say which GPUs reach each other over them.
+        # Whatever goes wrong here may be the other's: then there is no link to it, and no more.
+        for other in all_handles:
+            if other is handle:
+                continue
+            with suppress(nvml.NVMLError):
+                remote = _text(nvml.nvmlDeviceGetPciInfo(other).busId)
+                status = nvml.nvmlDeviceGetP2PStatus(handle, other, _P2P_NVLINK)
+                if status == _P2P_OK and remote:
+                    links.append(Link(ends="gpu", remote=remote))
         return tuple(links)
 
     def _numa_node(self, bus: str) -> int | None:

@@ -27,7 +27,6 @@ from preflight_gpu_scheduler.api.types import Node, Pod
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """XIDs that a program causes by itself, as NVIDIA's device plugin counts them: the GPU is well."""
-_GPU_DRIVER: Final = "gpu.nvidia.com"
 LOST: Final = "NVML does not list it any more"
 SILENT: Final = "NVML does not answer"
 
@@ -171,10 +170,9 @@ def status(
     placed = (gpu for gpu in numbered if gpu.answers and (gpu.placed or gpu.uuid not in old))
     where = islands({numbers[gpu.uuid]: gpu.place for gpu in placed})
     devices = [_with(device, "Unhealthy", LOST, users) for device in gone]
-    same = boot == previous.boot_id
-    for device_facts in numbered:
-        number, before = numbers[device_facts.uuid], old.get(device_facts.uuid)
-        device = _device(device_facts, number, where, before, complaints, remembers=same)
+    for one in numbered:
+        number, before, same = numbers[one.uuid], old.get(one.uuid), boot == previous.boot_id
+        device = _device(one, number, where, before, complaints, remembers=same)
         devices.append(msgspec.structs.replace(device, in_use_by=users.get(number, ())))
     return msgspec.structs.replace(
         base,
@@ -246,14 +244,16 @@ def _remembered(pods: Iterable[Pod], node: str) -> dict[str, int]:
     return remembered
 
 
-def conflicts(node: Node, drivers: Collection[str]) -> tuple[str, ...]:
+def conflicts(
+    node: Node, drivers: Collection[str], gpu_drivers: Collection[str] = ("gpu.nvidia.com",)
+) -> tuple[str, ...]:
     """Name who else hands out GPUs here: a device plugin (allocatable above 0, under any of its
     names), or a DRA driver (``drivers`` of the node's ResourceSlices).
     """
     asked = (node.status.allocatable or {}).items()
     given = {resource for resource, amount in asked if str(amount) not in {"0", ""}}
     plugin = any(resource.startswith(PLUGIN_RESOURCES) for resource in given)
-    both = ((CONFLICT_DEVICE_PLUGIN, plugin), (CONFLICT_DRA, _GPU_DRIVER in drivers))
+    both = ((CONFLICT_DEVICE_PLUGIN, plugin), (CONFLICT_DRA, bool({*drivers} & {*gpu_drivers})))
     return tuple(name for name, there in both if there)
 
 
