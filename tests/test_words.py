@@ -69,7 +69,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "preflight-cli": (0, 13),
     "preflight-computedomain": (8, 0),
     "preflight-gang": (4, 114),
-    "preflight-gpu-scheduler": (7, 0),
+    "preflight-gpu-scheduler": (7, 1),
     "preflight-kube": (2, 148),
     "preflight-mnnvl": (9, 57),
     "preflight-proto": (9, 83),
