@@ -24,6 +24,8 @@ from preflight_gpu_scheduler.core.ledger import LeaseState, is_own, judge
 from preflight_gpu_scheduler.core.protocol import Look
 
 T = TypeVar("T")
+MOST_BODY: Final = 4 * 1024 * 1024
+"""Bytes of a call: 10,000 names are 0.6 MB."""
 BEST: Final = 32
 """Nodes that the scheduler scores for a pod about which it has no wishes of its own."""
 
@@ -100,6 +102,7 @@ class PreemptionResult(_Go, frozen=True, kw_only=True):
     victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims", default={})
 
 
+_NAMES_ONLY: Final = "set nodeCacheCapable: true for this extender"
 _CALLED: Final[Mapping[type, str]] = {
     FilterArgs: "ExtenderArgs",
     PreemptionArgs: "ExtenderPreemptionArgs",
@@ -109,12 +112,15 @@ _CALLED: Final[Mapping[type, str]] = {
 
 def read_call(body: bytes, type_: type[T]) -> T | str:
     """The arguments of a call, or one sentence about what is wrong with them."""
+    if len(body) > MOST_BODY:
+        hint = "" if type_ is BindingArgs else f"; {_NAMES_ONLY}"
+        return f"the call has {len(body)} bytes, more than {MOST_BODY}{hint}"
     try:
         args = msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         return f"the call is not an {_CALLED[type_]}: {' '.join(str(error).split()):.200}"
     if isinstance(args, FilterArgs) and args.node_names is None:
-        return "the call has no NodeNames; set nodeCacheCapable: true for this extender"
+        return f"the call has no NodeNames; {_NAMES_ONLY}"
     if isinstance(args, BindingArgs) and not all(msgspec.structs.astuple(args)):
         return "the call names no pod, no uid or no node"
     return args

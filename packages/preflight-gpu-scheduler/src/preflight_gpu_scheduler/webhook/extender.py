@@ -64,8 +64,6 @@ _CALLS: Final[dict[str, tuple[type[Any], Callable[[str], Answer]]]] = {
     "bind": (BindingArgs, BindingResult),
 }
 """By verb, a method of the extender: what it gets, and the answer where something is wrong."""
-_OTHER: Final = BindingArgs, BindingResult
-"""The same of whatever is none of them."""
 
 
 class Extender:
@@ -251,16 +249,12 @@ class Application:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request of HTTP; uvicorn calls it."""
         verb, started = str(scope.get("path", "")).strip("/"), time.perf_counter()
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = bool(message.get("more_body"))
+        body = await _body(receive)
         try:
             answer, error = await self._answer(verb, body)
         except Exception:
             log.exception("a fault of this program", verb=verb)
-            answer, error = _CALLS.get(verb, _OTHER)[1](FAULT), FAULT
+            answer, error = _refused(verb, FAULT), FAULT
         known = verb if verb in _CALLS else "other"
         self._metrics.seconds.labels(known).observe(time.perf_counter() - started)
         self._metrics.calls.labels(known, "error" if error else "ok").inc()
@@ -271,17 +265,37 @@ class Application:
 
     async def _answer(self, verb: str, body: bytes) -> tuple[Answer, str]:
         """The answer, and what is wrong."""
-        type_, refused = _CALLS.get(verb, _OTHER)
-        args = filter_prioritize.read_call(body, type_)
         if verb not in _CALLS:
-            args = f"{verb:.40} is none of {', '.join(_CALLS)}"
+            error = f"{verb:.40} is none of {', '.join(_CALLS)}"
+            return _refused(verb, error), error
+        args = filter_prioritize.read_call(body, _CALLS[verb][0])
         if isinstance(args, str):
             log.warning("call unreadable", verb=verb, error=args)
-            return refused(args), args
+            return _refused(verb, args), args
         answer = getattr(self._extender, verb)(args)
         if verb == "bind":
             answer = await answer
         return answer, getattr(answer, "error", "")
+
+
+def _refused(verb: str, why: str) -> Answer:
+    return _CALLS[verb][1](why) if verb in _CALLS else BindingResult(why)
+
+
+async def _body(receive: Receive) -> bytes:
+    """The call's bytes; of one that is too long no more than shows that it is, though all of it is
+    read.
+    """
+    kept: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        piece = message.get("body", b"")
+        if size <= filter_prioritize.MOST_BODY:
+            kept.append(piece)
+        size += len(piece)
+        if not message.get("more_body"):
+            return b"".join(kept)
 
 
 def listener(host: str, port: int) -> socket.socket:
