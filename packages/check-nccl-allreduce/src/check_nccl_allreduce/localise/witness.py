@@ -127,8 +127,14 @@ class Court:
         alone = all(other.growth <= 1 or other.fault > 1 for other in others)
         return own.fault > 1 or (own.growth >= NAMED and alone)
 
+    def confirmed(self, node: int) -> bool:
+        """Tell whether it was measured again often enough, and bad in enough rounds."""
+        evidence = self.evidence
+        often = evidence.confirmed[node] >= CONFIRMATIONS
+        return often and evidence.rounds_against(node) >= evidence.enough
+
     def throttles(self, node: int) -> bool:
-        """Whether its GPUs say that they are slowed down, which no traffic of others makes them."""
+        """Tell whether its GPUs are slowed down by their own word: traffic of others does not."""
         return self.fact(node) and self.ports[node].throttles
 
     def leaf(self, one: int) -> bool:
@@ -193,7 +199,7 @@ class Court:
         return False
 
     def recovered(self, node: int) -> bool:
-        """Whether it was good between two times that known-good ends found it bad."""
+        """Tell whether it was good between two times that known-good ends found it bad."""
         bad = [edge.at for edge in self.evidence.against[node]]
         return any(min(bad) < at < max(bad) for at in self._good_at[node] if bad)
 
@@ -303,11 +309,7 @@ RULES = (
     ),
     Obstacle(
         TOO_LITTLE,
-        lambda c, one: (
-            c.scores[one].path < KIND
-            or (c.evidence.confirmed[one] < CONFIRMATIONS and not c.throttles(one))
-            or (c.evidence.rounds_against(one) < c.evidence.enough and not c.throttles(one))
-        ),
+        lambda c, one: c.scores[one].path < KIND or not (c.throttles(one) or c.confirmed(one)),
         "measure it with more nodes that are known good",
     ),
 )
