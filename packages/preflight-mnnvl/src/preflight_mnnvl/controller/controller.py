@@ -68,7 +68,6 @@ REFUSED_AGAIN: Final = 600.0
 
 _FORBIDDEN: Final = 403
 _DONE: Final[dict[str, str]] = {"make": "created", "adopt": "adopted", "release": "released"}
-WrittenKind = Literal["ComputeDomain", "ResourceClaim", "PodGang"]
 
 log = get_logger(__name__)
 
@@ -236,12 +235,14 @@ class Controller:
         path = f"/apis/{group}/{version}/namespaces/{action.namespace}/{PLURALS[part]}"
         new = action.verb == "create"
         write = Create(path, action.body) if new else Patch(f"{path}/{action.name}", action.body)
-        stored = self._stored(action.kind, _DONE[action.why], await apply(client, write))
-        log.info(_DONE[action.why], kind=action.kind, namespace=action.namespace, name=action.name)
+        about = {"kind": action.kind, "namespace": action.namespace, "name": action.name}
+        stored = self._stored(about, _DONE[action.why], await apply(client, write))
+        log.info(_DONE[action.why], **about)
         self.cache.wrote(part, stored.object(ComputeDomain))
 
-    def _stored(self, kind: WrittenKind, done: str, answer: Answer) -> Stored:
-        """Count what became of a write."""
+    def _stored(self, about: dict[str, str], done: str, answer: Answer) -> Stored:
+        """Count what became of a write of the object ``about``: its kind, namespace and name."""
+        kind = about["kind"]
         match answer:
             case Stored():
                 self._metrics.writes.labels(kind, done).inc()
@@ -253,7 +254,7 @@ class Controller:
         result = "conflict" if stale else "refused" if for_good(error) else "failed"
         self._metrics.writes.labels(kind, result).inc()
         if error.status == _FORBIDDEN and "being terminated" in str(error):
-            log.info("the namespace is being deleted, nothing is made in it", error=str(error))
+            log.info("the namespace is being deleted, nothing is made in it", **about)
             raise Unwritten(None)
         raise error
 
@@ -270,7 +271,8 @@ class Controller:
             return wait
         path = f"/apis/{names.SCHEDULER_GROUP}/v1alpha1/namespaces/{namespace}/podgangs/{name}"
         try:
-            self._stored("PodGang", "announced", await apply(client, Patch(path, patch, "merge")))
+            about = {"kind": "PodGang", "namespace": namespace, "name": name}
+            self._stored(about, "announced", await apply(client, Patch(path, patch, "merge")))
         except KubeError as error:
             if not for_good(error):
                 raise
