@@ -103,7 +103,14 @@ def nested(levels: int) -> Any:
 @example({"spec": nested(400)})
 @example({"spec": "{" * 200})
 def test_the_quick_look_passes_nothing_that_the_whole_one_refuses(whole: dict[str, Any]) -> None:
-    assert limits.of_object(json.dumps(whole).encode()) == limits.of_value(whole)
+    for compact in ((",", ":"), None):  # as an API server writes it, and as people do
+        text = json.dumps(whole, separators=compact).encode()
+        assert limits.of_object(text) == limits.of_value(whole)
+
+
+def test_a_name_whose_key_is_spelled_with_escapes_is_measured() -> None:
+    text = b'{"metadata":{"na\\u006de":"%s"}}' % (b"x" * 318)
+    assert "metadata.name: has 318 characters" in limits.of_object(text)
 
 
 @pytest.mark.anyio

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final
 
 import anyio
 import msgspec
