@@ -42,10 +42,12 @@ with suppress(ImportError):  # not all members have properties
     from hypothesis import HealthCheck, settings
 
     # How long an example takes on this machine proves nothing. All else is Hypothesis' own profile,
-    # which draws the same examples everywhere where CI is set.
+    # which draws the same examples everywhere where CI is set. Other generators draw multiples of
+    # this number, settings().max_examples.
     settings.register_profile(
         "preflight",
         settings(),
+        max_examples=int(os.environ.get("PREFLIGHT_EXAMPLES") or 25),
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
         print_blob=True,

@@ -325,6 +325,7 @@ def ten_times(session: nox.Session) -> None:
         clone, home = Path(folder, "clone"), Path(folder, "home")
         home.mkdir()
         env = {"HOME": str(home), "XDG_CACHE_HOME": None, "VIRTUAL_ENV": None, "CI": None}
+        env["PREFLIGHT_EXAMPLES"] = "100"
         session.run("git", "clone", "--quiet", "--no-hardlinks", ".", str(clone), external=True)
         with session.chdir(clone):
             session.run(sys.executable, "-m", "venv", ".venv", external=True, env=env)

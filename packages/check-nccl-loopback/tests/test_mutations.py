@@ -1,13 +1,10 @@
 """Mutated output of nccl-tests: no traceback, and nothing whose true figure is below the floor
 passes.
-
-PREFLIGHT_MUTATIONS says how many (10,000 for a whole run; a short form by default).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable
 
@@ -17,10 +14,10 @@ from check_nccl_loopback import floors
 from check_nccl_loopback.floors import LinkClass
 from check_nccl_loopback.judge import Progress, Step, StepKind, StepResult, decide
 from check_nccl_loopback.measurement import read
+from hypothesis import settings
 from nodes import GIB, H100, gpus
 from preflight_proto.check import Outcome, Verdict
 
-MANY = int(os.environ.get("PREFLIGHT_MUTATIONS", "1500"))
 FLOOR = floors.find(H100, 8, LinkClass.NVLINK, GIB)
 TRUE = 112.0
 """GB/s that the run reached; the floor is 400."""
@@ -105,7 +102,7 @@ def test_no_mutation_of_a_slow_run_passes(era: str) -> None:
     assert FLOOR is not None
     dice, passed = random.Random(17), []
     everyone = tuple(range(8))
-    for _ in range(MANY // 3):
+    for _ in range(10 * settings().max_examples):
         text, document = output(era), written() if era == "json" else ""
         for _ in range(dice.choice([1, 1, 2, 3])):
             mutate = dice.choice(MUTATIONS)

@@ -1,18 +1,16 @@
 """Two laws on generated clusters: what is healthy is never reset, and whose pod a pod is follows
 from its owners in whatever order things are seen.
-
-APPWRAPPER_DECISIONS is how many steps are taken at least (4000); the gate takes 200,000.
 """
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import (
     AppWrapper,
@@ -32,7 +30,7 @@ from preflight_appwrapper.core.parameters import parameters
 from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
 from test_ownership import A_JOB, Cached, a_job, raw
 
-DECISIONS = int(os.environ.get("APPWRAPPER_DECISIONS", "4000"))
+DECISIONS = 40 * settings().max_examples
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 OLD = NOW - timedelta(hours=1)
 PARAMETERS = parameters({}, WrapperRules())

@@ -2,22 +2,21 @@
 decisions.
 
 Nothing is made smaller here that fails: a seed is all that it takes to see it again.
-APPWRAPPER_DECISIONS is how many decisions there are at least (16000); the gate plays 200,000.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from random import Random
 
 import pytest
+from hypothesis import settings
 from test_properties import Histories
 
-DECISIONS = int(os.environ.get("APPWRAPPER_DECISIONS", "16000"))
-PARTS = 8
+DECISIONS = 80 * settings().max_examples
+PARTS = 2
 STEPS = 40
 PHASES = ("Running", "Failed", "Succeeded", "Pending")
 

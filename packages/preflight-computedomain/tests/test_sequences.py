@@ -1,8 +1,8 @@
 """Whatever a kubelet, a user and the machine do, in any order: never two prepared claims, never a
 file without one, never one without its file, and no call without its answers.
 
-Files and time are in memory: 1,000 sequences, or as many as PREFLIGHT_SEQUENCES says; 20,000 take a
-few minutes. One for each fifty of them runs on the disk, with real threads.
+Files and time are in memory. One sequence for each fifty of them runs on the disk, with real
+threads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from preflight_computedomain.node import lock as lock_file
 from preflight_computedomain.node.prepare import ClaimPreparer, Times
 from preflight_computedomain.node.state_dir import CHECKPOINT
 
-NUMBER = int(os.environ.get("PREFLIGHT_SEQUENCES") or 1000)
+NUMBER = 10 * settings().max_examples
 pytestmark = pytest.mark.timeout(180 + NUMBER)
 KUBELET = 45.0
 """Seconds after which a kubelet gives up a call."""

@@ -311,6 +311,6 @@ class Histories(RuleBasedStateMachine):
         ]
 
 
-Histories.TestCase.settings = settings(max_examples=200, stateful_step_count=30)
+Histories.TestCase.settings = settings(stateful_step_count=30)
 pytestmark = pytest.mark.component  # computes for seconds
 TestHistories = Histories.TestCase

@@ -229,7 +229,7 @@ def read(item: Any, type_: type[Any]) -> Any:
         return None
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
         st.tuples(st.sampled_from(["added", "modified", "deleted"]), st.one_of(pods, maps)),
@@ -253,7 +253,7 @@ def test_whatever_pods_and_config_maps_hold_a_gang_of_them_can_be_looked_at(
             assert gang is None or decide(gang) is not None
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(objects, st.sampled_from(KINDS))
 def test_whatever_an_object_holds_it_says_a_size_or_why_not(item: Any, kind: Any) -> None:
     found = read(item, kind.type)
@@ -262,7 +262,7 @@ def test_whatever_an_object_holds_it_says_a_size_or_why_not(item: Any, kind: Any
         assert said.count is None or (said.count > 0 and math.isfinite(said.count))
 
 
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     st.fixed_dictionaries({"metadata": metadata}, optional={"spec": anything, "status": anything})
 )

@@ -2,15 +2,12 @@
 all locks, statuses are lost and dealt anew, and the cluster is restored from an old backup: no GPU
 is two pods', and what was lost is made again.
 
-PREFLIGHT_GPU_WORLDS=2000 tries as many histories.
-
 One extender at a time, with what it keeps in memory, over mirrors that are behind; a controller
 over others. When the extender dies its requests have arrived, or never will.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import msgspec
@@ -418,7 +415,6 @@ def _names(state: GpuSnapshot) -> list[str]:
 
 
 Losses.TestCase.settings = settings(
-    max_examples=int(os.environ.get("PREFLIGHT_GPU_WORLDS", "300")),
     stateful_step_count=80,
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,

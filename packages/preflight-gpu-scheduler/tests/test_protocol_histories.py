@@ -195,7 +195,7 @@ class Protocol(RuleBasedStateMachine):
 
 
 Protocol.TestCase.settings = settings(
-    max_examples=400, stateful_step_count=50, suppress_health_check=list(HealthCheck)
+    stateful_step_count=50, suppress_health_check=list(HealthCheck)
 )
 pytestmark = pytest.mark.component  # computes for seconds
 TestHistories = pytest.mark.timeout(600)(Protocol.TestCase)

@@ -7,8 +7,7 @@ replica dies, with its writes under way; a person changes or deletes something; 
 next timer, or leaps over many. The first of these is the usual one, and each other one is a
 deviation. ``hasty``: people do not wait for an answer, nor do watches.
 
-Every play with one deviation is gone through, and plays with several are drawn
-(``PREFLIGHT_RACES=5000`` draws as many).
+Every play with one deviation is gone through, and plays with several are drawn.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import itertools
-import os
 import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -28,6 +26,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from hypothesis import settings
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, WatchEvent
 from preflight_kube.client.responses import refusal
@@ -406,6 +405,6 @@ def test_whatever_goes_wrong_once_it_ends_well(hasty: bool) -> None:
 
 def test_whatever_goes_wrong_several_times_it_ends_well() -> None:
     draw = random.Random(7)
-    for _ in range(int(os.environ.get("PREFLIGHT_RACES", "100"))):
+    for _ in range(4 * settings().max_examples):
         deviations = {draw.randrange(60): draw.randrange(1, 30) for _ in range(draw.randint(2, 6))}
         played(deviations, draw.random() < 0.5)

@@ -21,6 +21,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from hypothesis import settings
 from preflight_testing.fakes import (
     DEVICES,
     DRIVERS,
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.skipif(
     reason="no C compiler here: no NVML stand-in",
 )
 PACKAGES = Path(__file__).resolve().parents[2]
-WORLDS = int(os.environ.get("PREFLIGHT_NVML_WORLDS", "60"))
+WORLDS = settings().max_examples
 """How many combinations of driver, GPU and fault; some thousands take minutes."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from preflight_webhook.config.config import Config, ConfigError, parse
 
@@ -188,25 +188,21 @@ def judged(text: str) -> None:
         assert isinstance(config, Config)
 
 
-@settings(max_examples=150)
 @given(values)
 def test_any_yaml_value_is_a_configuration_or_refused_in_sentences(value: Any) -> None:
     judged(yaml.safe_dump(value, allow_unicode=True))
 
 
-@settings(max_examples=150)
 @given(nearly())
 def test_any_nearly_right_configuration_is_taken_or_refused_in_sentences(value: Any) -> None:
     judged(yaml.safe_dump(value))
 
 
-@settings(max_examples=150)
 @given(st.text(max_size=60) | st.text("{}[]:,-&*!|>'\"%@` \n\tab1.", max_size=60))
 def test_any_text_is_a_configuration_or_refused_in_sentences(text: str) -> None:
     judged(text)
 
 
 @given(nearly())
-@settings(max_examples=50)
 def test_json_is_read_as_yaml_is(value: Any) -> None:
     judged(json.dumps(value, default=str))

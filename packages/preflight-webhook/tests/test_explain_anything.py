@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from preflight_testing.documents import ended, mutants
 from preflight_webhook.cli import main
 
@@ -45,7 +45,6 @@ spec: {}
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-@settings(max_examples=100)
 @given(manifest=mutants(MANIFEST))
 def test_a_manifest_that_is_almost_right_is_explained_or_refused_in_sentences(
     form: str, manifest: str

@@ -177,7 +177,7 @@ def crowded(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(pod=crowded())
 def test_what_is_taken_without_us_is_taken_with_us(
     cluster: Cluster, kind: str, pod: dict[str, Any]
