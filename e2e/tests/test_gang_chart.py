@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from preflight_testing.helm import CHARTS, GANG, UMBRELLA, ChartError, Object, Values, only, render
+from preflight_testing.helm import CHARTS, GANG, UMBRELLA, Object, Values, only, render
 
-READ = {"get", "list", "watch"}
 MIRROR = {"list", "watch"}
 
 
@@ -53,27 +52,6 @@ def verbs(role: Object) -> dict[tuple[str, str], set[str]]:
 # --- rights
 
 
-def test_the_controller_writes_pods_records_healths_and_events_and_nothing_else() -> None:
-    writes = {what: v - READ for what, v in verbs(account(made())).items() if v - READ}
-    assert writes == {
-        ("", "pods"): {"patch"},
-        ("", "configmaps"): {"create", "update", "delete"},
-        ("", "events"): {"create"},
-        ("preflight.nvsentinel.nvidia.com", "nodehealths"): {"create"},
-        ("preflight.nvsentinel.nvidia.com", "nodehealths/status"): {"update"},
-        ("preflight.nvsentinel.nvidia.com", "preflightconfigs/status"): {"update"},
-    }
-
-
-def test_what_is_only_mirrored_or_counted_is_not_read_one_by_one() -> None:
-    rights = verbs(account(made()))
-    assert rights["", "pods"] == {"list", "watch", "patch"}
-    assert rights["", "nodes"] == {"list", "watch"}
-    assert rights["", "namespaces"] == {"list", "watch"}
-    assert rights["resource.k8s.io", "resourceclaims"] == {"list"}
-    assert rights["preflight.nvsentinel.nvidia.com", "preflightconfigs"] == {"list", "watch"}
-
-
 def test_no_right_is_given_by_pattern() -> None:
     for role in (one for one in made() if one["kind"] in {"ClusterRole", "Role"}):
         for rule in role["rules"]:
@@ -89,34 +67,6 @@ def test_the_controller_reads_no_secrets_and_reaches_no_subresource_but_its_own_
         "nodehealths/status",
         "preflightconfigs/status",
     }
-
-
-@pytest.mark.parametrize(
-    "group",
-    [
-        "scheduling.k8s.io",
-        "scheduling.volcano.sh",
-        "scheduling.x-k8s.io",
-        "scheduling.run.ai",
-        "kueue.x-k8s.io",
-        "jobset.x-k8s.io",
-        "leaderworkerset.x-k8s.io",
-        "batch",
-        "trainer.kubeflow.org",
-        "kubeflow.org",
-        "scheduler.grove.io",
-    ],
-)
-def test_objects_that_know_a_gangs_size_are_read_only(group: str) -> None:
-    rights = [v for (g, _), v in verbs(account(made())).items() if g == group]
-    assert rights
-    assert all(right == MIRROR for right in rights)
-
-
-def test_every_kind_of_kubeflows_training_jobs_may_be_read() -> None:
-    """The controller looks through all of them for the one that a pod belongs to."""
-    kinds = {resource for group, resource in verbs(account(made())) if group == "kubeflow.org"}
-    assert kinds == {f"{kind}jobs" for kind in ("pytorch", "mpi", "tf", "xgboost", "paddle", "jax")}
 
 
 def test_objects_of_a_configured_source_may_be_read_and_no_more() -> None:
@@ -223,55 +173,6 @@ def test_the_controller_is_told_its_pods_name_and_namespace() -> None:
     assert env == {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
 
 
-def test_every_probe_asks_the_one_port_there_is() -> None:
-    controller = pod()["containers"][0]
-    ports = {
-        controller[probe]["httpGet"]["port"]
-        for probe in ("startupProbe", "livenessProbe", "readinessProbe")
-    }
-    assert ports == {port["name"] for port in controller["ports"]} == {"metrics"}
-
-
-def test_the_pods_are_restricted() -> None:
-    security = pod()["securityContext"]
-    assert security["runAsNonRoot"] is True
-    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert pod()["containers"][0]["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-
-
-def test_two_replicas_stand_apart_and_never_go_together() -> None:
-    objects = made()
-    deployment = only(objects, "Deployment")
-    assert deployment["spec"]["replicas"] == 2
-    spread = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
-    assert [s["topologyKey"] for s in spread] == [
-        "kubernetes.io/hostname",
-        "topology.kubernetes.io/zone",
-    ]
-    budget = only(objects, "PodDisruptionBudget")["spec"]
-    assert budget["maxUnavailable"] == 1
-    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
-    assert budget["selector"]["matchLabels"].items() <= labels
-    assert only(objects, "Service")["spec"]["selector"].items() <= labels
-
-
-def test_one_replica_needs_no_disruption_budget() -> None:
-    assert "PodDisruptionBudget" not in {o["kind"] for o in made(replicas=1)}
-
-
-def test_another_configuration_rolls_the_pods_and_another_policy_does_not() -> None:
-    def checksum(**values: Any) -> str:
-        template = only(made(**values), "Deployment")["spec"]["template"]
-        return str(template["metadata"]["annotations"]["checksum/config"])
-
-    assert checksum() != checksum(leaseDuration="20s")
-    assert checksum() == checksum(protection={"exemptUsers": ["admin"]})
-
-
 # --- policies
 
 WRITTEN = ("configmaps", "events", "leases", "nodehealths", "pods", "preflightconfigs")
@@ -345,22 +246,3 @@ def test_the_controller_is_confined_everywhere_and_records_are_kept_where_the_se
         **{f"preflight-gang-controller-{kind}": None for kind in WRITTEN},
         "preflight-gang-records": selected,
     }
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"checks": ["DCGM"]},
-        {"checks": "dcgm-diag"},
-        {"leaseDuration": 15},
-        {"writes": 0},
-        {"logLevel": "loud"},
-        {"replicas": -1},
-        {"protection": {"exemptUsers": "admin"}},
-        {"crd": {"install": "yes"}},
-        {"protektion": {}},
-    ],
-)
-def test_a_wrong_value_stops_the_install(wrong: Values) -> None:
-    with pytest.raises(ChartError, match=next(iter(wrong))):
-        made(**wrong)

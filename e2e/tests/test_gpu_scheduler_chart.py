@@ -93,39 +93,6 @@ def test_the_definitions_are_those_that_the_program_prints() -> None:
     assert shown == printed
 
 
-def test_nobody_may_write_pods_but_the_controller_and_nobody_leases_but_those_that_lock() -> None:
-    writes: dict[str, set[tuple[str, str]]] = {}
-    for role in (o for o in made() if o["kind"] in {"ClusterRole", "Role"}):
-        part = role["metadata"]["labels"]["app.kubernetes.io/component"]
-        for rule in role["rules"]:
-            for verb in {*rule["verbs"]} - {"get", "list", "watch"}:
-                writes.setdefault(part, set()).update(
-                    (verb, resource) for resource in rule["resources"]
-                )
-    leases = {("create", "leases"), ("patch", "leases"), ("delete", "leases"), ("update", "leases")}
-    assert writes == {
-        "agent": {("create", "gpunodestatuses"), ("patch", "gpunodestatuses/status")},
-        "certs": {
-            ("update", "secrets"),
-            ("create", "secrets"),
-            ("patch", "mutatingwebhookconfigurations"),
-        },
-        "controller": leases
-        | {
-            ("patch", "pods"),
-            ("patch", "nodes/status"),
-            ("create", "events"),
-            ("patch", "gpuclaims/status"),
-            ("delete", "gpunodestatuses"),
-        },
-        "people": {
-            (verb, "gpuclaims")
-            for verb in ("create", "update", "patch", "delete", "deletecollection")
-        },
-        "scheduler": leases | {("create", "pods/binding")},
-    }
-
-
 def test_the_extender_is_not_reachable_from_outside_its_pod() -> None:
     [scheduler] = [
         o
@@ -166,21 +133,6 @@ def test_who_may_connect_is_said_of_every_pod_and_admission_alone_is_open_to_all
             if spec["podSelector"]["matchLabels"].items() <= labels
         ]
     assert policies(networkPolicy={"enabled": False}) == {}
-
-
-def test_no_container_of_ours_may_do_more_than_it_needs() -> None:
-    for o in (one for one in made() if one["kind"] in {"Deployment", "DaemonSet"}):
-        for container in o["spec"]["template"]["spec"]["containers"]:
-            context = container["securityContext"]
-            assert context["allowPrivilegeEscalation"] is False, container["name"]
-            assert context["readOnlyRootFilesystem"] is True, container["name"]
-            assert context["capabilities"] == {"drop": ["ALL"]}, container["name"]
-
-
-def test_each_value_is_described_in_the_readme() -> None:
-    text = (PARTS / NAME / "README.md").read_text()
-    values = yaml.safe_load((PARTS / NAME / "values.yaml").read_text())
-    assert [key for key in values if f"`{key}" not in text] == []
 
 
 def test_the_configuration_in_the_cluster_is_what_the_values_say() -> None:
@@ -268,13 +220,6 @@ def test_a_certificate_of_ours_is_kept_in_the_secret_that_the_webhook_reads() ->
     assert [rule.get("resourceNames") for rule in role["rules"]] == [["mine"], None]
 
 
-@pytest.mark.parametrize("replicas", [0, 1, 3])
-def test_as_many_replicas_as_the_values_say(replicas: int) -> None:
-    objects = made(replicas=replicas)
-    assert {o["spec"]["replicas"] for o in objects if o["kind"] == "Deployment"} == {replicas}
-    assert len(kinds(objects, "PodDisruptionBudget")) == (3 if replicas > 1 else 0)
-
-
 def test_every_namespaced_object_stands_in_the_releases_namespace_or_in_that_of_the_locks() -> None:
     whole = copy.deepcopy(ON)
     found = {
@@ -287,16 +232,6 @@ def test_every_namespaced_object_stands_in_the_releases_namespace_or_in_that_of_
         ("RoleBinding", "gpu-scheduler-leases"),
         ("RoleBinding", "kube-system"),
     }
-
-
-def test_a_wrong_value_stops_the_install() -> None:
-    for values in (
-        {"reservationSeconds": "a minute"},
-        {"staleAfter": "soon"},
-        {"kubeScheduler": {"img": "x"}},
-    ):
-        with pytest.raises(ChartError):
-            made(**values)
 
 
 # --- on a real API server

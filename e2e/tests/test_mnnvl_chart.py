@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from preflight_testing.helm import PARTS, UMBRELLA, ChartError, Object, Values, only, render
+from preflight_testing.helm import PARTS, UMBRELLA, Object, Values, only, render
 
 CHART = PARTS / "preflight-mnnvl"
 
@@ -47,15 +47,6 @@ def test_the_umbrella_installs_it_only_where_it_is_switched_on() -> None:
     assert not [name for name in named if "mnnvl" in name]
 
 
-def test_both_services_are_two_replicas_each_with_a_budget_an_account_and_a_network_policy() -> (
-    None
-):
-    for kind in ("Deployment", "PodDisruptionBudget", "ServiceAccount", "NetworkPolicy"):
-        named = {o["metadata"]["name"] for o in made() if o["kind"] == kind}
-        assert {"preflight-mnnvl-controller", "preflight-mnnvl-webhook"} <= named, kind
-    assert {o["spec"]["replicas"] for o in made() if o["kind"] == "Deployment"} == {2}
-
-
 @pytest.mark.parametrize("mode", ["driver", "literal"])
 def test_nobody_may_delete_and_neither_service_reads_pods_or_secrets(mode: str) -> None:
     for name, rights in roles(mode=mode).items():
@@ -79,23 +70,6 @@ def test_where_owner_references_are_guarded_the_controller_gets_what_the_guard_a
     assert "delete" in rights["resource.nvidia.com", "computedomains"]
     assert "delete" in rights["resource.k8s.io", "resourceclaims"]
     assert rights["scheduler.grove.io", "podgangs/finalizers"] == {"update"}
-
-
-@pytest.mark.parametrize(("mode", "more"), [("driver", set()), ("literal", {"resourceclaims"})])
-def test_policies_confine_the_controller(mode: str, more: set[str]) -> None:
-    policies = {
-        o["metadata"]["name"].removeprefix("preflight-mnnvl-")
-        for o in made(mode=mode)
-        if o["kind"] == "ValidatingAdmissionPolicy"
-    }
-    bound = {
-        o["spec"]["policyName"].removeprefix("preflight-mnnvl-")
-        for o in made(mode=mode)
-        if o["kind"] == "ValidatingAdmissionPolicyBinding"
-    }
-    certs = ("mutatingwebhookconfigurations", "secrets", "validatingwebhookconfigurations")
-    names = {"computedomains", "podgangs", "controller-events", "controller-leases", *more}
-    assert policies == bound == names | {f"certs-{kind}" for kind in certs}
 
 
 def test_the_configuration_is_what_the_values_say_and_names_the_release() -> None:
@@ -128,27 +102,3 @@ def test_what_was_never_marked_is_never_stopped_by_an_outage() -> None:
         ("Ignore", 2),
     ]
     assert hooks[1]["rules"][0]["operations"] == ["UPDATE"]
-
-
-def test_who_brings_a_certificate_gets_no_job() -> None:
-    kinds = [o["kind"] for o in made(certificates={"selfManaged": False, "secretName": "mine"})]
-    assert not {"Job", "CronJob"} & {*kinds}
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"mode": "Driver"}, "/mode"),
-        ({"onUnsupported": "maybe"}, "/onUnsupported"),
-        ({"gpuResources": []}, "/gpuResources"),
-        ({"webhook": {"timeoutSeconds": 3}}, "/webhook/timeoutSeconds"),
-        ({"typo": 1}, "typo"),
-        (
-            {"certificates": {"lifetimeDays": 1, "schedule": "0 0 1 * *"}},
-            "certificate is renewed in the last third",
-        ),
-    ],
-)
-def test_a_wrong_value_stops_the_install(values: Values, said: str) -> None:
-    with pytest.raises(ChartError, match=said):
-        made(**values)

@@ -7,7 +7,10 @@ those of the ``helm`` program; nothing of it is imitated here.
 
 from __future__ import annotations
 
+import json
+import pickle
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -43,21 +46,32 @@ def render(
     chart: Path, values: Values | None = None, *, namespace: str = "preflight", revision: int = 1
 ) -> list[Object]:
     """Every object that an install would create, checked against the values' schema. Raises
-    ChartError.
+    ChartError. What was made of our own charts is kept.
     """
+    make = _render if chart.is_relative_to(CHARTS) else _render.__wrapped__
+    objects: list[Object] = pickle.loads(make(chart, json.dumps(values), namespace, revision))
+    return objects
+
+
+@lru_cache(maxsize=256)
+def _render(chart: Path, text: str, namespace: str, revision: int) -> bytes:
+    """The objects, pickled: each caller may change its own."""
+    values: Values | None = json.loads(text)
     try:
         with Chart.load(chart) as loaded:
             loaded.validate_schema(loaded.merge_values(values))
             files = loaded.render(values, name="preflight", namespace=namespace, revision=revision)
     except HelmError as error:
         raise ChartError(str(error)) from error
-    return [
-        document
-        for name, text in sorted(files.items())
-        if name.endswith(".yaml")
-        for document in yaml.load_all(text, _LOADER)
-        if document
-    ]
+    return pickle.dumps(
+        [
+            document
+            for name, manifest in sorted(files.items())
+            if name.endswith(".yaml")
+            for document in yaml.load_all(manifest, _LOADER)
+            if document
+        ]
+    )
 
 
 def version(chart: Path) -> str:
