@@ -16,19 +16,17 @@ from typing import Any
 
 import anyio
 import httpx
-from preflight_gang.service import LEASE
 from preflight_kube.auth.connection import Connection
-from preflight_kube.client.client import Client
 from preflight_testing.apidouble import write_kubeconfig
 from preflight_testing.waiting import until
 from prometheus_client.parser import text_string_to_metric_families
 from wire import Sent, Wire, wired
 
-__all__ = ["LEASE_SECONDS", "Replica", "replica", "shorten"]
+__all__ = ["LEASE_SECONDS", "Replica", "replica"]
 
 LEASE_SECONDS = 900
-"""Who leads goes on leading, however busy the machine is. Tests of what happens otherwise
-:func:`shorten` it, or name another."""
+"""Who leads goes on leading, however busy the machine is. Tests of what happens otherwise name
+another."""
 
 
 class Replica:
@@ -149,12 +147,6 @@ async def replica(
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-
-
-async def shorten(client: Client, namespace: str) -> None:
-    """Make the lease one of a second: who leads next need not wait long for one that is dead."""
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE}"
-    await client.merge_patch(lease, {"spec": {"leaseDurationSeconds": 1}})
 
 
 def judge(made: Replica, stderr: str) -> None:

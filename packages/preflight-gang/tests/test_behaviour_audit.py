@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,46 +77,6 @@ async def test_pods_without_checks_are_counted_by_reason(
         assert unchecked(leading, cluster, "not-started") == 2, (
             "the one without a mark, and the one that has nothing else"
         )
-
-
-async def test_what_may_be_a_gpu_and_nobody_has_named_is_counted_but_for_what_is_said_to_be_none(
-    cluster: Cluster, target: Connection
-) -> None:
-    await opt_in(cluster)
-    for name in ("pgpu", "dpu", "hostdev"):
-        await gpu_pod(cluster, name, resource=f"nvidia.com/{name}")
-    said = config.parse("otherResourceNames: [nvidia.com/dpu, nvidia.com/hostdev*]")
-    for settings, counted in ((None, 2), (said, 1)):
-        async with leads(target, config=settings) as leading:
-            done = partial(leading.counted, "preflight_audit_timestamp_seconds")
-            await until(done, "it is counted")
-            assert unchecked(leading, cluster, "unknown-resource") == counted
-
-
-async def test_a_pod_to_which_no_check_applies_has_not_escaped(
-    cluster: Cluster, target: Connection
-) -> None:
-    await opt_in(cluster)
-    await gpu_pod(cluster, "none-applies", labels={names.CHECKED_LABEL: names.NO_CHECK_APPLIES})
-    await gpu_pod(cluster, "escaped")
-    async with leads(target) as leading:
-        await until(lambda: leading.counted("preflight_audit_timestamp_seconds"), "it is counted")
-        assert unchecked(leading, cluster, "not-started") == 1
-
-
-async def test_where_checks_are_not_wanted_nothing_is_counted(
-    cluster: Cluster, target: Connection
-) -> None:
-    await opt_in(cluster, "disabled")
-    await gpu_pod(cluster, "one")
-    async with leads(target) as leading:
-        await until(lambda: leading.counted("preflight_audit_timestamp_seconds"), "it is counted")
-        assert unchecked(leading, cluster, "not-started") == 0
-        assert not [
-            one
-            for one in leading.wire.sent
-            if one.path.startswith(f"/api/v1/namespaces/{cluster.namespace}/")
-        ]
 
 
 async def test_a_pod_that_has_gone_is_counted_no_more(
@@ -338,13 +297,3 @@ async def test_extended_resources_that_stand_for_a_device_class_are_counted(
         await until(lambda: leading.counted("preflight_audit_timestamp_seconds"), "it is counted")
         assert unchecked(leading, cluster, "not-started") == len(names_of)
     assert len(names_of) == 2
-
-
-async def test_a_kubelets_own_pod_that_carries_checks_is_counted_for_it_runs_none(
-    cluster: Cluster, target: Connection
-) -> None:
-    owner = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "u-1", "controller": True}
-    await cluster.admit("static", ownerReferences=[owner])
-    async with leads(target) as leading:
-        await until(lambda: leading.counted("preflight_audit_timestamp_seconds"), "it is counted")
-        assert unchecked(leading, cluster, "static-pod") == 1

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from leading import Leading, leads, settled
-from played import Cluster, container
+from played import Cluster
 from preflight_gang.core import plan as delivery
 from preflight_gang.core import waiting
 from preflight_kube.auth.connection import Connection
-from preflight_kube.client.client import NotFound
 from preflight_proto import names
 from preflight_testing.waiting import until
 
@@ -103,22 +102,6 @@ async def test_a_gang_that_arrives_within_a_second_costs_one_write_and_one_a_mem
     assert len(writes) == 9, [(one.method, one.path) for one in writes]
 
 
-async def test_who_is_missing_is_said_by_name_and_with_the_reason(
-    cluster: Cluster, leading: Leading
-) -> None:
-    for name in ("pod-0", "pod-1"):
-        await cluster.admit(name, size=4)
-    await cluster.admit("pod-2", size=4, node="")
-    await cluster.address("pod-0", "10.0.0.1")
-    await cluster.test("pod-0")
-    (roster,) = await cluster.answered("wait", "pod-0")
-    assert roster.missing == (
-        "pod-1: starting on node-a",
-        "pod-2: not scheduled yet",
-        "1 of 4 members: no such pod yet",
-    )
-
-
 async def test_who_waits_for_long_has_one_event_that_names_who_is_missing_and_why(
     cluster: Cluster, leading: Leading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,24 +119,6 @@ async def test_who_waits_for_long_has_one_event_that_names_who_is_missing_and_wh
     await until(said, "the Event")
     await settled(cluster, leading)
     assert said() == [("pod-0", f"gang job-1 waits for {'; '.join(roster.missing)}")]
-
-
-async def test_an_unschedulable_member_is_named_in_the_schedulers_words(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await cluster.admit("pod-0")
-    await cluster.admit("pod-1", node="")
-    said = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": "0/9 nodes: no GPU",
-    }
-    await cluster.report("pod-1", conditions=[said])
-    await cluster.address("pod-0", "10.0.0.1")
-    await cluster.test("pod-0")
-    (roster,) = await cluster.answered("wait", "pod-0")
-    assert roster.missing == ("pod-1: Unschedulable: 0/9 nodes: no GPU",)
 
 
 async def test_waiting_members_hear_again_when_somebody_else_is_missing(
@@ -182,14 +147,6 @@ async def test_a_member_that_does_not_ask_yet_is_not_told_to_wait(
     await cluster.answered("wait", "pod-0")
 
 
-async def test_a_member_without_gpus_is_not_waited_for(cluster: Cluster, leading: Leading) -> None:
-    await cluster.admit("launcher", size=3, takes_part=False)
-    await cluster.pair(size=3)
-    rosters = await cluster.answered("sealed", "pod-0", "pod-1")
-    assert [r.nnodes for r in rosters] == [2, 2]
-    assert cluster.published("launcher") is None
-
-
 async def test_a_gang_too_large_to_be_recorded_is_not_tested_and_not_failed(
     cluster: Cluster,
     leading: Leading,
@@ -206,41 +163,6 @@ async def test_a_gang_too_large_to_be_recorded_is_not_tested_and_not_failed(
     said = [one for one in caplog.records if one.message == "gang skipped: record too large"]
     assert len(said) == 1
     assert not any(one.is_record for one in leading.wire.sent)
-
-
-async def test_a_member_beyond_the_size_skips(cluster: Cluster, leading: Leading) -> None:
-    await cluster.pair()
-    await cluster.answered("sealed", "pod-0", "pod-1")
-    await cluster.admit("pod-2")
-    await cluster.address("pod-2", "10.0.0.3")
-    (roster,) = await cluster.answered("skip", "pod-2")
-    assert "the 2 members it needs" in roster.reason
-
-
-async def test_two_gangs_whose_ids_look_alike_stay_apart(
-    cluster: Cluster, leading: Leading
-) -> None:
-    for gang, low in (("a.b", 0), ("a-b", 2)):
-        for i in range(2):
-            await cluster.admit(f"pod-{low + i}", gang=gang)
-            await cluster.address(f"pod-{low + i}", f"10.0.0.{low + i + 1}")
-    first = await cluster.answered("sealed", "pod-0", "pod-1")
-    second = await cluster.answered("sealed", "pod-2", "pod-3")
-    assert {r.token for r in first}.isdisjoint({r.token for r in second})
-    assert len(cluster.config_maps.keys() - {"kube-root-ca.crt"}) == 2
-
-
-async def test_gangs_on_the_hosts_network_have_ports_of_their_own(
-    cluster: Cluster, leading: Leading
-) -> None:
-    ports = set()
-    for gang, low in (("job-1", 0), ("job-2", 2)):
-        for i in range(2):
-            await cluster.admit(f"pod-{low + i}", gang=gang, spec={"hostNetwork": True})
-            await cluster.address(f"pod-{low + i}", f"192.168.0.{i + 1}")
-        for roster in await cluster.answered("sealed", f"pod-{low}", f"pod-{low + 1}"):
-            ports.add((roster.master_port, roster.control_port))
-    assert len({port for pair in ports for port in pair}) == 4
 
 
 async def test_a_gang_that_was_there_before_the_controller_is_sealed_by_it(
@@ -262,21 +184,3 @@ async def test_another_controller_tells_nothing_that_has_been_told(
         await settled(cluster, another)
         assert not another.wire.writes(cluster.namespace)
     assert cluster.versions() == before
-
-
-async def test_a_failed_check_ends_the_others_within_two_seconds_with_its_cause(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await cluster.admit("pod-0", size=3)
-    await cluster.admit("pod-1", size=3, node="node-b")
-    await cluster.admit("pod-2", size=3, node="node-c")
-    await cluster.address("pod-0", "10.0.0.1")
-    await cluster.test("pod-0")
-    await cluster.answered("wait", "pod-0")
-    message = '{"v":1,"check":"dcgm-diag","outcome":"failed","code":"DCGM_FR_FAULTY_MEMORY","gated":true,"duration":9}'
-    sick = container("dcgm-diag", "backoff", code=1, message=message)
-    await cluster.address("pod-1", "10.0.0.2", sick, container("nccl-allreduce", "waiting"))
-    (roster,) = await cluster.answered("fail", "pod-0", seconds=2)
-    assert roster.reason == "pod-1 on node-b failed dcgm-diag with DCGM_FR_FAULTY_MEMORY"
-    with pytest.raises(NotFound):
-        await cluster.config_map()

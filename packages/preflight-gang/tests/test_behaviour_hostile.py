@@ -13,7 +13,7 @@ import anyio
 import httpx
 import pytest
 from hostile import DEEP, gang_map, giant_record
-from leading import Leading, leads
+from leading import leads
 from played import Cluster, container
 from preflight_kube.auth.connection import Connection, connection
 from preflight_proto import names
@@ -80,8 +80,15 @@ async def _told_at_once(cluster: Cluster) -> None:
     await cluster.answered("sealed", "pod-0", "pod-1", seconds=60)
 
 
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-@pytest.mark.parametrize("before", [True, False], ids=["listed", "watched"])
+@pytest.mark.parametrize(
+    ("attack", "before"),
+    [
+        pytest.param(
+            attack, bool(number % 2), id=f"{name}, {'listed' if number % 2 else 'watched'}"
+        )
+        for number, (name, attack) in enumerate(ATTACKS.items())
+    ],
+)
 async def test_beside_it_a_gang_is_told_at_once(
     before: bool, attack: Attack, cluster: Cluster, target: Connection
 ) -> None:
@@ -92,14 +99,6 @@ async def test_beside_it_a_gang_is_told_at_once(
             await attack(cluster)
         await _told_at_once(cluster)
         assert set(leading.controller._client.mirrors.behind().values()) == {0.0}
-
-
-async def test_a_pod_with_null_where_a_list_is_due_is_read_like_one_without(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await _empty_projection(cluster)
-    await _told_at_once(cluster)
-    assert not leading.controller._client.mirrors.unreadable
 
 
 async def _create_nested(api: ApiFixture, name: str) -> str:
@@ -157,19 +156,13 @@ async def test_managed_fields_nested_deeply_neither_end_nor_blind_it(
 
 
 @pytest.mark.parametrize(
-    ("spec", "why"),
+    ("spec", "why", "before"),
     [
-        (None, "has no spec.schedulingPolicy"),
-        ({"schedulingPolicy": "two"}, "cannot be read: Expected `object`"),
-        ({"schedulingPolicy": None}, "has no spec.schedulingPolicy"),
-        (
-            {"schedulingPolicy": {"gang": {"minCount": -1}}},
-            "has no spec.schedulingPolicy.gang.minCount",
-        ),
+        ({"schedulingPolicy": "two"}, "cannot be read: Expected `object`", True),
+        ({"schedulingPolicy": None}, "has no spec.schedulingPolicy", False),
     ],
-    ids=["no spec", "a word", "null", "less than none"],
+    ids=["a word, listed", "null, watched"],
 )
-@pytest.mark.parametrize("before", [True, False], ids=["listed", "watched"])
 async def test_an_object_that_says_no_size_holds_up_its_own_gang_alone_which_is_told_why(
     before: bool, spec: Any, why: str, api: ApiFixture, cluster: Cluster, target: Connection
 ) -> None:

@@ -57,26 +57,6 @@ async def test_a_gang_whose_last_member_has_gone_is_counted_no_more(
     await until(lambda: leading.counted("preflight_gangs") == 0, "it is counted no more")
 
 
-async def test_a_replaced_member_ends_those_who_have_joined_with_the_cause(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await sealed_pair(cluster)
-    await cluster.test("pod-0")
-    await cluster.delete("pod-1")
-    (roster,) = await cluster.answered("fail", "pod-0", generation=1)
-    assert roster.reason.startswith("pod-1 is gone")
-
-
-async def test_a_member_being_deleted_ends_those_who_have_joined(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await sealed_pair(cluster)
-    await cluster.test("pod-0")
-    await cluster.delete("pod-1", grace=30)
-    (roster,) = await cluster.answered("fail", "pod-0", generation=1)
-    assert roster.reason == "pod-1 is gone: being deleted"
-
-
 async def test_a_member_restarted_in_place_ends_the_generation_and_is_never_given_it_again(
     cluster: Cluster, leading: Leading
 ) -> None:
@@ -97,14 +77,6 @@ async def test_a_member_restarted_in_place_ends_the_generation_and_is_never_give
     assert recorded(cluster) == [1, 2]
 
 
-async def test_a_member_restarted_before_the_others_begin_makes_the_next_generation_at_once(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await sealed_pair(cluster)
-    await cluster.test("pod-1", restarts=1)
-    await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
-
-
 async def test_a_check_that_fails_after_sealing_ends_the_others_within_two_seconds(
     cluster: Cluster, leading: Leading
 ) -> None:
@@ -115,27 +87,6 @@ async def test_a_check_that_fails_after_sealing_ends_the_others_within_two_secon
     await cluster.report("pod-1", sick, container("nccl-allreduce", "waiting"))
     (roster,) = await cluster.answered("fail", "pod-0", seconds=2, generation=1)
     assert roster.reason == "pod-1 on node-a failed dcgm-diag with DCGM_FR_FAULTY_MEMORY"
-
-
-async def test_once_one_has_passed_a_member_that_goes_changes_nothing(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await cluster.pair(size=3)
-    await cluster.admit("pod-2", size=3)
-    await cluster.address("pod-2", "10.0.0.3")
-    await cluster.answered("sealed", "pod-0", "pod-1", "pod-2")
-    await cluster.test("pod-1")
-    passed = container(
-        "nccl-allreduce", "ended", message=result_line("nccl-allreduce", "passed", "OK")
-    )
-    await cluster.report("pod-0", container("dcgm-diag", "ended"), passed, phase="Running")
-    await settled(cluster, leading)
-    await cluster.delete("pod-2")
-    await settled(cluster, leading)
-    published = cluster.published("pod-1")
-    assert published is not None
-    assert (published.answer, published.generation) == ("sealed", 1)
-    assert recorded(cluster) == [1]
 
 
 @pytest.mark.parametrize("grace", [0, 30], ids=["at once", "gracefully"])
@@ -170,47 +121,3 @@ async def test_a_member_that_passed_and_went_keeps_the_verdict_for_those_who_hav
     assert published is not None
     assert (published.answer, published.generation) == ("sealed", 1)
     assert recorded(cluster) == [1, 1], "two writes of one generation"
-
-
-async def test_a_replacement_after_the_test_has_nobody_to_test_with(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await sealed_pair(cluster)
-    for name in ("pod-0", "pod-1"):
-        await cluster.report(
-            name,
-            container("dcgm-diag", "ended"),
-            container("nccl-allreduce", "ended"),
-            phase="Running",
-        )
-    await settled(cluster, leading)
-    await cluster.delete("pod-1")
-    await cluster.admit("pod-1")
-    await cluster.address("pod-1", "10.0.0.9")
-    (roster,) = await cluster.answered("skip", "pod-1")
-    assert "nobody to test with" in roster.reason
-
-
-async def test_a_gang_created_anew_under_its_old_name_begins_where_the_old_one_ended(
-    cluster: Cluster, leading: Leading
-) -> None:
-    old = await sealed_pair(cluster)
-    for name in ("pod-0", "pod-1"):
-        await cluster.delete(name)
-    await cluster.pair(ips=("10.0.1.1", "10.0.1.2"))
-    rosters = await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
-    assert {r.pod_uid for r in rosters}.isdisjoint(old)
-    assert recorded(cluster) == [1, 2]
-
-
-async def test_a_deleted_record_turns_no_generation_back(
-    cluster: Cluster, leading: Leading
-) -> None:
-    """Without its record nothing holds the gang together: it is sealed once more, under a higher
-    number.
-    """
-    await sealed_pair(cluster)
-    await cluster.client.delete(
-        f"/api/v1/namespaces/{cluster.namespace}/configmaps/preflight-job-1.labels"
-    )
-    await cluster.answered("sealed", "pod-0", "pod-1", generation=2)

@@ -102,16 +102,6 @@ def configs(defined: None, client: Client, api: ApiFixture) -> Configs:
     return Configs(client, api.namespace)
 
 
-async def test_one_alone_is_accepted_for_its_generation(configs: Configs, leading: Leading) -> None:
-    await configs.create("one", OBSERVE)
-    said = await configs.judged("one", "InForce")
-    assert (said.status, said.observed_generation) == ("True", 1)
-    assert said.last_transition_time
-    await configs.change("one", {"spec": {"enforcement": "enforce"}})
-    said = await configs.judged("one", "InForce")
-    assert (said.status, said.observed_generation) == ("True", 2)
-
-
 async def test_the_oldest_wins_and_the_next_one_follows_when_it_goes(
     configs: Configs, leading: Leading
 ) -> None:
@@ -191,16 +181,6 @@ async def test_who_does_not_lead_writes_nothing(configs: Configs, target: Connec
             )
             group.cancel_scope.cancel()
     assert await configs.said("one") is None
-
-
-async def test_one_that_is_being_deleted_is_out_of_force_though_something_holds_it(
-    configs: Configs, leading: Leading
-) -> None:
-    await configs.create("held", OBSERVE, finalizers=["example.com/held"])
-    await configs.judged("held", "InForce")
-    await configs.delete("held")
-    assert (await configs.judged("held", "Terminating")).status == "False"
-    await configs.change("held", {"metadata": {"finalizers": None}})
 
 
 async def test_a_status_that_somebody_else_has_written_is_put_right(

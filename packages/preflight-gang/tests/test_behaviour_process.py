@@ -13,8 +13,6 @@ import anyio
 import pytest
 from played import Cluster
 from preflight_kube.auth.connection import Connection
-from preflight_testing.plugin import ApiFixture
-from preflight_testing.proxy import proxied
 from preflight_testing.waiting import until
 from replica import replica
 
@@ -65,41 +63,6 @@ async def test_its_log_says_of_which_gang_it_speaks_and_of_which_pod(
             if key[0] == "preflight_gang_wait_seconds_count"
         }
         assert waited == {("preflight_gang_wait_seconds_count", "labels"): 1}
-
-
-async def test_after_its_connections_broke_it_goes_on(
-    cluster: Cluster, target: Connection, tmp_path: Path
-) -> None:
-    async with (
-        proxied(target) as (proxy, through),
-        replica(through, cluster.namespace, tmp_path / "one") as one,
-    ):
-        await until(lambda: one.leads, "it leads")
-        await cluster.admit("pod-0")
-        await cluster.address("pod-0", "10.0.0.1")
-        await cluster.test("pod-0")
-        await cluster.answered("wait", "pod-0")
-        proxy.cut(refuse=True)
-        await cluster.admit("pod-1")
-        await cluster.address("pod-1", "10.0.0.2")
-        proxy.restore()
-        await cluster.answered("sealed", "pod-0", "pod-1")
-
-
-async def test_after_all_history_was_compacted_it_goes_on(
-    cluster: Cluster, api: ApiFixture, target: Connection, tmp_path: Path
-) -> None:
-    """On the real server that is a restart, too: nothing that it remembered is there."""
-    async with replica(target, cluster.namespace, tmp_path / "one") as one:
-        await until(lambda: one.leads, "it leads")
-        await cluster.admit("pod-0")
-        await cluster.address("pod-0", "10.0.0.1")
-        await cluster.test("pod-0")
-        await cluster.answered("wait", "pod-0")
-        await anyio.to_thread.run_sync(api.forget)
-        await cluster.admit("pod-1")
-        await cluster.address("pod-1", "10.0.0.2")
-        await cluster.answered("sealed", "pod-0", "pod-1", seconds=40)
 
 
 async def test_a_lease_that_is_too_short_is_refused_at_the_start(tmp_path: Path) -> None:

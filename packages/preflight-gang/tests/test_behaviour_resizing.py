@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from leading import Leading, settled
-from played import GANG, Cluster, container, result_line
+from played import GANG, Cluster
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -61,18 +61,6 @@ async def test_a_gang_that_grows_before_it_is_sealed_waits_for_all(
     await cluster.answered("sealed", "pod-0", "pod-1", "pod-2", nnodes=3)
 
 
-async def test_a_gang_that_shrinks_before_it_is_sealed_waits_for_nobody_who_will_not_come(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await create_job(cluster, 3)
-    for i in (0, 1):
-        await member(cluster, i)
-    await cluster.test("pod-0")
-    await cluster.answered("wait", "pod-0", missing=("1 of 3 members: no such pod yet",))
-    await resize(cluster, 2)
-    await cluster.answered("sealed", "pod-0", "pod-1", nnodes=2)
-
-
 async def test_a_gang_that_grows_after_it_is_sealed_keeps_its_generation(
     cluster: Cluster, leading: Leading
 ) -> None:
@@ -117,32 +105,3 @@ async def test_a_member_that_comes_back_at_another_address_ends_the_generation_w
     (first, _) = await cluster.answered("sealed", "pod-0", "pod-1", generation=2)
     assert (await cluster.config_map())["data"]["peers"] == "pod-0:10.0.0.1\npod-1:10.0.0.9\n"
     assert first.master_addr == "10.0.0.1"
-
-
-async def test_a_check_whose_time_was_over_is_waited_for_when_it_is_started_again(
-    cluster: Cluster, leading: Leading
-) -> None:
-    """GANG_TIMEOUT runs for each member by itself: who has given up ends nobody, and who comes back
-    joins.
-    """
-    await cluster.admit("pod-0", size=3)
-    await cluster.admit("pod-1", size=3, node="node-b")
-    for i in (0, 1):
-        await cluster.address(f"pod-{i}", f"10.0.0.{i + 1}")
-        await cluster.test(f"pod-{i}")
-    await cluster.answered("wait", "pod-0")
-    said = result_line("nccl-allreduce", "inconclusive", "GANG_TIMEOUT")
-    gave_up = container("nccl-allreduce", "backoff", code=1, message=said)
-    await cluster.report("pod-1", container("dcgm-diag", "ended"), gave_up)
-    await cluster.answered(
-        "wait",
-        "pod-0",
-        missing=(
-            "pod-1: failed nccl-allreduce on node-b: GANG_TIMEOUT",
-            "1 of 3 members: no such pod yet",
-        ),
-    )
-    await cluster.test("pod-1", restarts=1)
-    await cluster.admit("pod-2", size=3)
-    await cluster.address("pod-2", "10.0.0.3")
-    await cluster.answered("sealed", "pod-0", "pod-1", "pod-2", generation=1, nnodes=3)

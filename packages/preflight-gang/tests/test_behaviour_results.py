@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from leading import Leading, leads, settled
 from played import Cluster, clock, container, opt_in, result_line
-from preflight_gang.config import parse
 from preflight_gang.controller import reports
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
@@ -174,30 +173,6 @@ async def test_a_controller_that_comes_after_counts_no_run_again(
     assert len(cluster.events) == 2
 
 
-async def test_a_misconfigured_check_that_only_observes_exits_0_and_is_counted_and_told(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await cluster.admit("pod-0")
-    line = result_line("dcgm-diag", "misconfigured", "MISCONFIGURED", "DCGM_DIAG_LEVEL: wrong.")
-    line = line.replace('"gated":true', '"gated":false').replace('"gated": true', '"gated": false')
-    await cluster.report(
-        "pod-0", container("dcgm-diag", "ended", code=0, message=line, runs=cluster.namespace)
-    )
-
-    await until(
-        lambda: (
-            leading.counted("preflight_check_total", check="dcgm-diag", result="misconfigured") == 1
-        ),
-        "it is counted",
-    )
-    await until(lambda: cluster.events, "its Event")
-    (event,) = cluster.events
-    assert (event["type"], event["reason"]) == ("Warning", "PreflightMisconfigured")
-    assert event["message"].endswith(
-        "DCGM_DIAG_LEVEL: wrong; observed only, the pod is not held back"
-    )
-
-
 async def test_what_is_no_configured_check_is_not_read(cluster: Cluster, leading: Leading) -> None:
     checks = [
         {"name": name, "image": "x"} for name in ("preflight-mine", "setup", "preflight-dcgm-diag")
@@ -222,23 +197,6 @@ async def test_what_is_no_configured_check_is_not_read(cluster: Cluster, leading
         if "check" in sample.labels
     }
     assert counted == {"dcgm-diag"}
-
-
-async def test_a_check_without_a_readable_result_is_judged_by_its_exit_status(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await cluster.admit("pod-0")
-    killed = container(
-        "dcgm-diag", "backoff", code=137, message="Killed\x07", runs=cluster.namespace
-    )
-    await cluster.report("pod-0", killed, container("nccl-allreduce", "waiting"))
-    await until(lambda: cluster.events, "an Event")
-    assert cluster.events[0]["reason"] == "PreflightInconclusive"
-    assert cluster.events[0]["message"].startswith("dcgm-diag on node-a inconclusive KILLED")
-    await until(
-        lambda: leading.counted("preflight_check_total", check="dcgm-diag", result="inconclusive"),
-        "it is counted",
-    )
 
 
 IMAGE = 'Back-off pulling image "registry.example/dcgm:typo"'
@@ -288,40 +246,6 @@ async def test_a_check_whose_image_cannot_be_pulled_is_inconclusive_with_one_eve
     assert not_started(leading) == (1, 1, 0)
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_a_controller_that_comes_after_does_not_count_again_what_was_not_started(
-    cluster: Cluster, target: Connection
-) -> None:
-    await cluster.admit("pod-0")
-    await pulls_in_vain(cluster)
-    async with leads(target) as first:
-        await until(lambda: not_started(first) == (1, 1, 0), "it is counted")
-    async with leads(target, epoch=2) as second:
-        await until(
-            lambda: any(o.method == "POST" and "/events" in o.path for o in second.wire.sent),
-            "it asks",
-        )
-        await settled(cluster, second)
-        tries = [one for one in second.wire.writes(cluster.namespace) if "/events" in one.path]
-        assert [one.status for one in tries] == [409]
-        assert not_started(second) == (0, 0, 0)
-    await until(lambda: cluster.events, "the Event is seen")
-    assert len(cluster.events) == 1
-
-
-async def test_a_check_that_is_started_in_time_is_nothing_to_tell(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await cluster.admit("pod-0")
-    await pulls_in_vain(cluster)
-    await cluster.report(
-        "pod-0", container("dcgm-diag", "running"), container("nccl-allreduce", "waiting")
-    )
-    await settled(cluster, leading)
-    assert not cluster.events
-    assert not_started(leading) == (0, 0, 0)
-
-
 # --- what anybody may write
 
 
@@ -352,31 +276,6 @@ async def test_where_nobody_opted_in_nothing_is_counted_and_no_event_made(
         assert leading.counted("preflight_config_errors_total", error="namespace") == 1
         assert not cluster.events
         assert not [sent for sent in leading.wire.writes() if sent.path.endswith("/events")]
-
-
-async def test_where_preflight_is_switched_off_nothing_is_counted(
-    cluster: Cluster, client: Client, target: Connection
-) -> None:
-    await opt_in(client, cluster.namespace, "disabled")
-    listed = parse(f"namespaces: [{cluster.namespace}]")
-    async with leads(target, config=listed) as leading:
-        await cluster.admit("pod-0")
-        await a_sick_pod(cluster)
-        await until(
-            lambda: leading.counted("preflight_config_errors_total", error="namespace"),
-            "it is noted",
-        )
-        assert failures(leading) == (0, 0, 0)
-
-
-async def test_a_namespace_that_is_listed_is_opted_in_without_a_label(
-    cluster: Cluster, client: Client, target: Connection
-) -> None:
-    await opt_in(client, cluster.namespace, None)
-    async with leads(target, config=parse(f"namespaces: [{cluster.namespace}]")) as leading:
-        await cluster.admit("pod-0")
-        await a_sick_pod(cluster)
-        await until(lambda: failures(leading) == (1, 1, 1), "it is counted")
 
 
 async def test_what_ended_before_its_namespace_was_known_to_be_opted_in_is_counted(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leading import Leading, leads, settled
+from leading import Leading, leads
 from played import Cluster, played
 from preflight_gang.config import parse
 from preflight_kube.auth.connection import Connection, connection
@@ -45,15 +45,6 @@ async def members(cluster: Cluster) -> None:
     await cluster.pair(gang="train", source="schedulingGroup", about="train", size=None, spec=spec)
 
 
-async def test_a_gang_by_scheduling_group_has_the_size_of_its_pod_group(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await create_pod_group(cluster, GANG_OF_TWO)
-    await members(cluster)
-    rosters = await cluster.answered("sealed", "pod-0", "pod-1")
-    assert [(r.rank, r.nnodes) for r in rosters] == [(0, 2), (1, 2)]
-
-
 async def test_a_gang_waits_for_its_pod_group_and_says_so(
     cluster: Cluster, leading: Leading
 ) -> None:
@@ -87,47 +78,6 @@ async def test_the_record_belongs_to_the_object_that_knows_the_size(
         "uid": group["metadata"]["uid"],
         "blockOwnerDeletion": False,
     }
-
-
-async def test_workers_beyond_the_least_are_tested_together_and_beside_a_master_without_gpus(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await create_pod_group(cluster, GANG_OF_TWO)
-    fields: dict[str, Any] = {
-        "gang": "train",
-        "source": "schedulingGroup",
-        "about": "train",
-        "size": None,
-    }
-    fields["spec"] = {"schedulingGroup": {"podGroupName": "train"}}
-    workers = [f"worker-{n}" for n in range(4)]
-    for name in ("master", *workers):
-        await cluster.admit(name, takes_part=name != "master", **fields)
-    no_room = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": "0/4 nodes",
-    }
-    await cluster.admit("worker-9", node="", **fields)
-    await cluster.report("worker-9", conditions=[no_room])
-    for number, name in enumerate(workers):
-        await cluster.address(name, f"10.0.0.{number + 1}")
-    rosters = await cluster.answered("sealed", *workers)
-    assert [(r.rank, r.nnodes) for r in rosters] == [(n, 4) for n in range(4)]
-    (late,) = await cluster.answered("skip", "worker-9")
-    assert "sealed with the 4 members" in late.reason
-
-
-async def test_a_pod_group_whose_pods_are_not_started_together_is_skipped(
-    cluster: Cluster, leading: Leading
-) -> None:
-    await create_pod_group(cluster, {"basic": {}})
-    await members(cluster)
-    rosters = await cluster.answered("skip", "pod-0", "pod-1")
-    assert all("policy basic" in r.reason for r in rosters)
-    await settled(cluster, leading)
-    assert "preflight-train" not in cluster.config_maps
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from played import Cluster, container, result_line
 from preflight_kube.auth.connection import Connection
 from preflight_testing.waiting import until
-from replica import LEASE_SECONDS, Replica, replica, shorten
+from replica import LEASE_SECONDS, Replica, replica
 from wire import Sent
 
 pytestmark = pytest.mark.anyio
@@ -41,74 +41,6 @@ async def three_members(cluster: Cluster) -> None:
     for i, name in enumerate(PODS):
         await cluster.admit(name, size=3)
         await cluster.address(name, f"10.0.0.{i + 1}")
-
-
-async def each_told_once(cluster: Cluster, *replicas: Replica) -> None:
-    """Ranks 0…2, one token, one roster a pod, and no PATCH that was taken beyond those."""
-    said = {name: cluster.rosters[cluster.pods[name]["metadata"]["uid"]] for name in PODS}
-    assert [[r.rank for r in rosters] for rosters in said.values()] == [[0], [1], [2]]
-    assert len({r.token for rosters in said.values() for r in rosters}) == 1
-    assert {r.generation for rosters in said.values() for r in rosters} == {1}
-
-    def taken() -> list[str]:
-        return [
-            one.path
-            for each in replicas
-            for one in each.wire.sent
-            if one.is_roster and one.status == 200
-        ]
-
-    await until(lambda: len(taken()) >= 3, "what was told is answered")
-    assert len(taken()) == len(set(taken())) == 3
-
-
-async def test_a_leader_killed_between_sealing_and_telling_is_finished_by_the_other(
-    cluster: Cluster, pair: tuple[Replica, Replica]
-) -> None:
-    leader, other = pair
-    leader.wire.holds = lambda sent: sent.is_roster
-    await three_members(cluster)
-    await until(lambda: len(leader.wire.held) == 3, "all tellings are on the wire")
-    sealed = await cluster.config_map()
-    await leader.kill()
-    await shorten(cluster.client, cluster.namespace)
-    leader.wire.release()
-    await cluster.answered("sealed", *PODS)
-    await each_told_once(cluster, leader, other)
-    assert (await cluster.config_map())["metadata"]["resourceVersion"] == sealed["metadata"][
-        "resourceVersion"
-    ]
-    assert not any(one.is_record for one in other.wire.sent)
-
-
-async def test_a_leader_killed_amid_telling_is_finished_by_the_other(
-    cluster: Cluster, pair: tuple[Replica, Replica]
-) -> None:
-    leader, other = pair
-    leader.wire.holds = lambda sent: sent.is_roster and not sent.path.endswith("/pod-1")
-    await three_members(cluster)
-    await cluster.answered("sealed", "pod-1")
-    await until(lambda: len(leader.wire.held) == 2, "the others are on the wire")
-    await leader.kill()
-    await shorten(cluster.client, cluster.namespace)
-    leader.wire.release()
-    await cluster.answered("sealed", *PODS)
-    await each_told_once(cluster, leader, other)
-
-
-async def test_a_leader_killed_before_its_record_arrived_leaves_the_sealing_to_the_other(
-    cluster: Cluster, pair: tuple[Replica, Replica]
-) -> None:
-    leader, other = pair
-    leader.wire.holds = lambda sent: sent.is_record
-    await three_members(cluster)
-    await until(lambda: leader.wire.held, "the record is on the wire")
-    await leader.kill()
-    await shorten(cluster.client, cluster.namespace)
-    leader.wire.release()
-    await cluster.answered("sealed", *PODS)
-    await each_told_once(cluster, other)
-    assert sum(one.is_record for one in other.wire.sent) == 1
 
 
 SHORT = 5

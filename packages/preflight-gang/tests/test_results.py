@@ -7,7 +7,7 @@ import pytest
 from gangs import pod_json, status
 from preflight_gang.api.types import ContainerTerminated, Pod
 from preflight_gang.core.membership import STUCK, read
-from preflight_gang.core.results import event_of, not_started, stuck_checks
+from preflight_gang.core.results import EndedCheck, event_of, not_started, stuck_checks
 from preflight_proto import names
 
 SAID = '{"v":1,"check":"ours","outcome":"failed","code":"FABRIC","gated":true,"duration":1}'
@@ -47,6 +47,17 @@ def test_the_runtimes_words_are_passed_on() -> None:
         read(names.container_name("ours"), end).reason
         == "the container could not be started (exec: no such file)"
     )
+
+
+def test_what_only_observes_is_told_not_to_hold_the_pod_back() -> None:
+    end = ContainerTerminated(exit_code=0, message=SAID.replace("true", "false"))
+    result = read(names.container_name("ours"), end)
+    ended = EndedCheck(
+        run="1", check="ours", result=result, exit_code=0, started=None, finished=None
+    )
+    event = event_of(stuck("PodInitializing"), ended, "2026-11-21T08:00:00Z")
+    assert (event["type"], event["reason"]) == ("Warning", "PreflightFailed")
+    assert event["message"].endswith("; observed only, the pod is not held back")
 
 
 def stuck(reason: str, message: str = "", **fields: str) -> Pod:

@@ -144,6 +144,16 @@ async def test_the_other_events_of_a_watch_are_read_and_it_is_named(evil: str) -
     assert (middle.unreadable.metadata.name, middle.unreadable.metadata.uid) == ("evil", "uid-evil")
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["\x00garbage", event(pod("one"), "NEWS"), '{"type":"ADDED","object":{"metadata":{'],
+    ids=["garbage", "of no kind", "one that breaks off"],
+)
+async def test_a_line_that_is_no_event_is_an_error_of_the_server(line: str) -> None:
+    with pytest.raises(KubeError):
+        await seen(line)
+
+
 async def test_a_line_without_end_is_not_kept_but_named() -> None:
     first, last = await seen(event(long("evil")), event(pod("b")))
     assert first.unreadable is not None

@@ -23,6 +23,7 @@ ANSWERS: dict[str, tuple[int, bytes, dict[str, str], str]] = {
     "a list": (200, b"[1]", {}, PROXY),
     "half an object": (200, b'{"metadata":{', {}, PROXY),
     "nothing": (200, b"", {}, PROXY),
+    "no content": (204, b"", {}, PROXY),
     "brackets without an end": (200, b"[" * 100_000, {}, PROXY),
     "packed": (200, gzip.compress(b"{}"), {"Content-Encoding": "gzip"}, PROXY),
     "too much": (200, b'{"x":"' + b"x" * 5000, {}, "has more than 4096 bytes"),
@@ -37,6 +38,7 @@ ANSWERS: dict[str, tuple[int, bytes, dict[str, str], str]] = {
     "a proxy's page of what it has not": (404, PAGE, {}, PROXY),
     "a proxy's object of what it has not": (404, b'{"error":"no route"}', {}, PROXY),
     "a proxy's page": (502, PAGE, {}, r"answered 502 \(<html>"),
+    "a pause that is not a number": (503, b"", {"Retry-After": "nan"}, "answered 503"),
     "a refusal that is a list": (403, json.dumps([1]).encode(), {}, r"answered 403 \(\[1\]\)"),
 }
 
