@@ -180,6 +180,16 @@ def test_a_file_that_is_no_wrapper_is_refused_in_a_sentence(
     assert "Traceback" not in found.stderr
 
 
+def test_explain_refuses_what_every_webhook_refuses_in_the_same_words(tmp_path: Path) -> None:
+    raw = wrapper(*(service(f"s{i}") for i in range(64)), job())
+    found = run("explain", "-f", manifest(tmp_path, raw))
+    assert found.returncode == 2
+    assert found.stderr.removeprefix("preflight-appwrapper: ") == (
+        f"{tmp_path}/aw.yaml: spec.components: has 65 entries, "
+        "more than the 64 that a webhook goes through; use fewer.\n"
+    )
+
+
 def test_a_file_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> None:
     for command in (
         ("validate-config", str(tmp_path / "no")),

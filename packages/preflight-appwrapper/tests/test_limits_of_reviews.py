@@ -91,15 +91,6 @@ async def test_no_review_asks_more_than_sixteen_times() -> None:
         assert "split it into several AppWrappers" in made.message
 
 
-async def test_a_wrapper_of_more_components_is_denied_before_anything_is_asked() -> None:
-    api = Counting()
-    made = await answer(api, *(service(f"s{i}") for i in range(64)), job())
-    assert made.message == (
-        "spec.components: has 65 items, and an AppWrapper can have 64; split it into several."
-    )
-    assert not api.asked
-
-
 async def test_what_no_api_server_can_serve_is_asked_for_nowhere() -> None:
     api = Counting()
     kinds = RESTMapper(cast(Client, api))

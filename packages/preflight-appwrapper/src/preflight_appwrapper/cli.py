@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 import yaml
 from msgspec.structs import replace
+from preflight_kube.admission import limits
 from preflight_kube.cli import commands
 from preflight_kube.files import yaml_document as document
 
@@ -219,6 +220,8 @@ def _explain(args: argparse.Namespace) -> int:
         raise commands.BadInput(
             f"{args.file}: holds no AppWrapper; give one with apiVersion {API_VERSION} and kind {KIND}"
         )
+    if beyond := limits.of_value(raw):
+        raise commands.BadInput(f"{args.file}: {beyond}")
     wrapper = wrapper_from(raw)
     if not wrapper.metadata.namespace:  # as kubectl create -n has it
         wrapper = replace(wrapper, metadata=replace(wrapper.metadata, namespace=args.namespace))

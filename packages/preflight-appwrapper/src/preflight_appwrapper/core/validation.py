@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
-from preflight_kube.admission.limits import LISTS, REQUESTS
+from preflight_kube.admission.limits import REQUESTS
 from preflight_kube.api.kinds import Kind, RESTMapping
 from preflight_kube.api.workloads.model import at
 from preflight_proto.printable import printable
@@ -21,7 +21,6 @@ from preflight_appwrapper.core.components import (
     LONGEST_NAME,
     ComponentError,
     named,
-    nested_too_deeply,
     possible_name,
 )
 from preflight_appwrapper.core.parameters import FAULT_TOLERANCE, parameters
@@ -33,8 +32,6 @@ USER_ID_LABEL: Final = f"{GROUP}/userid"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 _LEAST_TTL: Final = 300
 _MOST_PROBLEMS: Final = 64
-_MOST_COMPONENTS: Final = LISTS["components"]
-"""The status names each of them, and is written once for each that is created."""
 _MOST_BYTES: Final = 1024 * 1024
 """Bytes of all templates as JSON. An API server stores 1.5 MiB, and beside them stand the status
 and who has managed which field.
@@ -72,12 +69,9 @@ def created(
 
 
 def limits(wrapper: AppWrapper) -> tuple[str, ...]:
-    """Return what is beyond a limit that is looked at before any other work, and any request."""
-    count = len(wrapper.spec.components)
-    if count > _MOST_COMPONENTS:
-        return (
-            f"spec.components: has {count} items, and an AppWrapper can have {_MOST_COMPONENTS}; split it into several.",
-        )
+    """Return what is beyond a limit that is looked at before any other work, and any request.
+    How many components there may be, and how deep, is :mod:`preflight_kube.admission.limits`'s.
+    """
     kinds = {podsets.group_kind(one.template) for one in wrapper.spec.components}
     versions = {kind[:2] for kind in kinds}
     if len(kinds) + len(versions) > REQUESTS:
@@ -98,10 +92,7 @@ def _of_name(wrapper: AppWrapper) -> Iterator[str]:
 
 
 def _of_size(wrapper: AppWrapper) -> Iterator[str]:
-    templates = [
-        one.template for one in wrapper.spec.components if not nested_too_deeply(one.template)
-    ]
-    size = len(msgspec.json.encode(templates))
+    size = len(msgspec.json.encode([one.template for one in wrapper.spec.components]))
     if size > _MOST_BYTES:
         yield f"spec.components: have {size} bytes, and {_MOST_BYTES} can be stored beside a status; put large data into a ConfigMap or an image."
 
@@ -115,9 +106,6 @@ def _of_components(
     indexes: dict[tuple[str, str, str], int] = {}
     for i, component in enumerate(wrapper.spec.components):
         where = f"spec.components[{i}].template"
-        if nested_too_deeply(component.template):
-            yield f"{where}: is nested too deeply; make it flatter."
-            continue
         try:
             name = named(wrapper, i, "xxxxx")
         except ComponentError as error:

@@ -12,7 +12,6 @@ from preflight_kube.api.jsonpatch import pointer
 from preflight_appwrapper.api.names import LONGEST_VALUE
 from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.core import podsets
-from preflight_appwrapper.core.components import nested_too_deeply
 from preflight_appwrapper.core.validation import QUEUE_LABEL, USER_ID_LABEL, USER_LABEL
 
 __all__ = ["annotated", "label_value", "patch"]
@@ -50,11 +49,7 @@ def patch(
             for key, it in wanted.items()
         ]
     for i, component in enumerate(wrapper.spec.components):
-        if (
-            component.pod_sets
-            or podsets.kueue_knows(component.template)
-            or nested_too_deeply(component.template)
-        ):
+        if component.pod_sets or podsets.kueue_knows(component.template):
             continue
         found = podsets.readable(component.template)
         if found:
