@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 import pytest
 from preflight_cli import cli
@@ -120,3 +122,26 @@ def test_every_part_answers_and_each_kind_has_its_help(
         assert f"usage: preflight {verb} {kind}".rstrip() in capsys.readouterr().out
         assert ended(monkeypatch, verb, "--help") == 0
         assert kind in capsys.readouterr().out
+
+
+@pytest.mark.component  # loads every part
+def test_the_checks_of_a_set_have_the_claim_that_multi_node_nvlink_gives_its_pods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "4"}}}
+    clique = {"name": "w", "spec": {"replicas": 2, "podSpec": {"containers": [container]}}}
+    found = {
+        "apiVersion": "grove.io/v1alpha1",
+        "kind": "PodCliqueSet",
+        "metadata": {"name": "t", "annotations": {"grove.io/mnnvl-enabled": "true"}},
+        "spec": {"replicas": 1, "template": {"cliques": [clique]}},
+    }
+    (tmp_path / "set.yaml").write_text(json.dumps(found))
+    (tmp_path / "config.yaml").write_text('checks: [{name: nccl-loopback, image: "l"}]')
+    files = ["-f", str(tmp_path / "set.yaml"), "--config", str(tmp_path / "config.yaml")]
+    assert ended(monkeypatch, "explain", "pod", *files, "-o", "json") == commands.DONE
+    answer = json.loads(capsys.readouterr().out)
+    (checks,) = (
+        step["value"] for step in answer["patch"] if step["path"] == "/spec/initContainers"
+    )
+    assert [one["resources"]["claims"] for one in checks] == [[{"name": "mnnvl"}]]

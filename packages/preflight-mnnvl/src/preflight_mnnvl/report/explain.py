@@ -14,7 +14,14 @@ import yaml
 from preflight_kube.api.jsonpatch import keys
 
 from preflight_mnnvl.api import names
-from preflight_mnnvl.api.types import Metadata, PodCliqueSet, PodSpec, decode, shown
+from preflight_mnnvl.api.types import (
+    BadObject,
+    Metadata,
+    PodCliqueSet,
+    PodSpec,
+    decode,
+    shown,
+)
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import claim_refs, matches
 from preflight_mnnvl.core.expansion import ExpandedClique, Planned, expand, nodes_needed, plan
@@ -23,13 +30,15 @@ from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, ReviewAns
 from preflight_mnnvl.core.support import ClusterFacts, judge
 from preflight_mnnvl.core.validate_podcliqueset import problems, surprises, warnings
 
-__all__ = ["CliqueTold", "DomainTold", "Told", "explain", "text"]
+__all__ = ["CliqueTold", "DomainTold", "Told", "explain", "stored", "text"]
 
 MOST_PODCLIQUES: Final = 2000
 MOST_DOMAINS: Final = 64
 """Domains that are written out; the others are counted."""
 SERVED: Final = ClusterFacts("v1beta1")
 """A cluster with NVIDIA's DRA driver."""
+CHANNEL: Final = "compute-domain-default-channel.nvidia.com"
+"""The device class of the claim templates that NVIDIA's DRA driver makes."""
 Object = dict[str, Any]
 
 
@@ -123,6 +132,41 @@ def explain(
         list(cliques.values()),
         len(expanded) <= MOST_PODCLIQUES,
     )
+
+
+def stored(objects: Sequence[Object]) -> list[Object]:
+    """Give PodCliqueSets, as they are written, the claims that their pods will have, and add the
+    claim templates that the driver makes for them; all else stays as it is.
+    """
+    return [made for found in objects for made in _stored(found)]
+
+
+def _stored(found: Object) -> list[Object]:
+    try:
+        told = explain(found, Config()) if found.get("kind") == "PodCliqueSet" else None
+    except BadObject:  # whoever asked says what is wrong with it
+        told = None
+    if told is None or not told.domains:
+        return [found]
+    made = copy.deepcopy(found)
+    patches = {clique.name: clique.patch for clique in told.cliques}
+    cliques = made["spec"]["template"]["cliques"]
+    for i, clique in enumerate(cliques):
+        patch = patches.get(clique["name"], [])
+        pods = [step for step in patch if step["path"].startswith("/spec/podSpec")]
+        cliques[i] = _after(clique, tuple(pods))
+    namespace = found["metadata"].get("namespace")
+    return [made, *(_claim_template(domain.claim, namespace) for domain in told.domains)]
+
+
+def _claim_template(name: str, namespace: str | None) -> Object:
+    request = {"name": "channel", "exactly": {"deviceClassName": CHANNEL}}
+    return {
+        "apiVersion": f"{names.RESOURCE_GROUP}/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
 
 
 def _podclique(
