@@ -117,6 +117,9 @@ def problems(
 
 
 def _of_clique(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
+    """What would refuse its PodCliques, of the functions that do: no rule is here but that of
+    scaling groups, of which a PodClique knows by labels alone.
+    """
     if one.problem:
         yield f"{one.problem}."
         return
@@ -125,39 +128,34 @@ def _of_clique(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
     ):  # where a claim may give the GPUs, it is not known here whether ours is added at all
         return
     pod, path = one.pod, f"{one.path}.spec.podSpec"
-    refusals: list[Callable[[], None]] = [
-        lambda: refuse_group(one.wish.group),
-        lambda: refuse_claims(pod, None, {}, path),
+    where = f"{one.wish.at.get(names.SCOPE, one.wish.at[names.ENABLED])}.annotations[{names.SCOPE}]"
+    ungrouped = one.scope == "scalingGroupReplica" and one.group is None
+    refusals: list[tuple[str, Callable[[], object]]] = [
+        (one.path, lambda: refuse_group(one.wish.group)),
+        ("", lambda: refuse_claims(pod, None, {}, path)),
     ]
-    for refuse in refusals:
+    if not ungrouped:
+        named = where if one.scope is None else f"{one.path}.name"
+        refusals.append((named, lambda: domain_of(_longest(set_, one), one.wish.scope)))
+    for place, refuse in refusals:
         try:
             refuse()
         except CliqueRefused as error:
-            yield f"{error}." if str(error).startswith(one.path) else f"{one.path}: {error}."
-    where = f"{one.wish.at.get(names.SCOPE, one.wish.at[names.ENABLED])}.annotations[{names.SCOPE}]"
-    if one.scope is None:
-        yield f'{where}: the scope "{shown(one.wish.scope, 40)}" is unknown; write one of {", ".join(SCOPES)}.'
-        return
-    if one.scope == "scalingGroupReplica" and one.group is None:
+            yield f"{place}: {error}.".removeprefix(": ")
+    if ungrouped:
         yield (
             f"{where}: the scope scalingGroupReplica is for cliques of a scaling group, and the clique {shown(one.clique.name)} is in none; "
             "write replica or clique, or set it at the scaling group."
         )
-        return
-    yield from _names(set_, one)
 
 
-def _names(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
-    """The longest name that its domains will have."""
-    pcs, replica = set_.metadata.name, _last(set_.spec.replicas)
+def _longest(set_: PodCliqueSet, one: Planned) -> CliqueIdentity:
+    """The identity of its PodClique with the longest name."""
     group = one.group.name if one.group else ""
     index = _last(one.group.replicas) if one.group else ""
     clique = f"{group}-{index}-{one.clique.name}" if group else one.clique.name
-    last = CliqueIdentity(pcs or "x", replica, clique, one.clique.name, group, index, "", "")
-    try:
-        domain_of(last, one.scope or "replica")
-    except CliqueRefused as error:
-        yield f"{one.path}.name: {error}."
+    pcs, replica = set_.metadata.name or "x", _last(set_.spec.replicas)
+    return CliqueIdentity(pcs, replica, clique, one.clique.name, group, index, "", "")
 
 
 def _last(replicas: int | None) -> str:
