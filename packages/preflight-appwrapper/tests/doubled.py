@@ -18,8 +18,8 @@ APPWRAPPERS = Resource(
 SINCE = "2026-01-01T00:00:00Z"
 
 
-def double() -> ApiDouble:
-    made = ApiDouble((*RESOURCES, APPWRAPPERS))
+def double(*more: Resource) -> ApiDouble:
+    made = ApiDouble((*RESOURCES, APPWRAPPERS, *more))
     made.fault = core
     return made
 

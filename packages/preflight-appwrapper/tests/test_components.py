@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 from player import job, service, wrapper
-from preflight_appwrapper.api.names import LABEL
+from preflight_appwrapper.api.names import CLAIMED, LABEL
 from preflight_appwrapper.api.rules import Autopilot, LabelTaint, WrapperRules
 from preflight_appwrapper.api.types import wrapper_from
-from preflight_appwrapper.core.components import ComponentError, build, named, nested_too_deeply
+from preflight_appwrapper.core.components import (
+    ComponentError,
+    build,
+    claims_of,
+    named,
+    nested_too_deeply,
+)
 
 KEY = "autopilot.ibm.com/gpuhealth"
 AVOID = {"key": KEY, "operator": "NotIn", "values": ["ERR", "EVICT"]}
@@ -131,6 +137,41 @@ def test_pods_that_ask_for_nothing_keep_no_affinity(quantity: object) -> None:
 def test_an_init_container_that_asks_is_enough() -> None:
     asking = [{"name": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}]
     assert required(built(with_spec(containers=[{"name": "a"}], initContainers=asking)))
+
+
+CLAIMS = [
+    {"name": "a", "resourceClaimTemplateName": "gpus"},
+    {"name": "b", "resourceClaimName": "nic"},
+]
+GPUS, NIC = ("ResourceClaimTemplate", "gpus"), ("ResourceClaim", "nic")
+
+
+@pytest.mark.parametrize(
+    ("known", "avoids", "claimed"),
+    [
+        ({GPUS: {"gpu.nvidia.com"}, NIC: {"nic.example.com"}}, True, "gpu.nvidia.com"),
+        ({GPUS: {"mig.nvidia.com"}, NIC: set()}, False, None),
+        ({GPUS: {"mig.nvidia.com"}}, True, None),  # the other may be for GPUs
+    ],
+)
+def test_pods_that_have_gpus_by_claims_avoid_marked_nodes_and_say_so(
+    known: dict[tuple[str, str], set[str]], avoids: bool, claimed: str | None
+) -> None:
+    template = with_spec(containers=[{"name": "a"}], resourceClaims=CLAIMS)
+    of = wrapper_from(wrapper(template))
+    assert claims_of(of, 0) == [GPUS, NIC]
+    made = build(of, 0, "train", WrapperRules(), known)
+    assert ("affinity" in pod_spec(made)) is avoids
+    if avoids:
+        assert required(made) == [{"matchExpressions": [AVOID]}]
+    annotations = made["spec"]["template"]["metadata"].get("annotations", {})
+    assert annotations.get(CLAIMED) == claimed
+
+
+def test_a_pod_that_has_gpus_by_a_device_class_alone_avoids_marked_nodes() -> None:
+    asking = {"limits": {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": 1}}
+    made = built(with_spec(containers=[{"name": "a", "resources": asking}]))
+    assert required(made) == [{"matchExpressions": [AVOID]}]
 
 
 def test_every_term_gets_the_expression_and_an_empty_one_is_left_alone() -> None:

@@ -7,8 +7,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from doubled import client, double, objects, write_status
+from leading import leads
 from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
+from preflight_appwrapper.api.names import CLAIMED
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.controller.apply import no_right
 from preflight_appwrapper.core.leader_state import Attempt
@@ -16,6 +19,8 @@ from preflight_appwrapper.core.plan import Confirm, CreateComponent, WrapperActi
 from preflight_appwrapper.core.reconcile import reconcile
 from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
 from preflight_kube.client.client import KubeError
+from preflight_testing.apidouble import Resource
+from preflight_testing.waiting import until
 from world import START
 
 
@@ -150,3 +155,38 @@ def test_the_component_that_could_not_be_created_says_so(
 )
 def test_only_a_right_that_is_missing_makes_a_403_final(message: str, final: bool) -> None:
     assert no_right(KubeError(message, 403, "Forbidden")) is final
+
+
+@pytest.mark.anyio
+async def test_a_pod_with_gpus_by_a_claim_keeps_off_marked_nodes_and_leaves_one_that_is_marked() -> (
+    None
+):
+    templates = Resource("resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate")
+    request = {"name": "g", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    entries = [{"name": "gpus", "resourceClaimTemplateName": "gpus"}]
+    spec = {"containers": [{"name": "main"}], "resourceClaims": entries}
+    template = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    async with double(templates) as api:
+        place = {"name": "gpus", "namespace": "default"}
+        devices = {"devices": {"requests": [request]}}
+        api.create(templates.plural, {"metadata": place, "spec": {"spec": devices}})
+        api.create("nodes", {"metadata": {"name": "node-0", "labels": {"x": "y"}}})
+        about = {"name": "w", "namespace": "default"}
+        made = {"suspend": False, "components": [{"template": template}]}
+        api.create("appwrappers", {"metadata": about, "spec": made})
+        async with client(api) as ours, leads(None, client=ours):  # type: ignore[arg-type]
+            await until(lambda: objects(api, "pods"), "the pod is created")
+            (pod,) = objects(api, "pods")
+            assert pod["metadata"]["annotations"] == {CLAIMED: "gpu.nvidia.com"}
+            assert "nodeAffinity" in pod["spec"]["affinity"]
+            kept = {**pod, "spec": {**pod["spec"], "nodeName": "node-0"}}
+            api.store.update(next(one for one in api.api.served if one.plural == "pods"), pod, kept)
+            write_status(api, "pods", "default", "p", {"phase": "Running"})
+            (node,) = objects(api, "nodes")
+            labels = {"autopilot.ibm.com/gpuhealth": "EVICT"}
+            marked = {**node, "metadata": {**node["metadata"], "labels": labels}}
+            api.store.update(next(one for one in api.api.served if one.plural == "nodes"), node, marked)  # fmt: skip
+            await until(
+                lambda: objects(api, "appwrappers")[0]["status"].get("migrationCount") == 1,
+                "it is moved",
+            )

@@ -263,7 +263,8 @@ def test_rule_4_goes_before_failed_pods() -> None:
 
 def test_only_no_execute_labels_make_pods_leave() -> None:
     pilot = WrapperRules().autopilot
-    assert sick_resources({"autopilot.ibm.com/gpuhealth": "EVICT"}, pilot) == {"nvidia.com/gpu"}
+    sick = sick_resources({"autopilot.ibm.com/gpuhealth": "EVICT"}, pilot)
+    assert sick == {"nvidia.com/gpu", "gpu.nvidia.com"}
     assert not sick_resources({"autopilot.ibm.com/gpuhealth": "ERR"}, pilot)
     assert not sick_resources(
         {"autopilot.ibm.com/gpuhealth": "EVICT"}, replace(pilot, monitor=False)

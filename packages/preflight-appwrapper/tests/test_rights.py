@@ -200,7 +200,12 @@ async def test_a_controller_lives_with_the_rights_of_the_chart_and_uses_all_of_t
                 {"apiVersion": api, "kind": kind, "metadata": {"name": "each"}, "spec": spec}
                 for api, kind, spec in WRAPPED
             ]
-            await one.wrap(*each, name="each")
+            claiming = bare_pod()  # of which both kinds of claims are read
+            claiming["spec"]["resourceClaims"] = [
+                {"name": "a", "resourceClaimName": "a"},
+                {"name": "b", "resourceClaimTemplateName": "b"},
+            ]
+            await one.wrap(*each, claiming, name="each")
             await one.phase("Running", "each")
             await one.delete("each")
             await one.gone(one.wrappers("each"))

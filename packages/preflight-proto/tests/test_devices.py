@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from preflight_proto.devices import OTHER_RESOURCES, is_for_gpus, may_be_gpus
+from preflight_proto.devices import OTHER_RESOURCES, is_for_gpus, may_be_gpus, requests_of
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,17 @@ def test_a_request_is_for_gpus_where_any_alternative_gives_them_to_the_pod_itsel
     alternatives: list[str | None], admin: bool, expected: bool
 ) -> None:
     assert is_for_gpus(alternatives, {"gpu.example.com"}, admin=admin) is expected
+
+
+def test_the_requests_of_a_claim_and_of_a_template_are_read_in_the_shape_of_any_version() -> None:
+    first = {"name": "g", "firstAvailable": [{"deviceClassName": "a"}, {"deviceClassName": "b"}]}
+    exactly = {"name": "g", "exactly": {"deviceClassName": "a", "adminAccess": True}}
+    flat = {"name": "g", "deviceClassName": "a"}  # v1beta1
+    claim = {"spec": {"devices": {"requests": [first, exactly, flat]}}}
+    expected = [(["a", "b"], False), (["a"], True), (["a"], False)]
+    assert list(requests_of(claim)) == list(requests_of({"spec": claim})) == expected
+    for odd in (None, [], "x", {}, {"devices": 1}, {"devices": {"requests": [1, None]}}):
+        assert [names for names, _ in requests_of({"spec": odd})] in ([], [[""], [""]])
 
 
 def test_a_resource_of_nvidia_may_be_gpus_unless_it_is_known_to_be_others() -> None:

@@ -4,11 +4,11 @@ came of it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["IMPLICIT", "OTHER_RESOURCES", "is_for_gpus", "may_be_gpus"]
+__all__ = ["IMPLICIT", "OTHER_RESOURCES", "is_for_gpus", "may_be_gpus", "requests_of"]
 
 IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
 """With a device class's name behind it, an extended resource that every class has, wherever
@@ -43,3 +43,21 @@ def is_for_gpus(
     (``adminAccess``), which gives a pod no device of its own.
     """
     return not admin and any(name in classes for name in alternatives)
+
+
+def requests_of(claim: Mapping[str, Any]) -> Iterator[tuple[list[str], bool]]:
+    """The alternatives and the administrative access of each request of a ResourceClaim or
+    ResourceClaimTemplate, in the shape of any version. Never raises.
+    """
+    spec = _map(claim.get("spec"))
+    requests = _map((_map(spec.get("spec")) or spec).get("devices")).get("requests")
+    for request in map(_map, requests if isinstance(requests, list) else ()):
+        first = request.get("firstAvailable")
+        asked = _map(request.get("exactly")) or request
+        several = [_map(one) for one in first] if isinstance(first, list) and first else [asked]
+        admin = several == [asked] and asked.get("adminAccess") is True
+        yield [str(one.get("deviceClassName") or "") for one in several], admin
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -39,11 +39,13 @@ appwrapper-preflight
 {{- $key := "autopilot.ibm.com/gpuhealth" -}}
 {{- $autopilot := list (dict "key" $key "value" "ERR" "effect" "NoSchedule") (dict "key" $key "value" "EVICT" "effect" "NoExecute") -}}
 {{- /* Where nothing is said, what the service itself begins with. */ -}}
-{{- $taints := $pilot.resourceTaints | default (dict "nvidia.com/gpu" $autopilot) -}}
-{{- $of := index $taints "nvidia.com/gpu" | default list -}}
-{{- if and $labels (not (has $taint $of)) -}}{{- $of = append $of $taint -}}{{- $_ := set $taints "nvidia.com/gpu" $of -}}{{- end -}}
+{{- $taints := $pilot.resourceTaints | default (dict "nvidia.com/gpu" $autopilot "gpu.nvidia.com" $autopilot) -}}
+{{- range list "nvidia.com/gpu" "gpu.nvidia.com" -}}
+{{- $of := index $taints . | default list -}}
+{{- if and $labels (not (has $taint $of)) -}}{{- $_ := set $taints . (append $of $taint) -}}{{- end -}}
+{{- end -}}
 {{- /* Pods of preflight-gpu-scheduler have GPUs of the same nodes, by another name. */ -}}
-{{- if and $chosen (not (hasKey $taints $chosen)) -}}{{- $_ := set $taints $chosen $of -}}{{- end -}}
+{{- if and $chosen (not (hasKey $taints $chosen)) -}}{{- $_ := set $taints $chosen (index $taints "nvidia.com/gpu" | default list) -}}{{- end -}}
 {{- $_ := set $pilot "resourceTaints" $taints -}}
 {{- $_ := set $own "autopilot" $pilot -}}
 {{- end -}}

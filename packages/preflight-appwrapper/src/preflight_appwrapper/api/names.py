@@ -6,6 +6,7 @@ from typing import Final
 
 __all__ = [
     "API_VERSION",
+    "CLAIMED",
     "COMPONENT",
     "FINALIZER",
     "GROUP",
@@ -35,6 +36,10 @@ MANAGER: Final = f"{GROUP}/appwrapper-controller"
 """``spec.managedBy`` of the wrappers that are ours; empty is ours, too."""
 PREFIX: Final = f"{GROUP}.appwrapper/"
 """Begins the annotations: a dot before ``appwrapper``."""
+CLAIMED: Final = PREFIX + "claimed-devices"
+"""Annotation of a pod: the device classes of which it has devices by its claims, of those that
+marks of nodes are about; written where the pod's template is created.
+"""
 
 
 def wrapper_path(namespace: str, name: str) -> str:

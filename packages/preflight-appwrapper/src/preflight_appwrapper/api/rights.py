@@ -79,6 +79,12 @@ RIGHTS: Final = Chart(
                     policy="controller-objects",
                 ),
                 Right(resource="nodes", verbs="list watch", when="monitors"),
+                # Whether a component's pods have GPUs by their claims.
+                Right(
+                    resource=("resourceclaims", "resourceclaimtemplates"),
+                    group="resource.k8s.io",
+                    verbs="get",
+                ),
                 speaker(names.COMPONENT),
                 leader("preflight-appwrapper"),
             ),

@@ -119,17 +119,19 @@ class LabelTaint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     effect: Effect
 
 
+_AUTOPILOT: Final = (
+    LabelTaint("autopilot.ibm.com/gpuhealth", "ERR", "NoSchedule"),
+    LabelTaint("autopilot.ibm.com/gpuhealth", "EVICT", "NoExecute"),
+)
 DEFAULT_TAINTS: Final[Mapping[str, tuple[LabelTaint, ...]]] = {
-    "nvidia.com/gpu": (
-        LabelTaint("autopilot.ibm.com/gpuhealth", "ERR", "NoSchedule"),
-        LabelTaint("autopilot.ibm.com/gpuhealth", "EVICT", "NoExecute"),
-    )
+    "nvidia.com/gpu": _AUTOPILOT,
+    "gpu.nvidia.com": _AUTOPILOT,
 }
 
 
 class Autopilot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Node labels that say what to do with pods. ``taints``: by resource name, in configured order.
-    ``weight``: of the preferred terms.
+    """Node labels that say what to do with pods. ``taints``: by resource, or by device class (DRA),
+    whose name has no slash, in configured order. ``weight``: of the preferred terms.
     """
 
     inject: bool = msgspec.field(name="injectAntiAffinities", default=True)

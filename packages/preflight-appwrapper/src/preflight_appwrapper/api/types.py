@@ -12,9 +12,10 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 from preflight_kube.api.quantities import parse_quantity
+from preflight_proto.devices import IMPLICIT
 
 from preflight_appwrapper.api.decode_partial import lenient
-from preflight_appwrapper.api.names import MANAGER
+from preflight_appwrapper.api.names import CLAIMED, MANAGER
 
 __all__ = [
     "PHASES",
@@ -22,6 +23,7 @@ __all__ = [
     "AppWrapper",
     "AppWrapperSpec",
     "AppWrapperStatus",
+    "ClaimRef",
     "Component",
     "ComponentStatus",
     "Condition",
@@ -50,6 +52,8 @@ Phase = Literal[
     "Failed",
     "Terminating",
 ]
+ClaimRef = tuple[str, str]
+"""Kind and name of a ResourceClaim or ResourceClaimTemplate of the wrapper's namespace."""
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 """Nothing revives a wrapper in one of these; only deletion leads on."""
@@ -278,17 +282,38 @@ class ContainerStatus(_Object, frozen=True, kw_only=True):
     last_state: _State = _State()
 
 
+class _ClaimEntry(_Object, frozen=True, kw_only=True):
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
 class PodSpec(_Object, frozen=True, kw_only=True):
     """As far as a decision asks for it."""
 
     node_name: str = ""
     containers: tuple[_Container, ...] = ()
     init_containers: tuple[_Container, ...] = ()
+    resource_claims: tuple[_ClaimEntry, ...] = ()
+
+    @property
+    def claims(self) -> list[ClaimRef]:
+        """The claims and claim templates that it names."""
+        return [
+            (kind, name)
+            for entry in self.resource_claims
+            for kind, name in (
+                ("ResourceClaim", entry.resource_claim_name),
+                ("ResourceClaimTemplate", entry.resource_claim_template_name),
+            )
+            if name
+        ]
 
     def asks(self, resource: str) -> bool:
-        """Say whether a container, sidecars included, requests more than none of ``resource``."""
+        """Say whether a container, sidecars included, requests more than none of ``resource``, or
+        of the device class of this name.
+        """
         return any(
-            _positive(amounts.get(resource))
+            _positive(amounts.get(resource)) or _positive(amounts.get(IMPLICIT + resource))
             for one in (*self.containers, *self.init_containers)
             for amounts in (one.resources.requests, one.resources.limits)
         )
@@ -335,8 +360,9 @@ class Pod(_Object, frozen=True, kw_only=True):
         return controller.uid if controller else ""
 
     def asks(self, resource: str) -> bool:
-        """Say whether it asks for more than none of ``resource``."""
-        return self.spec.asks(resource)
+        """Say whether it asks for more than none of ``resource``, a claim's device class too."""
+        claimed = self.metadata.annotations.get(CLAIMED, "").split(",")
+        return resource in claimed or self.spec.asks(resource)
 
 
 def _positive(quantity: str | float | None) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import anyio
@@ -36,13 +36,14 @@ from preflight_kube.runtime.writes import (
     apply,
     gather,
 )
+from preflight_proto.devices import requests_of
 
 from preflight_appwrapper.api.names import API_VERSION, FINALIZER, KIND, wrapper_path
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, Pod, written
+from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, ClaimRef, Pod, written
 from preflight_appwrapper.controller.labeled_lists import LabeledLists
 from preflight_appwrapper.core import decode
-from preflight_appwrapper.core.components import ComponentError, build, possible_name
+from preflight_appwrapper.core.components import ComponentError, build, claims_of, possible_name
 from preflight_appwrapper.core.decode import ComponentObject, PartialObject
 from preflight_appwrapper.core.leader_state import LeaderState, Listed, VersionedPod
 from preflight_appwrapper.core.plan import CreateComponent, DeleteObject
@@ -61,6 +62,8 @@ large, invalid.
 _FORBIDDEN: Final = 403
 _MOST_BODIES: Final = 32
 """Components that are held at once to be created: each may have a megabyte."""
+_MOST_CLAIMS: Final = 16
+"""Claims and claim templates that are read before a component is created."""
 _WORTH_A_LIST: Final = 4
 """Wrappers whose components are read by one list instead of one by one: an API server goes through
 all objects of the namespace for it.
@@ -123,10 +126,13 @@ class WrapperApplier:
     async def create(
         self, wrapper: AppWrapper, action: CreateComponent, state: LeaderState
     ) -> None:
-        """Create a component, and remember what came of it."""
+        """Create a component, and remember what came of it. Raises :class:`KubeError` where nobody
+        says what its pods' claims ask for.
+        """
+        claims = await self._claims(wrapper, action.index)
         async with self._bodies:
             try:
-                manifest = build(wrapper, action.index, action.name, self._rules)
+                manifest = build(wrapper, action.index, action.name, self._rules, claims)
             except ComponentError as problem:
                 state.tried(action.index, str(problem), _now(), fatal=True)
                 return
@@ -154,6 +160,29 @@ class WrapperApplier:
                     fatal = error.status in _FATAL or no_right(error)
                     unclear = isinstance(answer, Lost)
                     state.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
+
+    async def _claims(self, wrapper: AppWrapper, index: int) -> dict[ClaimRef, set[str]]:
+        """The device classes that the claims of a component's pods ask for; not of those that do
+        not exist, or may not be read.
+        """
+        known: dict[ClaimRef, set[str]] = {}
+        if all("/" in key for key in self._rules.autopilot.taints):
+            return known
+        for kind, name in claims_of(wrapper, index)[:_MOST_CLAIMS]:
+            of = ("resource.k8s.io", "v1", kind)
+            path = await self._kinds.collection(of, wrapper.metadata.namespace)
+            if path is None or not possible_name(name):
+                continue
+            try:
+                claim = await self._client.get(f"{path}/{quote(name, safe='')}", dict[str, Any])
+            except KubeError as error:
+                if error.status not in {_FORBIDDEN, 404}:
+                    raise
+                log.warning("claim not read", path=f"{path}/{name}", error=cause_of(error))
+                continue
+            asked = (names for names, admin in requests_of(claim) if not admin)
+            known[kind, name] = {one for names in asked for one in names}
+        return known
 
     async def look(
         self, namespace: str, name: tuple[Kind, str], state: LeaderState, *uids: str

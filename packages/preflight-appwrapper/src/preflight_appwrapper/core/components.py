@@ -7,16 +7,17 @@ The same input gives the same bytes: everything in the order of the configuratio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any, Final
 
 from msgspec import Struct
 
 from preflight_appwrapper.api.decode_partial import lenient
-from preflight_appwrapper.api.names import API_VERSION, KIND, LABEL
+from preflight_appwrapper.api.names import API_VERSION, CLAIMED, KIND, LABEL
 from preflight_appwrapper.api.rules import Autopilot, Effect, WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, PodSet, PodSetInfo, PodSpec
+from preflight_appwrapper.api.types import AppWrapper, ClaimRef, PodSet, PodSetInfo, PodSpec
 from preflight_appwrapper.core import podsets
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "ComponentError",
     "Named",
     "build",
+    "claims_of",
     "named",
     "nested_too_deeply",
     "possible_name",
@@ -86,9 +88,27 @@ def possible_name(name: str) -> bool:
     return 0 < len(name) <= LONGEST_NAME and clean and name not in {".", ".."}
 
 
-def build(wrapper: AppWrapper, index: int, name: str, rules: WrapperRules) -> dict[str, Any]:
-    """The object to create under ``name``. Raises :class:`ComponentError` with the first thing that
-    is in the way.
+def claims_of(wrapper: AppWrapper, index: int) -> list[ClaimRef]:
+    """The claims and claim templates that a component's pods name. Never raises."""
+    component = wrapper.spec.components[index]
+    found: dict[ClaimRef, None] = {}
+    for one in podsets.readable(component.template, component.pod_sets):
+        with suppress(podsets.PodSetError):
+            template = podsets.pod_template(component.template, one.path)
+            found |= dict.fromkeys(lenient(PodSpec, template["spec"]).claims)
+    return list(found)
+
+
+def build(
+    wrapper: AppWrapper,
+    index: int,
+    name: str,
+    rules: WrapperRules,
+    claims: Mapping[ClaimRef, Collection[str]] = {},
+) -> dict[str, Any]:
+    """The object to create under ``name``; ``claims``: the device classes that claims ask for, as
+    far as these could be read. Raises :class:`ComponentError` with the first thing that is in the
+    way.
     """
     where = f"spec.components[{index}]"
     component = wrapper.spec.components[index]
@@ -109,7 +129,8 @@ def build(wrapper: AppWrapper, index: int, name: str, rules: WrapperRules) -> di
     sets = known[index].pod_sets if index < len(known) else _pod_sets(component, where)
     for i, one in enumerate(sets):
         info = component.pod_set_infos[i] if i < len(component.pod_set_infos) else PodSetInfo()
-        _fill(made, one, info, wrapper.metadata.name, rules=rules, where=f"{where}.{one.path}")
+        path = f"{where}.{one.path}"
+        _fill(made, one, info, wrapper.metadata.name, rules=rules, claims=claims, where=path)
     return made
 
 
@@ -155,6 +176,7 @@ def _fill(
     owner: str,
     *,
     rules: WrapperRules,
+    claims: Mapping[ClaimRef, Collection[str]],
     where: str,
 ) -> None:
     try:
@@ -184,7 +206,11 @@ def _fill(
                 gates.append({"name": gate.name})
     if rules.scheduler_name and not spec.get("schedulerName"):
         spec["schedulerName"] = rules.scheduler_name
-    _inject(spec, rules.autopilot, f"{where}.spec")
+    asked, given = _asked(lenient(PodSpec, spec), rules.autopilot, claims)
+    if given:
+        _map_of(metadata, "annotations", f"{where}.metadata.annotations")[CLAIMED] = ",".join(given)
+    if rules.autopilot.inject:
+        _inject(spec, rules.autopilot, asked, f"{where}.spec")
 
 
 def _merge(holder: dict[str, Any], key: str, added: Mapping[str, str], where: str) -> None:
@@ -214,15 +240,26 @@ def nested_too_deeply(raw: object) -> bool:
     return True
 
 
-def _inject(spec: dict[str, Any], autopilot: Autopilot, where: str) -> None:
+def _asked(
+    pod: PodSpec, autopilot: Autopilot, claims: Mapping[ClaimRef, Collection[str]]
+) -> tuple[set[str], list[str]]:
+    """The resources and device classes, of those that are marked on nodes, that a pod asks for or
+    may ask for, and those that its claims surely do. A claim that could not be read may be for any.
+    """
+    marked = autopilot.taints
+    given = sorted({key for ref in pod.claims for key in claims.get(ref, ()) if key in marked})
+    asked = {key for key in marked if pod.asks(key)} | set(given)
+    if any(ref not in claims for ref in pod.claims):
+        asked |= {key for key in marked if "/" not in key}
+    return asked, given
+
+
+def _inject(spec: dict[str, Any], autopilot: Autopilot, asked: Collection[str], where: str) -> None:
     """Change the pod spec ``spec`` (plain data, the caller's own copy), whose path is ``where``.
     Raises :class:`ComponentError` where nothing can be added to its own affinity.
     """
-    if not autopilot.inject:
-        return
-    pod = lenient(PodSpec, spec)
-    required = _expressions(pod, autopilot, ("NoSchedule", "NoExecute"))
-    preferred = _expressions(pod, autopilot, ("PreferNoSchedule",))
+    required = _expressions(autopilot, asked, ("NoSchedule", "NoExecute"))
+    preferred = _expressions(autopilot, asked, ("PreferNoSchedule",))
     if not required and not preferred:
         return
     affinity = _map_of(spec, "affinity", f"{where}.affinity")
@@ -238,13 +275,13 @@ def _inject(spec: dict[str, Any], autopilot: Autopilot, where: str) -> None:
 
 
 def _expressions(
-    spec: PodSpec, autopilot: Autopilot, effects: tuple[Effect, ...]
+    autopilot: Autopilot, asked: Collection[str], effects: tuple[Effect, ...]
 ) -> list[dict[str, Any]]:
     """One a key, with the values of all resources that are asked for."""
     values: dict[str, list[str]] = {}
     for resource, taints in autopilot.taints.items():
         wanted = [taint for taint in taints if taint.effect in effects]
-        if not wanted or not spec.asks(resource):
+        if not wanted or resource not in asked:
             continue
         for taint in wanted:
             known = values.setdefault(taint.key, [])

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from preflight_kube.api.kinds import Kind, version_of
 
 from preflight_appwrapper.api.decode_partial import lenient
-from preflight_appwrapper.api.names import LABEL, PREFIX
+from preflight_appwrapper.api.names import CLAIMED, LABEL, PREFIX
 from preflight_appwrapper.api.rules import FailureRule
 from preflight_appwrapper.api.types import (
     AppWrapper,
@@ -136,6 +136,7 @@ def pod(raw: PartialObject) -> Pod:
         deletion_timestamp=metadata.deletion_timestamp,
         finalizers=metadata.finalizers,
         owner_references=tuple(one for one in metadata.owner_references if one.controller),
+        annotations={key: it for key, it in metadata.annotations.items() if key == CLAIMED},
     )
     return replace(found, metadata=kept)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from preflight_mnnvl.api import names
-from preflight_mnnvl.api.annotations import CLASS_WITHOUT_EFFECT, SCOPES, odd
+from preflight_mnnvl.api.annotations import CLASS_WITHOUT_EFFECT, odd
 from preflight_mnnvl.api.identity import CliqueIdentity, CliqueRefused
 from preflight_mnnvl.api.types import BadObject, Clique, Group, PodCliqueSet, decode, shown
 from preflight_mnnvl.config import Config

@@ -16,6 +16,7 @@ from preflight_kube.admission.metrics import AdmissionMetrics
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Reviews, Unavailable
 from preflight_kube.client.client import Client, KubeError, NotFound
+from preflight_proto.devices import requests_of
 
 from preflight_mnnvl.api.names import GROVE_GROUP, RESOURCE_GROUP, is_name
 from preflight_mnnvl.api.types import Metadata, PodCliqueSet, shown, trimmed
@@ -211,7 +212,7 @@ class GroveLookups:
             path = f"/apis/{RESOURCE_GROUP}/{version}/namespaces/{namespace}/{plural}/{ref.name}"
             claim = await self._asked(f"the {ref.kind} {shown(ref.name)}", path, dict[str, Any])
             if claim is not None:
-                known[ref] = _classes(claim)
+                known[ref] = [name for names, _ in requests_of(claim) for name in names]
         return known
 
     async def _asked(self, what: str, path: str, type_: type[T]) -> T | None:
@@ -228,16 +229,3 @@ class GroveLookups:
 
 def _why(error: Exception) -> str:
     return shown(str(error).rstrip(".") or f"no answer within {LONGEST:g} s", 300)
-
-
-def _classes(claim: dict[str, Any]) -> list[str]:
-    """The classes of a claim or a claim template, in the shape of any version."""
-    spec = claim.get("spec") or {}
-    spec = spec.get("spec") or spec
-    classes: list[str] = []
-    for one in (spec.get("devices") or {}).get("requests") or ():
-        named = (one, one.get("exactly") or {}, *(one.get("firstAvailable") or ()))
-        classes += [
-            name for request in named if isinstance(name := request.get("deviceClassName"), str)
-        ]
-    return classes
