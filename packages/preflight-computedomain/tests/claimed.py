@@ -102,6 +102,7 @@ class Cluster(ClusterReader):
     known: dict[str, frozenset[str]] = field(
         default_factory=lambda: {"team-a": frozenset({DOMAIN})}
     )
+    granted: dict[str, frozenset[str]] = field(default_factory=dict)  # NVLink cliques, by uid
     down: bool = False
     asked: list[str] = field(default_factory=list)
 
@@ -115,11 +116,11 @@ class Cluster(ClusterReader):
             raise KubeError("https://10.0.0.1: no answer")
         return self.claims.get((namespace, name))
 
-    async def domains(self, namespace: str) -> frozenset[str]:
+    async def domains(self, namespace: str) -> Mapping[str, frozenset[str]]:
         self.asked.append(f"list {namespace}")
         if self.down:
             raise KubeError("https://10.0.0.1: no answer")
-        return self.known.get(namespace, frozenset())
+        return {uid: self.granted.get(uid, frozenset()) for uid in self.known.get(namespace, ())}
 
 
 @dataclass
@@ -146,6 +147,7 @@ class Node:
     major: int = MAJOR
     times: Times = field(default_factory=lambda: Times(call=3, answer=30, first=0.01, longest=0.05))
     patience: float = 0.3
+    exclusive: bool = False
     step: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
@@ -182,6 +184,7 @@ class Node:
             clique=self.clique,
             metrics=metrics or PluginMetrics(self.facts.node),
             times=self.times,
+            exclusive=self.exclusive,
         )
 
     def files(self) -> Mapping[str, bytes]:

@@ -148,6 +148,7 @@ async def leads(
     lease: str = "",
     client: type[Client] = Client,
     only: str = "",
+    exclusive: bool = False,
 ) -> AsyncIterator[Controller]:
     """A controller that leads; ``sweep_seconds``: between two looks for stale templates. ``only``:
     it looks at nothing else than this namespace.
@@ -156,7 +157,9 @@ async def leads(
         client(target, agent="compute-domain-controller") as made,
         anyio.create_task_group() as group,
     ):
-        controller = Controller(made, ControllerMetrics(), sweep_seconds=sweep_seconds)
+        controller = Controller(
+            made, ControllerMetrics(), sweep_seconds=sweep_seconds, exclusive=exclusive
+        )
         if only:
             for one in controller.reflectors[:3]:  # nodes' slices are in no namespace
                 group_, _, plural = one._path.rpartition("/")

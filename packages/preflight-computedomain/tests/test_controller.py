@@ -12,8 +12,10 @@ import pytest
 from driven import User, leads, until
 from preflight_computedomain.api.crd import crd
 from preflight_computedomain.api.names import (
+    CLAIMS,
     DOMAINS,
     FINALIZER,
+    GRANTED,
     LABEL,
     SLICES,
     TARGET_LABEL,
@@ -85,6 +87,34 @@ async def test_two_active_computedomains_of_one_clique_are_told_on_both(
     assert len(shared[clique]) == 2
     counted = controller._metrics.registry.get_sample_value("compute_domain_shared_cliques")
     assert counted == len(shared)
+
+
+async def test_where_cliques_are_exclusive_the_first_of_two_domains_has_it_and_then_the_other(
+    target: Connection, user: User
+) -> None:
+    clique, domains = f"{uuid.uuid4()}.7", ("train-a", "train-b")
+
+    async def has() -> list[str]:
+        found = [await user.domain(name) or {} for name in domains]
+        about = [one.get("metadata", {}).get("annotations", {}) for one in found]
+        return [annotations.get(GRANTED, "") for annotations in about]
+
+    async def first() -> bool:
+        return await has() == [clique, ""]
+
+    async def second() -> bool:
+        return await has() == ["", clique]
+
+    async with leads(target, exclusive=True):
+        for name in domains:
+            domain, node = await user.create(name), f"node-{uuid.uuid4().hex[:8]}"
+            devices = slices.channel(clique, "570.158.1")
+            await user.client.create(SLICES, slices.body(node, "a-uid", devices))
+            await user.claim(f"claim-{name}", domain["metadata"]["uid"], node)
+            await until(first)
+        assert len(await user.events("SharedIMEXDomain")) <= 2  # both are active, and told so
+        await user.delete(CLAIMS, "claim-train-a")
+        await until(second)
 
 
 async def test_num_nodes_has_no_meaning(user: User, controller: Controller) -> None:

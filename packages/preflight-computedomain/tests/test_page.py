@@ -61,6 +61,21 @@ async def test_a_claim_is_prepared_by_one_get_and_one_list(node: Node) -> None:
     assert node.cluster.asked == ["get team-a/claim-1", "list team-a"]
 
 
+async def test_where_cliques_are_exclusive_a_claim_waits_until_its_domain_has_the_nodes_clique(
+    node: Node,
+) -> None:
+    node.exclusive = True
+    refused = await one(node.page())
+    assert f"does not have the NVLink clique {CLIQUE} of this node for itself" in refused.error
+    assert (node.states(), node.files()) == ({}, {})
+    node.cluster.granted = {DOMAIN: frozenset({"another.1"})}
+    waiting = asyncio.create_task(one(node.page()))
+    node.cluster.asked.clear()
+    await until(lambda: len(node.cluster.asked) >= 4)
+    node.cluster.granted = {DOMAIN: frozenset({"another.1", CLIQUE})}
+    assert await waiting == GIVEN
+
+
 async def test_prepared_again_it_is_the_same_and_nothing_is_asked(node: Node) -> None:
     page = node.page()
     first = await one(page)

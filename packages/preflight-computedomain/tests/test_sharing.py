@@ -7,8 +7,8 @@ import msgspec
 from claimed import document, parameters, ref, result
 from hypothesis import given
 from hypothesis import strategies as st
-from preflight_computedomain.api.names import DRIVER
-from preflight_computedomain.api.types import Slice, UsedClaim
+from preflight_computedomain.api.names import DRIVER, GRANTED
+from preflight_computedomain.api.types import ComputeDomain, DomainMetadata, Slice, UsedClaim
 from preflight_computedomain.core import slices
 from preflight_computedomain.core.sharing import Sharing
 
@@ -48,6 +48,29 @@ def test_a_node_that_offers_nothing_now_keeps_the_clique_of_its_pods() -> None:
     assert sharing.shared() == {"x.1": {"red", "blue"}}
     sharing.slice(offered("a", "x.1"), gone=True)
     assert sharing.shared() == {}
+
+
+def domain(name: str, *cliques: str) -> ComputeDomain:
+    annotations = {GRANTED: ",".join(cliques)}
+    return ComputeDomain(metadata=DomainMetadata(name=name, uid=name, annotations=annotations))
+
+
+def test_a_clique_is_the_first_ones_until_its_pods_have_ended() -> None:
+    sharing = Sharing()
+    for node in "ab":
+        sharing.slice(offered(node, "x.1"))
+    sharing.claim(used(1, "red", "a"))
+    red, blue = domain("red"), domain("blue")
+    assert sharing.granted(red, [red, blue]) == {"x.1"}
+    red = domain("red", "x.1")
+    sharing.claim(used(2, "blue", "b"))
+    assert sharing.granted(red, [red, blue]) == {"x.1"}
+    assert sharing.granted(blue, [red, blue]) == set()
+    assert sharing.granted(blue, [blue]) == set(), "it is gone, and its pods run"
+    sharing.claim(used(1, "red", "a"), gone=True)
+    assert sharing.granted(red, [red, blue]) == set()
+    assert sharing.granted(blue, [red, blue]) == set(), "that it has it stands there still"
+    assert sharing.granted(blue, [domain("red"), blue]) == {"x.1"}
 
 
 NODES, DOMAINS, CLIQUES = "ab", ("red", "blue"), ("", "x.1", "x.2")

@@ -20,6 +20,7 @@ from preflight_proto import helm_values
 
 __all__ = [
     "CHART",
+    "EXCLUSIVE",
     "GATE",
     "IGNORED",
     "KNOWN",
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 CHART: Final = "preflight-computedomain"
+EXCLUSIVE: Final = "EXCLUSIVE_CLIQUES"
+"""The variable by which the programs get ``exclusiveCliques``."""
 OWN: Final = helm_values.ALIKE | {
     "admission",
     "altProcDevices",
@@ -78,10 +81,12 @@ class Resources(
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """``featureGates``: by name. ``leaseSeconds``: a leader that has not renewed its lease for so
-    long writes no more.
+    """``exclusiveCliques``: of an NVLink clique one ComputeDomain has channels at a time, and the
+    claims of others wait. ``featureGates``: by name. ``leaseSeconds``: a leader that has not
+    renewed its lease for so long writes no more.
     """
 
+    exclusive_cliques: bool = False
     feature_gates: dict[str, Gate] = {}
     lease_seconds: Annotated[int, Meta(ge=1, le=3600)] = 15
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -45,6 +45,7 @@ def controller(start: Start, *, namespace: str, lease_seconds: float) -> int:
     from preflight_kube.client.client import Client
     from preflight_kube.runtime.manager import Election, Parts, run
 
+    from preflight_computedomain.config import EXCLUSIVE
     from preflight_computedomain.controller.controller import Controller
     from preflight_computedomain.metrics import ControllerMetrics
 
@@ -52,7 +53,8 @@ def controller(start: Start, *, namespace: str, lease_seconds: float) -> int:
 
     async def build(client: Client) -> Parts:
         start.log_gates()
-        leader = Controller(client, metrics)
+        exclusive = start.environ.get(EXCLUSIVE) == "true"
+        leader = Controller(client, metrics, exclusive=exclusive)
         return Parts(reflectors=leader.reflectors, lead=leader.lead)
 
     return run(

@@ -30,6 +30,10 @@
 - name: IMEX_ISOLATION
   value: {{ . | quote }}
 {{- end }}
+{{- if .Values.exclusiveCliques }}
+- name: EXCLUSIVE_CLIQUES
+  value: "true"
+{{- end }}
 - name: LOG_LEVEL
   value: {{ .Values.logLevel | default "info" | quote }}
 {{- end }}

@@ -28,6 +28,10 @@ PLUGIN: Final = "compute-domain-kubelet-plugin"
 FINALIZER: Final = f"{GROUP}/computeDomain"
 LABEL: Final = FINALIZER
 """Finalizer and label have one name; the label's value is the ComputeDomain's uid."""
+GRANTED: Final = "preflight.nvsentinel.nvidia.com/nvlink-cliques"
+"""Annotation of a ComputeDomain: the NVLink cliques that it has for itself, with a comma between;
+written and asked for where `exclusiveCliques` is set.
+"""
 TARGET_LABEL: Final = f"{GROUP}/computeDomainTarget"
 WORKLOAD: Final = "Workload"
 DAEMON: Final = "Daemon"

@@ -79,7 +79,10 @@ RIGHTS: Final = Chart(
                     resource=names.PLURAL,
                     group=names.GROUP,
                     verbs="list watch patch",
-                    fields=(f"metadata.finalizers[{names.FINALIZER}]",),
+                    fields=(
+                        f"metadata.finalizers[{names.FINALIZER}]",
+                        f"metadata.annotations[{names.GRANTED}]",
+                    ),
                     policy="finalizers",
                 ),
                 Right(

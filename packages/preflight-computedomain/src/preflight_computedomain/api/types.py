@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from preflight_computedomain.api.names import DRIVER
+from preflight_computedomain.api.names import DRIVER, GRANTED
 
 __all__ = [
     "AllocationConfig",
@@ -20,6 +20,7 @@ __all__ = [
     "ComputeDomain",
     "ComputeDomainStatus",
     "DeviceConfig",
+    "DomainMetadata",
     "Identified",
     "Metadata",
     "Opaque",
@@ -69,14 +70,37 @@ class Metadata(_Object, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
+def _cliques(annotations: dict[str, str]) -> frozenset[str]:
+    return frozenset(filter(None, annotations.get(GRANTED, "").split(",")))
+
+
+class DomainMetadata(Metadata, frozen=True, kw_only=True):
+    """That of a ComputeDomain."""
+
+    annotations: dict[str, str] = {}
+
+    @property
+    def cliques(self) -> frozenset[str]:
+        """The NVLink cliques that it has for itself."""
+        return _cliques(self.annotations)
+
+
 class _Uid(_Object, frozen=True, kw_only=True):
     uid: str
+    annotations: dict[str, str] = {}
 
 
 class Identified(_Object, frozen=True, kw_only=True):
-    """Any object, of which no more is read than which one it is."""
+    """Any object, of which no more is read than which one it is, and of a ComputeDomain which
+    NVLink cliques it has for itself.
+    """
 
     metadata: _Uid
+
+    @property
+    def cliques(self) -> frozenset[str]:
+        """Those; none of any other object."""
+        return _cliques(self.metadata.annotations)
 
 
 class _TemplateName(_Object, frozen=True, kw_only=True):
@@ -101,7 +125,7 @@ class ComputeDomainStatus(_Object, frozen=True, kw_only=True):
 class ComputeDomain(_Object, frozen=True, kw_only=True):
     """A ComputeDomain. ``spec.channel.allocation_mode``: Single or All."""
 
-    metadata: Metadata
+    metadata: DomainMetadata
     spec: _DomainSpec = _DomainSpec()
     status: ComputeDomainStatus = ComputeDomainStatus()
 

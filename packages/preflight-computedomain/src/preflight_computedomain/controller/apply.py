@@ -15,7 +15,7 @@ import msgspec
 from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
 from preflight_kube.runtime.cache import Cache
 
-from preflight_computedomain.api.names import DOMAINS, FINALIZER, TEMPLATES, namespaced
+from preflight_computedomain.api.names import DOMAINS, FINALIZER, GRANTED, TEMPLATES, namespaced
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Identified
 from preflight_computedomain.core import template
 from preflight_computedomain.core.reconcile import DomainAction
@@ -55,6 +55,9 @@ class Applier:
                 await self._let_go()
             case "WriteStatus":
                 await self._patch_domain({"status": {"status": action.status}}, "/status")
+            case "GrantCliques":
+                annotations = {GRANTED: action.status or None}
+                await self._patch_domain({"metadata": {"annotations": annotations}})
             case "CreateTemplate":
                 await self._create(name, action.body)
             case "PatchTemplate":

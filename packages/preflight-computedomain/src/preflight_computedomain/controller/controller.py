@@ -58,12 +58,20 @@ log = get_logger(__name__)
 
 
 class Controller:
-    """Mirrors while its ``reflectors`` run; acts while :meth:`lead` does."""
+    """Mirrors while its ``reflectors`` run; acts while :meth:`lead` does. ``exclusive``: it says of
+    each NVLink clique which ComputeDomain has it.
+    """
 
     def __init__(
-        self, client: Client, metrics: ControllerMetrics, *, sweep_seconds: float = SWEEP
+        self,
+        client: Client,
+        metrics: ControllerMetrics,
+        *,
+        sweep_seconds: float = SWEEP,
+        exclusive: bool = False,
     ) -> None:
         self._client, self._metrics, self._sweep_seconds = client, metrics, sweep_seconds
+        self._exclusive, self._grants = exclusive, anyio.Lock()
         self._conflicts: set[Place] = set()
         self._sharing = Sharing()
         self.queue = Queue("computedomain", clock=client.clock)
@@ -175,6 +183,8 @@ class Controller:
                     status=plan.status,
                     next=plan.next,
                 )
+        if self._exclusive and again is None and not await self._grant(client, place):
+            again = AGAIN
         for item in (*plan.events, *shares(self._neighbors(domain))):
             if events.event(
                 Regarding(names.API_VERSION, names.KIND, place[1], domain.metadata.uid, place[0]),
@@ -185,6 +195,21 @@ class Controller:
             ):
                 log.warning(item.message, **_about(domain), reason=item.reason)
         return again
+
+    async def _grant(self, client: Client, place: Place) -> bool:
+        """Say on a ComputeDomain which cliques it has; False where it is active in one that it has
+        not. One at a time, so that no two get one.
+        """
+        async with self._grants:
+            domain = next(reversed(self._domains.by_index("place", "/".join(place))), None)
+            if domain is None:
+                return True
+            wanted = self._sharing.granted(domain, self._domains.store.values())
+            if wanted != domain.metadata.cliques:
+                action = DomainAction("GrantCliques", status=",".join(sorted(wanted)))
+                await self._apply(client, place[0], domain, [], [action])
+                log.info("NVLink cliques granted", **_about(domain), cliques=sorted(wanted))
+            return self._sharing.cliques(domain.metadata.uid) <= wanted
 
     async def _apply(
         self,

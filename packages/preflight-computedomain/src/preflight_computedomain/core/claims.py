@@ -35,6 +35,7 @@ __all__ = [
     "ChannelRequest",
     "KubeletClaim",
     "Refusal",
+    "alone",
     "decide",
     "in_use",
     "known",
@@ -58,6 +59,7 @@ REASONS: Final[Mapping[str, str]] = {
     "allocation-mode": "the allocationMode is another than Single",
     "no-domain": "the ComputeDomain has been deleted or belongs to another namespace",
     "no-clique": "the node has no NVLink clique",
+    "clique-in-use": "another ComputeDomain has the node's NVLink clique, and cliques are exclusive",
     "aborted": "the claim's preparation was aborted",
     "channel-in-use": "another claim has channel 0 of the node",
     "ended": "the kubelet has unprepared the claim in the meantime",
@@ -293,6 +295,20 @@ def decide(
             "NVLink system, or repair its fabric manager",
         )
     return in_use(entries, request.ref.uid)
+
+
+def alone(request: ChannelRequest, granted: Collection[str], clique: str) -> Refusal | None:
+    """Where cliques are exclusive: a refusal unless the node's clique is among those that the
+    claim's ComputeDomain has for itself.
+    """
+    if clique in granted:
+        return None
+    return Refusal(
+        "clique-in-use",
+        f"its ComputeDomain does not have the NVLink clique {one_line(clique, 64)} of this node for itself (exclusiveCliques): another one is active "
+        "there, or the controller has not said yet; end the other one's pods, or run this one in another clique",
+        permanent=False,
+    )
 
 
 def _still_aborted(entry: Entry, request: ChannelRequest, now: datetime) -> bool:

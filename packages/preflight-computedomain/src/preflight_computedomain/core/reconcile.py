@@ -37,6 +37,7 @@ Kind = Literal[
     "AddFinalizer",
     "RemoveFinalizer",
     "WriteStatus",
+    "GrantCliques",
     "CreateTemplate",
     "PatchTemplate",
     "DeleteTemplate",
@@ -47,8 +48,8 @@ Kind = Literal[
 
 
 class DomainAction(NamedTuple):
-    """One request. ``kind``: what it does, of the ComputeDomain its finalizer or ``status``; of a
-    template, which is ``name``:
+    """One request. ``kind``: what it does, of the ComputeDomain its finalizer, its cliques or
+    ``status``; of a template, which is ``name``:
 
     - create it of ``body``; where the name is taken, the plan ends;
     - a merge patch ``body`` of labels and finalizers;

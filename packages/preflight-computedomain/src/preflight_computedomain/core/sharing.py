@@ -12,7 +12,7 @@ from typing import Any
 from preflight_kube.runtime.indexes import Index
 
 from preflight_computedomain.api.opaque_config import domain_of
-from preflight_computedomain.api.types import Slice, UsedClaim
+from preflight_computedomain.api.types import ComputeDomain, Slice, UsedClaim
 
 __all__ = ["Sharing"]
 
@@ -65,6 +65,27 @@ class Sharing:
     def clique(self, node: str) -> str:
         """That of a node; empty where none is known."""
         return self._of.get(node, "")
+
+    def cliques(self, domain: str) -> set[str]:
+        """Those in which it is active."""
+        return {clique for clique in self._nodes.values() if domain in self._active([clique])}
+
+    def granted(self, domain: ComputeDomain, living: Iterable[ComputeDomain]) -> set[str]:
+        """The cliques that ``domain`` is to have for itself: those that it has, for as long as it
+        is active there, and of others where it is those that no other one has, of all that are
+        ``living``. One that is gone has its cliques until its pods have ended.
+        """
+        about, known = domain.metadata, {domain.metadata.uid}
+        taken: set[str] = set()
+        for other in living:
+            if other.metadata.uid != about.uid:
+                known.add(other.metadata.uid)
+                taken |= other.metadata.cliques
+        return {
+            clique
+            for clique in self.cliques(about.uid)
+            if clique in about.cliques or (clique not in taken and self._active([clique]) <= known)
+        }
 
     def others(self, domain: str) -> dict[str, set[str]]:
         """By clique, who else is active where ``domain`` is."""

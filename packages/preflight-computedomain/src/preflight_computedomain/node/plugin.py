@@ -22,7 +22,7 @@ from preflight_kube.runtime.health import HealthServer
 
 from preflight_computedomain.api.checkpoint import Corrupt
 from preflight_computedomain.api.names import DRIVER, PLUGIN
-from preflight_computedomain.config import Gates
+from preflight_computedomain.config import EXCLUSIVE, Gates
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.core.slices import channel
 from preflight_computedomain.metrics import PluginMetrics
@@ -117,6 +117,7 @@ async def run(
             lock=Lock(folders.own / "pu.lock"),
             clique=clique,
             metrics=metrics,
+            exclusive=environ.get(EXCLUSIVE) == "true",
         )
         publisher = Publisher(
             client, facts.node, lambda verb: metrics.slice_writes.labels(verb).inc()

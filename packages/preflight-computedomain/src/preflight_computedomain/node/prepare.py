@@ -25,6 +25,7 @@ from preflight_computedomain.core.claims import (
     NO_CLIQUE,
     KubeletClaim,
     Refusal,
+    alone,
     decide,
     in_use,
     known,
@@ -55,10 +56,11 @@ class ClusterReader:
         """The ResourceClaim as it is now; None where there is none."""
         return await self._client.get_or_none(namespaced(CLAIMS, namespace, name), ResourceClaim)
 
-    async def domains(self, namespace: str) -> frozenset[str]:
-        """The uids of the ComputeDomains of ``namespace`` now."""
+    async def domains(self, namespace: str) -> Mapping[str, frozenset[str]]:
+        """The NVLink cliques of the ComputeDomains of ``namespace`` now, by uid."""
         pages = self._client.pages(namespaced(DOMAINS, namespace), Identified)
-        return frozenset([domain.metadata.uid async for page, _ in pages for domain in page])
+        domains = [domain async for page, _ in pages for domain in page]
+        return {domain.metadata.uid: domain.cliques for domain in domains}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,9 @@ _INTERNAL: Final = Refusal(
 
 
 class ClaimPreparer:
-    """Use within one event loop."""
+    """Use within one event loop. ``exclusive``: only where the ComputeDomain has the node's NVLink
+    clique for itself.
+    """
 
     def __init__(
         self,
@@ -119,7 +123,9 @@ class ClaimPreparer:
         clique: CliqueOwner,
         metrics: PluginMetrics,
         times: Times = Times(),
+        exclusive: bool = False,
     ) -> None:
+        self._exclusive = exclusive
         self._node, self._cluster, self._store, self._lock = node, cluster, store, lock
         self._clique, self._metrics, self._times = clique, metrics, times
         self._flights: Flights[Result] = Flights(times.answer)
@@ -227,6 +233,8 @@ class ClaimPreparer:
             done = decide(request, domains, clique, await self._entries(), self._store.now())
             if isinstance(done, Refusal) and done.reason == NO_CLIQUE and unknown:
                 return Refusal("driver", unknown, False)
+            if done is None and self._exclusive:
+                done = alone(request, domains[request.domain], clique)
             if done is None:
                 done = await self._written(
                     flight, lambda: self._store.prepare(request, domains, clique)
