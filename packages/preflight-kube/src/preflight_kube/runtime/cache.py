@@ -59,7 +59,8 @@ class Cache(Reflector[T]):
         super().__init__(client, path, raw, **more)
         self._decode, self._of_object, self._clock = decode, resource_version, client.clock
         self._streamed = decode is not None
-        self._written: dict[str, _Written] = {}
+        self._written: dict[str, _Written] = {}  # what was written first comes first
+        self._passed = ""  # the version up to which they have been looked through
 
     def get(self, key: str) -> T | None:
         """The newest that is known of an object, by its key (by default its uid)."""
@@ -102,15 +103,20 @@ class Cache(Reflector[T]):
         if version <= known:
             return
         before = written.shown if written is not None else shown
-        self._written[key] = _Written(version, self._clock() + OVERLAY_TTL, before)
+        self._write(key, version, before)
         super()._put(key, item)
 
     def deleted(self, key: str) -> None:
         """Take in that the API server has no object of this key any more."""
         written, shown = self._written.get(key), self.store.get(key)
         before = written.shown if written is not None else shown
-        self._written[key] = _Written(None, self._clock() + OVERLAY_TTL, before)
+        self._write(key, None, before)
         super()._remove(key, None)
+
+    def _write(self, key: str, version: int | None, before: Any) -> None:
+        self._written.pop(key, None)
+        self._written[key] = _Written(version, self._clock() + OVERLAY_TTL, before)
+        self._passed = ""
 
     def _decoded(self, raw: Any) -> T:
         item: T = raw if self._decode is None else self._decode(raw)
@@ -134,8 +140,15 @@ class Cache(Reflector[T]):
         super()._remove(key, self._decoded(last) if last is not None else None)
 
     def _reached(self) -> None:
-        """Go back to the mirror where it has passed what was written, or should have."""
-        now, reached = self._clock(), version_of(self.version)
+        """Go back to the mirror where it has passed what was written, or should have. Every read
+        asks for it, so what nothing has changed for is not looked through again.
+        """
+        if not self._written:
+            return
+        oldest, now = next(iter(self._written.values())), self._clock()
+        if self._passed == self.version and now < oldest.until:
+            return
+        self._passed, reached = self.version, version_of(self.version)
         for key, written in list(self._written.items()):
             passed = written.version is not None and written.version <= reached
             if (written.until <= now or passed) and self._written.get(key) is written:
