@@ -8,7 +8,7 @@ stands in ``Error``. ``NodeNames: null`` in an answer means none.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from heapq import nsmallest
+from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -221,7 +221,8 @@ def view(
     return NodeView(slots=slots, free=free, labels=labels, blocked=why)
 
 
-_Shape = tuple[str, int, int, tuple[int, ...]]
+_Kind = tuple[str, int, int, int, tuple[int, ...], int]
+_UNKNOWN: Final = NodeView(blocked=messages.NODE_UNKNOWN)
 _NO_LEASES: Final[tuple[int, tuple[int, ...]]] = (0, ())
 
 
@@ -253,27 +254,38 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 def choices(
-    question: Question, names: Iterable[str], nodes: Mapping[str, NodeView]
-) -> Iterator[tuple[str, Chosen]]:
-    """The GPUs that the pod would get on each of ``names``, its own leases counted as free, or why
-    not. A node that is not in ``nodes`` is not known here.
+    question: Question,
+    names: Iterable[str],
+    nodes: Mapping[str, NodeView],
+    kept: Mapping[str, int] | None = None,
+) -> Iterator[tuple[Chosen, list[str]]]:
+    """The GPUs that the pod would get, its own leases counted as free, or why not; and those of
+    ``names`` where it is so: nodes of one kind together. One that is not in ``nodes`` is not known
+    here.
     """
     claim, own = question.claim, question.own
     if claim is None or question.refused:
-        yield from ((name, Chosen(why=question.refused)) for name in names)
+        yield Chosen(why=question.refused), list(names)
         return
-    want, wanted, known = claim.want, claim.spec.selector.match_labels, dict[_Shape, Chosen]()
+    want, wanted, kinds = claim.want, claim.spec.selector.match_labels, dict[_Kind, list[str]]()
     for name in names:
-        if (node := nodes.get(name)) is None:
-            yield name, Chosen(why=messages.NODE_UNKNOWN)
-            continue
+        node = nodes.get(name, _UNKNOWN)
         mask, ids = own.get(name, _NO_LEASES) if own else _NO_LEASES
         why = refusal(node, wanted) if wanted else node.blocked
-        shape = why, id(node.slots), node.free | mask, ids  # nodes of one kind share their topology
-        if (chosen := known.get(shape)) is None:
-            chosen = Chosen(why=why) if why else choose(node.slots, shape[2], want, ids)
-            known[shape] = chosen
-        yield name, chosen
+        others = kept.get(name, 0) if kept else 0
+        # Nodes of one kind share their topology.
+        kind = why, id(node.slots), node.free, mask, ids, others
+        if (alike := kinds.get(kind)) is None:
+            kinds[kind] = [name]
+        else:
+            alike.append(name)
+    for (why, _, free, mask, ids, others), alike in kinds.items():
+        slots = nodes.get(alike[0], _UNKNOWN).slots
+        chosen = Chosen(why=why) if why else choose(slots, free | mask, want, ids)
+        left = free.bit_count() - want.count
+        if others and left < others and chosen.why not in messages.UNRESOLVABLE:
+            chosen = Chosen(why=messages.KEPT)
+        yield chosen, alike
 
 
 def filter_nodes(
@@ -297,21 +309,19 @@ def filter_nodes(
     if full := [node for node, (_, ids) in question.own.items() if len(ids) >= count]:
         return alone(names, min(full))
     begun = choices(question, sorted(question.own.keys() & set(names)), nodes)
-    if where := [node for node, chosen in begun if not chosen.why]:
-        return alone(names, where[0])
-    passed: list[tuple[int, int, int]] = []
+    if where := [name for chosen, alike in begun if not chosen.why for name in alike]:
+        return alone(names, min(where))
+    passed: list[tuple[int, int, list[str]]] = []
     failed: dict[str, str] = {}
-    for n, (name, chosen) in enumerate(choices(question, names, nodes)):
-        why, others = chosen.why, kept.get(name, 0) if kept else 0
-        if others and why not in messages.UNRESOLVABLE:
-            why = messages.KEPT if nodes[name].free.bit_count() - count < others else why
-        if why:
-            failed[name] = why
+    for chosen, alike in choices(question, names, nodes, kept):
+        if chosen.why:
+            failed |= dict.fromkeys(alike, chosen.why)
         else:
-            passed.append((-chosen.score, nodes[name].free.bit_count(), n))
-    if most is not None and len(passed) > most:
-        passed = nsmallest(most, passed)
-    return Answered(tuple(names[n] for *_, n in passed), failed)
+            passed.append((-chosen.score, nodes[alike[0]].free.bit_count(), alike))
+    if most is None or len(names) - len(failed) <= most:
+        return Answered(tuple(name for name in names if name not in failed), failed)
+    ranked = (name for *_, alike in sorted(passed) for name in alike)
+    return Answered(tuple(islice(ranked, most)), failed)
 
 
 def alone(names: Sequence[str], node: str) -> Answered:
@@ -346,5 +356,8 @@ def prioritize(
     """0–10 for each of ``names``: how well the GPUs that the pod would get there fit together."""
     reserved = question.pod.reserved
     has = {reserved.node} if reserved is not None else question.own.keys()
-    every = choices(question, names, nodes)
-    return tuple(Priority(name, 10 if name in has else chosen.score) for name, chosen in every)
+    return tuple(
+        Priority(name, 10 if name in has else chosen.score)
+        for chosen, alike in choices(question, names, nodes)
+        for name in alike
+    )

@@ -123,7 +123,9 @@ class Extender:
         question = msgspec.structs.replace(question, own=own)
         chosen = filter_prioritize.choices(question, victims, self._state.views())
         return PreemptionResult(
-            victims={name: victims[name] for name, choice in chosen if choice.ids}
+            victims={
+                name: victims[name] for choice, alike in chosen if choice.ids for name in alike
+            }
         )
 
     async def bind(self, args: BindingArgs) -> BindingResult:
