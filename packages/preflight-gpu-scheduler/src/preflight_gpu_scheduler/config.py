@@ -5,6 +5,7 @@ once, each with its path. And the KubeSchedulerConfiguration that follows from i
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -89,7 +90,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
     def seconds(self, field: str) -> float:
         """The duration ``field`` (by its Python name)."""
-        return parse_duration(getattr(self, field))
+        return _seconds(getattr(self, field))
+
+
+_seconds = lru_cache(parse_duration)  # asked for at every call of the scheduler
 
 
 def json_schema() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 from preflight_kube.api.jsonpatch import add, pointer, test
-from preflight_kube.client.client import Client, Fenced, KubeError, NotFound
+from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_kube.runtime import writes
 from preflight_kube.runtime.writes import Create, Delete, Patch, Write
 
@@ -66,25 +66,16 @@ class Executor:
         self, batch: tuple[protocol.Request, ...], end: float
     ) -> tuple[protocol.Answer, ...]:
         answers: list[protocol.Answer] = [protocol.Lost()] * len(batch)
-        fenced: list[Fenced] = []
 
         async def answer(n: int, request: protocol.Request) -> None:
-            try:
-                answers[n] = await self._answer(request)
-            except Fenced as error:
-                fenced.append(error)
-                return
+            answers[n] = await self._answer(request)
             self._state.record(request, answers[n])
             if (op := _OPS.get(type(request))) is not None:
                 self._metrics.writes.labels(op, type(answers[n]).__name__.lower()).inc()
 
         if (left := end - anyio.current_time()) > 0:
             with anyio.move_on_after(left):
-                async with anyio.create_task_group() as group:
-                    for n, request in enumerate(batch):
-                        group.start_soon(answer, n, request)
-        if fenced:
-            raise fenced[0]
+                await writes.gather(answer(n, request) for n, request in enumerate(batch))
         return tuple(answers)
 
     async def _answer(self, request: protocol.Request) -> protocol.Answer:
