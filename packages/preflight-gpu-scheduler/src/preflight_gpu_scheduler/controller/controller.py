@@ -143,7 +143,7 @@ class Controller:
             waits = pod is not None and bool(pod.claim) and not pod.bound
             (self._unplaced.add if waits else self._unplaced.discard)(key)
             for lease in seen.leases_for(key):
-                self._leases.add((key[0], lease.name))
+                self._queue(lease)
         elif kind == "claim":
             self._claims.add(key)
             for named in seen.pods_of(key):
@@ -175,11 +175,22 @@ class Controller:
         if (pod := seen.holder(lease)) is not None and pod.claim:
             self._claims.add((pod.namespace, pod.claim))
 
-    def _queue(self, lease: Lease) -> None:
-        """By the holder's namespace: one that has many leases to collect does not
-        hold up another.
+    def _queue(self, lease: Lease) -> LeaseState:
+        """Look at a lease, unless its pod has the GPU. By the holder's namespace: one that has many
+        leases to collect does not hold up another.
         """
-        self._leases.add(((lease.pod or ("", ""))[0], lease.name))
+        key = (lease.pod or ("", ""))[0], lease.name
+        state = judge(lease, self._seen.look(lease.pod or ("", "")))
+        if state is LeaseState.RESERVED:  # most are held by then
+            self._age(lease)
+            self._leases.add_after(key, _HELD_FOR + _MARGIN)
+        elif state is not LeaseState.HELD:
+            self._leases.add(key)
+        return state
+
+    def _age(self, lease: Lease) -> float:
+        written = (lease.uid, lease.spec.renew_time)
+        return self._since.note(f"lease {lease.name}", written, self._client.clock())
 
     # --- leases
 
@@ -188,8 +199,7 @@ class Controller:
         lease = seen.lease(name)
         if lease is None or not lease.locks:
             return None
-        written = (lease.uid, lease.spec.renew_time)
-        age = self._since.note(f"lease {name}", written, self._client.clock())
+        age = self._age(lease)
         lasts = lease.spec.lease_duration_seconds or self._config.reservation_seconds
         holder = seen.look(lease.pod or ("", ""))
         state = judge(lease, holder, over=age > lasts)
@@ -222,10 +232,7 @@ class Controller:
         while True:
             states = {state.value: 0 for state in LeaseState}
             for lease in list(seen.leases.store.values()):
-                state = judge(lease, seen.look(lease.pod or ("", "")))
-                states[state.value] += 1
-                if state is not LeaseState.HELD:
-                    self._queue(lease)
+                states[self._queue(lease).value] += 1
             for name, number in states.items():
                 self._metrics.leases.labels(name).set(number)
             self._metrics.stale.set(seen.stale())
