@@ -33,7 +33,8 @@ from preflight_gpu_scheduler.controller.controller import Controller
 from preflight_gpu_scheduler.core.admission import admit
 from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, BindingResult
 from preflight_gpu_scheduler.metrics import ExtenderMetrics, GpuControllerMetrics
-from preflight_gpu_scheduler.webhook.extender import Application, Extender, listener, serve
+from preflight_gpu_scheduler.webhook.extender import Application, Extender, serving
+from preflight_kube.admission.server import HttpServer
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client, Conflict, NotFound, Params
 from preflight_testing.apidouble.patches import json_patch
@@ -542,14 +543,18 @@ class Extending:
                     executor = Executor(client, plane.config, state, meters)
                     extender = Called(client, plane.config, state, meters, executor)
                     extender.called = self._called
-                    listening = listener("127.0.0.1", self.port)
-                    self.port = int(listening.getsockname()[1])
+
+                    def serves(server: HttpServer) -> None:
+                        self.port = server.port
+                        ready.set()
+
+                    application = Application(extender, meters)
+                    server = serving(application, "127.0.0.1", self.port, serving=serves)
                     async with anyio.create_task_group() as group:
                         for one in state.reflectors:
                             group.start_soon(one.run)
                         await state.wait_synced()
-                        group.start_soon(serve, Application(extender, meters), listening)
-                        ready.set()
+                        group.start_soon(server.run)
         finally:
             self._ended.set()
 

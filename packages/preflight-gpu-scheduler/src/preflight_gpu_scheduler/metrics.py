@@ -44,11 +44,18 @@ class ExtenderMetrics(WriteMetrics):
         )
         self.calls = counter("gpu_scheduler_calls", "Calls of kube-scheduler.", ["verb", "result"])
         self.binds = counter("gpu_scheduler_binds", "Pods brought to be bound.", ["result"])
+        self.handshakes_failed = self.cuts = counter(
+            "gpu_scheduler_connections_cut", "Connections of the port that were cut off.", ["reason"]
+        )
         self.kept = Gauge(
             "gpu_scheduler_kept_gpus",
             "GPUs that are kept, as they become free, for a gang that waits.",
             registry=registry,
         )
+
+    def cut(self, port: str, reason: str) -> None:
+        """Count a connection that was cut off."""
+        self.cuts.labels(reason).inc()
 
 
 class GpuControllerMetrics(WriteMetrics):

@@ -7,7 +7,6 @@ neither the server of the webhook nor what chooses GPUs.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -67,7 +66,12 @@ class Process(NamedTuple):
         from preflight_gpu_scheduler.controller.apply import Executor
         from preflight_gpu_scheduler.controller.cache import GpuCache
         from preflight_gpu_scheduler.metrics import ExtenderMetrics, show_lag
-        from preflight_gpu_scheduler.webhook.extender import Application, Extender, listener, serve
+        from preflight_gpu_scheduler.webhook.extender import (
+            Application,
+            Extender,
+            on_loopback,
+            serving,
+        )
 
         config, registry = self.config, CollectorRegistry()
 
@@ -75,11 +79,11 @@ class Process(NamedTuple):
             cache, metrics = GpuCache(client, config), ExtenderMetrics(registry)
             show_lag(registry, client.mirrors.behind)
             executor = Executor(client, config, cache, metrics)
-            application = Application(Extender(client, config, cache, metrics, executor), metrics)
-            serving = partial(serve, application, listening)
-            return Parts(reflectors=cache.reflectors, tasks={"extender": serving})
+            extender = Extender(client, config, cache, metrics, executor)
+            server = serving(Application(extender, metrics), address, port)
+            return Parts(reflectors=cache.reflectors, servers=[server])
 
-        listening = listener(listen, port)  # what cannot be listened on is said at once
+        address = on_loopback(listen)
         return self._run("extender", build, registry, concurrency=64, uvloop=True)
 
     def controller(self, namespace: str) -> int:

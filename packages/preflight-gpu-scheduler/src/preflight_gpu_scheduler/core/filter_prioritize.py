@@ -24,8 +24,6 @@ from preflight_gpu_scheduler.core.ledger import LeaseState, is_own, judge
 from preflight_gpu_scheduler.core.protocol import Look
 
 T = TypeVar("T")
-MOST_BODY: Final = 4 * 1024 * 1024
-"""Bytes of a call: 10,000 names are 0.6 MB."""
 BEST: Final = 32
 """Nodes that the scheduler scores for a pod about which it has no wishes of its own."""
 
@@ -110,11 +108,13 @@ _CALLED: Final[Mapping[type, str]] = {
 }
 
 
-def read_call(body: bytes, type_: type[T]) -> T | str:
-    """The arguments of a call, or one sentence about what is wrong with them."""
-    if len(body) > MOST_BODY:
+def read_call(body: bytes, type_: type[T], size: int = 0) -> T | str:
+    """The arguments of a call, or one sentence about what is wrong with them. ``size``: bytes that
+    it had; of a large one ``body`` is the beginning. 10,000 names are 0.6 MB.
+    """
+    if size > len(body):
         hint = "" if type_ is BindingArgs else f"; {_NAMES_ONLY}"
-        return f"the call has {len(body)} bytes, more than {MOST_BODY}{hint}"
+        return f"the call has {size} bytes, more than are read of one{hint}"
     try:
         args = msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

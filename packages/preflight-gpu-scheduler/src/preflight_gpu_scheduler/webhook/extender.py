@@ -7,21 +7,18 @@ scheduler shows any other status as "failed filter with status code 500".
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
-import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-import anyio
 import msgspec
-import uvicorn
+from preflight_kube.admission.request_body import Body, Receive, ReviewRefused, Scope, read
+from preflight_kube.admission.server import HttpServer
 from preflight_kube.cli.commands import BadInput
 from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_kube.logs import get_logger
-from preflight_kube.runtime import ports
 
 from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.claim import Claim
@@ -47,14 +44,13 @@ from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import ExtenderMetrics
 from preflight_gpu_scheduler.webhook.gang_start import GangStarts
 
-__all__ = ["Application", "Extender", "listener", "serve"]
+__all__ = ["Application", "Extender", "on_loopback", "serving"]
 
 log = get_logger(__name__)
 
 NOT_READY: Final = "the cluster has not been read yet"
 FAULT: Final = "the extender failed at this; its log says where"
 Answer = FilterResult | PreemptionResult | BindingResult | Sequence[Priority]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 _HEAD: Final = [(b"content-type", b"application/json")]
 _CALLS: Final[dict[str, tuple[type[Any], Callable[[str], Answer]]]] = {
@@ -246,31 +242,34 @@ class Application:
     """An ASGI callable: /filter, /prioritize, /preempt, /bind."""
 
     def __init__(self, extender: Extender, metrics: ExtenderMetrics) -> None:
-        self._extender, self._metrics = extender, metrics
+        self._extender, self.metrics = extender, metrics
+        self.stopping = False
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request of HTTP; uvicorn calls it."""
-        verb, started = str(scope.get("path", "")).strip("/"), time.perf_counter()
-        body = await _body(receive)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request of HTTP; the kit's server calls it."""
+        verb, started = str(scope["path"]).strip("/"), time.perf_counter()
         try:
-            answer, error = await self._answer(verb, body)
+            answer, error = await self._answer(verb, await read(scope, receive))
+        except ReviewRefused as refused:
+            answer, error = _refused(verb, refused.message), refused.message
         except Exception:
             log.exception("a fault of this program", verb=verb)
             answer, error = _refused(verb, FAULT), FAULT
         known = verb if verb in _CALLS else "other"
-        self._metrics.seconds.labels(known).observe(time.perf_counter() - started)
-        self._metrics.calls.labels(known, "error" if error else "ok").inc()
+        self.metrics.seconds.labels(known).observe(time.perf_counter() - started)
+        self.metrics.calls.labels(known, "error" if error else "ok").inc()
         encoded = msgspec.json.encode(answer)
         head = [*_HEAD, (b"content-length", str(len(encoded)).encode())]
+        head += [(b"connection", b"close")] if self.stopping else []
         await send({"type": "http.response.start", "status": 200, "headers": head})
         await send({"type": "http.response.body", "body": encoded})
 
-    async def _answer(self, verb: str, body: bytes) -> tuple[Answer, str]:
+    async def _answer(self, verb: str, body: Body) -> tuple[Answer, str]:
         """The answer, and what is wrong."""
         if verb not in _CALLS:
             error = f"{verb:.40} is none of {', '.join(_CALLS)}"
             return _refused(verb, error), error
-        args = filter_prioritize.read_call(body, _CALLS[verb][0])
+        args = filter_prioritize.read_call(body.read(), _CALLS[verb][0], body.size)
         if isinstance(args, str):
             log.warning("call unreadable", verb=verb, error=args)
             return _refused(verb, args), args
@@ -284,65 +283,19 @@ def _refused(verb: str, why: str) -> Answer:
     return _CALLS[verb][1](why) if verb in _CALLS else BindingResult(why)
 
 
-async def _body(receive: Receive) -> bytes:
-    """The call's bytes; of one that is too long no more than shows that it is, though all of it is
-    read.
-    """
-    kept: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        piece = message.get("body", b"")
-        if size <= filter_prioritize.MOST_BODY:
-            kept.append(piece)
-        size += len(piece)
-        if not message.get("more_body"):
-            return b"".join(kept)
-
-
-def listener(host: str, port: int) -> socket.socket:
-    """A socket that listens on ``host``, an address of this machine's loopback. Raises BadInput
-    where it is another one, or cannot be had.
-    """
-    try:
-        local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = False
-    if not local:
-        raise BadInput(
-            f"--listen: {host} is not a loopback address, and whoever can call bind can place any pod; use 127.0.0.1."
-        )
-    listening = ports.listen(host, port)
-    listening.listen(1024)
-    return listening
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # the service's own handler stops it
-
-
-async def serve(application: Application, listening: socket.socket) -> None:
-    """Until cancelled, on a socket that is closed at the end."""
-    config = uvicorn.Config(
-        application,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        http="httptools",
-        timeout_keep_alive=300,
-        timeout_graceful_shutdown=2,
+def serving(application: Application, host: str, port: int, **options: Any) -> HttpServer:
+    """The port for kube-scheduler. At the end a bind under way has a moment; then it is left."""
+    metrics = application.metrics
+    return HttpServer(
+        "extender", application, metrics, None, host=host, port=port, drain=2, **options
     )
-    server = _Server(config)
-    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
-    try:
-        await asyncio.wait([serving])
-        serving.result()
-    finally:
-        server.should_exit = True
-        with anyio.CancelScope(shield=True):
-            # Connections are closed; a bind under way has a moment to end.
-            await asyncio.wait([serving])
-        listening.close()
+
+
+def on_loopback(host: str) -> str:
+    """``host``, which is an address of this machine's loopback. Raises BadInput where it is not."""
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return host
+    raise BadInput(
+        f"--listen: {host} is not a loopback address, and whoever can call bind can place any pod; use 127.0.0.1."
+    )

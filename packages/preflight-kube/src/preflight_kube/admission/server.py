@@ -125,7 +125,7 @@ class HttpServer:
 
     ``certificate``: None for a plain port. ``metrics`` counts connections that are cut off and
     handshakes that fail, and may have the gauges ``certificate_expiry`` and ``certificate_valid``.
-    ``patience``: as :data:`PATIENCE`; ``most``: connections at a time;
+    ``patience``, ``drain``: as :data:`PATIENCE`, :data:`DRAIN`; ``most``: connections at a time;
     ``looks``: those of the service, where it has others; ``serving`` is called once
     requests are answered, instead of a log line.
     """
@@ -140,6 +140,7 @@ class HttpServer:
         host: str = "0.0.0.0",  # noqa: S104 - a pod serves its whole network
         port: int = 8443,
         patience: float = PATIENCE,
+        drain: int = DRAIN,
         most: int = MOST.admission,
         polling: Polling | None = None,
         serving: Callable[[HttpServer], None] = _announce,
@@ -147,7 +148,7 @@ class HttpServer:
     ) -> None:
         self.name, self._application, self._metrics = name, application, metrics
         self._certificate, self._serving = certificate, serving
-        self._patience, self._most, self._now = patience, most, now
+        self._patience, self._drain, self._most, self._now = patience, drain, most, now
         self._polling = polling or Polling()
         self._said = ""
         self._server: _BoundedServer | None = None
@@ -174,8 +175,8 @@ class HttpServer:
         self._application.stopping = True
 
     async def run(self) -> None:
-        """Serve until cancelled; then stop listening, and let requests under way end, for
-        :data:`DRAIN` seconds at most.
+        """Serve until cancelled; then stop listening, and let requests under way end, for ``drain``
+        seconds at most.
 
         Raises :class:`~preflight_kube.runtime.ports.PortTaken`.
         """
@@ -192,7 +193,7 @@ class HttpServer:
             server_header=False,
             date_header=False,
             timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=DRAIN,
+            timeout_graceful_shutdown=self._drain,
         )
         most = min(self._most, limits().admission)
         server = _BoundedServer(config, self.name, most, self._metrics, self._context)
