@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.claim import Mode, Policy, Want
 from preflight_gpu_scheduler.api.gpu_node_status import Device
-from preflight_gpu_scheduler.core.gpu_selection import Slot, Topology, choose, mask_of, score
+from preflight_gpu_scheduler.core.gpu_selection import (
+    Slot,
+    Topology,
+    choose,
+    mask_of,
+    score,
+    shared,
+    topology,
+)
 
 
 def adjacent(ids: Sequence[int]) -> bool:
@@ -155,8 +163,6 @@ def test_the_examples_of_the_specification(
 
 
 def test_an_unhealthy_a_mig_and_an_unknown_gpu_are_no_part_of_the_topology() -> None:
-    from preflight_gpu_scheduler.core.gpu_selection import topology
-
     devices = [
         Device(id=0),
         Device(id=1, health="Unhealthy"),
@@ -164,6 +170,13 @@ def test_an_unhealthy_a_mig_and_an_unknown_gpu_are_no_part_of_the_topology() -> 
         Device(id=3, mig=True),
     ]
     assert [slot.id for slot in topology(devices)] == [0]
+
+
+def test_of_a_node_that_says_other_gpus_each_time_few_topologies_are_kept() -> None:
+    for speed in range(5000):
+        choose(topology([Device(id=0, bandwidth_gbps=speed)]), 1, Want(count=1))
+    assert max(shared.cache_info().currsize, choose.cache_info().currsize) <= 4096
+    assert topology([Device(id=0, uuid="A")]) is topology([Device(id=0, uuid="B")])
 
 
 @pytest.mark.parametrize(

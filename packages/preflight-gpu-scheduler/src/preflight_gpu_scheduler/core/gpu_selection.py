@@ -28,6 +28,10 @@ _MOST_COVERS: Final = 20_000
 """Sets of islands that are compared; beyond, as on a node with more than 16 GPUs without links, the
 first ones in order of size are.
 """
+_MOST_KNOWN: Final = 4096
+"""Topologies, and choices, that are kept: each may have 256 GPUs, and a node may say others at any
+time.
+"""
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -53,13 +57,21 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def topology(devices: Iterable[Device]) -> Topology:
-    """The usable ones. A GPU without an island is one by itself: nothing is known of its links."""
+    """The usable ones. A GPU without an island is one by itself: nothing is known of its links.
+    Nodes of one kind share one object.
+    """
     usable = (device for device in devices if device.usable)
     slots = (
         Slot(device.id, device.island or f"gpu-{device.id}", device.bandwidth_gbps)
         for device in usable
     )
-    return tuple(sorted(slots, key=lambda slot: slot.id))
+    return shared(tuple(sorted(slots, key=lambda slot: slot.id)))
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def shared(slots: Topology) -> Topology:
+    """The one object of those that are equal."""
+    return slots
 
 
 def mask_of(slots: Topology, ids: Iterable[int]) -> int:
@@ -69,7 +81,7 @@ def mask_of(slots: Topology, ids: Iterable[int]) -> int:
 
 
 # Nodes of one kind share their topologies, and pods of one claim their wants.
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=_MOST_KNOWN)
 def choose(slots: Topology, free: int, want: Want, own: tuple[int, ...] = ()) -> Chosen:
     """``own``: GPUs whose leases the pod has already; they are among ``free`` and are taken where a
     choice with them is allowed.

@@ -20,7 +20,6 @@ from preflight_gpu_scheduler.api.types import Lease, Metadata, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import desired
 from preflight_gpu_scheduler.core.filter_prioritize import NodeView, busy_ids, known, view
-from preflight_gpu_scheduler.core.gpu_selection import Topology
 from preflight_gpu_scheduler.core.ledger import FirstSeen, Holder, Ledger
 from preflight_gpu_scheduler.core.protocol import Answer, DeleteLease, ReadLease, ReadPod, Request
 from preflight_gpu_scheduler.core.protocol import Stored as Done
@@ -86,7 +85,6 @@ class GpuSnapshot:
         self._dirty: set[str] = set()
         patience = config.seconds("stale_after")
         self._ledger = Ledger(clock, self.inventory, patience, self._dirty.add)
-        self._topologies: dict[Topology, Topology] = {}
         self._beats = FirstSeen()
         self._stale: set[str] = set()
         self._refreshed = float("-inf")
@@ -363,7 +361,7 @@ class GpuSnapshot:
             if inventory
             else set()
         )
-        seen = view(
+        return view(
             self.nodes.get(name),
             inventory,
             self._busy(name),
@@ -372,8 +370,6 @@ class GpuSnapshot:
             unlocked=any(lease is None for *_, lease in self.unlocked(name)),
             stale=name in self._stale,
         )
-        slots = self._topologies.setdefault(seen.slots, seen.slots)
-        return msgspec.structs.replace(seen, slots=slots)
 
     def _busy(self, name: str) -> frozenset[int]:
         leases = list(self.leases_on(name))
