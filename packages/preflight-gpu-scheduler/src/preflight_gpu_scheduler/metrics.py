@@ -45,7 +45,9 @@ class ExtenderMetrics(WriteMetrics):
         self.calls = counter("gpu_scheduler_calls", "Calls of kube-scheduler.", ["verb", "result"])
         self.binds = counter("gpu_scheduler_binds", "Pods brought to be bound.", ["result"])
         self.handshakes_failed = self.cuts = counter(
-            "gpu_scheduler_connections_cut", "Connections of the port that were cut off.", ["reason"]
+            "gpu_scheduler_connections_cut",
+            "Connections of the port that were cut off.",
+            ["reason"],
         )
         self.kept = Gauge(
             "gpu_scheduler_kept_gpus",

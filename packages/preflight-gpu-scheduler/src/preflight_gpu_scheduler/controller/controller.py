@@ -140,6 +140,9 @@ class Controller:
                 self._pods.add(key)
                 if pod.claim:
                     self._claims.add((key[0], pod.claim))
+            else:
+                for what in ("claim of", "lost"):
+                    self._since.forget(f"{what} {'/'.join(key)}")
             waits = pod is not None and bool(pod.claim) and not pod.bound
             (self._unplaced.add if waits else self._unplaced.discard)(key)
             for lease in seen.leases_for(key):

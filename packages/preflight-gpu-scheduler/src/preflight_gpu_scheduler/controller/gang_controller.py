@@ -15,7 +15,6 @@ from preflight_gpu_scheduler.controller.apply import Executor
 from preflight_gpu_scheduler.core import gangs
 from preflight_gpu_scheduler.core.filter_prioritize import own_ids
 from preflight_gpu_scheduler.core.gangs import Assignment, Gang, Member
-from preflight_gpu_scheduler.core.ledger import FirstSeen
 from preflight_gpu_scheduler.core.protocol import Lost, Refused, ReservePod, together
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
@@ -41,7 +40,7 @@ class GangController:
         event: Callable[..., Any],
     ) -> None:
         self._seen, self._metrics, self._executor, self._event = seen, metrics, executor, event
-        self._whole = FirstSeen()
+        self._whole: dict[tuple[str, str, str], float] = {}  # since when, of those that wait
         self._woken = anyio.Event()
 
     def wake(self) -> None:
@@ -76,13 +75,16 @@ class GangController:
         waits = [gang for gang in every if gang.open]
         self._metrics.gangs.labels("waiting").set(len(waits))
         self._metrics.gangs.labels("reserved").set(sum(gang.reserved for gang in every))
-        for gang in waits:
-            start = gangs.start(gang)
+        starts = [(gang, gangs.start(gang)) for gang in waits]
+        self._whole = {
+            gang.key: self._whole.get(gang.key, seen.now())
+            for gang, start in starts
+            if not isinstance(start, str)
+        }
+        for gang, start in starts:
             if isinstance(start, str):
-                self._whole.forget("/".join(gang.key))
                 self._waits(gang, start)
                 continue
-            self._whole.note("/".join(gang.key), True, seen.now())
             await self._start(gang, start)
             await self._finish(gang, start)
 
@@ -107,8 +109,7 @@ class GangController:
         if why := await self._executor.run(gangs.tell(plan), _BUDGET):
             self._waits(gang, why)
             return
-        since = self._whole.note("/".join(gang.key), True, self._seen.now())
-        self._metrics.gang_wait.observe(since)
+        self._metrics.gang_wait.observe(self._seen.now() - self._whole.pop(gang.key))
         name = gangs.plan_name(plan)
         log.info("gang reserved", plan=name, gang="/".join(gang.key), members=len(plan))
         first = min(plan, key=lambda assignment: assignment.pod.name)

@@ -1,0 +1,80 @@
+"""What the leader remembers of gangs and pods that wait, and for how long."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import anyio
+from mirrors import Mirrors
+from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.allocation import GangStart, binding_annotations, written
+from preflight_gpu_scheduler.controller.apply import Executor
+from preflight_gpu_scheduler.controller.controller import CLAIM_PATIENCE, Controller
+from preflight_gpu_scheduler.controller.gang_controller import GangController
+from preflight_gpu_scheduler.core.protocol import Steps
+from preflight_gpu_scheduler.metrics import GpuControllerMetrics
+from prometheus_client import CollectorRegistry
+from shapes import lease, node, pod
+
+
+class Stores:
+    """An executor of which every gang is told at once."""
+
+    async def run(self, steps: Steps[Any], budget: float) -> Any:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return ended.value
+        return ""
+
+
+class Leader(Mirrors):
+    def __init__(self) -> None:
+        super().__init__(count_resource="")
+        self.show("node", node("a"))
+        self.status("a", *({"id": n} for n in range(4)))
+        self.registry = CollectorRegistry()
+        self.controller = GpuControllerMetrics(self.registry)
+
+    def member(self, name: str, need: int, gpu: int) -> None:
+        """A pod of the gang ``job`` with the lease of a GPU."""
+        start = written(GangStart(start="job", need=need))
+        said = {names.CLAIM_ANNOTATION: "job", names.GANG_SIZE_ANNOTATION: "2"}
+        self.show("pod", pod(name, annotations={**said, names.RESERVED_ANNOTATION: start}))
+        self.show("lease", lease("a", gpu, f"uid-{name}", name=name))
+
+    def seconds_waited(self) -> float:
+        return self.registry.get_sample_value("gpu_scheduler_gang_wait_seconds_sum") or 0.0
+
+
+def test_a_gang_that_lost_a_member_waits_from_then_on_and_not_from_its_first_start() -> None:
+    seen = Leader()
+    seen.claim("job", 1, gang="job")
+    for gpu, name in enumerate(("g-0", "g-1")):
+        seen.member(name, 2, gpu)
+    gangs = GangController(
+        seen.state, seen.controller, cast(Executor, Stores()), lambda *_, **__: True
+    )
+    anyio.run(gangs._round)
+    start = written(GangStart(start="job", need=2))
+    runs = binding_annotations("a", (0,), {})
+    said = {names.CLAIM_ANNOTATION: "job", names.GANG_SIZE_ANNOTATION: "2"}
+    annotations = {**said, **runs, names.RESERVED_ANNOTATION: start}
+    seen.show("pod", pod("g-0", annotations=annotations, node_name="a"))
+    seen.show("pod", pod("g-1"), deleted=True)
+    seen.now += 3600
+    seen.member("g-2", 1, 2)
+    anyio.run(gangs._round)
+    assert seen.registry.get_sample_value("gpu_scheduler_gang_wait_seconds_count") == 2
+    assert seen.seconds_waited() < CLAIM_PATIENCE
+
+
+def test_of_a_pod_that_went_while_it_waited_for_its_claim_nothing_is_kept() -> None:
+    seen = Leader()
+    leader = Controller(seen.client, seen.config, seen.state, seen.controller)
+    seen.state.listeners.append(leader._changed)
+    waits = pod("p", gated=True, annotations={names.CLAIM_ANNOTATION: "absent"})
+    seen.show("pod", waits)
+    assert anyio.run(leader._reconcile_pod, waits.key) is not None
+    seen.show("pod", waits, deleted=True)
+    assert leader._since._since == {}
