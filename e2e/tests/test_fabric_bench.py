@@ -27,6 +27,10 @@ SOURCES = (ROOT / "e2e/src", ROOT / "packages/allreduce-testing/src")
 """Where the programs are; what they import is installed with the benches only."""
 
 
+def run(**changed: Any) -> dict[str, Any]:
+    return {"named": [3], "blamed": [], "parent_mb": 33.0, **changed}
+
+
 def verdict(**changed: Any) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "members": 8,
@@ -34,9 +38,9 @@ def verdict(**changed: Any) -> dict[str, Any]:
         "slow": {
             "median_named": 12.0,
             "median_seconds": 75.0,
-            "runs": [{"blamed": [3], "parent_mb": 33.0}],
+            "runs": [run()],
         },
-        "hang": {"median_seconds": 44.0, "runs": [{"blamed": [3], "parent_mb": 33.0}]},
+        "hang": {"median_seconds": 44.0, "runs": [run(blamed=[3])]},
     }
     return {**figures, **changed}
 
@@ -50,16 +54,12 @@ def test_a_quick_true_verdict_holds_every_bar() -> None:
 
 
 def test_time_truth_start_up_and_memory_have_bars_of_their_own() -> None:
-    runs = [{"blamed": [3], "parent_mb": 33.0}]
+    runs = [run()]
     assert missed(verdict(slow={"median_named": 60.0, "median_seconds": 75.0, "runs": runs})) == 1
     assert missed(verdict(slow={"median_named": 12.0, "median_seconds": 120.0, "runs": runs})) == 1
     assert missed(verdict(hang={"median_seconds": 120.0, "runs": runs})) == 1
-    assert (
-        missed(
-            verdict(hang={"median_seconds": 44.0, "runs": [{"blamed": [3, 4], "parent_mb": 33.0}]})
-        )
-        == 1
-    )
+    for wrong in (run(blamed=[3, 4]), run(named=[]), run(named=[3, 4])):
+        assert missed(verdict(hang={"median_seconds": 44.0, "runs": [wrong]})) == 1
     assert missed(verdict(start_up={"without_torchrun_s": 1.2, "parent_mb": 31.0})) == 1
     assert missed(verdict(start_up={"without_torchrun_s": 0.6, "parent_mb": 61.0})) == 1
 
@@ -86,12 +86,13 @@ def scale(**changed: Any) -> dict[str, Any]:
     leader = {"lost": 0, "memory_mb": 64.0, **changed}
     crowd = {
         "ended": changed.get("ended", {"LOW_BANDWIDTH": 4096}),
-        "blamed": changed.get("blamed", [1365]),
+        "blamed": changed.get("blamed", []),
+        "named": changed.get("named", [1365]),
     }
     return {"members": 4096, "sick": 1365, "leader": leader, "crowd": crowd}
 
 
-def test_thousands_of_members_hold_where_none_is_lost_all_end_alike_and_the_culprit_alone_is_blamed() -> (
+def test_thousands_of_members_hold_where_none_is_lost_all_end_alike_and_the_culprit_alone_is_named() -> (
     None
 ):
     assert all(bar.holds for bar in scale_bars(scale()))
@@ -100,6 +101,7 @@ def test_thousands_of_members_hold_where_none_is_lost_all_end_alike_and_the_culp
         {"memory_mb": 151.0},
         {"ended": {"LOW_BANDWIDTH": 4095, "LEADER_LOST": 1}},
         {"blamed": [1]},
+        {"named": []},
     ):
         assert sum(not bar.holds for bar in scale_bars(scale(**changed))) == 1
 

@@ -68,6 +68,9 @@ def verdict(members: int, *, hangs: bool) -> dict[str, Any]:
             "named_after": round(named[0] - sealed, 1) if named else None,
             "seconds": round(seconds, 1),
             "code": ends[0].result.code,
+            "named": [
+                rank for rank in gang.members if re.search(rf"node-{rank}\b", ends[0].result.reason)
+            ],
             "blamed": blamed,
             "parent_mb": max(float(found) for end in ends for found in MEMORY.findall(end.output)),
         }
