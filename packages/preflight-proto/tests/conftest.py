@@ -13,6 +13,8 @@ from preflight_proto.check.testing import FakeConnector
 
 PROTO = Path(__file__).parent.parent / "proto"
 
+sys.path.insert(0, str(Path(__file__).parent))  # `strangers`, which several tests share
+
 
 @pytest.fixture
 def connector(tmp_path: Path) -> Iterator[FakeConnector]:

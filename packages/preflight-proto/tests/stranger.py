@@ -113,5 +113,10 @@ CHECK = Check(
     timeout=20,
 )
 
-if __name__ == "__main__":
+
+def main() -> None:
     run_main(CHECK)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,20 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from preflight_proto.check import child
-from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
-
-STRANGER = [sys.executable, str(Path(__file__).parent / "stranger.py")]
-
-
-def run(connector: FakeConnector, folder: Path, **variables: str) -> CheckRun:
-    return run_check(STRANGER, connector, folder, variables, check="tmp-space")
+from preflight_proto.check.testing import FakeConnector
+from strangers import run
 
 
 def alive(pid: int) -> bool:
@@ -96,7 +90,7 @@ NASTY = st.lists(
 
 
 @given(said=NASTY)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_a_tool_writes_the_log_is_printable_and_ends_with_one_verdict(
     connector: FakeConnector, tmp_path: Path, said: bytes
 ) -> None:

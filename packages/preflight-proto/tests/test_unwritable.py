@@ -103,24 +103,24 @@ def run(
     return Ended(status, folder, connector)
 
 
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {},
-        {"LEAST_GIB": "1000000"},
-        {"LEAST_GIB": "1000000", "GATE": "observe"},
-        {"GO": "wrong", "PREFLIGHT_LOG": "debug"},
-        {"LEAST_GIB": "many"},
-    ],
-    ids=["passes", "fails", "observes", "breaks", "misconfigured"],
-)
+CASES: dict[str, dict[str, str]] = {
+    "passes": {},
+    "fails": {"LEAST_GIB": "1000000"},
+    "observes": {"LEAST_GIB": "1000000", "GATE": "observe"},
+    "breaks": {"GO": "wrong", "PREFLIGHT_LOG": "debug"},
+    "misconfigured": {"LEAST_GIB": "many"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_what_cannot_be_written_changes_no_verdict_no_status_no_result_and_no_event(
-    connector: FakeConnector, tmp_path: Path, variables: dict[str, str], place: str, stream: str
+    connector: FakeConnector, tmp_path: Path, case: str
 ) -> None:
-    as_ever = run(connector, tmp_path, variables)
-    assert run(connector, tmp_path, variables, **{stream: place}) == as_ever
+    as_ever = run(connector, tmp_path, CASES[case])
+    for place in PLACES:
+        assert run(connector, tmp_path, CASES[case], stdout=place) == as_ever, place
+    place = PLACES[[*CASES].index(case) % len(PLACES)]
+    assert run(connector, tmp_path, CASES[case], stderr=place) == as_ever, place
 
 
 def test_both_closed_change_nothing_either(connector: FakeConnector, tmp_path: Path) -> None:
