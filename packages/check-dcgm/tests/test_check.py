@@ -279,33 +279,7 @@ def test_bad_variables_exit_2_and_say_what_to_set(go: Go) -> None:
     ]
 
 
-def test_failing_restarts_report_one_message(connector: FakeConnector, go: Go) -> None:
-    for restart in range(2):  # of whatever is measured: test_judge.py
-        go({"answers": [(205, v4({"memory": {3: [fault(text=f"{restart} errors")], 5: []}}))]})
-    fatal = [e for e in connector.events if e.is_fatal]
-    assert len(fatal) == 2
-    assert len({(e.check_name, e.message, e.entities_impacted[0].entity_value) for e in fatal}) == 1
-
-
 # --- lost GPUs
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "action"),
-    [
-        (238, "DCGM_ST_GPU_IS_LOST", "CONTACT_SUPPORT"),
-        (237, "DCGM_ST_RESET_REQUIRED", "COMPONENT_RESET"),
-    ],
-)
-def test_a_runtime_error_about_a_gpu_is_fatal(
-    go: Go, connector: FakeConnector, status: int, code: str, action: str
-) -> None:
-    ran = go(
-        {"answers": [(status, runtime_error("4.4.2", "Error: Unable to complete diagnostic."))]}
-    )
-    assert (ran.exit_code, ran.result.code) == (1, code)
-    [event] = [e for e in connector.events if not e.is_healthy]
-    assert (event.is_fatal, event.recommended_action.name) == (True, action)
 
 
 def test_a_lost_gpu_that_is_the_pods_only_one_is_named(go: Go) -> None:
