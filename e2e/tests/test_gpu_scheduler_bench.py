@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from preflight_e2e.bench import gpu_health, gpu_nodes
 from preflight_e2e.bench.gpu_nodes import BindTally, ThreadedClient, pod
-from preflight_e2e.bench.gpu_scheduler import bars, share
+from preflight_e2e.bench.gpu_scheduler import share
 from preflight_e2e.bench.load import BenchError
 from preflight_testing.apiserver import ApiServer
 
@@ -25,22 +25,6 @@ gpu_scheduler_binds_total{result="bound"} 108.0
 gpu_scheduler_binds_total{result="error"} 1.0
 gpu_scheduler_calls_total{result="error",verb="filter"} 50.0
 """
-CALL = {"p50_ms": 1.0, "p99_ms": 2.0, "cpu_ms": 0.5}
-FIGURES = {
-    "filter": CALL,
-    "prioritize": CALL,
-    "bind": {"p99_ms_1": 50.0, "p99_ms_8": 100.0, "requests_1": 2.0, "requests_8": 9.0},
-    "binds_per_s": {"1": 60.0, "8": 20.0},
-    "stock_binds_per_s": 120.0,
-    "ratio": 0.5,
-    "conflicts": 0.0,
-    "double_bookings": 0,
-    "reuse_p99_s": 0.5,
-    "gang_128_s": 10.0,
-    "health_s": 0.5,
-    "well_again_s": 0.5,
-    "rss_mb": {"extender": 90.0, "controller": 80.0, "agent": 39.0},
-}
 
 
 def test_a_pod_without_a_claim_is_counted_as_the_device_plugins() -> None:
@@ -105,28 +89,6 @@ def test_a_connection_that_nobody_used_for_long_is_opened_anew(
     for now[0] in (0.0, 29.0, 58.0, 89.0):
         api.call("GET", "/x")
     assert held.done == ["asked", "asked", "asked", "closed", "asked"]
-
-
-def test_of_what_was_not_measured_nothing_is_asked() -> None:
-    some = {"double_bookings": 0, "gang_128_s": 20.0, "binds_per_s": {}}
-    assert [bar.says for bar in bars(some) if not bar.holds] == ["a gang of 128, in s, below 15"]
-
-
-def test_every_bar_says_when_it_is_missed() -> None:
-    assert all(bar.holds for bar in bars(FIGURES))
-    bad = {
-        **FIGURES,
-        "double_bookings": 1,
-        "ratio": 0.39,
-        "health_s": 5.0,
-        "rss_mb": {"extender": 119.0, "agent": 41.0},
-    }
-    assert [bar.says for bar in bars(bad) if not bar.holds] == [
-        "share of the stock scheduler's rate at least 0.4",
-        "a node condition's way to the filter, in s, below 5",
-        "GPUs given twice at most 0",
-        "memory of the agent, in MiB, below 40",
-    ]
 
 
 class Conditions:
