@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from preflight_proto.devices import OTHER_RESOURCES, is_for_gpus, may_be_gpus, requests_of
 
@@ -30,6 +32,7 @@ def test_the_requests_of_a_claim_and_of_a_template_are_read_in_the_shape_of_any_
     claim = {"spec": {"devices": {"requests": [first, exactly, flat]}}}
     expected = [(["a", "b"], False), (["a"], True), (["a"], False)]
     assert list(requests_of(claim)) == list(requests_of({"spec": claim})) == expected
+    odd: Any
     for odd in (None, [], "x", {}, {"devices": 1}, {"devices": {"requests": [1, None]}}):
         assert [names for names, _ in requests_of({"spec": odd})] in ([], [[""], [""]])
 
