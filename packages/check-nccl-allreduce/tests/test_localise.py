@@ -35,7 +35,7 @@ from check_nccl_allreduce.localise import (
     Zone,
     next,
 )
-from check_nccl_allreduce.localise.evidence import weigh
+from check_nccl_allreduce.localise.evidence import Evidence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -307,7 +307,7 @@ def test_a_member_that_is_lost_or_cannot_take_part_makes_nobody_fatal(
     state: State, kind: FactKind, chance: Chance
 ) -> None:
     _, last, _ = drawn(state, chance)
-    verdict = next(last.with_fact(Fact(0, kind, "gone")))
+    verdict = next(replace(last, facts=(Fact(0, kind, "gone"),)))
     assert isinstance(verdict, Verdict)
     assert not verdict.fatal_for
 
@@ -380,14 +380,14 @@ def test_a_suspect_in_a_small_domain_is_confirmed_on_paths_of_which_good_ones_ar
 
 def test_where_good_nodes_have_bad_edges_too_more_evidence_is_wanted() -> None:
     state = State(tuple(Endpoint(f"n{i}") for i in range(64)), 3).after_gang(Zone.BELOW)
-    assert weigh(after_matchings(state, lambda _: Result(Status.OK, NORMAL))).enough == 3
+    assert Evidence(after_matchings(state, lambda _: Result(Status.OK, NORMAL))).enough == 3
     first = next(state)
     assert isinstance(first, Round)
     flaky = first.probes[:4]
     state = after_matchings(
         state, lambda p: Result(Status.OK, NORMAL * (0.5 if p in flaky else 1.0))
     )
-    assert weigh(state).enough == 4
+    assert Evidence(state).enough == 4
 
 
 def test_the_seed_alone_chooses_the_partners_and_is_the_same_in_every_process() -> None:

@@ -31,7 +31,7 @@ from check_nccl_allreduce.localise import (
     Zone,
     next,
 )
-from check_nccl_allreduce.localise.evidence import weigh
+from check_nccl_allreduce.localise.evidence import Evidence
 
 Answer = Callable[[Probe, Round], Result]
 NORMAL, SLOW = 100.0, 0.6
@@ -182,18 +182,18 @@ def test_slow_controls_say_nothing_against_wrong_data() -> None:
 
 def test_a_label_that_groups_nobody_or_that_latencies_contradict_is_no_label() -> None:
     own = gang(8, lambda i: f"own-{i}")
-    assert not weigh(own).map.believed
-    assert weigh(gang(8, lambda i: f"leaf-{i % 2}")).map.believed
+    assert not Evidence(own).map.believed
+    assert Evidence(gang(8, lambda i: f"leaf-{i % 2}")).map.believed
     verdict, _ = localized(own, bad(2))
     assert (verdict.fatal_for, verdict.named) == ((), (2,))
-    assert not weigh(gang(40, lambda _: "zone-a")).map.believed  # more than a leaf has ports
+    assert not Evidence(gang(40, lambda _: "zone-a")).map.believed  # more than a leaf has ports
     lying = gang(48, lambda i: f"leaf-{i % 12}")
 
     def answer(probe: Probe, _: Round) -> Result:
         return ok(latency=18e-6 if len({i // 4 for i in probe.members}) == 1 else 20e-6)
 
     _, last = localized(lying, answer)
-    assert not weigh(last).map.believed
+    assert not Evidence(last).map.believed
 
 
 def test_nodes_with_other_adapters_are_not_compared() -> None:
@@ -254,7 +254,8 @@ def test_bad_paths_that_share_one_end_are_that_ends_and_not_the_fabrics() -> Non
 def test_many_nodes_that_tell_of_a_device_fault_at_once_are_named_and_not_fatal() -> None:
     state = gang(64)
     for one in range(4):
-        state = state.with_fact(Fact(one, FactKind.DEVICE, "GPU_UNRESPONSIVE"))
+        fact = Fact(one, FactKind.DEVICE, "GPU_UNRESPONSIVE")
+        state = replace(state, facts=(*state.facts, fact))
     verdict = next(state)
     assert isinstance(verdict, Verdict)
     assert (verdict.named, verdict.fatal_for) == ((0, 1, 2, 3), ())

@@ -27,7 +27,7 @@ from check_nccl_allreduce.localise import (
     Zone,
     next,
 )
-from check_nccl_allreduce.localise.evidence import weigh
+from check_nccl_allreduce.localise.evidence import Evidence
 from check_nccl_allreduce.localise.silence import halved
 from check_nccl_allreduce.localise.witness import Court
 
@@ -130,7 +130,7 @@ def disturbed(accused: float, controls: tuple[float, ...]) -> Grade:
     state = state.after(
         Round(4, Phase.CONFIRM, tuple(probes)), [ok(accused), *map(ok, controls)], 60.0
     )
-    return [e.grade for e in weigh(state).edges if e.role is Role.ACCUSED][-1]
+    return [e.grade for e in Evidence(state).edges if e.role is Role.ACCUSED][-1]
 
 
 def test_a_round_with_slow_controls_accuses_only_who_is_slow_even_beside_the_slowest_of_them() -> (
@@ -160,7 +160,7 @@ def test_labels_clear_nobody_of_slowing_others_until_latencies_bear_them_out() -
     state = gang(24, domains=6)
     first = next(state)
     assert isinstance(first, Round)
-    untold = weigh(state.after(first, [ok() for _ in first.probes], 5.0)).map
+    untold = Evidence(state.after(first, [ok() for _ in first.probes], 5.0)).map
     assert max(untold.domain) > 0
     assert set(untold.seen) == {-1}
     where = untold.domain
@@ -169,7 +169,7 @@ def test_labels_clear_nobody_of_slowing_others_until_latencies_bear_them_out() -
     second = next(state)
     assert isinstance(second, Round)
     tiers = [ok(latency=18e-6 if where[a] == where[b] else 19e-6) for (a, b), *_ in second.probes]
-    told = weigh(state.after(second, tiers, 10.0)).map
+    told = Evidence(state.after(second, tiers, 10.0)).map
     assert told.seen == told.domain
 
 

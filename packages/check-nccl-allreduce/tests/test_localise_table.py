@@ -85,7 +85,9 @@ def nobody_is_blamed(verdict: Verdict) -> bool:
 
 
 def test_a_lost_member_makes_the_run_inconclusive_and_is_named() -> None:
-    verdict = localized(gang(8).with_fact(Fact(3, FactKind.LOST, "its connection ended")), slow())
+    verdict = localized(
+        replace(gang(8), facts=(Fact(3, FactKind.LOST, "its connection ended"),)), slow()
+    )
     assert (verdict.kind, verdict.inconclusive, verdict.fails, verdict.named) == (
         Kind.LOST,
         True,
@@ -98,7 +100,7 @@ def test_a_lost_member_makes_the_run_inconclusive_and_is_named() -> None:
 
 def test_a_lost_member_comes_before_a_device_fault_which_is_still_told() -> None:
     device = Fact(5, FactKind.DEVICE, "GPU 2 fell off the bus")
-    verdict = localized(gang(8).with_fact(device).with_fact(Fact(3, FactKind.LOST, "gone")), slow())
+    verdict = localized(replace(gang(8), facts=(device, Fact(3, FactKind.LOST, "gone"))), slow())
     assert verdict.kind is Kind.LOST
     assert nobody_is_blamed(verdict)
     assert "GPU 2 fell off the bus" in verdict.reason
@@ -106,7 +108,7 @@ def test_a_lost_member_comes_before_a_device_fault_which_is_still_told() -> None
 
 def test_local_device_evidence_is_fatal_for_its_own_node_without_any_contrast() -> None:
     verdict = localized(
-        gang(8).with_fact(Fact(5, FactKind.DEVICE, "GPU 2 fell off the bus")), slow()
+        replace(gang(8), facts=(Fact(5, FactKind.DEVICE, "GPU 2 fell off the bus"),)), slow()
     )
     assert (verdict.kind, verdict.fails, verdict.blamed, verdict.fatal_for) == (
         Kind.DEVICE,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from math import ceil, log
 
-from .model import Grade, Measured, Phase, Played, Result, Role, State, Status
+from .model import Fact, Grade, Measured, Phase, Played, Role, State, Status
 from .references import (
     BAD,
     FEW,
@@ -42,7 +42,9 @@ _PAIRS = frozenset({Phase.MATCH, Phase.CONFIRM, Phase.SILENCE})
 
 
 class Evidence:
-    """All edges of one sort graded, and what follows for each endpoint. Made by :func:`weigh`."""
+    """All edges of one sort graded, and what follows for each endpoint: those over NICs, or with
+    ``nvlink`` those inside NVLink domains.
+    """
 
     def __init__(self, state: State, *, nvlink: bool = False) -> None:
         self.map = EdgeMap(state)
@@ -56,6 +58,7 @@ class Evidence:
             if played.round.phase in _PAIRS:
                 self._add(played, nvlink)
         self.matching = sum(1 for e in self.edges if e.role is Role.MATCH)
+        self._by_endpoint()
         self._place(rounds)
 
     def _add(self, played: Played, nvlink: bool) -> None:
@@ -146,39 +149,39 @@ class Evidence:
         """Endpoints that were good, and with two other partners or more bad ever since: what they
         were before says no more what they are. Their partners were good as well, and are not so.
         """
-        last: dict[int, float] = {}
-        after: dict[int, dict[int, int]] = defaultdict(dict)  # by endpoint: round of each partner
-        for edge in self.edges:  # in the order of time
-            if edge.grade is _GOOD:
-                for one in (edge.a, edge.b):
-                    last[one] = edge.at
-                    after.pop(one, None)
-            elif edge.grade is _BAD and not edge.dropped:
-                for one, other in ((edge.a, edge.b), (edge.b, edge.a)):
-                    after[one][other] = edge.round
-        turned = {
-            one: partners
-            for one, partners in after.items()
-            if one in last and len(set(partners.values())) > 1 and len(partners) > 1
-        }
-        return [
-            one
-            for one, partners in sorted(turned.items())
-            if sum(1 for other in partners if other in last and other not in turned) > 1
-        ]
+        was_good: set[int] = set()
+        turned: dict[int, dict[int, int]] = {}  # the round of each partner
+        for one, edges in enumerate(self.graded):
+            last = max((i for i, edge in enumerate(edges) if edge.grade is _GOOD), default=None)
+            if last is not None:
+                was_good.add(one)
+                since = {e.other(one): e.round for e in edges[last:] if e.grade is _BAD}
+                if min(len(since), len(set(since.values()))) > 1:
+                    turned[one] = since
+        still = was_good - turned.keys()
+        return [one for one, since in turned.items() if len(still & since.keys()) > 1]
+
+    def _by_endpoint(self) -> None:
+        self.edges_of: list[list[Measured]] = [[] for _ in range(self.map.size)]
+        """By endpoint, in the order of time."""
+        for edge in self.edges:
+            self.edges_of[edge.a].append(edge)
+            self.edges_of[edge.b].append(edge)
+        self.graded = [[edge for edge in edges if edge.grade] for edges in self.edges_of]
+        """Of these, what says something."""
 
     @cached_property
     def late(self) -> list[int]:
         """Known-good ends of a path that was bad after both of them had been good, and of which
         nothing was measured since: which of them has changed, other partners show.
         """
-        last = {one: edge for edge in self.edges if edge.grade for one in (edge.a, edge.b)}
-        before = {one for e in self.edges if e.grade is _GOOD for one in (e.a, e.b)}
-        return sorted(
+        last = {one: edges[-1] for one, edges in enumerate(self.graded) if edges}
+        before = {one for one in last if any(e.grade is _GOOD for e in self.graded[one])}
+        return [
             one
             for one, edge in last.items()
             if edge in self.among_good.get((edge.a, edge.b), ()) and {edge.a, edge.b} <= before
-        )
+        ]
 
     @cached_property
     def lesser(self) -> list[int]:
@@ -225,6 +228,7 @@ class Evidence:
             self.edges = [
                 e._replace(grade=_NONE, dropped=True) if e in excused else e for e in self.edges
             ]
+            self._by_endpoint()
         self.judged = bool(self.witnessed or accusing or any(gray))
         others = [i for i in range(self.map.size) if not good[i]]
         self.suspects = [i for i in others if bad[i]]
@@ -256,15 +260,12 @@ class Evidence:
     def _confirmations(self) -> None:
         self.confirmed: dict[int, int] = defaultdict(int)
         self.met_suspects: set[int] = set()
-        self.cleared_by_suspects: set[int] = set()
         for edge in self.edges:
             if edge.role is Role.ACCUSED and edge.grade:
                 for one, other in ((edge.a, edge.b), (edge.b, edge.a)):
                     self.confirmed[one] += self.good[other]
             elif edge.role is Role.SUSPECTS and edge.grade:
                 self.met_suspects |= {edge.a, edge.b}
-                if edge.grade is _GOOD:
-                    self.cleared_by_suspects |= {edge.a, edge.b}
 
     @cached_property
     def enough(self) -> int:
@@ -313,39 +314,36 @@ class Evidence:
     @cached_property
     def intermittent(self) -> list[int]:
         """Known-good endpoints at which all bad paths of two partners or more meet."""
-        partners: dict[int, set[int]] = defaultdict(set)
-        rounds: dict[int, set[int]] = defaultdict(set)
-        for (a, b), edges in self.among_good.items():
-            for one, other in ((a, b), (b, a)):
-                partners[one].add(other)
-                rounds[one] |= {edge.round for edge in edges}
-        only = {one: [partners[p] == {one} for p in met] for one, met in sorted(partners.items())}
+        bad: dict[int, list[Measured]] = defaultdict(list)
+        for pair, edges in self.among_good.items():
+            for one in pair:
+                bad[one] += edges
+        partners = {one: {edge.other(one) for edge in bad[one]} for one in sorted(bad)}
         return [
             one
-            for one, alone in only.items()
-            if len(alone) > 1 and len(rounds[one]) > 1 and sum(alone) > len(alone) / 2
+            for one, met in partners.items()
+            if min(len(met), len({edge.round for edge in bad[one]})) > 1
+            and sum(partners[other] == {one} for other in met) > len(met) / 2
         ]
 
     @cached_property
     def unreached(self) -> list[int]:
         """Endpoints none of whose probes came up, though those of two partners did with others."""
-        return [one for one in self.silent if len(self._unjudged[one].difference(self.silent)) > 1]
+        partners = {
+            one: {e.other(one) for e in self.edges_of[one] if e.status is Status.UNJUDGED}
+            for one in self.silent
+        }
+        return [one for one, met in partners.items() if len(met - partners.keys()) > 1]
 
     @cached_property
     def silent(self) -> list[int]:
         """Endpoints none of whose probes has come up so far."""
-        judged = {one for e in self.edges if e.status in JUDGED for one in (e.a, e.b)}
-        return sorted(self._unjudged.keys() - judged)
-
-    @cached_property
-    def _unjudged(self) -> dict[int, set[int]]:
-        """By endpoint, with whom a probe did not come up."""
-        partners: dict[int, set[int]] = defaultdict(set)
-        for edge in self.edges:
-            if edge.status is Status.UNJUDGED:
-                partners[edge.a].add(edge.b)
-                partners[edge.b].add(edge.a)
-        return partners
+        found = [{e.status for e in edges} for edges in self.edges_of]
+        return [
+            one
+            for one, statuses in enumerate(found)
+            if Status.UNJUDGED in statuses and not statuses & JUDGED
+        ]
 
     @cached_property
     def _shares(self) -> tuple[dict[int, list[float]], float]:
@@ -387,14 +385,10 @@ class Evidence:
         return shares[len(shares) // 2] if shares else 0.0
 
 
-def weigh(state: State, *, nvlink: bool = False) -> Evidence:
-    """Grade every edge measured so far: over NICs, or with ``nvlink`` inside NVLink domains."""
-    return Evidence(state, nvlink=nvlink)
-
-
-def voided(state: State) -> list[Result]:
-    """The results of probes that say nothing but what one side had."""
-    return [r for played in state.rounds for r in played.results if r.status is Status.VOID]
+def voided(state: State) -> list[Fact]:
+    """What probes say that say nothing but what one side had."""
+    results = [r for played in state.rounds for r in played.results if r.status is Status.VOID]
+    return [Fact(r.member, r.fact, r.cause) for r in results]
 
 
 def _drifted(controls: list[float]) -> float:

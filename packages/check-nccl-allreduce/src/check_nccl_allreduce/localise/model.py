@@ -250,10 +250,6 @@ class State:
             )
         return replace(self, rounds=(*self.rounds, Played(done, tuple(results), at)))
 
-    def with_fact(self, fact: Fact) -> State:
-        """The state with one thing more known about an endpoint."""
-        return replace(self, facts=(*self.facts, fact))
-
 
 class Grade(IntEnum):
     """What one measured edge says: ``GRAY`` neither clears nor accuses."""
@@ -281,6 +277,10 @@ class Measured(NamedTuple):
     grade: Grade
     dropped: bool = False
     at: float = 0.0
+
+    def other(self, end: int) -> int:
+        """The end that is not this one."""
+        return self.b if self.a == end else self.a
 
 
 class Kind(StrEnum):

@@ -8,7 +8,7 @@ a further switch is 0.3 to 1 µs: many pairs may show that labels lie, and no si
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from statistics import fmean, pvariance
@@ -88,36 +88,32 @@ def _trimmed(values: list[float]) -> list[float]:
     return sorted(values)[cut : len(values) - cut]
 
 
+def _numbers(names: Iterable[object]) -> list[int]:
+    """The number of each name in order of first appearance, -1 for None."""
+    known: dict[object, int] = {None: -1}
+    return [known.setdefault(name, len(known) - 1) for name in names]
+
+
 class EdgeMap:
     """The gang's shape: numbers for kinds and domains in order of first appearance, never by their
     names; -1 for no domain.
     """
 
     def __init__(self, state: State) -> None:
-        kinds: dict[tuple[str, str], int] = {}
-        domains: dict[str, int] = {}
-        racks: dict[str, int] = {}
-        self.size = len(state.endpoints)
-        self.kind = [kinds.setdefault((e.kind, e.nic), len(kinds)) for e in state.endpoints]
-        self.believed, self.apart = read(state.endpoints, state.rounds)
-        self.domain = [
-            -1 if e.domain is None else domains.setdefault(e.domain, len(domains))
-            for e in state.endpoints
-        ]
-        self.domain_names = tuple(domains)
+        ends = state.endpoints
+        self.size = len(ends)
+        self.kind = _numbers((e.kind, e.nic) for e in ends)
+        self.believed, self.apart = read(ends, state.rounds)
+        domains = [e.domain if self.believed else None for e in ends]
+        self.domain = _numbers(domains)
+        self.domain_names = tuple(name for name in dict.fromkeys(domains) if name is not None)
+        self.rack = _numbers(e.nvlink for e in ends)
         unknown = [-1] * self.size
-        if not self.believed:
-            self.domain, self.domain_names = unknown, ()
-        self.rack = [
-            -1 if e.nvlink is None else racks.setdefault(e.nvlink, len(racks))
-            for e in state.endpoints
-        ]
         if len(set(self.rack)) == 1:  # one NVLink domain, or none: all paths are of one sort
             self.rack = unknown
         # Where no latency bears labels out, nobody is cleared of having slowed another one by a
         # label.
         self.seen = self.domain if self.apart else unknown
-        self.labeled = min(self.domain, default=0) >= 0
 
     def edge_class(self, a: int, b: int) -> EdgeClass:
         """``NVLINK`` where what these two exchange stays inside an NVLink domain."""
@@ -211,23 +207,18 @@ def _accusing_share(ranked: list[float]) -> float:
     return min(BAD, 1 - 5 * (above if spread > MIXED * above else spread))
 
 
-def _matched(rounds: Sequence[Played]) -> Iterator[tuple[Pair, float]]:
+def _matched(rounds: Sequence[Played]) -> list[tuple[Pair, float]]:
     """What each edge of the matching rounds reached; of one that was measured again because only it
     looked bad, the better value.
     """
-    best: dict[Pair, float] = {}
-    done = [
-        (played.round.phase, probe, result)
-        for played in rounds
-        for probe, result in zip(played.round.probes, played.results, strict=True)
-        if result.status in JUDGED
-    ]
-    for _, probe, result in done:
-        if probe.role is Role.EDGE and result.status is Status.OK:
-            pair = (probe.members[0], probe.members[1])
-            best[pair] = max(best.get(pair, 0.0), result.gbps)
-    for phase, probe, result in done:
-        if phase is Phase.MATCH:
-            pair = (probe.members[0], probe.members[1])
+    again: dict[Pair, float] = defaultdict(float)
+    matched: list[tuple[Pair, float]] = []
+    for played in rounds:
+        for probe, result in zip(played.round.probes, played.results, strict=True):
             value = result.gbps if result.status is Status.OK else 0.0
-            yield pair, max(value, best.get(pair, 0.0))
+            if probe.role is Role.EDGE:
+                pair = (probe.members[0], probe.members[1])
+                again[pair] = max(again[pair], value)
+            elif played.round.phase is Phase.MATCH and result.status in JUDGED:
+                matched.append(((probe.members[0], probe.members[1]), value))
+    return [(pair, max(value, again.get(pair, 0.0))) for pair, value in matched]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import combinations
 
 from .evidence import RESTLESS, Evidence
@@ -88,7 +89,7 @@ def hairpin(state: State, evidence: Evidence, suspects: Sequence[int]) -> Round 
         free = [i for i in ring(shape, state.seed) if i not in ends and i not in evidence.shaded]
         good = [i for i in free if shape.kind[i] == kind and evidence.good[i]]
         good.sort(key=lambda i: shape.domain[i] not in where)
-        if not good and shape.size > 2:
+        if not good:
             ends -= set(of_kind)
         ends |= set(good[: max(HAIRPIN_CONTROLS, len(of_kind))])
     if not ends:
@@ -148,12 +149,8 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
         probes = list(desk.pair_up(others, [_Pools(evidence.map, others)], Role.SUSPECTS))
     else:
         probes = list(_with_each_other(desk, evidence, others, left=last - number + 1))
-    # Endpoints that another suspect cleared come first: whoever shares their boundary is cleared by
-    # them as well.
     good = [i for i in order if evidence.good[i] and i not in evidence.shaded]
     pools = [_Pools(evidence.map, good)]
-    if (vouched := evidence.cleared_by_suspects) and not evidence.map.labeled:
-        pools.insert(0, _Pools(evidence.map, [i for i in good if i in vouched]))
     accused = [i for i in order if i in suspects] + [i for i in order if i in gray]
     nearly = {
         one
@@ -176,6 +173,13 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
     return _round(state, Phase.SILENCE if silent else Phase.CONFIRM, probes)
 
 
+def at(step: Round, state: State, to: float, now: float | None, until: float | None) -> Round:
+    """The round, not before that second where there is time for it."""
+    moment = state.rounds[-1].at if now is None else now
+    wait = max(0.0, to - moment)
+    return step if until is not None and moment + wait > until else step._replace(wait=wait)
+
+
 def halves(state: State, evidence: Evidence, done: int) -> Round | None:
     """Two groups at once: by domain (``done`` = 0), then interleaved. None of less than four."""
     order = ring(evidence.map, state.seed)
@@ -194,14 +198,10 @@ def _boundary(shape: EdgeMap, order: list[int]) -> int:
     return min(borders, key=lambda i: abs(i - middle), default=middle)
 
 
-def _unaccounted(evidence: Evidence, others: Container[int], slow: Container[int]) -> bool:
+def _unaccounted(evidence: Evidence, others: list[int], slow: Container[int]) -> bool:
     """Whether one of the others was bad on a path with no end that is slow to itself."""
-    return any(
-        edge.grade is Grade.BAD
-        and (edge.a in others or edge.b in others)
-        and not (edge.a in slow or edge.b in slow)
-        for edge in evidence.edges
-    )
+    edges = [edge for one in others for edge in evidence.graded[one]]
+    return any(e.grade is Grade.BAD and not (e.a in slow or e.b in slow) for e in edges)
 
 
 def _with_each_other(
@@ -290,7 +290,7 @@ class _Desk:
         """
         ranked: list[tuple[tuple[bool, bool, int], int]] = []
         for pool in pools:
-            for other in pool.near(one, self._free):
+            for other in pool.near(one, self.used):
                 met = self._evidence.met[min(one, other), max(one, other)]
                 if other == one or (met and not again):
                     continue
@@ -302,46 +302,31 @@ class _Desk:
                 ranked.append((rank, other))
         return min(ranked, key=lambda each: each[0])[1] if ranked else None
 
-    def _free(self, one: int) -> bool:
-        return not self.used[one]
-
 
 class _Pools:
     """Candidates, nearest first: of the same kind and domain, of the same kind, any."""
 
     def __init__(self, shape: EdgeMap, members: list[int]) -> None:
         self._shape = shape
-        self._lists: dict[tuple[int, int] | int | None, _Queue] = {None: _Queue(members)}
-        by_key: dict[tuple[int, int] | int, list[int]] = {}
+        self._lists: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        self._heads: dict[tuple[int, ...], int] = defaultdict(int)
         for one in members:
-            by_key.setdefault((shape.kind[one], shape.domain[one]), []).append(one)
-            by_key.setdefault(shape.kind[one], []).append(one)
-        self._lists.update((key, _Queue(queue)) for key, queue in by_key.items())
+            for key in self._keys(one):
+                self._lists[key].append(one)
 
-    def near(self, one: int, free: Callable[[int], bool]) -> Iterator[int]:
-        kind, domain = self._shape.kind[one], self._shape.domain[one]
-        for key in ((kind, domain), kind, None):
-            queue = self._lists.get(key)
-            if queue is not None:
-                yield from queue.live(free)
+    def _keys(self, one: int) -> tuple[tuple[int, ...], ...]:
+        kind = self._shape.kind[one]
+        return (kind, self._shape.domain[one]), (kind,), ()
 
-
-class _Queue:
-    """A list that forgets its used head, so that going through it for everybody stays linear."""
-
-    __slots__ = ("_head", "_members")
-
-    def __init__(self, members: list[int]) -> None:
-        self._members = members
-        self._head = 0
-
-    def live(self, free: Callable[[int], bool]) -> Iterator[int]:
-        members = self._members
-        while self._head < len(members) and not free(members[self._head]):
-            self._head += 1
-        for i in range(self._head, len(members)):
-            if free(members[i]):
-                yield members[i]
+    def near(self, one: int, used: Sequence[int]) -> Iterator[int]:
+        """Unused ones. A list's used head is forgotten: going through it for all stays linear."""
+        for key in self._keys(one):
+            members = self._lists[key]
+            while self._heads[key] < len(members) and used[members[self._heads[key]]]:
+                self._heads[key] += 1
+            for i in range(self._heads[key], len(members)):
+                if not used[members[i]]:
+                    yield members[i]
 
 
 def _pair(a: int, b: int, role: Role, *, detail: bool = False) -> Probe:

@@ -12,15 +12,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..ports import LINK, Local, PortErrors
 from .evidence import Evidence
 from .model import Grade, Measured, Phase, Played, Role, Score, State, Status
 from .references import JUDGED, Reference
-
-__all__ = ["FATAL", "GROWTH", "NAMED", "NOTHING", "Hairpins", "Own", "hairpins", "owned", "scored"]
 
 FATAL = 1e6
 """From here on neither chance nor a busy spell explains what was measured."""
@@ -129,26 +126,20 @@ def _growth(error: PortErrors, rates: list[float], counted: int) -> float:
     return float(min(GROWTH, factor ** min(error.rounds, 64)))
 
 
-@dataclass(frozen=True, slots=True)
 class Hairpins:
-    """What the hairpins said: all ``rows`` for the matrix, and ``bad`` and ``good`` by endpoint."""
-
-    rows: tuple[Measured, ...] = ()
-    bad: dict[int, list[Measured]] = field(default_factory=dict)
-    good: dict[int, list[Measured]] = field(default_factory=dict)
-
-
-def hairpins(state: State, evidence: Evidence) -> Hairpins:
     """Each hairpin against those of known-good endpoints of its kind in the same round; of two
-    endpoints, against the other.
+    endpoints, against the other: all ``rows`` for the matrix, and ``bad`` and ``good`` by endpoint.
     """
-    played = [one for one in state.rounds if one.round.phase is Phase.HAIRPIN]
-    found = Hairpins(tuple(row for one in played for row in _graded(evidence, one)))
-    for row in found.rows:
-        if row.grade in {Grade.BAD, Grade.GOOD}:
-            by_endpoint = found.bad if row.grade is Grade.BAD else found.good
-            by_endpoint.setdefault(row.a, []).append(row)
-    return found
+
+    def __init__(self, state: State, evidence: Evidence) -> None:
+        played = [one for one in state.rounds if one.round.phase is Phase.HAIRPIN]
+        self.rows = tuple(row for one in played for row in _graded(evidence, one))
+        self.bad: dict[int, list[Measured]] = {}
+        self.good: dict[int, list[Measured]] = {}
+        for row in self.rows:
+            if row.grade in {Grade.BAD, Grade.GOOD}:
+                by_endpoint = self.bad if row.grade is Grade.BAD else self.good
+                by_endpoint.setdefault(row.a, []).append(row)
 
 
 def _graded(evidence: Evidence, played: Played) -> Iterator[Measured]:
@@ -177,25 +168,15 @@ def _graded(evidence: Evidence, played: Played) -> Iterator[Measured]:
         yield Measured(number, one, one, Role.HAIRPIN, *how)
 
 
-def scored(
-    state: State, evidence: Evidence, found: Hairpins, ports: Mapping[int, Own]
-) -> dict[int, Score]:
-    """Of each suspect, and of each endpoint whose own devices say something."""
-    corrupted = state.gang.corrupted if state.gang is not None else -1
-    scoring = _Scoring(evidence, found, ports, corrupted)
-    return {one: scoring.of(one) for one in dict.fromkeys((*evidence.suspects, *ports))}
-
-
-class _Scoring:
-    """``corrupted``: whose part of the gang's own sum was what was wrong there, which no path or
-    switch explains. ``ports``: what devices say themselves.
-    """
+class Scoring:
+    """Scores by ``evidence``, hairpins ``found`` and what devices say themselves (``ports``)."""
 
     def __init__(
-        self, evidence: Evidence, found: Hairpins, ports: Mapping[int, Own], corrupted: int
+        self, state: State, evidence: Evidence, found: Hairpins, ports: Mapping[int, Own]
     ) -> None:
         self._evidence, self._found, self._ports = evidence, found, ports
-        self._corrupted = corrupted
+        # Whose part of the gang's own sum was wrong, which no path or switch explains.
+        self._corrupted = state.gang.corrupted if state.gang is not None else -1
         self._noise = [self._bad_among_good(broken=broken) for broken in (False, True)]
         asked = {row.a for row in found.rows if row.grade and not evidence.good[row.a]}
         self._often = {one: self._net(one) for one in asked}
@@ -232,6 +213,7 @@ class _Scoring:
         return min(KIND, (1 / noise) ** often, (1 / (noise * AS_SLOW)) ** often / asked)
 
     def of(self, one: int) -> Score:
+        """The score of a suspect, or of one whose own devices say something."""
         against, own = self._evidence.against.get(one, []), self._found.bad.get(one, [])
         rounds, fine = {e.round for e in against}, len(self._found.good.get(one, []))
         everything = [*against, *own]

@@ -44,12 +44,10 @@ def next(state: State, now: float | None = None, until: float | None = None) -> 
     if not state.endpoints:
         raise ValueError("a gang without endpoints cannot be localised")
     findings = Findings(state)
-    if (known := table.by_facts(findings)) is not None:
+    if (known := table.known(findings)) is not None:
         return known
     if state.gang is None:
         return Round(1, Phase.GANG, (Probe(tuple(range(len(state.endpoints))), Role.GANG),))
-    if (known := table.without_rounds(findings)) is not None:
-        return known
     if len(state.endpoints) == 2:
         step = two.ask(findings, now, until)
     else:
@@ -128,7 +126,7 @@ def _following(findings: Findings, now: float | None, until: float | None) -> Ro
     step = None if halved else rounds.confirm(state, evidence, found.bad if looked else None)
     if step is not None:
         if not suspects and begun:
-            return _wait(step, state, heated, now, until)
+            return rounds.at(step, state, heated, now, until)
         at_once = step.phase is Phase.SILENCE or not (looked or begun)
         return step if at_once else _later(state, evidence, step, now, until)
     dirty = suspects or evidence.gray or evidence.among_good or evidence.mild()
@@ -141,7 +139,7 @@ def _following(findings: Findings, now: float | None, until: float | None) -> Ro
         if not others.probes and state.rounds[-1].at < heated:
             others, third = rounds.rematch(state, evidence, again=True), True
         if others.probes:
-            return _wait(others, state, heated, now, until) if third else others
+            return rounds.at(others, state, heated, now, until) if third else others
     return rounds.halves(state, evidence, halved) if halved < 2 else None
 
 
@@ -155,22 +153,13 @@ def _later(
     state: State, evidence: Evidence, step: Round, now: float | None, until: float | None
 ) -> Round:
     """The round, at another moment than the first bad edge of each suspect."""
-    slow: dict[int, float] = {}
-    for edge in evidence.edges:
-        if edge.grade is Grade.BAD and edge.status is Status.OK:
-            # Whoever is a suspect's partner may be known good later, and its edge evidence then.
-            for one in evidence.suspect_set & {edge.a, edge.b}:
-                slow[one] = min(edge.at, slow.get(one, edge.at))
-    if not slow:
-        return step
-    return _wait(step, state, max(slow.values()) + score.APART, now, until)
-
-
-def _wait(step: Round, state: State, to: float, now: float | None, until: float | None) -> Round:
-    """The round, not before that second where there is time for it."""
-    moment = state.rounds[-1].at if now is None else now
-    wait = max(0.0, to - moment)
-    return step if until is not None and moment + wait > until else step._replace(wait=wait)
+    # Whoever is a suspect's partner may be known good later, and its edge evidence then.
+    slow = [
+        [e.at for e in evidence.graded[one] if e.grade is Grade.BAD and e.status is Status.OK]
+        for one in evidence.suspects
+    ]
+    first = [min(times) for times in slow if times]
+    return rounds.at(step, state, max(first) + score.APART, now, until) if first else step
 
 
 def _hairpin(findings: Findings) -> Round | None:

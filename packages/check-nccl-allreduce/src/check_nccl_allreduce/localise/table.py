@@ -4,18 +4,17 @@ data, of which :mod:`.words` makes a sentence. Pure.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from . import two, words
-from .evidence import Evidence, voided, weigh
+from .evidence import Evidence, voided
 from .model import (
     Fact,
     FactKind,
     Kind,
-    Measured,
     Phase,
     Probe,
     Result,
@@ -55,22 +54,14 @@ class Findings(Court):
         """Of the gang."""
         return len(self.state.endpoints)
 
-    @property
-    def zone(self) -> Zone | None:
-        """Of the gang's own all-reduce."""
-        return self.state.gang.zone if self.state.gang else None
-
     def facts(self, kind: FactKind) -> list[Fact]:
         """What is known without a probe, and by void ones: each is a fact about one side; a mere
         process fault is believed at its second time.
         """
-        voids = [r for r in voided(self.state) if r.fact is kind]
-        times = Counter(r.member for r in voids)
-        return [fact for fact in self.state.facts if fact.kind is kind] + [
-            Fact(r.member, kind, r.cause)
-            for r in voids
-            if kind is not FactKind.MEMBER or times[r.member] > 1
-        ]
+        voids = [fact for fact in voided(self.state) if fact.kind is kind]
+        times = Counter(fact.member for fact in voids)
+        believed = [f for f in voids if kind is not FactKind.MEMBER or times[f.member] > 1]
+        return [fact for fact in self.state.facts if fact.kind is kind] + believed
 
     @cached_property
     def failed(self) -> tuple[int, ...]:
@@ -85,14 +76,20 @@ class Findings(Court):
 
     @cached_property
     def early(self) -> Kind | None:
-        """Causes that no further round would change: none is good, or too many paths stay bad."""
+        """Causes that no further round would change: none is good, too many paths stay bad, or all
+        are alike and even references below what two such nodes must reach.
+        """
         evidence, lasting = self.evidence, self.persistent
         if not evidence.known_good and evidence.judged:
             return Kind.SYSTEMIC
         most = max(1, evidence.matching // 256)
         if len(lasting) > most and not set.intersection(*map(set, lasting)):
             return Kind.FABRIC
-        return Kind.SYSTEMIC if _all_slow(self.state, evidence) else None
+        if evidence.suspects or evidence.among_good:
+            return None
+        graded = [edge.reference for edge in evidence.edges if edge.reference > 0]
+        floors = [end.pair_floor or 0.0 for end in self.state.endpoints]
+        return Kind.SYSTEMIC if graded and max(graded) < min(floors) else None
 
     @cached_property
     def persistent(self) -> list[tuple[int, int]]:
@@ -112,7 +109,7 @@ class Findings(Court):
     @cached_property
     def inside(self) -> Evidence:
         """Of the paths inside NVLink domains."""
-        return weigh(self.state, nvlink=True)
+        return Evidence(self.state, nvlink=True)
 
     @cached_property
     def dark_names(self) -> list[str]:
@@ -151,10 +148,12 @@ class Findings(Court):
         return slow | {*e.intermittent, *e.unreached, *e.ends, *e.lesser}
 
     @cached_property
-    def unclear(self) -> list[int]:
-        """The doubtful ones that are more than an end of a path that stays bad."""
-        ends = set(self.evidence.ends) if self.persistent else set()
-        return sorted(self.doubtful - ends)
+    def unclear(self) -> list[tuple[Suspect, bool]]:
+        """The doubtful ones that are more than an end of a path that stays bad, and of each whether
+        no path to it came up.
+        """
+        ones = sorted(self.doubtful.difference(self.evidence.ends if self.persistent else ()))
+        return [(self.suspect(one), one in self.evidence.unreached) for one in ones]
 
     @cached_property
     def rails(self) -> list[int]:
@@ -173,12 +172,6 @@ class Findings(Court):
         return rounds if len(rounds) > 1 and alike else []
 
     @cached_property
-    def only_whole(self) -> bool:
-        """Whether the halves are faster than the whole gang."""
-        gbps = self.state.gang.gbps if self.state.gang is not None else 0.0
-        return bool(self.halves) and gbps < BAD * min(map(min, self.halves))
-
-    @cached_property
     def _notes(self) -> dict[int, str]:
         """Which rail and direction of accused endpoints are slow, from their last such probe."""
         notes: dict[int, str] = {}
@@ -189,18 +182,9 @@ class Findings(Court):
                 notes[probe.members[1]] = words.detail(rails, there and there[::-1], BAD)
         return notes
 
-    @cached_property
-    def _graded(self) -> dict[int, list[Measured]]:
-        graded: dict[int, list[Measured]] = defaultdict(list)
-        for edge in self.evidence.edges:
-            if edge.grade:
-                graded[edge.a].append(edge)
-                graded[edge.b].append(edge)
-        return graded
-
     def suspect(self, one: int) -> Suspect:
         """What is known of one that is named."""
-        edges = self.evidence.against.get(one) or self._graded.get(one)
+        edges = self.evidence.against.get(one) or self.evidence.graded[one]
         edges = edges or self.inside.against.get(one, [])
         kinds: Counter[Status] = Counter(e.status for e in edges if e.status is not Status.OK)
         symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
@@ -246,7 +230,11 @@ PAIR = (
     Rule("inside", lambda f: f.culprit and f.culprit.witness and f.culprit, Kind.NODE),
     Rule("busy", lambda f: f.busy_ones, Kind.BUSY),
     Rule("bad to itself", lambda f: f.culprit and f.culprit.evidence and f.culprit, Kind.PAIR),
-    Rule("marked", lambda f: [f.culprit.member] if f.culprit else _only(f.marked), Kind.PAIR),
+    Rule(
+        "marked",
+        lambda f: [f.culprit.member] if f.culprit else len(f.marked) == 1 and f.marked,
+        Kind.PAIR,
+    ),
     Rule("pair", lambda _: (0, 1), Kind.PAIR),
 )
 """Of two endpoints: the other end is no witness, so only a device's fact blames one."""
@@ -275,11 +263,7 @@ RULES = (
         Kind.NODE,
     ),
     Rule("alike", lambda f: f.alike and f.proven, Kind.CORRELATED),
-    Rule(
-        "suspect",
-        lambda f: [(f.suspect(one), one in f.evidence.unreached) for one in f.unclear],
-        Kind.SUSPECT,
-    ),
+    Rule("suspect", lambda f: f.unclear, Kind.SUSPECT),
     Rule("link", lambda f: f.persistent, Kind.LINK),
     Rule(
         "crossing",
@@ -292,22 +276,24 @@ RULES = (
     Rule("transient", lambda f: sorted(f.evidence.among_good), Kind.TRANSIENT),
     Rule("data", lambda f: f.zone is Zone.WRONG, Kind.DATA_UNLOCALISED),
     Rule("halves", lambda f: f.halves and max(f.halves[1]) < BAD * min(f.halves[0]), Kind.FABRIC),
-    Rule("only whole", lambda f: f.only_whole, Kind.UNEXPLAINED),
+    Rule(
+        "only whole",
+        lambda f: f.halves and f.gbps < BAD * min(map(min, f.halves)),
+        Kind.UNEXPLAINED,
+    ),
     Rule("unexplained", lambda _: True, Kind.UNEXPLAINED),
 )
 """Of three and more, once no further round is worth its time."""
 
 
-def by_facts(f: Findings) -> Verdict | None:
-    """The verdict of :data:`FACTS`, if one applies."""
+def known(f: Findings) -> Verdict | None:
+    """The verdict of :data:`FACTS` or, of a gang that was measured, of :data:`ALONE`."""
     strong = [*f.facts(LOST), *f.facts(DEVICE)]
     named = {fact.member for fact in strong or f.facts(FactKind.MEMBER)}
     blamed = f.failed if len(f.failed) <= many(f.size) and not f.facts(LOST) else ()
-    return _verdict(f, FACTS, blamed, sorted(named))
-
-
-def without_rounds(f: Findings) -> Verdict | None:
-    """The verdict of :data:`ALONE`, if one applies."""
+    found = _verdict(f, FACTS, blamed, sorted(named))
+    if found is not None or f.zone is None:
+        return found
     if f.zone is Zone.PASSED or f.size > 2:
         return _verdict(f, ALONE)
     if f.size == 1:
@@ -380,19 +366,6 @@ def _verdict(
         rounds=len(f.state.rounds) + (1 if f.state.gang else 0),
         **more,
     )
-
-
-def _only(ones: list[int]) -> list[int]:
-    return ones if len(ones) == 1 else []
-
-
-def _all_slow(state: State, evidence: Evidence) -> bool:
-    """Whether all are alike, and even references stay below what two such nodes must reach."""
-    floors = [e.pair_floor for e in state.endpoints if e.pair_floor is not None]
-    if evidence.suspects or evidence.among_good or len(floors) < len(state.endpoints):
-        return False
-    graded = [e.reference for e in evidence.edges if e.reference > 0]
-    return bool(graded) and max(graded) < min(floors)
 
 
 def _details(state: State) -> list[tuple[Probe, Result]]:

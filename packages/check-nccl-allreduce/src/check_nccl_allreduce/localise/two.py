@@ -7,8 +7,8 @@ node's own device blames it, where the pair is slow at two moments (*path*).
 
 from __future__ import annotations
 
-from . import score
-from .model import Phase, Probe, Role, Round, Score, State, Status, Suspect, Zone
+from . import rounds, score
+from .model import Phase, Probe, Role, Round, Score, Status, Suspect, Zone
 from .references import BAD
 from .score import BUSY, FATAL, KIND, LEAST_NOISE, NAMED, NOTHING
 from .witness import Court
@@ -34,30 +34,25 @@ def suspected(court: Court) -> int | None:
 def ask(court: Court, now: float | None, until: float | None) -> Round | None:
     """The next round, or None. Only the wait depends on the time."""
     state, done = court.state, len(court.state.rounds)
-    assert state.gang is not None
     alone = Round(done + 2, Phase.HAIRPIN, tuple(Probe((one,), Role.HAIRPIN) for one in (0, 1)))
     if not done:
         return alone
     if suspected(court) is None:
         return None
-    if state.gang.zone is not Zone.BELOW:
+    if court.zone is not Zone.BELOW:
         # Nothing would be blamed: a hairpin more tells chance from what lasts.
         return alone if done == 1 else None
     if done > (len(AGAIN) if court.hairpins.bad else 1):
         return None
     if AGAIN[done - 1] is Phase.HAIRPIN:
         return alone
-    first = state.rounds[0].at
-    moment = first if now is None else now
-    wait = max(0.0, first + score.APART - moment)
-    if until is not None and moment + wait > until:
-        wait = 0.0
-    return Round(done + 2, Phase.MATCH, (Probe((0, 1), Role.MATCH),), wait)
+    pair = Round(done + 2, Phase.MATCH, (Probe((0, 1), Role.MATCH),))
+    return rounds.at(pair, state, state.rounds[0].at + score.APART, now, until)
 
 
 def culprit(court: Court) -> Suspect | None:
     """The one that is suspected, and what is known of it; with a witness where it is to blame."""
-    one, state = suspected(court), court.state
+    one = suspected(court)
     if one is None:
         return None
     itself, device = tuple(court.hairpins.bad.get(one, ())), court.ports.get(one, NOTHING)
@@ -65,8 +60,7 @@ def culprit(court: Court) -> Suspect | None:
     guilty = (
         device.factor >= NAMED
         and not any(court.busy(each) for each in (0, 1))
-        and state.gang is not None
-        and state.gang.zone is Zone.BELOW
+        and court.zone is Zone.BELOW
         and min(weighed.noise, weighed.spell, weighed.path * weighed.local) >= FATAL
     )
     settle = "test it with a third node, behind the same leaf"
@@ -80,7 +74,7 @@ def culprit(court: Court) -> Suspect | None:
 def _scored(court: Court, one: int) -> Score:
     """Of the suspected one. The explanations are those of larger gangs."""
     state, own = court.state, court.hairpins.bad.get(one, [])
-    slow, fine = _pairs(state)
+    slow, fine = _pairs(court)
     bad = 1 + len(slow) - 2 * fine  # with the gang's own all-reduce
     device = court.ports.get(one, NOTHING)
     a, b = state.endpoints
@@ -95,16 +89,15 @@ def _scored(court: Court, one: int) -> Score:
     return Score(chance, spell, path, local, kinds, device.told, itself=len(own))
 
 
-def _pairs(state: State) -> tuple[list[float], int]:
+def _pairs(court: Court) -> tuple[list[float], int]:
     """When the pair, measured again, was below its floor or no faster than the gang had been, and
     how often it was better.
     """
-    assert state.gang is not None
-    floors = [one.pair_floor for one in state.endpoints if one.pair_floor is not None]
-    least = min(floors) if len(floors) == len(state.endpoints) else state.gang.gbps / BAD
+    floors = [one.pair_floor for one in court.state.endpoints]
+    least = court.gbps / BAD if None in floors else min(floor or 0.0 for floor in floors)
     again = [
         (played.results[0].gbps < least, played.at)
-        for played in state.rounds
+        for played in court.state.rounds
         if played.round.phase is Phase.MATCH and played.results[0].status is Status.OK
     ]
     slow = [at for below, at in again if below]

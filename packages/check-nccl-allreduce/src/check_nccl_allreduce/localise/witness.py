@@ -6,7 +6,6 @@ The rules stand in one list; a suspect is blamed where none of them applies to i
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,10 +13,10 @@ from math import log
 from statistics import fmean
 from typing import NamedTuple
 
-from .evidence import Evidence, weigh
-from .model import Grade, Layout, Phase, Score, State, Status
+from .evidence import Evidence
+from .model import Grade, Layout, Phase, Score, State, Status, Zone
 from .rounds import CONFIRMATIONS, FEW
-from .score import APART, FATAL, KIND, NAMED, NOTHING, Hairpins, Own, hairpins, owned, scored
+from .score import APART, FATAL, KIND, NAMED, NOTHING, Hairpins, Own, Scoring, owned
 from .silence import ALIKE, alike
 
 SILENCE = 20.0
@@ -43,6 +42,16 @@ class Court:
 
     state: State
 
+    @property
+    def zone(self) -> Zone | None:
+        """Of the gang's own all-reduce, None before it is judged."""
+        return self.state.gang.zone if self.state.gang else None
+
+    @property
+    def gbps(self) -> float:
+        """GB/s of bus bandwidth of the gang's own all-reduce, 0 where it gave none."""
+        return self.state.gang.gbps if self.state.gang else 0.0
+
     @cached_property
     def phases(self) -> list[Phase]:
         """Of all rounds."""
@@ -51,12 +60,12 @@ class Court:
     @cached_property
     def evidence(self) -> Evidence:
         """Of the paths over NICs."""
-        return weigh(self.state)
+        return Evidence(self.state)
 
     @cached_property
     def hairpins(self) -> Hairpins:
         """What nodes reach to themselves."""
-        return hairpins(self.state, self.evidence)
+        return Hairpins(self.state, self.evidence)
 
     @cached_property
     def ports(self) -> dict[int, Own]:
@@ -77,7 +86,8 @@ class Court:
     @cached_property
     def scores(self) -> dict[int, Score]:
         """Of suspects, and of those whose own devices say something."""
-        return scored(self.state, self.evidence, self.hairpins, self.ports)
+        scoring = Scoring(self.state, self.evidence, self.hairpins, self.ports)
+        return {one: scoring.of(one) for one in {*self.evidence.suspects, *self.ports}}
 
     @cached_property
     def dark(self) -> list[int]:
@@ -142,23 +152,14 @@ class Court:
         adapters were silent.
         """
         domain, local = self.evidence.map.domain, self.state.endpoints[one].local
-        there = [i for i in self._bad_with[one] if domain[i] == domain[one] >= 0]
+        bad_with = {e.other(one) for e in self.evidence.graded[one] if e.grade is Grade.BAD}
+        there = [i for i in bad_with if domain[i] == domain[one] >= 0]
         return (
             self.state.layout == Layout.LEAF
             and (local.silence >= SILENCE or self.broken(one))
             and self.scores[one].itself > 0
             and any(self.evidence.strong[i] and i not in self.hairpins.bad for i in there)
         )
-
-    @cached_property
-    def _bad_with(self) -> dict[int, set[int]]:
-        """By endpoint, the other ends of its bad paths."""
-        met: dict[int, set[int]] = defaultdict(set)
-        for edge in self.evidence.edges:
-            if edge.grade is Grade.BAD:
-                met[edge.a].add(edge.b)
-                met[edge.b].add(edge.a)
-        return met
 
     def busy(self, one: int) -> bool:
         """Whether somebody else's bytes passed its adapters in a silence, or others took all of its
@@ -168,8 +169,7 @@ class Court:
         if self.broken(one):
             return False
         usual = self.evidence.references.of_kind(self.evidence.map.kind[one])
-        gang = self.state.gang.gbps if self.state.gang is not None else 0.0
-        much = FOREIGN * max(gang, usual.gbps if usual else 0.0)
+        much = FOREIGN * max(self.gbps, usual.gbps if usual else 0.0)
         local = self.state.endpoints[one].local
         loaded = local.load >= max(LOADED, UNUSUAL * self._usual_load)
         return local.foreign > much or (loaded and len(self.state.endpoints) > 2)
@@ -201,17 +201,8 @@ class Court:
     def recovered(self, node: int) -> bool:
         """Tell whether it was good between two times that known-good ends found it bad."""
         bad = [edge.at for edge in self.evidence.against[node]]
-        return any(min(bad) < at < max(bad) for at in self._good_at[node] if bad)
-
-    @cached_property
-    def _good_at(self) -> dict[int, list[float]]:
-        """By endpoint, when it was good with another one."""
-        times: dict[int, list[float]] = defaultdict(list)
-        for edge in self.evidence.edges:
-            if edge.grade is Grade.GOOD:
-                times[edge.a].append(edge.at)
-                times[edge.b].append(edge.at)
-        return times
+        good = [e.at for e in self.evidence.graded[node] if e.grade is Grade.GOOD]
+        return any(min(bad) < at < max(bad) for at in good if bad)
 
     @cached_property
     def _others(self) -> list[int]:

@@ -213,7 +213,7 @@ def ports(state: State, told: Mapping[int, Own]) -> str:
 
 
 def _finding(s: Suspect) -> str:
-    peers = len({e.a if e.b == s.member else e.b for e in s.evidence})
+    peers = len({e.other(s.member) for e in s.evidence})
     rounds = len({e.round for e in s.evidence})
     note = f" ({s.note})" if s.note else ""
     seen = f"with {peers} known-good nodes in {rounds} rounds{note}"
@@ -249,16 +249,15 @@ def undecided(state: State, evidence: Evidence, kind: Kind, dark: Sequence[int])
     for d in dark:
         if sizes[d] == 2:
             yield f"in {shape.domain_names[d]}, whether both nodes or what they share is bad"
-    seen = {i for e in evidence.edges if e.grade for i in (e.a, e.b)}
     if not shape.believed and any(e.domain is not None for e in state.endpoints):
         yield "what shares a switch, as the topology labels group hardly any nodes, or latencies contradict them"
-    unseen = [i for i in range(shape.size) if i not in seen]
+    unseen = [one for one, edges in enumerate(evidence.graded) if not edges]
     if unseen and evidence.edges and kind is not Kind.SYSTEMIC:
         yield f"anything about {names(state, unseen)}, for lack of a comparable measurement"
     for number in sorted(evidence.void_rounds):
         yield f"anything from round {number}, in which known-good nodes were slow too"
     for void in voided(state):
-        if void.fact is FactKind.MEMBER:
+        if void.kind is FactKind.MEMBER:
             yield f"a probe of {state.endpoints[void.member].name} in which it could not take part ({void.cause})"
     if kind is Kind.TRANSIENT and any(True for _, again, _ in evidence.isolated if not again):
         yield "whether the bad paths of the last round are bad still"
