@@ -277,11 +277,10 @@ def _serve(pipe: Connection, tied: bool) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # the program ends it
     _quietly(tied)
-    watched = False
     try:
+        _watch()  # while the program still loads its own modules
         while True:
             request = pipe.recv_bytes()
-            watched = watched or _watch()
             pid = os.fork()
             if pid == 0:
                 _child(pipe, request)
@@ -327,18 +326,17 @@ def _child(pipe: Connection, request: bytes) -> NoReturn:
     os._exit(_ANSWERED)
 
 
-def _watch() -> bool:
+def _watch() -> None:
     """Have each function of the binding leave its name before it is called. The binding loads the
     driver's library when NVML is started, which the helper does not do.
     """
     try:
         import pynvml
     except ImportError:
-        return True  # whoever asks says so
+        return  # whoever asks says so
     for name, function in list(vars(pynvml).items()):
         if name.startswith("nvml") and isinstance(function, FunctionType):
             setattr(pynvml, name, _watched(name, function))
-    return True
 
 
 def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
