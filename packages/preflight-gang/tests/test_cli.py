@@ -79,21 +79,6 @@ def test_each_problem_is_told_once_in_words_without_python_in_them(
     ]
 
 
-def test_a_key_that_stands_twice_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text("writes: 1\nsources:\n- {name: a, name: b}\nwrites: 2\n")
-    status, _, err = validated(monkeypatch, capsys, file)
-    assert (status, err) == (
-        2,
-        [
-            f"{file}: line 4, column 1: the key writes is in line 1 already; keep one of the two.",
-            f"{file}: line 3, column 13: the key name is in line 3 already; keep one of the two.",
-        ],
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "taken"),
     [
@@ -142,18 +127,6 @@ def test_no_check_at_all_is_a_warning(
         [
             f"{file}: warning: checks: is empty, so no result is counted; name those of the injector."
         ],
-    )
-
-
-@pytest.mark.parametrize("command", ["run", "show"])
-def test_a_kubeconfig_that_cannot_be_used_is_bad_input_of_every_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", "/nowhere/config")
-    error = said(monkeypatch, capsys, command)
-    assert (
-        error
-        == "/nowhere/config (KUBECONFIG): cannot be read (No such file or directory); name a kubeconfig file.\n"
     )
 
 

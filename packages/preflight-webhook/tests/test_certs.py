@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from preflight_kube import logs
 from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
-from preflight_testing.apiserver import free_port
 from said import said
 
 HOOKS = Resource(
@@ -56,23 +55,3 @@ def test_without_names_they_are_those_of_the_chart(double: ApiDouble, more: list
     }
     assert hook["webhooks"][0]["clientConfig"]["caBundle"] == secret["data"]["ca.crt"]
     assert base64.b64decode(secret["data"]["tls.crt"]).startswith(b"-----BEGIN CERTIFICATE-----")
-
-
-@pytest.mark.usefixtures("double")
-def test_a_configuration_that_is_missing_is_one_sentence() -> None:
-    assert said("certs", "--namespace", "default") == (
-        1,
-        "",
-        "MutatingWebhookConfiguration preflight-injector does not exist; "
-        "install the chart, or name the right one by --mutating.\n",
-    )
-
-
-def test_a_cluster_that_does_not_answer_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = f"http://127.0.0.1:{free_port()}"
-    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", server)))
-    done = said("certs", "--namespace", "default")
-    assert (done.status, done.err.count("\n")) == (1, 1)
-    assert done.err.startswith(f"{server}: no answer to get /api/v1/namespaces/default/secrets/")

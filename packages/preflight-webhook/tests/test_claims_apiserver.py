@@ -23,7 +23,6 @@ from preflight_proto import policy
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import GANG as GANG_CHART
 from preflight_webhook.core.detect.claims import VERSIONS, read
-from preflight_webhook.webhook.claim_lookups import KEPT
 from served import Webhook, api_server, asking, client_of, entry
 from served import webhook as serving
 
@@ -183,30 +182,10 @@ def test_a_pod_with_a_gpu_claim_is_checked_with_that_claim(cluster: Cluster) -> 
     assert (one["resources"]["claims"], expected(one)) == ([{"name": "gpus"}], "2")
 
 
-def test_alternatives_count_when_one_of_them_is_a_gpu(cluster: Cluster) -> None:
-    cluster.template("open", "either", ALTERNATIVES)
-    cluster.template("open", "other", OTHER)
-    assert expected(check(cluster.pod("open", "either"))) is None
-    assert expected(check(cluster.pod("open", "other"))) is None
-
-
-def test_forty_pods_of_one_template_take_one_request(cluster: Cluster) -> None:
-    cluster.template("open", "many", GPUS)
-    before = lookups(cluster.webhook, "found")
-    for _ in range(40):
-        check(cluster.pod("open", "many"))
-    assert lookups(cluster.webhook, "found") == before + 1
-
-
 ADMIN = {
     "name": "look",
     "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": True, "allocationMode": "All"},
 }
-
-
-def test_a_pod_that_only_looks_at_gpus_is_left_alone(cluster: Cluster) -> None:
-    cluster.template("open", "looks", ADMIN)
-    assert "initContainers" not in cluster.pod("open", "looks").json()["spec"]
 
 
 def test_a_claim_reads_alike_in_every_version_that_the_api_server_has(cluster: Cluster) -> None:
@@ -242,32 +221,6 @@ def test_a_pods_account_of_its_claims_has_the_uid_that_the_api_server_gave(
 
 
 GANG = {"app.kubernetes.io/gang-id": "train", "app.kubernetes.io/gang-size": str(MEMBERS)}
-STAMP = "preflight.nvsentinel.nvidia.com/gang"
-
-
-def test_a_gang_created_at_once_is_admitted_without_a_single_request(cluster: Cluster) -> None:
-    main = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
-    member = {"metadata": {"generateName": "m-", "labels": GANG}, "spec": {"containers": [main]}}
-    before = cluster.asked()
-    answers = cluster.at_once([member] * MEMBERS)
-    assert all(check(answer)["name"] == "preflight-dcgm-diag" for answer in answers)
-    assert all(STAMP in answer.json()["metadata"]["annotations"] for answer in answers)
-    assert cluster.asked() == before
-
-
-def test_a_gang_with_one_template_takes_one_request_for_as_long_as_an_answer_is_kept(
-    cluster: Cluster,
-) -> None:
-    cluster.template("open", "gang", GPUS)
-    before, began = cluster.asked(), time.monotonic()
-    for _ in range(2):
-        for answer in cluster.at_once([claiming("gang", labels=GANG)] * MEMBERS):
-            assert expected(check(answer)) == "2"
-    kept = 1 + int((time.monotonic() - began) / KEPT)
-    # The group's versions are asked for once a minute, whoever comes.
-    asked = [path for path in cluster.asked()[len(before) :] if path != "/apis/resource.k8s.io"]
-    assert set(asked) == {"/apis/resource.k8s.io/v1/namespaces/open/resourceclaimtemplates/gang"}
-    assert len(asked) <= kept
 
 
 def test_a_pod_that_comes_before_its_template_is_told_to_create_it_first(cluster: Cluster) -> None:

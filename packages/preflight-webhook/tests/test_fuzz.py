@@ -1,4 +1,4 @@
-"""Ten thousand reviews that nobody meant to send: each gets an answer or a clear refusal, and the
+"""Thousands of reviews that nobody meant to send: each gets an answer or a clear refusal, and the
 server goes on.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from preflight_webhook.config.config import parse
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.webhook.handler import Admission, ServingState
@@ -164,13 +165,13 @@ async def posted(app: Admission, body: bytes, path: str) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_two_thousand_strange_reviews_are_answered_or_refused(seed: int) -> None:
+def test_strange_reviews_are_answered_or_refused(seed: int) -> None:
     chance, state = random.Random(seed), ServingState(CONFIG)
     state.lookups = NoApiServer()  # type: ignore[assignment]
 
     async def story() -> set[int]:
         app, seen = Admission(state), set()
-        for number in range(2000):
+        for number in range(20 * settings().max_examples):
             body = mutated(chance)
             path = "/mutate-pod/confined" if number % 10 == 0 else "/mutate-pod"
             status, answer = await posted(app, body, path)

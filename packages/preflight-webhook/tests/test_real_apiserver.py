@@ -145,37 +145,9 @@ def test_a_native_gangs_member_comes_back_stamped_and_equipped(cluster: Cluster)
     )
 
 
-def test_a_member_without_gpus_comes_back_stamped_alone(cluster: Cluster) -> None:
-    field, (raw_id, _, _) = BY_VERSION[cluster.version]
-    pod = created(cluster.create(field, gpus=0))
-    stamp = stamp_of(pod)
-    assert (stamp.id, stamp.takes_part, "initContainers" in pod["spec"]) == (raw_id, False, False)
-    assert PREFIX + "roster" not in pod["metadata"]["annotations"]
-
-
 def test_what_the_server_has_defaulted_needs_no_second_patch(cluster: Cluster) -> None:
     field, _ = BY_VERSION[cluster.version]
     for gpus in (8, 0):
         pod = created(cluster.create(field, gpus=gpus))
         decision = decide(json.dumps(pod).encode(), NAMESPACE, parse(CONFIG))
         assert (decision.patch, decision.result) == ([], "unchanged")
-
-
-def test_a_forged_roster_is_wiped(cluster: Cluster) -> None:
-    field, (raw_id, _, _) = BY_VERSION[cluster.version]
-    forged = {
-        PREFIX + "roster": '{"v":1,"answer":"skip"}',
-        PREFIX + "gang": '{"v":1,"id":"theirs"}',
-    }
-    pod = created(cluster.create(field, annotations=forged))
-    assert (stamp_of(pod).id, pod["metadata"]["annotations"][PREFIX + "roster"]) == (raw_id, "")
-
-
-def test_an_unreadable_size_reaches_the_user_as_a_warning(cluster: Cluster) -> None:
-    labels = {"app.kubernetes.io/gang-id": "llm", "app.kubernetes.io/gang-size": "two"}
-    answer = cluster.create({}, labels=labels)
-    assert stamp_of(created(answer)).size is None
-    assert (
-        'label app.kubernetes.io/gang-size: \\"two\\" is not a gang size'
-        in answer.headers["warning"]
-    )
