@@ -71,7 +71,6 @@ LEFT: dict[str, tuple[int, int]] = {
     "preflight-gang": (4, 114),
     "preflight-gpu-scheduler": (7, 1),
     "preflight-kube": (2, 148),
-    "preflight-mnnvl": (9, 57),
     "preflight-proto": (9, 83),
     "preflight-testing": (2, 60),
     "preflight-webhook": (0, 180),

@@ -20,11 +20,8 @@ import pytest
 from driven import User, leads, until
 from preflight_computedomain.api.crd import crd
 from preflight_computedomain.api.names import (
-    API_VERSION,
     DOMAINS,
     DRIVER,
-    FINALIZER,
-    KIND,
     LABEL,
     TARGET_LABEL,
     TEMPLATES,
@@ -199,17 +196,6 @@ async def test_of_a_computedomain_the_controllers_account_writes_its_finalizer_a
     if "metadata" in change:  # the definition's own rule is before any policy
         policy = "preflight-computedomain-finalizers"
         assert "nothing else" in await audited(guarded, policy, f"{HOME}:{CONTROLLER}")
-
-
-async def test_a_computedomain_without_a_spec_gets_its_finalizer_and_is_told_what_is_wrong(
-    guarded: ApiServer, user: User, tmp_path: Path
-) -> None:
-    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "train-a"}}
-    await user.client.create(user.at(DOMAINS), body)
-    async with Client(to(guarded, tmp_path, "c", token(guarded, CONTROLLER)), agent="t") as client:
-        await _policies_hold(client)
-        added = {"metadata": {"finalizers": [FINALIZER]}}
-        await client.merge_patch(user.at(DOMAINS, "train-a"), added)
 
 
 def configuration(driver: str, kind: str) -> dict[str, Any]:

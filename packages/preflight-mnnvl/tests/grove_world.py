@@ -198,7 +198,7 @@ class Cluster:
             decoded_set(set_) if set_ else None,
             has_set=True,
             classes={},
-            found={name: _meta(one) for name, one in there.items()},
+            taken={name: _meta(one) for name, one in there.items()},
         )
         answer = decide(
             Review(

@@ -306,7 +306,7 @@ def test_in_literal_mode_an_object_of_somebody_else_is_named() -> None:
     answer = admit(
         enrolled(),
         LITERAL,
-        found={"t-0-mnnvl-claim": Metadata(labels={"app.kubernetes.io/managed-by": "helm"})},
+        taken={"t-0-mnnvl-claim": Metadata(labels={"app.kubernetes.io/managed-by": "helm"})},
     )
     assert (
         answer.message
@@ -363,7 +363,7 @@ DRIVERS = "resource.nvidia.com/computeDomain"
 def test_a_podclique_whose_claim_would_be_somebody_elses_is_refused_with_the_owners_name(
     found: list[Metadata], why: str
 ) -> None:
-    answer = admit(enrolled(), DRIVER, found={one.name: one for one in found})
+    answer = admit(enrolled(), DRIVER, taken={one.name: one for one in found})
     assert answer.message == f"PodClique default/t-0-w: {why}"
 
 
@@ -376,7 +376,7 @@ def test_a_podclique_whose_claim_would_be_somebody_elses_is_refused_with_the_own
     ],
 )
 def test_what_is_its_own_is_in_nobodys_way(found: list[Metadata]) -> None:
-    assert admit(enrolled(), DRIVER, found={one.name: one for one in found}).result == "injected"
+    assert admit(enrolled(), DRIVER, taken={one.name: one for one in found}).result == "injected"
 
 
 def test_the_claim_of_a_set_that_is_called_like_another_sets_replica_carries_a_hash() -> None:
@@ -407,14 +407,14 @@ def test_a_domain_that_lives_under_a_name_without_a_hash_keeps_it_for_podcliques
 ):
     joins = podclique("t-0-p-1", "t", annotations=BY_CLIQUE)
     for label, kept in (("p-1", True), ("other", False)):
-        answer = admit(joins, DRIVER, found=given_before(label))
+        answer = admit(joins, DRIVER, taken=given_before(label))
         assert answer.decision is not None
         assert (answer.decision.cd == "t-0-p-1-cd") is kept
 
 
 def test_an_update_keeps_the_name_that_was_given_and_asks_nobody() -> None:
     found = podclique("t-0-p-1", "t", annotations=BY_CLIQUE)
-    stored = patched(found, admit(found, DRIVER, found=given_before("p-1")))
+    stored = patched(found, admit(found, DRIVER, taken=given_before("p-1")))
     again = on_update(found, stored)
     assert again.decision is not None
     assert again.decision.claim == "t-0-p-1-mnnvl-claim"

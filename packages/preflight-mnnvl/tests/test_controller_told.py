@@ -19,7 +19,7 @@ from preflight_mnnvl.controller import controller
 from preflight_mnnvl.controller.controller import Controller, Unwritten
 from preflight_mnnvl.core.reconcile import ClusterWrite
 from preflight_mnnvl.metrics import Metrics
-from preflight_mnnvl.report.explain import Told
+from preflight_mnnvl.report.explain import ExplainedSet
 from preflight_mnnvl.report.live import explain_live, show_live
 from preflight_testing.apiserver import ApiServer
 
@@ -325,7 +325,7 @@ async def test_explain_live_says_how_the_cluster_differs_from_the_set(space: Spa
     assert await explain_live(space.target, space.namespace, "none", DRIVER) is None
 
 
-async def found(space: Space) -> tuple[Told, list[str]]:
+async def found(space: Space) -> tuple[ExplainedSet, list[str]]:
     seen = await explain_live(space.target, space.namespace, "t", DRIVER)
     assert seen is not None
     return seen

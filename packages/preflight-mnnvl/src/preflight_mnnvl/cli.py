@@ -16,7 +16,7 @@ from preflight_mnnvl.api.types import BadObject, shown
 from preflight_mnnvl.config import Config, json_schema, parse
 
 if TYPE_CHECKING:
-    from preflight_mnnvl.report.explain import Told
+    from preflight_mnnvl.report.explain import ExplainedSet
 
 __all__ = ["main"]
 
@@ -248,7 +248,7 @@ def _explain(args: argparse.Namespace) -> int:
     return EXIT_REFUSED if refused else 0
 
 
-def _explained(args: argparse.Namespace) -> list[Told]:
+def _explained(args: argparse.Namespace) -> list[ExplainedSet]:
     from preflight_mnnvl.report.explain import explain
 
     config, reports = _config(args), []
@@ -261,7 +261,7 @@ def _explained(args: argparse.Namespace) -> list[Told]:
     return reports
 
 
-def _explained_live(args: argparse.Namespace) -> tuple[list[Told], list[str]]:
+def _explained_live(args: argparse.Namespace) -> tuple[list[ExplainedSet], list[str]]:
     import anyio
     from preflight_kube.auth.connection import connection
 

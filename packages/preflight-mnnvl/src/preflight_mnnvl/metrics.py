@@ -111,9 +111,9 @@ class Metrics:
         self.supported.set_function(ok)
         self.fabric_nodes.set_function(lambda: nodes() or 0)
 
-    def domain(self, key: Key, state: str, *, wanted: bool, made: bool) -> None:
+    def domain(self, key: Key, state: str, *, wanted: bool, exists: bool) -> None:
         """Count what a reconcile found; the state `gone` takes the domain out."""
-        counted = ((state, state != "wanted"), ("wanted", wanted), ("made", made))
+        counted = ((state, state != "wanted"), ("wanted", wanted), ("made", exists))
         now = [] if state == "gone" else [name for name, counts in counted if counts]
         for names, step in ((self._states.pop(key, []), -1), (now, 1)):
             for name in names:
@@ -129,4 +129,4 @@ class Metrics:
     def forget_domains(self) -> None:
         """Count none: this replica does not lead."""
         for key in list(self._states):
-            self.domain(key, "gone", wanted=False, made=False)
+            self.domain(key, "gone", wanted=False, exists=False)

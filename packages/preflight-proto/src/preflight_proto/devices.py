@@ -54,9 +54,11 @@ def requests_of(claim: Mapping[str, Any]) -> Iterator[tuple[list[str], bool]]:
     for request in map(_map, requests if isinstance(requests, list) else ()):
         first = request.get("firstAvailable")
         asked = _map(request.get("exactly")) or request
-        several = [_map(one) for one in first] if isinstance(first, list) and first else [asked]
+        several = (
+            [_map(option) for option in first] if isinstance(first, list) and first else [asked]
+        )
         admin = several == [asked] and asked.get("adminAccess") is True
-        yield [str(one.get("deviceClassName") or "") for one in several], admin
+        yield [str(option.get("deviceClassName") or "") for option in several], admin
 
 
 def _map(value: Any) -> Mapping[str, Any]:

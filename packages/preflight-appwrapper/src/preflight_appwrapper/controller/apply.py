@@ -180,8 +180,8 @@ class WrapperApplier:
                     raise
                 log.warning("claim not read", path=f"{path}/{name}", error=cause_of(error))
                 continue
-            asked = (names for names, admin in requests_of(claim) if not admin)
-            known[kind, name] = {one for names in asked for one in names}
+            asked = (classes for classes, admin in requests_of(claim) if not admin)
+            known[kind, name] = {device_class for classes in asked for device_class in classes}
         return known
 
     async def look(

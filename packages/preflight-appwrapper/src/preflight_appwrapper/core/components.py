@@ -91,12 +91,12 @@ def possible_name(name: str) -> bool:
 def claims_of(wrapper: AppWrapper, index: int) -> list[ClaimRef]:
     """The claims and claim templates that a component's pods name. Never raises."""
     component = wrapper.spec.components[index]
-    found: dict[ClaimRef, None] = {}
-    for one in podsets.readable(component.template, component.pod_sets):
+    claims: dict[ClaimRef, None] = {}
+    for pod_set in podsets.readable(component.template, component.pod_sets):
         with suppress(podsets.PodSetError):
-            template = podsets.pod_template(component.template, one.path)
-            found |= dict.fromkeys(lenient(PodSpec, template["spec"]).claims)
-    return list(found)
+            template = podsets.pod_template(component.template, pod_set.path)
+            claims |= dict.fromkeys(lenient(PodSpec, template["spec"]).claims)
+    return list(claims)
 
 
 def build(

@@ -19,18 +19,18 @@ __all__ = [
     "CLASS_WITHOUT_EFFECT",
     "SCOPES",
     "VERSION",
+    "FabricRequest",
     "Layer",
     "MnnvlDecision",
     "Mode",
     "Newer",
     "Scope",
-    "Wish",
+    "fabric_request",
     "odd",
     "pod_claim",
     "read_decision",
     "resolve",
     "scope_of",
-    "wish_of",
     "write_decision",
 ]
 
@@ -44,7 +44,7 @@ Layer = tuple[str, Mapping[str, str]]
 """Where annotations stand, in words, and the annotations."""
 
 
-class Wish(NamedTuple):
+class FabricRequest(NamedTuple):
     """``keys``: the effective annotations, none invented. ``at``: which layer each came from.
     ``group``: Grove's own wish in force, and its layer.
     """
@@ -65,7 +65,7 @@ def resolve(
     grouped: bool,
     mode: Mode,
     called: tuple[str, str, str] = ("the PodClique", "the scaling group", "the PodCliqueSet"),
-) -> Wish:
+) -> FabricRequest:
     """The annotations in force for a PodClique, whose layers are ``called`` so in sentences.
 
     ``grouped``: it belongs to a scaling group, whose entry is ``group`` where it is known.
@@ -86,13 +86,13 @@ def resolve(
                 keys[key], at[key] = layer[key], where
     groves = next(
         (
-            (found[names.GROVE_MNNVL_GROUP], where)
-            for where, found in nearest
-            if names.GROVE_MNNVL_GROUP in found
+            (layer[names.GROVE_MNNVL_GROUP], where)
+            for where, layer in nearest
+            if names.GROVE_MNNVL_GROUP in layer
         ),
         None,
     )
-    return Wish(
+    return FabricRequest(
         keys.get(names.ENABLED) == "true",
         keys.get(names.SCOPE) or "replica",
         keys.get(names.DEVICE_CLASS) or names.DEFAULT_DEVICE_CLASS,
@@ -102,7 +102,7 @@ def resolve(
     )
 
 
-def wish_of(meta: Metadata, set_: PodCliqueSet | None, mode: Mode) -> Wish:
+def fabric_request(meta: Metadata, set_: PodCliqueSet | None, mode: Mode) -> FabricRequest:
     """The annotations in force for the PodClique ``meta``. Its scaling group is found by exact
     names: Grove's own search by the name's end would take `worker` for `gpu-worker`.
     """

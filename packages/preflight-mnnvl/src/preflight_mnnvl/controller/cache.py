@@ -273,10 +273,10 @@ class MnnvlCache(MnnvlInformers):
         }
         cliques: dict[str, str] = {}
         for node in {claim.node for claim in claims.values()}:
-            for one in self._nodes.by_index("name", node):
-                cliques[node] = one.metadata.label(names.FABRIC_LABEL) or ""
+            for labeled in self._nodes.by_index("name", node):
+                cliques[node] = labeled.metadata.label(names.FABRIC_LABEL) or ""
             cliques |= cliques_of(self._slices.by_index("node", node))
-        return one_fabric(domain, sum(one.pods for one in want.members), claims, cliques)
+        return one_fabric(domain, sum(member.pods for member in want.members), claims, cliques)
 
     # --- what a reconcile reads
 
@@ -289,29 +289,29 @@ class MnnvlCache(MnnvlInformers):
         """The domains that a PodGang or a set concerns, by members and by labels."""
         value = _label(meta)
         states = self.cliques.by_index(kind, value)
-        keys = {_domain_of(one.member): None for one in states if one.member}
+        keys = {_domain_of(state.member): None for state in states if state.member}
         for part, of in self.parts.items():
-            for one in of.by_index(kind, value):
-                keys[_key_of(part, one.metadata.namespace, one.metadata.name)] = None
+            for item in of.by_index(kind, value):
+                keys[_key_of(part, item.metadata.namespace, item.metadata.name)] = None
         return list(keys)
 
     def every(self) -> Iterator[Key]:
         """Every domain that is wanted, or of which an object carries our label; every PodGang that
         is named; and every PodClique without its claim.
         """
-        keys = {_domain_of(one.member) for one in self.cliques.store.values() if one.member}
+        keys = {_domain_of(it.member) for it in self.cliques.store.values() if it.member}
         for part, of in self.parts.items():
-            for one in of.cache.store.values() if of.cache is not None else ():
-                if _named(one, names.MANAGED):
-                    keys.add(_key_of(part, one.metadata.namespace, one.metadata.name))
+            for item in of.cache.store.values() if of.cache is not None else ():
+                if _named(item, names.MANAGED):
+                    keys.add(_key_of(part, item.metadata.namespace, item.metadata.name))
         yield from sorted(keys)
         yield from sorted(
-            gang_key(one.metadata.namespace, one.metadata.name)
-            for one in self.gangs.store.values()
-            if self._linked("gang", one.metadata)
+            gang_key(gang.metadata.namespace, gang.metadata.name)
+            for gang in self.gangs.store.values()
+            if self._linked("gang", gang.metadata)
         )
         yield from sorted(
-            clique_key(one.metadata.namespace, one.metadata.uid) for one in self.unclaimed()
+            clique_key(it.metadata.namespace, it.metadata.uid) for it in self.unclaimed()
         )
 
     def unclaimed(self) -> list[CliqueState]:

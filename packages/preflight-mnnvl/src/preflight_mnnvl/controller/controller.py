@@ -203,7 +203,7 @@ class Controller:
         else:
             self.cache.unclaimed_since[key] = plan.unclaimed_since
         self._metrics.domain(
-            key, plan.state, wanted=view.wanted is not None, made=view.domain is not None
+            key, plan.state, wanted=view.wanted is not None, exists=view.domain is not None
         )
 
     def _adopted(self, key: Key, view: DomainView, plan: DomainPlan) -> None:

@@ -181,8 +181,8 @@ class AdmissionInformers(MnnvlInformers):
         return facts._replace(device_class=bool(self._class.by_index("name", CHANNEL_CLASS)))
 
     def _named(self, part: Part) -> ServedKind[ComputeDomain]:
-        def names_of(one: ComputeDomain) -> tuple[str, ...]:
-            meta = one.metadata
+        def names_of(item: ComputeDomain) -> tuple[str, ...]:
+            meta = item.metadata
             ours = meta.name.endswith(_ENDS[part])
             return (f"{meta.namespace}/{meta.name}", f"{meta.namespace}/") if ours else ()
 

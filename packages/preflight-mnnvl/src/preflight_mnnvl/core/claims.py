@@ -119,8 +119,8 @@ def _asks(amount: Any, path: str) -> bool:
     if isinstance(amount, str | int | float) and not isinstance(amount, bool):
         with suppress(ValueError):
             return parse_quantity(str(amount)) != 0
-    found = f'"{shown(amount, 40)}"' if isinstance(amount, str) else shown(str(amount), 40)
-    raise CliqueRefused(f"{path} is {found}, which is not an amount; write e.g. 8")
+    shown_amount = f'"{shown(amount, 40)}"' if isinstance(amount, str) else shown(str(amount), 40)
+    raise CliqueRefused(f"{path} is {shown_amount}, which is not an amount; write e.g. 8")
 
 
 _CHANNELS = ("compute-domain-*", "compute-domain.*")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from preflight_mnnvl.api.annotations import Scope, Wish, resolve, scope_of
+from preflight_mnnvl.api.annotations import FabricRequest, Scope, resolve, scope_of
 from preflight_mnnvl.api.identity import CliqueRefused
 from preflight_mnnvl.api.types import BadObject, Clique, Group, PodCliqueSet, PodSpec, decode_pod
 from preflight_mnnvl.config import Config
@@ -28,7 +28,7 @@ class Planned(NamedTuple):
     path: str
     clique: Clique
     group: Group | None
-    wish: Wish
+    wish: FabricRequest
     scope: Scope | None
     pod: PodSpec | None
     gpus: bool | None
@@ -87,25 +87,27 @@ def _planned(set_: PodCliqueSet, i: int, clique: Clique, at: int | None, config:
 
 def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[ExpandedClique]:
     """The PodCliques that Grove makes for the set as it is written, at most ``most`` of them."""
-    made = 0
+    count = 0
     pcs = set_.metadata.name
     for replica in range(_count(set_.spec.replicas)):
         base = f"{pcs}-{replica}"
-        for one in planned:
-            group = one.group
+        for template in planned:
+            group = template.group
             for index in range(_count(group.replicas)) if group else (None,):
-                if made == most:
+                if count == most:
                     return
-                made += 1
+                count += 1
                 if group is None or index is None:
-                    yield ExpandedClique(f"{base}-{one.clique.name}", replica, one, None, base, "")
+                    yield ExpandedClique(
+                        f"{base}-{template.clique.name}", replica, template, None, base, ""
+                    )
                     continue
                 least = _count(group.min_available)
                 gang = base if index < least else f"{base}-{group.name}-{index - least}"
                 yield ExpandedClique(
-                    f"{base}-{group.name}-{index}-{one.clique.name}",
+                    f"{base}-{group.name}-{index}-{template.clique.name}",
                     replica,
-                    one,
+                    template,
                     index,
                     gang,
                     base if gang != base else "",

@@ -35,18 +35,18 @@ def inject(
 
 
 def annotate(
-    found: Mapping[str, str] | None, wanted: Mapping[str, str], without: Collection[str] = ()
+    annotations: Mapping[str, str] | None, wanted: Mapping[str, str], without: Collection[str] = ()
 ) -> list[Operation]:
-    """The annotations ``wanted`` on an object that has ``found``, and none of ``without``."""
-    if found is None:
+    """The annotations ``wanted`` on an object that has ``annotations``, and none of ``without``."""
+    if annotations is None:
         return [_add("/metadata/annotations", dict(wanted))] if wanted else []
     patch = [
         {"op": "remove", "path": _key(key)}
         for key in sorted(without)
-        if key in found and key not in wanted
+        if key in annotations and key not in wanted
     ]
     return patch + [
-        _add(_key(key), value) for key, value in wanted.items() if found.get(key) != value
+        _add(_key(key), value) for key, value in wanted.items() if annotations.get(key) != value
     ]
 
 

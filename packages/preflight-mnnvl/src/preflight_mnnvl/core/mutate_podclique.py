@@ -17,13 +17,13 @@ from preflight_mnnvl.api import names
 from preflight_mnnvl.api.annotations import (
     CLASS_WITHOUT_EFFECT,
     VERSION,
+    FabricRequest,
     MnnvlDecision,
     Newer,
-    Wish,
+    fabric_request,
     odd,
     pod_claim,
     read_decision,
-    wish_of,
     write_decision,
 )
 from preflight_mnnvl.api.identity import (
@@ -92,7 +92,7 @@ class ClusterView(NamedTuple):
     not exist; ``has_set``: whether that is known at all.
 
     ``classes``: the device classes that claims and templates ask for, of those that exist; None
-    where nobody looked. ``found``: by name, the ComputeDomains, templates and claims of the
+    where nobody looked. ``taken``: by name, the ComputeDomains, templates and claims of the
     namespace that may have our names already.
     """
 
@@ -100,7 +100,7 @@ class ClusterView(NamedTuple):
     set_: PodCliqueSet | None = None
     has_set: bool = False
     classes: Mapping[ClaimRef, Collection[str]] | None = None
-    found: Mapping[str, Metadata] = {}
+    taken: Mapping[str, Metadata] = {}
 
 
 class Needs(NamedTuple):
@@ -179,7 +179,7 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
     owner = set_of(meta)
     if owner and not known.has_set:
         return ReviewAnswer("needs", needs=Needs(owner))
-    wish = wish_of(meta, known.set_, config.mode)
+    wish = fabric_request(meta, known.set_, config.mode)
     warning = odd(wish.keys.get(names.ENABLED))
     if not wish.enabled:
         warned = (warning,) if warning else ()
@@ -207,8 +207,8 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
     decision = _decision(domain, identity, wish, config, of_gpus=of_gpus)
     refuse_claims(pod, pod_claim(decision), classes)
     patch = _patch(meta, pod, decision, used=used, keys=wish.keys)
-    told = _told(wish, config, known.support)
-    return ReviewAnswer("injected" if patch else "unchanged", "", patch, told, decision)
+    notes = _noted(wish, config, known.support)
+    return ReviewAnswer("injected" if patch else "unchanged", "", patch, notes, decision)
 
 
 def _lookups(
@@ -230,7 +230,7 @@ def _lookups(
 def _decision(
     domain: Domain,
     identity: CliqueIdentity,
-    wish: Wish,
+    wish: FabricRequest,
     config: Config,
     *,
     of_gpus: tuple[str, ...] = (),
@@ -297,7 +297,7 @@ def _named(domain: Domain, known: ClusterView, config: Config) -> Domain:
     has one domain.
     """
     earlier = domain._replace(earlier=True)
-    there = known.found.get(earlier.name) if earlier.name != domain.name else None
+    there = known.taken.get(earlier.name) if earlier.name != domain.name else None
     mine = there is not None and not other_identity(there.labels, earlier, config.instance)
     return earlier if mine else domain
 
@@ -305,7 +305,7 @@ def _named(domain: Domain, known: ClusterView, config: Config) -> Domain:
 def _refuse_taken(domain: Domain, known: ClusterView, config: Config) -> None:
     claim = "ResourceClaimTemplate" if config.mode == "driver" else "ResourceClaim"
     for kind, name in (("ComputeDomain", domain.name), (claim, domain.claim)):
-        there = known.found.get(name)
+        there = known.taken.get(name)
         if there is not None and (whose := _whose(kind, there, domain, known, config)):
             raise CliqueRefused(
                 f"the {kind} {shown(name)} exists and {whose}{owned_by(there)}; delete or rename it"
@@ -320,9 +320,9 @@ def _whose(kind: str, there: Metadata, domain: Domain, known: ClusterView, confi
         return other_identity(there.labels, domain, config.instance)
     if (uid := there.label(names.TEMPLATE_OF)) is None:
         return f"does not carry the uid of the ComputeDomain {domain.name}"
-    if (ours := known.found.get(domain.name)) is not None:
+    if (ours := known.taken.get(domain.name)) is not None:
         return "" if uid == ours.uid else "carries the uid of another ComputeDomain"
-    other = next((owner for owner in known.found.values() if owner.uid == uid), None)
+    other = next((owner for owner in known.taken.values() if owner.uid == uid), None)
     return f"is of the ComputeDomain {shown(other.name)}" if other is not None else ""
 
 
@@ -354,14 +354,14 @@ def _restored(
     answers. The domain is its second copy.
     """
     meta, set_ = clique.metadata, known.set_
-    wish = wish_of(meta, set_, config.mode)
+    wish = fabric_request(meta, set_, config.mode)
     if set_ is None or not wish.enabled or wish.group is not None or not known.support.ok:
         return None
     pod = decode_pod(clique.spec.pod_spec)
     used = places(pod, config.gpu_resources, ())
     identity = identify(meta, wish.scope)
     domain = _named(domain_of(identity, wish.scope), known, config)
-    there = known.found.get(domain.name)
+    there = known.taken.get(domain.name)
     if not used or there is None or there.going:
         return None
     _refuse_taken(domain, known, config)
@@ -377,7 +377,7 @@ def _restored(
 
 def _late(clique: PodClique, config: Config, set_: PodCliqueSet | None) -> tuple[str, ...]:
     """Some of its pods would join a domain, and those that run would not."""
-    if not wish_of(clique.metadata, set_, config.mode).enabled:
+    if not fabric_request(clique.metadata, set_, config.mode).enabled:
         return ()
     try:
         used = places(decode_pod(clique.spec.pod_spec), config.gpu_resources, ())
@@ -388,6 +388,6 @@ def _late(clique: PodClique, config: Config, set_: PodCliqueSet | None) -> tuple
     return (warning,) if used else ()
 
 
-def _told(wish: Wish, config: Config, support: Support) -> tuple[str, ...]:
+def _noted(wish: FabricRequest, config: Config, support: Support) -> tuple[str, ...]:
     without_effect = config.mode == "driver" and names.DEVICE_CLASS in wish.keys
     return (*support.warnings, CLASS_WITHOUT_EFFECT) if without_effect else support.warnings

@@ -68,10 +68,10 @@ class Event(NamedTuple):
 
 
 def regarding(
-    kind: str, namespace: str, one: Metadata | OwnerReference | DomainMember
+    kind: str, namespace: str, subject: Metadata | OwnerReference | DomainMember
 ) -> Regarding:
     """A PodCliqueSet or PodClique, of grove.io/v1alpha1."""
-    return Regarding(f"{GROVE_GROUP}/v1alpha1", kind, one.name, one.uid, namespace)
+    return Regarding(f"{GROVE_GROUP}/v1alpha1", kind, subject.name, subject.uid, namespace)
 
 
 def about(subjects: Iterable[Regarding], reason: str, message: str, fact: str) -> tuple[Event, ...]:

@@ -120,7 +120,7 @@ class _Needed(NamedTuple):
         if not support.ok:
             why = f"{support.why}."
             known = support.state != "unknown"
-            events = _tell(view, reasons.UNSUPPORTED, why, support.state) if known else ()
+            events = _events(view, reasons.UNSUPPORTED, why, support.state) if known else ()
             return DomainPlan("unsupported", why, events=events)
         if view.domain is None:
             return self._missing()
@@ -162,7 +162,7 @@ class _Needed(NamedTuple):
             f"{why[:-1]}, for more than {ENDING_PATIENCE:.0f} s; its finalizers are {held}: is the DRA driver's "
             "controller running, and have the pods of the old domain ended?"
         )
-        return DomainPlan("ending", why, events=_tell(view, reasons.ENDING, why, meta.uid))
+        return DomainPlan("ending", why, events=_events(view, reasons.ENDING, why, meta.uid))
 
     def _there(self, meta: Metadata) -> DomainPlan:
         """It exists and is ours: whose is it, and has it its claim?"""
@@ -173,7 +173,7 @@ class _Needed(NamedTuple):
         events = list(_made(view, meta, now))
         if mine and (_young(mine, now) or _young(meta, now)):
             message = f"The ComputeDomain {view.name} belongs to the PodGang {mine.name}."
-            events += _tell(view, reasons.ADOPTED, message, f"{meta.uid} {mine.uid}")
+            events += _events(view, reasons.ADOPTED, message, f"{meta.uid} {mine.uid}")
         events += _restored(view, self.wanted, now)
         literal = self.wanted.decision.mode == "literal"
         plan = self._literal_claim(gang) if literal else self._template(meta)
@@ -219,7 +219,7 @@ class _Needed(NamedTuple):
             if now < late:
                 return DomainPlan("wanted", "", again=late)
             why = f"the ComputeDomain {view.name} has no ResourceClaimTemplate after {TEMPLATE_PATIENCE:.0f} s: is the DRA driver's controller running?"
-            events = _tell(view, reasons.TEMPLATE_MISSING, why, meta.uid)
+            events = _events(view, reasons.TEMPLATE_MISSING, why, meta.uid)
             return DomainPlan("wanted", why, events=events)
         of = template.metadata.label(names.TEMPLATE_OF)
         if of == meta.uid:
@@ -290,7 +290,7 @@ def _unwanted(view: DomainView, config: Config, now: float) -> DomainPlan:
     actions = [_patch(view, kind, meta, abandoned(meta), "release") for kind, meta in left]
     kind, meta = left[0]
     message = f"The {kind} {meta.name} is removed: no PodClique needs it, and no PodGang owns it."
-    events = _tell(view, reasons.RELEASED, message, meta.uid)
+    events = _events(view, reasons.RELEASED, message, meta.uid)
     why = "no PodClique needs it, and it is handed to the garbage collector."
     return DomainPlan("unclaimed", why, tuple(actions), events, unclaimed_since=since)
 
@@ -326,9 +326,9 @@ def _made(view: DomainView, meta: Metadata, now: float) -> tuple[Event, ...]:
         return ()
     before = meta.annotation(names.RECREATED)
     if before is None:
-        return _tell(view, reasons.CREATED, f"The ComputeDomain {view.name} was made.", meta.uid)
+        return _events(view, reasons.CREATED, f"The ComputeDomain {view.name} was made.", meta.uid)
     message = f"The ComputeDomain {view.name} was lost and is made again: pods that joined the old domain must be restarted{_of(view.wanted.members if view.wanted else ())}."
-    return _tell(view, reasons.RECREATED, message, meta.uid)
+    return _events(view, reasons.RECREATED, message, meta.uid)
 
 
 def _restored(view: DomainView, wanted: Wanted, now: float) -> tuple[Event, ...]:
@@ -339,7 +339,7 @@ def _restored(view: DomainView, wanted: Wanted, now: float) -> tuple[Event, ...]
         f"The claim of the ComputeDomain {view.name} had been written away and is back: pods that were made without it must be restarted{_of(back)}; "
         f"they are those without a claim {names.CLAIM}."
     )
-    return _tell(
+    return _events(
         view._replace(wanted=wanted._replace(members=tuple(back))), reasons.RESTORED, message, ""
     )
 
@@ -360,7 +360,7 @@ def _blocked(view: DomainView, kind: str, meta: Metadata, whose: str, now: float
     if kind == "ResourceClaimTemplate":
         then = "the driver makes its own; pods that run with claims of this one must be restarted"
     why = f"the {kind} {shown(meta.name or view.name)} {whose}{owned_by(meta)}; delete or rename it, and {then}."
-    events = _tell(view, reasons.BLOCKED, why, f"{kind} {meta.uid} {whose}")
+    events = _events(view, reasons.BLOCKED, why, f"{kind} {meta.uid} {whose}")
     return DomainPlan("blocked", why, events=events, again=now + BLOCKED_AGAIN)
 
 
@@ -369,7 +369,7 @@ def _create(kind: Kind, body: dict[str, Any]) -> ClusterWrite:
     return ClusterWrite("create", kind, meta["namespace"], meta["name"], body, "make")
 
 
-def _tell(view: DomainView, reason: str, message: str, fact: str) -> tuple[Event, ...]:
+def _events(view: DomainView, reason: str, message: str, fact: str) -> tuple[Event, ...]:
     subjects = [regarding("PodCliqueSet", view.namespace, view.set_)] if view.set_ else []
     members = view.wanted.members if view.wanted else ()
     subjects += [regarding("PodClique", view.namespace, member) for member in members]

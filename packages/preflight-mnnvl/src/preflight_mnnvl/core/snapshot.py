@@ -17,9 +17,9 @@ from preflight_mnnvl.api.annotations import (
     MnnvlDecision,
     Mode,
     Newer,
+    fabric_request,
     pod_claim,
     read_decision,
-    wish_of,
 )
 from preflight_mnnvl.api.identity import CliqueRefused, identify, of_another
 from preflight_mnnvl.api.names import DECISION, PCS_NAME, PODGANG, claim_of, label_value
@@ -161,7 +161,7 @@ def asks(meta: Metadata, set_: PodCliqueSet | None, config: Config) -> bool:
         return True
     if set_ is not None and (set_.metadata.going or of_another(meta, set_.metadata)):
         return False
-    wish = wish_of(meta, set_, config.mode)
+    wish = fabric_request(meta, set_, config.mode)
     return wish.enabled and wish.group is None
 
 
@@ -175,10 +175,10 @@ def wanted(members: Iterable[DomainMember]) -> dict[Key, Wanted]:
     `base-podgang` label missing), it is the one with the shortest name: the others build upon it,
     and their names begin with its.
     """
-    found: dict[Key, list[DomainMember]] = {}
+    by_domain: dict[Key, list[DomainMember]] = {}
     for member in sorted(members):
-        found.setdefault((member.namespace, member.decision.cd), []).append(member)
-    return {key: _wanted(key, of) for key, of in found.items()}
+        by_domain.setdefault((member.namespace, member.decision.cd), []).append(member)
+    return {key: _wanted(key, of) for key, of in by_domain.items()}
 
 
 def _wanted(key: Key, members: list[DomainMember]) -> Wanted:
@@ -249,9 +249,9 @@ class World(msgspec.Struct, kw_only=True):
 
     def members(self) -> tuple[list[DomainMember], list[Ignored]]:
         """Living PodCliques that carry a decision, and those whose decision is not followed."""
-        found = [one for clique in self.cliques.values() if (one := member_of(clique)) is not None]
-        return [one for one in found if isinstance(one, DomainMember)], [
-            one for one in found if isinstance(one, Ignored)
+        states = [member_of(clique) for clique in self.cliques.values()]
+        return [state for state in states if isinstance(state, DomainMember)], [
+            state for state in states if isinstance(state, Ignored)
         ]
 
     def wanted(self) -> dict[Key, Wanted]:

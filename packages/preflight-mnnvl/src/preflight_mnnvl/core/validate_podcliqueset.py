@@ -107,36 +107,42 @@ def problems(
     """Why PodCliques of the set would be refused: one sentence each, with its path. ``planned``:
     its cliques (:func:`~.expansion.plan`).
     """
-    said = [problem for one in planned if one.wish.enabled for problem in _of_clique(set_, one)]
-    if config.on_unsupported == "deny" and not support.ok and any(one.enrolled for one in planned):
-        asked = next(one for one in planned if one.enrolled)
-        said.append(
+    sentences = [
+        problem for clique in planned if clique.wish.enabled for problem in _of_clique(set_, clique)
+    ]
+    if (
+        config.on_unsupported == "deny"
+        and not support.ok
+        and any(clique.enrolled for clique in planned)
+    ):
+        asked = next(clique for clique in planned if clique.enrolled)
+        sentences.append(
             f"{asked.wish.at.get(names.ENABLED, SET_PATH)}.annotations[{names.ENABLED}]: {support.why}."
         )
-    return said
+    return sentences
 
 
-def _of_clique(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
+def _of_clique(set_: PodCliqueSet, planned: Planned) -> Iterator[str]:
     """What would refuse its PodCliques, of the functions that do: no rule is here but that of
     scaling groups, of which a PodClique knows by labels alone.
     """
-    if one.problem:
-        yield f"{one.problem}."
+    if planned.problem:
+        yield f"{planned.problem}."
         return
     if (
-        not one.gpus or one.pod is None
+        not planned.gpus or planned.pod is None
     ):  # where a claim may give the GPUs, it is not known here whether ours is added at all
         return
-    pod, path = one.pod, f"{one.path}.spec.podSpec"
-    where = f"{one.wish.at.get(names.SCOPE, one.wish.at[names.ENABLED])}.annotations[{names.SCOPE}]"
-    ungrouped = one.scope == "scalingGroupReplica" and one.group is None
+    pod, path = planned.pod, f"{planned.path}.spec.podSpec"
+    where = f"{planned.wish.at.get(names.SCOPE, planned.wish.at[names.ENABLED])}.annotations[{names.SCOPE}]"
+    ungrouped = planned.scope == "scalingGroupReplica" and planned.group is None
     refusals: list[tuple[str, Callable[[], object]]] = [
-        (one.path, lambda: refuse_group(one.wish.group)),
+        (planned.path, lambda: refuse_group(planned.wish.group)),
         ("", lambda: refuse_claims(pod, None, {}, path)),
     ]
     if not ungrouped:
-        named = where if one.scope is None else f"{one.path}.name"
-        refusals.append((named, lambda: domain_of(_longest(set_, one), one.wish.scope)))
+        named = where if planned.scope is None else f"{planned.path}.name"
+        refusals.append((named, lambda: domain_of(_longest(set_, planned), planned.wish.scope)))
     for place, refuse in refusals:
         try:
             refuse()
@@ -144,18 +150,18 @@ def _of_clique(set_: PodCliqueSet, one: Planned) -> Iterator[str]:
             yield f"{place}: {error}.".removeprefix(": ")
     if ungrouped:
         yield (
-            f"{where}: the scope scalingGroupReplica is for cliques of a scaling group, and the clique {shown(one.clique.name)} is in none; "
+            f"{where}: the scope scalingGroupReplica is for cliques of a scaling group, and the clique {shown(planned.clique.name)} is in none; "
             "write replica or clique, or set it at the scaling group."
         )
 
 
-def _longest(set_: PodCliqueSet, one: Planned) -> CliqueIdentity:
+def _longest(set_: PodCliqueSet, planned: Planned) -> CliqueIdentity:
     """The identity of its PodClique with the longest name."""
-    group = one.group.name if one.group else ""
-    index = _last(one.group.replicas) if one.group else ""
-    clique = f"{group}-{index}-{one.clique.name}" if group else one.clique.name
+    group = planned.group.name if planned.group else ""
+    index = _last(planned.group.replicas) if planned.group else ""
+    clique = f"{group}-{index}-{planned.clique.name}" if group else planned.clique.name
     pcs, replica = set_.metadata.name or "x", _last(set_.spec.replicas)
-    return CliqueIdentity(pcs, replica, clique, one.clique.name, group, index, "", "")
+    return CliqueIdentity(pcs, replica, clique, planned.clique.name, group, index, "", "")
 
 
 def _last(replicas: int | None) -> str:
@@ -198,15 +204,18 @@ def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) ->
     """Where a clique's wish is not what one layer alone says: values that another layer hides, and
     a scope from elsewhere than what switches it on. For who asks, as most of it is meant so.
     """
-    said: list[str] = []
-    for one in planned:
-        wish, layers = one.wish, [(one.path, one.clique.annotations)]
-        if one.group is not None:
-            at = f"spec.template.podCliqueScalingGroups[{set_.groups.index(one.group)}]"
-            layers.append((at, one.group.annotations))
+    sentences: list[str] = []
+    for template in planned:
+        wish, layers = (
+            template.wish,
+            [(template.path, template.clique.annotations)],
+        )
+        if template.group is not None:
+            at = f"spec.template.podCliqueScalingGroups[{set_.groups.index(template.group)}]"
+            layers.append((at, template.group.annotations))
         for key in names.KEYS if wish.enabled else (names.ENABLED,):
-            for where, found in [*layers, (SET_PATH, set_.metadata.annotations)]:
-                value, used = (found or {}).get(key), wish.keys.get(key)
+            for where, own in [*layers, (SET_PATH, set_.metadata.annotations)]:
+                value, used = (own or {}).get(key), wish.keys.get(key)
                 if value is None or value == used:
                     continue
                 why = (
@@ -214,15 +223,17 @@ def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) ->
                     if used is None
                     else f"what counts is {_was(used)} of {wish.at[key]}"
                 )
-                said.append(f"{one.path}: {key} {_was(value)} of {where} has no effect; {why}")
+                sentences.append(
+                    f"{template.path}: {key} {_was(value)} of {where} has no effect; {why}"
+                )
         if (
             wish.enabled
             and wish.at.get(names.SCOPE, wish.at[names.ENABLED]) != wish.at[names.ENABLED]
         ):
-            said.append(
-                f"{one.path}: {names.ENABLED} is of {wish.at[names.ENABLED]}, and {names.SCOPE} {_was(wish.scope)} of {wish.at[names.SCOPE]}; each counts by itself"
+            sentences.append(
+                f"{template.path}: {names.ENABLED} is of {wish.at[names.ENABLED]}, and {names.SCOPE} {_was(wish.scope)} of {wish.at[names.SCOPE]}; each counts by itself"
             )
-    return said
+    return sentences
 
 
 def warnings(
@@ -232,27 +243,27 @@ def warnings(
     layers = [(SET_PATH, set_.metadata.annotations)]
     for path, entries in _entries(set_):
         layers += [(f"{path}[{i}]", clique.annotations) for i, clique in enumerate(entries)]
-    said = [
+    sentences = [
         f"{path}.annotations: {warning}"
         for path, annotations in layers
         if (warning := odd((annotations or {}).get(names.ENABLED)))
     ]
     asked = [clique for clique in planned if clique.wish.enabled]
-    said += [
+    sentences += [
         f"{clique.path}: {without_gpus(config)}"
         for clique in asked
         if clique.gpus is False and clique.wish.at[names.ENABLED] == clique.path
     ]
     if config.mode == "driver" and any(names.DEVICE_CLASS in clique.wish.keys for clique in asked):
-        said.append(CLASS_WITHOUT_EFFECT)
+        sentences.append(CLASS_WITHOUT_EFFECT)
     if not asked:
-        return said
+        return sentences
     if not support.ok:
-        return [*said, support.why] if config.on_unsupported == "ignore" else said
-    said += support.warnings
+        return [*sentences, support.why] if config.on_unsupported == "ignore" else sentences
+    sentences += support.warnings
     needed = nodes_needed(set_, planned)
     if support.fabric_nodes and needed > support.fabric_nodes:
-        said.append(
+        sentences.append(
             f"its MNNVL pods need {needed} nodes, one each, and {support.fabric_nodes} carry the label {names.FABRIC_LABEL}: the others will wait"
         )
-    return said
+    return sentences

@@ -30,7 +30,7 @@ from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, ReviewAns
 from preflight_mnnvl.core.support import ClusterFacts, judge
 from preflight_mnnvl.core.validate_podcliqueset import problems, surprises, warnings
 
-__all__ = ["CliqueTold", "DomainTold", "Told", "explain", "stored", "text"]
+__all__ = ["ExplainedClique", "ExplainedDomain", "ExplainedSet", "explain", "stored", "text"]
 
 MOST_PODCLIQUES: Final = 2000
 MOST_DOMAINS: Final = 64
@@ -42,7 +42,7 @@ CHANNEL: Final = "compute-domain-default-channel.nvidia.com"
 Object = dict[str, Any]
 
 
-class DomainTold(msgspec.Struct, rename="camel"):
+class ExplainedDomain(msgspec.Struct, rename="camel"):
     """``gang``: the PodGang that will own it, by Grove's arithmetic; what is decided reads it from
     a label. ``gpus``: of all its pods.
     """
@@ -56,7 +56,7 @@ class DomainTold(msgspec.Struct, rename="camel"):
     gpus: int
 
 
-class CliqueTold(msgspec.Struct, rename="camel"):
+class ExplainedClique(msgspec.Struct, rename="camel"):
     """One clique template, by the first PodClique of it. ``diff``: of that PodClique, as lines of a
     unified diff.
     """
@@ -70,7 +70,7 @@ class CliqueTold(msgspec.Struct, rename="camel"):
     diff: list[str]
 
 
-class Told(msgspec.Struct, rename="camel"):
+class ExplainedSet(msgspec.Struct, rename="camel"):
     """``nodes_needed``: one for each pod with a claim. ``complete``: false where the set makes more
     PodCliques than were looked at.
     """
@@ -79,51 +79,56 @@ class Told(msgspec.Struct, rename="camel"):
     problems: list[str]
     warnings: list[str]
     nodes_needed: int
-    domains: list[DomainTold]
-    cliques: list[CliqueTold]
+    domains: list[ExplainedDomain]
+    cliques: list[ExplainedClique]
     complete: bool
 
 
 def explain(
-    found: Object,
+    written: Object,
     config: Config,
     nodes: int | None = None,
     facts: ClusterFacts = SERVED,
     there: Mapping[str, Metadata] = {},
-) -> Told:
-    """``found``: the PodCliqueSet as it is written; ``nodes``: how many nodes carry the fabric's
+) -> ExplainedSet:
+    """``written``: the PodCliqueSet as it is written; ``nodes``: how many nodes carry the fabric's
     label, where that is known; ``facts``: of its cluster; ``there``: by name, what may have the
     names of its objects.
 
     Raises :class:`~.objects.BadObject` for what is not a PodCliqueSet.
     """
-    set_ = decode(msgspec.json.encode(found), PodCliqueSet)
+    set_ = decode(msgspec.json.encode(written), PodCliqueSet)
     support = judge(facts._replace(fabric_nodes=nodes), config)
     planned = plan(set_, config)
-    templates = found["spec"]["template"]["cliques"] if set_.cliques else ()
+    templates = written["spec"]["template"]["cliques"] if set_.cliques else ()
     by_name = {template.get("name", ""): template for template in templates}
     namespace = set_.metadata.namespace or "default"
-    domains: dict[str, DomainTold] = {}
-    cliques: dict[str, CliqueTold] = {}
-    refs = [ref for one in planned if one.pod is not None for ref in claim_refs(one.pod).values()]
+    domains: dict[str, ExplainedDomain] = {}
+    cliques: dict[str, ExplainedClique] = {}
+    refs = [
+        ref
+        for clique_plan in planned
+        if clique_plan.pod is not None
+        for ref in claim_refs(clique_plan.pod).values()
+    ]
     known = ClusterView(support, set_, True, dict.fromkeys(refs, ()), there)
     expanded = list(expand(set_, planned, MOST_PODCLIQUES + 1))
-    for made in expanded[:MOST_PODCLIQUES]:
-        clique = made.planned.clique
-        built = _podclique(set_.metadata.name, namespace, made, by_name[clique.name])
+    for expanded_clique in expanded[:MOST_PODCLIQUES]:
+        clique = expanded_clique.planned.clique
+        built = _podclique(set_.metadata.name, namespace, expanded_clique, by_name[clique.name])
         answer = decide(Review("CREATE", namespace, msgspec.json.encode(built)), config, known)
         if clique.name not in cliques:
-            cliques[clique.name] = _told(made, built, answer)
+            cliques[clique.name] = _explained(expanded_clique, built, answer)
         if (given := answer.decision) is not None:
             domain = domains.setdefault(
-                given.cd, DomainTold(given.cd, given.claim, given.scope, given.gang, [], 0, 0)
+                given.cd, ExplainedDomain(given.cd, given.claim, given.scope, given.gang, [], 0, 0)
             )
             pods = 1 if clique.spec.replicas is None else clique.spec.replicas
-            domain.members.append(made.name)
+            domain.members.append(expanded_clique.name)
             domain.pods += pods
-            domain.gpus += pods * _gpus(made.planned.pod, config)
+            domain.gpus += pods * _gpus(expanded_clique.planned.pod, config)
     warned = warnings(set_, planned, config, support)
-    return Told(
+    return ExplainedSet(
         set_.metadata.name,
         problems(set_, planned, config, support),
         list(dict.fromkeys([*warned, *surprises(set_, planned, config), *_unseen(planned)])),
@@ -138,25 +143,25 @@ def stored(objects: Sequence[Object]) -> list[Object]:
     """Give PodCliqueSets, as they are written, the claims that their pods will have, and add the
     claim templates that the driver makes for them; all else stays as it is.
     """
-    return [made for found in objects for made in _stored(found)]
+    return [item for written in objects for item in _stored(written)]
 
 
-def _stored(found: Object) -> list[Object]:
+def _stored(written: Object) -> list[Object]:
     try:
-        told = explain(found, Config()) if found.get("kind") == "PodCliqueSet" else None
+        explained = explain(written, Config()) if written.get("kind") == "PodCliqueSet" else None
     except BadObject:  # whoever asked says what is wrong with it
-        told = None
-    if told is None or not told.domains:
-        return [found]
-    made = copy.deepcopy(found)
-    patches = {clique.name: clique.patch for clique in told.cliques}
-    cliques = made["spec"]["template"]["cliques"]
+        explained = None
+    if explained is None or not explained.domains:
+        return [written]
+    stored = copy.deepcopy(written)
+    patches = {clique.name: clique.patch for clique in explained.cliques}
+    cliques = stored["spec"]["template"]["cliques"]
     for i, clique in enumerate(cliques):
         patch = patches.get(clique["name"], [])
         pods = [step for step in patch if step["path"].startswith("/spec/podSpec")]
         cliques[i] = _after(clique, tuple(pods))
-    namespace = found["metadata"].get("namespace")
-    return [made, *(_claim_template(domain.claim, namespace) for domain in told.domains)]
+    namespace = written["metadata"].get("namespace")
+    return [stored, *(_claim_template(domain.claim, namespace) for domain in explained.domains)]
 
 
 def _claim_template(name: str, namespace: str | None) -> Object:
@@ -170,17 +175,21 @@ def _claim_template(name: str, namespace: str | None) -> Object:
 
 
 def _podclique(
-    pcs: str, namespace: str, made: ExpandedClique, template: Mapping[str, Any]
+    pcs: str, namespace: str, expanded: ExpandedClique, template: Mapping[str, Any]
 ) -> Object:
     """As Grove's operator writes it, as far as anything here reads it."""
-    labels = {names.PART_OF: pcs, names.PCS_INDEX[1]: str(made.replica), names.PODGANG: made.gang}
-    if made.base:
-        labels[names.BASE_PODGANG] = made.base
-    if made.planned.group is not None:
-        labels[names.PCSG_NAME[1]] = f"{pcs}-{made.replica}-{made.planned.group.name}"
-        labels[names.PCSG_INDEX[1]] = str(made.group_index)
+    labels = {
+        names.PART_OF: pcs,
+        names.PCS_INDEX[1]: str(expanded.replica),
+        names.PODGANG: expanded.gang,
+    }
+    if expanded.base:
+        labels[names.BASE_PODGANG] = expanded.base
+    if expanded.planned.group is not None:
+        labels[names.PCSG_NAME[1]] = f"{pcs}-{expanded.replica}-{expanded.planned.group.name}"
+        labels[names.PCSG_INDEX[1]] = str(expanded.group_index)
     metadata: Object = {
-        "name": made.name,
+        "name": expanded.name,
         "namespace": namespace,
         "labels": {**(template.get("labels") or {}), **labels},
     }
@@ -194,15 +203,15 @@ def _podclique(
     }
 
 
-def _told(made: ExpandedClique, built: Object, answer: ReviewAnswer) -> CliqueTold:
+def _explained(expanded: ExpandedClique, built: Object, answer: ReviewAnswer) -> ExplainedClique:
     before, after = (
-        yaml.safe_dump(one, sort_keys=False).splitlines()
-        for one in (built, _after(built, answer.patch))
+        yaml.safe_dump(state, sort_keys=False).splitlines()
+        for state in (built, _after(built, answer.patch))
     )
-    titles = f"{made.name} as Grove makes it", f"{made.name} as it is stored"
-    return CliqueTold(
-        made.planned.clique.name,
-        made.name,
+    titles = f"{expanded.name} as Grove makes it", f"{expanded.name} as it is stored"
+    return ExplainedClique(
+        expanded.planned.clique.name,
+        expanded.name,
         answer.result,
         answer.message,
         list(answer.warnings),
@@ -211,9 +220,9 @@ def _told(made: ExpandedClique, built: Object, answer: ReviewAnswer) -> CliqueTo
     )
 
 
-def _after(found: Object, patch: tuple[Operation, ...]) -> Object:
+def _after(written: Object, patch: tuple[Operation, ...]) -> Object:
     """The object after a patch of ours, which adds, replaces and removes what is there."""
-    done = copy.deepcopy(found)
+    done = copy.deepcopy(written)
     for step in patch:
         *parents, last = keys(step["path"])
         at: Any = done
@@ -239,7 +248,7 @@ def _gpus(pod: PodSpec | None, config: Config) -> int:
         for name, amount in ((container.resources and container.resources.limits) or {}).items()
         if matches(name, config.gpu_resources)
     ]
-    return sum(int(one) for one in amounts if one.isascii() and one.isdecimal() and len(one) < 6)
+    return sum(int(it) for it in amounts if it.isascii() and it.isdecimal() and len(it) < 6)
 
 
 def _unseen(planned: Sequence[Planned]) -> list[str]:
@@ -250,7 +259,7 @@ def _unseen(planned: Sequence[Planned]) -> list[str]:
     return [f"{', '.join(named)}: {why}"] if named else []
 
 
-def text(explained: Told, *, color: bool = False) -> str:
+def text(explained: ExplainedSet, *, color: bool = False) -> str:
     """For people; ``color``: with terminal colors."""
     red, green, bold, end = (
         ("\x1b[31m", "\x1b[32m", "\x1b[1m", "\x1b[0m") if color else ("", "", "", "")
@@ -263,11 +272,11 @@ def text(explained: Told, *, color: bool = False) -> str:
             "",
             f"{bold}{len(explained.domains)} ComputeDomains, {explained.nodes_needed} nodes needed (one for each pod with a claim){end}",
         ]
-    for one in explained.domains[:MOST_DOMAINS]:
+    for domain in explained.domains[:MOST_DOMAINS]:
         lines.append(
-            f"  {one.name}  scope {one.scope}, {one.pods} pods, {one.gpus} GPUs, owner PodGang {one.gang}"
+            f"  {domain.name}  scope {domain.scope}, {domain.pods} pods, {domain.gpus} GPUs, owner PodGang {domain.gang}"
         )
-        lines += [f"    {member}" for member in one.members[:MOST_DOMAINS]]
+        lines += [f"    {member}" for member in domain.members[:MOST_DOMAINS]]
     if len(explained.domains) > MOST_DOMAINS:
         lines.append(f"  and {len(explained.domains) - MOST_DOMAINS} more")
     for clique in explained.cliques:

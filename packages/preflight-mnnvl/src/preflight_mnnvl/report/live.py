@@ -27,7 +27,7 @@ from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, PodClaim, cliques_
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import Ignored, World, member_of
 from preflight_mnnvl.core.support import CLAIM_VERSIONS, DOMAIN_VERSIONS, ClusterFacts, judge
-from preflight_mnnvl.report.explain import Told, explain
+from preflight_mnnvl.report.explain import ExplainedSet, explain
 from preflight_mnnvl.report.show import Pod, show
 
 __all__ = ["differences", "explain_live", "show_live"]
@@ -43,7 +43,7 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
     :class:`~preflight_kube.errors.KubeError`.
     """
     async with Client(target, agent=AGENT) as client:
-        world, facts = await _look(client, namespace, config)
+        world, facts = await _listed(client, namespace, config)
         pods = await _list(client, f"/api/v1/namespaces/{namespace}/pods", Pod)
         resources = f"/apis/{names.RESOURCE_GROUP}/{facts.claim or 'v1'}"
         claims = await _list(
@@ -74,7 +74,7 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
 
 async def explain_live(
     target: Connection, namespace: str, name: str, config: Config
-) -> tuple[Told, list[str]] | None:
+) -> tuple[ExplainedSet, list[str]] | None:
     """Compare the cluster with what is expected of a PodCliqueSet as it is stored; None where
     there is no such set.
 
@@ -85,7 +85,7 @@ async def explain_live(
         path = f"/apis/{names.GROVE_GROUP}/v1alpha1/namespaces/{namespace}/podcliquesets/{name}"
         if (set_ := await client.get_or_none(path, dict[str, Any])) is None:
             return None
-        world, facts = await _look(client, namespace, config)
+        world, facts = await _listed(client, namespace, config)
         nodes = await _fabric_nodes(client)
     parts = (*world.domains.values(), *world.claims.values())
     there = {part.metadata.name: part.metadata for part in parts}
@@ -94,7 +94,7 @@ async def explain_live(
     return expected, differences(expected, world, now, namespace)
 
 
-async def _look(client: Client, namespace: str, config: Config) -> tuple[World, ClusterFacts]:
+async def _listed(client: Client, namespace: str, config: Config) -> tuple[World, ClusterFacts]:
     """All that is reconciled in ``namespace``, and what the cluster serves."""
 
     def path(version: str, plural: str) -> str:
@@ -164,28 +164,28 @@ async def _fabric_nodes(client: Client) -> dict[str, str] | None:
 
 
 def differences(
-    told: Told, world: World, found: Mapping[Key, DomainPlan], namespace: str
+    explained: ExplainedSet, world: World, current: Mapping[Key, DomainPlan], namespace: str
 ) -> list[str]:
-    """How ``world``, what there is in ``namespace``, and ``found``, the controller's plans about
+    """How ``world``, what there is in ``namespace``, and ``current``, the controller's plans about
     it, differ from what is expected; objects of other sets are passed over.
     """
-    expected = {member: domain.name for domain in told.domains for member in domain.members}
+    expected = {member: domain.name for domain in explained.domains for member in domain.members}
     there = {name: clique for (space, name), clique in world.cliques.items() if space == namespace}
-    said = [
+    reports = [
         f"PodClique {shown(name)} is not there; Grove has not made it yet, or was refused (its Events on the set say why)"
         for name in expected
         if name not in there
     ]
     for name, clique in sorted(there.items()):
         labels = clique.metadata.labels or {}
-        own = next((labels[key] for key in names.PCS_NAME if key in labels), None) == told.name
+        own = next((labels[key] for key in names.PCS_NAME if key in labels), None) == explained.name
         if own and (difference := _of_clique(clique, expected.get(name))):
-            said.append(f"PodClique {shown(name)}{difference}")
-    for domain in told.domains:
+            reports.append(f"PodClique {shown(name)}{difference}")
+    for domain in explained.domains:
         key = (namespace, domain.name)
-        if difference := _of_domain(domain.gang, found.get(key), world.domains.get(key)):
-            said.append(f"ComputeDomain {domain.name} {difference}")
-    return said
+        if difference := _of_domain(domain.gang, current.get(key), world.domains.get(key)):
+            reports.append(f"ComputeDomain {domain.name} {difference}")
+    return reports
 
 
 def _of_clique(clique: PodClique, expected: str | None) -> str:

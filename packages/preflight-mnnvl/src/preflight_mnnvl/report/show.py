@@ -65,8 +65,10 @@ class Pod(msgspec.Struct, rename="camel", gc=False):
     @property
     def claim(self) -> str:
         """The name of the claim that was made for it; empty for none yet."""
-        made = self.status.resource_claim_statuses or ()
-        return next((one.resource_claim_name or "" for one in made if one.name == CLAIM), "")
+        statuses = self.status.resource_claim_statuses or ()
+        return next(
+            (status.resource_claim_name or "" for status in statuses if status.name == CLAIM), ""
+        )
 
     @property
     def measured(self) -> str:
@@ -102,9 +104,9 @@ def fabric(
     """Tell whether all ``pods`` of a domain share one fabric, and what `nccl-allreduce` measured
     there. ``claims``: the namespace's, by name.
     """
-    made = {pod.metadata.name: claims[pod.claim] for pod in pods if pod.claim in claims}
+    claim_of = {pod.metadata.name: claims[pod.claim] for pod in pods if pod.claim in claims}
     without = [pod.metadata.name for pod in pods if not pod.claims]
-    answer = one_fabric(domain, len(pods), made, cliques, without)
+    answer = one_fabric(domain, len(pods), claim_of, cliques, without)
     measured = sorted({pod.measured for pod in pods} - {""})
     return f"{answer}; {ALLREDUCE}: {' and '.join(measured)}" if measured else answer
 
@@ -124,13 +126,13 @@ def show(
     ``cliques``: those of pods, and of nodes (:func:`~.fabric.one_fabric`).
     """
     wants = world.wanted()
-    found = plans(world, config, support, now)
+    plan_of = plans(world, config, support, now)
     of_clique: dict[Key, list[Pod]] = {}
     for pod in sorted(pods, key=lambda pod: pod.metadata.name):
         key = (pod.metadata.namespace, pod.metadata.label(POD_OF) or "")
         of_clique.setdefault(key, []).append(pod)
     by_set: dict[Key, list[Key]] = {}
-    for key in found:
+    for key in plan_of:
         domain, want = world.domains.get(key), wants.get(key)
         pcs = want.domain.pcs if want else (domain and domain.metadata.label(PCS_NAME[0])) or ""
         by_set.setdefault((key[0], pcs), []).append(key)
@@ -144,26 +146,30 @@ def show(
         gangs: dict[str, dict[str, str]] = {}
         for key in keys:
             domain = world.domains.get(key)
-            lines += _domain(key, found[key], domain)
+            lines += _domain(key, plan_of[key], domain)
             if (want := wants.get(key)) is None:
                 continue
-            own = [pod for one in want.members for pod in of_clique.get((namespace, one.name), ())]
-            said = gangs.setdefault(want.owner(domain), {})[key[1]] = fabric(
+            own = [
+                pod
+                for member in want.members
+                for pod in of_clique.get((namespace, member.name), ())
+            ]
+            answer = gangs.setdefault(want.owner(domain), {})[key[1]] = fabric(
                 domain, own, here, cliques
             )
-            lines.append(f"    One fabric: {said}")
+            lines.append(f"    One fabric: {answer}")
             for member in want.members:
                 lines.append(f"    PodClique {member.name}")
                 lines += [
                     f"      {_pod(pod)}" for pod in of_clique.get((namespace, member.name), ())
                 ]
         lines += [
-            f"  PodGang {shown(name)}, one fabric: {of_gang(said)}"
-            for name, said in sorted(gangs.items())
+            f"  PodGang {shown(name)}, one fabric: {of_gang(answers)}"
+            for name, answers in sorted(gangs.items())
         ]
     lines += [
-        f"ignored  PodClique {shown(one.namespace)}/{shown(one.name)}: {one.why}"
-        for one in world.members()[1]
+        f"ignored  PodClique {shown(member.namespace)}/{shown(member.name)}: {member.why}"
+        for member in world.members()[1]
     ]
     return "\n".join(lines or ["no domains"]) + "\n"
 

@@ -124,7 +124,7 @@ class Webhook:
 
     def _known(self, review: Review) -> ClusterView:
         informers = self._informers
-        return ClusterView(informers.support, found=informers.taken(review.namespace))
+        return ClusterView(informers.support, taken=informers.taken(review.namespace))
 
     async def _decided(self, review: Review) -> ReviewAnswer:
         known = self._known(review)
