@@ -260,12 +260,15 @@ class Evidence:
     def _confirmations(self) -> None:
         self.confirmed: dict[int, int] = defaultdict(int)
         self.met_suspects: set[int] = set()
+        self.cleared_by_suspects: set[int] = set()
         for edge in self.edges:
             if edge.role is Role.ACCUSED and edge.grade:
                 for one, other in ((edge.a, edge.b), (edge.b, edge.a)):
                     self.confirmed[one] += self.good[other]
             elif edge.role is Role.SUSPECTS and edge.grade:
                 self.met_suspects |= {edge.a, edge.b}
+                if edge.grade is _GOOD:
+                    self.cleared_by_suspects |= {edge.a, edge.b}
 
     @cached_property
     def enough(self) -> int:

@@ -8,7 +8,7 @@ a further switch is 0.3 to 1 µs: many pairs may show that labels lie, and no si
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from statistics import fmean, pvariance
@@ -154,7 +154,12 @@ class References:
                 by_kind[kind] += values
         self._own = {key: made for key, values in by_class.items() if (made := _reference(values))}
         self._kind = {key: made for key, values in by_kind.items() if (made := _reference(values))}
-        self.depressed = frozenset(key for key, share in self._crossings() if share < BAD)
+        self._crossings = {
+            (a, b, relation): made.gbps / inside.gbps
+            for (a, b, relation), made in self._own.items()
+            if relation == OTHER and (inside := self._own.get((a, b, SAME)))
+        }
+        self.depressed = frozenset(key for key, share in self._crossings.items() if share < BAD)
         self._cache: dict[EdgeClass, Reference | None] = {}
 
     def of(self, key: EdgeClass) -> Reference | None:
@@ -178,12 +183,7 @@ class References:
 
     def crossing(self) -> float:
         """What paths between domains reach of those inside, at least; 1 where it is not known."""
-        return min((share for _, share in self._crossings()), default=1.0)
-
-    def _crossings(self) -> Iterator[tuple[EdgeClass, float]]:
-        for (a, b, relation), reference in self._own.items():
-            if relation == OTHER and (inside := self._own.get((a, b, SAME))):
-                yield (a, b, relation), reference.gbps / inside.gbps
+        return min(self._crossings.values(), default=1.0)
 
 
 def _reference(values: list[float]) -> Reference | None:

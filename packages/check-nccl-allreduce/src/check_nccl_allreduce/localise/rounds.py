@@ -86,8 +86,8 @@ def hairpin(state: State, evidence: Evidence, suspects: Sequence[int]) -> Round 
     for kind in {shape.kind[one] for one in suspects}:
         of_kind = [one for one in suspects if shape.kind[one] == kind]
         where = {shape.domain[one] for one in of_kind}
-        free = [i for i in ring(shape, state.seed) if i not in ends and i not in evidence.shaded]
-        good = [i for i in free if shape.kind[i] == kind and evidence.good[i]]
+        good = [i for i in ring(shape, state.seed) if shape.kind[i] == kind and evidence.good[i]]
+        good = [i for i in good if i not in ends and i not in evidence.shaded]
         good.sort(key=lambda i: shape.domain[i] not in where)
         if not good:
             ends -= set(of_kind)
@@ -149,8 +149,12 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
         probes = list(desk.pair_up(others, [_Pools(evidence.map, others)], Role.SUSPECTS))
     else:
         probes = list(_with_each_other(desk, evidence, others, left=last - number + 1))
+    # Endpoints that another suspect cleared come first: whoever shares their boundary is cleared by
+    # them as well.
     good = [i for i in order if evidence.good[i] and i not in evidence.shaded]
     pools = [_Pools(evidence.map, good)]
+    if (vouched := evidence.cleared_by_suspects) and min(evidence.map.domain, default=-1) < 0:
+        pools.insert(0, _Pools(evidence.map, [i for i in good if i in vouched]))
     accused = [i for i in order if i in suspects] + [i for i in order if i in gray]
     nearly = {
         one
@@ -185,17 +189,12 @@ def halves(state: State, evidence: Evidence, done: int) -> Round | None:
     order = ring(evidence.map, state.seed)
     if len(order) < 4:
         return None
-    cut = _boundary(evidence.map, order)
+    # By domain: at the border nearest to the middle of the ring, if there is one.
+    middle, domain = len(order) // 2, [evidence.map.domain[one] for one in order]
+    borders = [i for i in range(2, len(order) - 1) if domain[i] != domain[i - 1]]
+    cut = min(borders, key=lambda i: abs(i - middle), default=middle)
     groups = (order[::2], order[1::2]) if done else (order[:cut], order[cut:])
     return _round(state, Phase.HALVES, [Probe(tuple(sorted(group)), Role.HALF) for group in groups])
-
-
-def _boundary(shape: EdgeMap, order: list[int]) -> int:
-    """Where to cut the ring: at the domain border nearest to its middle, else in the middle."""
-    middle = len(order) // 2
-    domain = [shape.domain[one] for one in order]
-    borders = [i for i in range(2, len(order) - 1) if domain[i] != domain[i - 1]]
-    return min(borders, key=lambda i: abs(i - middle), default=middle)
 
 
 def _unaccounted(evidence: Evidence, others: list[int], slow: Container[int]) -> bool:
@@ -215,10 +214,8 @@ def _with_each_other(
         and (found := evidence.rounds_against(s)) >= 1
         and left > max(CONFIRMATIONS - evidence.confirmed[s], evidence.enough - found)
     ]
-    if len(ready) < 2:
-        return
     ready.sort(key=desk.order.index)
-    yield from desk.pair_up(ready, [_Pools(evidence.map, ready)], Role.SUSPECTS)
+    return desk.pair_up(ready, [_Pools(evidence.map, ready)], Role.SUSPECTS)
 
 
 def _witnesses(desk: _Desk, evidence: Evidence, good: list[int]) -> Iterator[Probe]:

@@ -80,8 +80,7 @@ def owned(state: State) -> dict[int, Own]:
         kinds[endpoint.kind, endpoint.nic][one] = endpoint.local
     found: dict[int, Own] = {}
     for local in kinds.values():
-        if any(known.faults or known.errors for known in local.values()):
-            found |= _of_kind(local)
+        found |= _of_kind(local)
     return found
 
 

@@ -21,7 +21,6 @@ from .model import (
     Verdict,
 )
 from .references import BAD, EdgeMap
-from .score import Hairpins
 from .silence import crowded, halved
 from .table import Findings
 
@@ -111,7 +110,9 @@ def _following(findings: Findings, now: float | None, until: float | None) -> Ro
     limit = PAIR_ROUNDS if suspects else MAX_ROUNDS
     if suspects and evidence.suspect_set <= set(evidence.turned):
         limit += 1  # they were found late: one look at themselves must do
-    if looked and suspects and not _apart(evidence, found, phases):
+    slow = [one for one in suspects if one in found.bad]
+    apart = Phase.SILENCE not in phases and crowded(evidence.map.seen, slow)
+    if looked and suspects and not apart:  # else they are measured in halves, a round more
         limit += 1
     late = len(phases) + 1 >= limit or (hairpin is not None and not looked)
     if late or findings.early or phases.count(Phase.HAIRPIN) > 1:
@@ -141,12 +142,6 @@ def _following(findings: Findings, now: float | None, until: float | None) -> Ro
         if others.probes:
             return rounds.at(others, state, heated, now, until) if third else others
     return rounds.halves(state, evidence, halved) if halved < 2 else None
-
-
-def _apart(evidence: Evidence, found: Hairpins, phases: list[Phase]) -> bool:
-    """Whether those slow to themselves are measured in halves, which takes a round more."""
-    slow = [one for one in evidence.suspects if one in found.bad]
-    return Phase.SILENCE not in phases and crowded(evidence.map.seen, slow)
 
 
 def _later(
