@@ -49,7 +49,9 @@ class Mirrors:
 
     def status(self, node: str, *devices: dict[str, Any], observed: str | None = "t0") -> None:
         """The GpuNodeStatus of ``node`` that says so."""
-        said = {"total": len(devices), "devices": list(devices), "observedTime": observed}
+        said: dict[str, Any] = {"total": len(devices), "devices": list(devices)}
+        if observed is not None:
+            said["observedTime"] = observed
         raw = RawStatus(metadata=Metadata(name=node), spec={}, status=said)
         self.show("status", raw)
 
