@@ -5,9 +5,9 @@ data, of which :mod:`.words` makes a sentence. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import two, words
 from .evidence import Evidence, voided
@@ -27,7 +27,7 @@ from .model import (
 )
 from .references import BAD
 from .silence import alike
-from .witness import DARK, TOO_LITTLE, Court
+from .witness import DARK, TOO_LITTLE, Court, Rule
 
 _BELOW = frozenset({Zone.BELOW, Zone.WRONG, Zone.HANG, Zone.ERROR})
 _CONFIRMED = frozenset(
@@ -191,7 +191,7 @@ class Findings(Court):
         share, note, score = self.evidence.share(edges), self._notes.get(one, ""), self.scores
         witness = self.witness(one) if one in self.obstacles else ""
         lesser = words.LESSER if one in self.evidence.lesser else ""
-        settle = next((rule.settle for rule in self.obstacles.get(one, ())), lesser)
+        settle = next((rule.then for rule in self.obstacles.get(one, ())), lesser)
         what = (symptom, share, tuple(edges), note, score.get(one), witness, settle)
         return Suspect(one, *what)
 
@@ -199,16 +199,6 @@ class Findings(Court):
     def culprit(self) -> Suspect | None:
         """Of two endpoints, the one that differs; with a witness where it is to blame."""
         return two.culprit(self)
-
-
-class Rule(NamedTuple):
-    """``applies``: what the sentence of that ``name`` in :data:`.words.SENTENCES` tells, nothing,
-    nobody or None where the rule does not apply; ``verdict``: the kind of it.
-    """
-
-    name: str
-    applies: Callable[[Findings], Any]
-    verdict: Kind
 
 
 FACTS = (
@@ -350,7 +340,7 @@ def _verdict(
     rule, told = next(applying, (None, None))
     if rule is None:
         return None
-    kind = rule.verdict
+    kind = rule.then
     if rules is RULES:
         more["undecided"] = tuple(words.undecided(f.state, f.evidence, kind, f.dark))
     culprits = tuple(blamed) if kind in {Kind.NODE, Kind.DEVICE} else ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import log
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .evidence import Evidence
 from .model import Grade, Layout, Phase, Score, State, Status, Zone
@@ -29,9 +29,11 @@ least so many times what is usual in this gang.
 """
 RATES = (1 / 2, 1 / 4, 2 / 5, 1 / 8)
 """Ratios of the rates that links have: 400 to 200, 100 and 50 Gbit/s, 100 to 40."""
-NEAR_RATE, RATE_SPREADS = 0.10, 2.5
+NEAR_RATE, RATE_SPREADS, LESS = 0.10, 2.5, 0.15
 """How far from such a ratio (natural logarithm) a node of another kind may be: at least so far, and
-so many spreads of this gang's noise."""
+so many spreads of this gang's noise. So much less it lacks to itself where others are limited."""
+LITTLE = 0.90
+"""Of normal, the share below which a node of a leaf is slow enough to share another one's cause."""
 SPREADS = 3.5
 """Shares of normal that differ by less than so many spreads of this gang's noise are alike."""
 
@@ -98,7 +100,7 @@ class Court:
         return [there for there in sorted(suspected) if domain.count(there) > 1]
 
     @cached_property
-    def obstacles(self) -> dict[int, list[Obstacle]]:
+    def obstacles(self) -> dict[int, list[Rule]]:
         """Of each suspect, the rules that keep it from being blamed."""
         suspects = self.evidence.suspects
         return {one: [rule for rule in RULES if rule.applies(self, one)] for one in suspects}
@@ -185,11 +187,12 @@ class Court:
             return False
         domain, fact = self.evidence.map.domain, self.fact(one)
         for other in self._others:
-            cleared = other in self.hairpins.good and other not in self.hairpins.bad
-            if other == one or cleared or self.spoils(other):
-                continue
             theirs, together = self.fact(other), domain[one] == domain[other] >= 0
-            if other not in self.evidence.suspect_set and (fact or not together):
+            suspected = other in self.evidence.suspect_set
+            cleared = other in self.hairpins.good and other not in self.hairpins.bad
+            if other == one or self.spoils(other) or (cleared and not (together and suspected)):
+                continue
+            if not suspected and (fact or not together):
                 continue
             if fact and self.scores[other].path < KIND:
                 continue
@@ -206,9 +209,18 @@ class Court:
 
     @cached_property
     def _others(self) -> list[int]:
-        evidence = self.evidence
-        little = evidence.mild() if evidence.map.size <= FEW else ()
-        return sorted({*evidence.suspects, *evidence.gray, *evidence.lesser, *little})
+        """Suspects, and who may be slow as well: a little, as most are, or nobody can tell."""
+        evidence, bad, good = self.evidence, self.hairpins.bad, self.hairpins.good
+        untold = [one for one, edges in enumerate(evidence.graded) if not edges]
+        little = [i for i in evidence.mild() if evidence.map.size <= FEW or self._mild(i)]
+        slow = {*evidence.suspects, *evidence.gray, *evidence.lesser, *(bad.keys() - good.keys())}
+        return sorted(slow.union(little, untold))
+
+    def _mild(self, one: int) -> bool:
+        """Tell whether it is a little slow with who is no suspect, too."""
+        suspects = self.evidence.suspect_set
+        others = [e for e in self.evidence.graded[one] if e.other(one) not in suspects]
+        return self.evidence.share(others) < LITTLE
 
     @cached_property
     def _shares(self) -> dict[int, float]:
@@ -224,81 +236,90 @@ class Court:
         return self.evidence.share(e for e in self.evidence.edges if e.grade is Grade.GOOD) or 1.0
 
     def rate(self, one: int) -> float:
-        """The ratio of link rates at which it is, to others and to itself together; 0 where that is
-        none, or a fact of its own device stands against it.
+        """The ratio of link rates at which it is, to others and to itself together; or to others
+        alone where it lacks less to itself, since more than its rate limits a faster kind's there.
+        0 where that is none, or a fact of its own device stands against it.
         """
         if self.fact(one) or self.broken(one) or self._shares[one] <= 0:
             return 0.0
         against, usual = self.evidence.against[one], self._usual
         paths = [e.gbps / e.reference / usual for e in against if e.gbps > 0]
         itself = [e.gbps / e.reference for e in self.hairpins.bad.get(one, ()) if e.gbps > 0]
-        shares = sorted(log(share) for share in paths + itself)
-        cut = len(shares) // 4  # a dip, or a path that is too fast, does not count
-        middle = fmean(shares[cut : len(shares) - cut])
-        apart, rate = min((abs(middle - log(rate)), rate) for rate in RATES)
+        middles = [_middle(paths + itself)]
+        if itself and _middle(itself) > _middle(paths) + LESS:
+            middles.append(_middle(paths))
+        apart, rate = min((abs(m - log(rate)), rate) for rate in RATES for m in middles)
         return rate if apart < max(NEAR_RATE, RATE_SPREADS * self.evidence.spread) else 0.0
 
 
-class Obstacle(NamedTuple):
-    """``name``: what is said of a suspect to which it applies; ``applies``: whether it keeps that
-    one from being blamed; ``settle``: what would settle it.
+def _middle(shares: list[float]) -> float:
+    """Of their logarithms; a dip, or a path that is too fast, does not count."""
+    ranked = sorted(log(share) for share in shares)
+    cut = len(ranked) // 4
+    return fmean(ranked[cut : len(ranked) - cut])
+
+
+class Rule(NamedTuple):
+    """``applies``: here, whether it keeps a suspect from being blamed, and ``then`` what would
+    settle it; in :mod:`.table`, what the sentence of that ``name`` tells (:mod:`.words`),
+    nothing where it does not apply, and ``then`` the kind of verdict.
     """
 
     name: str
-    applies: Callable[[Court, int], bool]
-    settle: str
+    applies: Callable[..., Any]
+    then: Any
 
 
 DARK, TOO_LITTLE = "no known-good node in its domain", "too little evidence of paths"
 _CABLE = "look at its cable, its switch port and the path behind it"
 
 RULES = (
-    Obstacle(
+    Rule(
         "somebody else keeps it busy",
         Court.busy,
         "test it when what keeps it busy has ended",
     ),
-    Obstacle(
+    Rule(
         "good to itself",
         lambda c, one: c.scores[one].fine > 0 and not c.scores[one].itself,
         f"to itself it is as fast as others: {_CABLE}",
     ),
-    Obstacle(
+    Rule(
         "perhaps of another kind",
         lambda c, one: c.rate(one) > 0,
         "compare the kinds of the adapters: it is as slow, to others and to itself, as links of a lower rate are",
     ),
-    Obstacle(
+    Rule(
         DARK,
         lambda c, one: c.evidence.map.domain[one] in c.dark,
         "look at that switch, and test it with a good node behind the same one",
     ),
-    Obstacle(
+    Rule(
         "another suspect may share its cause",
         Court.shared,
         "look at what these nodes share, such as a line card, and test each without the others",
     ),
-    Obstacle(
+    Rule(
         "good in between",
         Court.recovered,
         "look at the paths to those with whom it was slow: with others it was good in between",
     ),
-    Obstacle(
+    Rule(
         "no witness",
         lambda c, one: not c.witness(one),
         "test it with a good node behind the same leaf, and look at its switch port: no fact of its own devices stands against it",
     ),
-    Obstacle(
+    Rule(
         "not bad to itself",
         lambda c, one: c.scores[one].local < KIND,
         "measure it to itself over its own NICs, beside a healthy node",
     ),
-    Obstacle(
+    Rule(
         "a busy spell explains it",
         lambda c, one: c.scores[one].spell < FATAL and not c.throttles(one),
         f"measure it again, at least {APART:g} s after the first time",
     ),
-    Obstacle(
+    Rule(
         TOO_LITTLE,
         lambda c, one: c.scores[one].path < KIND or not (c.throttles(one) or c.confirmed(one)),
         "measure it with more nodes that are known good",
