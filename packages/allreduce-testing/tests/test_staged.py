@@ -91,3 +91,21 @@ def test_a_node_good_in_between_is_not_blamed_for_the_paths_on_which_its_flows_c
     verdict, _ = play_staged(StagedFabric(world, 13))
     assert (verdict.blamed, verdict.named) == ((), (1,))
     assert "with others it was good in between" in verdict.reason
+
+
+def test_a_node_of_an_older_kind_is_not_blamed_where_pcie_limits_the_others_to_themselves() -> None:
+    verdict, fabric = _played("an older kind that lacks less to itself", 4)
+    assert (verdict.blamed, set(verdict.named)) == ((), fabric.truth.named)
+
+
+def test_a_slow_node_is_not_blamed_while_nobody_can_tell_of_others_behind_its_leaf() -> None:
+    """They have fewer GPUs, and no other pair is like theirs: a line card slows them as well."""
+    verdict, fabric = _played("fewer GPUs on some nodes, and a line card", 29)
+    assert verdict.blamed == ()
+    assert set(verdict.named) & fabric.truth.slow.keys()
+
+
+def test_a_slow_node_is_not_blamed_beside_one_of_its_leaf_that_is_a_little_slow() -> None:
+    verdict, fabric = _played("pause frames from another job", 241)
+    assert set(fabric.truth.slow) == {1, 4}
+    assert (verdict.blamed, 4 in verdict.named) == ((), True)

@@ -12,7 +12,20 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from .stages import Spans, StagedFabric
 
-__all__ = ["Beyond", "Busy", "Collisions", "Fast", "Hosts", "Kinds", "Marks", "Pauses", "SickNode"]
+__all__ = [
+    "Beyond",
+    "Busy",
+    "Collisions",
+    "Fast",
+    "Fewer",
+    "Hosts",
+    "Kinds",
+    "Marks",
+    "Older",
+    "Pauses",
+    "SickNode",
+    "Storm",
+]
 
 FOREVER: Final = 1e9
 LONGEST: Final = 400.0
@@ -188,6 +201,67 @@ class Kinds:
                 fabric.nic[i] = f"8x{400 * ratio:g}"
             elif 4 * count <= size:
                 fabric.truth.named.add(i)
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    """Nodes whose adapters are of a lower rate, which is not visible; to themselves they lack less,
+    since PCIe leaves the faster ones only a share of theirs (``pcie``).
+    """
+
+    ratios: tuple[float, ...] = (1 / 2, 1 / 4, 2 / 5)
+    count: tuple[int, int] = (1, 1)
+    pcie: tuple[float, float] = (0.7, 0.95)
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Draw the nodes and their rates, and slow the others to themselves."""
+        random, size = fabric.random, fabric.shape.size
+        count = min(random.randint(*self.count), max(1, size // 3))
+        older, share = set(random.sample(range(size), count)), random.uniform(*self.pcie)
+        for i in range(size):
+            if i not in older:
+                fabric.slow(("itself", i), share)
+                continue
+            ratio = random.choice(self.ratios)
+            fabric.rate[i] *= ratio
+            fabric.truth.slow[i] = ratio
+            if 4 * count <= size:
+                fabric.truth.named.add(i)
+
+
+@dataclass(frozen=True, slots=True)
+class Fewer:
+    """Nodes, up to half, with fewer GPUs than the others, and adapters in use: of other kinds."""
+
+    count: tuple[int, int] = (1, 4)
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Draw the nodes and how many GPUs they have."""
+        random, size = fabric.random, fabric.shape.size
+        for i in random.sample(range(size), min(random.randint(*self.count), size // 2)):
+            gpus = random.choice((4, 6, 7))
+            fabric.kind[i] = f"H100/{gpus}"
+            fabric.rate[i] *= gpus / 8
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """Pause frames that a node of another job brings on a leaf: they slow the ports of most of its
+    nodes, each as much as it is in the way.
+    """
+
+    share: tuple[float, float] = (0.2, 0.85)
+    often: float = 0.7
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Draw the leaf and its victims."""
+        random, shape = fabric.random, fabric.shape
+        those = shape.behind(random.choice(sorted(set(shape.leaf))))
+        victims = [i for i in those if random.random() < self.often]
+        for i in victims:
+            fabric.slow(("port", i), random.uniform(*self.share), nodes=(i,))
+        if len(victims) == 1:  # nothing distinguishes it from the node's own port
+            fabric.truth.blamable.update(victims)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,15 @@ from .faults import (
     Busy,
     Collisions,
     Fast,
+    Fewer,
     Hosts,
     Kinds,
     Marks,
+    Older,
     Pauses,
     SickNode,
     SlowToThemselves,
+    Storm,
 )
 from .stages import StagedWorld, WorldFault
 
@@ -105,6 +108,9 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     known("two kinds, hidden, one node, all known", Kinds(count=(1, 1))),
     W("two kinds, visible", (Kinds(visible=True),)),
     W("two kinds, hidden, and a sick node", (Kinds(count=(2, 6)), SickNode())),
+    known("an older kind that lacks less to itself", Older()),
+    known("older kinds that lack less to themselves", Older(count=(2, 4))),
+    known("fewer GPUs on some nodes, and a line card", Fewer(), CARD, nodes=(8, 72)),
     # Somebody else's traffic.
     W("neighbour's traffic of 10 to 50 s", (SHORT,)),
     W("neighbour's traffic of 60 to 150 s", (MINUTES,), counted=True),
@@ -140,6 +146,7 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("hosts of two, one sick", (Hosts(sick=True),), nodes=(6, 72)),
     W("hosts of two beside hosts of one", (Hosts((1, 6), contended=True),), nodes=(6, 72)),
     W("pause frames", (Pauses(),), leaves=(3, 8)),
+    known("pause frames from another job", Storm(), nodes=(12, 72), leaves=(2, 8)),
     W("throttles", (SickNode(stage="device", tells=("throttle",), onset=(-10, 60)),), counted=True),
     W("throttles, nobody says why", (SickNode(stage="device", onset=(-10, 60)),), counted=False),
     # What a gang cannot measure.

@@ -211,6 +211,7 @@ class StagedFabric:
         self.shape = self._shape(size)
         self.rate = [math.exp(random.gauss(0, world.spread)) for _ in range(size)]
         self.nic = [random.choice(("", "8x400"))] * size
+        self.kind = ["H100/8"] * size
         self.truth = Truth()
         self.noise = random.uniform(*world.noise)
         self.seconds = random.uniform(*world.seconds)
@@ -247,7 +248,12 @@ class StagedFabric:
         self.state = State(
             tuple(
                 Endpoint(
-                    f"node-{i}", "H100/8", label, pair_floor=floor, nic=nic, local=self._local(i)
+                    f"node-{i}",
+                    self.kind[i],
+                    label,
+                    pair_floor=floor,
+                    nic=nic,
+                    local=self._local(i),
                 )
                 for i, (label, nic) in enumerate(zip(self._labelled(), self.nic, strict=True))
             ),
