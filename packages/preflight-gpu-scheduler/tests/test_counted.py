@@ -115,3 +115,14 @@ def test_whatever_comes_first_a_pod_passes_with_the_number_that_it_was_counted_w
             question = FilterArgs(pod=shown, node_names=("a",))
             passes = bool(seen.extender.filter(question).node_names)
             assert passes == (claim is not None and shown.counted(RESOURCE) == claim.want.count)
+
+
+def test_of_resources_without_end_a_pod_keeps_a_few_and_one_that_is_not_kept_counts_as_none() -> None:
+    many = {f"example.com/{number}": "1" for number in range(1000)}
+    containers = [{"resources": {"requests": {**many, RESOURCE: "2"}}} for _ in range(100)]
+    gates = [{"name": f"example.com/{number}"} for number in range(1000)]
+    made = msgspec.convert({"containers": containers, "schedulingGates": gates}, type(pod().spec))
+    assert len(made.asked or {}) == 64 and made.containers is None
+    assert made.asked and made.asked["example.com/0"] == 100
+    assert made.scheduling_gates is None
+    assert msgspec.structs.replace(pod(), spec=made).counted(RESOURCE) == 0

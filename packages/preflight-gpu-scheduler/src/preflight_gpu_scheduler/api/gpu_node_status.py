@@ -19,6 +19,8 @@ CONFLICT_DEVICE_PLUGIN: Final = "device-plugin"
 CONFLICT_DRA: Final = "dra-driver"
 MOST_XIDS: Final = 64
 _MOST_TEXT: Final = 256
+_MOST_ENTRIES: Final = 2048
+"""Pods and XIDs of all devices of a node: no node has so many, and all nodes' are kept."""
 _ASSUMED: Final = 16
 
 
@@ -121,6 +123,11 @@ class RawStatus(msgspec.Struct, frozen=True):
         if named and named != node:
             wrong.append(
                 f"spec.nodeName: is {named!s:.253}, and the object is named {node}; both must be the node's name."
+            )
+        found = sum(len(device.in_use_by) + len(device.xids) for device in inventory.devices)
+        if found > _MOST_ENTRIES:
+            wrong.append(
+                f"status.devices: has {found} pods and XIDs, more than the {_MOST_ENTRIES} that are kept of a node; write fewer."
             )
         ids = [str(device.id) for device in inventory.devices]
         uuids = [device.uuid for device in inventory.devices if device.uuid]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -40,6 +41,10 @@ _MOST_KNOWN: Final = 16_384
 """Names of leases that are kept as read: each is asked for at every change around its node."""
 _INSUFFICIENT: Final = re.compile(r"\bInsufficient ([\w./-]{0,317}\w)", re.ASCII)
 _MOST_LABELS: Final = 256
+_MOST_RESOURCES: Final = 64
+"""Extended resources of a pod, and that it is said to lack. One beyond them counts as not asked
+for, and a pod that does not ask for what its claim says gets nothing.
+"""
 _MOST_CONDITIONS: Final = 64
 _MOST_MESSAGE: Final = 32_768  # as much as Kubernetes lets a condition say
 
@@ -125,6 +130,16 @@ class _Container(_Object, frozen=True, kw_only=True):
         kept = {k: v for k, v in asked.items() if "/" in k}  # extended resources have a domain
         msgspec.structs.force_setattr(self, "resources", _Requests(requests=kept) if kept else None)
 
+    @property
+    def requests(self) -> dict[str, Any]:
+        """Of extended resources."""
+        return (self.resources.requests if self.resources is not None else None) or {}
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The same as an API server has it."""
+        return {"resources": {"requests": self.requests}, "restartPolicy": self.restart_policy}
+
 
 class _ContainerStatus(_Object, frozen=True, kw_only=True):
     """``state``: which one it is, of running, terminated and waiting; what there is more of it is
@@ -143,9 +158,10 @@ class _Group(_Object, frozen=True, kw_only=True):
 
 
 class PodSpec(_Object, frozen=True, kw_only=True):
-    """An empty text, or None, is a field that is not set. ``containers``, ``init_containers``:
-    those that ask for extended resources. ``affinity``, ``topology_spread_constraints``: whether
-    there are any.
+    """An empty text, or None, is a field that is not set. ``asked``: how many of each extended
+    resource all ``containers`` and ``init_containers`` ask for, which are not kept themselves; None
+    for no whole number. ``scheduling_gates``: ours. ``affinity``, ``topology_spread_constraints``:
+    whether there are any.
     """
 
     node_name: str = ""
@@ -157,18 +173,25 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     scheduling_group: _Group | None = None
     affinity: Any = None
     topology_spread_constraints: Any = None
+    asked: dict[str, int | None] | None = None
 
     def __post_init__(self) -> None:
         put = msgspec.structs.force_setattr
+        gates = tuple(gate for gate in self.scheduling_gates or () if gate.name == names.GATE)
+        put(self, "scheduling_gates", gates[:1] or None)
         for field in ("affinity", "topology_spread_constraints"):
             put(self, field, True if getattr(self, field) else None)
-        for field in ("containers", "init_containers"):
-            kept = tuple(
-                container
-                for container in getattr(self, field) or ()
-                if container.resources is not None
-            )
-            put(self, field, kept or None)
+        every = (*(self.containers or ()), *(self.init_containers or ()))
+        named = dict.fromkeys(key for one in every for key in one.requests)
+        if named:
+            spec = {
+                "containers": [one.plain for one in self.containers or ()],
+                "initContainers": [one.plain for one in self.init_containers or ()],
+            }
+            kept = islice(named, _MOST_RESOURCES)
+            put(self, "asked", {key: allocation.total(spec, key) for key in kept})
+        put(self, "containers", None)
+        put(self, "init_containers", None)
 
 
 class _Said(_Object, frozen=True, kw_only=True):
@@ -196,7 +219,7 @@ class PodStatus(_Object, frozen=True, kw_only=True):
             condition.message for condition in every if condition.reason == "Unschedulable"
         )
         if not isinstance(self.conditions, int):
-            lacks = tuple(set(_INSUFFICIENT.findall(" ".join(messages))))
+            lacks = tuple(set(_INSUFFICIENT.findall(" ".join(messages))))[:_MOST_RESOURCES]
             msgspec.structs.force_setattr(self, "insufficient", lacks)
             msgspec.structs.force_setattr(self, "conditions", hash(messages) if messages else 0)
 
@@ -303,7 +326,7 @@ class Pod(_NamedObject, frozen=True, kw_only=True):
 
     def counted(self, resource: str) -> int | None:
         """How many of ``resource`` it was admitted with; None where that is no whole number."""
-        return allocation.total(msgspec.to_builtins(self.spec), resource)
+        return (self.spec.asked or {}).get(resource, 0)
 
     @property
     def particular(self) -> bool:

@@ -58,7 +58,7 @@ class GpuCache(GpuSnapshot):
         nodes = cache(
             "/api/v1/nodes",
             Node,
-            kept=_without_noise,
+            kept=lambda node: _without_noise(node, config.count_resource),
             on_change=lambda change: self.node_touched(change.key),
         )
         claims = cache(
@@ -128,10 +128,14 @@ def _ganged(claim: Claim | list[str]) -> tuple[str, ...]:
     return () if isinstance(claim, list) or claim.gang is None else ("",)
 
 
-def _without_noise(node: Node) -> Node:
+def _without_noise(node: Node, resource: str) -> Node:
     """A kubelet's heartbeat changes nothing that is read; the version would make every one a
-    change.
+    change. Of its resources the counted one is read.
     """
-    return msgspec.structs.replace(
-        node, metadata=msgspec.structs.replace(node.metadata, resource_version="")
+    replace, status = msgspec.structs.replace, node.status
+    capacity = {key: n for key, n in (status.capacity or {}).items() if key == resource}
+    return replace(
+        node,
+        metadata=replace(node.metadata, resource_version=""),
+        status=replace(status, capacity=capacity or None, allocatable=None),
     )
