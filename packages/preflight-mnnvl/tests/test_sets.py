@@ -24,7 +24,17 @@ from cliques import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from preflight_mnnvl.api.types import Clique, Group, PodCliqueSet, SetSpec, Template
+from preflight_mnnvl.api.types import (
+    BadObject,
+    Clique,
+    Group,
+    PodCliqueSet,
+    SetSpec,
+    Template,
+    decode,
+    decode_pod,
+    trimmed,
+)
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core import validate_podcliqueset as page
 from preflight_mnnvl.core.expansion import Planned, expand, plan
@@ -415,3 +425,27 @@ def comparisons(size: int) -> int:
 def test_whose_group_a_clique_is_in_is_not_searched_for_each_clique() -> None:
     small, large = comparisons(50), comparisons(200)
     assert large <= 8 * max(small, 50), (small, large)
+
+
+def test_of_a_set_without_end_what_is_read_is_kept_and_its_pods_up_to_a_limit() -> None:
+    noise = {f"grove.io/{number}": "" for number in range(1000)}
+    resources = {"limits": {f"example.com/{number}": "1" for number in range(1000)}}
+    cliques: list[Object] = [
+        {
+            "name": f"c{number}",
+            "annotations": {**noise, "grove.io/mnnvl-enabled": "true"},
+            "spec": {"podSpec": {"containers": [{"name": "main", "resources": resources}]}},
+        }
+        for number in range(50)
+    ]
+    groups = [{"name": f"g{number}", "cliqueNames": ["c1", "c2", "none"]} for number in range(9)]
+    template = {"cliques": cliques, "podCliqueScalingGroups": groups}
+    whole = {"metadata": {"name": "s", "annotations": noise}, "spec": {"template": template}}
+    made = trimmed(decode(json.dumps(whole).encode(), PodCliqueSet))
+    assert made.cliques[0].annotations == {"grove.io/mnnvl-enabled": "true"}
+    assert made.metadata.annotations is None
+    assert made.grouped() == {"c1": 0, "c2": 0}
+    assert sum(len(of.spec.pod_spec) for of in made.cliques) < 300_000
+    assert decode_pod(made.cliques[0].spec.pod_spec).containers is not None
+    with pytest.raises(BadObject, match="more than the 262144 bytes that are kept"):
+        decode_pod(made.cliques[-1].spec.pod_spec)

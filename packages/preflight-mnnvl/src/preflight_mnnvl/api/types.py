@@ -8,12 +8,13 @@ stays raw until it is known that the PodClique asks for anything.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from sys import intern
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 from preflight_proto.printable import printable
+
+from preflight_mnnvl.api import names
 
 __all__ = [
     "BadObject",
@@ -47,7 +48,15 @@ Part = Literal["domain", "template", "claim"]
 """Parts of a domain: the ComputeDomain, the driver's claim template, and in `literal` mode the
 claim.
 """
+_READ: Final = (*names.KEYS, names.GROVE_MNNVL_GROUP)
 _SHOWN: Final = 120
+_MOST_OWNERS: Final = 64
+"""Owners, and finalizers, of an object that are kept. A patch tests that the owners are those that
+were read: of an object with more it fails.
+"""
+_MOST_PODS: Final = 256 * 1024
+"""Bytes of what is kept of the pods' templates of one set."""
+_TOO_LARGE: Final = msgspec.Raw(b'""')
 
 
 class _Object(msgspec.Struct, rename="camel", gc=False):
@@ -109,7 +118,7 @@ class Metadata(_Object):
         kept = self.brief()
         kept.creation_timestamp = self.creation_timestamp and intern(self.creation_timestamp)
         kept.deletion_timestamp = self.deletion_timestamp
-        kept.finalizers = self.finalizers if self.going else None
+        kept.finalizers = (self.finalizers or [])[:_MOST_OWNERS] if self.going else None
         kept.labels = picked(self.labels, labels)
         kept.annotations = picked(self.annotations, annotations)
         kept.owner_references = self.owner_references and [
@@ -121,7 +130,7 @@ class Metadata(_Object):
                 controller=owner.controller,
                 block_owner_deletion=owner.block_owner_deletion,
             )
-            for owner in self.owner_references
+            for owner in self.owner_references[:_MOST_OWNERS]
         ]
         return kept
 
@@ -299,6 +308,10 @@ def decode(raw: bytes | bytearray | msgspec.Raw, type_: type[T]) -> T:
 
 def decode_pod(raw: bytes | msgspec.Raw) -> PodSpec:
     """A pod's template. Raises :class:`BadObject`, and nothing else."""
+    if raw == _TOO_LARGE:
+        raise BadObject(
+            f"the resources of its pods have more than the {_MOST_PODS} bytes that are kept of a PodCliqueSet"
+        )
     try:
         return _pod.decode(raw) or PodSpec()
     except RecursionError:
@@ -309,19 +322,26 @@ def decode_pod(raw: bytes | msgspec.Raw) -> PodSpec:
 
 def trimmed(set_: PodCliqueSet) -> PodCliqueSet:
     """Cut a set to what is read of it and of its pods' templates: whole ones would take hundreds of
-    megabytes.
+    megabytes, and text that is kept as it came keeps the whole answer that it came in.
     """
+    room = _MOST_PODS
     for clique in set_.cliques:
-        with suppress(BadObject):
-            pod = decode_pod(clique.spec.pod_spec)
+        raw = clique.spec.pod_spec
+        try:
+            pod = decode_pod(raw)
             pod.affinity = None
-            clique.spec.pod_spec = msgspec.Raw(msgspec.json.encode(pod))
-            clique.labels = None
-    set_.metadata.labels = None
-    annotations = set_.metadata.annotations or {}
-    set_.metadata.annotations = {
-        key: value for key, value in annotations.items() if key.startswith("grove.io/")
-    }
+            kept = msgspec.Raw(msgspec.json.encode(pod))
+        except BadObject:
+            kept = raw.copy()
+        room -= len(kept)
+        clique.spec.pod_spec = kept if room >= 0 else _TOO_LARGE
+        clique.labels, clique.annotations = None, picked(clique.annotations, _READ)
+    left = {clique.name for clique in set_.cliques}
+    for group in set_.groups:  # a clique is of the first group that lists it
+        group.annotations = picked(group.annotations, _READ)
+        group.clique_names = [*(of := left.intersection(group.clique_names or ()))]
+        left -= of
+    set_.metadata = set_.metadata.only(annotations=_READ)
     return set_
 
 

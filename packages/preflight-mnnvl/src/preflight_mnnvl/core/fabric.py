@@ -20,6 +20,7 @@ DRIVER: Final = "compute-domain.nvidia.com"
 WAITING: Final = "not known yet"
 """Begins the answer about pods that are not all there yet."""
 MOST_NAMED: Final = 5
+_CLIQUE: Final = "cliqueID"
 _OF_POD: Final = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a claim that was made for a pod: the entry of the pod that asks for it."""
 
@@ -88,7 +89,10 @@ class PodClaim(msgspec.Struct, gc=False):
         if not self.pod:
             return PodClaim(self.metadata.brief())
         meta = self.metadata.only(annotations=(_OF_POD,))
-        return PodClaim(meta, self.spec, self.status)
+        opaque = _Opaque(DRIVER, {"domainID": self.domain} if self.domain else None)
+        spec = _Spec(_Devices(config=[_Configuration(opaque)]))
+        allocated = _Spec(_Devices(results=[_Result(DRIVER, self.node)] if self.node else None))
+        return PodClaim(meta, spec, _Status(allocated))
 
 
 class _Attribute(msgspec.Struct, gc=False):
@@ -96,7 +100,13 @@ class _Attribute(msgspec.Struct, gc=False):
 
 
 class _Device(msgspec.Struct, gc=False):
+    """``attributes``: the one that is read."""
+
     attributes: dict[str, _Attribute] | None = None
+
+    def __post_init__(self) -> None:
+        clique = (self.attributes or {}).get(_CLIQUE)
+        self.attributes = {_CLIQUE: clique} if clique is not None else None
 
 
 class _SliceSpec(msgspec.Struct, rename="camel", gc=False):
@@ -117,7 +127,7 @@ def cliques_of(slices: Iterable[OfferedSlice]) -> dict[str, str]:
         offered.spec.node_name: clique.string
         for offered in slices
         for device in offered.spec.devices or ()
-        if (clique := (device.attributes or {}).get("cliqueID")) is not None and clique.string
+        if (clique := (device.attributes or {}).get(_CLIQUE)) is not None and clique.string
     }
 
 
