@@ -7,6 +7,7 @@ Texts that anybody may write without a limit have one here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args
 
@@ -18,6 +19,7 @@ from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import CLAIMED, MANAGER
 
 __all__ = [
+    "MOST_FINALIZERS",
     "PHASES",
     "TERMINAL",
     "AppWrapper",
@@ -57,6 +59,8 @@ ClaimRef = tuple[str, str]
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 """Nothing revives a wrapper in one of these; only deletion leads on."""
+MOST_FINALIZERS: Final = 64
+"""Of an AppWrapper; all are written back when ours is."""
 MOST_MESSAGE: Final = 4096
 """Characters; also what a kubelet keeps of one termination message."""
 _MOST_NAME: Final = 1024
@@ -307,6 +311,12 @@ class PodSpec(_Object, frozen=True, kw_only=True):
             )
             if name
         ]
+
+    def only(self, resources: Iterable[str]) -> PodSpec:
+        """The same, in one container, with what is asked of these alone."""
+        asked: dict[str, str | int | float] = {one: 1 for one in resources if self.asks(one)}
+        kept = (_Container(resources=_Resources(limits=asked)),) if asked else ()
+        return PodSpec(node_name=self.node_name, containers=kept)
 
     def asks(self, resource: str) -> bool:
         """Say whether a container, sidecars included, requests more than none of ``resource``, or

@@ -234,7 +234,7 @@ class WrapperApplier:
         metadata = wrapper.metadata
 
         async def pods() -> bool:
-            found = await self._pods.of(_pods(metadata.namespace), metadata.name, _versioned)
+            found = await self._pods.of(_pods(metadata.namespace), metadata.name, self._versioned)
             assert found is not None
             state.listed = Listed(found.version, {one.pod.uid: one for one in found.objects})
             return any(not elsewhere(uid) for uid in state.listed.pods)
@@ -249,9 +249,13 @@ class WrapperApplier:
 
         async def same() -> bool:
             raw = await self._client.get_or_none(path, PartialObject)
-            return raw is not None and decode.pod(raw) == pod
+            return raw is not None and self._versioned(raw).pod == pod
 
         return (await gather([same(), self._look_at_components(wrapper, state)]))[0]
+
+    def _versioned(self, raw: PartialObject) -> VersionedPod:
+        pod = decode.pod(raw, self._rules.autopilot.taints)
+        return VersionedPod(pod, version_of(raw.metadata.resource_version))
 
     async def _look_at_components(self, wrapper: AppWrapper, state: LeaderState) -> bool:
         """Say whether any of them is there. Where many ask at once, a list says what is there; what
@@ -315,10 +319,6 @@ class WrapperApplier:
 def no_right(error: KubeError) -> bool:
     """Say whether RBAC refuses it, which no quota or webhook does in these words."""
     return error.status == _FORBIDDEN and " cannot create resource " in str(error)
-
-
-def _versioned(raw: PartialObject) -> VersionedPod:
-    return VersionedPod(decode.pod(raw), version_of(raw.metadata.resource_version))
 
 
 def _pods(namespace: str) -> str:

@@ -27,7 +27,13 @@ from preflight_appwrapper.api.names import API_VERSION, LABEL, WRAPPERS
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.core import decode
-from preflight_appwrapper.core.decode import POD, ComponentObject, Node, PartialObject
+from preflight_appwrapper.core.decode import (
+    POD,
+    ComponentObject,
+    Node,
+    PartialObject,
+    PartialWrapper,
+)
 from preflight_appwrapper.core.leader_state import VersionedPod
 from preflight_appwrapper.core.pods import sick_resources
 from preflight_appwrapper.core.snapshot import Mirrored
@@ -80,13 +86,15 @@ class WrapperCache:
         changed: Callable[[Key], None],
     ) -> None:
         self._client, self._kinds, self._rules, self._changed = client, kinds, rules, changed
+        every = rules.autopilot.taints.values()
+        self._marks = tuple({taint.key for taints in every for taint in taints})
         self._departed: dict[str, ComponentObject] = {}  # by uid, as they were last
         self._departed_of: Index[ComponentObject] = Index(_owner)
         self._group: TaskGroup | None = None
         self._wrappers: Cache[AppWrapper] = Cache(
             client,
             WRAPPERS,
-            PartialObject,
+            PartialWrapper,
             decode=self._decoded,
             on_change=self._wrapper_changed,
             indexes={"name": namespaced_name, "phase": lambda it: (it.status.phase,)},
@@ -97,6 +105,7 @@ class WrapperCache:
             "/api/v1/nodes",
             Node,
             on_change=self._node_changed,
+            kept=lambda node: node.only(self._marks),
             indexes={"name": namespaced_name},
         )
         self._open: dict[Kind, _Components] = {POD: _Components(self._pods)}
@@ -291,7 +300,7 @@ class WrapperCache:
         controller = metadata.controller
         owned = controller is not None and controller.api_version == API_VERSION
         return _Pod(
-            pod=decode.pod(raw),
+            pod=decode.pod(raw, self._rules.autopilot.taints),
             version=version_of(metadata.resource_version),
             label=(metadata.namespace, metadata.labels.get(LABEL, "")),
             component=decode.thing(raw, POD, self._rules.failure_rules) if owned else None,

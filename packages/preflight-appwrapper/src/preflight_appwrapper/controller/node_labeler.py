@@ -43,6 +43,7 @@ class Labeler:
             "/api/v1/nodes",
             LabeledNode,
             on_change=self._changed,
+            kept=lambda node: node.only(health),
             indexes={"name": namespaced_name},
         )
         self._events = EventRecorder(client, COMPONENT, counted=metrics.event)

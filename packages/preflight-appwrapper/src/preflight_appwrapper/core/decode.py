@@ -9,8 +9,9 @@ worst.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, cast
 
 import msgspec
@@ -21,6 +22,7 @@ from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import CLAIMED, LABEL, PREFIX
 from preflight_appwrapper.api.rules import FailureRule
 from preflight_appwrapper.api.types import (
+    MOST_FINALIZERS,
     AppWrapper,
     AppWrapperSpec,
     AppWrapperStatus,
@@ -32,10 +34,23 @@ from preflight_appwrapper.api.types import (
 from preflight_appwrapper.core.component_status import ComponentVerdict, verdict
 from preflight_appwrapper.core.podsets import group_kind, slacks
 
-__all__ = ["POD", "ComponentObject", "Node", "PartialObject", "pod", "thing", "wrapper"]
+__all__ = [
+    "POD",
+    "ComponentObject",
+    "Node",
+    "PartialObject",
+    "PartialWrapper",
+    "pod",
+    "thing",
+    "wrapper",
+]
 
 POD: Final[Kind] = ("", "v1", "Pod")
 _NULL: Final = msgspec.Raw(b"null")
+_MOST_NAMED: Final = 8
+"""Finalizers that are kept of what is not written: they say who holds it."""
+_MOST_ANNOTATIONS: Final = 64
+"""Annotations of ours that are kept of a wrapper; there are a dozen."""
 _FAILS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -45,6 +60,16 @@ class PartialObject(msgspec.Struct, frozen=True):
     metadata: Metadata
     spec: msgspec.Raw = _NULL
     status: msgspec.Raw = _NULL
+
+
+class PartialWrapper(PartialObject, frozen=True):
+    """A wrapper, with its parts still to be read. One with more finalizers than anybody has cannot
+    be: all are written back, and Kubernetes bounds them by an object's bytes alone.
+    """
+
+    def __post_init__(self) -> None:
+        if (found := len(self.metadata.finalizers)) > MOST_FINALIZERS:
+            raise ValueError(f"it has {found} finalizers, more than {MOST_FINALIZERS}")
 
 
 class _NodeMetadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -57,6 +82,12 @@ class Node(msgspec.Struct, frozen=True):
     """A node's name and labels; its heartbeats are none of these, and so no change."""
 
     metadata: _NodeMetadata
+
+    def only(self, labels: Collection[str]) -> Node:
+        """The same node with these of its labels."""
+        about = self.metadata
+        kept = {key: about.labels[key] for key in labels if key in about.labels}
+        return Node(metadata=_NodeMetadata(name=about.name, uid=about.uid, labels=kept))
 
 
 class ComponentObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +147,7 @@ def wrapper(raw: PartialObject, known: AppWrapper | None = None) -> AppWrapper:
     annotations = {
         key: value for key, value in raw.metadata.annotations.items() if key.startswith(PREFIX)
     }
+    annotations = dict(islice(annotations.items(), _MOST_ANNOTATIONS))
     metadata = replace(raw.metadata, annotations=annotations, labels={}, owner_references=())
     status = lenient(AppWrapperStatus, _plain(raw.status))
     if known is not None and 0 < known.metadata.generation == metadata.generation:
@@ -125,8 +157,10 @@ def wrapper(raw: PartialObject, known: AppWrapper | None = None) -> AppWrapper:
     return AppWrapper(metadata=metadata, spec=replace(spec, components=packed), status=status)
 
 
-def pod(raw: PartialObject) -> Pod:
-    """Without what nobody asks of a pod: thousands of them are kept."""
+def pod(raw: PartialObject, resources: Iterable[str]) -> Pod:
+    """Without what nobody asks of a pod: thousands of them are kept. ``resources``: those of which
+    it is asked whether it has any.
+    """
     found = lenient(Pod, {"spec": _plain(raw.spec), "status": _plain(raw.status)})
     metadata = raw.metadata
     kept = Metadata(
@@ -134,11 +168,11 @@ def pod(raw: PartialObject) -> Pod:
         namespace=metadata.namespace,
         uid=metadata.uid,
         deletion_timestamp=metadata.deletion_timestamp,
-        finalizers=metadata.finalizers,
+        finalizers=metadata.finalizers[:_MOST_NAMED],
         owner_references=tuple(one for one in metadata.owner_references if one.controller),
         annotations={key: it for key, it in metadata.annotations.items() if key == CLAIMED},
     )
-    return replace(found, metadata=kept)
+    return replace(found, metadata=kept, spec=found.spec.only(resources))
 
 
 def thing(raw: PartialObject, kind: Kind, rules: Iterable[FailureRule]) -> ComponentObject:
@@ -154,7 +188,7 @@ def thing(raw: PartialObject, kind: Kind, rules: Iterable[FailureRule]) -> Compo
         uid=metadata.uid,
         version=version_of(metadata.resource_version),
         going=metadata.deletion_timestamp is not None,
-        finalizers=metadata.finalizers,
+        finalizers=metadata.finalizers[:_MOST_NAMED],
         owner=metadata.controller,
         label=metadata.labels.get(LABEL, ""),
         verdict=says,

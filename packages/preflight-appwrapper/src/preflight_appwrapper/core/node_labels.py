@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -41,6 +42,16 @@ class LabeledNode(msgspec.Struct, frozen=True):
 
     metadata: _NodeMetadata
     status: _Status = _Status()
+
+    def only(self, health: NodeHealthConfig) -> LabeledNode:
+        """The same node with this label alone, and the first condition that speaks against it."""
+        about = self.metadata
+        kept = dict(islice(about.labels.items(), 1))  # whether there are labels at all is read
+        if health.key in about.labels:
+            kept = {health.key: about.labels[health.key]}
+        bad = (o for o in self.status.conditions if makes_sick(o.type, o.status, health.conditions))
+        metadata = _NodeMetadata(name=about.name, uid=about.uid, labels=kept)
+        return LabeledNode(metadata=metadata, status=_Status(conditions=tuple(islice(bad, 1))))
 
 
 def wanted(conditions: Iterable[NodeCondition], health: NodeHealthConfig) -> str:

@@ -15,7 +15,7 @@ from preflight_proto.printable import printable
 
 from preflight_appwrapper.api.names import GROUP, KIND, LABEL, LONGEST_VALUE
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, Component, PodSet
+from preflight_appwrapper.api.types import MOST_FINALIZERS, AppWrapper, Component, PodSet
 from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.components import (
     LONGEST_NAME,
@@ -72,6 +72,10 @@ def limits(wrapper: AppWrapper) -> tuple[str, ...]:
     """Return what is beyond a limit that is looked at before any other work, and any request.
     How many components there may be, and how deep, is :mod:`preflight_kube.admission.limits`'s.
     """
+    if (count := len(wrapper.metadata.finalizers)) > MOST_FINALIZERS:
+        return (
+            f"metadata.finalizers: has {count} items, and the controller reads AppWrappers with {MOST_FINALIZERS} at most; remove some.",
+        )
     kinds = {podsets.group_kind(one.template) for one in wrapper.spec.components}
     versions = {kind[:2] for kind in kinds}
     if len(kinds) + len(versions) > REQUESTS:
