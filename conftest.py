@@ -82,6 +82,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
     parser.addoption(
+        "--full",
+        action="store_true",
+        help="attacks by number in full, instead of a sample that shows how memory grows (half an hour)",
+    )
+    parser.addoption(
         "--budget",
         action="store_true",
         help="fail unit tests that compute for longer than they may; without it they are named",

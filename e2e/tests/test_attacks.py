@@ -8,15 +8,20 @@ import copy
 import http.client
 import json
 import random
+import socket
 import ssl
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from preflight_e2e.attacked import Attack, Attacked, merged, rows
+from preflight_e2e.attacked import ATTACKS, Attack, Attacked, merged, read, rows
 from preflight_e2e.bench.load import resident_mb
-from preflight_e2e.everything import attacked, missing
+from preflight_e2e.everything import PROCESSES, attacked, missing, started
+from preflight_e2e.filled import FilledCluster, largest_of_each
 from preflight_testing.apiserver import ASSETS, assets
 from preflight_testing.helm import Object
 
@@ -138,6 +143,110 @@ def test_thousands_of_dry_runs_leave_a_webhook_half_of_its_memory_and_others_are
             assert cluster.ask("POST", ordinary, cluster.objects["gpu-pod"]).status == 201
     sent.close()
     assert resident_mb(pid) < limit / 2
+
+
+FULL, SAMPLE = 200, 20
+"""Objects of each kind."""
+FRESH = 64
+"""MiB of a process that has read nothing, and of the answers that it reads."""
+MIRRORLESS = {"preflight-appwrapper-webhook"}
+"""It asks about the one object before it."""
+FILLED = read(ATTACKS / "memory.toml")
+SHAPES = [*(each["shape"] for each in FILLED["everywhere"]), "own 0", "own 1", "own 2"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """In full, each process with each shape; else those of which most would be kept."""
+    if "shape" in metafunc.fixturenames:
+        full = metafunc.config.getoption("full")
+        metafunc.parametrize("shape", SHAPES if full else ["own 0"])
+        metafunc.parametrize("count", [FULL if full else SAMPLE])
+    if "flooded" in metafunc.fixturenames:
+        metafunc.parametrize("flooded", [60.0 if metafunc.config.getoption("full") else 3.0])
+
+
+@pytest.mark.parametrize("process", sorted(PROCESSES.keys() - MIRRORLESS))
+def test_the_largest_objects_of_every_kind_leave_a_process_half_of_its_memory(
+    cluster: Attacked, process: str, shape: str, count: int, tmp_path: Path
+) -> None:
+    cluster.close()  # an API server ends a connection that nobody has used for minutes
+    for lease in cluster.ask("GET", cluster.path("preflight/leases")).body["items"]:
+        cluster.ask("DELETE", cluster.path(f"preflight/leases/{lease['metadata']['name']}"))
+    with ExitStack() as stack:
+        filled = FilledCluster(tmp_path, cluster.server, count)
+        filled.objects = dict(largest_of_each(cluster, FILLED, shape))
+        stack.enter_context(filled)
+        started_, limit = started(cluster, stack, tmp_path / "p", process, filled)
+        settled(started_.pid, lambda: bool(filled.watched))
+        assert started_.poll() is None, (tmp_path / "p" / "log").read_text()[-2000:]
+        share = (limit / 2 - FRESH) * count / FULL
+        assert resident_mb(started_.pid) < FRESH + share + (0 if count == FULL else FRESH)
+        assert resident_mb(started_.pid, "VmHWM") < limit
+
+
+def settled(pid: int, begun: Callable[[], bool]) -> None:
+    """Until a process that has begun to read has nothing to do any more, or has gone."""
+    used, quiet = 0, 0
+    while quiet < 3:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if fields[0] == "Z":
+            return
+        now = int(fields[11]) + int(fields[12])
+        quiet = quiet + 1 if begun() and now - used <= 5 else 0
+        used = now
+        time.sleep(1)
+
+
+JUNK_A_SECOND = 100 * 1024 * 1024
+
+
+@pytest.mark.parametrize("webhook", REVIEWED)
+def test_junk_on_a_webhooks_port_keeps_nobody_waiting_and_leaves_half_of_its_memory(
+    cluster: Attacked, webhook: str, flooded: float
+) -> None:
+    path, resource, name, _ = REVIEWED[webhook]
+    pid, limit = cluster.memory[webhook]
+    ends = threading.Event()
+    senders = [
+        threading.Thread(target=junk, args=(cluster.webhooks[webhook], path, secure, ends))
+        for secure in (True, True, False, False)
+    ]
+    for sender in senders:
+        sender.start()
+    try:
+        where = f"team/{resource}"
+        body = cluster.about(where) | merged(
+            cluster.objects[name], {"metadata": {"name": "ordinary"}}
+        )
+        end = time.monotonic() + flooded
+        while time.monotonic() < end:
+            answer = cluster.ask("POST", f"{cluster.path(where)}?dryRun=All", body)
+            assert answer.status == 201, answer
+            assert resident_mb(pid) < limit / 2
+    finally:
+        ends.set()
+        for sender in senders:
+            sender.join()
+
+
+def junk(port: int, path: str, secure: bool, ends: threading.Event) -> None:
+    """Send a quarter of the junk, in a review of 200 MB or as what is no TLS, again and again."""
+    chance, piece = random.Random(port), 256 * 1024
+    noise, pause = chance.randbytes(piece), 4 * piece / JUNK_A_SECOND
+    unsure = ssl.create_default_context()
+    unsure.check_hostname, unsure.verify_mode = False, ssl.CERT_NONE
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 200000000\r\n\r\n"
+    while not ends.is_set():
+        with suppress(OSError), ExitStack() as stack:
+            sent = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+            if secure:
+                sent = stack.enter_context(unsure.wrap_socket(sent))
+            sent.sendall(head.encode() if secure else noise)
+            due = time.monotonic()
+            while not ends.is_set():
+                sent.sendall(noise)
+                due += pause
+                ends.wait(max(0.0, due - time.monotonic()))
 
 
 def test_every_attacker_is_among_the_rows_and_every_account_of_ours(cluster: Attacked) -> None:

@@ -107,6 +107,8 @@ class Attacked(Impersonator):
         """Of each webhook the process, and the chart's limit in MiB."""
         self.kinds: dict[str, tuple[str, Object]] = {}
         self.objects: dict[str, Object] = {}
+        self.rendered: list[Object] = []
+        """All that the charts make, their Deployments too."""
 
     def learn(self) -> None:
         """Find which resources there are, and where."""

@@ -32,9 +32,10 @@ from preflight_testing.helm import (
 )
 
 from .attacked import ATTACKS, HOME, MEDIA, Attacked, merged, read
+from .filled import FilledCluster
 from .installed import until
 
-__all__ = ["attacked", "missing"]
+__all__ = ["PROCESSES", "attacked", "missing", "started"]
 
 PAGE: Final = ATTACKS.parents[1] / "docs" / "threat-model.md"
 ATTEMPTS: Final = 3
@@ -46,6 +47,16 @@ PORTS: Final = {
     "preflight-mnnvl-webhook": ("preflight-mnnvl", "--admission-port", "--port"),
 }
 """By Deployment: the program, and its options for the two ports of a webhook."""
+PROCESSES: Final = PORTS | {
+    "preflight-gang": ("preflight-gang", "--port"),
+    "preflight-appwrapper-controller": ("preflight-appwrapper", "--port"),
+    "preflight-appwrapper-labeler": ("preflight-appwrapper", "--port"),
+    "preflight-gpu-scheduler-controller": ("preflight-gpu-scheduler", "--port"),
+    "preflight-gpu-scheduler-scheduler": ("preflight-gpu-scheduler", "--port", "--extender-port"),
+    "preflight-computedomain-controller": ("compute-domain-controller", "--port"),
+    "preflight-mnnvl-controller": ("preflight-mnnvl", "--port"),
+}
+"""By Deployment: the program, and its options for all of its ports."""
 
 
 def missing() -> list[str]:
@@ -132,6 +143,7 @@ def _install(cluster: Attacked, stack: ExitStack, home: Path, world: Object) -> 
     for definition in [*GROVE, *(o for o in objects if o["kind"] == "CustomResourceDefinition")]:
         cluster.server.define(definition)
     cluster.learn()
+    cluster.rendered = objects
     for name, labels in world["namespaces"].items():
         if name != "kube-system":
             body = {"metadata": {"name": name, "labels": labels}}
@@ -194,9 +206,32 @@ def _serve(
     shutil.rmtree(home / name, ignore_errors=True)
     cluster.webhooks[name] = port
     process = _start(cluster, stack, home / name, o, objects, program, more, authority)
-    limit = o["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
-    cluster.memory[name] = process.pid, int(limit.removesuffix("Mi"))
+    cluster.memory[name] = process.pid, _limit(o)
     return process, plain
+
+
+def _limit(deployment: Object) -> int:
+    """MiB, of the container with a limit."""
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    [limit] = [m for c in containers if (m := c["resources"]["limits"].get("memory"))]
+    return int(limit.removesuffix("Mi"))
+
+
+def started(
+    cluster: Attacked, stack: ExitStack, folder: Path, name: str, filled: FilledCluster
+) -> tuple[subprocess.Popen[bytes], int]:
+    """A Deployment's process in a cluster that is ``filled``, and its limit in MiB."""
+    program, *options = PROCESSES[name]
+    more = ["--host", "127.0.0.1"]
+    for option in options:
+        more += [option, str(free_port())]
+    [o] = [
+        o for o in cluster.rendered if o["metadata"]["name"] == name and o["kind"] == "Deployment"
+    ]
+    process = _start(
+        cluster, stack, folder, o, cluster.rendered, program, more, trustme.CA(), filled
+    )
+    return process, _limit(o)
 
 
 def _people(cluster: Attacked, objects: list[Object], world: Object) -> None:
@@ -248,13 +283,17 @@ def _start(
     program: str,
     more: list[str],
     authority: trustme.CA,
+    filled: FilledCluster | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A Deployment's program, with its own arguments, configuration and account."""
+    """A Deployment's program, with its own arguments, configuration and account; in a cluster that
+    is ``filled``, where there is one.
+    """
     folder.mkdir()
     pod = deployment["spec"]["template"]["spec"]
-    arguments = [each.replace("=/", f"={folder}/") for each in pod["containers"][0]["args"]]
-    kept = {v["name"]: v for v in pod["volumes"]}
-    for mount in pod["containers"][0]["volumeMounts"]:
+    [container] = [c for c in pod["containers"] if c["name"] != "kube-scheduler"]
+    arguments = [each.replace("=/", f"={folder}/") for each in container.get("args", ())]
+    kept = {v["name"]: v for v in pod.get("volumes", ())}
+    for mount in container.get("volumeMounts", ()):
         place = folder / mount["mountPath"].strip("/")
         place.mkdir(parents=True)
         if known := kept[mount["name"]].get("configMap"):
@@ -272,15 +311,16 @@ def _start(
         (place / "ca.crt").write_bytes(authority.cert_pem.bytes())
         (place / "mark.key").write_bytes(b"k" * 64)
     token = cluster.server.token_of(HOME, pod["serviceAccountName"])
+    server = filled or cluster.server
     environment = {
-        "KUBECONFIG": str(cluster.server.kubeconfig(folder / "kubeconfig", token)),
+        "KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig", token)),
         "POD_NAME": deployment["metadata"]["name"],
         "POD_NAMESPACE": HOME,
         "NODE_NAME": "n1",
     }
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [str(_bin() / program), *arguments, *more],
+            [str(_bin() / program), *container.get("command", ())[1:], *arguments, *more],
             env=os.environ | environment,
             stdout=log,
             stderr=log,

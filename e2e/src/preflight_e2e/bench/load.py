@@ -46,10 +46,10 @@ def until(true: Callable[[], Any], what: str, seconds: float = 300.0, pause: flo
     return found
 
 
-def resident_mb(pid: int) -> float:
-    """A process's memory now, in MiB."""
+def resident_mb(pid: int, what: str = "VmRSS") -> float:
+    """A process's memory now, in MiB; VmHWM: when it had most."""
     rows = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return round(int(next(row for row in rows if row.startswith("VmRSS")).split()[1]) / 1024, 1)
+    return round(int(next(row for row in rows if row.startswith(what)).split()[1]) / 1024, 1)
 
 
 def built(source: Path, name: str) -> Path:

@@ -24,6 +24,17 @@ _OURS: Final = Constraint(
     f"its configuration is a {names.CHANNEL_CONFIG} of {names.DRIVER}",
 )
 """By its configuration, which nobody can change; the controller writes the labels itself."""
+_ALONE: Final = Constraint(
+    "size(o.?spec.?spec.?devices.?requests.orValue([])) == 1"
+    " && o.?spec.?spec.?devices.?requests.orValue([]).all(r,"
+    f" r.?exactly.?deviceClassName.orValue('') == '{names.CHANNEL_CLASS}'"
+    " && r.?exactly.?allocationMode.orValue('ExactCount') == 'ExactCount'"
+    " && r.?exactly.?count.orValue(1) <= 1 && !r.?exactly.?adminAccess.orValue(false))"
+    " && size(o.?spec.?spec.?devices.?config.orValue([])) == 1"
+    " && size(o.?spec.?metadata.?labels.orValue({})) == 0"
+    " && size(o.?spec.?metadata.?annotations.orValue({})) == 0",
+    f"it asks for one device of {names.CHANNEL_CLASS} alone",
+)
 _TEMPLATES: Final = Right(
     resource="resourceclaimtemplates",
     group=_DRA,
@@ -101,6 +112,7 @@ RIGHTS: Final = Chart(
                     _TEMPLATES,
                     verbs="create",
                     fields=("spec", *_TEMPLATES.fields),
+                    gives=(_ALONE,),
                 ),
                 speaker("compute-domain-controller"),
                 leader("compute-domain-controller"),

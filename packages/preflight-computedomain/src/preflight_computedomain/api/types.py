@@ -7,13 +7,14 @@ parameters are judged by :mod:`.opaque_config`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from preflight_computedomain.api.names import DRIVER, GRANTED
+from preflight_computedomain.api.names import DRIVER, GRANTED, LABEL, TARGET_LABEL
 
 __all__ = [
+    "CLIQUE_LABEL",
     "AllocationConfig",
     "AllocationResult",
     "ClaimTemplate",
@@ -30,6 +31,12 @@ __all__ = [
     "SliceSpec",
     "UsedClaim",
 ]
+
+
+CLIQUE_LABEL: Final = "nvidia.com/gpu.clique"
+"""Of a node: its NVLink clique."""
+_LABELS: Final = (LABEL, TARGET_LABEL, CLIQUE_LABEL)
+_MOST_FINALIZERS: Final = 64
 
 
 class _Object(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
@@ -50,7 +57,12 @@ Place = tuple[str, str]
 
 
 class Metadata(_Object, frozen=True, kw_only=True):
-    """Times are RFC 3339 as sent; empty where there is none."""
+    """Times are RFC 3339 as sent; empty where there is none. ``labels``: those that are read;
+    ``owner_references``: the controller.
+
+    An object with more finalizers than anybody has cannot be read: all are written back, and
+    Kubernetes bounds them by an object's bytes alone.
+    """
 
     name: str
     namespace: str = ""
@@ -60,6 +72,15 @@ class Metadata(_Object, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
+
+    def __post_init__(self) -> None:
+        put = msgspec.structs.force_setattr
+        if (found := len(self.finalizers)) > _MOST_FINALIZERS:
+            raise ValueError(f"it has {found} finalizers, more than {_MOST_FINALIZERS}")
+        if labels := self.labels:
+            put(self, "labels", {key: labels[key] for key in _LABELS if key in labels})
+        if owners := self.owner_references:
+            put(self, "owner_references", tuple(one for one in owners if one.controller)[:1])
 
     @property
     def place(self) -> Place:
@@ -140,6 +161,11 @@ class Opaque(_Object, frozen=True, kw_only=True):
 
     driver: str = ""
     parameters: msgspec.Raw = msgspec.Raw(b"null")
+
+    def __post_init__(self) -> None:
+        # What is kept must not keep the whole answer that it came in.
+        kept = self.parameters.copy() if self.driver == DRIVER else msgspec.Raw(b"null")
+        msgspec.structs.force_setattr(self, "parameters", kept)
 
 
 class DeviceConfig(_Object, frozen=True, kw_only=True):

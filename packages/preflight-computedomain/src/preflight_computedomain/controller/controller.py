@@ -30,6 +30,7 @@ from preflight_computedomain.api.types import (
     Metadata,
     Place,
     Slice,
+    SliceSpec,
     UsedClaim,
 )
 from preflight_computedomain.controller.apply import Applier, Blocked
@@ -96,7 +97,14 @@ class Controller:
             self._domains,
             self._templates,
             Reflector(client, names.CLAIMS, UsedClaim, on_change=self._claim_changed, kept=_brief),
-            Reflector(client, names.SLICES, Slice, on_change=self._slice_changed, params=ours),
+            Reflector(
+                client,
+                names.SLICES,
+                Slice,
+                on_change=self._slice_changed,
+                kept=_place_of,
+                params=ours,
+            ),
         )
         metrics.show(client, self.statuses)
         metrics.shared.set_function(lambda: len(self._sharing.shared()))
@@ -284,10 +292,16 @@ def _uids(item: ClaimTemplate) -> set[str]:
 
 def _brief(claim: UsedClaim) -> UsedClaim:
     """The part of a claim that is kept: a cluster has many, of other drivers most."""
-    of = claim.metadata
-    return UsedClaim(
-        metadata=Metadata(name=of.name, uid=of.uid, resource_version=of.resource_version)
-    )
+    return UsedClaim(metadata=_version(claim.metadata))
+
+
+def _place_of(item: Slice) -> Slice:
+    """The part of a slice that is kept: what it offers has been read."""
+    return Slice(metadata=_version(item.metadata), spec=SliceSpec(node_name=item.spec.node_name))
+
+
+def _version(of: Metadata) -> Metadata:
+    return Metadata(name=of.name, uid=of.uid, resource_version=of.resource_version)
 
 
 def _about(domain: ComputeDomain) -> dict[str, str]:

@@ -12,14 +12,13 @@ from preflight_kube.text import one_line
 
 from preflight_computedomain.api import names
 from preflight_computedomain.api.opaque_config import domain_of
-from preflight_computedomain.api.types import Slice
+from preflight_computedomain.api.types import CLIQUE_LABEL, Slice
 from preflight_computedomain.core.sharing import Sharing
 from preflight_computedomain.core.template import owner
 from preflight_computedomain.report.model import ClusterObjects
 
 __all__ = ["RUNBOOK", "before_uninstall", "report"]
 
-CLIQUE_LABEL: Final = "nvidia.com/gpu.clique"
 """GPU feature discovery gives it to nodes whose GPUs are in an NVLink clique."""
 
 _SHARED: Final = (
