@@ -13,7 +13,7 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -177,23 +177,24 @@ def test_the_largest_objects_of_every_kind_leave_a_process_half_of_its_memory(
         filled.objects = dict(largest_of_each(cluster, FILLED, shape))
         stack.enter_context(filled)
         started_, limit = started(cluster, stack, tmp_path / "p", process, filled)
-        settled(started_.pid, lambda: bool(filled.watched))
+        settled(started_.pid, filled)
         assert started_.poll() is None, (tmp_path / "p" / "log").read_text()[-2000:]
         share = (limit / 2 - FRESH) * count / FULL
         assert resident_mb(started_.pid) < FRESH + share + (0 if count == FULL else FRESH)
         assert resident_mb(started_.pid, "VmHWM") < limit
 
 
-def settled(pid: int, begun: Callable[[], bool]) -> None:
-    """Until a process that has begun to read has nothing to do any more, or has gone."""
-    used, quiet = 0, 0
-    while quiet < 3:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        if fields[0] == "Z":
+def settled(pid: int, filled: FilledCluster) -> None:
+    """Until a process has read what there is and its memory does not grow any more, or it has
+    gone.
+    """
+    most, quiet = 0.0, 0
+    while quiet < 5:
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
             return
-        now = int(fields[11]) + int(fields[12])
-        quiet = quiet + 1 if begun() and now - used <= 5 else 0
-        used = now
+        now, reads = resident_mb(pid), bool(filled.answering) or not filled.watched
+        quiet = 0 if reads or now > most + 1 else quiet + 1
+        most = max(most, now)
         time.sleep(1)
 
 

@@ -89,6 +89,8 @@ class FilledCluster:
     def __init__(self, home: Path, behind: ApiServer, count: int) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.watched: set[str] = set()
+        self.answering: set[int] = set()
+        """By thread, which list or watch is being answered from what is full."""
         self.ended = threading.Event()
         self._texts: dict[str, tuple[str, str, str]] = {}
         self._home, self._behind, self._count = home, behind, count
@@ -159,10 +161,11 @@ class FilledCluster:
         body = request.rfile.read(length)
         above, _, rest = path.partition(f"/{NAME}")
         if path in self.objects and request.command == "GET":
-            if "watch" in query:
-                self._watch(request, path, query)
-            else:
-                self._list(request, path, query)
+            self.answering.add(threading.get_ident())
+            try:
+                (self._watch if "watch" in query else self._list)(request, path, query)
+            finally:
+                self.answering.discard(threading.get_ident())
         elif above in self.objects and rest:
             number = int(rest.partition("/")[0])
             self._send(request, self.text(above, number, 2_000_000 + number))
@@ -199,6 +202,7 @@ class FilledCluster:
                 event = b'{"type":"MODIFIED","object":' + text + b"}\n"
                 request.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
         self.watched.add(path)
+        self.answering.discard(threading.get_ident())
         self.ended.wait()
         request.close_connection = True
 

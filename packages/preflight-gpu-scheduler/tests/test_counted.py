@@ -117,7 +117,9 @@ def test_whatever_comes_first_a_pod_passes_with_the_number_that_it_was_counted_w
             assert passes == (claim is not None and shown.counted(RESOURCE) == claim.want.count)
 
 
-def test_of_resources_without_end_a_pod_keeps_a_few_and_one_that_is_not_kept_counts_as_none() -> None:
+def test_of_resources_without_end_a_pod_keeps_a_few_and_one_that_is_not_kept_counts_as_none() -> (
+    None
+):
     many = {f"example.com/{number}": "1" for number in range(1000)}
     containers = [{"resources": {"requests": {**many, RESOURCE: "2"}}} for _ in range(100)]
     gates = [{"name": f"example.com/{number}"} for number in range(1000)]
