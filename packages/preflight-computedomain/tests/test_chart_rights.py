@@ -22,6 +22,7 @@ from preflight_computedomain.api.crd import crd
 from preflight_computedomain.api.names import (
     DOMAINS,
     DRIVER,
+    GRANTED,
     LABEL,
     TARGET_LABEL,
     TEMPLATES,
@@ -67,11 +68,9 @@ PATHS = {
 }
 
 
-def chart() -> list[Object]:
-    values = {
-        "preflight-computedomain": {"enabled": True, "featureGates": {"HostManagedIMEX": True}}
-    }
-    return render(UMBRELLA, values, namespace=HOME)
+def chart(**values: Any) -> list[Object]:
+    values = {"enabled": True, "featureGates": {"HostManagedIMEX": True}, **values}
+    return render(UMBRELLA, {"preflight-computedomain": values}, namespace=HOME)
 
 
 @pytest.fixture(scope="module")
@@ -504,6 +503,34 @@ async def test_mode_all_is_denied_where_the_values_say_so(guarded: ApiServer, us
 
     assert "set Single" in await until(denied)
     await user.create("single", mode="Single")
+
+
+async def test_nobody_but_the_controller_says_which_cliques_a_computedomain_has(
+    guarded: ApiServer, user: User, tmp_path: Path
+) -> None:
+    mine = {"matchLabels": {"kubernetes.io/metadata.name": user.namespace}}
+    for item in chart(exclusiveCliques=True):
+        if item["metadata"]["name"] == "preflight-computedomain-cliques":
+            if item["kind"] == "ValidatingAdmissionPolicy":
+                item["spec"]["matchConstraints"]["namespaceSelector"] = mine
+            guarded.call("POST", PATHS[item["kind"]], item)
+    await user.create()
+    taken = {"metadata": {"annotations": {GRANTED: "a.1"}}}
+    path = user.at(DOMAINS, "train-a")
+
+    async def denied() -> str:
+        try:
+            await user.client.merge_patch(f"{path}?dryRun=All", taken)
+        except KubeError as error:
+            return str(error)
+        return ""
+
+    assert "the controller alone writes it" in await until(denied)
+    async with Client(to(guarded, tmp_path, "c", token(guarded, CONTROLLER)), agent="t") as client:
+        await client.merge_patch(path, taken)
+    await user.client.merge_patch(path, {"metadata": {"annotations": {"other": "x"}}})
+    with pytest.raises(KubeError, match="the controller alone writes it"):
+        await user.client.merge_patch(path, {"metadata": {"annotations": {GRANTED: None}}})
 
 
 @pytest.mark.parametrize("account", [CONTROLLER, "default"])

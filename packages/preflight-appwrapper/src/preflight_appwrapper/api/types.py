@@ -21,7 +21,6 @@ from preflight_appwrapper.api.names import CLAIMED, MANAGER
 __all__ = [
     "MOST_FINALIZERS",
     "PHASES",
-    "TERMINAL",
     "AppWrapper",
     "AppWrapperSpec",
     "AppWrapperStatus",
@@ -57,8 +56,6 @@ Phase = Literal[
 ClaimRef = tuple[str, str]
 """Kind and name of a ResourceClaim or ResourceClaimTemplate of the wrapper's namespace."""
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
-TERMINAL: Final = frozenset({"Succeeded", "Failed"})
-"""Nothing revives a wrapper in one of these; only deletion leads on."""
 MOST_FINALIZERS: Final = 64
 """Of an AppWrapper; all are written back when ours is."""
 MOST_MESSAGE: Final = 4096

@@ -110,18 +110,16 @@ class _Uid(_Object, frozen=True, kw_only=True):
     uid: str
     annotations: dict[str, str] = {}
 
-
-class Identified(_Object, frozen=True, kw_only=True):
-    """Any object, of which no more is read than which one it is, and of a ComputeDomain which
-    NVLink cliques it has for itself.
-    """
-
-    metadata: _Uid
-
     @property
     def cliques(self) -> frozenset[str]:
-        """Those; none of any other object."""
-        return _cliques(self.metadata.annotations)
+        """As those of :class:`DomainMetadata`."""
+        return _cliques(self.annotations)
+
+
+class Identified(_Object, frozen=True, kw_only=True):
+    """Any object, of which little more is read than which one it is."""
+
+    metadata: _Uid
 
 
 class _TemplateName(_Object, frozen=True, kw_only=True):

@@ -59,8 +59,8 @@ class ClusterReader:
     async def domains(self, namespace: str) -> Mapping[str, frozenset[str]]:
         """The NVLink cliques of the ComputeDomains of ``namespace`` now, by uid."""
         pages = self._client.pages(namespaced(DOMAINS, namespace), Identified)
-        domains = [domain async for page, _ in pages for domain in page]
-        return {domain.metadata.uid: domain.cliques for domain in domains}
+        domains = [domain.metadata async for page, _ in pages for domain in page]
+        return {domain.uid: domain.cliques for domain in domains}
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from preflight_mnnvl.core.claims import claim_refs, matches
 from preflight_mnnvl.core.expansion import ExpandedClique, Planned, expand, nodes_needed, plan
 from preflight_mnnvl.core.injection import Operation
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, ReviewAnswer, decide
-from preflight_mnnvl.core.support import ClusterFacts, judge
+from preflight_mnnvl.core.support import CHANNEL_CLASS, ClusterFacts, judge
 from preflight_mnnvl.core.validate_podcliqueset import problems, surprises, warnings
 
 __all__ = ["ExplainedClique", "ExplainedDomain", "ExplainedSet", "explain", "stored", "text"]
@@ -37,8 +37,6 @@ MOST_DOMAINS: Final = 64
 """Domains that are written out; the others are counted."""
 SERVED: Final = ClusterFacts("v1beta1")
 """A cluster with NVIDIA's DRA driver."""
-CHANNEL: Final = "compute-domain-default-channel.nvidia.com"
-"""The device class of the claim templates that NVIDIA's DRA driver makes."""
 Object = dict[str, Any]
 
 
@@ -165,7 +163,7 @@ def _stored(written: Object) -> list[Object]:
 
 
 def _claim_template(name: str, namespace: str | None) -> Object:
-    request = {"name": "channel", "exactly": {"deviceClassName": CHANNEL}}
+    request = {"name": "channel", "exactly": {"deviceClassName": CHANNEL_CLASS}}
     return {
         "apiVersion": f"{names.RESOURCE_GROUP}/v1",
         "kind": "ResourceClaimTemplate",
