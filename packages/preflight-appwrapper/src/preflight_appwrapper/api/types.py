@@ -315,12 +315,6 @@ class PodSpec(_Object, frozen=True, kw_only=True):
         kept = (_Container(resources=_Resources(limits=asked)),) if asked else ()
         return PodSpec(node_name=self.node_name, containers=kept)
 
-    def only(self, resources: Iterable[str]) -> PodSpec:
-        """The same, in one container, with what is asked of these alone."""
-        asked: dict[str, str | int | float] = {one: 1 for one in resources if self.asks(one)}
-        kept = (_Container(resources=_Resources(limits=asked)),) if asked else ()
-        return PodSpec(node_name=self.node_name, containers=kept)
-
     def asks(self, resource: str) -> bool:
         """Say whether a container, sidecars included, requests more than none of ``resource``, or
         of the device class of this name.

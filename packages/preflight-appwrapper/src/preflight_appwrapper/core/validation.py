@@ -76,10 +76,6 @@ def limits(wrapper: AppWrapper) -> tuple[str, ...]:
         return (
             f"metadata.finalizers: has {count} items, and the controller reads AppWrappers with {MOST_FINALIZERS} at most; remove some.",
         )
-    if (count := len(wrapper.metadata.finalizers)) > MOST_FINALIZERS:
-        return (
-            f"metadata.finalizers: has {count} items, and the controller reads AppWrappers with {MOST_FINALIZERS} at most; remove some.",
-        )
     kinds = {podsets.group_kind(one.template) for one in wrapper.spec.components}
     versions = {kind[:2] for kind in kinds}
     if len(kinds) + len(versions) > REQUESTS:
