@@ -312,8 +312,8 @@ def _start(
         (place / "mark.key").write_bytes(b"k" * 64)
     token = cluster.server.token_of(HOME, pod["serviceAccountName"])
     server = filled or cluster.server
-    said = {each["name"]: each["value"] for each in container.get("env", ()) if "value" in each}
-    environment = said | {
+    settings = {each["name"]: each["value"] for each in container.get("env", ()) if "value" in each}
+    environment = settings | {
         "KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig", token)),
         "POD_NAME": deployment["metadata"]["name"],
         "POD_NAMESPACE": HOME,

@@ -38,15 +38,15 @@ def largest(base: dict[str, Any], shape: dict[str, Any], size: int = SIZE) -> di
     of ``repeat`` as often as ``size`` bytes, or its own number, allow. ``#`` in it is its number,
     and ``"=#"`` that as no text.
     """
-    found: dict[str, Any] = merged(json.loads(json.dumps(base)), shape["change"])
+    body: dict[str, Any] = merged(json.loads(json.dumps(base)), shape["change"])
     for pointer, most in shape["repeat"].items():
         above, _, last = pointer.rpartition("/")
-        into: Any = at(above, found)
+        into: Any = at(above, body)
         key: Any = int(last) if isinstance(into, list) else last
         entries = list(into[key].items() if isinstance(into[key], dict) else into[key])
-        entry = next((one for one in entries if "#" in json.dumps(one)), entries[-1])
+        entry = next((entry for entry in entries if "#" in json.dumps(entry)), entries[-1])
         text = json.dumps(entry, separators=(",", ":"))
-        room = (size - len(json.dumps(found, separators=(",", ":")))) // (len(text) + 4)
+        room = (size - len(json.dumps(body, separators=(",", ":")))) // (len(text) + 4)
         numbers = range(max(1, min(most, room)))
         new = [json.loads(text.replace('"=#"', str(n)).replace("#", str(n))) for n in numbers]
         if isinstance(into[key], dict):
@@ -54,7 +54,7 @@ def largest(base: dict[str, Any], shape: dict[str, Any], size: int = SIZE) -> di
             into[key] = others | dict(new)
         else:
             into[key] = new
-    return found
+    return body
 
 
 def largest_of_each(
@@ -66,18 +66,18 @@ def largest_of_each(
     of_all = {each["shape"]: each for each in table["everywhere"]}
     for kind in table["kinds"]:
         base = {**cluster.objects, **table["object"]}[kind["object"]]
-        made = merged(cluster.about(kind["at"]) | base, kind.get("change", {}))
-        text = json.dumps(made).replace(json.dumps(made["metadata"]["name"]), f'"{NAME}"')
-        made = json.loads(text)
+        body = merged(cluster.about(kind["at"]) | base, kind.get("change", {}))
+        text = json.dumps(body).replace(json.dumps(body["metadata"]["name"]), f'"{NAME}"')
+        body = json.loads(text)
         namespace = kind["at"].rpartition("/")[0]
-        made["metadata"] |= {"uid": "0000-00000", "resourceVersion": "1", "generation": 1}
-        made["metadata"] |= {"creationTimestamp": "2026-01-01T00:00:00Z"}
-        made["metadata"] |= {"namespace": namespace} if namespace else {}
+        body["metadata"] |= {"uid": "0000-00000", "resourceVersion": "1", "generation": 1}
+        body["metadata"] |= {"creationTimestamp": "2026-01-01T00:00:00Z"}
+        body["metadata"] |= {"namespace": namespace} if namespace else {}
         own = [*kind.get("own", ())]
         at_ = int(shape.removeprefix("own ")) if shape.startswith("own ") else 0
         chosen = of_all.get(shape) or (own[at_] if at_ < len(own) else None)
         path = _NAMESPACE.sub("", cluster.path(kind["at"]))
-        yield path, largest(made, chosen) if chosen else made
+        yield path, largest(body, chosen) if chosen else body
 
 
 class FilledCluster:

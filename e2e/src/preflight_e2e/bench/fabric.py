@@ -163,7 +163,7 @@ def verdict_bars(figures: Figures) -> Iterator[Bar]:
         yield below(f"{members} the verdict", figures[path]["median_seconds"], 120)
         # Only a witness lets it be blamed, and links of network namespaces have none.
         wrong = sum(
-            one["named"] != [3] or not {*one["blamed"]} <= {3} for one in figures[path]["runs"]
+            each["named"] != [3] or not {*each["blamed"]} <= {3} for each in figures[path]["runs"]
         )
         yield at_most(f"{path}: runs that named anybody but the culprit, or not it,", wrong, 0)
     start = figures["start_up"]["without_torchrun_s"]

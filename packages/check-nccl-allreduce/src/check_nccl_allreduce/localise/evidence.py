@@ -341,10 +341,10 @@ class Evidence:
     @cached_property
     def silent(self) -> list[int]:
         """Endpoints none of whose probes has come up so far."""
-        found = [{e.status for e in edges} for edges in self.edges_of]
+        statuses_of = [{e.status for e in edges} for edges in self.edges_of]
         return [
-            one
-            for one, statuses in enumerate(found)
+            node
+            for node, statuses in enumerate(statuses_of)
             if Status.UNJUDGED in statuses and not statuses & JUDGED
         ]
 

@@ -93,7 +93,7 @@ def _pairs(court: Court) -> tuple[list[float], int]:
     """When the pair, measured again, was below its floor or no faster than the gang had been, and
     how often it was better.
     """
-    floors = [one.pair_floor for one in court.state.endpoints]
+    floors = [endpoint.pair_floor for endpoint in court.state.endpoints]
     least = court.gbps / BAD if None in floors else min(floor or 0.0 for floor in floors)
     again = [
         (played.results[0].gbps < least, played.at)

@@ -211,7 +211,7 @@ class Court:
     def _others(self) -> list[int]:
         """Suspects, and who may be slow as well: a little, as most are, or nobody can tell."""
         evidence, bad, good = self.evidence, self.hairpins.bad, self.hairpins.good
-        untold = [one for one, edges in enumerate(evidence.graded) if not edges]
+        untold = [node for node, edges in enumerate(evidence.graded) if not edges]
         little = [i for i in evidence.mild() if evidence.map.size <= FEW or self._mild(i)]
         slow = {*evidence.suspects, *evidence.gray, *evidence.lesser, *(bad.keys() - good.keys())}
         return sorted(slow.union(little, untold))

@@ -251,7 +251,7 @@ def undecided(state: State, evidence: Evidence, kind: Kind, dark: Sequence[int])
             yield f"in {shape.domain_names[d]}, whether both nodes or what they share is bad"
     if not shape.believed and any(e.domain is not None for e in state.endpoints):
         yield "what shares a switch, as the topology labels group hardly any nodes, or latencies contradict them"
-    unseen = [one for one, edges in enumerate(evidence.graded) if not edges]
+    unseen = [node for node, edges in enumerate(evidence.graded) if not edges]
     if unseen and evidence.edges and kind is not Kind.SYSTEMIC:
         yield f"anything about {names(state, unseen)}, for lack of a comparable measurement"
     for number in sorted(evidence.void_rounds):

@@ -311,7 +311,7 @@ class PodSpec(_Object, frozen=True, kw_only=True):
 
     def only(self, resources: Iterable[str]) -> PodSpec:
         """The same, in one container, with what is asked of these alone."""
-        asked: dict[str, str | int | float] = {one: 1 for one in resources if self.asks(one)}
+        asked: dict[str, str | int | float] = {name: 1 for name in resources if self.asks(name)}
         kept = (_Container(resources=_Resources(limits=asked)),) if asked else ()
         return PodSpec(node_name=self.node_name, containers=kept)
 

@@ -68,8 +68,8 @@ class PartialWrapper(PartialObject, frozen=True):
     """
 
     def __post_init__(self) -> None:
-        if (found := len(self.metadata.finalizers)) > MOST_FINALIZERS:
-            raise ValueError(f"it has {found} finalizers, more than {MOST_FINALIZERS}")
+        if (count := len(self.metadata.finalizers)) > MOST_FINALIZERS:
+            raise ValueError(f"it has {count} finalizers, more than {MOST_FINALIZERS}")
 
 
 class _NodeMetadata(msgspec.Struct, frozen=True, rename="camel"):

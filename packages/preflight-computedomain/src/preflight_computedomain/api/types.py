@@ -75,12 +75,12 @@ class Metadata(_Object, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         put = msgspec.structs.force_setattr
-        if (found := len(self.finalizers)) > _MOST_FINALIZERS:
-            raise ValueError(f"it has {found} finalizers, more than {_MOST_FINALIZERS}")
+        if (count := len(self.finalizers)) > _MOST_FINALIZERS:
+            raise ValueError(f"it has {count} finalizers, more than {_MOST_FINALIZERS}")
         if labels := self.labels:
             put(self, "labels", {key: labels[key] for key in _LABELS if key in labels})
         if owners := self.owner_references:
-            put(self, "owner_references", tuple(one for one in owners if one.controller)[:1])
+            put(self, "owner_references", tuple(owner for owner in owners if owner.controller)[:1])
 
     @property
     def place(self) -> Place:

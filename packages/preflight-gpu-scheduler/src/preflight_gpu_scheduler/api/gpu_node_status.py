@@ -124,10 +124,10 @@ class RawStatus(msgspec.Struct, frozen=True):
             wrong.append(
                 f"spec.nodeName: is {named!s:.253}, and the object is named {node}; both must be the node's name."
             )
-        found = sum(len(device.in_use_by) + len(device.xids) for device in inventory.devices)
-        if found > _MOST_ENTRIES:
+        count = sum(len(device.in_use_by) + len(device.xids) for device in inventory.devices)
+        if count > _MOST_ENTRIES:
             wrong.append(
-                f"status.devices: has {found} pods and XIDs, more than the {_MOST_ENTRIES} that are kept of a node; write fewer."
+                f"status.devices: has {count} pods and XIDs, more than the {_MOST_ENTRIES} that are kept of a node; write fewer."
             )
         ids = [str(device.id) for device in inventory.devices]
         uuids = [device.uuid for device in inventory.devices if device.uuid]

@@ -182,11 +182,11 @@ class PodSpec(_Object, frozen=True, kw_only=True):
         for field in ("affinity", "topology_spread_constraints"):
             put(self, field, True if getattr(self, field) else None)
         every = (*(self.containers or ()), *(self.init_containers or ()))
-        named = dict.fromkeys(key for one in every for key in one.requests)
+        named = dict.fromkeys(key for container in every for key in container.requests)
         if named:
             spec = {
-                "containers": [one.plain for one in self.containers or ()],
-                "initContainers": [one.plain for one in self.init_containers or ()],
+                "containers": [container.plain for container in self.containers or ()],
+                "initContainers": [container.plain for container in self.init_containers or ()],
             }
             kept = islice(named, _MOST_RESOURCES)
             put(self, "asked", {key: allocation.total(spec, key) for key in kept})
