@@ -250,7 +250,7 @@ def codegen(session: nox.Session) -> None:
     session.run("python", "charts/dashboards.py")
     session.run("python", "-m", "preflight_e2e.chart_schema")
     session.run("python", "-m", "preflight_e2e.matrix_schema")
-    session.run("python", "-m", "preflight_e2e.supply", "builder")
+    session.run("python", "-m", "preflight_e2e.supply_chain", "builder")
     session.run("python", "-m", "preflight_e2e.release", "generate")
     manual = session.run(
         "git", "grep", "-l", "^<!-- \\[\\[\\[cog", "--", "*.md", external=True, silent=True
@@ -796,14 +796,14 @@ def release(session: nox.Session) -> None:
 def audit(session: nox.Session) -> None:
     """Ask the public advisories about every locked package (`AUDIT_REQUIRED=1`: fail where they cannot be reached)."""
     sync(session, "--package", "preflight-e2e")
-    session.run("python", "-m", "preflight_e2e.supply", "audit", *session.posargs)
+    session.run("python", "-m", "preflight_e2e.supply_chain", "audit", *session.posargs)
 
 
 @nox.session
 def sbom(session: nox.Session) -> None:
     """Write what is in each image, by the lock, as CycloneDX JSON (`-- --output FOLDER`; sbom/ if none is named)."""
     sync(session, "--package", "preflight-e2e")
-    session.run("python", "-m", "preflight_e2e.supply", "sbom", *session.posargs)
+    session.run("python", "-m", "preflight_e2e.supply_chain", "sbom", *session.posargs)
 
 
 @nox.session

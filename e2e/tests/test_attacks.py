@@ -18,9 +18,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from preflight_e2e.attacked import ATTACKS, Attack, Attacked, merged, read, rows
+from preflight_e2e.all_charts import PROCESSES, attacked, missing, started
+from preflight_e2e.attack_requests import ATTACKS, Attack, Attacked, merged, read, rows
 from preflight_e2e.bench.load import resident_mb
-from preflight_e2e.everything import PROCESSES, attacked, missing, started
 from preflight_e2e.filled import FilledCluster, largest_of_each
 from preflight_testing.apiserver import ASSETS, assets
 from preflight_testing.helm import Object

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from preflight_e2e import published
+from preflight_e2e import kubernetes_schemas
 from preflight_testing.helm import (
     GANG,
     INJECTOR,
@@ -45,7 +45,7 @@ def templates(objects: list[Object]) -> list[Object]:
 def network(part: str, **values: Any) -> dict[str, Object]:
     found = [o for o in made(part, **values) if o["kind"] == "NetworkPolicy"]
     for one in found:
-        published.validate(one, "1.36")
+        kubernetes_schemas.validate(one, "1.36")
     return {o["metadata"]["name"]: o["spec"] for o in found}
 
 
@@ -111,7 +111,7 @@ def test_the_hostengine_is_reached_from_checked_namespaces_where_it_is_named() -
     [one] = [
         o for o in found if o["kind"] == "NetworkPolicy" and o["metadata"]["namespace"] == "gpu"
     ]
-    published.validate(one, "1.36")
+    kubernetes_schemas.validate(one, "1.36")
     assert one["spec"]["podSelector"] == {"matchLabels": {"app": "hostengine"}}
     [rule] = one["spec"]["ingress"]
     assert rule["ports"] == [{"port": 5555, "protocol": "TCP"}]

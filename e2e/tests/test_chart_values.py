@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 import yaml
 from helm_python import Chart, show
-from preflight_e2e import published
+from preflight_e2e import kubernetes_schemas
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.helm import (
     COMPUTEDOMAIN,
@@ -262,7 +262,7 @@ def valid(made: str) -> None:
     item = json.loads(made)
     for version in KUBERNETES:
         if (item["apiVersion"], version) != ("resource.k8s.io/v1", "1.30"):  # its chart needs 1.34
-            published.validate(item, version)
+            kubernetes_schemas.validate(item, version)
 
 
 CEL_OF_1_30 = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from helm_python import Chart
-from preflight_e2e import published
+from preflight_e2e import kubernetes_schemas
 from preflight_e2e.chart_schema import ALIKE
 from preflight_testing.helm import (
     CHARTS,
@@ -83,7 +83,7 @@ def test_nothing_is_installed_unless_switched_on() -> None:
 )
 def test_kubernetes_takes_every_object(version: str, values: Values) -> None:
     for made in render(UMBRELLA, values):
-        published.validate(made, version)
+        kubernetes_schemas.validate(made, version)
 
 
 def test_the_values_of_adr_026_reach_the_webhook_as_they_are() -> None:
@@ -341,7 +341,7 @@ def test_a_client_authority_reaches_the_webhook() -> None:
     assert {"name": "client-ca", "configMap": {"name": "theirs"}} in pod["volumes"]
     assert "--client-ca=/etc/preflight-webhook/client-ca/ca.crt" in pod["containers"][0]["args"]
     for one in made:
-        published.validate(one, KUBERNETES[-1])
+        kubernetes_schemas.validate(one, KUBERNETES[-1])
 
 
 def test_the_service_selects_the_webhooks_pods_and_not_those_of_the_certs_job() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from preflight_e2e import published
+from preflight_e2e import kubernetes_schemas
 from preflight_testing.helm import (
     CHARTS,
     COMPUTEDOMAIN,
@@ -239,7 +239,7 @@ def platform(chart: Path) -> list[Object]:
     objects = made(chart, **values)
     for one in objects:
         if one["apiVersion"].partition("/")[0] not in {"monitoring.coreos.com"}:
-            published.validate(one, "1.36")
+            kubernetes_schemas.validate(one, "1.36")
     return objects
 
 

@@ -1,4 +1,6 @@
-"""The injector's admission policies as rendered. What an API server makes of them: test_door_*."""
+"""The injector's admission policies as rendered; what an API server makes of them is in
+test_policies_*.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from preflight_e2e import observing
+from preflight_e2e import observe_rows
 from preflight_e2e.lab import GANG_VALUES, injector_values
 from preflight_testing.helm import UMBRELLA, render
 from preflight_testing.matrix.facts import GPUS, node_json, uuids
@@ -91,10 +91,10 @@ def test_every_mistake_is_named_somewhere(row: Mistake) -> None:
 def test_at_least_twenty_mistakes_are_pods_of_one_release_and_of_the_others_each_says_why_it_is_none() -> (
     None
 ):
-    pods = [row for row in MISTAKES if observing.as_pod(row)]
+    pods = [row for row in MISTAKES if observe_rows.as_pod(row)]
     assert len(pods) >= 20
     assert all(row.no_pod or not row.outcome for row in MISTAKES if row not in pods)
-    assert render(UMBRELLA, observing.values(CHECKS, replicas=0))
+    assert render(UMBRELLA, observe_rows.values(CHECKS, replicas=0))
 
 
 def test_the_charts_take_the_values_of_every_row() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from preflight_e2e import published
+from preflight_e2e import kubernetes_schemas
 from preflight_testing.helm import CHARTS, UMBRELLA, render
 
 RECIPES = sorted((CHARTS / "recipes").glob("*.yaml"))
@@ -19,7 +19,7 @@ def test_a_recipe_renders_to_objects_that_kubernetes_knows(recipe: Path) -> None
     values = yaml.safe_load(recipe.read_text())
     objects = render(UMBRELLA, values)
     for one in objects:
-        published.validate(one, "1.36")
+        kubernetes_schemas.validate(one, "1.36")
     deployed = {o["metadata"]["name"] for o in objects if o["kind"] == "Deployment"}
     assert {"preflight-injector", "preflight-gang"} <= deployed
     [config] = [

@@ -20,11 +20,11 @@ from preflight_testing.rights import AUDIT_LOG
 from . import images, kube_scheduler
 from .clusters import ClusterError, cluster
 from .engine import Engine, ImageError, find_engine
+from .image_loading import loading
 from .lab import GANG_VALUES, Lab, LabError, injector_values
-from .loading import loading
 from .program import leave, says_version
 from .reruns import PytestRun, allowed
-from .sidebyside import run_all
+from .side_by_side import run_all
 
 CLUSTER_TESTS = Path(__file__).resolve().parents[2] / "tests" / "cluster"
 CHAOS = "test_chaos_on_a_cluster.py"

@@ -21,7 +21,7 @@ from preflight_testing.apidouble import write_kubeconfig
 from preflight_testing.apidouble.selectors import selection
 from preflight_testing.apiserver import ApiServer
 
-from .attacked import Attacked, at, merged
+from .attack_requests import Attacked, at, merged
 
 __all__ = ["FilledCluster", "largest_of_each"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from kubernetes import client
 
 from .images import FAKE_NODE
-from .installed import Installed, until
+from .installed_release import Installed, until
 from .kube_scheduler import IMAGE
 from .lab import Lab
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from kubernetes import config
-from preflight_e2e import channels as channel
-from preflight_e2e.actors import TenantNamespace, prepared
-from preflight_e2e.channels import Channels
-from preflight_e2e.installed import Installed, until
+from preflight_e2e import imex_channels as channel
+from preflight_e2e.imex_channels import Channels
+from preflight_e2e.impersonation import TenantNamespace, prepared
+from preflight_e2e.installed_release import Installed, until
 from preflight_e2e.lab import FAKES, Lab
 
 

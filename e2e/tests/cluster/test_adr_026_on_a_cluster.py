@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from kubernetes.client import ApiException
-from preflight_e2e.installed import Installed, until
+from preflight_e2e.installed_release import Installed, until
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -19,8 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from preflight_e2e.lab import Lab, until
-from preflight_e2e.wrapped import (
+from preflight_e2e.appwrappers import (
     IMAGE,
     VALUES,
     WRAPPED,
@@ -30,6 +29,7 @@ from preflight_e2e.wrapped import (
     verdict,
     wrapped,
 )
+from preflight_e2e.lab import Lab, until
 from preflight_testing.matrix.facts import GPUS
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.fakes]

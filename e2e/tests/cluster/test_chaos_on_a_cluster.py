@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from kubernetes import client
+from preflight_e2e.appwrappers import ALL_REDUCE, VALUES, WrappedRelease, asks, wrapped
 from preflight_e2e.lab import BASE_VALUES, Lab, until
-from preflight_e2e.wrapped import ALL_REDUCE, VALUES, WrappedRelease, asks, wrapped
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.fakes]
 

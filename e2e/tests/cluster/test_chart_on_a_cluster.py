@@ -21,7 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from kubernetes import client
-from preflight_e2e.installed import Installed, until
+from preflight_e2e.installed_release import Installed, until
 
 pytestmark = pytest.mark.timeout(240)
 

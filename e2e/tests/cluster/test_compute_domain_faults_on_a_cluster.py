@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 import urllib3
 from kubernetes import client
-from preflight_e2e.channels import DRIVER, RESOURCE, SEEN, ChannelNamespace, Channels
-from preflight_e2e.installed import until
-from preflight_e2e.watched import Watched
+from preflight_e2e.imex_channels import DRIVER, RESOURCE, SEEN, ChannelNamespace, Channels
+from preflight_e2e.installed_release import until
+from preflight_e2e.watch_times import Watched
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.policies]
 

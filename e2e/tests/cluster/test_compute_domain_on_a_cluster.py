@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e.beside import OTHER, OTHER_VARIABLE, beside
-from preflight_e2e.channels import CLASS, DRIVER, RESOURCE, SEEN, ChannelNamespace, Channels
-from preflight_e2e.channels import config as parameters
-from preflight_e2e.installed import until
-from preflight_e2e.watched import Moment, Watched
+from preflight_e2e.imex_channels import CLASS, DRIVER, RESOURCE, SEEN, ChannelNamespace, Channels
+from preflight_e2e.imex_channels import config as parameters
+from preflight_e2e.installed_release import until
+from preflight_e2e.second_dra_driver import OTHER, OTHER_VARIABLE, beside
+from preflight_e2e.watch_times import Moment, Watched
 from preflight_testing import rights
 from preflight_testing.rights import AUDIT_LOG
 

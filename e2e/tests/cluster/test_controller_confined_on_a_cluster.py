@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e.actors import (
+from preflight_e2e.impersonation import (
     CHECKED,
     GANG,
     LEASE,
@@ -25,7 +25,7 @@ from preflight_e2e.actors import (
     remove,
     said,
 )
-from preflight_e2e.installed import Installed, until
+from preflight_e2e.installed_release import Installed, until
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.policies]
 

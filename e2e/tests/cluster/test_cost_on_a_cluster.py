@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kubernetes.utils import parse_quantity
-from preflight_e2e.installed import Installed
+from preflight_e2e.installed_release import Installed
 
 pytestmark = pytest.mark.timeout(240)
 

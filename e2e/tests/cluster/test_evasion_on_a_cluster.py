@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e.actors import said
-from preflight_e2e.installed import Installed, until
+from preflight_e2e.impersonation import said
+from preflight_e2e.installed_release import Installed, until
 from preflight_testing.helm import Object
 
 pytestmark = pytest.mark.timeout(400)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from preflight_e2e import kube_scheduler
 from preflight_e2e.gpu_claims import CHECKS, DCGM, LOOK, GpuClaimsRelease, GpuPlace
-from preflight_e2e.installed import until
+from preflight_e2e.installed_release import until
 from preflight_e2e.lab import Lab
 from preflight_testing.matrix.facts import GPUS, uuids
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e.actors import CHECKED, GANG, OURS, RECORD, ROSTER, said
-from preflight_e2e.installed import Installed, until
-from preflight_e2e.story import Story
+from preflight_e2e.gang_pods import Story
+from preflight_e2e.impersonation import CHECKED, GANG, OURS, RECORD, ROSTER, said
+from preflight_e2e.installed_release import Installed, until
 from preflight_testing.helm import Object
 
 pytestmark = pytest.mark.timeout(400)

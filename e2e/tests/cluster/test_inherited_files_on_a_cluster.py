@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e.installed import Installed, until
+from preflight_e2e.installed_release import Installed, until
 from preflight_testing.helm import Object
 
 pytestmark = pytest.mark.timeout(300)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from kubernetes import client, config
 from kubernetes.utils import parse_quantity
-from preflight_e2e.installed import Installed, until
+from preflight_e2e.installed_release import Installed, until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.fakes]
 

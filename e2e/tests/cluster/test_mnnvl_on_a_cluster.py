@@ -21,7 +21,7 @@ import yaml
 from kubernetes import client, utils
 from preflight_e2e.grove import Grove
 from preflight_e2e.images import ROOT
-from preflight_e2e.installed import Installed, until
+from preflight_e2e.installed_release import Installed, until
 from preflight_e2e.lab import FAKES, Lab
 from preflight_testing.grove_kinds import GROVE, compute_domains
 

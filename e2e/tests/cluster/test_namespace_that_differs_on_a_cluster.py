@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e.installed import GPU_POD, Installed, until
+from preflight_e2e.installed_release import GPU_POD, Installed, until
 
 pytestmark = pytest.mark.timeout(240)
 

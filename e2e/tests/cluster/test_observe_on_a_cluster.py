@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e import observing
+from preflight_e2e import observe_rows
 from preflight_e2e.lab import Lab, until
 from preflight_e2e.runner import IMAGE
 from preflight_testing.matrix.mistake import Mistake
@@ -27,7 +27,7 @@ from preflight_testing.matrix.scenario import load_mistakes
 pytestmark = [pytest.mark.timeout(420), pytest.mark.fakes]
 
 ROWS = load_mistakes()
-PODS = [row for row in ROWS if observing.as_pod(row)]
+PODS = [row for row in ROWS if observe_rows.as_pod(row)]
 REFUSED = [row for row in ROWS if row.refused]
 ALONE = "observe-no-controller"
 """The row that ends before the controller comes."""
@@ -59,7 +59,7 @@ def rollout(fake_nodes: Lab) -> Iterator[Rollout]:
     namespaces: dict[str, str] = {}
     try:
         places = placed(lab)
-        lab.release.install(observing.values(CHECKS, replicas=0))
+        lab.release.install(observe_rows.values(CHECKS, replicas=0))
         say("installed")
         for row in sorted(PODS, key=lambda row: row.id != ALONE):
             if row.id in places:
@@ -68,19 +68,19 @@ def rollout(fake_nodes: Lab) -> Iterator[Rollout]:
                     f"pf-{row.id}-{uuid.uuid4().hex[:4]}"
                 )
                 lab.api.create_namespaced_config_map(
-                    namespace, observing.settings(row, address(lab, node))
+                    namespace, observe_rows.settings(row, address(lab, node))
                 )
-                lab.api.create_namespaced_pod(namespace, observing.pod(row, row.id, node, IMAGE))
+                lab.api.create_namespaced_pod(namespace, observe_rows.pod(row, row.id, node, IMAGE))
         end_of(namespaces[ALONE], ALONE)
         say("the pod that asks for an absent controller has ended")
         written = [written_out(row) for row in REFUSED]
-        lab.release.upgrade(observing.values([*CHECKS, *written]), wait=False)
+        lab.release.upgrade(observe_rows.values([*CHECKS, *written]), wait=False)
         pods = {row: end_of(namespace, row) for row, namespace in namespaces.items()}
         say("all pods have ended")
         refusal = until("the new webhook ends", lambda: refused(lab), 60)
         first = PODS[0]
         lab.api.create_namespaced_pod(
-            namespaces[first.id], observing.pod(first, "after", places[first.id], IMAGE)
+            namespaces[first.id], observe_rows.pod(first, "after", places[first.id], IMAGE)
         )
         after = end_of(namespaces[first.id], "after")
         say("a pod of later has ended")
@@ -203,7 +203,7 @@ def test_a_mistake_holds_no_pod_back_and_is_named_in_its_event_and_counted(
         0,
     )
     assert row.says in log
-    reason = observing.REASONS[row.outcome]
+    reason = observe_rows.REASONS[row.outcome]
     event = until(f"{row.id} has an Event {reason}", lambda: told(rollout, row).get(reason), 60)
     assert row.says in event
     until(f"{row.id} is counted", lambda: counted(rollout, row), 60)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from preflight_e2e.images import REAL_IMAGE, REAL_IMAGE_MISSING
-from preflight_e2e.installed import Installed, until
+from preflight_e2e.installed_release import Installed, until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from kubernetes import client, config
-from preflight_e2e.actors import said
-from preflight_e2e.installed import Installed, until
+from preflight_e2e.impersonation import said
+from preflight_e2e.installed_release import Installed, until
 from preflight_e2e.lab import FAKES, Lab
 from preflight_testing.helm import Object
 from preflight_testing.matrix.facts import GPUS, uuids

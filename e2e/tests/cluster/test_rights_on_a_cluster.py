@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e.actors import LEASE, said
-from preflight_e2e.installed import Installed, until
-from preflight_e2e.story import Story
+from preflight_e2e.gang_pods import Story
+from preflight_e2e.impersonation import LEASE, said
+from preflight_e2e.installed_release import Installed, until
 from preflight_testing.helm import UMBRELLA, Object, Values, render
 from preflight_testing.rights import AUDIT_LOG, Rights, compared, granted, lines, read, together
 

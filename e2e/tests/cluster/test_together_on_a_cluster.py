@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e.lab import BASE_VALUES, Lab, until
-from preflight_e2e.provider import ValidationProvider
-from preflight_e2e.wrapped import (
+from preflight_e2e.appwrappers import (
     VALUES,
     WrappedRelease,
     asks,
@@ -23,6 +21,8 @@ from preflight_e2e.wrapped import (
     verdict,
     wrapped,
 )
+from preflight_e2e.lab import BASE_VALUES, Lab, until
+from preflight_e2e.provider import ValidationProvider
 from preflight_testing.matrix.facts import GPUS, uuids
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.fakes]

@@ -18,7 +18,7 @@ from typing import Any
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.reviews import NUMBER, realistic_review
 
-from ..registered import register, write_certificate
+from ..registered_webhook import register, write_certificate
 from . import served
 from .bars import BenchMeasurement, at_most
 from .cluster import BenchServer

@@ -12,7 +12,7 @@ from typing import Any
 
 from kubernetes import client, config, watch
 
-from ..channels import ChannelNamespace, Channels
+from ..imex_channels import ChannelNamespace, Channels
 from .load import BenchError, until
 
 __all__ = ["overhead"]

@@ -22,7 +22,7 @@ import grpc
 from preflight_testing.apiserver import ApiServer, free_port
 from preflight_testing.fakes import FAKES, NVML, NvmlError, build_nvml
 
-from ..channels import DRIVER, GPU, config
+from ..imex_channels import DRIVER, GPU, config
 from .load import BenchError, resident_mb, until
 
 __all__ = ["NODE", "PLUGIN", "Plugin", "measured", "plugin", "requests_of"]

@@ -18,7 +18,7 @@ from typing import Any
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.grove_kinds import GROVE, compute_domains
 
-from ..registered import write_certificate
+from ..registered_webhook import write_certificate
 from . import served
 from .admission import histogram, quantile
 from .bars import Bar, BenchMeasurement, at_least, at_most, below

@@ -26,7 +26,7 @@ import yaml
 from preflight_testing.cores import started
 from preflight_testing.reviews import CLASS
 
-from ..answering import JsonHandler
+from ..json_server import JsonHandler
 from .load import BenchError, resident_mb
 
 __all__ = ["ReviewServer", "add_server", "claims", "paused", "pinned", "program", "webhook"]

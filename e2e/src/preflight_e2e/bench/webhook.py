@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from preflight_testing.reviews import EVERYTHING, NUMBER, realistic_review
 
-from ..registered import write_certificate
+from ..registered_webhook import write_certificate
 from . import peer, served
 from .bars import Bar, BenchMeasurement, all_hold, at_least, below
 from .load import BenchError, drive, server_of_nothing

@@ -21,7 +21,7 @@ import yaml
 from preflight_testing.apiserver import ApiServer, free_port
 from preflight_testing.helm import GANG
 
-from ..registered import register, write_certificate
+from ..registered_webhook import register, write_certificate
 from .shots import Shot, ShotSender
 from .vectors import OPTED_IN, STRAY
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from kubernetes import client, stream
-from preflight_e2e.actors import account, said
-from preflight_e2e.installed import Installed, until
+from preflight_e2e.impersonation import account, said
+from preflight_e2e.installed_release import Installed, until
 from preflight_testing.helm import ChartError, Release
 
 pytestmark = pytest.mark.timeout(300)

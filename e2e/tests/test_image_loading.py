@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from preflight_e2e.engine import ImageError
+from preflight_e2e.image_loading import Build, loading
 from preflight_e2e.images import BuiltImage
-from preflight_e2e.loading import Build, loading
 
 NAMES = ("node:dev", "server:dev", "check:e2e", "large:e2e")
 

@@ -8,12 +8,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from preflight_e2e.actors import OURS, RECORD
-from preflight_e2e.door import CONTROLLER, GANG_CHART, OFF, SYSTEM, TRAINING, WEB, Door
+from preflight_e2e.admission_policies import (
+    CONTROLLER,
+    GANG_CHART,
+    OFF,
+    SYSTEM,
+    TRAINING,
+    WEB,
+    PolicyServer,
+)
+from preflight_e2e.impersonation import OURS, RECORD
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import UMBRELLA, Object, render
 
-pytest_plugins = ["preflight_e2e.doors"]
+pytest_plugins = ["preflight_e2e.admission_policy_fixtures"]
 pytestmark = pytest.mark.timeout(180)
 POLICY = "ValidatingAdmissionPolicy"
 
@@ -31,17 +39,17 @@ def record(name: str = "preflight-job", **more: Any) -> Object:
 
 @pytest.mark.parametrize("namespace", [TRAINING, WEB, OFF, SYSTEM])
 @pytest.mark.parametrize("name", ["preflight-job", "x"])
-def test_a_tenant_forges_no_record(records: Door, namespace: str, name: str) -> None:
+def test_a_tenant_forges_no_record(records: PolicyServer, namespace: str, name: str) -> None:
     said = records.configmap(namespace, record(name), dry_run=True)
     assert f"ConfigMap {namespace}/{name} is, by its label" in said
 
 
-def test_a_configmap_without_the_label_is_nobodys_business(records: Door) -> None:
+def test_a_configmap_without_the_label_is_nobodys_business(records: PolicyServer) -> None:
     assert records.configmap(WEB, {"metadata": {"name": "preflight-notes"}}, dry_run=True) == ""
 
 
 @pytest.fixture
-def kept(records: Door) -> Iterator[str]:
+def kept(records: PolicyServer) -> Iterator[str]:
     """The path of what the controller has written about a gang, where preflight is switched off by
     now.
     """
@@ -63,18 +71,18 @@ def kept(records: Door) -> Iterator[str]:
     ],
     ids=["data", "labels", "gang id", "gang source", "binary", "immutable"],
 )
-def test_a_tenant_changes_no_record(records: Door, kept: str, patch: Object) -> None:
+def test_a_tenant_changes_no_record(records: PolicyServer, kept: str, patch: Object) -> None:
     assert "only the gang controller writes those" in records.patch(kept, patch)
 
 
-def test_a_tenant_makes_no_record_of_a_configmap_of_his(records: Door) -> None:
+def test_a_tenant_makes_no_record_of_a_configmap_of_his(records: PolicyServer) -> None:
     path = f"/api/v1/namespaces/{WEB}/configmaps/notes"
     records.configmap(WEB, {"metadata": {"name": "notes"}})
     assert records.patch(path, {"data": {"a": "b"}}) == ""
     assert "the record of a gang" in records.patch(path, {"metadata": {"labels": RECORD}})
 
 
-def test_a_record_can_be_annotated_and_goes_with_its_gang(records: Door, kept: str) -> None:
+def test_a_record_can_be_annotated_and_goes_with_its_gang(records: PolicyServer, kept: str) -> None:
     assert records.patch(kept, {"metadata": {"annotations": {"seen": "yes"}}}) == ""
     assert (
         records.patch(
@@ -85,7 +93,7 @@ def test_a_record_can_be_annotated_and_goes_with_its_gang(records: Door, kept: s
     assert records.ask("DELETE", kept) == ""
 
 
-def test_the_controller_keeps_a_record(records: Door, kept: str) -> None:
+def test_the_controller_keeps_a_record(records: PolicyServer, kept: str) -> None:
     assert records.patch(kept, {"data": {"peers": "a:10.0.0.1"}}, user=CONTROLLER) == ""
 
 

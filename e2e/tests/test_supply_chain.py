@@ -11,9 +11,9 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from preflight_e2e import supply
-from preflight_e2e.answering import JsonHandler
+from preflight_e2e import supply_chain
 from preflight_e2e.images import COMPONENTS, ROOT, ImageTable
+from preflight_e2e.json_server import JsonHandler
 
 LOCK = {
     (package["name"], package["version"]): package
@@ -65,7 +65,7 @@ class _Answers(JsonHandler):
 @pytest.fixture
 def advisories(monkeypatch: pytest.MonkeyPatch) -> Iterator[Advisories]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.delenv(supply.REQUIRED, raising=False)
+    monkeypatch.delenv(supply_chain.REQUIRED, raising=False)
     with Advisories() as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
         thread.start()
@@ -77,9 +77,9 @@ def advisories(monkeypatch: pytest.MonkeyPatch) -> Iterator[Advisories]:
 def test_every_package_of_every_image_is_asked_about(
     advisories: Advisories, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert supply.audit(advisories.url) == 0
+    assert supply_chain.audit(advisories.url) == 0
     assert advisories.asked >= {
-        name for component in COMPONENTS for name in supply.packages(component)
+        name for component in COMPONENTS for name in supply_chain.packages(component)
     }
     assert advisories.asked >= {
         "torch",
@@ -95,7 +95,7 @@ def test_a_known_vulnerability_fails_and_names_the_images_that_have_it(
     advisories: Advisories, capsys: pytest.CaptureFixture[str]
 ) -> None:
     advisories.bad = "uvicorn"
-    assert supply.audit(advisories.url) == 1
+    assert supply_chain.audit(advisories.url) == 1
     line = next(
         line for line in capsys.readouterr().out.splitlines() if line.startswith("uvicorn ")
     )
@@ -111,7 +111,7 @@ def test_an_advisory_about_a_compiled_source_fails_and_names_its_image(
     [image] = [component for component in COMPONENTS if component.image == "preflight-dcgm-diag"]
     [source] = [source for source in image.sources if source.name == "dcgm-4"]
     advisories.bad = source.commit
-    assert supply.audit(advisories.url) == 1
+    assert supply_chain.audit(advisories.url) == 1
     assert f"dcgm-4 {source.version}: PYSEC-0000-1; in {image.image}" in capsys.readouterr().out
 
 
@@ -119,7 +119,7 @@ def test_what_is_found_is_told_though_compiled_sources_could_not_be_asked_about(
     advisories: Advisories, capsys: pytest.CaptureFixture[str]
 ) -> None:
     advisories.bad, advisories.deaf = "uvicorn", True
-    assert supply.audit(advisories.url) == 1
+    assert supply_chain.audit(advisories.url) == 1
     told = capsys.readouterr()
     assert "PYSEC-0000-1 it is bad" in told.out
     assert "0 compiled sources" in told.out
@@ -130,18 +130,18 @@ def test_what_is_found_is_told_though_compiled_sources_could_not_be_asked_about(
 def test_advisories_that_cannot_be_asked_are_said_in_one_sentence_and_fail_only_where_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], required: str, status: int
 ) -> None:
-    monkeypatch.setenv(supply.REQUIRED, required)
+    monkeypatch.setenv(supply_chain.REQUIRED, required)
     monkeypatch.setenv("CI", "true")  # which alone asks for nothing
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    assert supply.audit("http://127.0.0.1:9/") == status
+    assert supply_chain.audit("http://127.0.0.1:9/") == status
     [sentence] = capsys.readouterr().err.splitlines()
     assert sentence.startswith("audit: the advisories could not be asked: ")
 
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: component.image)
 def test_an_sbom_has_each_locked_package_with_the_hashes_of_the_lock(component: ImageTable) -> None:
-    document = supply.bom(component)
+    document = supply_chain.bom(component)
     assert (document["bomFormat"], document["metadata"]["component"]["name"]) == (
         "CycloneDX",
         component.image,
@@ -170,7 +170,7 @@ def test_an_sbom_has_each_locked_package_with_the_hashes_of_the_lock(component: 
 
 def test_an_sbom_has_the_tool_that_the_image_is_for_with_version_source_and_license() -> None:
     inside = {
-        component.image: {part["name"]: part for part in supply.bom(component)["components"]}
+        component.image: {part["name"]: part for part in supply_chain.bom(component)["components"]}
         for component in COMPONENTS
     }
     for component in COMPONENTS:
@@ -196,14 +196,14 @@ def test_an_sbom_has_the_tool_that_the_image_is_for_with_version_source_and_lice
 
 
 def test_the_same_lock_gives_the_same_sboms(tmp_path: Path) -> None:
-    first = [path.read_bytes() for path in supply.write_boms(tmp_path / "one")]
-    assert first == [path.read_bytes() for path in supply.write_boms(tmp_path / "two")]
+    first = [path.read_bytes() for path in supply_chain.write_boms(tmp_path / "one")]
+    assert first == [path.read_bytes() for path in supply_chain.write_boms(tmp_path / "two")]
     assert len(first) == len(COMPONENTS)
 
 
 def test_every_image_is_built_by_the_locked_uv_and_by_hash() -> None:
-    assert (ROOT / "builder.txt").read_text() == supply.builder()
-    assert supply.builder().count("--hash=sha256:") > 10
+    assert (ROOT / "builder.txt").read_text() == supply_chain.builder()
+    assert supply_chain.builder().count("--hash=sha256:") > 10
     for component in COMPONENTS:
         text = component.dockerfile(ROOT).read_text()
         assert re.search(r"pip install [^\n]*--require-hashes -r /tmp/builder.txt", text), component

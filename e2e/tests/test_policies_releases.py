@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from preflight_e2e.door import GANG_CHART, INJECTOR
+from preflight_e2e.admission_policies import GANG_CHART, INJECTOR
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import ChartError, Release
 
-pytest_plugins = ["preflight_e2e.doors"]
+pytest_plugins = ["preflight_e2e.admission_policy_fixtures"]
 pytestmark = pytest.mark.timeout(180)
 POLICY = "ValidatingAdmissionPolicy"
 

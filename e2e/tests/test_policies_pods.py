@@ -8,11 +8,20 @@ import time
 from typing import Any
 
 import pytest
-from preflight_e2e.actors import CHECKED, GANG, OURS, ROSTER, add, annotation, label, remove
-from preflight_e2e.door import CONTROLLER, LISTED, OFF, SYSTEM, TRAINING, WEB, Door, checked_pod
+from preflight_e2e.admission_policies import (
+    CONTROLLER,
+    LISTED,
+    OFF,
+    SYSTEM,
+    TRAINING,
+    WEB,
+    PolicyServer,
+    checked_pod,
+)
+from preflight_e2e.impersonation import CHECKED, GANG, OURS, ROSTER, add, annotation, label, remove
 from preflight_testing.helm import Object
 
-pytest_plugins = ["preflight_e2e.doors"]
+pytest_plugins = ["preflight_e2e.admission_policy_fixtures"]
 pytestmark = pytest.mark.timeout(180)
 POLICY = "ValidatingAdmissionPolicy"
 
@@ -39,43 +48,49 @@ def pod(labels: Object | None = None, annotations: Object | None = None, **spec:
     ids=["checked", "gang label", "gang annotation", "another annotation"],
 )
 def test_no_pod_looks_stamped_where_the_injector_is_not_at_work(
-    door: Door, namespace: str, forged: Object
+    policies: PolicyServer, namespace: str, forged: Object
 ) -> None:
-    said = door.create(namespace, forged)
+    said = policies.create(namespace, forged)
     assert f"Pod {namespace}/plain carries labels or annotations under {OURS}" in said
     assert "leave them out" in said
 
 
 @pytest.mark.parametrize("namespace", [TRAINING, LISTED])
-def test_what_the_webhook_writes_passes_where_it_is_at_work(door: Door, namespace: str) -> None:
-    assert door.create(namespace, checked_pod()) == ""
+def test_what_the_webhook_writes_passes_where_it_is_at_work(
+    policies: PolicyServer, namespace: str
+) -> None:
+    assert policies.create(namespace, checked_pod()) == ""
 
 
 @pytest.mark.parametrize("namespace", [WEB, OFF, TRAINING, SYSTEM])
-def test_an_ordinary_pod_passes_everywhere(door: Door, namespace: str) -> None:
+def test_an_ordinary_pod_passes_everywhere(policies: PolicyServer, namespace: str) -> None:
     assert (
-        door.create(
+        policies.create(
             namespace, pod(labels={"app": "x"}, annotations={"nvsentinel.nvidia.com/x": "y"})
         )
         == ""
     )
 
 
-def test_a_namespace_that_is_switched_off_lets_nobody_make_a_member_later(door: Door) -> None:
-    path = door.stored(OFF, pod())
-    assert "label " + GANG in door.patch(path, add("/metadata/labels", {GANG: "x"}))
+def test_a_namespace_that_is_switched_off_lets_nobody_make_a_member_later(
+    policies: PolicyServer,
+) -> None:
+    path = policies.stored(OFF, pod())
+    assert "label " + GANG in policies.patch(path, add("/metadata/labels", {GANG: "x"}))
 
 
 def test_a_pod_with_twenty_thousand_annotations_costs_nothing_and_hides_no_stamp(
-    door: Door, *, timed: bool
+    policies: PolicyServer, *, timed: bool
 ) -> None:
     many = {f"a{number}": "" for number in range(20_000)}
     begun = time.monotonic()
-    assert door.create(WEB, pod(annotations=many)) == ""
-    assert CHECKED.partition("/")[0] in door.create(
+    assert policies.create(WEB, pod(annotations=many)) == ""
+    assert CHECKED.partition("/")[0] in policies.create(
         WEB, pod(annotations=many, labels={CHECKED: "true"})
     )
-    assert CHECKED.partition("/")[0] in door.create(WEB, pod(annotations={**many, ROSTER: "{}"}))
+    assert CHECKED.partition("/")[0] in policies.create(
+        WEB, pod(annotations={**many, ROSTER: "{}"})
+    )
     if timed:  # a walk over one of them takes as long
         assert time.monotonic() - begun < 10
 
@@ -99,10 +114,10 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_tenant_changes_nothing_that_is_reserved(door: Door, change: str) -> None:
+def test_a_tenant_changes_nothing_that_is_reserved(policies: PolicyServer, change: str) -> None:
     patch, part = CHANGES[change]
-    path = door.stored()
-    said = door.patch(path, patch)
+    path = policies.stored()
+    said = policies.patch(path, patch)
     assert f"Pod {TRAINING}/{path.rpartition('/')[2]}: " in said
     assert part in said
     assert "create the pod anew" in said
@@ -119,34 +134,36 @@ FREE = {
 
 
 @pytest.mark.parametrize("change", FREE)
-def test_a_tenant_changes_what_is_his(door: Door, change: str) -> None:
-    assert door.patch(door.stored(), FREE[change]) == ""
+def test_a_tenant_changes_what_is_his(policies: PolicyServer, change: str) -> None:
+    assert policies.patch(policies.stored(), FREE[change]) == ""
 
 
-def test_a_pod_without_our_labels_is_nobodys_business(door: Door) -> None:
-    path = door.stored(WEB, pod(initContainers=[{"name": "preflight-x", "image": "x"}]))
-    assert door.patch(path, add("/metadata/annotations", {OURS + "x": ""})) == ""
-    assert door.patch(path, add("/spec/initContainers/0/image", "other:1")) == ""
+def test_a_pod_without_our_labels_is_nobodys_business(policies: PolicyServer) -> None:
+    path = policies.stored(WEB, pod(initContainers=[{"name": "preflight-x", "image": "x"}]))
+    assert policies.patch(path, add("/metadata/annotations", {OURS + "x": ""})) == ""
+    assert policies.patch(path, add("/spec/initContainers/0/image", "other:1")) == ""
 
 
 def test_the_controller_writes_answers_and_is_refused_by_no_policy_of_the_injector(
-    door: Door,
+    policies: PolicyServer,
 ) -> None:
-    path = door.stored()
-    assert door.patch(path, add(annotation(ROSTER), "{}"), user=CONTROLLER) == ""
-    assert door.patch(path, add(annotation(OURS + "node-topology"), "{}"), user=CONTROLLER) == ""
+    path = policies.stored()
+    assert policies.patch(path, add(annotation(ROSTER), "{}"), user=CONTROLLER) == ""
+    assert (
+        policies.patch(path, add(annotation(OURS + "node-topology"), "{}"), user=CONTROLLER) == ""
+    )
 
 
-def test_nobody_walks_over_the_annotations_of_a_pod_with_too_many(door: Door) -> None:
+def test_nobody_walks_over_the_annotations_of_a_pod_with_too_many(policies: PolicyServer) -> None:
     stamped = checked_pod()
     stamped["metadata"]["annotations"] |= {f"a{number}": "" for number in range(20_000)}
-    path = door.stored(TRAINING, stamped)
-    assert "has more than 1,000 labels, annotations" in door.patch(
+    path = policies.stored(TRAINING, stamped)
+    assert "has more than 1,000 labels, annotations" in policies.patch(
         path, add(annotation(ROSTER), "{}")
     )
-    assert door.patch(path, add("/spec/containers/0/image", "train:2")) == ""
-    assert door.patch(path, add("/metadata/finalizers", ["example.com/hold"])) == ""
-    assert door.patch(path, remove("/metadata/finalizers")) == ""
+    assert policies.patch(path, add("/spec/containers/0/image", "train:2")) == ""
+    assert policies.patch(path, add("/metadata/finalizers", ["example.com/hold"])) == ""
+    assert policies.patch(path, remove("/metadata/finalizers")) == ""
 
 
 @pytest.mark.parametrize(
@@ -172,24 +189,24 @@ def test_nobody_walks_over_the_annotations_of_a_pod_with_too_many(door: Door) ->
     ids=["garbage collector", "scheduler", "kubelet", "job controller"],
 )
 def test_the_clusters_own_controllers_go_about_their_work(
-    door: Door, who: str, path: str, body: Object
+    policies: PolicyServer, who: str, path: str, body: Object
 ) -> None:
-    assert door.patch(door.stored() + path, body, user=who) == ""
+    assert policies.patch(policies.stored() + path, body, user=who) == ""
 
 
-def test_a_checked_pod_is_bound_evicted_and_deleted(door: Door) -> None:
-    path = door.stored()
+def test_a_checked_pod_is_bound_evicted_and_deleted(policies: PolicyServer) -> None:
+    path = policies.stored()
     node = {
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": {"name": path.rpartition("/")[2]},
         "target": {"name": "one"},
     }
-    assert door.ask("POST", f"{path}/binding", node, user="system:kube-scheduler") == ""
+    assert policies.ask("POST", f"{path}/binding", node, user="system:kube-scheduler") == ""
     evicted = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": path.rpartition("/")[2]},
     }
-    assert door.ask("POST", f"{path}/eviction", evicted) == ""
-    assert door.ask("DELETE", door.stored()) == ""
+    assert policies.ask("POST", f"{path}/eviction", evicted) == ""
+    assert policies.ask("DELETE", policies.stored()) == ""

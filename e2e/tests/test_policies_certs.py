@@ -6,12 +6,12 @@ import base64
 from collections.abc import Callable, Iterator
 
 import pytest
-from preflight_e2e.actors import add, remove
-from preflight_e2e.door import CERTS, INJECTOR, Door
+from preflight_e2e.admission_policies import CERTS, INJECTOR, PolicyServer
+from preflight_e2e.impersonation import add, remove
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import UMBRELLA, Object, only, render
 
-pytest_plugins = ["preflight_e2e.doors"]
+pytest_plugins = ["preflight_e2e.admission_policy_fixtures"]
 pytestmark = pytest.mark.timeout(180)
 POLICY = "ValidatingAdmissionPolicy"
 
@@ -22,26 +22,30 @@ CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigura
 
 
 @pytest.fixture
-def configuration(door: Door) -> Iterator[str]:
+def configuration(policies: PolicyServer) -> Iterator[str]:
     """The webhook's configuration as the chart makes it; it is called for no pod
     while it is here.
     """
-    made = only(render(UMBRELLA, door.values), "MutatingWebhookConfiguration")
+    made = only(render(UMBRELLA, policies.values), "MutatingWebhookConfiguration")
     for entry in made["webhooks"]:
         entry["failurePolicy"], entry["timeoutSeconds"] = "Ignore", 1
-    assert door.ask("POST", CONFIGURATIONS, made, user="") == ""
+    assert policies.ask("POST", CONFIGURATIONS, made, user="") == ""
     yield f"{CONFIGURATIONS}/{INJECTOR}"
-    door.ask("DELETE", f"{CONFIGURATIONS}/{INJECTOR}", user="")
+    policies.ask("DELETE", f"{CONFIGURATIONS}/{INJECTOR}", user="")
 
 
-def test_the_certs_account_sets_the_ca_bundle(door: Door, configuration: str) -> None:
-    entries = len(only(render(UMBRELLA, door.values), "MutatingWebhookConfiguration")["webhooks"])
-    bundle = base64.b64encode(door.server.ca.read_bytes()).decode()
+def test_the_certs_account_sets_the_ca_bundle(policies: PolicyServer, configuration: str) -> None:
+    entries = len(
+        only(render(UMBRELLA, policies.values), "MutatingWebhookConfiguration")["webhooks"]
+    )
+    bundle = base64.b64encode(policies.server.ca.read_bytes()).decode()
     patch = [
         op for n in range(entries) for op in add(f"/webhooks/{n}/clientConfig/caBundle", bundle)
     ]
-    assert door.patch(configuration, patch, user=CERTS) == ""
-    assert door.patch(configuration, remove("/webhooks/0/clientConfig/caBundle"), user=CERTS) == ""
+    assert policies.patch(configuration, patch, user=CERTS) == ""
+    assert (
+        policies.patch(configuration, remove("/webhooks/0/clientConfig/caBundle"), user=CERTS) == ""
+    )
 
 
 EVERYTHING = [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"]}]
@@ -73,11 +77,11 @@ OF_THE_CONFIGURATION = {
 
 @pytest.mark.parametrize("part", OF_THE_CONFIGURATION)
 def test_the_certs_account_changes_nothing_else_of_the_webhook(
-    door: Door, configuration: str, part: str
+    policies: PolicyServer, configuration: str, part: str
 ) -> None:
-    said = door.patch(configuration, OF_THE_CONFIGURATION[part], user=CERTS)
+    said = policies.patch(configuration, OF_THE_CONFIGURATION[part], user=CERTS)
     assert part in said.partition("but this request changes ")[2].partition(";")[0].split(", ")
-    assert door.patch(configuration, OF_THE_CONFIGURATION[part], user="", dry_run=True) == ""
+    assert policies.patch(configuration, OF_THE_CONFIGURATION[part], user="", dry_run=True) == ""
 
 
 def test_every_field_that_a_webhook_has_is_held(api_server: Callable[[str], ApiServer]) -> None:
@@ -97,9 +101,9 @@ SECRETS = "/api/v1/namespaces/preflight/secrets"
 PAIR = {"tls.crt": "", "tls.key": ""}
 
 
-def test_the_certs_account_makes_its_one_secret(door: Door) -> None:
+def test_the_certs_account_makes_its_one_secret(policies: PolicyServer) -> None:
     body = {"metadata": {"name": f"{INJECTOR}-tls"}, "type": "kubernetes.io/tls", "data": PAIR}
-    assert door.ask("POST", SECRETS, body, user=CERTS, dry_run=True) == ""
+    assert policies.ask("POST", SECRETS, body, user=CERTS, dry_run=True) == ""
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,7 @@ def test_the_certs_account_makes_its_one_secret(door: Door) -> None:
     ],
     ids=["another name", "opaque", "a token"],
 )
-def test_the_certs_account_makes_no_other_secret(door: Door, body: Object) -> None:
-    said = door.ask("POST", SECRETS, body, user=CERTS, dry_run=True)
+def test_the_certs_account_makes_no_other_secret(policies: PolicyServer, body: Object) -> None:
+    said = policies.ask("POST", SECRETS, body, user=CERTS, dry_run=True)
     assert f"{INJECTOR}-certs writes " in said
     assert "of secrets, and nothing else" in said or "secrets only where its" in said

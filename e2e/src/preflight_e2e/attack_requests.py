@@ -1,5 +1,5 @@
 """The rows of `e2e/attacks`: one request of one attacker to a real API server with everything
-installed (:mod:`.everything`), and what must come of it.
+installed (:mod:`.all_charts`), and what must come of it.
 """
 
 from __future__ import annotations

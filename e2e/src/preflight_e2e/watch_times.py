@@ -11,7 +11,7 @@ from typing import Any
 from kubernetes import client, watch
 from urllib3.exceptions import HTTPError
 
-from .installed import until
+from .installed_release import until
 
 __all__ = ["Moment", "Watched"]
 

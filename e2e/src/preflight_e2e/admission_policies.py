@@ -1,4 +1,4 @@
-"""A real API server with the charts' admission policies in force, and people who knock.
+"""A real API server with the charts' admission policies in force, and what users ask of it.
 
 No webhook answers and nothing runs: pods are written as the webhook leaves them. Whoever asks is
 impersonated by the administrator.
@@ -20,7 +20,7 @@ from typing import Any
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import Object, Release, Values
 
-from .actors import CHECKED, GANG, RECORD, ROSTER
+from .impersonation import CHECKED, GANG, RECORD, ROSTER
 
 __all__ = [
     "BOTH",
@@ -34,7 +34,7 @@ __all__ = [
     "TENANT",
     "TRAINING",
     "WEB",
-    "Door",
+    "PolicyServer",
     "checked_pod",
     "mounting",
 ]
@@ -92,7 +92,7 @@ def checked_pod(name: str = "member", **spec: Any) -> Object:
     }
 
 
-class Door:
+class PolicyServer:
     """``charts``: the keys of the umbrella that are switched on. ``server`` must let everybody do
     everything.
     """

@@ -31,9 +31,9 @@ from preflight_testing.helm import (
     render,
 )
 
-from .attacked import ATTACKS, HOME, MEDIA, Attacked, merged, read
+from .attack_requests import ATTACKS, HOME, MEDIA, Attacked, merged, read
 from .filled import FilledCluster
-from .installed import until
+from .installed_release import until
 
 __all__ = ["PROCESSES", "attacked", "missing", "started"]
 

@@ -1,10 +1,9 @@
 """What our images are made of: audited against the public advisories, listed in an SBOM each, built
 by a pinned builder.
 
-    python -m preflight_e2e.supply audit       # exit 1 where a locked package has a known
-    vulnerability python -m preflight_e2e.supply sbom        # CycloneDX JSON, one file an image
-    python -m preflight_e2e.supply builder     # builder.txt: the uv of the Dockerfiles, by version
-    and hash
+    python -m preflight_e2e.supply_chain audit    # exit 1 where a locked package has an advisory
+    python -m preflight_e2e.supply_chain sbom     # CycloneDX JSON, one file an image
+    python -m preflight_e2e.supply_chain builder  # builder.txt: the Dockerfiles' uv, with its hash
 
 What comes from the Python index is what uv.lock says, read by uv itself, the tool that installs
 from it; what a check's base is compiled from is what its table [tool.preflight.image] says.

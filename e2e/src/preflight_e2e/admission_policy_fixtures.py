@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
-from .door import BOTH, GANG_CHART, INJECTOR, Door
+from .admission_policies import BOTH, GANG_CHART, INJECTOR, PolicyServer
 
-__all__ = ["ASSETS_135", "api_server", "door", "records"]
+__all__ = ["ASSETS_135", "api_server", "policies", "records"]
 
 ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
 """Names a folder with another kube-apiserver, of 1.35."""
@@ -34,7 +34,7 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
                 )
             if version not in made:
                 binary = Path(older) / "kube-apiserver" if version == "1.35" and older else None
-                home = tmp_path_factory.mktemp(f"door-{version}")
+                home = tmp_path_factory.mktemp(f"policies-{version}")
                 made[version] = running.enter_context(
                     ApiServer(home, folder, kube_apiserver=binary)
                 )
@@ -45,25 +45,25 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 
 def _installed(
     asked: str, alone: str, api_server: Callable[[str], ApiServer], homes: pytest.TempPathFactory
-) -> Iterator[Door]:
+) -> Iterator[PolicyServer]:
     """``asked``: a minor version, and ``both`` charts or ``alone``."""
     version, _, charts = asked.partition(" ")
-    door = Door(
+    policies = PolicyServer(
         api_server(version), homes.mktemp("home"), *(BOTH if charts == "both" else (alone,))
     )
     try:
-        door.open()
-        yield door
+        policies.open()
+        yield policies
     finally:
-        door.close()
+        policies.close()
 
 
 @pytest.fixture(scope="module", params=["1.36 both", "1.36 injector", "1.35 both"])
-def door(
+def policies(
     request: pytest.FixtureRequest,
     api_server: Callable[[str], ApiServer],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Door]:
+) -> Iterator[PolicyServer]:
     """The injector's policies, with those of the gang controller's chart and without."""
     yield from _installed(request.param, INJECTOR, api_server, tmp_path_factory)
 
@@ -73,8 +73,8 @@ def records(
     request: pytest.FixtureRequest,
     api_server: Callable[[str], ApiServer],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Door]:
+) -> Iterator[PolicyServer]:
     """The gang chart's policies, with those of the injector and without. Not in one module with
-    ``door``: a cluster has one release.
+    ``policies``: a cluster has one release.
     """
     yield from _installed(request.param, GANG_CHART, api_server, tmp_path_factory)

@@ -12,7 +12,7 @@ from typing import Any
 
 from kubernetes import client
 
-from .installed import Installed, until
+from .installed_release import Installed, until
 
 __all__ = [
     "CHECKED",

@@ -7,9 +7,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .actors import GANG, OURS, ROSTER
 from .bench.cluster import addressed, member
-from .installed import Installed, until
+from .impersonation import GANG, OURS, ROSTER
+from .installed_release import Installed, until
 
 __all__ = ["Story"]
 

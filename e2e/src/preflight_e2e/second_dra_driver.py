@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from kubernetes import client
 
-from .channels import RESOURCE, ChannelNamespace
 from .images import FAKE_NODE
-from .installed import until
+from .imex_channels import RESOURCE, ChannelNamespace
+from .installed_release import until
 
 __all__ = ["OTHER", "OTHER_VARIABLE", "beside"]
 

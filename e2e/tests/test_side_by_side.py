@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from preflight_e2e import sidebyside
+from preflight_e2e import side_by_side
 from preflight_e2e.lab import LabError
 from preflight_e2e.runner import ScenarioOutcome
 from preflight_testing.matrix.scenario import Scenario, ScenarioPod, ScenarioStep
@@ -26,7 +26,7 @@ class Lab:
         self.raises = ""
         self.fails: dict[str, int] = {}
         """How many times a row is not as expected."""
-        monkeypatch.setattr(sidebyside, "run", self.run)
+        monkeypatch.setattr(side_by_side, "run", self.run)
 
     def ready(self, values: dict[str, Any]) -> None:
         self.happened.append(f"ready {values}")
@@ -62,7 +62,7 @@ def row(name: str, *letters: str, within: float | None = None, **values: Any) ->
 
 
 def outcomes(lab: Lab, *rows: Scenario) -> list[str]:
-    return [one.id for one in sidebyside.run_all(lab, rows, lambda _: None, lab.ready)]  # type: ignore[arg-type]
+    return [one.id for one in side_by_side.run_all(lab, rows, lambda _: None, lab.ready)]  # type: ignore[arg-type]
 
 
 def test_rows_of_one_node_each_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +134,6 @@ def test_a_row_that_fails_once_counts_by_its_second_run_alone(
     lab.fails = dict(fails)
     lines: list[str] = []
     rows = [row("one", "a"), row("two", "a")]
-    found = sidebyside.run_all(lab, rows, lines.append, lab.ready, again)  # type: ignore[arg-type]
+    found = side_by_side.run_all(lab, rows, lines.append, lab.ready, again)  # type: ignore[arg-type]
     assert [one.id for one in found if one.problems] == odd
     assert len(lines) == (0 if len(fails) > again else 2 - len(odd))

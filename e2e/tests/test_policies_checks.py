@@ -8,10 +8,19 @@ import time
 from typing import Any
 
 import pytest
-from preflight_e2e.door import LISTED, OFF, SYSTEM, TRAINING, WEB, Door, checked_pod, mounting
+from preflight_e2e.admission_policies import (
+    LISTED,
+    OFF,
+    SYSTEM,
+    TRAINING,
+    WEB,
+    PolicyServer,
+    checked_pod,
+    mounting,
+)
 from preflight_testing.helm import Object
 
-pytest_plugins = ["preflight_e2e.doors"]
+pytest_plugins = ["preflight_e2e.admission_policy_fixtures"]
 pytestmark = pytest.mark.timeout(180)
 POLICY = "ValidatingAdmissionPolicy"
 
@@ -28,9 +37,9 @@ def pod(labels: Object | None = None, annotations: Object | None = None, **spec:
 
 @pytest.mark.parametrize("verb", ["exec", "attach"])
 @pytest.mark.parametrize("namespace", [TRAINING, LISTED])
-def test_nobody_enters_a_check(door: Door, verb: str, namespace: str) -> None:
-    path = door.stored(namespace)
-    said = door.enter(path, verb, container="preflight-dcgm-diag")
+def test_nobody_enters_a_check(policies: PolicyServer, verb: str, namespace: str) -> None:
+    path = policies.stored(namespace)
+    said = policies.enter(path, verb, container="preflight-dcgm-diag")
     assert (
         f"Pod {namespace}/{path.rpartition('/')[2]}: container preflight-dcgm-diag is a preflight check"
         in said
@@ -39,20 +48,20 @@ def test_nobody_enters_a_check(door: Door, verb: str, namespace: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["exec", "attach"])
-def test_everybody_enters_his_own_containers(door: Door, verb: str) -> None:
+def test_everybody_enters_his_own_containers(policies: PolicyServer, verb: str) -> None:
     for query in ({"container": "train"}, {"container": "fetch"}, {}):
-        assert POLICY not in door.enter(door.stored(), verb, **query)
+        assert POLICY not in policies.enter(policies.stored(), verb, **query)
 
 
 def test_a_strangers_container_is_entered_under_any_name_where_nothing_is_reserved(
-    door: Door,
+    policies: PolicyServer,
 ) -> None:
-    path = door.stored(WEB, pod(initContainers=[{"name": "preflight-x", "image": "x"}]))
-    assert POLICY not in door.enter(path, container="preflight-x")
+    path = policies.stored(WEB, pod(initContainers=[{"name": "preflight-x", "image": "x"}]))
+    assert POLICY not in policies.enter(path, container="preflight-x")
 
 
-def test_ports_are_forwarded(door: Door) -> None:
-    assert POLICY not in door.enter(door.stored(), "portforward", ports="8080")
+def test_ports_are_forwarded(policies: PolicyServer) -> None:
+    assert POLICY not in policies.enter(policies.stored(), "portforward", ports="8080")
 
 
 @pytest.mark.parametrize(
@@ -63,8 +72,10 @@ def test_ports_are_forwarded(door: Door) -> None:
     ],
     ids=["mount", "target"],
 )
-def test_an_ephemeral_container_looks_into_no_check(door: Door, container: Object) -> None:
-    said = door.debug(door.stored(), container)
+def test_an_ephemeral_container_looks_into_no_check(
+    policies: PolicyServer, container: Object
+) -> None:
+    said = policies.debug(policies.stored(), container)
     assert (
         "ephemeral container debug can neither mount a volume preflight-* nor target a preflight check"
         in said
@@ -81,31 +92,33 @@ def test_an_ephemeral_container_looks_into_no_check(door: Door, container: Objec
     ids=["mount", "target", "neither"],
 )
 def test_a_tenant_debugs_what_is_his_when_the_checks_have_passed(
-    door: Door, container: Object
+    policies: PolicyServer, container: Object
 ) -> None:
-    path = door.stored()
-    said = door.debug(path, container)
+    path = policies.stored()
+    said = policies.debug(path, container)
     assert "ephemeral container debug would share the network of preflight-dcgm-diag" in said
     assert "add it when the checks have passed" in said
-    assert door.patch(f"{path}/status", ended(0), user="system:node:one") == ""
-    assert door.debug(path, container) == ""
+    assert policies.patch(f"{path}/status", ended(0), user="system:node:one") == ""
+    assert policies.debug(path, container) == ""
 
 
 def resources(cpu: str) -> Object:
     return {side: {"cpu": cpu, "memory": "1Gi"} for side in ("requests", "limits")}
 
 
-def test_nobody_takes_the_cpu_from_a_check_and_the_workloads_is_its_own(door: Door) -> None:
+def test_nobody_takes_the_cpu_from_a_check_and_the_workloads_is_its_own(
+    policies: PolicyServer,
+) -> None:
     made = checked_pod()
     for container in [*made["spec"]["initContainers"], *made["spec"]["containers"]]:
         container["resources"] = resources("2")
-    path = door.stored(TRAINING, made)
+    path = policies.stored(TRAINING, made)
     check = {"name": "preflight-dcgm-diag", "resources": resources("10m")}
-    said = door.patch(f"{path}/resize", {"spec": {"initContainers": [check]}})
+    said = policies.patch(f"{path}/resize", {"spec": {"initContainers": [check]}})
     by_itself = "resources for non-sidecar init containers are immutable" in said  # Kubernetes 1.35
     assert by_itself or "a preflight check cannot be changed" in said
     own = {"name": made["spec"]["containers"][0]["name"], "resources": resources("10m")}
-    assert door.patch(f"{path}/resize", {"spec": {"containers": [own]}}) == ""
+    assert policies.patch(f"{path}/resize", {"spec": {"containers": [own]}}) == ""
 
 
 SHARING = [{"shareProcessNamespace": True}, {"hostPID": True}]
@@ -127,23 +140,23 @@ def ended(status: int, name: str = "preflight-dcgm-diag") -> Object:
 @pytest.mark.parametrize("sharing", SHARING, ids=["shareProcessNamespace", "hostPID"])
 @pytest.mark.parametrize("status", [None, ended(1)], ids=["not run yet", "failed"])
 def test_no_ephemeral_container_comes_into_shared_processes_before_the_checks_have_passed(
-    door: Door, sharing: Object, status: Object | None
+    policies: PolicyServer, sharing: Object, status: Object | None
 ) -> None:
-    path = door.stored(TRAINING, checked_pod(**sharing))
+    path = policies.stored(TRAINING, checked_pod(**sharing))
     if status:
-        assert door.patch(f"{path}/status", status, user="system:node:one") == ""
-    said = door.debug(path, {})
+        assert policies.patch(f"{path}/status", status, user="system:node:one") == ""
+    said = policies.debug(path, {})
     assert "ephemeral container debug would see the processes of preflight-dcgm-diag" in said
     assert "add it when the checks have passed" in said
 
 
 @pytest.mark.parametrize("sharing", SHARING, ids=["shareProcessNamespace", "hostPID"])
 def test_shared_processes_can_be_debugged_when_the_checks_have_passed(
-    door: Door, sharing: Object
+    policies: PolicyServer, sharing: Object
 ) -> None:
-    path = door.stored(TRAINING, checked_pod(**sharing))
-    assert door.patch(f"{path}/status", ended(0), user="system:node:one") == ""
-    assert door.debug(path, {}) == ""
+    path = policies.stored(TRAINING, checked_pod(**sharing))
+    assert policies.patch(f"{path}/status", ended(0), user="system:node:one") == ""
+    assert policies.debug(path, {}) == ""
 
 
 def ordered(*names: str, **spec: Any) -> Object:
@@ -157,16 +170,20 @@ def ordered(*names: str, **spec: Any) -> Object:
 
 @pytest.mark.parametrize("sharing", SHARING, ids=["shareProcessNamespace", "hostPID"])
 def test_no_sidecar_runs_beside_a_check_whose_processes_it_would_see(
-    door: Door, sharing: Object
+    policies: PolicyServer, sharing: Object
 ) -> None:
-    said = door.create(TRAINING, ordered("fetch", "side", "preflight-dcgm-diag", **sharing))
+    said = policies.create(TRAINING, ordered("fetch", "side", "preflight-dcgm-diag", **sharing))
     assert "a sidecar that starts before a preflight check would see the check" in said
-    assert door.create(TRAINING, ordered("fetch", "preflight-dcgm-diag", "side", **sharing)) == ""
-    assert door.create(TRAINING, ordered("fetch", "preflight-dcgm-diag", **sharing)) == ""
+    assert (
+        policies.create(TRAINING, ordered("fetch", "preflight-dcgm-diag", "side", **sharing)) == ""
+    )
+    assert policies.create(TRAINING, ordered("fetch", "preflight-dcgm-diag", **sharing)) == ""
 
 
-def test_a_sidecar_before_the_checks_passes_where_no_processes_are_shared(door: Door) -> None:
-    assert door.create(TRAINING, ordered("side", "preflight-dcgm-diag")) == ""
+def test_a_sidecar_before_the_checks_passes_where_no_processes_are_shared(
+    policies: PolicyServer,
+) -> None:
+    assert policies.create(TRAINING, ordered("side", "preflight-dcgm-diag")) == ""
 
 
 # --- the platform connector's folder
@@ -213,57 +230,59 @@ OTHER = [
 
 
 @pytest.mark.parametrize("path", LEADING, ids=lambda path: path[:40])
-def test_no_volume_of_a_tenant_leads_to_the_connector(door: Door, path: str) -> None:
-    said = door.create(TRAINING, mounting(path))
+def test_no_volume_of_a_tenant_leads_to_the_connector(policies: PolicyServer, path: str) -> None:
+    said = policies.create(TRAINING, mounting(path))
     assert f"Pod {TRAINING}/mounts: hostPath volume host leads to /var/run/nvsentinel" in said
     assert "mount a folder that does not contain it" in said
 
 
 @pytest.mark.parametrize("path", OTHER)
-def test_other_folders_of_the_node_can_be_mounted(door: Door, path: str) -> None:
-    assert door.create(TRAINING, mounting(path)) == ""
+def test_other_folders_of_the_node_can_be_mounted(policies: PolicyServer, path: str) -> None:
+    assert policies.create(TRAINING, mounting(path)) == ""
 
 
-def test_a_path_with_steps_back_is_refused_by_kubernetes_or_by_us(door: Door) -> None:
-    assert door.create(TRAINING, mounting("/data/../run")) != ""
+def test_a_path_with_steps_back_is_refused_by_kubernetes_or_by_us(policies: PolicyServer) -> None:
+    assert policies.create(TRAINING, mounting("/data/../run")) != ""
 
 
 @pytest.mark.parametrize("namespace", [WEB, OFF, SYSTEM, "preflight"])
 def test_operators_mount_what_they_need_in_namespaces_that_are_not_checked(
-    door: Door, namespace: str
+    policies: PolicyServer, namespace: str
 ) -> None:
     for path in ("/", "/var/run/nvsentinel"):
-        assert door.create(namespace, mounting(path)) == ""
+        assert policies.create(namespace, mounting(path)) == ""
 
 
-def test_the_checks_own_volume_is_theirs_alone(door: Door) -> None:
-    assert door.create(TRAINING, checked_pod()) == ""
+def test_the_checks_own_volume_is_theirs_alone(policies: PolicyServer) -> None:
+    assert policies.create(TRAINING, checked_pod()) == ""
     own = {"name": "preflight-connector-socket", "hostPath": {"path": "/var/run/nvsentinel"}}
-    assert POLICY in door.create(TRAINING, pod(volumes=[own]))  # the webhook has injected nothing
+    assert POLICY in policies.create(
+        TRAINING, pod(volumes=[own])
+    )  # the webhook has injected nothing
     other = {**own, "hostPath": {"path": "/var/run"}}
-    assert POLICY in door.create(TRAINING, checked_pod(volumes=[other]))
+    assert POLICY in policies.create(TRAINING, checked_pod(volumes=[other]))
 
 
-def test_a_nodes_mirror_of_a_static_pod_passes_and_nobody_elses(door: Door) -> None:
+def test_a_nodes_mirror_of_a_static_pod_passes_and_nobody_elses(policies: PolicyServer) -> None:
     mirror = mounting("/run", annotations={"kubernetes.io/config.mirror": "x"})
     mirror["spec"]["nodeName"] = "one"
-    said = door.create(TRAINING, mirror, user="system:node:one", groups=("system:nodes",))
+    said = policies.create(TRAINING, mirror, user="system:node:one", groups=("system:nodes",))
     assert said == ""
-    assert POLICY in door.create(TRAINING, mirror)
+    assert POLICY in policies.create(TRAINING, mirror)
 
 
 def test_a_pod_with_more_volumes_than_are_looked_through_is_refused_where_pods_are_checked_and_nowhere_else(
-    door: Door,
+    policies: PolicyServer,
 ) -> None:
     many = pod(volumes=[{"name": f"v{n}", "emptyDir": {}} for n in range(1_001)])
-    assert "has more than 1,000 volumes" in door.create(TRAINING, many)
-    assert door.create(WEB, many) == ""
+    assert "has more than 1,000 volumes" in policies.create(TRAINING, many)
+    assert policies.create(WEB, many) == ""
 
 
-def test_a_thousand_long_paths_are_judged_in_time(door: Door, *, timed: bool) -> None:
+def test_a_thousand_long_paths_are_judged_in_time(policies: PolicyServer, *, timed: bool) -> None:
     path = "/data" + "/./" * 1_300
     begun = time.monotonic()
-    door.create(
+    policies.create(
         TRAINING, pod(volumes=[{"name": f"v{n}", "hostPath": {"path": path}} for n in range(600)])
     )
     if timed:

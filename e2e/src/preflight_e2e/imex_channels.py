@@ -16,7 +16,7 @@ from kubernetes import client, stream
 from preflight_testing.helm import Release, Values
 
 from .images import FAKE_NODE
-from .installed import until
+from .installed_release import until
 
 __all__ = [
     "CLASS",
