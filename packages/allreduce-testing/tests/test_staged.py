@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from allreduce_testing.worlds.faults import Collisions, Marks
+from allreduce_testing.worlds.faults import Collisions, Marks, Older
 from allreduce_testing.worlds.simulation import play_staged, simulate
-from allreduce_testing.worlds.staged import WORLDS
+from allreduce_testing.worlds.staged import WORLDS, known
 from allreduce_testing.worlds.stages import StagedFabric, StagedWorld
 from check_nccl_allreduce.localise import Verdict
 
@@ -94,7 +94,8 @@ def test_a_node_good_in_between_is_not_blamed_for_the_paths_on_which_its_flows_c
 
 
 def test_a_node_of_an_older_kind_is_not_blamed_where_pcie_limits_the_others_to_themselves() -> None:
-    verdict, fabric = _played("an older kind that lacks less to itself", 4)
+    fabric = StagedFabric(known("an older kind that lacks less to itself", Older()), 4)
+    verdict, _ = play_staged(fabric)
     assert (verdict.blamed, set(verdict.named)) == ((), fabric.truth.named)
 
 

@@ -15,7 +15,6 @@ from .faults import (
     Hosts,
     Kinds,
     Marks,
-    Older,
     Pauses,
     SickNode,
     SlowToThemselves,
@@ -23,7 +22,7 @@ from .faults import (
 )
 from .stages import StagedWorld, WorldFault
 
-__all__ = ["WORLDS"]
+__all__ = ["WORLDS", "known"]
 
 W = StagedWorld
 TRUE: Final = ("true",)
@@ -108,8 +107,6 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     known("two kinds, hidden, one node, all known", Kinds(count=(1, 1))),
     W("two kinds, visible", (Kinds(visible=True),)),
     W("two kinds, hidden, and a sick node", (Kinds(count=(2, 6)), SickNode())),
-    known("an older kind that lacks less to itself", Older()),
-    known("older kinds that lack less to themselves", Older(count=(2, 4))),
     known("fewer GPUs on some nodes, and a line card", Fewer(), CARD, nodes=(8, 72)),
     # Somebody else's traffic.
     W("neighbour's traffic of 10 to 50 s", (SHORT,)),
