@@ -632,7 +632,7 @@ def test_appwrapper_keeps_the_pods_of_the_gpu_scheduler_off_the_same_nodes(label
         raise AssertionError
 
     alone, beside = taints({}), taints(SCHEDULER_ON)
-    assert alone.keys() == {"nvidia.com/gpu"}
+    assert alone.keys() == {"nvidia.com/gpu", "gpu.nvidia.com"}
     assert beside == {**alone, BY_CLAIM: alone["nvidia.com/gpu"]}
 
 

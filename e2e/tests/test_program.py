@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pytest
 
-TOOLS = ["", ".images", ".supply", ".demo", ".fuzz", ".bench"]
+TOOLS = ["", ".images", ".supply_chain", ".demo", ".fuzz", ".bench"]
 
 
 @pytest.mark.parametrize("tool", TOOLS)
