@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
+import msgspec
 from preflight_gpu_scheduler.api.claim import RawClaim
 from preflight_gpu_scheduler.api.gpu_node_status import RawStatus
 from preflight_gpu_scheduler.api.types import Metadata
@@ -52,7 +53,9 @@ class Mirrors:
         said: dict[str, Any] = {"total": len(devices), "devices": list(devices)}
         if observed is not None:
             said["observedTime"] = observed
-        raw = RawStatus(metadata=Metadata(name=node), spec={}, status=said)
+        raw = RawStatus(
+            metadata=Metadata(name=node), spec={}, status=msgspec.Raw(msgspec.json.encode(said))
+        )
         self.show("status", raw)
 
     def claim(self, name: str, count: int, *, gang: str = "") -> None:

@@ -85,7 +85,9 @@ class Losses(RuleBasedStateMachine):
             observed=f"t{len(self.world.events['status'])}",
         )
         self.statuses[where] = told
-        raw = RawStatus(metadata=Metadata(name=where), status=msgspec.to_builtins(told))
+        raw = RawStatus(
+            metadata=Metadata(name=where), status=msgspec.Raw(msgspec.json.encode(told))
+        )
         self.world.events["status"].append((raw, False))
 
     def _started(self, who: str) -> Mirrors:

@@ -35,7 +35,7 @@ def read(spec: object) -> Claim | list[str]:
 
 
 def read_status(status: object) -> Inventory:
-    return RawStatus(metadata=Metadata(name="n"), status=status).read()
+    return RawStatus(Metadata(name="n"), status=msgspec.Raw(msgspec.json.encode(status))).read()
 
 
 def problems_of(raw: object) -> list[str]:

@@ -104,7 +104,7 @@ class RawStatus(msgspec.Struct, frozen=True):
 
     metadata: Metadata
     spec: Any = None
-    status: Any = None
+    status: msgspec.Raw = msgspec.Raw(b"{}")
 
     def read(self) -> Inventory:
         """Read what the status says of the GPUs. Never raises: one that cannot be used says so in
@@ -113,10 +113,12 @@ class RawStatus(msgspec.Struct, frozen=True):
         Two devices with one id, or one UUID, are a contradiction: which of them a lease would lock
         cannot be known, so none is given.
         """
-        node, whole = self.metadata.name, {"status": self.status or {}}
+        # By type, and not as plain objects first: a page has many, and one may have a megabyte.
+        node, text = self.metadata.name, bytes(self.status)
+        whole = b'{"status":%s}' % (b"{}" if text == b"null" else text)
         try:
-            inventory = msgspec.convert(whole, _Status, str_keys=True).status
-        except (msgspec.ValidationError, RecursionError) as error:
+            inventory = msgspec.json.decode(whole, type=_Status).status
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return Inventory(node=node, problems=(messages.misfit(error, "the status"),))
         wrong = []
         named = self.spec.get("nodeName") if isinstance(self.spec, dict) else None

@@ -81,7 +81,7 @@ def files(paths: list[str]) -> Files:
                     return claim
                 files.claims[claim.name] = claim
             elif kind == "GpuNodeStatus":
-                status = msgspec.convert(raw, RawStatus).read()
+                status = msgspec.json.decode(msgspec.json.encode(raw), type=RawStatus).read()
                 statuses[status.node] = status
             elif kind == "Node":
                 node = msgspec.convert(raw, Node)
