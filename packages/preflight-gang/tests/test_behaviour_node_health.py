@@ -15,7 +15,8 @@ from played import Cluster, container
 from preflight_gang.controller import node_health
 from preflight_kube.api.node_health import NodeHealth, path
 from preflight_kube.auth.connection import Connection
-from preflight_kube.client.client import NotFound
+from preflight_kube.client.client import Client, NotFound
+from preflight_kube.runtime.writes import Answer, Write, apply
 from preflight_proto import names
 from preflight_testing.waiting import until
 
@@ -125,6 +126,30 @@ async def test_a_condition_makes_its_node_sick_and_a_pass_after_the_repair_well(
     well = await node.is_written(lambda it: it.status.state == "Healthy", "well")
     assert well.status.revalidated == well.status.last_pass
     assert well.status.gpus == ()
+
+
+async def test_a_run_that_ends_while_the_record_is_written_is_in_the_next_one(
+    cluster: Cluster, leading: Leading, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.join(conditions=[CONDITION])
+    await node.is_written(lambda it: it.status.state == "Sick", "sick")
+    written, ended = anyio.Event(), anyio.Event()
+
+    async def held(client: Client, write: Write) -> Answer:
+        answer = await apply(client, write)
+        if write.path == path(node.name):
+            written.set()
+            await ended.wait()
+        return answer
+
+    monkeypatch.setattr(node_health, "apply", held)
+    await node.becomes(conditions=[{**CONDITION, "status": "False"}])
+    await written.wait()
+    await node.run("good", "passed", "OK", "2999-01-01T00:00:00Z")
+    passed = {"check": "nccl-loopback", "result": "passed"}
+    await until(lambda: leading.counted("preflight_check_total", **passed), "it is counted")
+    ended.set()
+    await node.is_written(lambda it: it.status.state == "Healthy", "well")
 
 
 async def test_a_result_makes_its_node_suspect_and_what_it_measured_is_kept(

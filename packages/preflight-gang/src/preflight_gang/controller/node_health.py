@@ -151,6 +151,7 @@ class NodeHealthController:
             self.cache.wrote(answer.object(NodeHealth))
             if status.state != health.status.state and BAD & {status.state, health.status.state}:
                 self._record_event(events, node, status)
+        runs = self._runs.get(name, {})  # what has ended during the write is there, too
         for kind, run in written.items():
             if runs.get(kind) is run:
                 del runs[kind]
