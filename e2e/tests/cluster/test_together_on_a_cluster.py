@@ -212,7 +212,7 @@ def test_what_stands_against_a_card_that_was_replaced_is_cleared_when_the_new_on
 
 
 def test_a_gang_of_a_wrapper_leaves_a_node_that_one_member_has_found_faulty_and_runs_elsewhere(
-    world: WrappedRelease,
+    world: WrappedRelease, provider: ValidationProvider
 ) -> None:
     circle = Circle(world, world.lab.nodes[3])
     world.lab.configure(circle.node, BAD_MEMORY)
@@ -224,6 +224,7 @@ def test_a_gang_of_a_wrapper_leaves_a_node_that_one_member_has_found_faulty_and_
     circle.leaves("gang", 2)
     circle.step("both members run elsewhere")
     world.remove("gang")
+    circle.comes_back(provider, "DcgmDiagnosticMemory")
 
 
 def test_a_node_that_was_repaired_and_not_validated_takes_no_job(
