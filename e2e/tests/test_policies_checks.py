@@ -17,19 +17,13 @@ from preflight_e2e.admission_policies import (
     PolicyServer,
     checked_pod,
     mounting,
+    plain_pod,
 )
 from preflight_testing.helm import Object
 
 pytest_plugins = ["preflight_e2e.admission_policy_fixtures"]
 pytestmark = pytest.mark.timeout(180)
 POLICY = "ValidatingAdmissionPolicy"
-
-
-def pod(labels: Object | None = None, annotations: Object | None = None, **spec: Any) -> Object:
-    return {
-        "metadata": {"name": "plain", "labels": labels or {}, "annotations": annotations or {}},
-        "spec": {"containers": [{"name": "train", "image": "train:1"}], **spec},
-    }
 
 
 # --- whoever would look into a check
@@ -56,7 +50,7 @@ def test_everybody_enters_his_own_containers(policies: PolicyServer, verb: str) 
 def test_a_strangers_container_is_entered_under_any_name_where_nothing_is_reserved(
     policies: PolicyServer,
 ) -> None:
-    path = policies.stored(WEB, pod(initContainers=[{"name": "preflight-x", "image": "x"}]))
+    path = policies.stored(WEB, plain_pod(initContainers=[{"name": "preflight-x", "image": "x"}]))
     assert POLICY not in policies.enter(path, container="preflight-x")
 
 
@@ -257,7 +251,7 @@ def test_the_checks_own_volume_is_theirs_alone(policies: PolicyServer) -> None:
     assert policies.create(TRAINING, checked_pod()) == ""
     own = {"name": "preflight-connector-socket", "hostPath": {"path": "/var/run/nvsentinel"}}
     assert POLICY in policies.create(
-        TRAINING, pod(volumes=[own])
+        TRAINING, plain_pod(volumes=[own])
     )  # the webhook has injected nothing
     other = {**own, "hostPath": {"path": "/var/run"}}
     assert POLICY in policies.create(TRAINING, checked_pod(volumes=[other]))
@@ -274,7 +268,7 @@ def test_a_nodes_mirror_of_a_static_pod_passes_and_nobody_elses(policies: Policy
 def test_a_pod_with_more_volumes_than_are_looked_through_is_refused_where_pods_are_checked_and_nowhere_else(
     policies: PolicyServer,
 ) -> None:
-    many = pod(volumes=[{"name": f"v{n}", "emptyDir": {}} for n in range(1_001)])
+    many = plain_pod(volumes=[{"name": f"v{n}", "emptyDir": {}} for n in range(1_001)])
     assert "has more than 1,000 volumes" in policies.create(TRAINING, many)
     assert policies.create(WEB, many) == ""
 
@@ -283,7 +277,8 @@ def test_a_thousand_long_paths_are_judged_in_time(policies: PolicyServer, *, tim
     path = "/data" + "/./" * 1_300
     begun = time.monotonic()
     policies.create(
-        TRAINING, pod(volumes=[{"name": f"v{n}", "hostPath": {"path": path}} for n in range(600)])
+        TRAINING,
+        plain_pod(volumes=[{"name": f"v{n}", "hostPath": {"path": path}} for n in range(600)]),
     )
     if timed:
         assert time.monotonic() - begun < 8

@@ -5,7 +5,6 @@ injector's alone.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 from preflight_e2e.admission_policies import (
@@ -17,6 +16,7 @@ from preflight_e2e.admission_policies import (
     WEB,
     PolicyServer,
     checked_pod,
+    plain_pod,
 )
 from preflight_e2e.impersonation import CHECKED, GANG, OURS, ROSTER, add, annotation, label, remove
 from preflight_testing.helm import Object
@@ -26,13 +26,6 @@ pytestmark = pytest.mark.timeout(180)
 POLICY = "ValidatingAdmissionPolicy"
 
 
-def pod(labels: Object | None = None, annotations: Object | None = None, **spec: Any) -> Object:
-    return {
-        "metadata": {"name": "plain", "labels": labels or {}, "annotations": annotations or {}},
-        "spec": {"containers": [{"name": "train", "image": "train:1"}], **spec},
-    }
-
-
 # --- stamps
 
 
@@ -40,10 +33,10 @@ def pod(labels: Object | None = None, annotations: Object | None = None, **spec:
 @pytest.mark.parametrize(
     "forged",
     [
-        pod(labels={CHECKED: "true"}),
-        pod(labels={GANG: "x"}),
-        pod(annotations={GANG: "{}"}),
-        pod(annotations={OURS + "anything": ""}),
+        plain_pod(labels={CHECKED: "true"}),
+        plain_pod(labels={GANG: "x"}),
+        plain_pod(annotations={GANG: "{}"}),
+        plain_pod(annotations={OURS + "anything": ""}),
     ],
     ids=["checked", "gang label", "gang annotation", "another annotation"],
 )
@@ -66,7 +59,7 @@ def test_what_the_webhook_writes_passes_where_it_is_at_work(
 def test_an_ordinary_pod_passes_everywhere(policies: PolicyServer, namespace: str) -> None:
     assert (
         policies.create(
-            namespace, pod(labels={"app": "x"}, annotations={"nvsentinel.nvidia.com/x": "y"})
+            namespace, plain_pod(labels={"app": "x"}, annotations={"nvsentinel.nvidia.com/x": "y"})
         )
         == ""
     )
@@ -75,7 +68,7 @@ def test_an_ordinary_pod_passes_everywhere(policies: PolicyServer, namespace: st
 def test_a_namespace_that_is_switched_off_lets_nobody_make_a_member_later(
     policies: PolicyServer,
 ) -> None:
-    path = policies.stored(OFF, pod())
+    path = policies.stored(OFF, plain_pod())
     assert "label " + GANG in policies.patch(path, add("/metadata/labels", {GANG: "x"}))
 
 
@@ -84,12 +77,12 @@ def test_a_pod_with_twenty_thousand_annotations_costs_nothing_and_hides_no_stamp
 ) -> None:
     many = {f"a{number}": "" for number in range(20_000)}
     begun = time.monotonic()
-    assert policies.create(WEB, pod(annotations=many)) == ""
+    assert policies.create(WEB, plain_pod(annotations=many)) == ""
     assert CHECKED.partition("/")[0] in policies.create(
-        WEB, pod(annotations=many, labels={CHECKED: "true"})
+        WEB, plain_pod(annotations=many, labels={CHECKED: "true"})
     )
     assert CHECKED.partition("/")[0] in policies.create(
-        WEB, pod(annotations={**many, ROSTER: "{}"})
+        WEB, plain_pod(annotations={**many, ROSTER: "{}"})
     )
     if timed:  # a walk over one of them takes as long
         assert time.monotonic() - begun < 10
@@ -139,7 +132,7 @@ def test_a_tenant_changes_what_is_his(policies: PolicyServer, change: str) -> No
 
 
 def test_a_pod_without_our_labels_is_nobodys_business(policies: PolicyServer) -> None:
-    path = policies.stored(WEB, pod(initContainers=[{"name": "preflight-x", "image": "x"}]))
+    path = policies.stored(WEB, plain_pod(initContainers=[{"name": "preflight-x", "image": "x"}]))
     assert policies.patch(path, add("/metadata/annotations", {OURS + "x": ""})) == ""
     assert policies.patch(path, add("/spec/initContainers/0/image", "other:1")) == ""
 

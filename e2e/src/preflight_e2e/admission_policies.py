@@ -37,6 +37,7 @@ __all__ = [
     "PolicyServer",
     "checked_pod",
     "mounting",
+    "plain_pod",
 ]
 
 RELEASE = "preflight"
@@ -274,6 +275,16 @@ class PolicyServer:
 
 def _refuses(policy: str, attempt: Callable[[], str]) -> bool:
     return policy in attempt()
+
+
+def plain_pod(
+    labels: Object | None = None, annotations: Object | None = None, **spec: Any
+) -> Object:
+    """A pod that no webhook has seen."""
+    return {
+        "metadata": {"name": "plain", "labels": labels or {}, "annotations": annotations or {}},
+        "spec": {"containers": [{"name": "train", "image": "train:1"}], **spec},
+    }
 
 
 def mounting(path: str, **metadata: Any) -> Object:

@@ -34,7 +34,7 @@ __all__ = [
 
 
 CLIQUE_LABEL: Final = "nvidia.com/gpu.clique"
-"""Of a node: its NVLink clique."""
+"""Of a node: its NVLink clique, as GPU feature discovery says it."""
 _LABELS: Final = (LABEL, TARGET_LABEL, CLIQUE_LABEL)
 _MOST_FINALIZERS: Final = 64
 

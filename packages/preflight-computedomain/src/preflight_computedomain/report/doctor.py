@@ -19,8 +19,6 @@ from preflight_computedomain.report.model import ClusterObjects
 
 __all__ = ["RUNBOOK", "before_uninstall", "report"]
 
-"""GPU feature discovery gives it to nodes whose GPUs are in an NVLink clique."""
-
 _SHARED: Final = (
     "NVLink cliques with jobs that reach each other's memory (run one ComputeDomain at a time)"
 )
