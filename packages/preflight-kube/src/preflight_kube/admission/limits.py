@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -65,6 +66,12 @@ CALLER_A_SECOND: Final = 500
 """Requests to the API server for all reviews of one address, in the long run."""
 CALLER_AT_ONCE: Final = 5000
 """The same, at once."""
+_REQUEST: Final = (
+    ("request.name", "characters", NAME),
+    ("request.namespace", "characters", NAME),
+    ("request.userInfo", "groups and extras", ENTRIES),
+    ("request.userInfo", "characters", USER),
+)
 _MOST_PROBLEMS: Final = 8
 _OTHERS: Final = bytes(set(range(256)) - set(b"{}[]"))
 _NAMES: Final = (b'"name', b'"generateName', b'"namespace', b'"kind', b'"apiVersion')
@@ -84,19 +91,13 @@ def of_request(request: AdmissionRequest) -> str:
     empty.
     """
     user = request.user_info
-    about = [*user.groups, *(one for values in user.extra.values() for one in values)]
-    counted = [
-        ("request.name", len(request.name), "characters", NAME),
-        ("request.namespace", len(request.namespace), "characters", NAME),
-        ("request.userInfo", len(about), "groups and extras", ENTRIES),
-        (
-            "request.userInfo",
-            len(user.username) + len(user.uid) + sum(map(len, about)),
-            "characters",
-            USER,
-        ),
+    about = [user.username, user.uid, *user.groups, *chain.from_iterable(user.extra.values())]
+    counts = len(request.name), len(request.namespace), len(about) - 2, sum(map(len, about))
+    problems = [
+        _sentence(where, found, what, most)
+        for found, (where, what, most) in zip(counts, _REQUEST, strict=True)
+        if found > most
     ]
-    problems = [_sentence(*one) for one in counted if one[1] > one[3]]
     return " ".join(problems) or of_object(request.object)
 
 

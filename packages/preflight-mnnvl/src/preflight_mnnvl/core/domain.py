@@ -10,8 +10,8 @@ object all the same: the labels are, and an object with other labels is somebody
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.annotations import SCOPES, Scope, scope_of
@@ -28,7 +28,8 @@ __all__ = [
     "owned_by",
 ]
 
-_INDEX: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+_index_in = re.compile(r"-(?:0|[1-9][0-9]*)(?:-|\Z)", re.ASCII).search
+"""Looks for an index among the parts of a name, but for its first."""
 
 
 class Domain(NamedTuple):
@@ -59,8 +60,7 @@ class Domain(NamedTuple):
             which = "/".join((self.pcs, self.scope, self.clique, self.group))
             return f"{stem}-{names.hashed(which)}"
         # Another set may be called like what stands before an index in this set's name.
-        two_ways = _has_index(self.pcs.split("-")[1:])
-        return f"{stem}-{names.hashed(self.pcs)}" if two_ways else stem
+        return f"{stem}-{names.hashed(self.pcs)}" if _index_in(self.pcs) else stem
 
     @property
     def name(self) -> str:
@@ -92,20 +92,16 @@ def domain_of(identity: CliqueIdentity, scope: str) -> Domain:
         )
     domain = Domain(known, identity.pcs, identity.replica)
     if known == "clique":
-        indexed = _has_index([*identity.group.split("-"), *identity.template.split("-")])
+        indexed = _index_in(f"-{identity.group}-{identity.template}") is not None
         domain = domain._replace(clique=identity.clique, indexed=indexed)
     elif known == "scalingGroupReplica":
-        indexed = _has_index(identity.group.split("-"))
+        indexed = _index_in(f"-{identity.group}") is not None
         domain = domain._replace(
             group=identity.group, group_index=identity.group_index, indexed=indexed
         )
     if problem := bad_name(domain.claim) or bad_name(domain.name):
         raise CliqueRefused(problem)
     return domain
-
-
-def _has_index(parts: Iterable[str]) -> bool:
-    return any(map(_INDEX.fullmatch, parts))
 
 
 def bad_name(name: str) -> str:

@@ -296,8 +296,10 @@ def _named(domain: Domain, known: ClusterView, config: Config) -> Domain:
     """Where this very domain lives under a name of the release before, it keeps that name: one gang
     has one domain.
     """
+    if not domain.indexed:
+        return domain  # its names were the same
     earlier = domain._replace(earlier=True)
-    there = known.taken.get(earlier.name) if earlier.name != domain.name else None
+    there = known.taken.get(earlier.name)
     mine = there is not None and not other_identity(there.labels, earlier, config.instance)
     return earlier if mine else domain
 
