@@ -840,7 +840,7 @@ def site(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Four gangs, three sick nodes, one missing member: all of Preflight on a simulated cluster (`-- --json FILE`)."""
+    """Four gangs, three sick nodes, one missing member, and a node that comes back: Preflight on a simulated cluster (`-- --json FILE`)."""
     sync(session, "--package", "preflight-e2e")
     environments = Path(session.virtualenv.location).parent / "demo-components"
     for member in DEMO:

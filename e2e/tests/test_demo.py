@@ -5,10 +5,12 @@ from __future__ import annotations
 import html.parser
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from preflight_e2e.demo.circle import CircleStep, CircleStory
 from preflight_e2e.demo.page import page
 from preflight_e2e.demo.picture import made_of, read_stamp, sources
 from preflight_e2e.demo.run import SCENARIO
@@ -18,6 +20,7 @@ from preflight_testing.matrix.facts import uuids
 from preflight_testing.matrix.scenario import load
 from rich.console import Console
 
+CIRCLE = CircleStory("node-a", [CircleStep(4.2, "labeler", "node-a <is> marked")])
 GPUS = uuids("node-c")
 SICK = GPUS[3]
 
@@ -148,7 +151,7 @@ def slow() -> DemoStory:
 
 
 def test_a_node_at_fault_is_named_and_its_neighbour_is_not_to_blame(slow: DemoStory) -> None:
-    told = page(slow, load(SCENARIO)[0], 1.0)
+    told = page(slow, CIRCLE, load(SCENARIO)[0], 1.0)
     blamed = re.findall(r"<dt>on</dt><dd>(.*?)</dd>", told)
     assert blamed == ["nobody: this node is not to blame", "node-b"]
 
@@ -158,7 +161,7 @@ def test_the_page_begins_with_the_sick_parts_and_marks_who_is_blamed(
 ) -> None:
     assert answer(story) == ("1 sick part found", "GPU 3 of node-c")
     assert answer(slow) == ("1 sick part found", "node-b")
-    head = page(slow, load(SCENARIO)[0], 1.0)
+    head = page(slow, CIRCLE, load(SCENARIO)[0], 1.0)
     assert "<h1>1 sick part found: <em>node-b</em></h1>" in head
     assert re.findall('<tr class="(.*?)">', head)[:3] == ["gang", "innocent", "why"]
     assert head.count('<mark class="blamed">') == 1
@@ -175,7 +178,7 @@ def test_a_node_that_is_named_only_counts_as_sick_and_not_as_blamed(slow: DemoSt
 
 def test_the_paths_that_were_measured_are_shown_once(slow: DemoStory) -> None:
     assert [pod.edges for pod in slow.pods] == [["percent of normal:", "1 node-b 26/27"], []]
-    assert page(slow, load(SCENARIO)[0], 1.0).count("<pre>1 node-b 26/27</pre>") == 1
+    assert page(slow, CIRCLE, load(SCENARIO)[0], 1.0).count("<pre>1 node-b 26/27</pre>") == 1
 
 
 class Page(html.parser.HTMLParser):
@@ -200,7 +203,7 @@ class Page(html.parser.HTMLParser):
 
 @pytest.fixture
 def report(story: DemoStory) -> str:
-    return page(story, load(SCENARIO)[0], 12.3)
+    return page(story, CIRCLE, load(SCENARIO)[0], 12.3)
 
 
 def test_the_page_is_whole_and_needs_nothing_else(report: str) -> None:
@@ -222,11 +225,19 @@ def test_the_page_shows_bandwidths_against_their_floor_and_the_pairs_of_a_slow_n
     assert "GPU 1 and 2: 117 GB/s" in report
 
 
+def test_the_circle_is_told_step_by_step_on_the_page_and_so_is_why_it_did_not_close(
+    story: DemoStory,
+) -> None:
+    told = page(story, replace(CIRCLE, problem="the circle: no label"), load(SCENARIO)[0], 1.0)
+    assert "4.2 s</b><span><small>labeler</small>node-a &lt;is&gt; marked" in told
+    assert "the circle: no label" in told
+
+
 def test_differences_are_told_on_the_page(story: DemoStory) -> None:
     differs = DemoStory(
         story.pods, story.seconds, as_expected=False, problems=["sick: saw this, expected that"]
     )
-    assert "sick: saw this, expected that" in page(differs, load(SCENARIO)[0], 1.0)
+    assert "sick: saw this, expected that" in page(differs, CIRCLE, load(SCENARIO)[0], 1.0)
 
 
 def test_the_demo_expects_something_of_every_check_of_every_pod() -> None:

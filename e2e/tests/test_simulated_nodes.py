@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from preflight_e2e.simcluster import nodes
 from preflight_e2e.simcluster.nodes import Kubelets, SimulatedNode, unimplemented
-from preflight_e2e.simcluster.scheduler import fit, schedule
+from preflight_e2e.simcluster.scheduler import REQUIRED, fit, schedule
 from preflight_e2e.simcluster.volumes import project
 from preflight_testing.apidouble import RESOURCES
 from preflight_testing.apidouble.store import Object, Store
@@ -291,10 +291,12 @@ def test_what_a_node_does_not_do_is_named() -> None:
             {"name": "v", "nfs": {}},
             {"name": "p", "projected": {"sources": [{"secret": {}}]}},
         ],
-        "affinity": {},
+        "tolerations": [],
+        "affinity": {"nodeAffinity": {}, "podAffinity": {}},
     }
     assert unimplemented({"spec": spec}, images={"known"}) == [
-        "spec.affinity",
+        "spec.tolerations",
+        "spec.affinity.podAffinity",
         "spec.initContainers[i].restartPolicy",
         "spec.containers[c].livenessProbe",
         "spec.containers[c].image unknown",
@@ -330,6 +332,24 @@ def test_a_pod_that_has_ended_holds_no_gpus(two_nodes: list[Object]) -> None:
 
 def test_a_node_selector_is_obeyed(two_nodes: list[Object]) -> None:
     assert fit(gpu_pod(1, nodeSelector={"kubernetes.io/hostname": "b"}), two_nodes, []) == "b"
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "node"),
+    [
+        ("In", ["b"], "b"),
+        ("NotIn", ["a"], "b"),
+        ("NotIn", ["c"], "a"),
+        ("Exists", [], "a"),
+        ("DoesNotExist", [], None),
+    ],
+)
+def test_a_node_affinity_that_is_required_is_obeyed(
+    two_nodes: list[Object], operator: str, values: list[str], node: str | None
+) -> None:
+    one = {"key": "kubernetes.io/hostname", "operator": operator, "values": values}
+    required = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [one]}]}}
+    assert fit(gpu_pod(1, affinity={"nodeAffinity": required}), two_nodes, []) == node
 
 
 def test_init_containers_reserve_the_most_that_one_of_them_asks_for(

@@ -23,6 +23,7 @@ __all__ = [
     "WRAPPED",
     "WrappedRelease",
     "asks",
+    "connector",
     "prefers",
     "verdict",
     "wrapped",
@@ -85,6 +86,10 @@ class WrappedRelease:
             "backoffLimit": 20,
             "template": template,
         }
+        self.create(name, job, **annotations)
+
+    def create(self, name: str, template: Json, **annotations: str) -> None:
+        """An AppWrapper of one component."""
         body = {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": "AppWrapper",
@@ -92,7 +97,7 @@ class WrappedRelease:
                 "name": name,
                 "annotations": {PREFIX + key: one for key, one in annotations.items()},
             },
-            "spec": {"components": [{"template": job}]},
+            "spec": {"components": [{"template": template}]},
         }
         self.custom.create_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, body)
 

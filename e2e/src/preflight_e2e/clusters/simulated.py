@@ -1,8 +1,8 @@
 """A cluster where there is none: the API double with scheduler and kubelets, and Preflight's own
 processes around it.
 
-Real: webhook over TLS, gang controller, checks, torchrun. Doubles: API server, scheduler, kubelet,
-and what ``fakes/`` has.
+Real: webhook over TLS, gang controller, AppWrapper's controller and labeler, checks, torchrun.
+Doubles: API server, scheduler, kubelet, and what ``fakes/`` has.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trustme
 from kubernetes import client, config
-from preflight_testing.apidouble import ApiDouble, Resource, write_kubeconfig
+from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
 from preflight_testing.fakes import FAKES, NVML, NvmlError, build_nvml
 from preflight_testing.helm import UMBRELLA, render
 from preflight_testing.matrix.facts import node_json, uuids
@@ -41,12 +42,24 @@ __all__ = ["COMMANDS", "SimulatedLab"]
 COMMANDS = {
     "preflight-webhook": "preflight-webhook",
     "preflight-gang": "preflight-gang",
+    "preflight-appwrapper": "preflight-appwrapper",
     "preflight-dcgm-diag": "check-dcgm",
     "preflight-nccl-loopback": "check-nccl-loopback",
     "preflight-nccl-allreduce": "check-nccl-allreduce",
 }
 """Image: the program that is its entry point, in an environment of its own of the same name."""
 
+WRAPPERS = Resource(
+    "workload.codeflare.dev/v1beta2", "appwrappers", "AppWrapper", status=True, custom=True
+)
+WRAPPER_VALUES: dict[str, Any] = {
+    "enabled": True,
+    "leaseDuration": "5s",
+    "labeler": {"enabled": True},
+    "faultTolerance": {"retryPausePeriod": "2s"},
+    "evacuationBrake": {"percent": 100},
+}
+"""Instead of 90 s: a person watches; and more than one of ten nodes is sick, as it is wanted."""
 PROTO = ROOT / "packages/preflight-proto/proto/health_event.proto"
 START_SECONDS = 120.0
 """For a process to be there: ten nodes took 57 at once on two cores with a load of 29."""
@@ -103,7 +116,7 @@ class SimulatedLab(Lab):
     def start(self) -> None:
         """The API double, its nodes and their fakes. Raises :class:`LabError`."""
         self.double = self._exit.enter_context(
-            ApiDouble()
+            ApiDouble([*RESOURCES, WRAPPERS])
         )  # its end, the first, is that of the kubelets, who end their pods
         self.kubeconfig = write_kubeconfig(self.root / "kubeconfig", self.double.url)
         config.load_kube_config(str(self.kubeconfig))  # type: ignore[no-untyped-call]
@@ -268,11 +281,7 @@ class SimulatedLab(Lab):
                 "the simulated cluster takes one set of values; run the scenario on a cluster of its own."
             )
         self._values = wanted
-        for made in render(UMBRELLA, wanted):
-            if made["kind"] == "ConfigMap":
-                (self.root / f"{made['metadata']['name']}.yaml").write_text(
-                    made["data"]["config.yaml"]
-                )
+        self._configure_programs(wanted)
         folder, authority = self.root / "tls", trustme.CA()
         folder.mkdir()
         certificate = authority.issue_cert("127.0.0.1")
@@ -310,6 +319,32 @@ class SimulatedLab(Lab):
             lambda: [x for x in self._lines(gang) if "lead" in x.get("msg", "")],
             START_SECONDS,
         )
+
+    def _configure_programs(self, values: dict[str, Any]) -> None:
+        """The files of configuration that the charts make of these values."""
+        for made in render(UMBRELLA, values):
+            if made["kind"] == "ConfigMap" and "config.yaml" in made["data"]:
+                place = self.root / f"{made['metadata']['name']}.yaml"
+                place.write_text(made["data"]["config.yaml"])
+
+    def wrappers(self) -> None:
+        """Start AppWrapper's controller and its labeler; returns when both lead."""
+        program = "preflight-appwrapper"
+        self._configure_programs({program: WRAPPER_VALUES})
+        told = ["--config", str(self.root / f"{program}.yaml"), "--host", "127.0.0.1"]
+        commands = ("run", "label-nodes")
+        for command in commands:
+            self._start(
+                f"{program}-{command}",
+                [str(self._program(program)), command, *told, "--port", "0"],
+                {"KUBECONFIG": str(self.kubeconfig)},
+            )
+        for command in commands:
+            leads = partial(self._leads, f"{program}-{command}")
+            until(f"{program} {command} leads", leads, START_SECONDS)
+
+    def _leads(self, name: str) -> bool:
+        return any(line.get("msg") == "leading" for line in self._lines(name))
 
     def configure(self, node: str, changes: dict[str, Any], *, wait: bool = True) -> None:
         stdin = self._processes[node].stdin

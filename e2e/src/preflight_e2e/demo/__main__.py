@@ -13,7 +13,8 @@ from ..program import leave, says_version
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="demo", description="Four gangs of GPU pods, three sick nodes, one missing member."
+        prog="demo",
+        description="Four gangs of GPU pods, three sick nodes, one missing member; then a job that leaves a sick node, which comes back.",
     )
     says_version(parser)
     parser.add_argument(

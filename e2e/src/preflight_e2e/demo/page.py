@@ -10,6 +10,7 @@ from typing import Any
 from preflight_testing.matrix.facts import GPUS
 from preflight_testing.matrix.scenario import Scenario
 
+from .circle import CircleStory
 from .story import DemoCheck, DemoStory, PodStory, answer
 
 __all__ = ["page"]
@@ -26,7 +27,7 @@ MARKS = {
 """Beside each colour: nobody has to tell red from green."""
 
 
-def page(story: DemoStory, scenario: Scenario, seconds: float) -> str:
+def page(story: DemoStory, circle: CircleStory, scenario: Scenario, seconds: float) -> str:
     """The whole document. ``seconds`` is how long the run took from its first
     process to its last.
     """
@@ -40,6 +41,11 @@ def page(story: DemoStory, scenario: Scenario, seconds: float) -> str:
     sections = [
         _section(
             "Verdicts", "What each pod's checks found, and what became of it.", _verdicts(story)
+        ),
+        _section(
+            "Circle",
+            f"After them, with nobody's hands but for the repair: a GPU of {circle.node} falls sick, the job moves, and the node comes back.",
+            _circle(circle),
         ),
         _section(
             "Timeline",
@@ -70,7 +76,7 @@ def page(story: DemoStory, scenario: Scenario, seconds: float) -> str:
 <h1>{count}{f": <em>{escape(parts)}</em>" if parts else ""}</h1>
 <p>Nobody{" else" if parts else ""} is blamed. {running} pods run, {held} are held back, in {seconds:.0f} s; all {expected}. What was wrong: {escape(scenario.fault)}.</p>
 {f'<ul class="problems">{problems}</ul>' if problems else ""}
-<p class="note">The webhook, the gang controller, the checks and torchrun are real. API server, scheduler, kubelet, GPUs with their tools and
+<p class="note">The webhook, the gang controller, AppWrapper's controller and labeler, the checks and torchrun are real. API server, scheduler, kubelet, GPUs with their tools and
 platform connectors are doubles: bandwidths between GPUs come from a simulation of their links; those between pods are gloo's over this machine's
 loopback, on which the kernel paces what each node sends.</p>
 </header>
@@ -129,6 +135,18 @@ def _why(pod: PodStory, check: DemoCheck, columns: int) -> str:
     )
     return f"""<tr class="why"><td colspan="{columns}"><dl><dt>found</dt><dd>{escape(check.reason)}</dd><dt>on</dt><dd>{escape(pod.on)}</dd>
 <dt>reported</dt>{reported or "<dd>nothing</dd>"}</dl></td></tr>"""
+
+
+# --- the circle
+
+
+def _circle(circle: CircleStory) -> str:
+    steps = "".join(
+        f"<li><b>{step.seconds:.1f} s</b><span><small>{escape(step.who)}</small>{escape(step.what)}</span></li>"
+        for step in circle.steps
+    )
+    problem = f'<p class="problems">{escape(circle.problem)}</p>' if circle.problem else ""
+    return f'<ol class="circle">{steps}</ol>{problem}'
 
 
 # --- timeline

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from preflight_testing.helm import ChartError
-from preflight_testing.matrix.scenario import Scenario, load
+from preflight_testing.matrix.scenario import load
 from rich.console import Console
 from rich.markup import escape
 
@@ -19,13 +19,14 @@ from ..clusters.simulated import SimulatedLab
 from ..lab import LabError
 from ..runner import run
 from . import orphans
+from .circle import CircleStory, play
 from .page import page
 from .picture import take
 from .show import Screen, final
 from .story import DemoStory, answer, tell
 
 SCENARIO = Path(__file__).resolve().parents[3] / "demo.toml"
-REAL = "the webhook over TLS, the gang controller, every check, torchrun with gloo"
+REAL = "the webhook over TLS, the gang controller, AppWrapper's controller and labeler, every check, torchrun with gloo"
 DOUBLES = (
     "API server, scheduler and kubelet (no containers: processes of this machine), GPUs and their tools, network links (this machine's "
     "loopback, paced by the kernel for each node), platform connectors"
@@ -76,24 +77,29 @@ def _demo(environments: Path, report: Path, document: Path | None) -> int:
         with screen.live():
             outcome = run(lab, scenario, lambda _: None)
         story = _story(lab, outcome.problems)
+        screen.say("a fifth story: a sick GPU, a job that moves, and a node that comes back")
+        circle = play(lab, screen.say)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # told once is enough
             signal.signal(number, signal.SIG_IGN)
         lab.close()
         orphans.end()
     seconds = time.monotonic() - began
+    if circle.problem:
+        story.problems.append(circle.problem)
+        story.as_expected = False
     console.print()
     console.print(final(story))
-    report.write_text(page(story, scenario, seconds))
+    report.write_text(page(story, circle, scenario, seconds))
     if document is not None:
-        scenarios = [outcome.as_json() | {"story": story.as_json()}]
+        scenarios = [outcome.as_json() | {"story": story.as_json(), "circle": circle.as_json()}]
         timings = {"total_seconds": round(seconds, 2), "pods_seconds": round(story.seconds, 2)}
         document.write_text(json.dumps({"scenarios": scenarios, "timings": timings}, indent=1))
-    return _end(console, story, scenario, report, seconds)
+    return _end(console, story, circle, report, seconds)
 
 
 def _end(
-    console: Console, story: DemoStory, scenario: Scenario, report: Path, seconds: float
+    console: Console, story: DemoStory, circle: CircleStory, report: Path, seconds: float
 ) -> int:
     console.print()
     for problem in story.problems:
@@ -106,6 +112,12 @@ def _end(
     )
     found = ": ".join(filter(None, answer(story)))
     console.print(f"[bold]{escape(found)}[/]", soft_wrap=True)
+    if not circle.problem:
+        took = circle.steps[-1].seconds
+        console.print(
+            f"The circle closed in {took:.0f} s: {circle.node} was found sick, left, repaired, tested, and given work again.",
+            soft_wrap=True,
+        )
     pods = f"{run_count} of {len(story.pods)} pods run, {len(story.pods) - run_count} are held back"
     console.print(
         f"{pods}: {verdict}; {seconds:.0f} s. Report: {escape(str(report))}", soft_wrap=True

@@ -46,6 +46,7 @@ _POD = {
     "volumes",
     "nodeName",
     "nodeSelector",
+    "affinity",
     "restartPolicy",
     "hostNetwork",
 }
@@ -65,6 +66,9 @@ def unimplemented(pod: Object, images: Iterable[str]) -> list[str]:
     """
     spec = pod["spec"]
     missing = sorted(f"spec.{name}" for name in spec.keys() - _POD - _IGNORED)
+    missing += sorted(
+        f"spec.affinity.{name}" for name in (spec.get("affinity") or {}).keys() - {"nodeAffinity"}
+    )
     for kind in ("initContainers", "containers"):
         for c in spec.get(kind) or []:
             missing += sorted(

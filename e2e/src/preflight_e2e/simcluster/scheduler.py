@@ -1,14 +1,15 @@
-"""First fit: each pod, oldest first, goes to the first node that its selector allows and that has
-GPUs left for it.
+"""First fit: each pod, oldest first, goes to the first node that its selector and the affinity that
+it requires allow, and that has GPUs left for it. What it only prefers is not looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from preflight_testing.apidouble.store import Object, Resource, Store
 
 GPU = "nvidia.com/gpu"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def gpus(pod: Object) -> int:
@@ -29,6 +30,30 @@ def ended(pod: Object) -> bool:
     return pod["status"].get("phase") in {"Succeeded", "Failed"}
 
 
+def requires(pod: Object, labels: Mapping[str, str]) -> bool:
+    """Whether a node with these labels is one that the pod's required node affinity allows."""
+    required = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
+    return not required or any(
+        all(_holds(one, labels) for one in term["matchExpressions"])
+        for term in required["nodeSelectorTerms"]
+    )
+
+
+def _holds(expression: Object, labels: Mapping[str, str]) -> bool:
+    key, values = expression["key"], expression.get("values", [])
+    match expression["operator"]:
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+        case other:
+            raise NotImplementedError(f"the operator {other}")
+
+
 def fit(pod: Object, nodes: Iterable[Object], pods: Iterable[Object]) -> str | None:
     """The name of the first node that can take ``pod``, None when there is none. ``pods`` are all
     there are.
@@ -42,7 +67,8 @@ def fit(pod: Object, nodes: Iterable[Object], pods: Iterable[Object]) -> str | N
         free = int(node["status"]["allocatable"].get(GPU, 0)) - sum(
             count for where, count in taken if where == name
         )
-        if wanted.items() <= node["metadata"]["labels"].items() and gpus(pod) <= free:
+        labels = node["metadata"]["labels"]
+        if wanted.items() <= labels.items() and requires(pod, labels) and gpus(pod) <= free:
             return str(name)
     return None
 

@@ -116,13 +116,10 @@ class Api:
         """What is served: the groups, or the resources of one version of a group; None for any
         other path.
         """
-        served = sorted(
-            {r.group_version for r in self.served if "/" in r.group_version} - self.absent,
-            reverse=True,
-        )
+        served = sorted({r.group_version for r in self.served} - self.absent, reverse=True)
         if path == "/apis":
             groups: dict[str, list[Object]] = {}
-            for one in served:  # the later version is preferred
+            for one in (one for one in served if "/" in one):  # the later version is preferred
                 group, version = one.split("/")
                 groups.setdefault(group, []).append({"groupVersion": one, "version": version})
             listed = [
@@ -130,7 +127,7 @@ class Api:
                 for name, of in groups.items()
             ]
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
-        group_version = path.removeprefix("/apis/")
+        group_version = path.removeprefix("/apis/").removeprefix("/api/")
         if group_version not in served:
             return None
         resources = [

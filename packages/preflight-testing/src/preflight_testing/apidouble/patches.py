@@ -85,15 +85,19 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def strategic_patch(target: Any, patch: Any) -> Any:
-    """Strategic merge as far as it is a merge of maps; lists and directives are not implemented."""
-
-    def beyond_maps(part: Any) -> bool:
-        if isinstance(part, dict):
-            return any(
-                str(name).startswith("$") or beyond_maps(value) for name, value in part.items()
-            )
-        return isinstance(part, list)
-
-    if beyond_maps(patch):
-        raise NotImplementedError("strategic merge of lists or with $ directives")
-    return merge_patch(target, patch)
+    """Strategic merge of maps, and of conditions by their type; other lists and directives are not
+    implemented.
+    """
+    if not isinstance(patch, dict):
+        return patch
+    kept, merged = target if isinstance(target, dict) else {}, dict[str, Any]()
+    for name, value in patch.items():
+        if name.startswith("$") or (isinstance(value, list) and name != "conditions"):
+            raise NotImplementedError("strategic merge of lists or with $ directives")
+        if isinstance(value, list):
+            types = {one["type"]: one for one in kept.get(name) or ()}
+            types |= {one["type"]: strategic_patch(types.get(one["type"]), one) for one in value}
+            merged[name] = list(types.values())
+        elif value is not None:
+            merged[name] = strategic_patch(kept.get(name), value)
+    return {name: value for name, value in kept.items() if name not in patch} | merged
