@@ -7,6 +7,8 @@ and what the platform connector writes on the node. The tests print what each st
 
 from __future__ import annotations
 
+import os
+import random
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -40,6 +42,8 @@ BROKEN = {
 BAD_MEMORY: dict[str, Any] = {"engine": {"faults": [BROKEN]}}
 ANOTHER: dict[str, Any] = {"engine": {"faults": [{**BROKEN, "gpu": 2}]}}
 SLOW_LINKS: dict[str, Any] = {"nccl": {"ports": [{"gpu": 3, "gbps": 120}]}}
+CIRCLES = int(os.environ.get("PREFLIGHT_CIRCLES", "1"))
+"""How many are walked in a row, by faults and nodes at random."""
 
 
 @pytest.fixture(scope="module")
@@ -276,3 +280,35 @@ def test_two_nodes_that_fall_sick_at_once_by_different_faults_are_left_and_the_o
         world.remove(job)
     memory.comes_back(provider, "DcgmDiagnosticMemory")
     links.comes_back(provider, "NCCLLoopbackTestBandwidth")
+
+
+@pytest.mark.timeout(600 * max(CIRCLES, 1))
+def test_circles_in_a_row_by_random_faults_of_random_nodes_leave_nothing_behind(
+    world: WrappedRelease, provider: ValidationProvider
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    for number in range(CIRCLES):
+        circle = Circle(world, draw.choice(world.lab.nodes))
+        gpu, job = draw.randrange(GPUS), f"job-{number}"
+        memory = {"engine": {"faults": [{**BROKEN, "gpu": gpu}]}}
+        links = {"nccl": {"ports": [{"gpu": gpu, "gbps": 120}]}}
+        facts, condition = draw.choice(
+            [(memory, "DcgmDiagnosticMemory"), (links, "NCCLLoopbackTestBandwidth")]
+        )
+        print(f"circle {number}: GPU {gpu} of {circle.node}, {condition}")
+        circle.falls_sick(job, facts)
+        assert circle.blamed(gpu)
+        circle.leaves(job)
+        circle.comes_back(provider, condition)
+        world.remove(job)
+        assert not any(world.label(node) for node in world.lab.nodes)
+        assert not world.lab.api.list_namespaced_pod(world.namespace).items
+        standing = {
+            (node.metadata.name, one.type)
+            for node in world.lab.api.list_node().items
+            for one in node.status.conditions
+            if one.status == "True" and one.type != "Ready"
+        }
+        assert not standing
