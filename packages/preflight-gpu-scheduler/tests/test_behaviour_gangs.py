@@ -151,6 +151,35 @@ def test_a_gang_starts_on_the_first_nodes_that_the_scheduler_would_have_it_on_an
     anyio.run(body)
 
 
+def test_a_gang_of_one_zone_leaves_others_the_gpus_of_zones_that_cannot_take_all_of_it(
+    real_api_server: ApiServer,
+) -> None:
+    async def body() -> None:
+        term = {"topologyKey": ZONE, "labelSelector": OURS}
+        together = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        async with plane(real_api_server) as world:
+            for name, zone in (("a", "z1"), ("b", "z2"), ("c", "z3")):
+                await world.node(name, 2, labels={ZONE: zone})
+            await world.services()
+            await world.claim("one", 1)
+            await world.claim("g", 1, gang="g")
+            pods = [f"g-{n}" for n in range(4)]
+            for name in pods:
+                await world.pod(name, "g", spec={"affinity": together}, gang_size="4")
+            await world.until("the scheduler has no node", lambda: _refused(world, pods))
+            await world.pod("s", "one")
+            await world.bound("s")
+            assert _bound(world, "g-")() == 0
+            await world.explained()
+            await world.node("d", 3, labels={ZONE: "z2"})
+            await world.until("all of them run", lambda: _bound(world, "g-")() == 4)
+            given = world.watcher.given.items()
+            assert {node for (node, _), pod in given if pod in pods} <= {"b", "d"}
+            await world.explained()
+
+    anyio.run(body)
+
+
 def test_a_gang_of_pods_with_two_claims_starts_when_all_of_them_fit(
     real_api_server: ApiServer,
 ) -> None:

@@ -8,9 +8,9 @@ member's Binding goes before the others'.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 import msgspec
@@ -45,8 +45,21 @@ _MOST_REST: Final = 20.0
 """Seconds at most from an attempt that failed to the next."""
 _KEPT_FOR: Final = 0.5
 """Seconds after which it is looked at anew what is kept."""
+_MOST_GROUPS: Final = 64
+"""Groups of nodes that are remembered of a gang."""
 _AT_ONCE: Final = 64
 _LOOK: Final = 0.5
+
+
+class _Group(NamedTuple):
+    """What an attempt that failed has shown: beside the first member the scheduler would have
+    another on the nodes ``together``, its own among them, and not on those ``apart``, where it
+    would have had the first one. ``at``: when.
+    """
+
+    at: float
+    together: frozenset[str]
+    apart: frozenset[str]
 
 
 class _Attempt:
@@ -63,6 +76,51 @@ class _Attempt:
         self.placed: dict[str, Placement] = {}  # by uid, while it is tried
         self.refused: dict[Key, object] = {}  # what the scheduler had said when it began
         self.locked = False
+        self.first: tuple[str, frozenset[str]] | None = None  # its uid, and nodes for it
+        self.beside: frozenset[str] | None = None  # nodes for the second one
+        self.groups: list[_Group] = []
+
+    def told(self, uid: str, nodes: Sequence[str]) -> None:
+        """Note what the scheduler asks about a member that has its place: ``nodes``."""
+        if self.first is None or self.first[0] == uid:
+            self.first = uid, frozenset(nodes)
+        elif self.beside is None:
+            self.beside = frozenset(nodes)
+
+    def learn(self, now: float) -> None:
+        """Remember which nodes do not go together, where the attempt that fails has shown it."""
+        if self.first is None or self.beside is None:
+            return
+        uid, nodes = self.first
+        node = self.placed[uid][0]
+        together = self.beside | {node}
+        self.groups = [group for group in self.groups if node not in group.together]
+        if apart := nodes - together:
+            self.groups = [*self.groups, _Group(now, together, apart)][-_MOST_GROUPS:]
+
+    def place(
+        self,
+        members: Sequence[Member],
+        candidates: Mapping[str, frozenset[str]],
+        nodes: Mapping[str, NodeView],
+        since: float = float("-inf"),
+    ) -> dict[str, Placement] | str:
+        """As :func:`~.gangs.place`, on nodes that go together as far as was seen after ``since``:
+        those of which it is not known first.
+        """
+        for without in self.without(since):
+            less = {among: among - without for among in set(candidates.values())}
+            among = {uid: less[among] for uid, among in candidates.items()}
+            planned = place(members, among, nodes, self.start.need)
+            if not isinstance(planned, str):
+                break
+        return planned
+
+    def without(self, since: float = float("-inf")) -> list[frozenset[str]]:
+        """Nodes to be left out, so that the others may go together; the one way and the other."""
+        groups = [group for group in self.groups if group.at > since]
+        known = frozenset[str]().union(*(group.together for group in groups))
+        return [known, *(group.apart for group in groups)]
 
     @property
     def priority(self) -> int:
@@ -106,6 +164,8 @@ class GangStarts:
             and refusal
             and refusal != mine.refused.get(key)
         ):
+            if mine.beside is None and mine.failed:  # at first it may be an older word of its
+                mine.beside = frozenset()
             self._fail(mine)  # the scheduler has no node for it beside the others
 
     def _left(self, key: Key, start: GangStart) -> None:
@@ -126,9 +186,11 @@ class GangStarts:
 
     def _fail(self, mine: _Attempt) -> None:
         """Nobody keeps anything, and it is tried again after a while."""
+        now = self._state.now()
         mine.failed += 1
-        mine.rests = self._state.now() + min(2.0 ** min(mine.failed - 1, 9), _MOST_REST)
+        mine.rests = now + min(2.0 ** min(mine.failed - 1, 9), _MOST_REST)
         mine.asked.clear()
+        mine.learn(now)
         self._over(mine)
 
     def _over(self, mine: _Attempt) -> None:
@@ -136,6 +198,7 @@ class GangStarts:
             if (given := mine.placed.get(pod.uid)) is not None:
                 self._state.let_go(given[0], pod)
         mine.begun, mine.locked, mine.placed = None, False, {}
+        mine.first = mine.beside = None
         self._barrier.ring(mine.start.start)
 
     # --- filter
@@ -163,6 +226,7 @@ class GangStarts:
         given = mine.placed.get(uid)
         if given is None:
             return messages.GANG_TURN
+        mine.told(uid, nodes)
         if given[0] not in nodes and not self._move(mine, pod, question.claim, nodes):
             self._fail(mine)
             return messages.GANG_TOO_FEW
@@ -235,7 +299,8 @@ class GangStarts:
             fresh = {member.uid: fresh.get(member.uid, alike) for member in mine.pods.values()}
         if len(fresh) < need:
             return messages.GANG_GATHERS
-        return place(self._members(mine), fresh, self._beside(mine), need)
+        since = now - self._config.reservation_seconds
+        return mine.place(self._members(mine), fresh, self._beside(mine), since)
 
     def _beside(self, mine: _Attempt) -> Mapping[str, NodeView]:
         """The nodes without what is kept for another gang."""
@@ -298,29 +363,21 @@ class GangStarts:
         return kept
 
     def _keep(self, first: _Attempt, now: float) -> Mapping[str, int]:
-        views, members, kept = self._state.views(), self._members(first), dict[str, int]()
+        views, members = self._state.views(), self._members(first)
         ever = dict.fromkeys((member.pod.uid for member in members), frozenset(first.ever))
-        if isinstance(place(members, ever, views, first.start.need), str):
+        if isinstance(first.place(members, ever, views), str):
             first.failed = min(first.failed, 1)
         elif first.failed > 1:  # the first time it may be an older word of the scheduler's
             return {}  # what it lacks are not GPUs
         likely, resource = set(first.ever), self._config.count_resource
         if any(resource in pod.status.insufficient for pod in first.pods.values()):
             likely |= self._new_for(first, now)  # it asks nobody about nodes that are full
-        room = {
-            name: (views[name].free.bit_count(), len(views[name].slots))
-            for name in likely
-            if name in views and not views[name].blocked
-        }
         counts = sorted((member.claim.count for member in members), reverse=True)
-        for count in counts[: first.start.need]:
-            fits = [name for name, (_, left) in room.items() if left >= count]
-            if not fits:
-                break
-            name = max(fits, key=lambda fit: (room[fit], fit))
-            room[name] = (room[name][0] - count, room[name][1] - count)
-            kept[name] = kept.get(name, 0) + count
-        return kept
+        every = [
+            _fullest(likely - without, views, counts[: first.start.need])
+            for without in first.without()
+        ]
+        return max(every, key=lambda kept: (sum(kept.values()), _free(kept, views)))
 
     def _members(self, mine: _Attempt) -> list[Member]:
         return [
@@ -401,6 +458,33 @@ class GangStarts:
                 if shown is None or not same or not shown.planned(reserved.plan):
                     return messages.GANG_NOT_RESERVED
                 pod = shown
+
+
+def _fullest(
+    among: Iterable[str], views: Mapping[str, NodeView], counts: Sequence[int]
+) -> dict[str, int]:
+    """GPUs by node for members of so many, where most are free; as many members as there is room
+    for once all others have gone.
+    """
+    kept = dict[str, int]()
+    room = {
+        name: (views[name].free.bit_count(), len(views[name].slots))
+        for name in among
+        if name in views and not views[name].blocked
+    }
+    for count in counts:
+        fits = [name for name, (_, left) in room.items() if left >= count]
+        if not fits:
+            break
+        name = max(fits, key=lambda fit: (room[fit], fit))
+        room[name] = (room[name][0] - count, room[name][1] - count)
+        kept[name] = kept.get(name, 0) + count
+    return kept
+
+
+def _free(kept: Mapping[str, int], views: Mapping[str, NodeView]) -> int:
+    """How many of those that are kept are free."""
+    return sum(min(count, views[name].free.bit_count()) for name, count in kept.items())
 
 
 Rung = Callable[[float], Awaitable[bool]]
