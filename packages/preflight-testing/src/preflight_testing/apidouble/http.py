@@ -87,11 +87,15 @@ class Api:
             return ApiAnswer(501, ApiRefused(501, "NotImplemented", said).status)
 
     def target(self, path: str) -> ApiPath | None:
-        """None for a path in an absent API group."""
+        """None for a path in an absent API group, or in a version that no kind of its group has."""
         parts = [unquote(part) for part in path.strip("/").split("/")]
         root = {"api": 2, "apis": 3}.get(parts[0], len(parts))
         group_version, rest = "/".join(parts[1:root]), parts[root:]
-        if group_version in self.absent:
+        group = group_version.rpartition("/")[0]
+        known = {
+            one.group_version for one in self.served if one.group_version.startswith(f"{group}/")
+        }
+        if group_version in self.absent or (group and known and group_version not in known):
             return None
         table = {
             resource.plural: resource
