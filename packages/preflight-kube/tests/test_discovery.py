@@ -73,6 +73,17 @@ async def test_a_kind_is_asked_for_once_and_one_that_is_not_served_again_after_f
     assert client.asked == ["/api/v1", "/apis/batch/v1", "/apis/batch/v1"]
 
 
+async def test_of_several_versions_the_first_one_is_taken_that_is_served() -> None:
+    client = _Serving()
+    things = [{"name": "things", "kind": "Thing", "namespaced": True}]
+    mapper, versions = RESTMapper(client), ("v1", "v1beta2", "v1beta1")
+    assert await mapper.newest("its.group", versions, "Thing", "ns") is None
+    client.kinds |= dict.fromkeys(("/apis/its.group/v1beta1", "/apis/its.group/v1beta2"), things)
+    client.now += 5
+    path = await mapper.newest("its.group", versions, "Thing", "ns")
+    assert path == "/apis/its.group/v1beta2/namespaces/ns/things"
+
+
 @pytest.mark.parametrize("group", ["..", "a/b", "A", "x" * 254, "a?b"])
 async def test_what_is_no_group_is_served_nowhere_and_asked_of_nobody(group: str) -> None:
     client = _Serving()

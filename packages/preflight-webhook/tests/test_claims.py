@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import time
 from typing import Any
 
 import jsonpatch
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from preflight_kube.errors import NotFound
 from preflight_proto.admitted import SeenClaim, decode_admitted, swapped
+from preflight_proto.devices import VERSIONS
 from preflight_proto.names import CLAIMS_ANNOTATION
 from preflight_webhook.config.config import Config, parse
 from preflight_webhook.core.admit import decide
@@ -406,16 +410,24 @@ def test_a_container_with_a_gpu_claim_decides_about_the_environment() -> None:
     assert {"name": "NCCL_ALGO", "value": "gpu"} in one["env"]
 
 
-@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_live_claim_is_found_in_the_version_that_the_cluster_serves(version: str) -> None:
     asked = []
 
     class Client:
-        async def get_or_none(self, path: str, _: type[Any]) -> dict[str, Any] | None:
+        clock = time.monotonic
+
+        async def get(self, path: str, type_: type[Any]) -> Any:
+            if path != f"/apis/resource.k8s.io/{version}":
+                raise NotFound(path, 404)
+            served = {"name": "resourceclaims", "kind": "ResourceClaim", "namespaced": True}
+            return msgspec.convert({"resources": [served]}, type_)
+
+        async def get_or_none(self, path: str, _: type[Any]) -> dict[str, Any]:
             asked.append(path)
-            return {"kind": "ResourceClaim", "spec": {}} if f"/{version}/" in path else None
+            return {"kind": "ResourceClaim", "spec": {}}
 
     pod = {"spec": {"resourceClaims": [{"name": "mine", "resourceClaimName": "shared"}]}}
     known = asyncio.run(needed(FoundPod("Pod p", "ml", pod, {}, confined=False), Client()))  # type: ignore[arg-type]
     assert known == {Ref("resourceclaims", "shared"): DeviceClaim(())}
-    assert asked[-1] == f"/apis/resource.k8s.io/{version}/namespaces/ml/resourceclaims/shared"
+    assert asked == [f"/apis/resource.k8s.io/{version}/namespaces/ml/resourceclaims/shared"]

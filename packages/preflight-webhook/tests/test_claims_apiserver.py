@@ -20,9 +20,10 @@ import pytest
 import trustme
 import yaml
 from preflight_proto import policy
+from preflight_proto.devices import VERSIONS
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import GANG as GANG_CHART
-from preflight_webhook.core.detect.claims import VERSIONS, read
+from preflight_webhook.core.detect.claims import read
 from served import Webhook, api_server, asking, client_of, entry
 from served import webhook as serving
 

@@ -1,14 +1,29 @@
-"""When a request of a resource claim (DRA) is for GPUs, and when an extended resource may be: one
-rule for the webhook, which decides by it, and for the gang controller's audit, which looks at what
-came of it."""
+"""What a resource claim (DRA) asks for, when that is GPUs, and when an extended resource may
+be: one reader and one rule for the webhooks, which decide by it, and for the gang controller's
+audit, which looks at what came of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-__all__ = ["IMPLICIT", "OTHER_RESOURCES", "is_for_gpus", "may_be_gpus", "requests_of"]
+__all__ = [
+    "GROUP",
+    "IMPLICIT",
+    "OTHER_RESOURCES",
+    "VERSIONS",
+    "DeviceRequest",
+    "is_for_gpus",
+    "may_be_gpus",
+    "request_in",
+    "requests_of",
+]
+
+GROUP: Final = "resource.k8s.io"
+VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+"""Those of the API of claims whose shape is known, newest first."""
 
 IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
 """With a device class's name behind it, an extended resource that every class has, wherever
@@ -45,20 +60,52 @@ def is_for_gpus(
     return not admin and any(name in classes for name in alternatives)
 
 
-def requests_of(claim: Mapping[str, Any]) -> Iterator[tuple[list[str], bool]]:
-    """The alternatives and the administrative access of each request of a ResourceClaim or
-    ResourceClaimTemplate, in the shape of any version. Never raises.
+class DeviceRequest(NamedTuple):
+    """One request of a claim. ``classes``: of its alternatives (one where there are none).
+    ``amount``: of devices, None when it is not known beforehand. ``admin``: whether it asks for
+    administrative access, which no alternative can.
+    """
+
+    classes: tuple[str, ...]
+    amount: int | None
+    admin: bool
+
+
+def requests_of(
+    claim: Mapping[str, Any], met: Collection[str] | None = None
+) -> Iterator[DeviceRequest]:
+    """The requests of a ResourceClaim or ResourceClaimTemplate in the shape of any version: v1beta1
+    has no `exactly`. Never raises.
+
+    ``met``: `request`, or `request/alternative`, as an allocation names them: of others there are
+    no classes. None: the scheduler may yet take any.
     """
     spec = _map(claim.get("spec"))
     requests = _map((_map(spec.get("spec")) or spec).get("devices")).get("requests")
     for request in map(_map, requests if isinstance(requests, list) else ()):
-        first = request.get("firstAvailable")
-        asked = _map(request.get("exactly")) or request
-        several = (
-            [_map(option) for option in first] if isinstance(first, list) and first else [asked]
+        name, first = request.get("name"), request.get("firstAvailable")
+        several = [(f"{name}", _map(request.get("exactly")) or request)]
+        if isinstance(first, list) and first:
+            several = [(f"{name}/{one.get('name')}", one) for one in map(_map, first)]
+        taken = [one for each, one in several if met is None or each in met]
+        amounts = {_amount(one) for one in taken}
+        yield DeviceRequest(
+            tuple(str(one.get("deviceClassName") or "") for one in taken),
+            amounts.pop() if len(amounts) == 1 else None,
+            not first and several[0][1].get("adminAccess") is True,
         )
-        admin = several == [asked] and asked.get("adminAccess") is True
-        yield [str(option.get("deviceClassName") or "") for option in several], admin
+
+
+def request_in(version: str, name: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A request of a claim, in the shape of ``version``, for the devices that ``asked`` says."""
+    return {"name": name, **asked} if version == "v1beta1" else {"name": name, "exactly": asked}
+
+
+def _amount(request: Mapping[str, Any]) -> int | None:
+    if request.get("allocationMode", "ExactCount") != "ExactCount":
+        return None
+    count = request.get("count", 1)
+    return count if isinstance(count, int) else None
 
 
 def _map(value: Any) -> Mapping[str, Any]:

@@ -11,11 +11,11 @@ import anyio
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.discovery import served
+from preflight_proto.devices import GROUP
 
 from preflight_gang.config import Config
 from preflight_gang.controller.namespaces import Namespaces
 from preflight_gang.core.claims import (
-    GROUP,
     DeviceClass,
     GpuClaims,
     Origin,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from preflight_kube.admission import limits
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Unavailable
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.runtime.cache import Cache
 from preflight_kube.runtime.indexes import namespaced_name
+from preflight_proto.devices import requests_of
 
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.claim import Claim, RawClaim
@@ -113,8 +113,6 @@ class Webhook:
             raw: dict[str, Any] | None = await self._client.get_or_none(path, dict)
         except KubeError as error:
             raise Unavailable(f"a resource claim of the pod cannot be read ({error})") from None
-        text = msgspec.json.encode((raw or {}).get("spec")).decode()
-        return any(
-            f'"deviceClassName":"{device_class}"' in text
-            for device_class in self._config.gpu_classes
-        )
+        # Administrative access counts: it shows GPUs that are other pods'.
+        asked = {name for request in requests_of(raw or {}) for name in request.classes}
+        return not asked.isdisjoint(self._config.gpu_classes)

@@ -129,6 +129,17 @@ class RESTMapper:
         within = f"/namespaces/{namespace}" if namespace and served.namespaced else ""
         return f"{root(kind)}{within}/{served.resource}"
 
+    async def newest(
+        self, group: str, versions: Iterable[str], kind: str, namespace: str = ""
+    ) -> str | None:
+        """As :meth:`collection`, in the first of ``versions`` in which the kind is served; None
+        where it is in none. Raises as :meth:`find`.
+        """
+        for version in versions:
+            if (path := await self.collection((group, version, kind), namespace)) is not None:
+                return path
+        return None
+
     async def _read(self, where: str) -> dict[str, RESTMapping]:
         try:
             found = await self._client.get(where, _Resources)

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from preflight_proto.devices import request_in
+
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import Metadata, OwnerReference
 from preflight_mnnvl.core.domain import Domain
@@ -72,12 +74,7 @@ def resource_claim(domain: Domain, head: Head, support: Support, device_class: s
         }
     }
     wanted: Body = {"deviceClassName": device_class, "selectors": [selector]}
-    # Since v1beta2 class and selectors stand one level below the request's name.
-    request = (
-        {"name": names.CLAIM, **wanted}
-        if support.claim_version == "v1beta1"
-        else {"name": names.CLAIM, "exactly": wanted}
-    )
+    request = request_in(support.claim_version, names.CLAIM, wanted)
     version = f"{names.RESOURCE_GROUP}/{support.claim_version}"
     return {
         "apiVersion": version,

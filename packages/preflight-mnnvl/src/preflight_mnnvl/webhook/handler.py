@@ -212,7 +212,7 @@ class GroveLookups:
             path = f"/apis/{RESOURCE_GROUP}/{version}/namespaces/{namespace}/{plural}/{ref.name}"
             claim = await self._asked(f"the {ref.kind} {shown(ref.name)}", path, dict[str, Any])
             if claim is not None:
-                known[ref] = [name for names, _ in requests_of(claim) for name in names]
+                known[ref] = [name for request in requests_of(claim) for name in request.classes]
         return known
 
     async def _asked(self, what: str, path: str, type_: type[T]) -> T | None:

@@ -11,7 +11,9 @@ from preflight_kube.api.workloads.model import Object, WorkloadKind
 from preflight_kube.api.workloads.table import KINDS, named
 from preflight_kube.cli.commands import BadInput, CommandFailed
 from preflight_kube.client.client import Client, KubeError, Params
+from preflight_kube.runtime.discovery import RESTMapper
 from preflight_proto import policy
+from preflight_proto.devices import GROUP, VERSIONS
 
 from preflight_webhook.config.config import ConfigError, parse
 from preflight_webhook.core.detect import claims
@@ -100,12 +102,10 @@ async def needed(found: FoundPod, client: Client) -> dict[Ref, DeviceClaim | Non
     """The claims that a pod names, read from a cluster. Raises
     :class:`~preflight_kube.errors.KubeError`.
     """
-    known = {}
+    known, kinds = {}, RESTMapper(client)
     for ref in references(found.pod):
-        where = f"namespaces/{found.namespace}/{ref.plural}/{ref.name}"
-        made: Object | None = None
-        for version in claims.VERSIONS:
-            made = made or await client.get_or_none(f"{claims.GROUP}/{version}/{where}", dict)
+        path = await kinds.newest(GROUP, VERSIONS, ref.kind, found.namespace)
+        made = await client.get_or_none(f"{path}/{ref.name}", dict) if path is not None else None
         known[ref] = None if made is None else claims.read(made)
     return known
 

@@ -21,9 +21,10 @@ from urllib.parse import quote
 import msgspec
 from preflight_kube.admission.reviews import Unavailable
 from preflight_kube.errors import KubeError
+from preflight_proto.devices import GROUP, VERSIONS
 
 from preflight_webhook.core.detect import claims
-from preflight_webhook.core.detect.claims import GROUP, VERSIONS, DeviceClaim, Ref
+from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.metrics import Metrics
 from preflight_webhook.webhook.access import ClusterAccess
 
@@ -177,7 +178,7 @@ class Lookups:
         made = None
         if version is not None:
             name = quote(ref.name, safe="")
-            path = f"{GROUP}/{version}/namespaces/{quote(namespace, safe='')}/{ref.plural}/{name}"
+            path = f"/apis/{GROUP}/{version}/namespaces/{quote(namespace, safe='')}/{ref.plural}/{name}"
             made = await self._get(path, namespace)
         claim = None if made is None else claims.once(claims.read(made))
         self._metrics.lookups.labels("absent" if claim is None else "found").inc()
@@ -198,7 +199,7 @@ class Lookups:
         until, version = self._version
         if until > self._clock():
             return version
-        group = await self._get(GROUP)
+        group = await self._get(f"/apis/{GROUP}")
         versions = (group or {}).get("versions")
         served = [one.get("version") for one in versions or () if isinstance(one, dict)]
         version = next((one for one in VERSIONS if one in served), None)

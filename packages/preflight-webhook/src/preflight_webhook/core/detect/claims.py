@@ -1,28 +1,22 @@
 """Dynamic resource allocation: which of a pod's claims are for GPUs, which for network devices, and
 for how many.
-
-Reads `resource.k8s.io` v1, v1beta2 and v1beta1 alike; what differs is where a request holds its
-device class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, NamedTuple
 
-from preflight_proto.devices import is_for_gpus
+from preflight_proto.devices import DeviceRequest, is_for_gpus, requests_of
 
 from preflight_webhook.api.types import ClaimEntry
 from preflight_webhook.config.config import Config
 from preflight_webhook.core.cache import SizedCache
 
 __all__ = [
-    "GROUP",
-    "VERSIONS",
     "ClaimDevices",
     "DeviceClaim",
-    "DeviceRequest",
     "Ref",
     "detects",
     "devices",
@@ -31,10 +25,6 @@ __all__ = [
     "ref",
     "size",
 ]
-
-GROUP: Final = "/apis/resource.k8s.io"
-VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
-"""Those whose shape is known, newest first."""
 
 CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"
@@ -50,15 +40,6 @@ class Ref(NamedTuple):
     def kind(self) -> Literal["ResourceClaim", "ResourceClaimTemplate"]:
         """The object's kind."""
         return "ResourceClaim" if self.plural == CLAIMS else "ResourceClaimTemplate"
-
-
-class DeviceRequest(NamedTuple):
-    """One request of a claim. ``classes``: of its alternatives (one where there are none).
-    ``amount``: of devices, None when it is not known beforehand."""
-
-    classes: tuple[str, ...]
-    amount: int | None
-    admin: bool
 
 
 class DeviceClaim(NamedTuple):
@@ -100,16 +81,9 @@ def detects(config: Config) -> bool:
 
 def read(made: Mapping[str, Any]) -> DeviceClaim:
     """A ResourceClaim or ResourceClaimTemplate as the API server gives it. Never raises."""
-    spec = _map(made.get("spec"))
-    if "spec" in spec:  # a template's
-        spec = _map(spec["spec"])
-    requests = _map(spec.get("devices")).get("requests")
-    read = tuple(
-        _request(_map(request)) for request in (requests if isinstance(requests, list) else [])
-    )
     uid = _map(made.get("metadata")).get("uid")
     return DeviceClaim(
-        read,
+        tuple(requests_of(made)),
         uid if isinstance(uid, str) else "",
         _user(_map(made.get("status")).get("reservedFor")),
     )
@@ -187,31 +161,6 @@ def _all_like(request: DeviceRequest, globs: tuple[str, ...]) -> bool:
     return bool(request.classes) and all(
         any(fnmatchcase(name, glob) for glob in globs) for name in request.classes
     )
-
-
-def _request(request: Mapping[str, Any]) -> DeviceRequest:
-    alternatives = request.get("firstAvailable")
-    if isinstance(alternatives, list) and alternatives:
-        made = [_map(one) for one in alternatives]
-        counts = {_count(one) for one in made}
-        return DeviceRequest(
-            tuple(_classes(made)), counts.pop() if len(counts) == 1 else None, admin=False
-        )
-    exactly = _map(request.get("exactly")) or request  # v1beta1 has no `exactly`
-    return DeviceRequest(
-        tuple(_classes([exactly])), _count(exactly), exactly.get("adminAccess") is True
-    )
-
-
-def _classes(requests: list[Mapping[str, Any]]) -> Iterator[str]:
-    return (str(request.get("deviceClassName", "")) for request in requests)
-
-
-def _count(request: Mapping[str, Any]) -> int | None:
-    if request.get("allocationMode", "ExactCount") != "ExactCount":
-        return None
-    count = request.get("count", 1)
-    return count if isinstance(count, int) else None
 
 
 def _map(value: Any) -> Mapping[str, Any]:
