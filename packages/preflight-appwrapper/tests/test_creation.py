@@ -19,6 +19,7 @@ from preflight_appwrapper.core.plan import Confirm, CreateComponent, WrapperActi
 from preflight_appwrapper.core.reconcile import reconcile
 from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
 from preflight_kube.client.client import KubeError
+from preflight_proto.devices import GROUP, VERSIONS, request_in
 from preflight_testing.apidouble import Resource
 from preflight_testing.waiting import until
 from world import START
@@ -158,11 +159,12 @@ def test_only_a_right_that_is_missing_makes_a_403_final(message: str, final: boo
 
 
 @pytest.mark.anyio
-async def test_a_pod_with_gpus_by_a_claim_keeps_off_marked_nodes_and_leaves_one_that_is_marked() -> (
-    None
-):
-    templates = Resource("resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate")
-    request = {"name": "g", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_pod_with_gpus_by_a_claim_keeps_off_marked_nodes_and_leaves_one_that_is_marked(
+    version: str,
+) -> None:
+    templates = Resource(f"{GROUP}/{version}", "resourceclaimtemplates", "ResourceClaimTemplate")
+    request = request_in(version, "g", {"deviceClassName": "gpu.nvidia.com"})
     entries = [{"name": "gpus", "resourceClaimTemplateName": "gpus"}]
     spec = {"containers": [{"name": "main"}], "resourceClaims": entries}
     template = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}

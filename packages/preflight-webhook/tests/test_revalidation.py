@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import yaml
 from preflight_proto import names
+from preflight_proto.devices import GROUP, VERSIONS
 from preflight_proto.result import Result, encode_result
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig
 from preflight_testing.apidouble.http import ApiAnswer, ApiRequest
@@ -51,8 +52,6 @@ HOOKS = Resource(
 )
 NODES = Resource("v1", "nodes", "Node", namespaced=False)
 """Whose statuses are written with them."""
-SLICES = Resource("resource.k8s.io/v1", "resourceslices", "ResourceSlice", namespaced=False)
-TEMPLATES = Resource("resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate")
 
 
 def node(name: str = "bad", *conditions: Json, gpus: int = 8, **spec: Any) -> Json:
@@ -285,9 +284,15 @@ class Played:
 
 
 @pytest.fixture
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+def played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Played]:
+    """A parameter is the version of the API of claims that the cluster serves."""
+    served = f"{GROUP}/{getattr(request, 'param', VERSIONS[0])}"
     others = [one for one in RESOURCES if one.plural != "nodes"]
-    double = ApiDouble([*others, NODES, HOOKS, SLICES, TEMPLATES])
+    slices = Resource(served, "resourceslices", "ResourceSlice", namespaced=False)
+    templates = Resource(served, "resourceclaimtemplates", "ResourceClaimTemplate")
+    double = ApiDouble([*others, NODES, HOOKS, slices, templates])
     made = Played(double)
     hook = {
         "metadata": {"name": "inj", "labels": {"app.kubernetes.io/name": "preflight-injector"}},
@@ -417,18 +422,33 @@ def test_a_dry_run_prints_what_it_would_create_and_creates_nothing(played: Playe
     assert yaml.safe_load(done.out)["kind"] == "Job"
 
 
-def test_a_claim_for_one_gpu_goes_with_its_job(played: Played) -> None:
+@pytest.mark.parametrize(
+    ("played", "version"), [(one, one) for one in VERSIONS], indirect=["played"]
+)
+def test_a_claim_for_one_gpu_goes_with_its_job(played: Played, version: str) -> None:
     played.configure(CLAIMS)
-    device = {"name": "gpu-1", "attributes": {"uuid": {"string": "GPU-1"}}}
+    said_of = {"attributes": {"uuid": {"string": "GPU-1"}}}
+    device = {"name": "gpu-1", **({"basic": said_of} if version == "v1beta1" else said_of)}
     body = {"driver": "gpu.nvidia.com", "nodeName": "bad", "devices": [device]}
     played.double.create("resourceslices", {"metadata": {"name": "s"}, "spec": body})
     played.outcomes = {"dcgm-diag": "passed"}
     assert ran("--gpu", "GPU-1").status == 0
     template, job = played.created
     assert (template["kind"], job["kind"]) == ("ResourceClaimTemplate", "Job")
+    assert template["apiVersion"] == f"{GROUP}/{version}"
+    [asked] = template["spec"]["spec"]["devices"]["requests"]
+    assert (asked if version == "v1beta1" else asked["exactly"])["count"] == 1
     [patch] = [one for one in played.double.requests if one.method == "PATCH"]
     [owner] = patch.json()["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"]) == ("Job", job["metadata"]["name"])
+
+
+@pytest.mark.parametrize("played", ["v1alpha3"], indirect=True)
+def test_where_no_claims_are_known_gpus_are_handed_out_by_number(played: Played) -> None:
+    played.configure(CLAIMS)
+    played.outcomes = {"dcgm-diag": "passed"}
+    assert ran().status == 0
+    assert [one["kind"] for one in played.created] == ["Job"]
 
 
 @pytest.mark.parametrize(
@@ -507,7 +527,9 @@ def test_the_shipped_account_may_do_what_the_command_does_and_nothing_else(playe
     body = {"driver": "gpu.nvidia.com", "nodeName": "bad", "devices": [device]}
     played.double.create("resourceslices", {"metadata": {"name": "s"}, "spec": body})
     ran("--gpu", "GPU-1")
-    assert {used(one) for one in played.double.requests} == granted()
+    # What is served may be asked for by everybody.
+    asked = [one for one in played.double.requests if one.path != f"/apis/{GROUP}/{VERSIONS[0]}"]
+    assert {used(one) for one in asked} == granted()
 
 
 def test_the_shipped_template_runs_this_command_for_its_node(played: Played) -> None:

@@ -36,7 +36,7 @@ from preflight_kube.runtime.writes import (
     apply,
     gather,
 )
-from preflight_proto.devices import requests_of
+from preflight_proto.devices import GROUP, VERSIONS, requests_of
 
 from preflight_appwrapper.api.names import API_VERSION, FINALIZER, KIND, wrapper_path
 from preflight_appwrapper.api.rules import WrapperRules
@@ -169,8 +169,7 @@ class WrapperApplier:
         if all("/" in key for key in self._rules.autopilot.taints):
             return known
         for kind, name in claims_of(wrapper, index)[:_MOST_CLAIMS]:
-            of = ("resource.k8s.io", "v1", kind)
-            path = await self._kinds.collection(of, wrapper.metadata.namespace)
+            path = await self._kinds.newest(GROUP, VERSIONS, kind, wrapper.metadata.namespace)
             if path is None or not possible_name(name):
                 continue
             try:
@@ -180,7 +179,7 @@ class WrapperApplier:
                     raise
                 log.warning("claim not read", path=f"{path}/{name}", error=cause_of(error))
                 continue
-            asked = (classes for classes, admin in requests_of(claim) if not admin)
+            asked = (request.classes for request in requests_of(claim) if not request.admin)
             known[kind, name] = {device_class for classes in asked for device_class in classes}
         return known
 

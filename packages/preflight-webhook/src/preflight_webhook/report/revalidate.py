@@ -15,6 +15,8 @@ from preflight_kube.auth.connection import connection
 from preflight_kube.cli import commands
 from preflight_kube.cli.commands import BadInput, CommandFailed
 from preflight_kube.client.client import Client, NotFound
+from preflight_kube.runtime.discovery import RESTMapper
+from preflight_proto.devices import GROUP, VERSIONS
 
 from preflight_webhook.config.config import Config
 from preflight_webhook.report import live, revalidation
@@ -24,7 +26,6 @@ from preflight_webhook.report.workloads import Object, documents, found_in
 
 __all__ = ["PlannedRun", "add_revalidate"]
 
-_DRA: Final = "/apis/resource.k8s.io/v1"
 _LOOK: Final = 1.0
 """Seconds between two looks at what runs."""
 _CLEARING: Final = 60
@@ -42,6 +43,12 @@ class PlannedRun(NamedTuple):
     job: Object
     claim: Object | None
     release: str = ""
+
+    @property
+    def claims(self) -> str:
+        """The path of the claim template's collection, in its own version."""
+        version = self.claim["apiVersion"] if self.claim is not None else ""
+        return f"/apis/{version}/namespaces/{self.namespace}/resourceclaimtemplates"
 
     @property
     def path(self) -> str:
@@ -136,9 +143,10 @@ async def _planned(args: argparse.Namespace, client: Client, like: Object | None
     asked = opt_in(args.namespace, around["metadata"].get("labels") or {}, release.lists)
     if asked.asked != "yes":
         raise BadInput(f"-n {args.namespace}: no pod is checked there: {asked.why}.")
-    node, devices = await _node(client, args.node), await _devices(client, args.node, config)
+    node = await _node(client, args.node)
+    version, devices = await _devices(client, args.node, config)
     name = f"revalidate-{args.node[:40].replace('.', '-').strip('-')}-{secrets.token_hex(3)}"
-    claim = revalidation.claim_template(name, node, devices, config, args.gpu)
+    claim = revalidation.claim_template(name, node, devices, config, args.gpu, version=version)
     nodes = [node]
     if args.partner == args.node:
         raise BadInput(f"--with {args.partner}: is the node itself; name another one.")
@@ -154,9 +162,9 @@ async def _planned(args: argparse.Namespace, client: Client, like: Object | None
 
 
 async def _create(client: Client, run: PlannedRun) -> None:
-    name, claims = name_of(run.job), f"{_DRA}/namespaces/{run.namespace}/resourceclaimtemplates"
+    name = name_of(run.job)
     if run.claim is not None:
-        await client.create(claims, run.claim)
+        await client.create(run.claims, run.claim)
     made = json.loads(await client.create(run.path, run.job))
     if run.claim is not None:  # it goes with the Job
         owner = {
@@ -165,7 +173,7 @@ async def _create(client: Client, run: PlannedRun) -> None:
             "name": name,
             "uid": made["metadata"]["uid"],
         }
-        await client.merge_patch(f"{claims}/{name}", {"metadata": {"ownerReferences": [owner]}})
+        await client.merge_patch(f"{run.claims}/{name}", {"metadata": {"ownerReferences": [owner]}})
 
 
 async def _passed(client: Client, run: PlannedRun) -> bool:
@@ -251,17 +259,23 @@ async def _node(client: Client, name: str) -> Object:
         raise BadInput(f"{name}: the cluster has no such node; see `kubectl get nodes`.") from None
 
 
-async def _devices(client: Client, node: str, config: Config) -> dict[str, list[str]]:
-    """UUIDs by driver of the node's GPUs that claims hand out; none where no claims are known."""
+async def _devices(client: Client, node: str, config: Config) -> tuple[str, dict[str, list[str]]]:
+    """The version of the API of claims that the cluster serves, and UUIDs by driver of the node's
+    GPUs that claims hand out; neither where no claims are known.
+    """
     found: dict[str, list[str]] = {}
+    path = None
     if config.gpu_detection.device_classes:
-        of_node = {"fieldSelector": f"spec.nodeName={node}"}
-        listed = await client.get(f"{_DRA}/resourceslices", dict, params=of_node)
-        for one in listed["items"]:
-            for device in one["spec"].get("devices") or ():
-                if uuid := ((device.get("attributes") or {}).get("uuid") or {}).get("string"):
-                    found.setdefault(one["spec"]["driver"], []).append(uuid)
-    return found
+        path = await RESTMapper(client).newest(GROUP, VERSIONS, "ResourceSlice")
+    if path is None:
+        return "", found
+    listed = await client.get(path, dict, params={"fieldSelector": f"spec.nodeName={node}"})
+    for one in listed["items"]:
+        for device in one["spec"].get("devices") or ():
+            attributes = (device.get("basic") or device).get("attributes") or {}  # v1beta1: basic
+            if uuid := (attributes.get("uuid") or {}).get("string"):
+                found.setdefault(one["spec"]["driver"], []).append(uuid)
+    return path.split("/")[3], found
 
 
 def _like(file: str) -> Object:

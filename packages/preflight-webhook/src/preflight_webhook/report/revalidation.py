@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from preflight_kube.api.node_health import gpus_named, makes_sick
 from preflight_proto import names
+from preflight_proto.devices import GROUP, VERSIONS, request_in
 from preflight_proto.result import Result, from_termination
 
 from preflight_webhook.config.config import Config
@@ -216,10 +217,17 @@ def job(
 
 
 def claim_template(
-    name: str, node: Object, devices: Mapping[str, Sequence[str]], config: Config, gpu: str
+    name: str,
+    node: Object,
+    devices: Mapping[str, Sequence[str]],
+    config: Config,
+    gpu: str,
+    *,
+    version: str = VERSIONS[0],
 ) -> Object | None:
     """The ResourceClaimTemplate of the Job's pods, for all GPUs in ``devices`` (UUIDs by driver) or
-    the one ``gpu``; None where they are handed out by number. Raises :class:`CannotRevalidate`.
+    the one ``gpu``, in the shape of ``version``; None where they are handed out by number. Raises
+    :class:`CannotRevalidate`.
     """
     counted = _counted(node, config, "gpu")
     for driver, uuids in devices.items():
@@ -230,10 +238,10 @@ def claim_template(
                 expression = f'device.attributes["{driver}"].uuid == "{gpu}"'
                 request["selectors"] = [{"cel": {"expression": expression}}]
             return {
-                "apiVersion": "resource.k8s.io/v1",
+                "apiVersion": f"{GROUP}/{version}",
                 "kind": "ResourceClaimTemplate",
                 "metadata": {"name": name, "labels": LABELS},
-                "spec": {"spec": {"devices": {"requests": [{"name": _CLAIM, "exactly": request}]}}},
+                "spec": {"spec": {"devices": {"requests": [request_in(version, _CLAIM, request)]}}},
             }
     if not counted:
         known = ", ".join(
