@@ -166,7 +166,8 @@ def test_a_gang_of_one_zone_leaves_others_the_gpus_of_zones_that_cannot_take_all
             pods = [f"g-{n}" for n in range(4)]
             for name in pods:
                 await world.pod(name, "g", spec={"affinity": together}, gang_size="4")
-            await world.until("the scheduler has no node", lambda: _refused(world, pods))
+            too_few = partial(_waits, world, "g-", messages.GANG_TOO_FEW)
+            await world.until("it is known that no zone has room", too_few)
             await world.pod("s", "one")
             await world.bound("s")
             assert _bound(world, "g-")() == 0
@@ -213,10 +214,13 @@ def _gone(world: Plane, name: str) -> bool:
     return name not in world.watcher.given.values()
 
 
-async def _waits(world: Plane, name: str) -> bool:
+async def _waits(world: Plane, name: str, why: str = "") -> bool:
+    """Whether the scheduler has said so of a pod of this name, or one that begins so."""
     events = await world.raw(f"/api/v1/namespaces/{world.namespace}/events")
     return any(
-        one["reason"] == "FailedScheduling" and one["involvedObject"]["name"] == name
+        one["reason"] == "FailedScheduling"
+        and one["involvedObject"]["name"].startswith(name)
+        and why in one["message"]
         for one in events["items"]
     )
 

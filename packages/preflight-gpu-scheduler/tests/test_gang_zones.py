@@ -1,9 +1,10 @@
-"""A gang whose members must share a zone: what kube-scheduler asks in its turns, by a model of it,
-and what it is answered.
+"""A gang whose members must share a zone, or be spread over zones: what kube-scheduler asks in its
+turns, by a model of it, and what it is answered.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -67,13 +68,16 @@ class Zones(Gangs):
             self._refuse()
         return False
 
+    def takes(self, zone: str) -> bool:
+        """Whether the zone may have one more of the gang."""
+        return {ZONES[where] for where in self.assumed.values()} <= {zone}
+
     def _look(self, name: str) -> None:
-        zones = {ZONES[where] for where in self.assumed.values()}
         places = list(self.assumed.values())
         nodes = [
             where
             for where, zone in ZONES.items()
-            if zones <= {zone} and self.others[where] + places.count(where) < GPUS
+            if self.takes(zone) and self.others[where] + places.count(where) < GPUS
         ]
         answer = self.ask(name, nodes) if nodes else "no node is in the zone and has a GPU"
         if answer in ZONES:
@@ -99,6 +103,14 @@ class Zones(Gangs):
         _, wait = self.due[name]
         late = self.random.choice([0, 0, 1, 2])
         self.due[name] = self.now + wait + late, min(2 * wait, MOST_BACKOFF)
+
+
+class Spread(Zones):
+    """Has no zone with two members more than another one."""
+
+    def takes(self, zone: str) -> bool:
+        counts = Counter(ZONES[where] for where in self.assumed.values())
+        return counts[zone] == min(counts[other] for other in "xyz")
 
 
 def _crowded(seed: int, **config: str) -> Zones:
@@ -163,3 +175,15 @@ def test_gpus_are_kept_for_a_gang_of_one_zone_in_one_zone() -> None:
     assert {name for name, answer in answers.items() if answer == name} == {
         name for name, zone in ZONES.items() if zone not in kept
     }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_gang_that_is_spread_over_all_that_is_free_starts_in_whatever_order_it_is_asked_about(
+    seed: int,
+) -> None:
+    seen = Spread(seed)
+    for name in ZONES:
+        seen.taken(name, 3)
+    seen.gang("g", GANG, GANG)
+    assert seen.run(1)
+    assert len(seen.attempts) == 1

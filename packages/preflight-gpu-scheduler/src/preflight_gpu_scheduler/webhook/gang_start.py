@@ -78,10 +78,12 @@ class _Attempt:
         self.locked = False
         self.first: tuple[str, frozenset[str]] | None = None  # its uid, and nodes for it
         self.beside: frozenset[str] | None = None  # nodes for the second one
+        self.told = set[str]()  # uids of those that it has asked about since it is tried
         self.groups: list[_Group] = []
 
-    def told(self, uid: str, nodes: Sequence[str]) -> None:
+    def asks(self, uid: str, nodes: Sequence[str]) -> None:
         """Note what the scheduler asks about a member that has its place: ``nodes``."""
+        self.told.add(uid)
         if self.first is None or self.first[0] == uid:
             self.first = uid, frozenset(nodes)
         elif self.beside is None:
@@ -198,7 +200,7 @@ class GangStarts:
             if (given := mine.placed.get(pod.uid)) is not None:
                 self._state.let_go(given[0], pod)
         mine.begun, mine.locked, mine.placed = None, False, {}
-        mine.first = mine.beside = None
+        mine.first, mine.beside, mine.told = None, None, set()
         self._barrier.ring(mine.start.start)
 
     # --- filter
@@ -226,7 +228,7 @@ class GangStarts:
         given = mine.placed.get(uid)
         if given is None:
             return messages.GANG_TURN
-        mine.told(uid, nodes)
+        mine.asks(uid, nodes)
         if given[0] not in nodes and not self._move(mine, pod, question.claim, nodes):
             self._fail(mine)
             return messages.GANG_TOO_FEW
@@ -316,14 +318,24 @@ class GangStarts:
 
     def _move(self, mine: _Attempt, pod: Pod, claim: Claim | None, nodes: Sequence[str]) -> bool:
         """Beside those that are placed already the scheduler would have it on ``nodes`` only."""
-        uid = pod.uid
-        self._state.let_go(mine.placed[uid][0], pod)
+        uid, given = pod.uid, mine.placed[pod.uid]
+        self._state.let_go(given[0], pod)
         if claim is None:
             return False
         member = Member(pod=pod, claim=claim)
         planned = place([member], {uid: frozenset(nodes)}, self._state.views(), 1)
-        if isinstance(planned, str):
-            return False
+        if isinstance(planned, str):  # who has not been asked for yet may change places with it
+            others = (other for other in mine.pods.values() if other.uid not in mine.told)
+            for other in others:
+                where, ids = mine.placed.get(other.uid, given)
+                if where in nodes and self._state.claim_of(other) == claim:
+                    self._state.let_go(where, other)
+                    mine.placed[other.uid] = given
+                    self._state.hold(*given, other)
+                    planned = {uid: (where, ids)}
+                    break
+            else:
+                return False
         mine.placed[uid] = planned[uid]
         self._state.hold(*planned[uid], pod)
         return True
