@@ -86,11 +86,11 @@ def requests_of(
         name, first = request.get("name"), request.get("firstAvailable")
         several = [(f"{name}", _map(request.get("exactly")) or request)]
         if isinstance(first, list) and first:
-            several = [(f"{name}/{one.get('name')}", one) for one in map(_map, first)]
-        taken = [one for each, one in several if met is None or each in met]
-        amounts = {_amount(one) for one in taken}
+            several = [(f"{name}/{option.get('name')}", option) for option in map(_map, first)]
+        taken = [option for each, option in several if met is None or each in met]
+        amounts = {_amount(option) for option in taken}
         yield DeviceRequest(
-            tuple(str(one.get("deviceClassName") or "") for one in taken),
+            tuple(str(option.get("deviceClassName") or "") for option in taken),
             amounts.pop() if len(amounts) == 1 else None,
             not first and several[0][1].get("adminAccess") is True,
         )

@@ -92,9 +92,7 @@ class Api:
         root = {"api": 2, "apis": 3}.get(parts[0], len(parts))
         group_version, rest = "/".join(parts[1:root]), parts[root:]
         group = group_version.rpartition("/")[0]
-        known = {
-            one.group_version for one in self.served if one.group_version.startswith(f"{group}/")
-        }
+        known = {r.group_version for r in self.served if r.group_version.startswith(f"{group}/")}
         if group_version in self.absent or (group and known and group_version not in known):
             return None
         table = {
