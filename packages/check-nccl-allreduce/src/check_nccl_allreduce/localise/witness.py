@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from .evidence import Evidence
 from .model import Grade, Layout, Phase, Score, State, Status, Zone
-from .rounds import CONFIRMATIONS, FEW
+from .rounds import CONFIRMATIONS
 from .score import APART, FATAL, KIND, NAMED, NOTHING, Hairpins, Own, Scoring, owned
 from .silence import ALIKE, alike
 
@@ -29,10 +29,10 @@ least so many times what is usual in this gang.
 """
 RATES = (1 / 2, 1 / 4, 2 / 5, 1 / 8)
 """Ratios of the rates that links have: 400 to 200, 100 and 50 Gbit/s, 100 to 40."""
-NEAR_RATE, RATE_SPREADS, LESS = 0.10, 2.5, 0.15
+NEAR_RATE, RATE_SPREADS, LESS = 0.10, 2.5, 0.11
 """How far from such a ratio (natural logarithm) a node of another kind may be: at least so far, and
 so many spreads of this gang's noise. So much less it lacks to itself where others are limited."""
-LITTLE = 0.90
+LITTLE = 0.91
 """Of normal, the share below which a node of a leaf is slow enough to share another one's cause."""
 SPREADS = 3.5
 """Shares of normal that differ by less than so many spreads of this gang's noise are alike."""
@@ -179,9 +179,9 @@ class Court:
     def shared(self, one: int) -> bool:
         """Whether another suspect may have the same cause.
 
-        Whoever is behind the same believed leaf, or as slow, may, until each of them has a fact of
-        its own; and without a fact of this one's own so may everybody else that is slow to itself
-        or may be, for labels that are stale in places show no difference.
+        Whoever is behind the same believed leaf and slow, whatever one hairpin says, or as slow
+        may, until each has a fact of its own; and without a fact of this one's own so may everybody
+        else slow to itself or perhaps so, for labels stale in places show no difference.
         """
         if self.spoils(one):
             return False
@@ -190,11 +190,11 @@ class Court:
             theirs, together = self.fact(other), domain[one] == domain[other] >= 0
             suspected = other in self.evidence.suspect_set
             cleared = other in self.hairpins.good and other not in self.hairpins.bad
-            if other == one or self.spoils(other) or (cleared and not (together and suspected)):
+            here = together and (suspected or self._mild(other))
+            if other == one or self.spoils(other) or (cleared and not here):
                 continue
-            if not suspected and (fact or not together):
-                continue
-            if fact and self.scores[other].path < KIND:
+            weak = fact and (not suspected or self.scores[other].path < KIND)
+            if weak or not (suspected or together):
                 continue
             related = together or self._alike(one, other)
             if not (fact or theirs) or (related and not (fact and theirs)):
@@ -212,15 +212,16 @@ class Court:
         """Suspects, and who may be slow as well: a little, as most are, or nobody can tell."""
         evidence, bad, good = self.evidence, self.hairpins.bad, self.hairpins.good
         untold = [node for node, edges in enumerate(evidence.graded) if not edges]
-        little = [i for i in evidence.mild() if evidence.map.size <= FEW or self._mild(i)]
+        asked = {row.a for row in self.hairpins.rows}
+        little = [i for i in asked.union(evidence.mild()) if self._mild(i)]
         slow = {*evidence.suspects, *evidence.gray, *evidence.lesser, *(bad.keys() - good.keys())}
         return sorted(slow.union(little, untold))
 
     def _mild(self, one: int) -> bool:
-        """Tell whether it is a little slow with who is no suspect, too."""
-        suspects = self.evidence.suspect_set
+        """Tell whether it is a little slow, to itself and with who is no suspect together."""
+        suspects, itself = self.evidence.suspect_set, [h for h in self.hairpins.rows if h.a == one]
         others = [e for e in self.evidence.graded[one] if e.other(one) not in suspects]
-        return self.evidence.share(others) < LITTLE
+        return self.evidence.share(others + itself) < LITTLE
 
     @cached_property
     def _shares(self) -> dict[int, float]:
