@@ -110,3 +110,19 @@ def test_a_slow_node_is_not_blamed_beside_one_of_its_leaf_that_is_a_little_slow(
     verdict, fabric = _played("pause frames from another job", 241)
     assert set(fabric.truth.slow) == {1, 4}
     assert (verdict.blamed, 4 in verdict.named) == ((), True)
+
+
+@pytest.mark.parametrize("number", [1313, 2060])
+def test_a_victim_of_pause_frames_is_not_blamed_where_one_good_hairpin_hides_the_milder_one(
+    number: int,
+) -> None:
+    verdict, fabric = _played("pause frames from another job", number)
+    assert (verdict.blamed, set(verdict.named)) == ((), set(fabric.truth.slow))
+
+
+def test_a_victim_of_pause_frames_is_not_blamed_where_the_milder_one_alone_makes_the_reference() -> (
+    None
+):
+    verdict, fabric = _played("pause frames on a leaf of two or three", 41)
+    assert set(fabric.truth.slow) == {0, 1}
+    assert (verdict.blamed, verdict.named) == ((), (1,))

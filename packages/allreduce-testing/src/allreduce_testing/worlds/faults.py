@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Beyond",
+    "Bundle",
     "Busy",
     "Collisions",
     "Fast",
@@ -24,6 +25,7 @@ __all__ = [
     "Older",
     "Pauses",
     "SickNode",
+    "SlowToThemselves",
     "Storm",
 ]
 
@@ -344,6 +346,30 @@ class Collisions:
         if self.pair:
             a, b = sorted(random.sample(range(shape.size), 2))
             fabric.slow(("path", a * shape.size + b), random.uniform(*SLOW))
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """One slow link of the few that a leaf's uplink is made of: whichever pairs, and in a
+    rail-optimised fabric hairpins, their hash puts on it are slow, each time.
+    """
+
+    leaves: tuple[int, int] = (1, 2)
+    links: tuple[int, int] = (2, 8)
+
+    def strike(self, fabric: StagedFabric) -> None:
+        """Draw the leaves, and of each who is on the slow link."""
+        random, shape = fabric.random, fabric.shape
+        leaves = sorted(set(shape.leaf))
+        for leaf in random.sample(leaves, min(random.randint(*self.leaves), len(leaves))):
+            part, share = 1 / random.randint(*self.links), random.uniform(*SLOW)
+            beyond = [i for i in range(shape.size) if shape.leaf[i] != leaf]
+            for a in shape.behind(leaf):
+                if shape.rail and random.random() < part:
+                    fabric.slow(("itself", a), share)
+                for b in beyond:
+                    if random.random() < part:
+                        fabric.slow(("path", min(a, b) * shape.size + max(a, b)), share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from .faults import (
     FOREVER,
     Beyond,
+    Bundle,
     Busy,
     Collisions,
     Fast,
@@ -100,6 +101,7 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("one node's flows collide", (Collisions(node=True),), rail=False, leaves=(2, 6)),
     W("flows collide", (Collisions(often=0.1),), leaves=(2, 8)),
     W("one slow path", (Collisions(pair=True),)),
+    known("one slow link of an uplink's", Bundle(), rail=None),
     # Kinds of adapters.
     W("two kinds, hidden", (Kinds(),)),
     W("two kinds, hidden, one node", (Kinds(count=(1, 1)),)),
@@ -144,6 +146,7 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("hosts of two beside hosts of one", (Hosts((1, 6), contended=True),), nodes=(6, 72)),
     W("pause frames", (Pauses(),), leaves=(3, 8)),
     known("pause frames from another job", Storm(), nodes=(12, 72), leaves=(2, 8)),
+    known("pause frames on a leaf of two or three", Storm((0.3, 0.88), 0.9), leaves=(2, 3)),
     W("throttles", (SickNode(stage="device", tells=("throttle",), onset=(-10, 60)),), counted=True),
     W("throttles, nobody says why", (SickNode(stage="device", onset=(-10, 60)),), counted=False),
     # What a gang cannot measure.
@@ -172,6 +175,7 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     known("collisions that move", Collisions(often=0.15, moves=(20, 90)), rail=None),
     known("leaves that cannot carry all of their nodes", CROWDED_LEAF, leaves=(4, 16)),
     known("another job fills a leaf later", Beyond("leaf", begins=(0, 60), lasts=(30, FOREVER))),
+    known("a leaf that stalls for seconds", Beyond("leaf", lasts=(2, 12), pause=(2, 12))),
     known("a leaf that comes and goes", Beyond("leaf", lasts=(5, 30), pause=(5, 30))),
     known("an uplink that comes and goes", Beyond("uplink", lasts=(5, 30), pause=(5, 30))),
     known("fast nodes", Fast()),
