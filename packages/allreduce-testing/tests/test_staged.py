@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from allreduce_testing.worlds.faults import Collisions, Marks, Older
+from allreduce_testing.worlds.faults import Collisions, Marks, Older, Storm
 from allreduce_testing.worlds.simulation import play_staged, simulate
 from allreduce_testing.worlds.staged import WORLDS, known
 from allreduce_testing.worlds.stages import StagedFabric, StagedWorld
@@ -123,6 +123,9 @@ def test_a_victim_of_pause_frames_is_not_blamed_where_one_good_hairpin_hides_the
 def test_a_victim_of_pause_frames_is_not_blamed_where_the_milder_one_alone_makes_the_reference() -> (
     None
 ):
-    verdict, fabric = _played("pause frames on a leaf of two or three", 41)
+    storm = Storm(share=(0.3, 0.88), often=0.9)
+    world = known("pause frames on a leaf of two or three", storm, leaves=(2, 3))
+    fabric = StagedFabric(world, 41)
+    verdict, _ = play_staged(fabric)
     assert set(fabric.truth.slow) == {0, 1}
     assert (verdict.blamed, verdict.named) == ((), (1,))

@@ -146,7 +146,6 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     W("hosts of two beside hosts of one", (Hosts((1, 6), contended=True),), nodes=(6, 72)),
     W("pause frames", (Pauses(),), leaves=(3, 8)),
     known("pause frames from another job", Storm(), nodes=(12, 72), leaves=(2, 8)),
-    known("pause frames on a leaf of two or three", Storm((0.3, 0.88), 0.9), leaves=(2, 3)),
     W("throttles", (SickNode(stage="device", tells=("throttle",), onset=(-10, 60)),), counted=True),
     W("throttles, nobody says why", (SickNode(stage="device", onset=(-10, 60)),), counted=False),
     # What a gang cannot measure.
