@@ -116,7 +116,7 @@ for line in sys.stdin:
     reader.SILENCE = world.get("silence", 60.0)
     if world.get("killed"):
         os.kill(reader._Helper.pid, 9)
-        reader._Helper.pipe.poll(None)
+        reader._Helper.pipe.poll(60.0)
     if world.get("waited"):
         reader._Helper.again = 0.0
     if world.get("anew"):  # as after a reload of the driver

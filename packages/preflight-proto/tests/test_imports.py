@@ -22,3 +22,6 @@ def test_the_kit_loads_grpc_only_when_it_reports() -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout.split()
     assert not {"grpclib", "betterproto2", "pynvml"} & set(loaded)
+    # What only some runs need, or all at their end: each costs a pod's start milliseconds.
+    later = "argparse importlib.resources json msgspec multiprocessing tomllib uuid zipfile"
+    assert not set(later.split()) & set(loaded)

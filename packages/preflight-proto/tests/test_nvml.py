@@ -196,6 +196,7 @@ while world:
     with open(os.environ["FAKE_NODE_JSON"], "w") as file:
         json.dump(world["node"], file)
     nvml._Helper.avoided = nvml._Helper.hung = frozenset()
+    nvml.ask(nvml.renew, patience=60.0, otherwise=str)  # each look is a check of its own
     nvml.SILENCE = world.get("silence", 60.0)
     gpus.PATIENCE = counters.PATIENCE = world.get("patience", 60.0)
     answer = anyio.run(judged, len(world["node"]["gpus"]))
@@ -356,6 +357,33 @@ def test_a_crash_costs_what_it_was_asked_and_clears_nothing(start: Start) -> Non
     assert [facts["fabric_health"] for facts in answer["facts"]] == ["426"] * 8
     assert driver.said == [
         "NVML: nvmlDeviceGetSramEccErrorStatus ended by SIGSEGV; what it would say is not known."
+    ]
+
+
+ASKED = """
+import os, signal
+from preflight_proto import nvml
+def ask(question, *given):
+    return nvml.ask(question, *given, patience=60.0, otherwise=str)
+nvml.start(print)
+first = ask(os.getpid)
+print(first != os.getpid(), ask(os.getpid) == first)
+print(ask(os.kill, first, signal.SIGSEGV))
+print(ask(os.getpid) not in {first, os.getpid()})
+os._exit(0)
+"""
+
+
+def test_one_process_answers_all_questions_and_another_once_it_has_crashed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-uc", ASKED], capture_output=True, text=True, check=True
+    )
+    ended = "the process ended by SIGSEGV"
+    assert done.stdout.splitlines() == [
+        "True True",
+        f"NVML: {ended}; what it would say is not known.",
+        ended,
+        "True",
     ]
 
 

@@ -8,7 +8,7 @@ import random
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import anyio
 from preflight_proto import names
@@ -30,9 +30,12 @@ from preflight_proto.check import (
 from preflight_proto.durations import format_duration
 from preflight_proto.program import leave
 
-from . import alarms, hostengine, identity, judge, missing, parse, record, summary
+from . import hostengine, identity
 from .candidates import Candidates, connect
 from .settings import TIMEOUTS, Settings
+
+if TYPE_CHECKING:
+    from . import judge, parse
 
 __all__ = ["CHECK", "main"]
 
@@ -133,6 +136,8 @@ async def _diagnosed(
     ours = [gpu.uuid for gpu in found]
     engine = await _candidates(run).ours(found)
     engine, done = await _diagnose(run, engine, ours, allowed, patience)
+    from . import judge, parse, summary  # loaded by now; see CHECK
+
     request = judge.DiagRequest(
         settings.level,
         {engine.gpus[uuid]: uuid for uuid in ours},
@@ -205,6 +210,8 @@ async def _ask_engine_too(run: Run[Settings], verdict: Verdict) -> Verdict:
     except (Inconclusive, hostengine.ToolsMissing) as error:
         run.progress(f"the engine cannot be asked about it: {error}")
         return verdict
+    from . import missing
+
     return missing.confirmed(verdict, engine.gpus, statuses)
 
 
@@ -240,6 +247,8 @@ async def _named(run: Run[Settings], verdict: Verdict, found: Sequence[Gpu]) -> 
     if verdict.subject or len(lost) != 1:
         return verdict
     [(uuid, words)] = lost.items()
+    from . import judge
+
     finding = verdict.findings[0]
     subject = judge.presence_of(uuid)
     told = replace(finding, subject=subject, metadata={**finding.metadata, "nvml": words})
@@ -252,6 +261,8 @@ async def _named(run: Run[Settings], verdict: Verdict, found: Sequence[Gpu]) -> 
 
 
 def _too_long(engine: hostengine.Hostengine, request: judge.DiagRequest, allowed: float) -> str:
+    from . import alarms
+
     left = "" if engine.heartbeat else " the engine may go on with it for a while;"
     known = alarms.hang(alarms.Circumstances(engine.version, "", request.model))
     why = f" {known.says} ({known.link});" if known else ""
@@ -350,6 +361,7 @@ CHECK: Final = Check(
     ),
     on_inconclusive="allow",  # an outage of DCGM must not stop a cluster
     gpu_tests=None,  # which are clear depends on what was tested: its verdicts say it
+    later=("check_dcgm.judge", "check_dcgm.missing"),
     tool_variables=("^__DCGM_", "^DCGM_HOME_DIR$"),
     about="DCGM diagnostics of this pod's own GPUs, run by the node's hostengine. `check-dcgm record` writes what the tools here print.",
 )
@@ -358,5 +370,7 @@ CHECK: Final = Check(
 def main() -> NoReturn:
     """The program: the check, or with ``record`` the recorder of real diagnostics."""
     if sys.argv[1:2] == ["record"]:
+        from . import record
+
         leave(lambda: record.main(sys.argv[2:]))
     run_main(CHECK)

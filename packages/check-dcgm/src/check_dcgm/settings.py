@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from preflight_proto import names, time_limits
 from preflight_proto.check import duration, endpoints, setting, text, text_list, whole_number
 from preflight_proto.settings import endpoint_problems
 
-from .catalogue import BadTable, KnownError, canonical_test, known, overridden, required
+if TYPE_CHECKING:
+    from .catalogue import KnownError
 
 __all__ = ["TIMEOUTS", "Settings"]
 
@@ -65,10 +66,14 @@ class Settings:
     @property
     def optional(self) -> frozenset[str]:
         """The tests of ``optional_tests`` by their canonical names."""
+        from .catalogue import canonical_test
+
         return frozenset(canonical_test(name) for name in self.optional_tests)
 
     def table(self) -> dict[int, KnownError]:
-        """The error table, with the operator's rows in it. Raises :class:`BadTable`."""
+        """The error table, with the operator's rows in it. Raises :class:`.BadTable`."""
+        from .catalogue import BadTable, known, overridden
+
         if self.errors_file is None:
             return known()
         try:
@@ -83,6 +88,10 @@ class Settings:
     def problems(self) -> list[str]:
         """Problems of several variables together, one sentence each."""
         found = endpoint_problems(names.ENV_DCGM_HOSTENGINE, ",".join(self.addresses))
+        if not self.optional_tests and self.errors_file is None:
+            return found
+        from .catalogue import BadTable, canonical_test, required
+
         levels = required(4)
         found += [
             f'DCGM_OPTIONAL_TESTS: "{name}" is not a test that a level requires; they are {", ".join(sorted(levels))}.'

@@ -10,7 +10,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,34 +21,12 @@ from . import measurement
 from .judge import SWEEP, Step
 from .measurement import Measurement
 from .settings import Settings
+from .tool import Tool
 
-__all__ = ["Tool", "argv", "environment", "find_tool", "run", "shared_memory"]
+__all__ = ["argv", "environment", "run", "shared_memory"]
 
 SHM: Final = Path("/dev/shm")  # noqa: S108 (NCCL's, not ours)
-PATIENCE: Final = 30.0
-"""Seconds that `all_reduce_perf -h` may take, which touches no GPU."""
 MAX_DOCUMENT: Final = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """The program: whether it ``writes_json``, and the words with which it could not even start."""
-
-    writes_json: bool = False
-    broken: str = ""
-
-
-async def find_tool(run: Run[Settings]) -> Tool:
-    """What the image's program can do, by its own usage. Raises
-    :class:`preflight_proto.check.ToolMissing`.
-    """
-    done = await run.command(
-        [run.settings.tool, "-h"], timeout=PATIENCE, env=words.clean_environment(os.environ)
-    )
-    said = f"{done.stdout}\n{done.stderr}"
-    found = words.classify(said)
-    broken = found.line if found is not None and found.code == "LIBRARY_MISSING" else ""
-    return Tool("--output_file" in said, broken)
 
 
 def argv(settings: Settings, step: Step, document: Path | None = None) -> list[str]:

@@ -72,6 +72,7 @@ TOKEN_PATH: Final = TOKEN_DIR + "/token"
 TOKEN_AUDIENCE: Final = "platform-connector.nvsentinel.nvidia.com"  # noqa: S105 (an audience)
 SERVICE_ACCOUNT_DIR: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 GANG_DIR: Final = "/etc/preflight"
+ROSTER_FILE: Final = "roster"
 TOPOLOGY_FILE: Final = "node-topology"
 """In the gang folder, beside the roster: what :data:`TOPOLOGY_ANNOTATION` says."""
 STATE_DIR: Final = "/var/lib/preflight"

@@ -2,12 +2,12 @@
 asked, not the program that asks.
 
 :func:`start` forks a helper while the program has one thread. The helper loads no library: it forks
-again for each question and tells how that process ended. A function of NVML in which it ended is
-from then on one that the driver does not have, and the question is asked again.
+again for the first question and tells how that process ended, which else answers all questions. A
+function of NVML in which it ended is from then on one that the driver does not have, and the
+question is asked again, by another process.
 
-A program that runs for months (``lasting``) has one process for all questions until it ends: NVML
-stays initialised, and events are kept from one look to the next. What went wrong is tried anew
-after a pause that grows.
+In a program that runs for months (``lasting``) what went wrong is tried anew after a pause that
+grows.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import mmap
 import os
 import pickle
 import resource
+import select
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from types import FunctionType
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -50,6 +50,41 @@ _ANSWERED: Final = 77
 """Exit status of a process that has answered; a library may end it with any other."""
 
 
+class _Pipe:
+    """One end of a pair that carries messages, each with its length before it. Raises EOFError once
+    the other end is closed. (multiprocessing's takes longer to import than a GPU to be asked.)
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def send_bytes(self, message: bytes) -> None:
+        self._end.sendall(len(message).to_bytes(8, "little") + message)
+
+    def recv_bytes(self) -> bytes:
+        return self._exactly(int.from_bytes(self._exactly(8), "little"))
+
+    def send(self, message: Any) -> None:
+        self.send_bytes(pickle.dumps(message))
+
+    def recv(self) -> Any:
+        return pickle.loads(self.recv_bytes())  # noqa: S301 (of our own process)
+
+    def poll(self, seconds: float) -> bool:
+        """Whether there is something to receive, or an end, within ``seconds``."""
+        poll = select.poll()  # a select takes no descriptor above 1023
+        poll.register(self._end, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
+
+    def _exactly(self, size: int) -> bytes:
+        read = bytearray()
+        while len(read) < size:
+            if not (part := self._end.recv(size - len(read))):
+                raise EOFError
+            read += part
+        return bytes(read)
+
+
 class _Helper:
     """Of this process: the helper's other end, ``gone`` (why there is none any more), ``stuck``
     (the other end of one that waits for a process in the driver), and ``seen``, memory in which
@@ -57,8 +92,8 @@ class _Helper:
     the name of the last call.
     """
 
-    pipe: Connection | None = None
-    stuck: Connection | None = None
+    pipe: _Pipe | None = None
+    stuck: _Pipe | None = None
     gone = ""
     pid = 0
     lasting = False
@@ -107,8 +142,8 @@ def _fork() -> None:
             raise
         if _Helper.pid == 0:
             ours.close()
-            _serve(Connection(theirs.detach()), tied)
-    _Helper.pipe, _Helper.gone = Connection(ours.detach()), ""
+            _serve(_Pipe(theirs), tied)
+    _Helper.pipe, _Helper.gone = _Pipe(ours), ""
 
 
 def _retry() -> None:
@@ -232,7 +267,7 @@ def field(handle: Any, name: str, scope: int = 0) -> int | None:
     return kinds.get(found.valueType) if found.nvmlReturn == pynvml.NVML_SUCCESS else None
 
 
-def _answer(pipe: Connection, end: float, silence: float) -> tuple[Any, str] | str:
+def _answer(pipe: _Pipe, end: float, silence: float) -> tuple[Any, str] | str:
     """The answer and a bug of the question's, or a sentence about how the process ended."""
     calls, since = -1, time.monotonic()
     value: Any
@@ -252,7 +287,7 @@ def _answer(pipe: Connection, end: float, silence: float) -> tuple[Any, str] | s
     return f"{_last() or 'the process'} ended {how}"
 
 
-def _ended(pipe: Connection, silent: float) -> str:
+def _ended(pipe: _Pipe, silent: float) -> str:
     said = f"{_last() or 'the process'} gave no answer within {silent:.0f} s"
     _Helper.hung |= {_last()}
     pid = int.from_bytes(_Helper.seen[:8], "little")
@@ -272,8 +307,10 @@ def _last() -> str:
     return _Helper.seen[_NAME:_ROOM].rstrip(b"\0").decode()
 
 
-def _serve(pipe: Connection, tied: bool) -> NoReturn:
-    """The helper's life: a process for each question, until the program is gone."""
+def _serve(pipe: _Pipe, tied: bool) -> NoReturn:
+    """The helper's life: a process that asks, another where it ended, until
+    the program is gone.
+    """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # the program ends it
     _quietly(tied)
@@ -305,7 +342,7 @@ def _quietly(tied: bool = True) -> None:
         os.dup2(nowhere, stream)
 
 
-def _child(pipe: Connection, request: bytes) -> NoReturn:
+def _child(pipe: _Pipe, request: bytes) -> NoReturn:
     _quietly()
     _Helper.pipe = None
     while True:
@@ -318,7 +355,7 @@ def _child(pipe: Connection, request: bytes) -> NoReturn:
             answer = pickle.dumps((None, repr(error)))
         try:
             pipe.send((number, "answer", answer))
-            if not _Helper.lasting or _Helper.renewed:
+            if _Helper.renewed:
                 break
             request = pipe.recv_bytes()
         except (OSError, EOFError):

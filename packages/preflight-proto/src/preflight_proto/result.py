@@ -14,6 +14,7 @@ import msgspec
 
 from ._versioned import ContractError, decode
 from .printable import printable
+from .settings import MAX_GBPS
 
 __all__ = [
     "MAX_BYTES",
@@ -27,9 +28,6 @@ __all__ = [
 
 VERSION: Final = 1
 MAX_BYTES: Final = 768
-MAX_GBPS: Final = 1e6
-"""GB/s; beyond is no measurement: the fastest NVLink domain has about a thousandth of it."""
-
 MAX_SECONDS: Final = 7 * 86_400.0
 """A check that says it took longer is taken to have taken this long: no gang waits for a week."""
 

@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from ._versioned import ContractError, decode
+from .names import ROSTER_FILE as FILE
 
 __all__ = [
     "FILE",
@@ -26,8 +27,6 @@ __all__ = [
 ]
 
 VERSION: Final = 1
-FILE: Final = "roster"
-"""The file's name in the gang folder (``GANG_CONFIG_DIR``)."""
 
 Answer = Literal["wait", "sealed", "skip", "fail"]
 

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
-from uuid import UUID
 
 import anyio
 
@@ -131,6 +130,8 @@ def _domain(handle: Any) -> str:
     info = _ask(nvml.fabric_info, handle)
     if info is None or int(info.state) != FABRIC_COMPLETED or not any(info.clusterUuid):
         return ""
+    from uuid import UUID  # for a rack's GPUs alone
+
     return f"{UUID(bytes=bytes(info.clusterUuid))}.{int(info.cliqueId)}"
 
 

@@ -14,15 +14,17 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from .. import names
 from ..durations import format_duration
-from ..roster import FILE, ContractError, Roster, read_roster
 from .settings import duration, setting, text
 from .verdict import Inconclusive, Skipped
+
+if TYPE_CHECKING:
+    from ..roster import Roster
 
 __all__ = [
     "GENERATION_FILE",
@@ -56,7 +58,7 @@ class GangSettings:
         names.ENV_GANG_CONFIG_DIR,
         text("a folder", f"e.g. {names.GANG_DIR}"),
         default=names.GANG_DIR,
-        help=f"folder with the file {FILE}, the gang controller's answer to this pod",
+        help=f"folder with the file {names.ROSTER_FILE}, the gang controller's answer to this pod",
     )
     state: str = setting(
         names.ENV_STATE_DIR,
@@ -173,14 +175,19 @@ class GangMembership:
             await anyio.sleep(POLL)
 
     def _read(self) -> Roster | None:
+        from ..roster import ContractError, read_roster  # checks without a gang need neither
+
         path = Path(self.settings.folder)
         try:
             return read_roster(path, self.settings.pod_uid)
         except ContractError as error:
-            raise Inconclusive("ROSTER_UNREADABLE", f"{path / FILE}: {error}.") from None
+            raise Inconclusive(
+                "ROSTER_UNREADABLE", f"{path / names.ROSTER_FILE}: {error}."
+            ) from None
         except OSError as error:
             raise Inconclusive(
-                "ROSTER_UNREADABLE", f"{path / FILE}: cannot be read ({error.strerror})."
+                "ROSTER_UNREADABLE",
+                f"{path / names.ROSTER_FILE}: cannot be read ({error.strerror}).",
             ) from None
 
 

@@ -5,7 +5,6 @@ shows it.
 from __future__ import annotations
 
 import anyio
-import msgspec
 
 from ..names import TOPOLOGY_FILE
 
@@ -36,6 +35,8 @@ async def topology(gang_folder: str) -> dict[str, str]:
     """The node's topology labels, as they came with the roster; empty where it has none, or nobody
     told.
     """
+    import msgspec  # a gang's check has it
+
     try:
         labels: dict[str, str] = msgspec.json.decode(
             await _read(f"{gang_folder}/{TOPOLOGY_FILE}") or "{}", type=dict[str, str]

@@ -6,7 +6,6 @@ what happened as a sentence and raises nothing.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,8 @@ from .events import EventDraft
 from .kit import KitSettings
 
 if TYPE_CHECKING:
+    import datetime
+
     from ..wire import HealthEvents
 
 __all__ = ["BUDGET", "batch", "send"]
@@ -87,6 +88,8 @@ async def send(
     if kit.socket == names.SOCKET_OFF:
         progress("reports are switched off here; nothing is sent, the verdict is unchanged")
         return None
+    import datetime
+
     path = kit.socket.removeprefix("unix://")
     message = batch(events, kit, datetime.datetime.now(datetime.UTC))
     trouble, pause = "not tried", FIRST_PAUSE

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
-from ..result import VERSION, Result, encode_result
 from . import log
 from .verdict import Verdict
 
@@ -22,6 +19,10 @@ def write(
     result's reader is the only one to learn. It stands first in the reason: what is too long is cut
     at its end.
     """
+    import msgspec  # loaded beside the tools; see Check.later
+
+    from ..result import VERSION, Result, encode_result
+
     reason = f"not reported ({unreported}): {verdict.reason}" if unreported else verdict.reason
     result = Result(
         v=VERSION,

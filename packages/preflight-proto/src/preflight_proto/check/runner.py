@@ -15,19 +15,20 @@ the connector take what they are given changes neither the verdict nor the exit 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 import anyio
 
@@ -42,17 +43,19 @@ from ..names import (
 )
 from ..printable import printable
 from ..program import version_of
-from ..roster import Roster
 from ..settings import misspelt
 from . import child, gpus, log, processes, report, resultfile
 from .clearing import cleared
 from .events import EventDraft, events
 from .gang import GangMembership, GangSettings
 from .kit import KitSettings, observes
-from .schema import schema_text
+from .schema import schema
 from .settings import SettingsError, manual, read, told_once
 from .spent import Spent
 from .verdict import CAMEL_CASE, Failed, Inconclusive, Outcome, Skipped, Verdict
+
+if TYPE_CHECKING:
+    from ..roster import Roster
 
 __all__ = ["Check", "Run", "conduct", "described", "run_main"]
 
@@ -89,7 +92,8 @@ class Check(Generic[S]):
     configuration is a mistake. ``gpu_tests``: the tests of those subjects that are GPUs; a run that
     passes clears each of them on each GPU of the pod, and a finding about another one is a mistake,
     as nothing would ever clear it. None: the probe says all that itself, in the ``clears`` of its
-    verdicts. Raises :class:`ValueError` for names that nobody could read back.
+    verdicts. ``later``: modules that are needed once a tool has answered, which are loaded while
+    the first one works. Raises :class:`ValueError` for names that nobody could read back.
     """
 
     name: str
@@ -104,6 +108,7 @@ class Check(Generic[S]):
     tool_variables: tuple[str, ...] = ()
     timeout_said: str = ""
     gpu_tests: tuple[str, ...] | None = ()
+    later: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.name):
@@ -234,10 +239,19 @@ class Run(Generic[S]):
         """Run a tool; see :func:`preflight_proto.check.child.run`. An uncaught ToolMissing ends the
         run misconfigured.
         """
+        if not self.tools.runs:  # called back once the tool has started
+            work = threading.Thread(target=_load, args=self.check.later, daemon=True)
+            asyncio.get_running_loop().call_soon(work.start)
         with self.tools:
             return await child.run(
                 argv, timeout=timeout, env=env, max_output=max_output, terminate=terminate
             )
+
+
+def _load(*modules: str) -> None:
+    with suppress(ImportError):  # who needs it says so
+        for module in ("preflight_proto.result", *modules):
+            import_module(module)
 
 
 def run_main(check: Check[Any]) -> NoReturn:
@@ -282,7 +296,7 @@ def run_main(check: Check[Any]) -> NoReturn:
 async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
     """The whole run; returns the exit status."""
     started = time.monotonic()
-    for said in misspelt(json.loads(described(check)), environ):
+    for said in misspelt(_schema(check), environ):
         log.say(f"warning: {said}")
     try:
         settings, kit, gang = _settings(check, environ)
@@ -499,8 +513,14 @@ def _by_exception(check: str, raised: Exception) -> Verdict:
 
 
 def described(check: Check[Any]) -> str:
-    """The JSON Schema of the check's variables; see :mod:`.schema`."""
-    return schema_text(
+    """The JSON Schema of the check's variables as indented text; see :mod:`.schema`."""
+    import json  # a run needs none
+
+    return json.dumps(_schema(check), indent=2, ensure_ascii=False) + "\n"
+
+
+def _schema(check: Check[Any]) -> dict[str, Any]:
+    return schema(
         check.name, check.about or ABOUT, _classes(check), _defaults(check), check.tool_variables
     )
 

@@ -1,17 +1,16 @@
-"""The JSON Schema of a check's variables, as its program prints it for ``--schema``;
+"""The JSON Schema of a check's variables, which its program prints for ``--schema``;
 :mod:`preflight_proto.settings` reads it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..names import container_name
 from .settings import described
 
-__all__ = ["COMMON_VARIABLES", "schema_text"]
+__all__ = ["COMMON_VARIABLES", "schema"]
 
 COMMON_VARIABLES: Final = (
     "^(PATH|HOME|TMPDIR|TZ|LANG|PREFLIGHT_LOG|NODE_IP|PREFLIGHT_USER_TOPOLOGY)$",
@@ -24,21 +23,21 @@ besides their settings.
 """
 
 
-def schema_text(
+def schema(
     check: str,
     about: str,
     classes: Sequence[type[Any]],
     defaults: Mapping[str, str],
     tool_variables: Sequence[str],
-) -> str:
-    """JSON Schema 2020-12 of the variables of ``classes``, as indented text.
+) -> dict[str, Any]:
+    """JSON Schema 2020-12 of the variables of ``classes``.
 
     A later class may ask more strictly for a variable of an earlier one: its word counts.
     ``tool_variables``: regular expressions of what the check's tools and libraries read themselves.
     ``defaults``: see :func:`.settings.manual`.
     """
     variables = {env: one for cls in classes for env, one in described(cls, defaults).items()}
-    document = {
+    return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": check,
         "description": about,
@@ -51,4 +50,3 @@ def schema_text(
         "additionalProperties": False,
         "required": sorted(env for env, one in variables.items() if "default" not in one),
     }
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 from .. import settings as contract
 from ..durations import format_duration, parse_duration
 from ..printable import printable
-from ..result import MAX_GBPS
+from ..settings import MAX_GBPS
 
 __all__ = [
     "Parser",

@@ -4,10 +4,8 @@ holds, and the choice.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 
 import anyio
 
@@ -127,6 +125,9 @@ async def _within(path: str, origin: str) -> None:
 
 def not_built_in() -> dict[str, str]:
     """Files of known platforms that the images do not carry, and why not."""
+    import tomllib  # once it is known that a tool is to run
+    from importlib.resources import files
+
     known = tomllib.loads((files(__package__) / "topologies.toml").read_text())
     return {name: about["absent"] for name, about in known.items() if "absent" in about}
 

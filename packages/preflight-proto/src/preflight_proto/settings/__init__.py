@@ -18,15 +18,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final
-
-import msgspec
 
 from ..durations import parse_duration
 from ..printable import printable
 
 __all__ = [
+    "MAX_GBPS",
     "Schema",
     "check_of",
     "endpoint_problems",
@@ -40,6 +38,9 @@ __all__ = [
 ]
 
 Schema = Mapping[str, Any]
+
+MAX_GBPS: Final = 1e6
+"""GB/s; beyond is no measurement: the fastest NVLink domain has about a thousandth of it."""
 
 KNOWN: Final = ("dcgm-diag", "nccl-loopback", "nccl-allreduce")
 _PREFIX: Final = "preflight-"
@@ -66,7 +67,10 @@ def schema(check: str) -> Schema:
     """The schema of a known check, by its name. Raises :class:`KeyError` for others."""
     if check not in KNOWN:
         raise KeyError(check)
-    read: dict[str, Any] = msgspec.json.decode((files(__package__) / f"{check}.json").read_bytes())
+    import json  # checks know their own
+    from importlib.resources import files
+
+    read: dict[str, Any] = json.loads((files(__package__) / f"{check}.json").read_bytes())
     return read
 
 

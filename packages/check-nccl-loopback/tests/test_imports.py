@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from check_nccl_loopback.check import CHECK
+
+AFTER_THE_TOOL = "floors judge links localise measurement parse perf record steps verdicts"
+
+
+def loaded(*modules: str) -> set[str]:
+    code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def test_what_judges_is_loaded_while_the_tool_works() -> None:
+    late = {f"check_nccl_loopback.{name}" for name in AFTER_THE_TOOL.split()}
+    at_start = loaded("check_nccl_loopback.__main__", "check_nccl_loopback.check")
+    assert not (late | {"argparse", "msgspec", "tomllib"}) & at_start
+    assert late - {"check_nccl_loopback.record"} <= loaded(*CHECK.later)
