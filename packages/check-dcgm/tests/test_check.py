@@ -393,10 +393,11 @@ def test_an_engine_that_refuses_every_dcgmi_at_the_diagnostic_is_too_old(go: Go)
 def test_an_engine_that_refuses_the_diagnostic_to_the_only_dcgmi_of_the_image_is_too_old(
     go: Go, connector: FakeConnector
 ) -> None:
-    ran = go({"answers": [(244, runtime_error("4.4.2", "API version mismatch"))]})
+    refusal = (244, runtime_error("4.4.2", "API version mismatch"))
+    ran = go({"engine": "4.1.1", "answers": [refusal]})
     saw = (ran.exit_code, ran.result.outcome, ran.result.code)
     assert saw == (0, "inconclusive", "ENGINE_VERSION"), ran.lines
-    assert "upgrade DCGM on the node or add an older dcgmi to the image" in ran.lines[-1]
+    assert "(DCGM 4.1.1) is older than dcgmi 4.4.2, and refuses" in ran.lines[-1]
     assert [(e.is_fatal, e.is_healthy, e.error_code) for e in connector.events] == [
         (False, False, ["ENGINE_VERSION"])
     ]

@@ -290,6 +290,43 @@ def test_the_status_of_inactive_gpus_is_read() -> None:
     assert hostengine.parse_listing(table)[0] == {A: 0, B: 1}
 
 
+@pytest.mark.parametrize(
+    ("tools", "version", "says", "advice"),
+    [
+        (
+            {"dcgmi": (4, 4, 2), "dcgmi3": (3, 3, 1)},
+            (3, 1, 8),
+            "n:1 (DCGM 3.1.8) is older than dcgmi 4.4.2, older than dcgmi3 3.3.1, and refuses",
+            "upgrade DCGM on the node to 4.4.2, or put dcgmi 3.1.8 into the image and name it in DCGMI.",
+        ),
+        (
+            {"dcgmi": (4, 4, 2), "dcgmi3": (3, 3, 1)},
+            (4, 1, 1),
+            "n:1 (DCGM 4.1.1) is older than dcgmi 4.4.2, newer than dcgmi3 3.3.1, and refuses",
+            "upgrade DCGM on the node to 4.4.2, or put dcgmi 4.1.1 into the image and name it in DCGMI.",
+        ),
+        (
+            {"dcgmi": (3, 3, 1)},
+            (5, 0, 0),
+            "n:1 (DCGM 5.0.0) is newer than dcgmi 3.3.1, and refuses",
+            "put dcgmi 5.0.0 into the image and name it in DCGMI.",
+        ),
+        (
+            {"dcgmi": (0,)},
+            (0,),
+            "n:1 (it does not say its version) is of another version than dcgmi, and refuses",
+            "upgrade DCGM on the node, or put dcgmi of its version into the image and name it in DCGMI.",
+        ),
+    ],
+)
+def test_a_refusal_says_which_side_is_behind_and_what_to_do(
+    tools: dict[str, tuple[int, ...]], version: tuple[int, ...], says: str, advice: str
+) -> None:
+    said = hostengine.refusal("n:1", tools, version)
+    assert says in said
+    assert said.endswith(f"; {advice}")
+
+
 def engine(version: str) -> hostengine.Hostengine:
     parts = tuple(int(part) for part in version.split("."))
     return hostengine.Hostengine("dcgmi", "n:1", parts, parts, {A: 3})

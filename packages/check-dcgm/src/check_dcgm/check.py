@@ -164,6 +164,11 @@ async def _diagnosed(
         verdict = judge.by_exit_status(done.returncode, request, said)
     else:
         verdict = judge.judge(document, done.returncode, request)
+    if verdict.code == "ENGINE_VERSION":
+        asked = {engine.tool: engine.client_version}
+        return replace(
+            verdict, reason=hostengine.refusal(engine.address, asked, engine.engine_version)
+        )
     if verdict.code == "ENGINE_TIMEOUT":
         return replace(verdict, reason=_too_long(engine, request, allowed))
     if verdict.outcome is Outcome.INCONCLUSIVE:
@@ -294,7 +299,7 @@ async def _diagnose(
             except hostengine.ToolsMissing:
                 return engine, done  # no image needs all of them: the refusal stands
             await _refuse_unlisted(engine, ours)
-            run.progress(f"{refused} is too new for the engine's diagnostic; trying {engine.tool}")
+            run.progress(f"the engine refuses its diagnostic to {refused}; trying {engine.tool}")
             run.progress(_runs(engine, run.settings.level, ours, allowed))
             continue
         if done.returncode not in hostengine.BUSY:

@@ -30,6 +30,7 @@ __all__ = [
     "parse_listing",
     "parse_statuses",
     "parse_versions",
+    "refusal",
     "serials",
     "stop_signal",
     "unconnected",
@@ -95,7 +96,7 @@ class Hostengine:
     @property
     def version(self) -> str:
         """The engine's version in words; empty where it does not say."""
-        return ".".join(map(str, self.engine_version)) if self.engine_version > (0,) else ""
+        return _dotted(self.engine_version)
 
 
 async def connect(command: Command, tools: Sequence[str], address: str) -> Hostengine:
@@ -104,7 +105,9 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
     Raises :class:`Inconclusive` (``ENGINE_UNREACHABLE``, ``ENGINE_VERSION``) and
     :class:`ToolsMissing`.
     """
-    found, refused = [], []
+    found: list[str] = []
+    refused: dict[str, Version] = {}
+    engine: Version = (0,)
     for position, tool in enumerate(tools):
         try:
             versions = await _versions(command, tool, address)
@@ -113,7 +116,7 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
             continue
         found.append(tool)
         if done.returncode == VERSION_MISMATCH:
-            refused.append(tool)
+            refused[tool], engine = versions[0], max(engine, versions[1])
             continue
         if done.timed_out or (done.returncode != 0 and not lists_all(done.stdout)):
             said = next(
@@ -132,11 +135,38 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
         listing, pci = parse_listing(done.stdout)
         return Hostengine(tool, address, *versions, listing, pci, tuple(tools[position + 1 :]))
     if refused:
-        raise Inconclusive(
-            "ENGINE_VERSION",
-            f"hostengine {address} is too old for {', '.join(refused)}; upgrade DCGM on the node or add an older dcgmi to the image.",
-        )
+        raise Inconclusive("ENGINE_VERSION", refusal(address, refused, engine))
     raise ToolsMissing(tools)
+
+
+def refusal(address: str, tools: Mapping[str, Version], engine: Version) -> str:
+    """Why an engine refuses these dcgmi (tool → version): which side is behind, as far as versions
+    are known, and what to do. An engine answers older clients as long as it knows what they ask,
+    and no newer ones.
+    """
+    theirs, newest = _dotted(engine), _dotted(max(tools.values()))
+    named = [
+        f"{'older than' if engine < version else 'newer than'} {tool} {_dotted(version)}"
+        if theirs and version > (0,) and version != engine
+        else f"of {'the version of' if version == engine > (0,) else 'another version than'} {tool}"
+        for tool, version in tools.items()
+    ]
+    node = f"upgrade DCGM on the node{f' to {newest}' if newest else ''}"
+    image = f"put dcgmi {theirs or 'of its version'} into the image and name it in DCGMI"
+    if not theirs or any(engine < version for version in tools.values()):
+        todo = f"{node}, or {image}"
+    else:
+        todo = (
+            image if any(version < engine for version in tools.values()) else "see the engine's log"
+        )
+    return (
+        f"hostengine {address} ({f'DCGM {theirs}' if theirs else 'it does not say its version'}) is {', '.join(named)}, and refuses "
+        f"what is asked of it; {todo}."
+    )
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version)) if version > (0,) else ""
 
 
 async def _versions(command: Command, tool: str, address: str) -> tuple[Version, Version]:

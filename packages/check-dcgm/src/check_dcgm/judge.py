@@ -69,7 +69,7 @@ _INFRASTRUCTURE = {
     235: ("ENGINE_UNREACHABLE", "the engine cannot be reached"),
     244: (
         "ENGINE_VERSION",
-        "the engine refuses its diagnostic to this dcgmi, which speaks another version; upgrade DCGM on the node or add an older dcgmi to the image",
+        "the engine refuses its diagnostic to this dcgmi, which is of another version",
     ),
     245: ("ENGINE_TIMEOUT", "the engine did not answer in time"),
     250: ("NOT_SUPPORTED", "the engine does not support the diagnostic on this node"),
