@@ -1,7 +1,8 @@
 """A node with the real DCGM and no GPU: NVIDIA's own engine, diagnostic and dcgmi, on devices that
 DCGM's NVML for tests invents; and what a node's dcgmi printed, played again.
 
-PREFLIGHT_REAL_DCGM names the folder with the programs (`nox -s real-dcgm` compiles them).
+PREFLIGHT_REAL_DCGM names the folder with the programs (`nox -s real-dcgm` compiles them), or
+several with `:` between them, of several versions.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,11 @@ from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
 
 REAL = Path(__file__).parent / "real"
 ROWS: list[dict[str, Any]] = tomllib.loads((REAL / "rows.toml").read_text())["row"]
+OUTS = {
+    Path(out).name.partition("-")[0]: Path(out)
+    for out in filter(None, os.environ.get("PREFLIGHT_REAL_DCGM", "").split(":"))
+}
+"""The compiled versions → their folders."""
 ADDRESS = "127.0.0.1:5555"
 """The engine's, in recordings."""
 ANSWERS = 30.0
@@ -65,6 +73,11 @@ while meta := library.dcgmGetErrorMeta(number):
     [library] = (out / "lib").glob("libdcgm.so.*")
     asked = [sys.executable, "-c", asks, str(library)]
     return subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+
+
+def played(row: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """The row as it is with an engine of ``version``."""
+    return {**row, **row.get("with", {}).get(version, {})}
 
 
 def uuid(number: int) -> str:
@@ -193,15 +206,20 @@ class Node:
         """Of the engine, and of whoever asks NVML."""
         driver = self.folder / "driver"
         driver.mkdir(exist_ok=True)
-        for name in ("libnvidia-ml.so.1", "libcuda.so.1"):
+        (self.folder / "home").mkdir(exist_ok=True)
+        lacks = self.row.get("without", [])
+        for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libcuda.so"):  # 3.3 opens the last
             link = driver / name
-            if name not in self.row.get("without", []) and not link.exists():
+            if not any(one.startswith(name) for one in lacks) and not link.exists():
                 link.symlink_to(self.out / "lib/libnvml_injection.so.1")
+        older = self.out.name.startswith(
+            "3."
+        )  # its NVML for tests reads no file; 4's is its driver
         libraries = [str(self.out / "lib"), str(driver), os.environ.get("LD_LIBRARY_PATH", "")]
         return {
             "PATH": os.environ["PATH"],
             "LD_LIBRARY_PATH": ":".join(filter(None, libraries)),
-            "NVML_INJECTION_MODE": "True",
+            **({} if older else {"NVML_INJECTION_MODE": "True"}),
             "NVML_YAML_FILE": str(self.devices),
             "NVVS_BIN_PATH": str(self._nvvs()),
             "DCGM_HOME_DIR": str(self.folder / "home"),
@@ -222,7 +240,12 @@ class Node:
         if "/dev" not in self.row.get("without", []):
             for number in range(self.gpus):
                 (devices / f"nvidia{number}").touch()
-        script += [f"mount --rbind {devices} /dev", 'exec "$@"']
+        script.append(f"mount --rbind {devices} /dev")
+        hwmon = "hwmon" not in self.row.get("without", [])
+        if Path("/sys/class/hwmon").exists() != hwmon:
+            script.append("mount -t tmpfs none /sys/class")
+            script.append(f"mkdir /sys/class/thermal {'/sys/class/hwmon' * hwmon}")
+        script.append('exec "$@"')
         namespace = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["-r"])]
         engine = [str(self.out / "bin/nv-hostengine"), "-n", "-b", "127.0.0.1"]
         engine += ["-p", str(self.port), "--pid", str(self.folder / "pid")]
@@ -275,6 +298,67 @@ class Node:
             (alone / part).mkdir(parents=True)
         shutil.copy2(self.out / "bin/nvvs", alone / "nvvs")
         return alone
+
+
+HEADER = struct.Struct("<iIiii")
+"""Of a message between dcgmi and engine (DcgmProtocol.h): magic, request, length of what follows,
+kind, status.
+"""
+MISMATCH = -12
+REQUESTS = {"listing": {(0, 14), (0, 34)}, "diagnostic": {(7, 1)}}
+"""By their module and subcommand: of the core, who is there, and a run of the diagnostic."""
+
+
+@contextmanager
+def refusing(
+    engine: int, refused: Collection[tuple[int, int]], version: str, says: str
+) -> Iterator[int]:
+    """A port at which the engine of ``version`` at the port ``engine`` answers as one of another
+    version, ``says``: requests that are ``refused`` get what an engine says that does not know
+    theirs.
+    """
+
+    def whole(end: socket.socket, size: int) -> bytes:
+        read = b""
+        while len(read) < size:
+            if not (part := end.recv(size - len(read))):
+                raise OSError("closed")
+            read += part
+        return read
+
+    def pump(come: socket.socket, go: socket.socket, refused: Collection[tuple[int, int]]) -> None:
+        with suppress(OSError):
+            while True:
+                magic, request, length, kind, status = HEADER.unpack(whole(come, HEADER.size))
+                body, to = whole(come, length), go
+                if length >= 12 and struct.unpack_from("<II", body, 4) in refused:
+                    to, status = come, MISMATCH
+                body = body.replace(f"version:{version}".encode(), f"version:{says}".encode())
+                to.sendall(HEADER.pack(magic, request, length, kind, status) + body)
+        for end in (come, go):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def serve(ours: socket.socket) -> None:
+        with ours, socket.create_connection(("127.0.0.1", engine)) as theirs:
+            back = threading.Thread(target=pump, args=(theirs, ours, ()))
+            back.start()
+            pump(ours, theirs, refused)
+            back.join()
+
+    def listen(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],)).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taking = threading.Thread(target=listen, args=(listener,))
+        taking.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            taking.join()
 
 
 def check(
@@ -348,11 +432,17 @@ def play(
             engine=engine.pid if engine else 0,
             port=node.port,
         )
-        ran = check(row, connector, folder, program, recorder, node.address)
+        address = node.address
+        if "refuses" in row:
+            version = out.name.partition("-")[0]
+            another = refusing(node.port, REQUESTS[row["refuses"]], version, row["says"])
+            port = stack.enter_context(another)
+            address = f"127.0.0.1:{port}"
+        ran = check(row, connector, folder, program, recorder, address)
         node.results.unlink(missing_ok=True)  # whoever hangs goes on
     runs: list[dict[str, Any]] = []
     for line in record.read_text().splitlines():
-        told = json.loads(line.replace(node.address, ADDRESS).replace(str(folder), "/node"))
+        told = json.loads(line.replace(address, ADDRESS).replace(str(folder), "/node"))
         if told not in runs[-1:]:  # an engine that stays busy says so again and again
             runs.append(told)
     return ran, runs

@@ -46,6 +46,7 @@ class Engines:
     """Address → (UUIDs, serial number of each) of the engine there."""
 
     at: dict[str, tuple[tuple[str, ...], str]]
+    lists: int = 0  # exit status of a listing
     said: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
@@ -57,7 +58,7 @@ class Engines:
             out, code = "Version : 4.4.2\nVersion : 4.4.2", 0
         elif address in self.at:
             uuids, serial = self.at[address]
-            out, code = "", 0
+            out, code = f"{len(uuids)} GPUs found.\n", self.lists if "-l" in argv else 0
             for number, uuid in enumerate(uuids):
                 if "--gpuid" in argv:
                     out += f"| UUID | {uuid} |\n| Serial Number | {serial} |\n"
@@ -111,6 +112,17 @@ def test_where_none_is_right_each_address_is_named_with_its_reason(
     assert error.value.code == "WRONG_HOSTENGINE"
     assert f"hostengine {dead}: cannot be reached (" in error.value.reason
     assert f"hostengine {foreign} does not list {OURS}" in error.value.reason
+
+
+def test_an_engine_that_ends_when_it_lists_its_gpus_is_not_asked_again(
+    listening: Callable[[], str],
+) -> None:
+    for addresses in [(listening(),), (listening(), closed())]:
+        engines = Engines({addresses[0]: ((OURS,), "111")}, lists=235)
+        with pytest.raises(Inconclusive, match="ended when it was asked for its GPUs") as raised:
+            engines.ours(*addresses)
+        assert raised.value.code == "ENGINE_STOPPED"
+        assert engines.asked.count(addresses[0]) == 2  # its version, and the list
 
 
 def test_where_none_answers_the_engine_is_unreachable_and_was_asked_twice() -> None:

@@ -8,12 +8,14 @@ import json
 from pathlib import Path
 
 import pytest
-from check_dcgm.catalogue import known
+from check_dcgm.catalogue import HARDWARE, known
 from preflight_proto.check.testing import FakeConnector
 from preflight_testing.forked import ForkServer
-from realdcgm import ERRORS, REAL, ROWS, replay, uuid
+from realdcgm import ERRORS, REAL, ROWS, played, replay, uuid
 
 BY_ID = {row["id"]: row for row in ROWS}
+ONCE = {("3.3.1", 86): 13, ("3.3.1", 87): 13}
+"""Categories that an older version gave: another part of the hardware, the same verdict."""
 RECORDINGS = sorted(REAL.glob("*/*.json"))
 
 
@@ -28,11 +30,12 @@ def test_there_are_at_least_25_recordings_and_each_is_of_a_row() -> None:
 def test_what_a_real_engine_said_is_judged_as_what_was_wrong_with_its_node(
     recording: Path, tmp_path: Path, forks: ForkServer
 ) -> None:
-    row = BY_ID[recording.stem]
+    row = played(BY_ID[recording.stem], recording.parent.name)
     with FakeConnector(tmp_path / "connector.sock") as connector:
         ran = replay(recording, row, tmp_path, connector, forks.argv)
     assert (ran.result.outcome, ran.result.code) == (row["outcome"], row["code"]), ran.lines
-    assert ran.result.subject == (uuid(row["subject"]) if "subject" in row else "")
+    assert row.get("reason", "") in ran.lines[-1]
+    assert ran.result.subject == (uuid(row["subject"]) if row.get("subject", -1) >= 0 else "")
     sick = {code for event in connector.events if not event.is_healthy for code in event.error_code}
     assert set(row.get("events", [])) <= sick
 
@@ -51,11 +54,13 @@ def test_the_table_of_errors_has_every_id_as_the_library_says_it(recorded: Path)
     said = [tuple(map(int, line.split("\t"))) for line in recorded.read_text().splitlines()]
     assert len(said) > 100
     table = known()
+    version = recorded.parent.name
     differ = [
         (number, severity, category)
         for number, severity, category in said
         if number not in table
-        or category != table[number].category
+        or category != ONCE.get((version, number), table[number].category)
         or severity not in {table[number].severity, *table[number].severity_once}
     ]
     assert differ == []
+    assert {*ONCE.values(), *(table[number].category for _, number in ONCE)} <= HARDWARE

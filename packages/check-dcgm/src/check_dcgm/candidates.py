@@ -89,7 +89,9 @@ class Candidates:
                 self.say(f"asking once more: {', '.join(left)}")
                 await anyio.sleep(random.uniform(*AGAIN))  # noqa: S311 (jitter)
         codes = {error.code for error in reasons.values()}
-        code = next(one for one in (WRONG, "ENGINE_VERSION", UNREACHABLE) if one in codes)
+        code = next(
+            one for one in (WRONG, "ENGINE_VERSION", "ENGINE_STOPPED", UNREACHABLE) if one in codes
+        )
         told = " ".join(error.reason for error in reasons.values())
         raise Inconclusive(
             code,

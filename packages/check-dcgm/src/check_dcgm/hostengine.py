@@ -102,8 +102,8 @@ class Hostengine:
 async def connect(command: Command, tools: Sequence[str], address: str) -> Hostengine:
     """The engine at ``address``, through the first of ``tools`` that speaks its version.
 
-    Raises :class:`Inconclusive` (``ENGINE_UNREACHABLE``, ``ENGINE_VERSION``) and
-    :class:`ToolsMissing`.
+    Raises :class:`Inconclusive` (``ENGINE_UNREACHABLE``, ``ENGINE_STOPPED``, ``ENGINE_VERSION``)
+    and :class:`ToolsMissing`.
     """
     found: list[str] = []
     refused: dict[str, Version] = {}
@@ -133,6 +133,12 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
                 f"hostengine {address}: {how}; is the DCGM DaemonSet running on this node, and may this pod reach it?",
             )
         listing, pci = parse_listing(done.stdout)
+        if done.returncode == UNREACHABLE and listing:
+            raise Inconclusive(
+                "ENGINE_STOPPED",
+                f"hostengine {address} ended when it was asked for its GPUs; see its log. DCGM before 4.1.1 ends so where the node has no "
+                "/sys/class/hwmon or /sys/class/thermal, as a virtual machine: upgrade it, or start it with --denylist-modules 9.",
+            )
         return Hostengine(tool, address, *versions, listing, pci, tuple(tools[position + 1 :]))
     if refused:
         raise Inconclusive("ENGINE_VERSION", refusal(address, refused, engine))
