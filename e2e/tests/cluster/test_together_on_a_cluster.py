@@ -292,8 +292,8 @@ def test_circles_in_a_row_by_random_faults_of_random_nodes_leave_nothing_behind(
     for number in range(CIRCLES):
         circle = Circle(world, draw.choice(world.lab.nodes))
         gpu, job = draw.randrange(GPUS), f"job-{number}"
-        memory = {"engine": {"faults": [{**BROKEN, "gpu": gpu}]}}
-        links = {"nccl": {"ports": [{"gpu": gpu, "gbps": 120}]}}
+        memory: dict[str, Any] = {"engine": {"faults": [{**BROKEN, "gpu": gpu}]}}
+        links: dict[str, Any] = {"nccl": {"ports": [{"gpu": gpu, "gbps": 120}]}}
         facts, condition = draw.choice(
             [(memory, "DcgmDiagnosticMemory"), (links, "NCCLLoopbackTestBandwidth")]
         )

@@ -78,7 +78,7 @@ def test_what_is_no_claim_asks_for_nothing(odd: Any) -> None:
 
 
 def test_what_is_no_request_asks_for_no_class() -> None:
-    odd = {"devices": {"requests": [1, None, {"firstAvailable": [1]}, {"exactly": []}]}}
+    odd: Any = {"devices": {"requests": [1, None, {"firstAvailable": [1]}, {"exactly": []}]}}
     assert {request.classes for request in requests_of({"spec": odd})} == {("",)}
 
 

@@ -34,8 +34,8 @@ __all__ = [
 
 ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
 """Names a folder with the kube-apiserver of Kubernetes 1.35."""
-PATIENCE = 40.0
-"""Seconds for what ought to happen at once."""
+PATIENCE = 300.0
+"""Seconds for what ought to happen at once; who waits so long waits for ever."""
 
 
 @dataclass(frozen=True)

@@ -580,7 +580,7 @@ def test_a_wrong_configuration_of_any_kind_keeps_neither_the_next_good_one_nor_a
                 == wanted
             )
         )
-        assert server.readyz()[0] == 200
+        wait_until(lambda: server.readyz()[0] == 200, server.hook.process)
 
 
 # --- certificates
