@@ -322,21 +322,21 @@ class SimulatedLab(Lab):
 
     def _configure_programs(self, values: dict[str, Any]) -> None:
         """The files of configuration that the charts make of these values."""
-        for made in render(UMBRELLA, values):
-            if made["kind"] == "ConfigMap" and "config.yaml" in made["data"]:
-                place = self.root / f"{made['metadata']['name']}.yaml"
-                place.write_text(made["data"]["config.yaml"])
+        for manifest in render(UMBRELLA, values):
+            if manifest["kind"] == "ConfigMap" and "config.yaml" in manifest["data"]:
+                place = self.root / f"{manifest['metadata']['name']}.yaml"
+                place.write_text(manifest["data"]["config.yaml"])
 
     def wrappers(self) -> None:
         """Start AppWrapper's controller and its labeler; returns when both lead."""
         program = "preflight-appwrapper"
         self._configure_programs({program: WRAPPER_VALUES})
-        told = ["--config", str(self.root / f"{program}.yaml"), "--host", "127.0.0.1"]
+        options = ["--config", str(self.root / f"{program}.yaml"), "--host", "127.0.0.1"]
         commands = ("run", "label-nodes")
         for command in commands:
             self._start(
                 f"{program}-{command}",
-                [str(self._program(program)), command, *told, "--port", "0"],
+                [str(self._program(program)), command, *options, "--port", "0"],
                 {"KUBECONFIG": str(self.kubeconfig)},
             )
         for command in commands:

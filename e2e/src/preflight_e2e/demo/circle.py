@@ -84,15 +84,15 @@ def _play(lab: SimulatedLab, node: str, step: Callable[[str, str], None]) -> Non
     # A pod that is held back goes within moments of its node's label: what has been seen counts.
     def bound(name: str) -> list[str]:
         pods = (pod for _, pod in lab.history if pod["metadata"]["name"] == name)
-        return [found for pod in pods if (found := pod["spec"].get("nodeName"))]
+        return [name for pod in pods if (name := pod["spec"].get("nodeName"))]
 
     def blamed() -> bool:
         events = (line["event"] for line in lab.node_log(node) if "event" in line)
-        return any(one["isFatal"] for one in events if one["metadata"]["pod"] == "translation")
+        return any(e["isFatal"] for e in events if e["metadata"]["pod"] == "translation")
 
     def standing() -> str:
-        found = lab.api.read_node(node).status.conditions or []
-        return next((str(one.status) for one in found if one.type == CONDITION), "")
+        conditions = lab.api.read_node(node).status.conditions or []
+        return next((str(c.status) for c in conditions if c.type == CONDITION), "")
 
     with connector(lab):
         _wrap(world, "translation", asks(8))

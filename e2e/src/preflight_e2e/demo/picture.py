@@ -24,8 +24,7 @@ def sources() -> str:
     here = Path(__file__).parent
     scenario = here.parents[2] / "demo.toml"
     digest = hashlib.sha256()
-    told = (here / name for name in ("page.py", "page.css", "story.py", "circle.py"))
-    for file in (*told, scenario):
+    for file in (here / "page.py", here / "page.css", here / "story.py", scenario):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -34,7 +34,7 @@ def requires(pod: Object, labels: Mapping[str, str]) -> bool:
     """Whether a node with these labels is one that the pod's required node affinity allows."""
     required = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
     return not required or any(
-        all(_holds(one, labels) for one in term["matchExpressions"])
+        all(_holds(requirement, labels) for requirement in term["matchExpressions"])
         for term in required["nodeSelectorTerms"]
     )
 

@@ -121,7 +121,7 @@ class Api:
         served = sorted({r.group_version for r in self.served} - self.absent, reverse=True)
         if path == "/apis":
             groups: dict[str, list[Object]] = {}
-            for one in (one for one in served if "/" in one):  # the later version is preferred
+            for one in filter(lambda version: "/" in version, served):  # the later one is preferred
                 group, version = one.split("/")
                 groups.setdefault(group, []).append({"groupVersion": one, "version": version})
             listed = [

@@ -95,8 +95,10 @@ def strategic_patch(target: Any, patch: Any) -> Any:
         if name.startswith("$") or (isinstance(value, list) and name != "conditions"):
             raise NotImplementedError("strategic merge of lists or with $ directives")
         if isinstance(value, list):
-            types = {one["type"]: one for one in kept.get(name) or ()}
-            types |= {one["type"]: strategic_patch(types.get(one["type"]), one) for one in value}
+            types = {each["type"]: each for each in kept.get(name) or ()}
+            types |= {
+                each["type"]: strategic_patch(types.get(each["type"]), each) for each in value
+            }
             merged[name] = list(types.values())
         elif value is not None:
             merged[name] = strategic_patch(kept.get(name), value)
