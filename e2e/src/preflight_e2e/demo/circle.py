@@ -84,11 +84,12 @@ def _play(lab: SimulatedLab, node: str, step: Callable[[str, str], None]) -> Non
     # A pod that is held back goes within moments of its node's label: what has been seen counts.
     def bound(name: str) -> list[str]:
         pods = (pod for _, pod in lab.history if pod["metadata"]["name"] == name)
-        return [name for pod in pods if (name := pod["spec"].get("nodeName"))]
+        nodes = (pod["spec"].get("nodeName") for pod in pods)
+        return list(filter(None, nodes))
 
     def blamed() -> bool:
         events = (line["event"] for line in lab.node_log(node) if "event" in line)
-        return any(e["isFatal"] for e in events if e["metadata"]["pod"] == "translation")
+        return any(e["isFatal"] for e in events if e["metadata"].get("pod") == "translation")
 
     def standing() -> str:
         conditions = lab.api.read_node(node).status.conditions or []
