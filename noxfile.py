@@ -963,6 +963,17 @@ def real_dcgm(session: nox.Session) -> None:
     session.run("pytest", "-n", "0", tests, env={"PREFLIGHT_REAL_DCGM": folder})
 
 
+@nox.session(name="real-grove")
+def real_grove(session: nox.Session) -> None:
+    """preflight-mnnvl beside Grove's own operator on a real API server, compiled once: no part of the gate (`-- --source grove=CLONE`; KUBEBUILDER_ASSETS)."""
+    sync(session, "--package", "preflight-e2e")
+    built = session.run("python", "-m", "preflight_e2e.real_grove", *session.posargs, silent=True)
+    sync(session, "--package", "preflight-mnnvl", "--group", "test")
+    folder = str(built).strip().splitlines()[-1]
+    tests = "packages/preflight-mnnvl/tests/test_real_grove.py"
+    session.run("pytest", "-n", "0", tests, env={"PREFLIGHT_REAL_GROVE": folder})
+
+
 @nox.session
 def assets(session: nox.Session) -> None:
     """A real API server for tests: etcd and kube-apiserver of both Kubernetes versions, compiled once from Go modules unless KUBEBUILDER_ASSETS names them; prints what to set (`-- promtool crane helm`: these instead)."""

@@ -1,6 +1,7 @@
 """A Grove of the tests' own on a real API server: it makes PodCliques, PodCliqueScalingGroups and
-PodGangs of a set, and writes its templates over them again at every turn. Beside it NVIDIA's
-controller, as far as claim templates go. Nothing of what is tested is used.
+PodGangs of a set, and writes its templates over them again at every turn, but for PodCliques of
+scaling groups: these it makes anew when their template is another. Beside it NVIDIA's controller,
+as far as claim templates go. Nothing of what is tested is used.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
 import anyio
 from preflight_kube.client.client import Client, Conflict, KubeError, NotFound
 from preflight_testing.grove import (
-    FINALIZER,
+    HASH,
     Labels,
     MadeClique,
     gang,
@@ -86,9 +87,7 @@ class Grove:
         return made(set_, groups)
 
     def body(self, set_: Json, one: MadeClique, groups: Mapping[str, Json] = {}) -> Json:
-        found = podclique(set_, one, self.namespace, self.labels, groups)
-        found["metadata"]["finalizers"] = [FINALIZER]
-        return found
+        return podclique(set_, one, self.namespace, self.labels, groups)
 
     # --- its turns
 
@@ -98,26 +97,28 @@ class Grove:
         their PodGang.
         """
         sets = await self.all("podcliquesets")
+        if gangs == "between":
+            changed = await self.cliques(sets, grouped=False)
+            await self.groups(sets)
+            await self.gangs(sets)
+            return changed + await self.cliques(sets, grouped=True)
         if gangs == "first":
             await self.gangs(sets)
         await self.groups(sets)
-        if gangs == "between":
-            changed = await self.cliques(sets, grouped=False)
-            await self.gangs(sets)
-            return changed + await self.cliques(sets, grouped=True)
         changed = await self.cliques(sets)
         if gangs == "last":
             await self.gangs(sets)
         return changed
 
     async def end(self) -> None:
-        """Let PodCliques go that are being deleted, until cancelled."""
+        """Let PodCliques and scaling groups go that are being deleted, until cancelled."""
         while True:
-            with suppress(KubeError):
-                for name, one in (await self.all("podcliques")).items():
-                    if one["metadata"].get("deletionTimestamp"):
-                        path = self.path("podcliques", name)
-                        await self.client.merge_patch(path, {"metadata": {"finalizers": None}})
+            for plural in ("podcliquescalinggroups", "podcliques"):
+                with suppress(KubeError):
+                    for name, one in (await self.all(plural)).items():
+                        if one["metadata"].get("deletionTimestamp"):
+                            path = self.path(plural, name)
+                            await self.client.merge_patch(path, {"metadata": {"finalizers": None}})
             await anyio.sleep(0.2)
 
     async def groups(self, sets: dict[str, Json]) -> None:
@@ -134,7 +135,11 @@ class Grove:
     ) -> int:
         there, groups = await self.all("podcliques"), await self.all("podcliquescalinggroups")
         made = [(set_, one) for set_ in sets.values() for one in self.made(set_, groups)]
-        await self._gone("podcliques", there.keys() - {one.name for _, one in made})
+        wanted, owners = {one.name for _, one in made}, {*sets, *groups}
+        for name in there.keys() - wanted:
+            (owner,) = there[name]["metadata"]["ownerReferences"]
+            if owner["name"] in owners and grouped in {None, owner["name"] in groups}:
+                await self._gone("podcliques", {name})  # others are the garbage collector's
         left = [one for one in reversed(made) if grouped in {None, bool(one[1].group)}]
         changed = 0
 
@@ -142,9 +147,11 @@ class Grove:
             nonlocal changed
             while left:
                 set_, one = left.pop()
-                old = there.get(one.name)
-                if old is None or not old["metadata"].get("deletionTimestamp"):
-                    changed += await self._put(set_, self.body(set_, one, groups), old)
+                old, body = there.get(one.name), self.body(set_, one, groups)
+                if old is None or not one.group:
+                    changed += await self._put(set_, body, old)
+                elif old["metadata"]["labels"].get(HASH) != body["metadata"]["labels"].get(HASH):
+                    await self._gone("podcliques", {one.name})
 
         async with anyio.create_task_group() as group:
             for _ in range(writers):
@@ -174,16 +181,27 @@ class Grove:
 
     async def gangs(self, sets: dict[str, Json]) -> None:
         there, groups = await self.all("podgangs"), await self.all("podcliquescalinggroups")
-        wanted: dict[str, Json] = {}
+        wanted: dict[str, tuple[Json, list[MadeClique]]] = {}
         for set_ in sets.values():
             for one in self.made(set_, groups):
-                wanted.setdefault(one.gang, set_)
+                wanted.setdefault(one.gang, (set_, []))[1].append(one)
         await self._gone("podgangs", there.keys() - wanted.keys())
-        for name in wanted.keys() - there.keys():
-            await self.gang(name, wanted[name])
+        for name, (set_, members) in wanted.items():
+            await self.gang(name, set_, members, there.get(name))
 
-    async def gang(self, name: str, set_: Json) -> None:
-        await self.client.create(self.path("podgangs"), gang(name, set_))
+    async def gang(
+        self, name: str, set_: Json, members: Sequence[MadeClique] = (), there: Json | None = None
+    ) -> None:
+        """Make a PodGang, or write it over the one that is ``there``."""
+        body = gang(name, set_, members, there)
+        if there is None:
+            await self.client.create(self.path("podgangs"), body)
+            return
+        meta = body["metadata"]
+        gone = dict.fromkeys(there["metadata"].get("annotations") or {})
+        meta["annotations"] = gone | meta["annotations"]
+        with suppress(NotFound):
+            await self.client.merge_patch(self.path("podgangs", name), body)
 
     async def _gone(self, plural: str, names: set[str]) -> None:
         for name in names:

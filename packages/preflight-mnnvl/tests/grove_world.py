@@ -77,7 +77,7 @@ class Cluster:
 
     def delete(self, kind: str, name: str) -> None:
         found = self.store[kind][name]
-        if found["metadata"].get("finalizers"):
+        if kind != "pclq" and found["metadata"].get("finalizers"):  # Grove takes its own away
             found["metadata"].setdefault("deletionTimestamp", AT)
         else:
             del self.store[kind][name]
@@ -176,6 +176,11 @@ class Cluster:
                 if (ready := self._admitted("CREATE", one, None)) is not None:
                     self.put("pclq", ready)
                     stored += 1
+                continue
+            labels = one["metadata"]["labels"]
+            if "grove.io/podcliquescalinggroup" in labels:
+                if old["metadata"]["labels"][grove.HASH] != labels[grove.HASH]:
+                    self.delete("pclq", key)  # and the next turn makes it anew
                 continue
             one["metadata"] = {**old["metadata"], **one["metadata"]}
             if "annotations" not in self._template_meta(name, key):

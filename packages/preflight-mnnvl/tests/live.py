@@ -38,7 +38,12 @@ __all__ = ["FIXTURES", "Leading", "Space", "api_server", "fixture", "leading", "
 
 Json = dict[str, Any]
 FIXTURES = Path(__file__).parent / "fixtures"
-CONTROLLERS = ("garbage-collector-controller", "resourceclaim-controller", "namespace-controller")
+CONTROLLERS = (
+    "garbage-collector-controller",
+    "resourceclaim-controller",
+    "namespace-controller",
+    "serviceaccount-token-controller",  # Grove's own operator waits for a token
+)
 
 
 @contextmanager
@@ -76,6 +81,7 @@ def _manager(server: ApiServer, program: Path) -> Iterator[None]:
         f"--authentication-kubeconfig={kubeconfig}",
         f"--authorization-kubeconfig={kubeconfig}",
         f"--controllers={','.join(CONTROLLERS)}",
+        f"--service-account-private-key-file={server.home}/sa.key",
         "--leader-elect=false",
         f"--secure-port={free_port()}",
         "--bind-address=127.0.0.1",
@@ -263,9 +269,10 @@ async def space_of(
     labels: Any = "grove",
     *,
     webhook: bool = False,
+    played: bool = True,
 ) -> AsyncIterator[Space]:
     """A namespace of one's own, in which everything is deleted at the end. ``webhook``: one is
-    registered, and nothing stands for it.
+    registered, and nothing stands for it. ``played``: Grove is the tests' own.
     """
     namespace = f"t-{uuid.uuid4().hex[:8]}"
     target = connection(
@@ -277,16 +284,18 @@ async def space_of(
         space = Space(server, client, target, namespace, grove)
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(grove.end)
+                if played:
+                    group.start_soon(grove.end)
                 yield space
                 group.cancel_scope.cancel()
         finally:
             for plural in ("podcliquesets", "podcliques", "podgangs", "podcliquescalinggroups"):
                 await client.delete(grove.path(plural))
-            for name in await grove.all("podcliques"):
-                await client.merge_patch(
-                    grove.path("podcliques", name), {"metadata": {"finalizers": None}}
-                )
+            for plural in ("podcliques", "podcliquescalinggroups") if played else ():
+                for name in await grove.all(plural):
+                    await client.merge_patch(
+                        grove.path(plural, name), {"metadata": {"finalizers": None}}
+                    )
             try:
                 for name in await space.domains():
                     await client.merge_patch(

@@ -171,6 +171,14 @@ def test_explain_stops_at_a_bound() -> None:
     assert "more than 2000 PodCliques" in text(told)
 
 
+def test_of_a_set_that_does_not_say_how_often_explain_says_that_it_makes_nothing() -> None:
+    found = pcs("t", [clique("a")], annotations=ON)
+    del found["spec"]["replicas"]
+    told = explain(found, DRIVER)
+    assert (told.domains, told.nodes_needed) == ([], 0)
+    assert "spec.replicas is not written: Grove's default is 0" in text(told)
+
+
 def test_show_goes_from_the_set_to_its_pods() -> None:
     cluster = Cluster(DRIVER)
     cluster.apply(pcs("t", [clique("w")], [group("g", [], None)], ON))

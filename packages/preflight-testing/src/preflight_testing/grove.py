@@ -1,17 +1,23 @@
 """What Grove makes of a PodCliqueSet: its PodCliques, scaling groups, PodGangs and pods, as they
 are sent to the API server. Pure.
 
-Written from what Grove's operator is known to do; nothing of what is tested is used.
+`nox -s real-grove` holds it against what Grove's own operator makes. What it leaves out is what
+nothing of ours reads: the environment of containers, the order in which cliques start, services and
+accounts of pods. Nothing of what is tested is used.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
+from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
 __all__ = [
     "FINALIZER",
+    "GROUP_FINALIZER",
+    "HASH",
     "Labels",
     "MadeClique",
     "gang",
@@ -28,7 +34,15 @@ Labels = Literal["grove", "requirement"]
 """Grove's own set of labels, or that of the requirement."""
 GATE = "grove.io/podgang-pending-creation"
 FINALIZER = "grove.io/podclique.grove.io"
-"""Of each PodClique, until its pods have gone."""
+"""Of each PodClique from its creation. Grove takes it away as soon as one is being
+deleted, and leaves what that one owns to the garbage collector.
+"""
+GROUP_FINALIZER = "grove.io/podcliquescalinggroup.grove.io"
+"""The same of each scaling group."""
+HASH = "grove.io/pod-template-hash"
+"""Label of a PodClique: which template it was made of. One of a scaling group is not written again,
+but made anew when that changes.
+"""
 
 
 class MadeClique(NamedTuple):
@@ -51,7 +65,7 @@ def made(set_: Json, groups: dict[str, Json]) -> list[MadeClique]:
     by_name = {one["name"]: one for one in template["cliques"]}
     entries = template.get("podCliqueScalingGroups") or []
     grouped = {clique for entry in entries for clique in entry["cliqueNames"]}
-    for r in range(set_["spec"].get("replicas", 1)):
+    for r in range(set_["spec"].get("replicas", 0)):
         base = f"{pcs}-{r}"
         for name, clique in by_name.items():
             if name not in grouped:
@@ -90,9 +104,9 @@ def podclique(
     own = {"grove.io/podgang": one.gang}
     if labels == "grove":
         own |= {
-            "app.kubernetes.io/managed-by": "grove-operator",
-            "app.kubernetes.io/part-of": pcs,
+            **_labels(pcs, "pcsg-podclique" if one.group else "pcs-podclique", one.name),
             "grove.io/podcliqueset-replica-index": str(one.replica),
+            HASH: _hashed(one.template),
         }
         if one.base:
             own["grove.io/base-podgang"] = one.base
@@ -107,6 +121,7 @@ def podclique(
         "name": one.name,
         "namespace": namespace,
         "labels": {**one.template.get("labels", {}), **own},
+        "finalizers": [FINALIZER],
         "ownerReferences": [owner(set_, "PodCliqueSet")],
     }
     if one.group and (group := groups.get(f"{pcs}-{one.replica}-{one.group}")):
@@ -119,10 +134,10 @@ def podclique(
 
 def reapplied(old: Json, body: Json) -> Json:
     """A stored PodClique with the template written over it: spec but for the replicas, labels and
-    annotations.
+    annotations, also where it is being deleted.
     """
     new = {**copy.deepcopy(old), "spec": {**body["spec"], "replicas": old["spec"].get("replicas")}}
-    new["metadata"]["labels"] = {**old["metadata"].get("labels", {}), **body["metadata"]["labels"]}
+    new["metadata"]["labels"] = body["metadata"]["labels"]
     if "annotations" in body["metadata"]:
         new["metadata"]["annotations"] = body["metadata"]["annotations"]
     else:
@@ -135,15 +150,23 @@ def scaling_groups(set_: Json) -> list[Json]:
     namespace.
     """
     found = []
-    for r in range(set_["spec"].get("replicas", 1)):
+    for r in range(set_["spec"].get("replicas", 0)):
         for entry in set_["spec"]["template"].get("podCliqueScalingGroups") or []:
             spec = {
                 key: entry[key]
                 for key in ("replicas", "minAvailable", "cliqueNames")
                 if key in entry
             }
+            pcs = set_["metadata"]["name"]
+            name = f"{pcs}-{r}-{entry['name']}"
             meta = {
-                "name": f"{set_['metadata']['name']}-{r}-{entry['name']}",
+                "name": name,
+                "labels": {
+                    **_labels(pcs, "pcs-podcliquescalinggroup", name),
+                    "grove.io/podcliqueset-replica-index": str(r),
+                },
+                "annotations": dict(entry.get("annotations") or {}),
+                "finalizers": [GROUP_FINALIZER],
                 "ownerReferences": [owner(set_, "PodCliqueSet")],
             }
             kind = {"apiVersion": "grove.io/v1alpha1", "kind": "PodCliqueScalingGroup"}
@@ -151,22 +174,55 @@ def scaling_groups(set_: Json) -> list[Json]:
     return found
 
 
-def gang(name: str, set_: Json) -> Json:
-    """A PodGang of a set, without pod groups and without a namespace."""
-    labels = {
-        "app.kubernetes.io/managed-by": "grove-operator",
-        "app.kubernetes.io/part-of": set_["metadata"]["name"],
-        "app.kubernetes.io/component": "podgang",
-    }
-    return {
-        "apiVersion": "scheduler.grove.io/v1alpha1",
-        "kind": "PodGang",
-        "metadata": {
-            "name": name,
-            "labels": labels,
-            "ownerReferences": [owner(set_, "PodCliqueSet")],
+def gang(
+    name: str, set_: Json, members: Collection[MadeClique] = (), there: Json | None = None
+) -> Json:
+    """A PodGang of a set, without a namespace and without the pods; ``members``: those that make it
+    up. What the set says of itself is mirrored, and of what is ``there`` already Grove's own prefix
+    is kept.
+    """
+    meta = {
+        "name": name,
+        "labels": {
+            **_mirrored("labels", set_, there),
+            **_labels(set_["metadata"]["name"], "podgang"),
+            "grove.io/scheduler-name": "default-scheduler",
         },
-        "spec": {"podgroups": []},
+        "annotations": _mirrored("annotations", set_, there),
+        "ownerReferences": [owner(set_, "PodCliqueSet")],
+    }
+    groups = [
+        {
+            "name": one.name,
+            "podReferences": [],
+            "minReplicas": spec.get("minAvailable", spec.get("replicas", 1)),
+        }
+        for one in members
+        for spec in [one.template["spec"]]
+    ]
+    kind = {"apiVersion": "scheduler.grove.io/v1alpha1", "kind": "PodGang"}
+    return {**kind, "metadata": meta, "spec": {"podgroups": groups}}
+
+
+def _hashed(template: Json) -> str:
+    """What makes a template another one: all but how many pods there are to be."""
+    of = [template.get("labels"), template.get("annotations"), template["spec"]["podSpec"]]
+    return sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _mirrored(key: str, set_: Json, there: Json | None) -> dict[str, str]:
+    old = ((there or {}).get("metadata") or {}).get(key) or {}
+    new = set_["metadata"].get(key) or {}
+    own = {name: value for name, value in old.items() if name.startswith("grove.io/")}
+    return own | {name: value for name, value in new.items() if not name.startswith("grove.io/")}
+
+
+def _labels(pcs: str, component: str, name: str = "") -> dict[str, str]:
+    return {
+        "app.kubernetes.io/managed-by": "grove-operator",
+        "app.kubernetes.io/part-of": pcs,
+        "app.kubernetes.io/component": component,
+        **({"app.kubernetes.io/name": name} if name else {}),
     }
 
 
@@ -181,7 +237,11 @@ def pods(clique: Json) -> list[Json]:
             "kind": "Pod",
             "metadata": {
                 "name": f"{meta['name']}-{i}",
-                "labels": dict(meta.get("labels", {})),
+                "labels": {
+                    **meta.get("labels", {}),
+                    "grove.io/podclique": meta["name"],
+                    "grove.io/podclique-pod-index": str(i),
+                },
                 "annotations": dict(meta.get("annotations", {})),
                 "ownerReferences": [owner(clique, "PodClique")],
             },

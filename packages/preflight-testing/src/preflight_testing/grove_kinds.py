@@ -80,7 +80,7 @@ CLIQUE: Json = _object(
     startsAfter=TEXTS,
 )
 SET = _object(
-    replicas=INTEGER,
+    replicas={**INTEGER, "default": 0},
     template=_object(
         cliques=_list(name=TEXT, labels=MAP, annotations=MAP, spec=CLIQUE),
         podCliqueScalingGroups=_list(

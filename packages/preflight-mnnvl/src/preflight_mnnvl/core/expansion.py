@@ -89,7 +89,7 @@ def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[Ex
     """The PodCliques that Grove makes for the set as it is written, at most ``most`` of them."""
     count = 0
     pcs = set_.metadata.name
-    for replica in range(_count(set_.spec.replicas)):
+    for replica in range(_count(set_.spec.replicas or 0)):
         base = f"{pcs}-{replica}"
         for template in planned:
             group = template.group
@@ -121,9 +121,9 @@ def nodes_needed(set_: PodCliqueSet, planned: list[Planned]) -> int:
         if clique.enrolled:
             times = _count(clique.group.replicas) if clique.group else 1
             pods += times * _count(clique.clique.spec.replicas)
-    return pods * _count(set_.spec.replicas)
+    return pods * _count(set_.spec.replicas or 0)
 
 
 def _count(value: int | None) -> int:
-    """Grove's default of a count is 1."""
+    """Grove's default of a count is 1, but for the replicas of a set: of these it is 0."""
     return 1 if value is None else max(0, value)

@@ -205,6 +205,8 @@ def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) ->
     a scope from elsewhere than what switches it on. For who asks, as most of it is meant so.
     """
     sentences: list[str] = []
+    if set_.spec.replicas is None:
+        sentences.append("spec.replicas is not written: Grove's default is 0, and it makes nothing")
     for template in planned:
         wish, layers = (
             template.wish,
