@@ -195,11 +195,12 @@ async def test_every_pod_has_the_claim_of_its_domain_and_what_it_writes_again_ch
         before = await versions(space, "podcliquescalinggroups", "podgangs")
         specs = {n: one["spec"] for n, one in (await space.grove.all("podcliques")).items()}
         path, asked = space.grove.path("podcliquesets", "t"), hook.counted("PodClique", "injected")
-        told = {"metadata": {"annotations": {"grove.io/reconcile-trigger": "now"}}}
-        await space.client.merge_patch(path, told)
 
         async def written_again() -> bool:
-            return hook.counted("PodClique", "injected") >= asked + 3
+            now = hook.counted("PodClique", "injected")
+            told = {"metadata": {"annotations": {"grove.io/reconcile-trigger": str(now)}}}
+            await space.client.merge_patch(path, told)
+            return now >= asked + 3
 
         await space.happens(written_again, "Grove has written its template again")
         assert await versions(space, "podcliquescalinggroups", "podgangs") == before
@@ -211,7 +212,8 @@ async def test_what_is_refused_is_said_of_who_makes_it_and_comes_when_nothing_is
     space: Space, tmp_path: Path
 ) -> None:
     async with beside(space, tmp_path):
-        taken = [f"t-0-{of}mnnvl-claim" for of in ("", "pool-0-")]
+        taken = {"t-0-mnnvl-claim": ("PodCliqueSet", "t")}
+        taken["t-0-pool-0-mnnvl-claim"] = ("PodCliqueScalingGroup", "t-0-pool")
         for name in taken:
             await space.client.create(space.claim_path(), foreign(name))
         await space.grove.apply(a_set(ON))
@@ -223,9 +225,9 @@ async def test_what_is_refused_is_said_of_who_makes_it_and_comes_when_nothing_is
                 if "delete or rename it" in one["message"]
             }
 
-        makers = {("PodCliqueSet", "t"), ("PodCliqueScalingGroup", "t-0-pool")}
-        await space.settled(refused, makers)
-        for name in taken:
+        told: set[tuple[str, str]] = set()
+        for name, maker in taken.items():  # groups come after the set's own PodCliques
+            await space.settled(refused, told := told | {maker})
             await space.client.delete(space.claim_path(name=name))
         await space.settled(lambda: claims(space), wanted("x"))
 
