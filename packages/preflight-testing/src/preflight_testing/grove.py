@@ -193,12 +193,12 @@ def gang(
     }
     groups = [
         {
-            "name": one.name,
+            "name": member.name,
             "podReferences": [],
             "minReplicas": spec.get("minAvailable", spec.get("replicas", 1)),
         }
-        for one in members
-        for spec in [one.template["spec"]]
+        for member in members
+        for spec in [member.template["spec"]]
     ]
     kind = {"apiVersion": "scheduler.grove.io/v1alpha1", "kind": "PodGang"}
     return {**kind, "metadata": meta, "spec": {"podgroups": groups}}
@@ -206,8 +206,8 @@ def gang(
 
 def _hashed(template: Json) -> str:
     """What makes a template another one: all but how many pods there are to be."""
-    of = [template.get("labels"), template.get("annotations"), template["spec"]["podSpec"]]
-    return sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:10]
+    parts = [template.get("labels"), template.get("annotations"), template["spec"]["podSpec"]]
+    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def _mirrored(key: str, set_: Json, there: Json | None) -> dict[str, str]:
