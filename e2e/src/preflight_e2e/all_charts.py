@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -35,7 +35,7 @@ from .attack_requests import ATTACKS, HOME, MEDIA, Attacked, merged, read
 from .filled import FilledCluster
 from .installed_release import until
 
-__all__ = ["PROCESSES", "attacked", "missing", "started"]
+__all__ = ["ON_NODES", "PORTS", "PROCESSES", "attacked", "missing", "started"]
 
 PAGE: Final = ATTACKS.parents[1] / "docs" / "threat-model.md"
 ATTEMPTS: Final = 3
@@ -57,6 +57,11 @@ PROCESSES: Final = PORTS | {
     "preflight-mnnvl-controller": ("preflight-mnnvl", "--port"),
 }
 """By Deployment: the program, and its options for all of its ports."""
+ON_NODES: Final = {
+    "preflight-gpu-scheduler-agent": ("preflight-gpu-scheduler", "--port"),
+    "preflight-computedomain-kubelet-plugin": ("compute-domain-kubelet-plugin", "--port"),
+}
+"""The same by DaemonSet."""
 
 
 def missing() -> list[str]:
@@ -69,18 +74,27 @@ def _bin() -> Path:
 
 
 @contextmanager
-def attacked(home: Path, assets: Path, *, certified: bool = False) -> Iterator[Attacked]:
+def attacked(
+    home: Path,
+    assets: Path,
+    *,
+    certified: bool = False,
+    values: Object | None = None,
+    more: Sequence[str] = (),
+) -> Iterator[Attacked]:
     """Everything installed, and what `e2e/attacks/world.toml` has made; ``certified``: webhooks
-    that serve API servers with a client certificate alone.
+    that serve API servers with a client certificate alone; ``values``: beyond the world's own;
+    ``more``: further arguments of kube-apiserver.
     """
     with ExitStack() as stack:
-        more = ["--enable-admission-plugins=NodeRestriction"]
+        options = ["--enable-admission-plugins=NodeRestriction", *more]
         if certified:
-            more.append(f"--admission-control-config-file={_shown(home)}")
-        server = ApiServer(home, assets, authorization="Node,RBAC", more=more)
+            options.append(f"--admission-control-config-file={_shown(home)}")
+        server = ApiServer(home, assets, authorization="Node,RBAC", more=options)
         cluster = Attacked(stack.enter_context(server))
         stack.callback(cluster.close)
         world = read(ATTACKS / "world.toml")
+        world["values"] = merged(world["values"], values or {})
         cluster.objects = world["object"]
         _install(cluster, stack, home, world)
         for each in world["made"]:
@@ -218,18 +232,27 @@ def _limit(deployment: Object) -> int:
 
 
 def started(
-    cluster: Attacked, stack: ExitStack, folder: Path, name: str, filled: FilledCluster
+    cluster: Attacked,
+    stack: ExitStack,
+    folder: Path,
+    name: str,
+    filled: FilledCluster | None = None,
+    around: Mapping[str, str] | None = None,
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """A Deployment's process in a cluster that is ``filled``, and its limit in MiB."""
-    program, *options = PROCESSES[name]
+    """A process of a Deployment, or of a DaemonSet on node n1, and its limit in MiB; ``filled``: in
+    this cluster; ``around``: what its environment has beside the chart's.
+    """
+    program, *options = (PROCESSES | ON_NODES)[name]
     more = ["--host", "127.0.0.1"]
     for option in options:
         more += [option, str(free_port())]
     [o] = [
-        o for o in cluster.rendered if o["metadata"]["name"] == name and o["kind"] == "Deployment"
+        o
+        for o in cluster.rendered
+        if o["metadata"]["name"] == name and o["kind"] in {"Deployment", "DaemonSet"}
     ]
     process = _start(
-        cluster, stack, folder, o, cluster.rendered, program, more, trustme.CA(), filled
+        cluster, stack, folder, o, cluster.rendered, program, more, trustme.CA(), filled, around
     )
     return process, _limit(o)
 
@@ -284,9 +307,10 @@ def _start(
     more: list[str],
     authority: trustme.CA,
     filled: FilledCluster | None = None,
+    around: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A Deployment's program, with its own arguments, configuration and account; in a cluster that
-    is ``filled``, where there is one.
+    """A Deployment's or a DaemonSet's program, with its own arguments, configuration and account;
+    in a cluster that is ``filled``, where there is one; ``around``: what its environment has more.
     """
     folder.mkdir()
     pod = deployment["spec"]["template"]["spec"]
@@ -305,12 +329,15 @@ def _start(
             for name, text in data.items():
                 (place / name).write_text(text)
             continue
+        if "hostPath" in kept[mount["name"]]:
+            continue
         issued = authority.issue_cert("127.0.0.1")
         (place / "tls.key").write_bytes(issued.private_key_pem.bytes())
         (place / "tls.crt").write_bytes(b"".join(c.bytes() for c in issued.cert_chain_pems))
         (place / "ca.crt").write_bytes(authority.cert_pem.bytes())
         (place / "mark.key").write_bytes(b"k" * 64)
-    token = cluster.server.token_of(HOME, pod["serviceAccountName"])
+    node = "n1" if deployment["kind"] == "DaemonSet" else ""
+    token = cluster.server.token_of(HOME, pod["serviceAccountName"], node)
     server = filled or cluster.server
     settings = {each["name"]: each["value"] for each in container.get("env", ()) if "value" in each}
     environment = settings | {
@@ -322,7 +349,7 @@ def _start(
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [str(_bin() / program), *container.get("command", ())[1:], *arguments, *more],
-            env=os.environ | environment,
+            env=os.environ | environment | (around or {}),
             stdout=log,
             stderr=log,
         )

@@ -19,6 +19,7 @@ from . import (
     gpu_scheduler,
     localisation,
     mnnvl,
+    soak,
     webhook,
 )
 from .bars import BenchMeasurement, all_hold
@@ -63,6 +64,7 @@ BENCHES: dict[str, tuple[Runnable, str]] = {
         gpu_scheduler,
         "a thousand nodes of eight GPUs: calls, binds a second, memory",
     ),
+    "soak": (soak, "two hours of all services by their clocks: flat memory, idle requests"),
 }
 
 

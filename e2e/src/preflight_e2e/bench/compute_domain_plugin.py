@@ -25,7 +25,16 @@ from preflight_testing.fakes import FAKES, NVML, NvmlError, build_nvml
 from ..imex_channels import DRIVER, GPU, config
 from .load import BenchError, resident_mb, until
 
-__all__ = ["NODE", "PLUGIN", "Plugin", "measured", "plugin", "requests_of"]
+__all__ = [
+    "NODE",
+    "PLUGIN",
+    "Plugin",
+    "allocated",
+    "measured",
+    "node_of_files",
+    "plugin",
+    "requests_of",
+]
 
 PLUGIN, NODE = "compute-domain-kubelet-plugin", "bench-node"
 SLICE = f"/apis/resource.k8s.io/v1/resourceslices/{NODE}-{DRIVER}"
@@ -84,10 +93,10 @@ class Plugin:
             yield call
 
 
-@contextmanager
-def plugin(server: ApiServer, folder: Path, program: str) -> Iterator[Plugin]:
-    """A node of files, and its plugin."""
-    server.call("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
+def node_of_files(folder: Path) -> dict[str, str]:
+    """The environment by which a plugin takes files of ``folder`` for the node's. Raises
+    BenchError.
+    """
     root = folder / "driver" / "lib64"
     for path in (root, folder / "registry", folder / "plugins", folder / "cdi"):
         path.mkdir(parents=True)
@@ -97,16 +106,25 @@ def plugin(server: ApiServer, folder: Path, program: str) -> Iterator[Plugin]:
         raise BenchError(str(error)) from None
     (root / "driver.json").write_text(json.dumps({"driver_version": "570.158.01", "gpus": [GPU]}))
     (folder / "devices").write_text("Character devices:\n235 nvidia-caps-imex-channels\n")
-    environ = {
-        **os.environ,
-        "FEATURE_GATES": "HostManagedIMEX=true",
-        "KUBECONFIG": str(server.kubeconfig(folder / "plugin.kubeconfig")),
-        "NODE_NAME": NODE,
+    return {
         "NVIDIA_DRIVER_ROOT": str(folder / "driver"),
         "ALT_PROC_DEVICES_PATH": str(folder / "devices"),
         "KUBELET_REGISTRAR_DIRECTORY_PATH": str(folder / "registry"),
         "KUBELET_PLUGINS_DIRECTORY_PATH": str(folder / "plugins"),
         "CDI_ROOT": str(folder / "cdi"),
+    }
+
+
+@contextmanager
+def plugin(server: ApiServer, folder: Path, program: str) -> Iterator[Plugin]:
+    """A node of files, and its plugin."""
+    server.call("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
+    environ = {
+        **os.environ,
+        **node_of_files(folder),
+        "FEATURE_GATES": "HostManagedIMEX=true",
+        "KUBECONFIG": str(server.kubeconfig(folder / "plugin.kubeconfig")),
+        "NODE_NAME": NODE,
     }
     with (folder / "plugin.log").open("wb") as log:
         process = subprocess.Popen(
@@ -125,7 +143,7 @@ def measured(
     """``domain``: the uid of a ComputeDomain in namespace default. ``idle``: seconds for which
     nobody asks.
     """
-    claims = [_claim(server, f"claim-{i:04}", domain) for i in range(number)]
+    claims = [allocated(server, f"claim-{i:04}", domain) for i in range(number)]
     first, again, undone = [], [], []
     with running.connected() as call:
         for claim in claims:
@@ -150,7 +168,7 @@ def measured(
     }
 
 
-def _claim(server: ApiServer, name: str, domain: str) -> dict[str, str]:
+def allocated(server: ApiServer, name: str, domain: str, node: str = NODE) -> dict[str, str]:
     """A claim that is allocated on the node."""
     opaque = {"requests": ["channel"], "opaque": {"driver": DRIVER, "parameters": config(domain)}}
     request = {
@@ -164,7 +182,7 @@ def _claim(server: ApiServer, name: str, domain: str) -> dict[str, str]:
         "spec": {"devices": {"requests": [request], "config": [opaque]}},
     }
     made = server.call("POST", CLAIMS, body)
-    result = {"request": "channel", "driver": DRIVER, "pool": NODE, "device": "channel-0"}
+    result = {"request": "channel", "driver": DRIVER, "pool": node, "device": "channel-0"}
     made["status"] = {
         "allocation": {
             "devices": {"results": [result], "config": [{**opaque, "source": "FromClaim"}]}

@@ -46,9 +46,11 @@ def until(true: Callable[[], Any], what: str, seconds: float = 300.0, pause: flo
     return found
 
 
-def resident_mb(pid: int, what: str = "VmRSS") -> float:
-    """A process's memory now, in MiB; VmHWM: when it had most."""
-    rows = Path(f"/proc/{pid}/status").read_text().splitlines()
+def resident_mb(pid: int, what: str = "VmRSS", file: str = "status") -> float:
+    """A process's memory now, in MiB; VmHWM: when it had most; Anonymous, of smaps_rollup:
+    without files, which others may map too.
+    """
+    rows = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     return round(int(next(row for row in rows if row.startswith(what)).split()[1]) / 1024, 1)
 
 
