@@ -32,7 +32,7 @@ from preflight_webhook.api.review import (
 from preflight_webhook.api.types import ClaimEntry, Container, NameOnly, Pod, Volume
 from preflight_webhook.config.config import Config
 from preflight_webhook.core import limits
-from preflight_webhook.core.cache import SizedCache
+from preflight_webhook.core.cache import remembered
 from preflight_webhook.core.decision import UNKNOWN, Decision, Skip
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref, detects, ref
 from preflight_webhook.core.detect.pod_devices import (
@@ -135,7 +135,6 @@ _SHOWN: Final = (
 )
 _CLAIMS_FIRST: Final = "the pod's resource claims must be known first."
 Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, DeviceClaim | None] | None]
-_decisions: Final[SizedCache[tuple[DecisionKey, Config], Decision]] = SizedCache(2 * 1024 * 1024)
 
 
 def decide(
@@ -174,11 +173,12 @@ def decide(
     known: Mapping[Ref, DeviceClaim | None] = claims or {}
     if ours:
         return _rebuilt(raw, namespace, config, known, confined)
-    facts = _facts(pod, namespace, config, known, confined)
-    if (kept := _decisions.get((facts, config))) is None:
-        kept, _ = _judge(facts, config)
-        _decisions.put((facts, config), kept, facts.size + kept.size)
-    return kept
+    return _decided(_facts(pod, namespace, config, known, confined), config)
+
+
+@remembered(2 * 1024 * 1024, lambda facts, _, decision: facts.size + decision.size)
+def _decided(facts: DecisionKey, config: Config) -> Decision:
+    return _judge(facts, config)[0]
 
 
 def _rebuilt(

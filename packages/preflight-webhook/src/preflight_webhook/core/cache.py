@@ -7,13 +7,14 @@ thousand odd pods must not fill the memory.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar, TypeVarTuple
 
-__all__ = ["SizedCache"]
+__all__ = ["SizedCache", "remembered"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+Key = TypeVarTuple("Key")
 
 
 class SizedCache(Generic[K, V]):
@@ -45,3 +46,24 @@ class SizedCache(Generic[K, V]):
                 _, (_, gone) = self._kept.popitem(last=False)
                 self._used -= gone
         return value
+
+
+def remembered(
+    room: int, weigh: Callable[..., int]
+) -> Callable[[Callable[[*Key], V]], Callable[[*Key], V]]:
+    """A function whose results are kept in ``room`` bytes, by its arguments. ``weigh``: of these
+    and the result, together.
+    """
+
+    def decorated(make: Callable[[*Key], V]) -> Callable[[*Key], V]:
+        results: SizedCache[tuple[*Key], V] = SizedCache(room)
+
+        def found(*key: *Key) -> V:
+            if (kept := results.get(key)) is None:
+                kept = make(*key)
+                results.put(key, kept, weigh(*key, kept))
+            return kept
+
+        return found
+
+    return decorated

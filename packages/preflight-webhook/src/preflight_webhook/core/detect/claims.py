@@ -12,7 +12,7 @@ from preflight_proto.devices import DeviceRequest, is_for_gpus, requests_of
 
 from preflight_webhook.api.types import ClaimEntry
 from preflight_webhook.config.config import Config
-from preflight_webhook.core.cache import SizedCache
+from preflight_webhook.core.cache import remembered
 
 __all__ = [
     "ClaimDevices",
@@ -95,30 +95,25 @@ def _user(reserved: Any) -> str:
     return str(first.get("name") or "another") if first else ""
 
 
-_first: Final[SizedCache[tuple[DeviceRequest, ...], tuple[DeviceRequest, ...]]] = SizedCache(
-    512 * 1024
-)
-_devices: Final[SizedCache[tuple[tuple[DeviceRequest, ...], Config], ClaimDevices]] = SizedCache(
-    512 * 1024
-)
+def size(claim: DeviceClaim) -> int:
+    """About how many bytes a claim takes in memory."""
+    return 256 + len(claim.uid) + len(claim.used_by) + _size(claim.requests)
+
+
+def _size(requests: tuple[DeviceRequest, ...], *_: object) -> int:
+    return sum([256 + sum([64 + len(name) for name in one.classes]) for one in requests])
+
+
+@remembered(512 * 1024, _size)
+def _first(requests: tuple[DeviceRequest, ...]) -> tuple[DeviceRequest, ...]:
+    return requests
 
 
 def once(claim: DeviceClaim) -> DeviceClaim:
     """The claim, with the first of equal requests: ten thousand pods mostly ask for the same few
     things.
     """
-    kept = _first.get(claim.requests)
-    if kept is None:
-        kept = _first.put(claim.requests, claim.requests, size(claim))
-    return claim._replace(requests=kept)
-
-
-def size(claim: DeviceClaim) -> int:
-    """About how many bytes a claim takes in memory."""
-    named = 256 + len(claim.uid) + len(claim.used_by)
-    return named + sum(
-        [256 + sum([64 + len(name) for name in request.classes]) for request in claim.requests]
-    )
+    return claim._replace(requests=_first(claim.requests))
 
 
 def devices(claim: DeviceClaim, config: Config) -> ClaimDevices:
@@ -128,12 +123,10 @@ def devices(claim: DeviceClaim, config: Config) -> ClaimDevices:
     A request that may be met by GPUs or by something else is for GPUs: the scheduler decides, and
     it may decide for them.
     """
-    key = claim.requests, config
-    if (kept := _devices.get(key)) is not None:
-        return kept
-    return _devices.put(key, _made_of(claim.requests, config), size(claim))
+    return _made_of(claim.requests, config)
 
 
+@remembered(512 * 1024, _size)
 def _made_of(requests: tuple[DeviceRequest, ...], config: Config) -> ClaimDevices:
     classes = config.gpu_detection.device_classes
     own = [request for request in requests if not request.admin]

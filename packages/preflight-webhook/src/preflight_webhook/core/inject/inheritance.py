@@ -19,7 +19,7 @@ from preflight_webhook.api.review import decode_entries, decode_security
 from preflight_webhook.config.allow import refusal
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.extra_volumes import normal
-from preflight_webhook.core.cache import SizedCache
+from preflight_webhook.core.cache import remembered
 from preflight_webhook.core.decision import UnreadEnvFrom
 from preflight_webhook.core.inject.allow_list import (
     MOUNTS,
@@ -81,14 +81,13 @@ class InheritedSettings(NamedTuple):
     ipc_lock: bool
 
 
-_inherited: Final[
-    SizedCache[
-        tuple[tuple[ContainerSettings, ...], tuple[bool, ...], int, tuple[str, ...], Config],
-        InheritedSettings,
-    ]
-] = SizedCache(1024 * 1024)
+def _size(settings: tuple[ContainerSettings, ...], *key: Any) -> int:
+    *_, memory, _, _ = key
+    raw = sum([len(part) for one in (*settings, memory) for part in one])
+    return 1024 + 4 * raw  # decoded, an entry is some times as large
 
 
+@remembered(1024 * 1024, _size)
 def inherit(
     settings: tuple[ContainerSettings, ...],
     gpus: tuple[bool, ...],
@@ -101,9 +100,6 @@ def inherit(
 
     Raises :class:`BadReview` when a security context is none.
     """
-    key = settings, gpus, containers, memory, config
-    if (kept := _inherited.get(key)) is not None:
-        return kept
     sources = [
         Source(
             f"spec.containers[{i}]" if i < containers else f"spec.initContainers[{i - containers}]",
@@ -113,11 +109,7 @@ def inherit(
     ]
     made = ((check.name, _inherit(check, config, sources, memory)) for check in config.checks)
     locks = any(_locks_memory(one.security) for one in settings)
-    inherited = InheritedSettings({name: one for name, one in made if one is not None}, locks)
-    raw = sum([len(part) for one in (*settings, memory) for part in one])
-    return _inherited.put(
-        key, inherited, 1024 + 4 * raw
-    )  # decoded, an entry is some times as large
+    return InheritedSettings({name: one for name, one in made if one is not None}, locks)
 
 
 def _locks_memory(raw: bytes) -> bool:

@@ -11,7 +11,7 @@ comes back when another webhook has us called again.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -31,7 +31,7 @@ from preflight_proto.roster import FILE as ROSTER_FILE
 
 from preflight_webhook.config import extra_volumes as extras
 from preflight_webhook.config.config import CheckConfig, Config
-from preflight_webhook.core.cache import SizedCache
+from preflight_webhook.core.cache import remembered
 from preflight_webhook.core.detect.pod_devices import NO_GPU, PodDevices
 from preflight_webhook.core.detect.resources import COMPUTE, Demand, ResourceTally, StartStep
 from preflight_webhook.core.inject.inheritance import Inherited
@@ -126,25 +126,25 @@ def inject(
     """The checks for a pod that carries none of our containers."""
     made: dict[str, list[dict[str, Any]]] = {"first": [], "last": []}
     resources: dict[tuple[str, Most, tuple[str, ...]], dict[str, Any]] = {}
-    shm = nccl = False
+    needed = set[str]()
     for check in checks:
-        place = first if check.placement == "first" else last
-        inherited = pod.inherited.get(check.name)
         amounts = check.placement, _most(check), check.supports
         if amounts not in resources:  # the same for most checks
-            resources[amounts] = _resources(config, check, place.accounts, pod)
-        expected = _expected(resources[amounts], pod)
-        container = _container(
-            check, config, expected, inherited, pod.ipc_lock, pod.reports, pod.named_devices
-        )
+            accounts = (first if check.placement == "first" else last).accounts
+            resources[amounts] = _resources(config, check, accounts, pod)
+        expected, inherited = _expected(resources[amounts], pod), pod.inherited.get(check.name)
+        shm = inherited is None or names.SHM_DIR not in inherited.mounts
+        case = _Case(check, config, pod.reports, shm)
+        container = _container(case, expected, inherited, pod.ipc_lock, pod.named_devices)
         made[check.placement].append({**container, "resources": resources[amounts]})
-        if check.nccl:
-            nccl, shm = True, shm or _own_shm(check, inherited)
-    volumes = _volumes(config, shm, nccl and _maps_topologies(config), pod.reports)
-    if pod.gang_config_map is not None:
-        volumes = [*volumes, *_gang_volumes(pod.gang_config_map)]
+        needed.update([volume.name for volume in _volumes(case)])
+    volumes = [
+        {"name": volume.name, **volume.source(config, pod.gang_config_map)}
+        for volume in _VOLUMES
+        if volume.name in needed
+    ]
     if extra := tuple(one for check in checks for one in check.extra_volumes):
-        volumes = [*volumes, *extras.volumes(extra)]
+        volumes += extras.volumes(extra)
     secrets = [
         name
         for name in dict.fromkeys(config.check_image_pull_secrets)
@@ -294,71 +294,159 @@ def _at_most(amount: int, most: int | None) -> int:
     return amount if most is None else min(amount, most)
 
 
-_containers: Final[
-    SizedCache[
-        tuple[CheckConfig, Config, int | None, Inherited | None, bool, bool, bool],
-        dict[str, Any],
+class _Case(NamedTuple):
+    """What decides which of our volumes a check gets. ``shm``: whether it inherits none."""
+
+    check: CheckConfig
+    config: Config
+    reports: bool
+    shm: bool
+
+    @property
+    def sends_token(self) -> bool:
+        """Whether the connector wants to know who reports."""
+        return self.reports and self.config.platform_connector.auth.enabled
+
+    @property
+    def maps_topologies(self) -> bool:
+        """Whether NCCL's topology file is chosen by the node's instance type."""
+        topology = self.config.nccl_topology
+        mapped = bool(topology.instance_type_mapping) or not topology.enable_fallback
+        return self.check.nccl and mapped
+
+
+class _Volume(NamedTuple):
+    """A volume that a check gets at ``path`` where it is ``needed``. ``source``: by the
+    configuration and the name of the gang's ConfigMap.
+    """
+
+    name: str
+    path: str
+    needed: Callable[[_Case], bool]
+    source: Callable[[Config, str | None], dict[str, Any]]
+    read_only: bool = True
+
+
+def _always(_: _Case) -> bool:
+    return True
+
+
+def _gang_wide(one: _Case) -> bool:
+    return one.check.gang_wide
+
+
+def _nccl_without(one: _Case) -> bool:
+    return one.check.nccl and one.shm
+
+
+def _empty(*_: object) -> dict[str, Any]:
+    return {"emptyDir": {}}
+
+
+def _memory(*_: object) -> dict[str, Any]:
+    return {"emptyDir": {"medium": "Memory"}}
+
+
+def _socket(config: Config, _: object) -> dict[str, Any]:
+    folder = config.platform_connector.socket_dir
+    return {"hostPath": {"path": folder, "type": "DirectoryOrCreate"}}
+
+
+def _token(config: Config, _: object) -> dict[str, Any]:
+    auth = config.platform_connector.auth
+    token = {"audience": auth.audience, "expirationSeconds": auth.expiration_seconds}
+    sources = [{"serviceAccountToken": {**token, "path": "token"}}]
+    return {"projected": {"sources": sources, "defaultMode": 0o644}}
+
+
+def _shown(files: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The pod's own annotations as files, by name; items of a downwardAPI."""
+    return [
+        {"path": file, "fieldRef": _field(f"metadata.annotations['{annotation}']")}
+        for file, annotation in files.items()
     ]
-] = SizedCache(1024 * 1024)
 
 
-def _container(  # noqa: PLR0917
-    check: CheckConfig,
-    config: Config,
+def _field(path: str) -> dict[str, str]:
+    return {"apiVersion": "v1", "fieldPath": path}
+
+
+_NODE_FILES: Final = _shown(
+    {
+        posixpath.basename(names.INSTANCE_TYPE_PATH): names.INSTANCE_TYPE_ANNOTATION,
+        posixpath.basename(names.TOPOLOGY_PATH): names.TOPOLOGY_ANNOTATION,
+    }
+)
+_GANG_FILES: Final = _shown(
+    {ROSTER_FILE: names.ROSTER_ANNOTATION, names.TOPOLOGY_FILE: names.TOPOLOGY_ANNOTATION}
+)
+
+
+def _node(*_: object) -> dict[str, Any]:
+    return {"downwardAPI": {"items": _NODE_FILES, "defaultMode": 0o644}}
+
+
+def _gang(_: object, config_map: str | None) -> dict[str, Any]:
+    """What a gang-wide check waits for.
+
+    The annotations stand last: of two sources with one file name the kubelet takes the later, and
+    the annotation alone decides. Roster and topology are in one volume, so that the check sees both
+    or neither.
+    """
+    roster = {"configMap": {"name": config_map, "optional": True}}
+    sources = [roster, {"downwardAPI": {"items": _GANG_FILES}}]
+    return {"projected": {"sources": sources, "defaultMode": 0o644}}
+
+
+_VOLUMES: Final = (
+    _Volume(names.SOCKET_VOLUME, names.SOCKET_DIR, lambda one: one.reports, _socket),
+    _Volume(names.TMP_VOLUME, "/tmp", _always, _empty, read_only=False),  # noqa: S108
+    # In the place of the token that would be mounted here: a check has no business with the API
+    # server.
+    _Volume(names.SERVICE_ACCOUNT_VOLUME, names.SERVICE_ACCOUNT_DIR, _always, _empty),
+    _Volume(names.TOKEN_VOLUME, names.TOKEN_DIR, lambda one: one.sends_token, _token),
+    _Volume(names.GANG_VOLUME, names.GANG_DIR, _gang_wide, _gang),
+    # Where a check writes the generation of the gang that it joined.
+    _Volume(names.STATE_VOLUME, names.STATE_DIR, _gang_wide, _empty, read_only=False),
+    _Volume(names.NODE_VOLUME, names.NODE_DIR, lambda one: one.maps_topologies, _node),
+    # A container gets 64 MiB of it, which NCCL outgrows; where the workload brings a larger one,
+    # that one is used.
+    _Volume(names.SHM_VOLUME, names.SHM_DIR, _nccl_without, _memory, read_only=False),
+)
+
+
+@lru_cache(maxsize=1024)
+def _volumes(case: _Case) -> tuple[_Volume, ...]:
+    return tuple(volume for volume in _VOLUMES if volume.needed(case))
+
+
+# With what it inherits, which lives as long as it: read, an entry takes some times its text.
+@remembered(1024 * 1024, lambda *made: 10 * len(msgspec.json.encode(made[-1])))
+def _container(
+    case: _Case,
     expected: int | None,
     inherited: Inherited | None,
     ipc_lock: bool,
-    reports: bool,
     named_devices: bool,
 ) -> dict[str, Any]:
     """One init container but for its resources. Made once; nobody changes it."""
-    key = check, config, expected, inherited, ipc_lock, reports, named_devices
-    if (kept := _containers.get(key)) is not None:
-        return kept
-    made = _made(*key)
-    # With what it inherits, which lives as long as it: read, an entry takes some times its text.
-    return _containers.put(key, made, 10 * len(msgspec.json.encode(made)))
-
-
-def _made(  # noqa: PLR0917
-    check: CheckConfig,
-    config: Config,
-    expected: int | None,
-    inherited: Inherited | None,
-    ipc_lock: bool,
-    reports: bool,
-    named_devices: bool,
-) -> dict[str, Any]:
-    mounts = [_mount(names.SOCKET_VOLUME, names.SOCKET_DIR, read_only=True)] if reports else []
-    mounts += [
-        _mount(names.TMP_VOLUME, "/tmp", read_only=False),  # noqa: S108 (a mount path)
-        # Holds the place of the token that would be mounted here: a check has no business with the
-        # API server.
-        _mount(names.SERVICE_ACCOUNT_VOLUME, names.SERVICE_ACCOUNT_DIR, read_only=True),
-    ]
-    if config.platform_connector.auth.enabled and reports:
-        mounts.append(_mount(names.TOKEN_VOLUME, names.TOKEN_DIR, read_only=True))
-    if check.gang_wide:
-        mounts.append(_mount(names.GANG_VOLUME, names.GANG_DIR, read_only=True))
-        mounts.append(_mount(names.STATE_VOLUME, names.STATE_DIR, read_only=False))
-    if check.nccl and _maps_topologies(config):
-        mounts.append(_mount(names.NODE_VOLUME, names.NODE_DIR, read_only=True))
-    if _own_shm(check, inherited):
-        mounts.append(_mount(names.SHM_VOLUME, names.SHM_DIR, read_only=False))
+    check = case.check
+    mounts: list[dict[str, Any]] = []
+    for volume in _volumes(case):
+        mount = {"name": volume.name, "mountPath": volume.path}
+        mounts.append({**mount, "readOnly": True} if volume.read_only else mount)
     mounts += extras.mounts(check.extra_volume_mounts)
-    env = _env(check, config, expected, reports=reports)
+    env = _env(case, expected)
     if named_devices:
-        env += [one.entry for one in config.device_variables.variables]
+        env += [one.entry for one in case.config.device_variables.variables]
     if inherited is not None:
         ours = {entry["name"] for entry in env}
         env += [entry for entry in inherited.env if entry["name"] not in ours]
         there = {mount["mountPath"] for mount in mounts}
         mounts += [m for m in inherited.mounts.values() if m["mountPath"] not in there]
-    capabilities = (
-        {"add": ["IPC_LOCK"], "drop": ["ALL"]}
-        if ipc_lock and check.nccl
-        else _SECURITY["capabilities"]
-    )
+    security = _SECURITY
+    if ipc_lock and check.nccl:
+        security = {**_SECURITY, "capabilities": {"add": ["IPC_LOCK"], "drop": ["ALL"]}}
     made = {
         "name": names.container_name(check.name),
         "image": check.image,
@@ -367,9 +455,7 @@ def _made(  # noqa: PLR0917
         "volumeMounts": mounts,
         "terminationMessagePath": names.RESULT_PATH,
         "terminationMessagePolicy": "File",
-        "securityContext": overlaid(
-            {**_SECURITY, "capabilities": capabilities}, check.security_context
-        ),
+        "securityContext": overlaid(security, check.security_context),
     }
     laid = overlaid(made, check.container)
     # Of our volumes a pod gets those that its checks need there: what an operator mounts of others
@@ -384,151 +470,54 @@ def variables_of(check: CheckConfig, config: Config) -> list[dict[str, Any]]:
     """The environment that a check gets of us and of the operator, in its order;
     not to be changed.
     """
-    made = _container(check, config, None, None, False, True, False)
-    env: list[dict[str, Any]] = made.get("env") or []
+    env: list[dict[str, Any]] = _container(
+        _Case(check, config, True, True), None, None, False, False
+    )["env"]
     return env
 
 
-def _own_shm(check: CheckConfig, inherited: Inherited | None) -> bool:
-    """A container gets 64 MiB of /dev/shm, which NCCL outgrows; where the workload brings a larger
-    one, that one is used.
+def _env(case: _Case, expected: int | None) -> list[dict[str, Any]]:
+    """The environment of one check; what is empty is left out. The fields come first: `$(NODE_IP)`
+    in a later value refers to them.
     """
-    return check.nccl and (inherited is None or names.SHM_DIR not in inherited.mounts)
-
-
-def _maps_topologies(config: Config) -> bool:
-    return (
-        bool(config.nccl_topology.instance_type_mapping) or not config.nccl_topology.enable_fallback
-    )
-
-
-def _env(
-    check: CheckConfig, config: Config, expected: int | None, *, reports: bool
-) -> list[dict[str, Any]]:
-    """The environment of one check. The fields come first: `$(NODE_IP)` in a later value refers to
-    them.
-    """
+    check, config = case.check, case.config
     values = {
-        names.ENV_CONNECTOR_SOCKET: names.SOCKET_URI if reports else names.SOCKET_OFF,
-        names.ENV_EXPECTED_GPUS: "" if expected is None else str(expected),
+        names.ENV_CONNECTOR_SOCKET: names.SOCKET_URI if case.reports else names.SOCKET_OFF,
+        names.ENV_EXPECTED_GPUS: _number(expected),
         names.ENV_PROCESSING_STRATEGY: config.processing_strategy,
         names.ENV_GATE: check.enforcement,
         names.ENV_CHECK_TIMEOUT: check.timeout or config.check_timeout,
         names.ENV_ON_INCONCLUSIVE: check.on_inconclusive or "",
+        names.ENV_CONNECTOR_TOKEN_PATH: names.TOKEN_PATH if case.sends_token else "",
     }
-    if config.platform_connector.auth.enabled and reports:
-        values[names.ENV_CONNECTOR_TOKEN_PATH] = names.TOKEN_PATH
     if check.name == names.DCGM_DIAG:
         values[names.ENV_DCGM_LEVEL] = str(config.dcgm.diag_level)
         values[names.ENV_DCGM_HOSTENGINE] = ",".join(config.dcgm.engines)
-    if check.name == names.NCCL_LOOPBACK and config.nccl.loopback_threshold_g_bps is not None:
-        values[names.ENV_LOOPBACK_THRESHOLD] = f"{config.nccl.loopback_threshold_g_bps:g}"
+    if check.name == names.NCCL_LOOPBACK:
+        values[names.ENV_LOOPBACK_THRESHOLD] = _number(config.nccl.loopback_threshold_g_bps)
     if check.gang_wide:
         values[names.ENV_GANG_TIMEOUT] = config.gang_timeout
         values[names.ENV_GANG_CONFIG_DIR] = names.GANG_DIR
         values[names.ENV_STATE_DIR] = names.STATE_DIR
-        if config.nccl.allreduce_threshold_g_bps is not None:
-            values[names.ENV_ALLREDUCE_THRESHOLD] = f"{config.nccl.allreduce_threshold_g_bps:g}"
-    if check.nccl and _maps_topologies(config):
-        mapping = config.nccl_topology.instance_type_mapping
+        values[names.ENV_ALLREDUCE_THRESHOLD] = _number(config.nccl.allreduce_threshold_g_bps)
+    if case.maps_topologies:
+        topology = config.nccl_topology
+        mapping = sorted(topology.instance_type_mapping.items())
         values[names.ENV_INSTANCE_TYPE_PATH] = names.INSTANCE_TYPE_PATH
         values[names.ENV_TOPOLOGY_PATH] = names.TOPOLOGY_PATH
-        values[names.ENV_TOPOLOGY_MAP] = ",".join(
-            f"{kind}={file}" for kind, file in sorted(mapping.items())
-        )
-        values[names.ENV_TOPOLOGY_FALLBACK] = (
-            "" if config.nccl_topology.enable_fallback else "false"
-        )
+        values[names.ENV_TOPOLOGY_MAP] = ",".join(f"{kind}={file}" for kind, file in mapping)
+        values[names.ENV_TOPOLOGY_FALLBACK] = "" if topology.enable_fallback else "false"
     values |= {var.name: var.value for var in check.env}
     fields = [
-        {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+        {"name": name, "valueFrom": {"fieldRef": _field(path)}}
         for name, path in _FIELDS
         if name not in values
     ]
     return [*fields, *({"name": name, "value": value} for name, value in values.items() if value)]
 
 
-def _mount(volume: str, path: str, *, read_only: bool) -> dict[str, Any]:
-    return (
-        {"name": volume, "mountPath": path, "readOnly": True}
-        if read_only
-        else {"name": volume, "mountPath": path}
-    )
-
-
-@lru_cache(maxsize=64)
-def _volumes(config: Config, shm: bool, node: bool, reports: bool) -> list[dict[str, Any]]:
-    connector = config.platform_connector
-    volumes: list[dict[str, Any]] = []
-    if reports:
-        host_path = {"path": connector.socket_dir, "type": "DirectoryOrCreate"}
-        volumes.append({"name": names.SOCKET_VOLUME, "hostPath": host_path})
-    volumes += [
-        {"name": names.TMP_VOLUME, "emptyDir": {}},
-        {"name": names.SERVICE_ACCOUNT_VOLUME, "emptyDir": {}},
-    ]
-    if shm:
-        volumes.append({"name": names.SHM_VOLUME, "emptyDir": {"medium": "Memory"}})
-    if node:
-        files = {
-            posixpath.basename(names.INSTANCE_TYPE_PATH): names.INSTANCE_TYPE_ANNOTATION,
-            posixpath.basename(names.TOPOLOGY_PATH): names.TOPOLOGY_ANNOTATION,
-        }
-        volumes.append(
-            {
-                "name": names.NODE_VOLUME,
-                "downwardAPI": {"items": _shown(files), "defaultMode": 0o644},
-            }
-        )
-    if connector.auth.enabled and reports:
-        token = {
-            "audience": connector.auth.audience,
-            "expirationSeconds": connector.auth.expiration_seconds,
-            "path": "token",
-        }
-        volumes.append(
-            {
-                "name": names.TOKEN_VOLUME,
-                "projected": {"sources": [{"serviceAccountToken": token}], "defaultMode": 0o644},
-            }
-        )
-    return volumes
-
-
-def _shown(files: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The pod's own annotations as files, by name; items of a downwardAPI."""
-    return [
-        {
-            "path": file,
-            "fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{annotation}']"},
-        }
-        for file, annotation in files.items()
-    ]
-
-
-def _gang_volumes(config_map: str) -> list[dict[str, Any]]:
-    """What a gang-wide check waits for, and the place where it writes the generation that it
-    joined.
-
-    The annotations stand last: of two sources with one file name the kubelet takes the later, and
-    the annotation alone decides. Roster and topology are in one volume, so that the check sees both
-    or neither.
-    """
-    sources = [{"configMap": {"name": config_map, "optional": True}}, _GANG_FILES]
-    return [
-        {"name": names.GANG_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}},
-        _STATE,
-    ]
-
-
-_GANG_FILES: Final[dict[str, Any]] = {
-    "downwardAPI": {
-        "items": _shown(
-            {ROSTER_FILE: names.ROSTER_ANNOTATION, names.TOPOLOGY_FILE: names.TOPOLOGY_ANNOTATION}
-        )
-    }
-}
-_STATE: Final[dict[str, Any]] = {"name": names.STATE_VOLUME, "emptyDir": {}}
+def _number(of: float | None) -> str:
+    return "" if of is None else f"{of:g}"
 
 
 _KEYS: Final = {
