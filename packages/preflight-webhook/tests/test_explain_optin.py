@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from preflight_webhook.report.optin import EXCLUDED, Lists, lists_of, opt_in
+from preflight_webhook.report.release import EXCLUDED, Lists, lists_of, opt_in
 from said import said
 
 POD = """

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from preflight_webhook.report.values import OWN, parse
+from preflight_webhook.report.release import OWN, parse
 
 SHARED = "global: {preflight: {checks: [{name: shared, image: s}]}}\n"
 HELPERS = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helm_python import Chart
 from preflight_testing.helm import PARTS, REQUIRED, UMBRELLA, Values, render
-from preflight_webhook.report.values import OWN, parse
+from preflight_webhook.report.release import OWN, parse
 from said import Said, said
 
 CHARTS = Path(__file__).parents[3] / "charts"

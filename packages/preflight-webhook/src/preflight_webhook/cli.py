@@ -14,7 +14,7 @@ from preflight_proto.names import MANAGED_BY_LABEL
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from preflight_webhook.report.values import InstalledRelease
+    from preflight_webhook.report.release import InstalledRelease
 
 __all__ = ["add_validate", "main"]
 
@@ -108,11 +108,11 @@ def _others(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
     """List every problem of a configuration file."""
-    from preflight_webhook.report import values
+    from preflight_webhook.report import release
 
     commands.validates(
         parser,
-        values.parse,
+        release.parse,
         about=_about,
         warnings=_warnings,
         takes="the configuration (YAML; see `schema`), or Helm values of which the chart makes it",

@@ -6,18 +6,21 @@ import argparse
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import anyio
 from preflight_kube.api.workloads.table import KINDS
 from preflight_kube.auth.connection import connection
 from preflight_kube.cli import commands
-from preflight_kube.cli.commands import BadInput, CommandFailed
-from preflight_kube.client.client import Client, KubeError
+from preflight_kube.cli.commands import BadInput
+from preflight_kube.client.client import Client
 
 from preflight_webhook.config.config import parse
 from preflight_webhook.core.detect.claims import detects
-from preflight_webhook.report import live, values
-from preflight_webhook.report.explain import About, explain
+from preflight_webhook.report import live
+from preflight_webhook.report.explain import explain
+from preflight_webhook.report.release import InstalledRelease
+from preflight_webhook.report.release import parse as parse_release
 from preflight_webhook.report.workloads import FoundPod, Object, documents, found_in
 
 __all__ = ["add_explain"]
@@ -26,7 +29,6 @@ STORED = "preflight.stored"
 """Entry points of what other parts' webhooks make of the objects of a file before their pods are
 created: each takes and returns a list of objects.
 """
-_FORBIDDEN = 403
 
 
 def add_explain(made: argparse.ArgumentParser) -> None:
@@ -68,15 +70,12 @@ def add_explain(made: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     problems: list[str] = []
-    found, about = _from_cluster(args) if args.live else _from_files(args, problems)
+    found, given = anyio.run(_from_cluster, args) if args.live else _from_files(args, problems)
     reports = []
+    form: dict[str, Any] = {"colored": commands.colored(args.color), "brief": args.brief}
     for one in found:
         try:
-            reports.append(
-                explain(
-                    one, about, args.output, colored=commands.colored(args.color), brief=args.brief
-                )
-            )
+            reports.append(explain(one, given, args.output, from_files=not args.live, **form))
         except ValueError as error:
             problems.append(str(error))
     between = {"text": "\n\n", "json": "\n", "yaml": "\n---\n"}
@@ -87,23 +86,24 @@ def _run(args: argparse.Namespace) -> int:
     return commands.DONE
 
 
-def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[FoundPod], About]:
+def _configured(file: Path) -> InstalledRelease:
+    given = commands.load(parse_release, file)
+    return given._replace(source=f"{file}{f' ({given.source})' if given.source else ''}")
+
+
+def _from_files(
+    args: argparse.Namespace, problems: list[str]
+) -> tuple[list[FoundPod], InstalledRelease]:
     """What can be read of the files; ``problems`` gets a sentence for each thing that cannot."""
     if args.config is not None:
-        given = commands.load(values.parse, args.config)
-        by = f"{args.config}{f' ({given.source})' if given.source else ''}"
-        about = About(given.config, given.lists, by, from_files=True)
+        given = _configured(args.config)
     else:
         by = "the defaults (dcgm-diag alone); give the values of your release, or its configuration, with --config"
-        about = About(
-            parse("checks: [{name: dcgm-diag, image: preflight-dcgm-diag}]"),
-            None,
-            by,
-            from_files=True,
-        )
+        config = parse("checks: [{name: dcgm-diag, image: preflight-dcgm-diag}]")
+        given = InstalledRelease(config, None, by)
     objects: list[Object] = []
     for file in args.file:
-        where = "standard input" if file == "-" else file
+        where = commands.named(file)
         try:
             text = sys.stdin.read() if file == "-" else Path(file).read_text()
         except (OSError, UnicodeDecodeError) as error:
@@ -115,38 +115,21 @@ def _from_files(args: argparse.Namespace, problems: list[str]) -> tuple[list[Fou
         problems += bad
     for point in entry_points(group=STORED):
         objects = point.load()(objects)
-    found, bad = found_in(
-        objects, ", ".join("standard input" if file == "-" else file for file in args.file)
-    )
+    found, bad = found_in(objects, ", ".join(map(commands.named, args.file)))
     if not problems or objects:  # else the reason why there is no pod is said already
         problems += bad
-    return found, about
+    return found, given
 
 
-def _from_cluster(args: argparse.Namespace) -> tuple[list[FoundPod], About]:
-    return anyio.run(_read, args)
-
-
-async def _read(args: argparse.Namespace) -> tuple[list[FoundPod], About]:
-
+async def _from_cluster(args: argparse.Namespace) -> tuple[list[FoundPod], InstalledRelease]:
     kind, name = live.wanted_of(args.live)
     async with Client(connection(home=Path.home()), agent="preflight-webhook") as client:
-        if args.config is not None:
-            given = commands.load(values.parse, args.config)
-            about = About(given.config, given.lists, str(args.config), from_files=False)
-        else:
-            try:
-                release = await live.release_of(client)
-            except KubeError as error:
-                if error.status != _FORBIDDEN:
-                    raise
-                raise CommandFailed(live.unreadable(error)) from None
-            about = About(release.config, release.lists, release.source, from_files=False)
-        policies = about.config.preflight_configs.enabled
+        given = _configured(args.config) if args.config else await live.readable_release(client)
+        policies = given.config.preflight_configs.enabled
         objects = await live.objects_of(client, kind, name, args.namespace, policies=policies)
         found, problems = found_in(objects, args.live)
         if problems:
             raise BadInput(problems)
-        if detects(about.config):
+        if detects(given.config):
             found = [one._replace(claims=await live.needed(one, client)) for one in found]
-        return found, about
+        return found, given

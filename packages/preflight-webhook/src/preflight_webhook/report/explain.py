@@ -22,6 +22,7 @@ from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.merged_config import effective, in_force
 from preflight_webhook.core.admit import CREATE_FIRST, decide
 from preflight_webhook.core.decision import Decision
+from preflight_webhook.core.detect.claims import Ref
 from preflight_webhook.core.inject.allow_list import (
     NEVER,
     VARIABLES,
@@ -31,31 +32,20 @@ from preflight_webhook.core.inject.allow_list import (
 )
 from preflight_webhook.core.inject.injection import variables_of
 from preflight_webhook.core.inject.patch import applied
-from preflight_webhook.report.optin import Lists, OptIn, opt_in
+from preflight_webhook.report.release import InstalledRelease, OptIn, opt_in
 from preflight_webhook.report.workloads import FoundPod, Object, missing
 
-__all__ = ["About", "explain", "worst_case_delay"]
+__all__ = ["explain", "worst_case_delay"]
 
 _COLORS = {"+": "\33[32m", "-": "\33[31m", "@": "\33[36m"}
 _END = "\33[0m"
-
-
-class About(NamedTuple):
-    """What is explained with. ``lists``: the chart's, None where they are not known; ``by``: where
-    the configuration is from, in words; ``from_files``: what is not known may be given with another
-    file, else it is not in the cluster."""
-
-    config: Config
-    lists: Lists | None
-    by: str
-    from_files: bool
 
 
 class _Report(NamedTuple):
     """All that is reported of one pod."""
 
     found: FoundPod
-    about: About
+    given: InstalledRelease
     asked: OptIn
     decision: Decision
     message: str
@@ -65,12 +55,19 @@ class _Report(NamedTuple):
 
 
 def explain(
-    found: FoundPod, about: About, form: str, *, colored: bool = False, brief: bool = False
+    found: FoundPod,
+    given: InstalledRelease,
+    form: str,
+    *,
+    from_files: bool,
+    colored: bool = False,
+    brief: bool = False,
 ) -> str:
-    """The decision about one pod as text, JSON or YAML; ``brief``: without the patch. Raises
-    :class:`ValueError` when the pod cannot be read.
+    """The decision about one pod as text, JSON or YAML; ``brief``: without the patch;
+    ``from_files``: what is not known may be given with another file, else it is not in the cluster.
+    Raises :class:`ValueError` when the pod cannot be read.
     """
-    config, own = _of_namespace(found, about.config)
+    config, own = _of_namespace(found, given.config)
     try:
         body = json.dumps(found.pod).encode()
         if problem := of_object(body):
@@ -92,10 +89,10 @@ def explain(
         *_code(decision, config),
         *_left_behind(found.pod, decision, config),
     ]
-    asked = opt_in(found.namespace, found.labels, about.lists)
-    report = _Report(
-        found, about, asked, decision, _message(found, decision, about), own, delays, warnings
-    )
+    asked = opt_in(found.namespace, found.labels, given.lists)
+    absent = missing(found) if from_files and decision.denied else []
+    message = _message(decision.message, absent)
+    report = _Report(found, given, asked, decision, message, own, delays, warnings)
     if form == "text":
         lines = [*map(printable, _unasked(report) if asked.asked == "no" else _lines(report))]
         if decision.patch and not brief and asked.asked != "no":
@@ -110,7 +107,10 @@ def explain(
 def _fields(report: _Report) -> dict[str, Any]:
     decision, asked = report.decision, report.asked
     fields: dict[str, Any] = {"object": report.found.what}
-    fields |= {"opt_in": {"asked": asked.asked, "why": asked.why}, "configuration": report.about.by}
+    fields |= {
+        "opt_in": {"asked": asked.asked, "why": asked.why},
+        "configuration": report.given.source,
+    }
     if asked.asked == "no":
         otherwise = {"result": decision.result, "message": report.message}
         return {
@@ -136,15 +136,14 @@ def _fields(report: _Report) -> dict[str, Any]:
     }
 
 
-def _message(found: FoundPod, decision: Decision, about: About) -> str:
+def _message(message: str, absent: list[Ref]) -> str:
     """Why, in the words of whoever has files: what a claim asks for is in one of them, or can be
     given.
     """
-    absent = missing(found) if about.from_files and decision.denied else []
-    if not absent or not decision.message.endswith(CREATE_FIRST):
-        return decision.message
+    if not absent or not message.endswith(CREATE_FIRST):
+        return message
     named = ", ".join(f"{ref.kind} {ref.name}" for ref in absent)
-    return f"{decision.message.removesuffix(CREATE_FIRST)}give it with another -f ({named}), and create it before the pod."
+    return f"{message.removesuffix(CREATE_FIRST)}give it with another -f ({named}), and create it before the pod."
 
 
 def _unasked(report: _Report) -> Iterator[str]:
@@ -152,7 +151,7 @@ def _unasked(report: _Report) -> Iterator[str]:
     yield f"{report.found.what}: not checked"
     yield f"  opt-in: {report.asked.why}"
     yield f"  if it were asked about: {report.decision.result}: {report.message}"
-    yield f"  configuration: {report.about.by}"
+    yield f"  configuration: {report.given.source}"
 
 
 def _of_namespace(found: FoundPod, config: Config) -> tuple[Config, str]:
@@ -288,7 +287,7 @@ def _lines(report: _Report) -> Iterator[str]:
         yield f"  worst-case start delay: {format_duration(sum(report.delays.values()))} if every check waits, runs and reports as long as it may{f' ({each})' if len(report.delays) > 1 else ''}"
     for warning in report.warnings:
         yield f"  warning: {warning}"
-    yield f"  configuration: {report.about.by}"
+    yield f"  configuration: {report.given.source}"
     yield f"  patch: {len(decision.patch)} operation(s)"
 
 

@@ -18,12 +18,12 @@ from preflight_proto.devices import GROUP, VERSIONS
 from preflight_webhook.config.config import ConfigError, parse
 from preflight_webhook.core.detect import claims
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref
-from preflight_webhook.report.optin import lists_of
-from preflight_webhook.report.values import InstalledRelease
+from preflight_webhook.report.release import InstalledRelease, lists_of
 from preflight_webhook.report.workloads import FoundPod, references
 
-__all__ = ["needed", "objects_of", "release_of", "unreadable", "wanted_of"]
+__all__ = ["needed", "objects_of", "readable_release", "release_of", "wanted_of"]
 
+_FORBIDDEN: Final = 403
 _WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _OURS: Final[Params] = {"labelSelector": "app.kubernetes.io/name=preflight-injector"}
 
@@ -32,7 +32,7 @@ async def release_of(client: Client) -> InstalledRelease:
     """The injector's release of the cluster. Raises :class:`CommandFailed` where there is none or
     not one, :class:`KubeError`.
     """
-    listed = (await _get(client, _WEBHOOKS, _OURS) or {}).get("items") or []
+    listed = (await client.get_or_none(_WEBHOOKS, dict, params=_OURS) or {}).get("items") or []
     names = ", ".join(str(one["metadata"]["name"]) for one in listed)
     if not listed:
         raise CommandFailed(
@@ -44,7 +44,7 @@ async def release_of(client: Client) -> InstalledRelease:
         )
     lists = lists_of(listed[0])
     where = f"ConfigMap {names} in namespace {lists.release}"
-    made = await _get(client, f"/api/v1/namespaces/{lists.release}/configmaps/{names}")
+    made = await client.get_or_none(f"/api/v1/namespaces/{lists.release}/configmaps/{names}", dict)
     text = ((made or {}).get("data") or {}).get("config.yaml")
     if not isinstance(text, str):
         raise CommandFailed(
@@ -54,6 +54,18 @@ async def release_of(client: Client) -> InstalledRelease:
         return InstalledRelease(parse(text), lists, where)
     except ConfigError as error:
         raise ConfigError([f"{where}: {problem}" for problem in error.problems]) from None
+
+
+async def readable_release(client: Client) -> InstalledRelease:
+    """As :func:`release_of`, with what a person can do who may not read it."""
+    try:
+        return await release_of(client)
+    except KubeError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        raise CommandFailed(
+            f"the release's own configuration cannot be read ({str(error).rstrip('.')}); give it with --config."
+        ) from None
 
 
 def wanted_of(text: str) -> tuple[WorkloadKind, str]:
@@ -79,11 +91,11 @@ async def objects_of(
             f"{kind.title} {name}: not in namespace {namespace}; look at its name, or set -n."
         )
     objects: list[Any] = [item]
-    around = await _get(client, f"/api/v1/namespaces/{namespace}")
+    around = await client.get_or_none(f"/api/v1/namespaces/{namespace}", dict)
     if around is not None:
         objects.append({**around, "kind": "Namespace"})
     if policies:
-        listed = await _get(client, policy.path(namespace)) or {}
+        listed = await client.get_or_none(policy.path(namespace), dict) or {}
         objects += [{**one, "kind": policy.KIND} for one in listed.get("items", [])]
     if kind.kind == "TrainJob":
         of, runtime = runtime_of(item)
@@ -92,7 +104,9 @@ async def objects_of(
             if of == "TrainingRuntime"
             else "clustertrainingruntimes"
         )
-        made = await _get(client, f"/apis/{kind.group}/{kind.versions[0]}/{path}/{runtime}")
+        made = await client.get_or_none(
+            f"/apis/{kind.group}/{kind.versions[0]}/{path}/{runtime}", dict
+        )
         if made is not None:
             objects.append({**made, "kind": of})
     return objects
@@ -113,7 +127,7 @@ async def needed(found: FoundPod, client: Client) -> dict[Ref, DeviceClaim | Non
 async def _read(client: Client, kind: WorkloadKind, namespace: str, name: str) -> Object | None:
     for version in kind.versions:
         root = f"/apis/{kind.group}/{version}" if kind.group else f"/api/{version}"
-        item = await _get(client, f"{root}/namespaces/{namespace}/{kind.plural}/{name}")
+        item = await client.get_or_none(f"{root}/namespaces/{namespace}/{kind.plural}/{name}", dict)
         if item is not None:
             return {
                 **item,
@@ -121,12 +135,3 @@ async def _read(client: Client, kind: WorkloadKind, namespace: str, name: str) -
                 "apiVersion": f"{kind.group}/{version}" if kind.group else version,
             }
     return None
-
-
-async def _get(client: Client, path: str, params: Params | None = None) -> Object | None:
-    return await client.get_or_none(path, dict, params=params)
-
-
-def unreadable(error: KubeError) -> str:
-    """What a person sees who may not read the release's configuration."""
-    return f"the release's own configuration cannot be read ({str(error).rstrip('.')}); give it with --config."

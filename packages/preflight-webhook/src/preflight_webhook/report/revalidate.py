@@ -20,7 +20,7 @@ from preflight_proto.devices import GROUP, VERSIONS
 
 from preflight_webhook.config.config import Config
 from preflight_webhook.report import live, revalidation
-from preflight_webhook.report.optin import opt_in
+from preflight_webhook.report.release import opt_in
 from preflight_webhook.report.revalidation import CannotRevalidate, name_of
 from preflight_webhook.report.workloads import Object, documents, found_in
 
