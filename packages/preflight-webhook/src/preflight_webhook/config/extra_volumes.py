@@ -9,7 +9,6 @@ claim of the pod's namespace holds is its tenants' to write.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from posixpath import normpath
 from typing import Annotated, Any, Final, Literal
 
@@ -126,9 +125,8 @@ def mounts(extra: Iterable[ExtraMount]) -> list[dict[str, Any]]:
     return made
 
 
-@lru_cache(maxsize=256)
-def volumes(extra: tuple[ExtraVolume, ...]) -> list[dict[str, Any]]:
-    """As a pod has them, each once; not to be changed."""
+def volumes(extra: Iterable[ExtraVolume]) -> list[dict[str, Any]]:
+    """As a pod has them, each once."""
     made: dict[str, dict[str, Any]] = {}
     for one in extra:
         if one.host_path is not None:

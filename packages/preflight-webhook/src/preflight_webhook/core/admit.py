@@ -35,11 +35,11 @@ from preflight_webhook.core import limits
 from preflight_webhook.core.cache import remembered
 from preflight_webhook.core.decision import UNKNOWN, Decision, Skip
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref, detects, ref
+from preflight_webhook.core.detect.claims import devices as given_by
 from preflight_webhook.core.detect.pod_devices import (
     PodClaim,
     PodDevices,
     devices_of,
-    gives,
     will_test,
 )
 from preflight_webhook.core.detect.resources import (
@@ -53,7 +53,7 @@ from preflight_webhook.core.detect.resources import (
 )
 from preflight_webhook.core.gang import GangIdentity, identify, marks, ordered, stamp
 from preflight_webhook.core.guard import reserved
-from preflight_webhook.core.guard.bypass import GpuInitContainer, guarded
+from preflight_webhook.core.guard.bypass import guarded
 from preflight_webhook.core.guard.endpoint_guard import Redirect, redirects, trusted
 from preflight_webhook.core.inject import patch
 from preflight_webhook.core.inject.inheritance import ContainerSettings, inherit, inheriting
@@ -300,11 +300,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
     behind = any(check.placement == "last" for check in checks)
     last = _place(init, containers, resources, len(init)) if behind else first
     gets = _who_gets_gpus(facts, everyone, devices)
-    users = [
-        GpuInitContainer(i, step.name, step.sidecar)
-        for i, (step, uses) in enumerate(zip(init, gets[len(containers) :], strict=True))
-        if uses
-    ]
+    users = {i: step for i, step in enumerate(init) if gets[len(containers) + i]}
     checks, skipped = guarded(checks, skipped, devices, facts.redirects, users, first, last, config)
     gpus = {**devices.gpus, **{f"claim {name}": 1 for name in devices.gpu_claims}}
     if devices.annotation:
@@ -464,7 +460,7 @@ def _known_claims(facts: DecisionKey, config: Config) -> dict[str, SeenClaim]:
             kind=which.kind if which is not None else "",
             name=which.name if which is not None else "",
             uid=claim.uid if claim is not None else "",
-            gpu=gives(claim, config).gpu,
+            gpu=given_by(claim, config).gpu,
         )
         for name, which, claim in facts.claims
     }

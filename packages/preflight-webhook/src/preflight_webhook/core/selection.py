@@ -140,11 +140,6 @@ def forbidden(checks: Sequence[CheckConfig], config: Config) -> str | None:
     """Why a pod with ``checks`` is denied in a namespace whose Pod Security level is baseline or
     restricted: the API server would refuse it with a sentence about volumes that its author never
     wrote. None where the checks can do without."""
-    return _forbidden(tuple(checks), config)
-
-
-@lru_cache(maxsize=1024)
-def _forbidden(checks: tuple[CheckConfig, ...], config: Config) -> str | None:
     for check in checks:
         if paths := host_paths(check.extra_volumes):
             return (

@@ -116,14 +116,17 @@ def once(claim: DeviceClaim) -> DeviceClaim:
     return claim._replace(requests=_first(claim.requests))
 
 
-def devices(claim: DeviceClaim, config: Config) -> ClaimDevices:
-    """What the configured device classes make of ``claim``. Administrative access gives a pod no
-    device of its own.
+def devices(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
+    """What the configured device classes make of ``claim``; None is one that does not exist.
+    Administrative access gives a pod no device of its own.
 
     A request that may be met by GPUs or by something else is for GPUs: the scheduler decides, and
     it may decide for them.
     """
-    return _made_of(claim.requests, config)
+    if claim is not None:
+        return _made_of(claim.requests, config)
+    known = bool(config.gpu_detection.device_classes)  # else no claim is for GPUs
+    return ClaimDevices(gpu=known and config.unresolved_claims != "allow", network=False, gpus=None)
 
 
 @remembered(512 * 1024, _size)

@@ -5,28 +5,18 @@ pods back, else the check is left out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from preflight_proto.names import container_name
 
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.core.decision import Skip
 from preflight_webhook.core.detect.pod_devices import PodDevices
+from preflight_webhook.core.detect.resources import StartStep
 from preflight_webhook.core.guard.endpoint_guard import Redirect, servers
 from preflight_webhook.core.inject.injection import InjectionPoint, has_room
 from preflight_webhook.core.selection import PodRefused
 
-__all__ = ["GpuInitContainer", "guarded"]
-
-
-class GpuInitContainer(NamedTuple):
-    """An init container that gets GPUs: its ``position`` among them, its name, and whether it goes
-    on running.
-    """
-
-    position: int
-    name: str
-    sidecar: bool
+__all__ = ["guarded"]
 
 
 def _must(check: CheckConfig) -> bool:
@@ -41,13 +31,13 @@ def guarded(  # noqa: PLR0917
     skipped: list[Skip],
     devices: PodDevices,
     redirects: Sequence[Redirect],
-    users: Sequence[GpuInitContainer],
+    users: Mapping[int, StartStep],
     first: InjectionPoint,
     last: InjectionPoint,
     config: Config,
 ) -> tuple[list[CheckConfig], list[Skip]]:
     """(the checks that the pod cannot go round, those left out). ``users``: which init containers
-    get GPUs; ``first`` and ``last``: where checks stand. Raises :class:`PodRefused`.
+    get GPUs, by position; ``first`` and ``last``: where checks stand. Raises :class:`PodRefused`.
     """
     _refuse_busy(checks, skipped, devices, config)
     checks, skipped = _not_redirected(checks, skipped, redirects, config)
@@ -101,7 +91,7 @@ def _not_redirected(
 
 
 def _refuse_use_before(
-    checks: Sequence[CheckConfig], users: Sequence[GpuInitContainer], first: int
+    checks: Sequence[CheckConfig], users: Mapping[int, StartStep], first: int
 ) -> None:
     """Raises :class:`PodRefused` where a container gets GPUs before the required check
     that should have tested them.
@@ -110,13 +100,11 @@ def _refuse_use_before(
     containers. Behind those (placement: last) what is over by then does not count: the operator put
     the check there.
     """
-    if not users:
-        return
     for check in checks:
         before = (
             user
-            for user in users
-            if (user.position < first if check.placement == "first" else user.sidecar)
+            for position, user in users.items()
+            if (position < first if check.placement == "first" else user.sidecar)
         )
         if _must(check) and (user := next(before, None)) is not None:
             raise PodRefused(

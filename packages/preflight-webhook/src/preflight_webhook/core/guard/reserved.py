@@ -4,7 +4,6 @@ out.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, Final
 
 from preflight_proto.names import (
@@ -46,11 +45,6 @@ def _may_mount(raw: bytes) -> bool:
     return _PREFIX in raw or b"\\" in raw  # an escape could spell it
 
 
-@lru_cache(maxsize=256)
-def _ours(config: Config) -> frozenset[str]:
-    return frozenset(container_name(check.name) for check in config.checks)
-
-
 def misuse(pod: Pod, config: Config) -> str | None:
     """Why the pod must be refused: what cannot be taken out without breaking it. One sentence, or
     None.
@@ -66,7 +60,7 @@ def misuse(pod: Pod, config: Config) -> str | None:
     for section, containers in sections.items():
         for container in containers or ():
             if container.name.startswith(CONTAINER_PREFIX):
-                known = container.name in _ours(config)
+                known = container.name in {container_name(one.name) for one in config.checks}
                 if section == "containers" or not seen or not known:
                     return _reserved(container.name, section, known=known)
                 continue

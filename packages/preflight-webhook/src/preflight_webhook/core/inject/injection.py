@@ -143,8 +143,7 @@ def inject(
         for volume in _VOLUMES
         if volume.name in needed
     ]
-    if extra := tuple(one for check in checks for one in check.extra_volumes):
-        volumes += extras.volumes(extra)
+    volumes += extras.volumes([one for check in checks for one in check.extra_volumes])
     secrets = [
         name
         for name in dict.fromkeys(config.check_image_pull_secrets)
@@ -181,8 +180,8 @@ def _resources(
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     gets = {"gpu", "network", "mirrored", *check.supports}
-    for name, reserved in pod.devices.counts.items():
-        if pod.devices.kinds[name] not in gets:
+    for name, (kind, reserved) in pod.devices.resources.items():
+        if kind not in gets or not reserved:
             continue
         account = accounts[name]
         room = reserved - account.requests.held // UNIT
@@ -207,9 +206,7 @@ def _resources(
         resources["requests"] = requests
     if limits:
         resources["limits"] = limits
-    if claims := [
-        {"name": name} for name in pod.devices.claims if pod.devices.claim_kinds[name] in gets
-    ]:
+    if claims := [{"name": name} for name, one in pod.devices.claims.items() if one.kind in gets]:
         resources["claims"] = claims
     return resources
 
@@ -220,14 +217,15 @@ def _expected(resources: Mapping[str, Any], pod: WorkloadTraits) -> int | None:
     """
     total = 0
     limits = resources.get("limits", {})
-    for name, kind in pod.devices.kinds.items():
+    for name, (kind, _) in pod.devices.resources.items():
         if kind != "network" and name in limits:
             if kind != "gpu":  # how many devices that makes, nobody knows here
                 return None
             total += int(limits[name])
     for claim in resources.get("claims", ()):
-        if pod.devices.claim_kinds[claim["name"]] not in NO_GPU:
-            if (count := pod.devices.claims[claim["name"]]) is None:
+        kind, count = pod.devices.claims[claim["name"]]
+        if kind not in NO_GPU:
+            if count is None:
                 return None
             total += count
     return None if pod.named_devices and not total else total

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -37,26 +36,21 @@ def fresh(
     at = injection.position
     patch: list[Operation] = []
     if init:
-        for i, container in enumerate(injection.containers, at):
-            patch.append({"op": "add", "path": f"/spec/initContainers/{i}", "value": container})
+        patch += [
+            add(f"/spec/initContainers/{i}", c) for i, c in enumerate(injection.containers, at)
+        ]
         patch += [add("/spec/initContainers/-", c) for c in injection.last]
     elif containers := injection.containers + injection.last:
         patch.append(add("/spec/initContainers", containers))
-    if pull_secrets:
-        patch += [
-            add("/spec/imagePullSecrets/-", {"name": name}) for name in injection.pull_secrets
-        ]
-    elif injection.pull_secrets:
-        patch.append(
-            add("/spec/imagePullSecrets", [{"name": name} for name in injection.pull_secrets])
-        )
-    if volumes:
-        patch += [
-            {"op": "add", "path": "/spec/volumes/-", "value": volume}
-            for volume in injection.volumes
-        ]
-    elif injection.volumes:
-        patch.append(add("/spec/volumes", injection.volumes))
+    secrets = [{"name": name} for name in injection.pull_secrets]
+    for key, entries, there in (
+        ("imagePullSecrets", secrets, pull_secrets),
+        ("volumes", injection.volumes, volumes),
+    ):
+        if there:
+            patch += [add(f"/spec/{key}/-", entry) for entry in entries]
+        elif entries:
+            patch.append(add(f"/spec/{key}", entries))
     patch += _entries("labels", injection.labels, there=labels)
     patch += _entries("annotations", injection.annotations, there=annotations)
     return patch
@@ -64,15 +58,8 @@ def fresh(
 
 def _entries(key: str, entries: Mapping[str, str], *, there: bool) -> list[Operation]:
     if there:
-        return [
-            {"op": "add", "path": _path(key, k), "value": value} for k, value in entries.items()
-        ]
+        return [add(pointer("metadata", key, k), value) for k, value in entries.items()]
     return [add(f"/metadata/{key}", entries)] if entries else []
-
-
-@lru_cache(maxsize=64)  # the names are ours
-def _path(key: str, name: str) -> str:
-    return pointer("metadata", key, name)
 
 
 def rebuilt(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Operation]:
