@@ -13,10 +13,10 @@ from preflight_proto.printable import printable
 from preflight_webhook.api.types import (
     DnsConfig,
     HostAlias,
+    NameOnly,
     Pod,
     ResourceRequirements,
     SecurityContext,
-    VolumeMount,
 )
 
 T = TypeVar("T")
@@ -74,8 +74,8 @@ def pod_of(request: AdmissionRequest) -> Pod:
 decode_resources: Callable[[bytes], ResourceRequirements | None] = _reader(
     ResourceRequirements | None, "resources"
 )
-decode_mounts: Callable[[bytes], Sequence[VolumeMount] | None] = _reader(
-    list[VolumeMount] | None, "volumeMounts"
+decode_mounts: Callable[[bytes], Sequence[NameOnly] | None] = _reader(
+    list[NameOnly] | None, "volumeMounts"
 )
 decode_security: Callable[[bytes], SecurityContext | None] = _reader(
     SecurityContext | None, "securityContext"

@@ -22,8 +22,8 @@ class _Object(msgspec.Struct, rename="camel", gc=False):
 
 
 class NameOnly(_Object):
-    """What is read by its name alone: a container's use of a claim, a Secret by which images are
-    pulled, the operating system that the pod asks for.
+    """What is read by its name alone: a container's use of a claim or a volume, a Secret by which
+    images are pulled, the operating system that the pod asks for.
     """
 
     name: str = ""
@@ -35,12 +35,6 @@ class ResourceRequirements(_Object):
     requests: Amounts | None = None
     limits: Amounts | None = None
     claims: list[NameOnly] | None = None
-
-
-class VolumeMount(_Object):
-    """A mount, by its volume."""
-
-    name: str = ""
 
 
 class Capabilities(_Object):

@@ -7,7 +7,7 @@ asked. Which object knows the gang's size, and how, is the gang controller's kno
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -56,7 +56,11 @@ Source = Callable[[Pod, GangDiscovery], GangIdentity | None]
 
 def identify(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     """The pod's gang by the first source that knows one, or None."""
-    for source in _sources(config):
+    return _first(_sources(config), pod, config)
+
+
+def _first(sources: Iterable[Source], pod: Pod, config: GangDiscovery) -> GangIdentity | None:
+    for source in sources:
         if gang := source(pod, config):
             return gang
     return None
@@ -135,18 +139,10 @@ def workload_ref(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """
     if (ref := pod.spec.workload_ref) is None:
         return None
-    workload, group, replica = (
-        _name(ref.name),
-        _name(ref.pod_group),
-        _name(ref.pod_group_replica_key),
-    )
-    if not workload or not group:
+    parts = [_name(ref.name), _name(ref.pod_group), _name(ref.pod_group_replica_key)]
+    if not parts[0] or not parts[1]:
         return None
-    return GangIdentity(
-        f"{workload}/{group}/{replica}" if replica else f"{workload}/{group}",
-        "workloadRef",
-        workload,
-    )
+    return GangIdentity("/".join(filter(None, parts)), "workloadRef", parts[0])
 
 
 def owner(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
@@ -157,9 +153,8 @@ def owner(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     """
     if pod.spec.scheduler_name not in config.owner_schedulers:
         return None
-    for workload in (grove, lws, kubeflow, jobset):
-        if gang := workload(pod, config):
-            return gang
+    if gang := _first((_OPT_IN["grove"], lws, kubeflow, jobset), pod, config):
+        return gang
     made_by = _controller_of(pod)
     uid = made_by and made_by.kind not in _SIBLINGS_ARE_NO_GANG and _name(made_by.uid)
     return GangIdentity(uid, "owner") if uid else None
@@ -235,13 +230,11 @@ def kueue_admitted(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     """
     if keys.KUEUE_PODSET not in _labels(pod):
         return None
-    return next(
-        (gang for workload in (kubeflow, lws, jobset, job) if (gang := workload(pod, config))), None
-    )
+    return _first((kubeflow, lws, jobset, job), pod, config)
 
 
 # ADR-026's own names for Volcano and Kueue come last.
-volcano: Final = _named(
+_VOLCANO: Final = _named(
     "volcano",
     keys.VOLCANO_GROUP,
     "scheduling.volcano.sh/group-name",
@@ -251,27 +244,24 @@ volcano: Final = _named(
 """Volcano's PodGroup, which its job controller (and LWS with Volcano) writes when it creates the
 pod.
 """
-kai: Final = (
+_COSCHEDULING: Final = _named("coscheduling", keys.COSCHEDULING_GROUP)
+_KAI: Final = (
     _named("kai", keys.KAI_GROUP, annotation=True),  # before KAI's own pod-grouper writes it
     _named("osmo", "osmo.group_uuid"),  # its PodGroup of KAI bears the same name
     owner,
 )
-coscheduling: Final = _named("coscheduling", keys.COSCHEDULING_GROUP)
-grove: Final = _named("grove", keys.GROVE_GANG)
-kueue_adr: Final = _named("kueueWorkload", "kueue.x-k8s.io/workload-name")
-kueue_workload: Final = _named("kueueWorkload", keys.KUEUE_WORKLOAD, annotation=True)
+_KUEUE_WORKLOAD: Final = _named("kueueWorkload", keys.KUEUE_WORKLOAD, annotation=True)
 """The Workload of any kind of job that Kueue admits (written under topology-aware scheduling)."""
+_KUEUE: Final = (kueue, _named("kueueWorkload", "kueue.x-k8s.io/workload-name"))
+_NATIVE: Final = (scheduling_group, workload_ref)
 _METHODS: Final[dict[str, tuple[Source, ...]]] = {
-    "workloadRef": (scheduling_group, workload_ref),
-    "volcano": (volcano,),
-    "coscheduling": (coscheduling,),
-    "kai": kai,
-    "kueue": (kueue, kueue_adr, kueue_workload, kueue_admitted),
+    "workloadRef": _NATIVE,
+    "volcano": (_VOLCANO,),
+    "coscheduling": (_COSCHEDULING,),
+    "kai": _KAI,
+    "kueue": (*_KUEUE, _KUEUE_WORKLOAD, kueue_admitted),
     "labels": (labels,),
-    "auto": (
-        *(scheduling_group, workload_ref, volcano, coscheduling, *kai),
-        *(kueue, kueue_adr, labels, kueue_admitted),
-    ),
+    "auto": (*_NATIVE, _VOLCANO, _COSCHEDULING, *_KAI, *_KUEUE, labels, kueue_admitted),
 }
 _OPT_IN: Final[dict[str, Source]] = {
     # The one that says most about a pod comes first: a TrainJob is a JobSet, whose pods are a
@@ -279,8 +269,8 @@ _OPT_IN: Final[dict[str, Source]] = {
     "kubeflow": kubeflow,
     "lws": lws,
     "jobset": jobset,
-    "grove": grove,
-    "kueueWorkload": kueue_workload,
+    "grove": _named("grove", keys.GROVE_GANG),
+    "kueueWorkload": _KUEUE_WORKLOAD,
     "job": job,
 }
 

@@ -12,6 +12,7 @@ import yaml
 from msgspec import to_builtins
 from preflight_kube.admission.limits import of_object
 from preflight_kube.admission.review import BadReview
+from preflight_kube.api.workloads.model import map_of, maps
 from preflight_kube.text import printable
 from preflight_proto import names, time_limits
 from preflight_proto.durations import format_duration, gang_run, parse_duration
@@ -229,9 +230,8 @@ def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[st
     inheriting = [
         check for check in config.checks if check.name in decision.checks and not check.is_required
     ]
-    spec = pod.get("spec")
-    containers = spec.get("containers") if isinstance(spec, dict) else None
-    there = {str(entry.get("name")) for one in _maps(containers) for entry in _maps(one.get("env"))}
+    containers = maps(map_of(pod.get("spec")).get("containers"))  # of a file, which nobody checked
+    there = {str(entry.get("name")) for one in containers for entry in maps(one.get("env"))}
     for name in sorted(name for name in there if of_the_fabric(name)):
         for value, patterns, checks in _patterns(inheriting, config):
             # What never is there: a rank, another communicator, a setting of the check itself.
@@ -250,11 +250,6 @@ def _patterns(checks: list[CheckConfig], config: Config) -> list[tuple[str, tupl
     ]
     common = [check.name for check in checks if check.nccl and check.env_patterns is None]
     return [*made, ("ncclEnvPatterns", config.nccl_env_patterns, "the checks")] if common else made
-
-
-def _maps(found: Any) -> Iterator[Object]:
-    """What is a map in what should be a list of maps: no API server has checked a file."""
-    return (one for one in found if isinstance(one, dict)) if isinstance(found, list) else iter(())
 
 
 def _lines(report: _Report) -> Iterator[str]:

@@ -4,17 +4,27 @@ Helm values, and of which namespaces' pods the API server asks the webhook. Pure
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import jsonschema
+from preflight_kube.api.workloads.model import at, map_of, maps
 from preflight_kube.files import schema
 from preflight_proto.helm_values import DEPLOYED, part_of
 from preflight_proto.names import NAMESPACE_DISABLED, NAMESPACE_ENABLED, NAMESPACE_LABEL
 
 from preflight_webhook.config.config import Config, ConfigError, of, raw_of
 
-__all__ = ["EXCLUDED", "OWN", "InstalledRelease", "Lists", "OptIn", "lists_of", "opt_in", "parse"]
+__all__ = [
+    "EXCLUDED",
+    "OWN",
+    "InstalledRelease",
+    "Lists",
+    "OptIn",
+    "lists_of",
+    "opt_in",
+    "parse",
+]
 
 EXCLUDED: Final = ("nvsentinel", "kube-system", "kube-public", "kube-node-lease")
 """The chart's default for ``excludeNamespaces``."""
@@ -120,18 +130,13 @@ def lists_of(configuration: Mapping[str, Any]) -> Lists:
     namespaces: dict[str, None] = {}
     excluded: dict[str, None] = {}
     release = ""
-    for entry in _maps(configuration.get("webhooks")):
-        service = (entry.get("clientConfig") or {}).get("service") or {}
-        release = str(service.get("namespace") or release)
-        for term in _maps((entry.get("namespaceSelector") or {}).get("matchExpressions")):
+    for entry in maps(configuration.get("webhooks")):
+        release = str(at(entry, ("clientConfig", "service", "namespace")) or release)
+        for term in maps(map_of(entry.get("namespaceSelector")).get("matchExpressions")):
             if term.get("key") == _NAME:
                 into = namespaces if term.get("operator") == "In" else excluded
                 into.update(dict.fromkeys(str(name) for name in term.get("values") or ()))
     return Lists(tuple(namespaces), tuple(excluded), release)
-
-
-def _maps(value: Any) -> Iterable[Mapping[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def parse(text: str) -> InstalledRelease:

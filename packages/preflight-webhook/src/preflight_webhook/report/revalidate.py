@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import anyio
 import yaml
+from preflight_kube.api.workloads.model import map_of, maps, name_of
 from preflight_kube.auth.connection import connection
 from preflight_kube.cli import commands
 from preflight_kube.cli.commands import BadInput, CommandFailed
@@ -21,7 +22,7 @@ from preflight_proto.devices import GROUP, VERSIONS
 from preflight_webhook.config.config import Config
 from preflight_webhook.report import live, revalidation
 from preflight_webhook.report.release import opt_in
-from preflight_webhook.report.revalidation import CannotRevalidate, name_of
+from preflight_webhook.report.revalidation import CannotRevalidate
 from preflight_webhook.report.workloads import Object, documents, found_in
 
 __all__ = ["PlannedRun", "add_revalidate"]
@@ -194,12 +195,10 @@ async def _passed(client: Client, run: PlannedRun) -> bool:
                 commands.say(line)
         if ended:  # the pods were read after it
             break
-        conditions = ((await client.get(f"{run.path}/{name}", dict)).get("status") or {}).get(
-            "conditions"
-        )
+        status = map_of((await client.get(f"{run.path}/{name}", dict)).get("status"))
         ended = [
             one
-            for one in conditions or ()
+            for one in maps(status.get("conditions"))
             if one["type"] in {"Complete", "Failed"} and one["status"] == "True"
         ]
         await anyio.sleep(0 if ended else _LOOK)

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from preflight_kube.api.node_health import gpus_named, makes_sick
+from preflight_kube.api.workloads.model import map_of, maps, name_of
 from preflight_proto import names
 from preflight_proto.devices import GROUP, VERSIONS, request_in
 from preflight_proto.result import Result, from_termination
@@ -32,7 +33,6 @@ __all__ = [
     "farewell",
     "in_words",
     "job",
-    "name_of",
     "partner_of",
     "runs",
     "standing",
@@ -85,7 +85,7 @@ def standing(node: Object) -> dict[str, list[str]]:
     """
     return {
         one["type"]: gpus_named(one.get("message") or "")
-        for one in node["status"].get("conditions") or ()
+        for one in maps(node["status"].get("conditions"))
         if makes_sick(one["type"], one["status"])
     }
 
@@ -261,7 +261,7 @@ def runs(pods: Iterable[Object], config: Config) -> list[RevalidatedCheck]:
     """How each configured check ended in the Job's pods that have it."""
     found = []
     for pod in pods:
-        statuses = (pod.get("status") or {}).get("initContainerStatuses") or ()
+        statuses = maps(map_of(pod.get("status")).get("initContainerStatuses"))
         by_name = {one["name"]: (one.get("state") or {}).get("terminated") for one in statuses}
         for check in config.checks:
             if (container := names.container_name(check.name)) in by_name:
@@ -279,14 +279,9 @@ def waiting(pods: Iterable[Object]) -> list[str]:
     return [
         f"{name_of(pod)} waits: {why.get('message')}"
         for pod in pods
-        for why in (pod.get("status") or {}).get("conditions") or ()
+        for why in maps(map_of(pod.get("status")).get("conditions"))
         if (why["type"], why["status"]) == ("PodScheduled", "False")
     ]
-
-
-def name_of(item: Object) -> str:
-    """An object's name."""
-    return str(item["metadata"]["name"])
 
 
 def _on(nodes: Sequence[Object]) -> Object:

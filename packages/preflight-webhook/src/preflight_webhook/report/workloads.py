@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
-from preflight_kube.api.workloads.model import Object, map_of
+from preflight_kube.api.workloads.model import Object, map_of, maps, name_of
 from preflight_kube.api.workloads.table import KINDS, kind_of, templates
 from preflight_kube.files.yaml_document import MANIFEST, DocumentError, read
 from preflight_proto.policy import KIND as POLICY
@@ -136,11 +136,9 @@ def missing(found: FoundPod) -> list[Ref]:
 
 def references(pod: Object) -> list[Ref]:
     """The claims and templates that a pod names."""
-    entries = map_of(pod.get("spec")).get("resourceClaims")
     return [
         Ref(plural, str(entry[key]))
-        for entry in (entries if isinstance(entries, list) else [])
-        if isinstance(entry, dict)
+        for entry in maps(map_of(pod.get("spec")).get("resourceClaims"))
         for key, plural in (
             ("resourceClaimTemplateName", claims.TEMPLATES),
             ("resourceClaimName", claims.CLAIMS),
@@ -157,5 +155,4 @@ def _policy(item: Object) -> PreflightConfig:
 
 
 def _place(item: Object) -> tuple[str, str]:
-    metadata = map_of(item.get("metadata"))
-    return str(metadata.get("namespace") or "default"), str(metadata.get("name") or "")
+    return str(map_of(item.get("metadata")).get("namespace") or "default"), name_of(item)

@@ -215,11 +215,7 @@ class Lookups:
         except KubeError as error:
             hint = "; does the ServiceAccount have get on it?" if error.status == _FORBIDDEN else ""
             raise self._unavailable(str(error).rstrip(".") + hint) from error
-        if made is None:
-            return None
-        about, status = made.metadata or _Metadata(), made.status or _Status()
-        kept = {"metadata": {"uid": about.uid}, "status": {"reservedFor": status.reserved_for}}
-        return {"spec": made.spec, "versions": made.versions, **kept}
+        return None if made is None else msgspec.to_builtins(made)
 
     def _unavailable(self, why: str) -> Unavailable:
         self._metrics.lookups.labels("failed").inc()

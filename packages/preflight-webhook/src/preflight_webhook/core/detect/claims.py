@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, NamedTuple
 
+from preflight_kube.api.workloads.model import map_of
 from preflight_proto.devices import DeviceRequest, is_for_gpus, requests_of
 
 from preflight_webhook.api.types import ClaimEntry
@@ -81,17 +82,17 @@ def detects(config: Config) -> bool:
 
 def read(made: Mapping[str, Any]) -> DeviceClaim:
     """A ResourceClaim or ResourceClaimTemplate as the API server gives it. Never raises."""
-    uid = _map(made.get("metadata")).get("uid")
+    uid = map_of(made.get("metadata")).get("uid")
     return DeviceClaim(
         tuple(requests_of(made)),
         uid if isinstance(uid, str) else "",
-        _user(_map(made.get("status")).get("reservedFor")),
+        _user(map_of(made.get("status")).get("reservedFor")),
     )
 
 
 def _user(reserved: Any) -> str:
     """The first of those that a claim is reserved for, which are pods."""
-    first = _map(reserved[0]) if isinstance(reserved, list) and reserved else {}
+    first = map_of(reserved[0]) if isinstance(reserved, list) and reserved else {}
     return str(first.get("name") or "another") if first else ""
 
 
@@ -157,7 +158,3 @@ def _all_like(request: DeviceRequest, globs: tuple[str, ...]) -> bool:
     return bool(request.classes) and all(
         any(fnmatchcase(name, glob) for glob in globs) for name in request.classes
     )
-
-
-def _map(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
