@@ -122,21 +122,10 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
 def _serve(args: argparse.Namespace) -> int:
     from preflight_kube import logs
 
-    from preflight_webhook.service import Options, serve
+    from preflight_webhook.service import serve
 
     logs.set_up("preflight-webhook", args.log_level)
-    serve(
-        Options(
-            args.config,
-            args.cert_dir,
-            args.port,
-            args.plain_port,
-            args.host,
-            linger=args.linger,
-            patience=args.patience,
-            client_ca=args.client_ca,
-        )
-    )
+    serve(args)
     return commands.DONE
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from dataclasses import dataclass
+from argparse import Namespace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from preflight_webhook.webhook.claim_lookups import Lookups
 from preflight_webhook.webhook.handler import Admission, Plain, ServingState
 from preflight_webhook.webhook.namespace_overrides import NamespaceOverrides
 
-__all__ = ["Options", "serve"]
+__all__ = ["serve"]
 
 POLL_EVERY: Final = 5.0
 """Seconds between two looks at the configuration; a kubelet itself takes about a minute to bring a
@@ -38,35 +38,17 @@ RENEWAL: Final = "`preflight-webhook certs`"
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class Options:
-    """Where to listen; port 0 takes a free one (it is logged). ``linger``: seconds to go on
-    answering after SIGTERM; ``patience``: seconds after which a client that does not go on with its
-    request is cut off, at the latest twice that."""
-
-    config: Path
-    cert_dir: Path
-    port: int = 8443
-    plain_port: int = 8080
-    host: str = "0.0.0.0"  # noqa: S104 (a pod serves its whole network)
-    linger: float = 10.0
-    patience: float = 10.0
-    client_ca: Path | None = None
-
-
-def serve(options: Options) -> None:
-    """Serve until SIGTERM or SIGINT.
+def serve(args: Namespace) -> None:
+    """Serve until SIGTERM or SIGINT. ``args``: those of the command line.
 
     Raises :class:`~preflight_kube.cli.commands.BadInput` (a port, the certificate) and
     :class:`~preflight_kube.files.configfile.ConfigError` at the start, and
     :class:`~preflight_kube.cli.commands.CommandFailed` at the end where that was not asked for.
     """
     metrics = Metrics()
-    file, certificate = (
-        _followed(options.config, metrics),
-        Certificate(options.cert_dir, RENEWAL, options.client_ca),
-    )
-    uvloop.run(_serve(ServingState(file.config, metrics), file, certificate, options))
+    file = _followed(args.config, metrics)
+    certificate = Certificate(args.cert_dir, RENEWAL, args.client_ca)
+    uvloop.run(_serve(ServingState(file.config, metrics), file, certificate, args))
 
 
 def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
@@ -91,7 +73,7 @@ def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
 
 
 async def _serve(
-    state: ServingState, file: ConfigFile[Config], certificate: Certificate, options: Options
+    state: ServingState, file: ConfigFile[Config], certificate: Certificate, args: Namespace
 ) -> None:
     access = ClusterAccess()
     state.lookups = Lookups(access, state.metrics)
@@ -104,28 +86,16 @@ async def _serve(
             log.info("serving", ports=[admission.port, plain.port], checks=checks)
 
     common: dict[str, Any] = {
-        "host": options.host,
-        "patience": options.patience,
+        "host": args.host,
+        "patience": args.patience,
         "polling": state.polling,
         "serving": announce,
     }
     admission = HttpServer(
-        "admission",
-        Admission(state),
-        state.metrics,
-        certificate,
-        port=options.port,
-        **common,
+        "admission", Admission(state), state.metrics, certificate, port=args.port, **common
     )
-    plain = HttpServer(
-        "plain",
-        Plain(state),
-        state.metrics,
-        None,
-        port=options.plain_port,
-        most=limits().plain,
-        **common,
-    )
+    common |= {"port": args.plain_port, "most": limits().plain}
+    plain = HttpServer("plain", Plain(state), state.metrics, None, **common)
     state.server_problem = admission.unready
 
     async def configuration() -> None:
@@ -166,7 +136,7 @@ async def _serve(
             ),
         )
     )
-    for number, after in ((signal.SIGTERM, options.linger), (signal.SIGINT, 0.0)):
+    for number, after in ((signal.SIGTERM, args.linger), (signal.SIGINT, 0.0)):
         loop.add_signal_handler(number, stop, number.name, after)
     try:
         done, _ = await asyncio.wait([admitting, *others], return_when=asyncio.FIRST_COMPLETED)
@@ -180,7 +150,7 @@ async def _serve(
                 task=task.get_name(),
                 error=error,
             )
-            stop("a task that has ended", options.linger)
+            stop("a task that has ended", args.linger)
             await asyncio.wait([admitting])
             raise CommandFailed(
                 f"{task.get_name()} has ended, which is a defect; see the log"

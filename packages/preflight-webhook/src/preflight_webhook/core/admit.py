@@ -89,16 +89,13 @@ class DecisionKey(msgspec.Struct, frozen=True):
     own: bytes  # its resources, where it has some of its own
     windows: bool
     asked: str | None
-    has_init: bool
-    has_volumes: bool
+    there: tuple[bool, bool, bool, bool, bool]  # as patch.Present
     volumes: int  # how many, where that is more than there may be
-    has_labels: bool
-    has_annotations: bool
     namespace: str  # a gang's; without one, the same decision holds in all of them
     gang: GangIdentity | None
     ordered: str
     settings: tuple[ContainerSettings, ...]  # of all containers, where any check inherits
-    pull_secrets: tuple[str, ...] | None
+    pull_secrets: tuple[str, ...]
     claims: tuple[PodClaim, ...]
     confined: bool
     memory: tuple[str, ...]  # volumes that are memory, where any check inherits
@@ -113,7 +110,7 @@ class DecisionKey(msgspec.Struct, frozen=True):
             size += 128 + len(name) + len(raw)
         for group in (self.containers, *self.settings):
             size += 128 * len(group) + sum(map(len, group))
-        for names in (self.pull_secrets or (), self.memory):
+        for names in (self.pull_secrets, self.memory):
             size += 64 * len(names) + sum(map(len, names))
         for name, _, _ in self.claims:
             size += 576 + len(name)
@@ -198,7 +195,7 @@ def _rebuilt(
     if decision.denied:
         return decision
     if injection is not None:
-        wanted = patch.applied(wanted, _operations(facts, injection))
+        wanted = patch.applied(wanted, patch.fresh(injection, patch.Present(*facts.there)))
     patched = patch.rebuilt(now, wanted)
     result = "unchanged" if injection is not None and not patched else decision.result
     warnings = [*decision.warnings, *_replaced(now, wanted)]
@@ -223,16 +220,19 @@ def _facts(
         bytes(spec.resources),
         spec.os is not None and spec.os.name == "windows",
         annotations.get(CHECKS_ANNOTATION),
-        init is not None,
-        spec.volumes is not None,
+        (
+            init is not None,
+            spec.volumes is not None,
+            secrets is not None,
+            metadata.labels is not None,
+            metadata.annotations is not None,
+        ),
         len(spec.volumes) if spec.volumes and len(spec.volumes) > limits.ENTRIES else 0,
-        metadata.labels is not None,
-        metadata.annotations is not None,
         namespace if gang else "",
         gang,
         ordered(pod, gang, config.gang_discovery) if gang else "",
         tuple([_settings(c) for c in everyone]),
-        tuple([one.name for one in secrets]) if secrets is not None else None,
+        tuple([one.name for one in secrets]) if secrets else (),
         tuple([_claim(entry, claims) for entry in spec.resource_claims])
         if spec.resource_claims and detects(config)
         else (),
@@ -322,7 +322,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
         gang_config_map=member.config_map if member is not None and member.takes_part else None,
         inherited=inherited.by_check,
         ipc_lock=inherited.ipc_lock,
-        pull_secrets=frozenset(facts.pull_secrets or ()),
+        pull_secrets=frozenset(facts.pull_secrets),
         reports=config.platform_connector.enabled and not facts.confined,
         named_devices=facts.claimed
         and not devices.gpu_claims
@@ -489,20 +489,9 @@ def _finished(
         *([facts.gang.warning] if facts.gang and facts.gang.warning else []),
         *decision.warnings,
     ]
-    encoded = patch.encoded(_operations(facts, injection))
+    encoded = patch.encoded(patch.fresh(injection, patch.Present(*facts.there)))
     decision = replace(decision, stamp=member, claims=claims, encoded=encoded, warnings=warnings)
     return decision, injection
-
-
-def _operations(facts: DecisionKey, injection: Injection) -> list[patch.Operation]:
-    return patch.fresh(
-        injection,
-        init=facts.has_init,
-        volumes=facts.has_volumes,
-        pull_secrets=facts.pull_secrets is not None,
-        labels=facts.has_labels,
-        annotations=facts.has_annotations,
-    )
 
 
 def _replaced(now: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

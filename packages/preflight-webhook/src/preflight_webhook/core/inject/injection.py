@@ -126,7 +126,7 @@ def inject(
     """The checks for a pod that carries none of our containers."""
     made: dict[str, list[dict[str, Any]]] = {"first": [], "last": []}
     resources: dict[tuple[str, Most, tuple[str, ...]], dict[str, Any]] = {}
-    needed = set[str]()
+    cases = []
     for check in checks:
         amounts = check.placement, _most(check), check.supports
         if amounts not in resources:  # the same for most checks
@@ -137,11 +137,10 @@ def inject(
         case = _Case(check, config, pod.reports, shm)
         container = _container(case, expected, inherited, pod.ipc_lock, pod.named_devices)
         made[check.placement].append({**container, "resources": resources[amounts]})
-        needed.update([volume.name for volume in _volumes(case)])
+        cases.append(case)
     volumes = [
         {"name": volume.name, **volume.source(config, pod.gang_config_map)}
-        for volume in _VOLUMES
-        if volume.name in needed
+        for volume in _volumes(*cases)
     ]
     volumes += extras.volumes([one for check in checks for one in check.extra_volumes])
     secrets = [
@@ -414,8 +413,9 @@ _VOLUMES: Final = (
 
 
 @lru_cache(maxsize=1024)
-def _volumes(case: _Case) -> tuple[_Volume, ...]:
-    return tuple(volume for volume in _VOLUMES if volume.needed(case))
+def _volumes(*cases: _Case) -> tuple[_Volume, ...]:
+    """Those that any of these needs."""
+    return tuple(volume for volume in _VOLUMES if any(map(volume.needed, cases)))
 
 
 # With what it inherits, which lives as long as it: read, an entry takes some times its text.

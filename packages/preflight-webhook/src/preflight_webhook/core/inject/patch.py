@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from preflight_kube.api.jsonpatch import Operation, add, keys, pointer, remove, replace
 
 from preflight_webhook.core.inject.injection import Injection
 
-__all__ = ["Operation", "applied", "encoded", "fresh", "rebuilt"]
+__all__ = ["Operation", "Present", "applied", "encoded", "fresh", "rebuilt"]
+
+_pointer: Final = lru_cache(maxsize=64)(pointer)
+"""Of labels and annotations whose names are ours."""
 
 
 def encoded(patch: Sequence[Operation]) -> bytes:
@@ -21,21 +25,21 @@ def encoded(patch: Sequence[Operation]) -> bytes:
     return b'"%s"' % b2a_base64(msgspec.json.encode(patch), newline=False) if patch else b""
 
 
-def fresh(
-    injection: Injection,
-    *,
-    init: bool,
-    volumes: bool,
-    pull_secrets: bool,
-    labels: bool,
-    annotations: bool,
-) -> list[Operation]:
-    """The patch for a pod that carries nothing of ours; the flags say which lists and maps it has
-    at all.
-    """
+class Present(NamedTuple):
+    """Which lists and maps a pod has at all."""
+
+    init: bool
+    volumes: bool
+    pull_secrets: bool
+    labels: bool
+    annotations: bool
+
+
+def fresh(injection: Injection, there: Present) -> list[Operation]:
+    """The patch for a pod that carries nothing of ours."""
     at = injection.position
     patch: list[Operation] = []
-    if init:
+    if there.init:
         patch += [
             add(f"/spec/initContainers/{i}", c) for i, c in enumerate(injection.containers, at)
         ]
@@ -43,22 +47,22 @@ def fresh(
     elif containers := injection.containers + injection.last:
         patch.append(add("/spec/initContainers", containers))
     secrets = [{"name": name} for name in injection.pull_secrets]
-    for key, entries, there in (
-        ("imagePullSecrets", secrets, pull_secrets),
-        ("volumes", injection.volumes, volumes),
+    for key, entries, has in (
+        ("imagePullSecrets", secrets, there.pull_secrets),
+        ("volumes", injection.volumes, there.volumes),
     ):
-        if there:
+        if has:
             patch += [add(f"/spec/{key}/-", entry) for entry in entries]
         elif entries:
             patch.append(add(f"/spec/{key}", entries))
-    patch += _entries("labels", injection.labels, there=labels)
-    patch += _entries("annotations", injection.annotations, there=annotations)
+    patch += _entries("labels", injection.labels, there=there.labels)
+    patch += _entries("annotations", injection.annotations, there=there.annotations)
     return patch
 
 
 def _entries(key: str, entries: Mapping[str, str], *, there: bool) -> list[Operation]:
     if there:
-        return [add(pointer("metadata", key, k), value) for k, value in entries.items()]
+        return [add(_pointer("metadata", key, k), value) for k, value in entries.items()]
     return [add(f"/metadata/{key}", entries)] if entries else []
 
 
