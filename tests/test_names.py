@@ -13,7 +13,6 @@ KUBERNETES = frozenset({
     "ComputeDomain", "ComputeDomainStatus", "Condition", "Container", "ContainerStatus",
     "Metadata", "Node", "NodeCondition", "NodeStatus", "OwnerReference", "Pod", "PodGang",
     "PodSpec", "PodStatus", "ResourceClaim", "ResourceRequirements", "Volume",
-    "VolumeMount",
 })
 # fmt: on
 """Kinds and parts of Kubernetes and its extensions. Each component decodes the fields that it

@@ -11,7 +11,7 @@ from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref, devices
 from preflight_webhook.core.detect.resources import COMPUTE, ResourceTally, kind
 
-__all__ = ["NO_GPU", "Devices", "PodClaim", "PodDevices", "devices_of", "will_test"]
+__all__ = ["NO_GPU", "CountedDevices", "PodClaim", "PodDevices", "devices_of", "will_test"]
 
 NO_GPU: Final = frozenset({"network", "mirrored"})
 """Kinds of what a pod gets beside GPUs."""
@@ -19,7 +19,7 @@ PodClaim = tuple[str, Ref | None, DeviceClaim | None]
 """A claim of a pod: its name there, which it is, and what it asks for, None where there is none."""
 
 
-class Devices(NamedTuple):
+class CountedDevices(NamedTuple):
     """Those of a resource or a claim. ``kind``: gpu (whole ones of the pod's own), mig, shared,
     network, or mirrored (a claim of neither); ``number``: of a claim, how many GPUs it gives, None
     where that is not known.
@@ -40,8 +40,8 @@ class PodDevices(NamedTuple):
     yet; empty for none.
     """
 
-    resources: dict[str, Devices]
-    claims: dict[str, Devices]
+    resources: dict[str, CountedDevices]
+    claims: dict[str, CountedDevices]
     network: bool
     busy: dict[str, str]
     gpus: dict[str, int]
@@ -60,17 +60,17 @@ def devices_of(
     """What a pod with these ``accounts`` of its resources and these claims gets. ``claimed``: it
     has the annotation of deviceVariables, be its claim there already or not.
     """
-    resources: dict[str, Devices] = {}
+    resources: dict[str, CountedDevices] = {}
     gpus: dict[str, int] = {}
     network = False
     for name, account in accounts.items():
         if name not in COMPUTE and (count := account.requests.effective // UNIT) > 0:
-            resources[name] = Devices(kind(name, config), count)
+            resources[name] = CountedDevices(kind(name, config), count)
             if resources[name].kind == "network":
                 network = True
             else:
                 gpus[name] = count
-    claims: dict[str, Devices] = {}
+    claims: dict[str, CountedDevices] = {}
     busy: dict[str, str] = {}
     for name, which, claim in named:
         given = devices(claim, config)
@@ -79,10 +79,10 @@ def devices_of(
             if claim is not None and claim.used_by:
                 busy[name] = claim.used_by
             shared = _shared(which, claim, config)
-            claims[name] = Devices("shared" if shared else "gpu", given.gpus)
+            claims[name] = CountedDevices("shared" if shared else "gpu", given.gpus)
         elif given.network or given.mirrored:
-            claims[name] = Devices("network" if given.network else "mirrored", None)
-    gpu_claims = tuple([name for name, one in claims.items() if one.kind not in NO_GPU])
+            claims[name] = CountedDevices("network" if given.network else "mirrored", None)
+    gpu_claims = tuple([name for name, given in claims.items() if given.kind not in NO_GPU])
     of_gpus = {
         *[resources[name].kind for name in gpus],
         *[claims[name].kind for name in gpu_claims],
@@ -109,8 +109,8 @@ def _shared(which: Ref | None, claim: DeviceClaim | None, config: Config) -> boo
 
 def will_test(checks: Sequence[CheckConfig], pod: PodDevices) -> str:
     """What is tested, and what of the pod's GPUs no check can test."""
-    named = [(one.kind, f"{one.number} {name}") for name, one in pod.resources.items()]
-    named += [(one.kind, f"claim {name}") for name, one in pod.claims.items()]
+    named = [(given.kind, f"{given.number} {name}") for name, given in pod.resources.items()]
+    named += [(given.kind, f"claim {name}") for name, given in pod.claims.items()]
     if pod.annotation:
         named.append(("gpu", f"the GPUs of annotation {pod.annotation}"))
     can = {"gpu", *(kind for check in checks for kind in check.supports)}

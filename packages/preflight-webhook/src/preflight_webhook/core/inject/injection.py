@@ -205,7 +205,9 @@ def _resources(
         resources["requests"] = requests
     if limits:
         resources["limits"] = limits
-    if claims := [{"name": name} for name, one in pod.devices.claims.items() if one.kind in gets]:
+    if claims := [
+        {"name": name} for name, claim in pod.devices.claims.items() if claim.kind in gets
+    ]:
         resources["claims"] = claims
     return resources
 
@@ -328,12 +330,12 @@ def _always(_: _Case) -> bool:
     return True
 
 
-def _gang_wide(one: _Case) -> bool:
-    return one.check.gang_wide
+def _gang_wide(case: _Case) -> bool:
+    return case.check.gang_wide
 
 
-def _nccl_without(one: _Case) -> bool:
-    return one.check.nccl and one.shm
+def _nccl_without(case: _Case) -> bool:
+    return case.check.nccl and case.shm
 
 
 def _empty(*_: object) -> dict[str, Any]:
@@ -396,16 +398,16 @@ def _gang(_: object, config_map: str | None) -> dict[str, Any]:
 
 
 _VOLUMES: Final = (
-    _Volume(names.SOCKET_VOLUME, names.SOCKET_DIR, lambda one: one.reports, _socket),
+    _Volume(names.SOCKET_VOLUME, names.SOCKET_DIR, lambda case: case.reports, _socket),
     _Volume(names.TMP_VOLUME, "/tmp", _always, _empty, read_only=False),  # noqa: S108
     # In the place of the token that would be mounted here: a check has no business with the API
     # server.
     _Volume(names.SERVICE_ACCOUNT_VOLUME, names.SERVICE_ACCOUNT_DIR, _always, _empty),
-    _Volume(names.TOKEN_VOLUME, names.TOKEN_DIR, lambda one: one.sends_token, _token),
+    _Volume(names.TOKEN_VOLUME, names.TOKEN_DIR, lambda case: case.sends_token, _token),
     _Volume(names.GANG_VOLUME, names.GANG_DIR, _gang_wide, _gang),
     # Where a check writes the generation of the gang that it joined.
     _Volume(names.STATE_VOLUME, names.STATE_DIR, _gang_wide, _empty, read_only=False),
-    _Volume(names.NODE_VOLUME, names.NODE_DIR, lambda one: one.maps_topologies, _node),
+    _Volume(names.NODE_VOLUME, names.NODE_DIR, lambda case: case.maps_topologies, _node),
     # A container gets 64 MiB of it, which NCCL outgrows; where the workload brings a larger one,
     # that one is used.
     _Volume(names.SHM_VOLUME, names.SHM_DIR, _nccl_without, _memory, read_only=False),
