@@ -70,7 +70,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "preflight-computedomain": (8, 0),
     "preflight-gang": (4, 114),
     "preflight-gpu-scheduler": (7, 1),
-    "preflight-kube": (2, 148),
+    "preflight-kube": (2, 0),
     "preflight-proto": (9, 83),
     "preflight-testing": (2, 60),
     "preflight-webhook": (0, 173),

@@ -121,12 +121,12 @@ def add_command(
         logs.set_up(component, "info")
         named = (
             *(
-                Configuration("MutatingWebhookConfiguration", one)
-                for one in args.mutating or mutating
+                Configuration("MutatingWebhookConfiguration", name)
+                for name in args.mutating or mutating
             ),
             *(
-                Configuration("ValidatingWebhookConfiguration", one)
-                for one in args.validating or validating
+                Configuration("ValidatingWebhookConfiguration", name)
+                for name in args.validating or validating
             ),
         )
         target = CertificateTarget(
@@ -142,41 +142,43 @@ def add_command(
         anyio.run(_run, connection(), target, component, args)
         return commands.DONE
 
-    made = commands.command(
+    subparser = commands.command(
         subparsers, "certs", run, help="keep the serving certificate and the CA bundles fresh"
     )
-    made.add_argument("--namespace", required=True, help="namespace of the Service and the Secret")
-    made.add_argument("--service", default=service, help="the Service (%(default)s)")
-    made.add_argument(
+    subparser.add_argument(
+        "--namespace", required=True, help="namespace of the Service and the Secret"
+    )
+    subparser.add_argument("--service", default=service, help="the Service (%(default)s)")
+    subparser.add_argument(
         "--secret", default=secret or f"{service}-tls", help="Secret to keep (%(default)s)"
     )
     for option, kind, names in (
         ("--mutating", "MutatingWebhookConfiguration", mutating),
         ("--validating", "ValidatingWebhookConfiguration", validating),
     ):
-        made.add_argument(
+        subparser.add_argument(
             option,
             action="append",
             metavar="NAME",
             help=f"{kind} whose entries get the CA bundle; may be repeated ({', '.join(names) or 'none'})",
         )
     days = commands.number(1, 3650, "number of days")
-    made.add_argument(
+    subparser.add_argument(
         "--lifetime-days", type=days, default=90, help="life of a certificate (%(default)s days)"
     )
-    made.add_argument(
+    subparser.add_argument(
         "--wait-seconds",
         type=commands.seconds,
         default=0.0,
         help="how long to wait for the configurations to appear (%(default)s s)",
     )
-    made.add_argument(
+    subparser.add_argument(
         "--settle-seconds",
         type=commands.seconds,
         default=5.0,
         help="how long API servers get to see a new authority before its certificate is stored (%(default)s s)",
     )
-    return made
+    return subparser
 
 
 async def _run(
@@ -230,8 +232,10 @@ async def keep(
         by, trusted = target.manager.removesuffix("-certs"), renewal.trusted
         fresh = issue(target.names, target.lifetime, moment, trusted, by=by)
         published = [
-            await _set_bundles(client, one, lambda present: union(present, fresh.authorities))
-            for one in target.configurations
+            await _set_bundles(
+                client, configuration, lambda present: union(present, fresh.authorities)
+            )
+            for configuration in target.configurations
         ]
         # Else there is nobody to inform, or nothing is served yet.
         if any(published) and stored is not None:
@@ -254,7 +258,9 @@ async def publish(
     end = anyio.current_time() + wait_seconds
     for configuration in target.configurations:
         while not await _retried(
-            lambda one=configuration: _set_bundles(client, one, lambda _: stored.authorities)  # type: ignore[misc]
+            lambda configuration=configuration: _set_bundles(
+                client, configuration, lambda _: stored.authorities
+            )  # type: ignore[misc]
         ):
             if anyio.current_time() >= end:
                 option = (
@@ -274,12 +280,12 @@ async def _set_bundles(
     """Give every entry the bundle that ``wanted`` makes of its present one. False: there is no such
     configuration.
     """
-    found: Object | None = await client.get_or_none(configuration.path, dict)
-    if found is None:
+    current: Object | None = await client.get_or_none(configuration.path, dict)
+    if current is None:
         return False
-    version = found["metadata"]["resourceVersion"]
+    version = current["metadata"]["resourceVersion"]
     names, patch = [], [test(pointer("metadata", "resourceVersion"), version)]
-    for number, webhook in enumerate(found.get("webhooks") or ()):
+    for number, webhook in enumerate(current.get("webhooks") or ()):
         present = _decoded(webhook["clientConfig"].get("caBundle") or "")
         if (bundle := wanted(present)) != present:
             names.append(webhook["name"])
@@ -307,7 +313,7 @@ async def _write(
         "ca.crt": material.authorities,
     }
     known = (secret or {}).get("data") or {}
-    made = {key: known.get(key) or _encoded(secrets.token_hex(32).encode()) for key in target.keys}
+    keys = {key: known.get(key) or _encoded(secrets.token_hex(32).encode()) for key in target.keys}
     body: Object = {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -315,7 +321,7 @@ async def _write(
         "metadata": secret["metadata"]
         if secret
         else {"name": target.secret, "labels": {target.managed_by: target.manager}},
-        "data": {**made, **{name: _encoded(content) for name, content in data.items()}},
+        "data": {**keys, **{name: _encoded(content) for name, content in data.items()}},
     }
     if owner is not None:
         body["metadata"]["ownerReferences"] = [owner]

@@ -166,41 +166,41 @@ class Connections:
         """Cut off whose client has begun nothing, or begun a request and not gone on, since the
         call before. A call now and then costs a request nothing.
         """
-        waiting = {one: one.cycle for one in self._open if one.stalls}
-        for one, cycle in waiting.items():
-            if one in self._waiting and self._waiting[one] is cycle:
-                self._cut(one, "stalled")
+        waiting = {connection: connection.cycle for connection in self._open if connection.stalls}
+        for connection, cycle in waiting.items():
+            if connection in self._waiting and self._waiting[connection] is cycle:
+                self._cut(connection, "stalled")
         self._waiting = waiting
 
     def cut_unfinished(self) -> None:
         """Cut off who has not sent a whole request by now; for the end."""
-        for one in [*self._open]:
-            if one.waits:
-                one.transport.abort()
+        for connection in [*self._open]:
+            if connection.waits:
+                connection.transport.abort()
 
     def retire(self) -> None:
         """Let every connection serve the request that it is at, and no further one."""
-        for one in [*self._open]:
-            one.shutdown()
+        for connection in [*self._open]:
+            connection.shutdown()
 
     # What protocols say of themselves.
 
-    def made(self, one: Bounded) -> None:
-        """``one`` has been opened, its handshake done."""
-        self._open[one] = self._loop.time()
+    def add(self, connection: Bounded) -> None:
+        """``connection`` has been opened, its handshake done."""
+        self._open[connection] = self._loop.time()
 
-    def lost(self, one: Bounded) -> None:
-        """``one`` has ended."""
-        self._open.pop(one, None)
-        self.release(one)
+    def lost(self, connection: Bounded) -> None:
+        """``connection`` has ended."""
+        self._open.pop(connection, None)
+        self.release(connection)
 
-    def hold(self, one: Bounded, size: int) -> None:
-        """``one`` has sent ``size`` more bytes of a request that is not answered yet."""
-        self._holding[one] = self._holding.get(one, 0) + size
+    def hold(self, connection: Bounded, size: int) -> None:
+        """``connection`` has sent ``size`` more bytes of a request that is not answered yet."""
+        self._holding[connection] = self._holding.get(connection, 0) + size
         self._held += size
         while self._held > MOST_UNFINISHED:
             # Who has been at it longest: a review of an API server comes within milliseconds.
-            oldest = next((other for other in self._holding if other.open), one)
+            oldest = next((other for other in self._holding if other.open), connection)
             self.release(oldest)
             self._metrics.cut(self._name, "bytes")
             if not oldest.drop_body():
@@ -212,16 +212,16 @@ class Connections:
                 del self._dropped[first]
                 first.transport.abort()
 
-    def release(self, one: Bounded) -> None:
-        """``one`` has had its answer, or keeps nothing any more."""
-        self._dropped.pop(one, None)
-        if (size := self._holding.pop(one, None)) is not None:
+    def release(self, connection: Bounded) -> None:
+        """``connection`` has had its answer, or keeps nothing any more."""
+        self._dropped.pop(connection, None)
+        if (size := self._holding.pop(connection, None)) is not None:
             self._held -= size
 
-    def _cut(self, one: Bounded, why: str) -> None:
+    def _cut(self, connection: Bounded, why: str) -> None:
         self._metrics.cut(self._name, why)
         # Gone at once: a client that does nothing does not answer a farewell either.
-        one.transport.abort()
+        connection.transport.abort()
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
@@ -255,8 +255,10 @@ class Connections:
         """End one connection that is of no use now; whether there was one."""
         before = self._loop.time() - _YOUNG
         shaking = next((task for task, since in self._shaking.items() if since <= before), None)
-        fresh = [one for one in self._open if not one.answered]
-        useless: Bounded | None = next((one for one in fresh if one.waits), None)
+        fresh = [connection for connection in self._open if not connection.answered]
+        useless: Bounded | None = next(
+            (connection for connection in fresh if connection.waits), None
+        )
         if useless is not None and self._open[useless] > before:
             useless = None
         if shaking is not None and (useless is None or len(self._shaking) >= len(fresh)):
@@ -265,8 +267,10 @@ class Connections:
             self._metrics.cut(self._name, "full")
             return True
         if useless is None:
-            idle = [one for one in self._open if one.answered and one.waits]
-            useless = min(idle, key=lambda one: one.idle_since, default=None)
+            idle = [
+                connection for connection in self._open if connection.answered and connection.waits
+            ]
+            useless = min(idle, key=lambda connection: connection.idle_since, default=None)
         if useless is None:
             return False
         del self._open[useless]
@@ -351,7 +355,7 @@ class Bounded(HttpToolsProtocol):
         if is_ssl(transport):
             transport.set_read_buffer_limits(high=_READ_AHEAD)
         if self.connections_of is not None:
-            self.connections_of.made(self)
+            self.connections_of.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Of asyncio: it has ended, with ``exc`` or as it should."""

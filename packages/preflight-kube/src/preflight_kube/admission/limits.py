@@ -94,9 +94,9 @@ def of_request(request: AdmissionRequest) -> str:
     about = [user.username, user.uid, *user.groups, *chain.from_iterable(user.extra.values())]
     counts = len(request.name), len(request.namespace), len(about) - 2, sum(map(len, about))
     problems = [
-        _sentence(where, found, what, most)
-        for found, (where, what, most) in zip(counts, _REQUEST, strict=True)
-        if found > most
+        _sentence(where, count, what, most)
+        for count, (where, what, most) in zip(counts, _REQUEST, strict=True)
+        if count > most
     ]
     return " ".join(problems) or of_object(request.object)
 
@@ -106,8 +106,8 @@ def of_object(raw: bytes | bytearray | msgspec.Raw) -> str:
     text = bytes(raw)
     if _small_again(text) if len(text) <= _KEPT else _small(text):
         return ""
-    if (found := text.count(b"{") + text.count(b"[")) > VALUES:
-        return _sentence(_OBJECT, found, "objects and lists", VALUES)
+    if (count := text.count(b"{") + text.count(b"[")) > VALUES:
+        return _sentence(_OBJECT, count, "objects and lists", VALUES)
     try:
         return of_value(msgspec.json.decode(text))
     except RecursionError:
@@ -123,12 +123,12 @@ def of_value(whole: object) -> str:
     for _ in range(NESTING):
         if not level:
             break
-        level = [inner for one in level for inner in _inner(one, problems)]
+        level = [inner for node in level for inner in _inner(node, problems)]
     else:
         return _TOO_DEEP
     return " ".join(
-        _sentence(f"{_path(whole, one)}{rest}".lstrip(".") or _OBJECT, found, what, most)
-        for one, rest, found, what, most in problems[:_MOST_PROBLEMS]
+        _sentence(f"{_path(whole, node)}{rest}".lstrip(".") or _OBJECT, count, what, most)
+        for node, rest, count, what, most in problems[:_MOST_PROBLEMS]
     )
 
 
@@ -138,8 +138,8 @@ def of_list(whole: object, path: str, most: int) -> str:
     """
     for key in path.split("."):
         whole = whole.get(key) if isinstance(whole, dict) else None
-    found = len(whole) if isinstance(whole, list) else 0
-    return _sentence(path, found, "entries", most) if found > most else ""
+    count = len(whole) if isinstance(whole, list) else 0
+    return _sentence(path, count, "entries", most) if count > most else ""
 
 
 def _small(text: bytes) -> bool:
@@ -187,40 +187,40 @@ def _short_names(text: bytes) -> bool:
     return True
 
 
-def _inner(one: Any, problems: list[_Problem]) -> list[Any]:
+def _inner(node: Any, problems: list[_Problem]) -> list[Any]:
     """The lists and maps in a list or map, and what of it is beyond a limit. By type and not
     isinstance: all of it is JSON, and this is asked of every value of every review.
     """
-    if len(one) > ENTRIES:
-        problems.append((one, "", len(one), "entries", ENTRIES))
-    found: list[Any] = []
-    if type(one) is list:
-        for i, inner in enumerate(one):
+    if len(node) > ENTRIES:
+        problems.append((node, "", len(node), "entries", ENTRIES))
+    children: list[Any] = []
+    if type(node) is list:
+        for i, inner in enumerate(node):
             if type(inner) is dict:
-                found.append(inner)
+                children.append(inner)
                 if type(name := inner.get("name")) is str and len(name) > NAME:
-                    problems.append((one, f"[{i}].name", len(name), "characters", NAME))
+                    problems.append((node, f"[{i}].name", len(name), "characters", NAME))
             elif type(inner) is list:
-                found.append(inner)
-        return found
-    for key, inner in one.items():
+                children.append(inner)
+        return children
+    for key, inner in node.items():
         if type(inner) is dict:
-            found.append(inner)
+            children.append(inner)
             if key == "metadata":
-                _of_metadata(one, inner, problems)
+                _of_metadata(node, inner, problems)
         elif type(inner) is list:
-            found.append(inner)
+            children.append(inner)
             if key in LISTS and len(inner) > LISTS[key]:
-                problems.append((one, f".{key}", len(inner), "entries", LISTS[key]))
-    return found
+                problems.append((node, f".{key}", len(inner), "entries", LISTS[key]))
+    return children
 
 
-def _of_metadata(one: dict[str, Any], inner: dict[str, Any], problems: list[_Problem]) -> None:
-    named = {".kind": one.get("kind"), ".apiVersion": one.get("apiVersion")}
+def _of_metadata(node: dict[str, Any], inner: dict[str, Any], problems: list[_Problem]) -> None:
+    named = {".kind": node.get("kind"), ".apiVersion": node.get("apiVersion")}
     named |= {f".metadata.{key}": inner.get(key) for key in ("name", "generateName", "namespace")}
     for rest, name in named.items():
         if isinstance(name, str) and len(name) > NAME:
-            problems.append((one, rest, len(name), "characters", NAME))
+            problems.append((node, rest, len(name), "characters", NAME))
 
 
 def _path(whole: Any, wanted: Any, path: str = "") -> str:
@@ -231,11 +231,11 @@ def _path(whole: Any, wanted: Any, path: str = "") -> str:
         here = f"{path}[{key}]" if isinstance(whole, list) else f"{path}.{one_line(str(key), 64)}"
         if inner is wanted:
             return here.removeprefix(".")
-        if found := _path(inner, wanted, here):
-            return found
+        if below := _path(inner, wanted, here):
+            return below
     return ""
 
 
-def _sentence(where: str, found: int, what: str, most: int) -> str:
+def _sentence(where: str, count: int, what: str, most: int) -> str:
     verb = "use fewer" if what != "characters" else "shorten it"
-    return f"{where}: has {found} {what}, more than the {most} that a webhook goes through; {verb}."
+    return f"{where}: has {count} {what}, more than the {most} that a webhook goes through; {verb}."

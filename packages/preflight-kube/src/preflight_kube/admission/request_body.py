@@ -76,9 +76,9 @@ def problem(scope: Scope, paths: Collection[str]) -> ReviewRefused | None:
     for name, value in scope["headers"]:
         if name == b"content-type":
             if value != _JSON and value.split(b";", 1)[0].strip().lower() != _JSON:
-                found = value.decode("latin-1")[:80]
+                content_type = value.decode("latin-1")[:80]
                 return ReviewRefused(
-                    415, f"content-type {found} is not supported; send application/json"
+                    415, f"content-type {content_type} is not supported; send application/json"
                 )
         elif name == b"content-length" and (len(value) > 18 or int(value) > MOST_SKIPPED):
             return _too_large()

@@ -188,10 +188,12 @@ def encode(uid: str, response: Response) -> bytes:
         answer["status"] = {"code": response.code, "reason": reason, "message": message}
     elif patch := response.patch:
         # As base64, which msgspec makes of bytes.
-        made = patch if isinstance(patch, bytes | msgspec.Raw) else _encode(patch)
-        answer |= {"patchType": "JSONPatch", "patch": made}
+        encoded = patch if isinstance(patch, bytes | msgspec.Raw) else _encode(patch)
+        answer |= {"patchType": "JSONPatch", "patch": encoded}
     if response.warnings:
-        answer["warnings"] = [one_line(one, MOST_TEXT) for one in response.warnings[:MOST_WARNINGS]]
+        answer["warnings"] = [
+            one_line(warning, MOST_TEXT) for warning in response.warnings[:MOST_WARNINGS]
+        ]
     if response.annotations:
         answer["auditAnnotations"] = response.annotations
     return _encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": answer})
@@ -201,8 +203,8 @@ def uid_of(beginning: bytes | bytearray) -> str:
     """The uid of the review that begins so, as an API server writes it; empty where there is none.
     For reviews that are not read.
     """
-    found = _UID.match(beginning)
-    return found[1].decode() if found else ""
+    match = _UID.match(beginning)
+    return match[1].decode() if match else ""
 
 
 def _decode(raw: msgspec.Raw, type_: type[T], where: str) -> T:
@@ -222,11 +224,11 @@ def _other(body: bytes | bytearray) -> str:
     not.
     """
     try:
-        found = _envelope.decode(body)
+        envelope = _envelope.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
-    ours = (found.kind, found.api_version) in {("AdmissionReview", API_VERSION), ("", "")}
-    return "" if ours else _not_ours(found.api_version, found.kind)
+    ours = (envelope.kind, envelope.api_version) in {("AdmissionReview", API_VERSION), ("", "")}
+    return "" if ours else _not_ours(envelope.api_version, envelope.kind)
 
 
 def _not_ours(version: str, kind: str) -> str:

@@ -93,8 +93,11 @@ class Reviews:
         try:
             if (refused := body.problem(scope, self._applications)) is not None:
                 raise refused
-            application, found = self._applications[scope["path"]], await body.read(scope, receive)
-            status, kind, answer = 200, _JSON, await self._answered(scope, application, found)
+            application, payload = (
+                self._applications[scope["path"]],
+                await body.read(scope, receive),
+            )
+            status, kind, answer = 200, _JSON, await self._answered(scope, application, payload)
         except ReviewRefused as error:
             self._metrics.refused.labels(str(error.status)).inc()
             about = {"uid": error.uid} if error.uid else {}

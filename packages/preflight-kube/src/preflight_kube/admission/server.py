@@ -86,10 +86,12 @@ class _BoundedServer(uvicorn.Server):
         [listener] = sockets or []
 
         def protocol() -> Bounded:
-            made: Any = self.config.http_protocol_class
-            one: Bounded = made(self.config, self.server_state, self.lifespan.state)
-            one.connections_of = self.connections
-            return one
+            protocol_class: Any = self.config.http_protocol_class
+            connection: Bounded = protocol_class(
+                self.config, self.server_state, self.lifespan.state
+            )
+            connection.connections_of = self.connections
+            return connection
 
         self.connections = Connections(
             listener,

@@ -48,10 +48,10 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def find(conditions: Iterable[Mapping[str, Any]], type_: str) -> Condition | None:
     """The condition of that type; None where there is none, or one that cannot be read."""
-    for one in conditions:
-        if one.get("type") == type_:
+    for condition in conditions:
+        if condition.get("type") == type_:
             try:
-                return msgspec.convert(one, Condition)
+                return msgspec.convert(condition, Condition)
             except msgspec.ValidationError:
                 return None
     return None
@@ -72,18 +72,22 @@ def merge(
     and all keep their order; what is new stands last.
     """
     gone = set(removed)
-    merged = {str(one.get("type")): dict(one) for one in existing if one.get("type") not in gone}
-    for one in wanted:
-        before = merged.get(one.type, {})
-        kept = before.get("lastTransitionTime") if before.get("status") == one.status else ""
+    merged = {
+        str(condition.get("type")): dict(condition)
+        for condition in existing
+        if condition.get("type") not in gone
+    }
+    for condition in wanted:
+        before = merged.get(condition.type, {})
+        kept = before.get("lastTransitionTime") if before.get("status") == condition.status else ""
         about: dict[str, Any] = {
-            "type": one.type,
-            "status": one.status,
-            "reason": one.reason,
-            "message": one.message,
+            "type": condition.type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
             "lastTransitionTime": str(kept or now),
         }
-        if one.observed_generation:
-            about["observedGeneration"] = one.observed_generation
-        merged[one.type] = about
+        if condition.observed_generation:
+            about["observedGeneration"] = condition.observed_generation
+        merged[condition.type] = about
     return list(merged.values())

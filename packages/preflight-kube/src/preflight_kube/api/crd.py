@@ -127,7 +127,9 @@ def crd(
         "storage": True,
         "schema": {"openAPIV3Schema": whole},
         **({"subresources": {"status": {}}} if status is not None else {}),
-        **({"additionalPrinterColumns": [_column(one) for one in columns]} if columns else {}),
+        **(
+            {"additionalPrinterColumns": [_column(column) for column in columns]} if columns else {}
+        ),
     }
     names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     return {
@@ -170,54 +172,55 @@ class _Definitions:
         for foreign, why in _FOREIGN.items():
             if foreign in part:
                 raise TypeError(f"{path}: {why}")
-        made = {
+        schema = {
             key: value
             for key, value in part.items()
             if key not in _LEFT_OUT and key not in _FOREIGN
         }
-        if isinstance(words := made.get("description"), str):
+        if isinstance(words := schema.get("description"), str):
             # A docstring's lines are not the reader's.
-            made["description"] = " ".join(words.split())
+            schema["description"] = " ".join(words.split())
         if part.get("required"):
-            made["required"] = part["required"]
-        if "enum" in made:
-            made = _enumerated(made, path)
+            schema["required"] = part["required"]
+        if "enum" in schema:
+            schema = _enumerated(schema, path)
         if part.get("uniqueItems"):
-            made["x-kubernetes-list-type"] = "set"
-        if made.pop("contentEncoding", "") == "base64":
-            made["format"] = "byte"
-        if made.get("type") == "integer":
-            made["format"] = (
-                "int32" if {"minimum", "maximum"} <= made.keys() and _fits(made) else "int64"
+            schema["x-kubernetes-list-type"] = "set"
+        if schema.pop("contentEncoding", "") == "base64":
+            schema["format"] = "byte"
+        if schema.get("type") == "integer":
+            schema["format"] = (
+                "int32" if {"minimum", "maximum"} <= schema.keys() and _fits(schema) else "int64"
             )
         for end, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-            if end in made:
-                made[bound], made[end] = made[end], True
-        if "items" in made:
-            made["items"] = self.inline(made["items"], f"{path}[]", above)
-        if "properties" in made:
-            made["properties"] = {
+            if end in schema:
+                schema[bound], schema[end] = schema[end], True
+        if "items" in schema:
+            schema["items"] = self.inline(schema["items"], f"{path}[]", above)
+        if "properties" in schema:
+            schema["properties"] = {
                 name: self.inline(value, f"{path}.{name}", above)
-                for name, value in made["properties"].items()
+                for name, value in schema["properties"].items()
             }
-        others = made.pop("additionalProperties", None)
+        others = schema.pop("additionalProperties", None)
         if others not in (None, True, False):
-            made["additionalProperties"] = self.inline(others, f"{path}.*", above)
-        if "type" not in made or (
-            made["type"] == "object" and not {"properties", "additionalProperties"} & made.keys()
+            schema["additionalProperties"] = self.inline(others, f"{path}.*", above)
+        if "type" not in schema or (
+            schema["type"] == "object"
+            and not {"properties", "additionalProperties"} & schema.keys()
         ):
-            made["x-kubernetes-preserve-unknown-fields"] = True
-        if self._defaults and _worth(default := part.get("default"), made):
-            made["default"] = default
-        return made
+            schema["x-kubernetes-preserve-unknown-fields"] = True
+        if self._defaults and _worth(default := part.get("default"), schema):
+            schema["default"] = default
+        return schema
 
     def _any_of(self, part: Schema, path: str, above: tuple[str, ...]) -> Schema:
         beside = {key: value for key, value in part.items() if key != "anyOf"}
-        others = [one for one in part["anyOf"] if one.get("type") != "null"]
+        others = [alternative for alternative in part["anyOf"] if alternative.get("type") != "null"]
         nullable = {"nullable": True} if len(others) < len(part["anyOf"]) else {}
         if len(others) == 1:
             return {**self.inline({**others[0], **beside}, path, above), **nullable}
-        if sorted(one.get("type", "") for one in others) == ["integer", "string"]:
+        if sorted(alternative.get("type", "") for alternative in others) == ["integer", "string"]:
             default = (
                 {"default": beside["default"]}
                 if self._defaults and _worth(beside.get("default"), {})
@@ -239,32 +242,32 @@ _FOREIGN: Final = {
 }
 
 
-def _fits(made: Mapping[str, Any]) -> bool:
-    return bool(made["minimum"] >= -(2**31) and made["maximum"] < 2**31)
+def _fits(schema: Mapping[str, Any]) -> bool:
+    return bool(schema["minimum"] >= -(2**31) and schema["maximum"] < 2**31)
 
 
-def _enumerated(made: Schema, path: str) -> Schema:
-    values = [value for value in made["enum"] if value is not None]
+def _enumerated(schema: Schema, path: str) -> Schema:
+    values = [value for value in schema["enum"] if value is not None]
     types = {_TYPES[type(value)] for value in values}
     if len(types) != 1:
         raise TypeError(
             f"{path}: the values {values} are of several types; a structural schema has one."
         )
     return {
-        **made,
+        **schema,
         "type": types.pop(),
-        **({"nullable": True} if len(values) < len(made["enum"]) else {}),
+        **({"nullable": True} if len(values) < len(schema["enum"]) else {}),
     }
 
 
-def _worth(default: Any, made: Mapping[str, Any]) -> bool:
+def _worth(default: Any, schema: Mapping[str, Any]) -> bool:
     """Whether a default says something: an empty map does where fields within it have defaults of
     their own.
     """
     if default is None or default in ([], ""):
         return False
     if default == {}:
-        return bool([one for one in made.get("properties", {}).values() if "default" in one])
+        return bool([prop for prop in schema.get("properties", {}).values() if "default" in prop])
     return True
 
 
@@ -278,6 +281,6 @@ def _placed(whole: Schema, at: Collection[str]) -> Schema:
     return place
 
 
-def _column(one: Column) -> Schema:
-    priority = {"priority": one.priority} if one.priority else {}
-    return {"name": one.name, "type": one.type, **priority, "jsonPath": one.path}
+def _column(column: Column) -> Schema:
+    priority = {"priority": column.priority} if column.priority else {}
+    return {"name": column.name, "type": column.type, **priority, "jsonPath": column.path}

@@ -130,8 +130,8 @@ def by_kubeconfig(
     BadAccess, a sentence that begins with ``listed``.
     """
     try:
-        found = chosen(_documents(listed))
-        return _connection(found, environ, partial(by_kubeconfig, listed, environ, named=named))
+        context = chosen(_documents(listed))
+        return _connection(context, environ, partial(by_kubeconfig, listed, environ, named=named))
     except KubeconfigError as error:
         raise BadAccess(f"{listed} ({named}): {error}.") from None
 
@@ -161,16 +161,16 @@ def _documents(listed: str) -> list[tuple[Path, Any]]:
 
 
 def _connection(
-    found: KubeconfigContext, environ: Mapping[str, str], again: Callable[[], Connection]
+    context: KubeconfigContext, environ: Mapping[str, str], again: Callable[[], Connection]
 ) -> Connection:
-    cluster, user = found.cluster, found.user
+    cluster, user = context.cluster, context.user
     if "auth-provider" in user:
         raise KubeconfigError(
             "its user has an auth-provider, which kubectl dropped too; use exec, a token or a certificate"
         )
     server = str(cluster["server"])
     plugin = user.get("exec") if not user.get("token") and not user.get("tokenFile") else None
-    made = _asked(plugin, found, environ) if plugin is not None else None
+    credential = _asked(plugin, context, environ) if plugin is not None else None
     try:
         verify = ssl.create_default_context(
             cafile=cluster.get("certificate-authority"),
@@ -178,8 +178,8 @@ def _connection(
         )
         if cluster.get("insecure-skip-tls-verify"):
             verify.check_hostname, verify.verify_mode = False, ssl.CERT_NONE
-        if made is not None and made.certificate:
-            _load(verify, made.certificate, made.key)
+        if credential is not None and credential.certificate:
+            _load(verify, credential.certificate, credential.key)
         elif "client-certificate" in user:
             verify.load_cert_chain(user["client-certificate"], user.get("client-key"))
         elif data := _decoded(user.get("client-certificate-data")):
@@ -200,12 +200,12 @@ def _connection(
     return Connection(
         server,
         verify,
-        made.token or token if made is not None else token,
+        credential.token or token if credential is not None else token,
         token_file,
         tuple(Path(name) for name in named if name),
         again,
-        made.expires if made is not None else None,
-        made is not None,
+        credential.expires if credential is not None else None,
+        credential is not None,
     )
 
 
@@ -224,7 +224,7 @@ def _load(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
 # --- plug-ins
 
 
-def _asked(plugin: Any, found: KubeconfigContext, environ: Mapping[str, str]) -> _Credential:
+def _asked(plugin: Any, context: KubeconfigContext, environ: Mapping[str, str]) -> _Credential:
     """What the user's plug-in answers. Raises :class:`~.kubeconfig.KubeconfigError`."""
     if (
         not isinstance(plugin, dict)
@@ -248,16 +248,16 @@ def _asked(plugin: Any, found: KubeconfigContext, environ: Mapping[str, str]) ->
     talks = terminal and mode != "Never"
     spec: dict[str, Any] = {"interactive": talks}
     if plugin.get("provideClusterInfo"):
-        spec["cluster"] = _cluster(found.cluster)
+        spec["cluster"] = _cluster(context.cluster)
     info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
     own = {
-        str(one["name"]): str(one.get("value", ""))
-        for one in plugin.get("env") or ()
-        if isinstance(one, dict)
+        str(variable["name"]): str(variable.get("value", ""))
+        for variable in plugin.get("env") or ()
+        if isinstance(variable, dict)
     }
     argv = [
-        _command(plugin, found.folder, environ),
-        *[str(one) for one in plugin.get("args") or ()],
+        _command(plugin, context.folder, environ),
+        *[str(argument) for argument in plugin.get("args") or ()],
     ]
     try:
         done = subprocess.run(
@@ -291,10 +291,10 @@ def _command(plugin: Mapping[str, Any], folder: Path, environ: Mapping[str, str]
     command = str(plugin["command"])
     if os.sep in command:
         return str(folder / command)
-    found = shutil.which(command, path=environ.get("PATH"))
-    if found is None:
+    executable = shutil.which(command, path=environ.get("PATH"))
+    if executable is None:
         raise KubeconfigError(f"its plug-in {command} is not on PATH{_hint(plugin)}")
-    return found
+    return executable
 
 
 def _hint(plugin: Mapping[str, Any]) -> str:
@@ -322,9 +322,9 @@ def _cluster(cluster: Mapping[str, Any]) -> dict[str, Any]:
             raise KubeconfigError(
                 f"{file} cannot be read ({error.strerror or error}); correct it"
             ) from None
-    for one in cluster.get("extensions") or ():
-        if isinstance(one, dict) and one.get("name") == _EXTENSION:
-            info["config"] = one.get("extension")
+    for extension in cluster.get("extensions") or ():
+        if isinstance(extension, dict) and extension.get("name") == _EXTENSION:
+            info["config"] = extension.get("extension")
     return info
 
 

@@ -39,7 +39,7 @@ class KubeconfigContext(NamedTuple):
 
 def paths(listed: str, separator: str) -> tuple[Path, ...]:
     """The files that ``KUBECONFIG`` names, in order, each once."""
-    return tuple(dict.fromkeys(Path(one) for one in listed.split(separator) if one))
+    return tuple(dict.fromkeys(Path(part) for part in listed.split(separator) if part))
 
 
 def chosen(documents: Iterable[tuple[Path, Any]]) -> KubeconfigContext:
@@ -85,15 +85,15 @@ def _entries(
     listed = document.get(kind) or []
     if not isinstance(listed, list):
         raise KubeconfigError(f"{path}: {kind} must be a list")
-    for one in listed:
-        entry = one.get(inner) if isinstance(one, dict) else None
+    for item in listed:
+        entry = item.get(inner) if isinstance(item, dict) else None
         if (
-            not isinstance(one, dict)
-            or not isinstance(one.get("name"), str)
+            not isinstance(item, dict)
+            or not isinstance(item.get("name"), str)
             or not isinstance(entry or {}, dict)
         ):
             raise KubeconfigError(f"{path}: an entry of {kind} is not a name with a {inner}")
-        yield one["name"], entry or {}
+        yield item["name"], entry or {}
 
 
 def _named(

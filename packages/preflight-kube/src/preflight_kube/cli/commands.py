@@ -110,16 +110,16 @@ def parser(
     ``distribution``: the installed package whose version it is; default: the one named as the
     program.
     """
-    made = argparse.ArgumentParser(
+    argument_parser = argparse.ArgumentParser(
         prog=program,
         description=about,
         epilog=f"{epilog}{EXIT_CODES}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument(
+    argument_parser.add_argument(
         "--version", action=_Version, program=program, distribution=distribution or program
     )
-    return made, made.add_subparsers(required=True, metavar="COMMAND")
+    return argument_parser, argument_parser.add_subparsers(required=True, metavar="COMMAND")
 
 
 def command(
@@ -133,9 +133,9 @@ def command(
     """The parser of a new command, for its arguments. ``run`` gets what was parsed, and returns the
     exit status.
     """
-    made = subparsers.add_parser(name, help=help, description=description)
-    made.set_defaults(run=run)
-    return made
+    subparser = subparsers.add_parser(name, help=help, description=description)
+    subparser.set_defaults(run=run)
+    return subparser
 
 
 def report(
@@ -151,7 +151,7 @@ def report(
 
 
 def validates(
-    made: argparse.ArgumentParser,
+    subparser: argparse.ArgumentParser,
     parse: Callable[[str], object],
     *,
     about: Callable[[Any], Iterable[str]] = lambda _: (),
@@ -172,8 +172,8 @@ def validates(
             print(f"{args.file}: warning: {warning}", file=sys.stderr)
         return DONE
 
-    made.set_defaults(run=run)
-    made.add_argument("file", metavar="FILE", help=f"{takes}; - for standard input")
+    subparser.set_defaults(run=run)
+    subparser.add_argument("file", metavar="FILE", help=f"{takes}; - for standard input")
 
 
 def add_schema(
@@ -197,10 +197,12 @@ def add_crd(
     def run(_: argparse.Namespace) -> int:
         import yaml
 
-        made = crd()
+        definitions = crd()
         print(
             yaml.safe_dump_all(
-                made if isinstance(made, list) else [made], sort_keys=False, width=120
+                definitions if isinstance(definitions, list) else [definitions],
+                sort_keys=False,
+                width=120,
             ),
             end="",
         )
@@ -214,9 +216,9 @@ def add_crd(
     )
 
 
-def add_config(made: argparse.ArgumentParser) -> None:
+def add_config(subparser: argparse.ArgumentParser) -> None:
     """``--config FILE``: a path; None where the defaults are meant."""
-    made.add_argument(
+    subparser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
@@ -224,9 +226,9 @@ def add_config(made: argparse.ArgumentParser) -> None:
     )
 
 
-def add_client_ca(made: argparse.ArgumentParser) -> None:
+def add_client_ca(subparser: argparse.ArgumentParser) -> None:
     """Add ``--client-ca``, for :class:`~preflight_kube.admission.tls.Certificate`."""
-    made.add_argument(
+    subparser.add_argument(
         "--client-ca",
         type=Path,
         metavar="FILE",
@@ -239,30 +241,30 @@ def add_controller(
     run: Callable[[argparse.Namespace], int],
 ) -> argparse.ArgumentParser:
     """``controller``: be one replica, with ``--namespace``, ``--host`` and ``--port``."""
-    made = command(subparsers, "controller", run, help="be one replica of the controller")
-    add_lease(made)
-    add_address(made)
-    return made
+    subparser = command(subparsers, "controller", run, help="be one replica of the controller")
+    add_lease(subparser)
+    add_address(subparser)
+    return subparser
 
 
-def add_lease(made: argparse.ArgumentParser) -> None:
+def add_lease(subparser: argparse.ArgumentParser) -> None:
     """``--namespace``, of the lease by which a replica leads."""
-    made.add_argument(
+    subparser.add_argument(
         "--namespace",
         default=os.environ.get("POD_NAMESPACE") or "preflight",
         help="where the lease is kept (POD_NAMESPACE; here %(default)s)",
     )
 
 
-def add_address(made: argparse.ArgumentParser) -> None:
+def add_address(subparser: argparse.ArgumentParser) -> None:
     """``--host`` and ``--port``, of the plain port that every service has."""
-    add_host(made)
-    add_port(made, "--port", "LISTEN_PLAIN", 8080, "/healthz, /readyz, /metrics")
+    add_host(subparser)
+    add_port(subparser, "--port", "LISTEN_PLAIN", 8080, "/healthz, /readyz, /metrics")
 
 
-def add_host(made: argparse.ArgumentParser) -> None:
+def add_host(subparser: argparse.ArgumentParser) -> None:
     """``--host``, of all ports."""
-    made.add_argument(
+    subparser.add_argument(
         "--host",
         default=os.environ.get("LISTEN_HOST") or "0.0.0.0",  # noqa: S104
         help="address to listen on; ::, all of both families (LISTEN_HOST; here %(default)s)",
@@ -270,10 +272,10 @@ def add_host(made: argparse.ArgumentParser) -> None:
 
 
 def add_port(
-    made: argparse.ArgumentParser, option: str, variable: str, usual: int, what: str
+    subparser: argparse.ArgumentParser, option: str, variable: str, usual: int, what: str
 ) -> None:
     """A port's ``option``, whose default may stand in the environment."""
-    made.add_argument(
+    subparser.add_argument(
         option,
         type=port,
         default=os.environ.get(variable) or usual,
@@ -352,12 +354,12 @@ def number(least: int, most: int, what: str) -> Callable[[str], int]:
 def seconds(text: str) -> float:
     """An argument's type: seconds from 0 to 3600."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 <= found <= 3600:
+        value = -1.0
+    if not 0 <= value <= 3600:
         raise argparse.ArgumentTypeError(f'"{text:.40}" is not a time; give seconds from 0 to 3600')
-    return found
+    return value
 
 
 def colored(choice: str) -> bool:

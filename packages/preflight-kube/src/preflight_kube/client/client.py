@@ -143,7 +143,7 @@ class Client:
         """A client of the same server with connections of its own,
         counted together with this one.
         """
-        made = Client(
+        client = Client(
             self.target,
             concurrency=concurrency,
             timeout=timeout,
@@ -151,8 +151,8 @@ class Client:
             agent=self._agent,
             clock=self.clock,
         )
-        made.requests, made.mirrors = self.requests, self.mirrors
-        return made
+        client.requests, client.mirrors = self.requests, self.mirrors
+        return client
 
     def fenced(self, may_write: Callable[[], bool]) -> Client:
         """This client, but each write asks ``may_write`` when it is about to be sent; Fenced is
@@ -215,17 +215,17 @@ class Client:
             now, at = next_, {"continue": token} if token else {}
             page = partial(read_page, decoder=decoder, path=path, alone=now == 1)
             try:
-                found = await self._read("list", path, {**(params or {}), "limit": now, **at}, page)
+                chunk = await self._read("list", path, {**(params or {}), "limit": now, **at}, page)
             except TooMuch:
                 next_ = next_limit(now, None, limit)
                 continue
-            for one in found.unreadable:
-                self.mirrors.cannot_read(path, one)
-                on_unreadable(one)
-            yield found.items, found.version
-            if not (token := found.token):
+            for unreadable in chunk.unreadable:
+                self.mirrors.cannot_read(path, unreadable)
+                on_unreadable(unreadable)
+            yield chunk.items, chunk.version
+            if not (token := chunk.token):
                 return
-            next_ = next_limit(now, found, limit)
+            next_ = next_limit(now, chunk, limit)
 
     @asynccontextmanager
     async def watch(
@@ -266,8 +266,8 @@ class Client:
                 if not succeeded(answer):
                     raise await self._refusal(answer, what)
                 pieces = timely(answer, seconds + self._timeout, what)
-                found = self._events(pieces, msgspec.json.Decoder(type_), path)
-                async with aclosing(found) as reported:
+                watch_events = self._events(pieces, msgspec.json.Decoder(type_), path)
+                async with aclosing(watch_events) as reported:
                     yield reported
         except UNREACHABLE as error:
             raise self._silence(what, error) from error

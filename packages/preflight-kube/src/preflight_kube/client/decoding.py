@@ -76,14 +76,14 @@ def decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
     except RecursionError:
         raise Undecodable("it is nested too deeply") from None
     except msgspec.ValidationError as error:
-        found = str(error)
+        message = str(error)
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
         raise Undecodable(_words(error)) from None
     if b"null" not in bytes(data):
-        raise Undecodable(_words(found))
+        raise Undecodable(_words(message))
     if len(bytes(data)) > _MOST_WITH_NULLS:
         raise Undecodable(
-            f"{_words(found)}, and with more than {_MOST_WITH_NULLS} bytes it is not looked at closer"
+            f"{_words(message)}, and with more than {_MOST_WITH_NULLS} bytes it is not looked at closer"
         )
     try:
         return msgspec.convert(_without_nulls(msgspec.json.decode(data)), decoder.type)
@@ -103,9 +103,9 @@ def decoded(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: s
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list):
-        return [_without_nulls(one) for one in value if one is not None]
+        return [_without_nulls(inner) for inner in value if inner is not None]
     return value
 
 
@@ -127,10 +127,10 @@ def metadata_of(data: bytes | msgspec.Raw, depth: int = 2) -> dict[str, str]:
     a thread of its own where the text may be long.
     """
     try:
-        found = msgspec.json.decode(_metadata(bytes(data), depth))
+        metadata = msgspec.json.decode(_metadata(bytes(data), depth))
     except (msgspec.MsgspecError, ValueError):
         return {}
-    return {key: text for key, text in found.items() if isinstance(text, str)}
+    return {key: text for key, text in metadata.items() if isinstance(text, str)}
 
 
 def _metadata(text: bytes, depth: int) -> bytes:
@@ -158,9 +158,9 @@ def _metadata(text: bytes, depth: int) -> bytes:
     return b""
 
 
-def identified(found: Mapping[str, str], why: str) -> Unreadable:
+def identified(metadata: Mapping[str, str], why: str) -> Unreadable:
     """By what :func:`metadata_of` has found; nothing that is longer than names are."""
-    texts = [found.get(key, "") for key in ("name", "namespace", "uid")]
+    texts = [metadata.get(key, "") for key in ("name", "namespace", "uid")]
     return Unreadable(Identity(*("" if len(text) > _MOST_NAME else text for text in texts)), why)
 
 

@@ -121,8 +121,8 @@ async def read_page(
             why = f"it has more than {MOST_BYTES} bytes"
         whole = await to_thread.run_sync(metadata_of, data)
         page.version, page.token = whole.get("resourceVersion", ""), whole.get("continue", "")
-        found = await to_thread.run_sync(metadata_of, data, _ITEM)
-        page.unreadable.append(identified(found, why))
+        metadata = await to_thread.run_sync(metadata_of, data, _ITEM)
+        page.unreadable.append(identified(metadata, why))
     if not page.version:
         # What holds no version, or breaks off, must not be taken for a list without objects.
         raise KubeError(

@@ -83,20 +83,20 @@ class ConnectionPool:
         await self._renew()
         target = self._target
         if self._free:
-            one = self._free.pop()
+            conn = self._free.pop()
         else:
-            one = Http1Connection(target, self._headers, self._bearer, self._timeout)
+            conn = Http1Connection(target, self._headers, self._bearer, self._timeout)
         try:
-            yield one
+            yield conn
         except BaseException as error:
             # Cut off in the middle, perhaps: its state is nobody's to guess.
-            await _close(one)
+            await _close(conn)
             self.failed(error)
             raise
         if target is self._target:
-            self._free.append(one)
+            self._free.append(conn)
         else:
-            await _close(one)
+            await _close(conn)
 
     def failed(self, error: BaseException) -> None:
         """Look at once, before the next connection, whether the server is to be trusted by another
@@ -117,17 +117,17 @@ class ConnectionPool:
         if not self._target.files or time.monotonic() - self._looked < TRUST_AGE:
             return
         self._looked = time.monotonic()
-        found = _contents(self._target)
-        if found is None or found == self._read:
+        contents = _contents(self._target)
+        if contents is None or contents == self._read:
             return
         async with self._renewing:
-            await self._read_again(found)
+            await self._read_again(contents)
 
     def _expired(self) -> bool:
         expires, now = self._target.expires, time.monotonic()
         return expires is not None and time.time() >= expires and now - self._asked >= ASK_AGAIN
 
-    async def _read_again(self, found: tuple[bytes, ...] | None) -> None:
+    async def _read_again(self, contents: tuple[bytes, ...] | None) -> None:
         self._asked = time.monotonic()
         if self._target.again is None:
             return
@@ -137,7 +137,7 @@ class ConnectionPool:
             log.warning("the cluster's new credentials cannot be used yet", error=str(error))
             return
         # Where we are sent to stays: it may have been set beside the files.
-        self._target, self._read = replace(again, server=self._target.server), found
+        self._target, self._read = replace(again, server=self._target.server), contents
         self._bearer = Bearer(self._target) if self._target.token else None
         log.info("the cluster's certificates were replaced", server=self._target.server)
         await self.aclose()
@@ -151,8 +151,8 @@ class ConnectionPool:
 async def _close(*connections: Http1Connection) -> None:
     """Whoever is cut off leaves no connection behind."""
     with anyio.CancelScope(shield=True):
-        for one in connections:
-            await one.aclose()
+        for conn in connections:
+            await conn.aclose()
 
 
 def _contents(target: Connection) -> tuple[bytes, ...] | None:
@@ -261,7 +261,10 @@ class Http1Connection:
         """Over the connection of the last request, or a new one where that was closed meanwhile."""
         if self._bearer is not None:
             bearer = b"Authorization", f"Bearer {await self._bearer.token()}".encode()
-            request.headers = [*(one for one in request.headers if one[0] != bearer[0]), bearer]
+            request.headers = [
+                *(header for header in request.headers if header[0] != bearer[0]),
+                bearer,
+            ]
         kept = self._connection
         if kept is not None and (kept.is_closed() or kept.has_expired()):
             await kept.aclose()

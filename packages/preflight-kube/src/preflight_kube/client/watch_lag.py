@@ -55,13 +55,11 @@ class Mirrors:
         """Each collection that is mirrored: for how many seconds a mirror of it has been behind, 0
         where none is.
         """
-        found: dict[str, float] = {}
+        lags: dict[str, float] = {}
         now = self._clock()
         for path, since, _ in list(self._behind.values()):
-            found[path] = max(
-                found.get(path, 0.0), 0.0 if since is None else max(now - since, 1e-9)
-            )
-        return found
+            lags[path] = max(lags.get(path, 0.0), 0.0 if since is None else max(now - since, 1e-9))
+        return lags
 
     def trouble(self, seconds: float) -> str:
         """Which mirrors have been behind for so long, and why; empty when none has."""
@@ -73,9 +71,9 @@ class Mirrors:
         ]
         return "; ".join(sorted(late))
 
-    def cannot_read(self, path: str, one: Unreadable) -> None:
+    def cannot_read(self, path: str, unreadable: Unreadable) -> None:
         """Count it, and name it in the log the first time."""
-        where, about = collection(path), one.metadata
+        where, about = collection(path), unreadable.metadata
         self.unreadable[where] += 1
         key = (where, f"{about.namespace}/{about.name}", about.uid)
         if key in self._named or len(self._named) >= _MOST_NAMED:
@@ -86,5 +84,5 @@ class Mirrors:
             path=where,
             object=key[1],
             uid=about.uid,
-            error=one.why,
+            error=unreadable.why,
         )

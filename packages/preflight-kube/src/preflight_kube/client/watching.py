@@ -140,5 +140,5 @@ def _no_event(path: str) -> KubeError:
 async def _passed_over(data: bytes, why: str, path: str) -> WatchEvent[T]:
     begins = _BEGINS.match(data)
     kind = _kind(begins[1].decode() if begins is not None else "", path)
-    found = await to_thread.run_sync(metadata_of, data, _OBJECT)
-    return WatchEvent(kind, None, found.get("resourceVersion", ""), identified(found, why))
+    metadata = await to_thread.run_sync(metadata_of, data, _OBJECT)
+    return WatchEvent(kind, None, metadata.get("resourceVersion", ""), identified(metadata, why))

@@ -84,7 +84,7 @@ class ConfigFile(Generic[T]):
     def _stamp(self) -> Stamp:
         # Followed through links: a kubelet swaps the folder that a mounted ConfigMap points to.
         try:
-            found = self.path.stat()
+            stat = self.path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return stat.st_mtime_ns, stat.st_ino, stat.st_size

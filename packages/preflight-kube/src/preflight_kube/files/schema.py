@@ -29,11 +29,11 @@ def problems(schema: dict[str, Any], raw: object, whole: str) -> list[str]:
     return sentences(jsonschema.Draft202012Validator(schema).iter_errors(raw), whole)
 
 
-def sentences(found: Iterable[_Problem], whole: str) -> list[str]:
+def sentences(errors: Iterable[_Problem], whole: str) -> list[str]:
     """Every problem in one sentence that begins with its path; ``whole`` is what people call the
     document itself.
     """
-    ordered = sorted(found, key=lambda e: path_of(e.absolute_path))
+    ordered = sorted(errors, key=lambda e: path_of(e.absolute_path))
     # Of several missing keys each is an error that names them all.
     return list(
         dict.fromkeys(sentence for error in ordered for sentence in _sentences(error, whole))
@@ -50,29 +50,33 @@ def path_of(parts: Iterable[str | int]) -> str:
 
 def _sentences(error: _Problem, whole: str) -> list[str]:
     path = path_of(error.absolute_path)
-    where, found = path or whole, error.instance
+    where, instance = path or whole, error.instance
     rule, wanted = str(error.validator), error.validator_value
     schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
     below = f"{path}." if path else ""
-    if rule == "additionalProperties" and isinstance(found, dict):
+    if rule == "additionalProperties" and isinstance(instance, dict):
         known = schema.get("properties", {})
-        return _unknown(below, sorted(str(key) for key in set(found) - set(known)), sorted(known))
+        return _unknown(
+            below, sorted(str(key) for key in set(instance) - set(known)), sorted(known)
+        )
     if rule == "required":
-        return [f"{below}{key}: is missing; set it." for key in wanted if key not in found]
+        return [f"{below}{key}: is missing; set it." for key in wanted if key not in instance]
     if rule == "anyOf":
         return _alternatives(error, where, whole)
     if rule == "type":
         types = [wanted] if isinstance(wanted, str) else list(wanted)
-        return [_of_type(where, types, found, _hint(schema))]
+        return [_of_type(where, types, instance, _hint(schema))]
     if rule == "enum":
-        return [f"{where}: must be one of {', '.join(map(_word, wanted))}; found {_found(found)}."]
+        return [
+            f"{where}: must be one of {', '.join(map(_word, wanted))}; found {_found(instance)}."
+        ]
     if rule == "const":
-        return [f"{where}: must be {_word(wanted)}; found {_found(found)}."]
-    bound = _bound(rule, wanted, found)
+        return [f"{where}: must be {_word(wanted)}; found {_found(instance)}."]
+    bound = _bound(rule, wanted, instance)
     if bound:
-        return [f"{where}: must {bound}; found {_found(found)}."]
+        return [f"{where}: must {bound}; found {_found(instance)}."]
     pattern = f"match {wanted}" if rule == "pattern" else f"keep {rule} {wanted}"
-    return [f"{where}: must {pattern}{_hint(schema)}; found {_found(found)}."]
+    return [f"{where}: must {pattern}{_hint(schema)}; found {_found(instance)}."]
 
 
 def _hint(schema: dict[str, Any]) -> str:
@@ -102,43 +106,48 @@ def _unknown(below: str, unknown: Sequence[str], known: Sequence[str]) -> list[s
     return sentences
 
 
-def _of_type(where: str, wanted: Sequence[str], found: Any, hint: str) -> str:
-    example, scalar = hint, isinstance(found, str | int | float) and not isinstance(found, bool)
+def _of_type(where: str, wanted: Sequence[str], instance: Any, hint: str) -> str:
+    example, scalar = (
+        hint,
+        isinstance(instance, str | int | float) and not isinstance(instance, bool),
+    )
     if list(wanted) == ["array"] and scalar:
-        example = f", e.g. [{_in_one_line(str(found))}]"
-    elif not hint and "string" in wanted and isinstance(found, int | float):
-        example = f', e.g. "{_in_one_line(json.dumps(found))}" in quotes'
-    return f"{where}: must be {_or([_NAMES.get(one, one) for one in wanted])}{example}; found {_found(found)}."
+        example = f", e.g. [{_in_one_line(str(instance))}]"
+    elif not hint and "string" in wanted and isinstance(instance, int | float):
+        example = f', e.g. "{_in_one_line(json.dumps(instance))}" in quotes'
+    return f"{where}: must be {_or([_NAMES.get(kind, kind) for kind in wanted])}{example}; found {_found(instance)}."
 
 
 def _alternatives(error: _Problem, where: str, whole: str) -> list[str]:
     """What the one alternative of the value's own type finds wrong; else which types there are."""
     inner: list[_Problem] = list(error.context or ())
     other = [
-        one
-        for one in inner
-        if one.validator not in {"type", "const", "enum"}
-        or list(one.absolute_path) != list(error.absolute_path)
+        problem
+        for problem in inner
+        if problem.validator not in {"type", "const", "enum"}
+        or list(problem.absolute_path) != list(error.absolute_path)
     ]
     if other:
-        return list(dict.fromkeys(sentence for one in other for sentence in _sentences(one, whole)))
+        return list(
+            dict.fromkeys(sentence for problem in other for sentence in _sentences(problem, whole))
+        )
     words, types = [], []
-    for one in inner:
-        if one.validator == "type":
-            wanted = one.validator_value
+    for problem in inner:
+        if problem.validator == "type":
+            wanted = problem.validator_value
             types += [wanted] if isinstance(wanted, str) else list(wanted)
-        elif one.validator == "enum":
-            words += [_word(value) for value in one.validator_value]
+        elif problem.validator == "enum":
+            words += [_word(value) for value in problem.validator_value]
         else:
-            words.append(_word(one.validator_value))
-    named = [_NAMES.get(one, one) for one in dict.fromkeys(types) if one != "null"]
+            words.append(_word(problem.validator_value))
+    named = [_NAMES.get(kind, kind) for kind in dict.fromkeys(types) if kind != "null"]
     return [f"{where}: must be {_or([*words, *named])}; found {_found(error.instance)}."]
 
 
-def _bound(rule: str, wanted: Any, found: Any) -> str:
+def _bound(rule: str, wanted: Any, instance: Any) -> str:
     if rule in {"minLength", "minItems"} and wanted == 1:
         return "not be empty"
-    many = "characters" if isinstance(found, str) else "entries"
+    many = "characters" if isinstance(instance, str) else "entries"
     return {
         "minimum": f"be at least {wanted}",
         "maximum": f"be at most {wanted}",

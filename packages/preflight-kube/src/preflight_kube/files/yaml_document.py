@@ -74,10 +74,10 @@ def read(text: str, bounds: Bounds = DEFAULT) -> Any:
     """The one document in ``text``; None where it is empty. Raises :class:`DocumentError` with
     every problem.
     """
-    found = read_all(text, bounds)
-    if len(found) > 1:
-        raise DocumentError([f"the file: has {len(found)} documents, expected one; split it."])
-    return found[0] if found else None
+    documents = read_all(text, bounds)
+    if len(documents) > 1:
+        raise DocumentError([f"the file: has {len(documents)} documents, expected one; split it."])
+    return documents[0] if documents else None
 
 
 def read_all(text: str, bounds: Bounds = DEFAULT) -> list[Any]:
@@ -96,13 +96,13 @@ def read_all(text: str, bounds: Bounds = DEFAULT) -> list[Any]:
     nodes, problems = _Nodes(bounds), list[str]()
     loader = (_Kubernetes if bounds.kubernetes else yaml.SafeLoader)(text)
     try:
-        found = []
+        documents = []
         while loader.check_node():
             if (node := loader.get_node()) is None:
                 continue
             problems += nodes.problems(node)
             if not problems:
-                found.append(loader.construct_document(node))
+                documents.append(loader.construct_document(node))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
@@ -117,22 +117,22 @@ def read_all(text: str, bounds: Bounds = DEFAULT) -> list[Any]:
         )
     finally:
         loader.dispose()
-    for value in [] if problems else found:
+    for value in [] if problems else documents:
         problems += _values(value, "")
     if problems:
         raise DocumentError(problems[: bounds.problems])
-    return [value for value in found if value is not None]
+    return [value for value in documents if value is not None]
 
 
 def _unprintable(text: str) -> str:
     """Where a character is that YAML does not allow: PyYAML says so only when the
     loader is made.
     """
-    found = yaml.reader.Reader.NON_PRINTABLE.search(text)
-    if found is None:
+    match = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    if match is None:
         return ""
-    line = text.count("\n", 0, found.start()) + 1
-    return f"line {line}: has the character U+{ord(found[0]):04X}, which YAML does not allow; remove it."
+    line = text.count("\n", 0, match.start()) + 1
+    return f"line {line}: has the character U+{ord(match[0]):04X}, which YAML does not allow; remove it."
 
 
 class _Nodes:
@@ -213,14 +213,14 @@ def _values(value: Any, path: str) -> Iterator[str]:
     """What of the values is nothing that an API server would take."""
     where = path or "the file"
     if isinstance(value, dict):
-        for key, one in value.items():
+        for key, inner in value.items():
             if bad := _control(key):
                 yield f"{where}: a key in it has the character {bad}; remove it."
             else:
-                yield from _values(one, f"{path}.{key}" if path else key)
+                yield from _values(inner, f"{path}.{key}" if path else key)
     elif isinstance(value, list):
-        for i, one in enumerate(value):
-            yield from _values(one, f"{path}[{i}]")
+        for i, inner in enumerate(value):
+            yield from _values(inner, f"{path}[{i}]")
     elif isinstance(value, float) and not math.isfinite(value):
         yield f'{where}: "{value}" is not a finite number; set one.'
     elif isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
@@ -233,13 +233,13 @@ def _control(text: str) -> str:
     """The first character that no setting has: a control character but tab and line breaks, or half
     a pair.
     """
-    for one in text:
+    for character in text:
         if (
-            (one < " " and one not in "\t\n\r")
-            or "\x7f" <= one < "\xa0"
-            or "\ud800" <= one <= "\udfff"
+            (character < " " and character not in "\t\n\r")
+            or "\x7f" <= character < "\xa0"
+            or "\ud800" <= character <= "\udfff"
         ):
-            return f"U+{ord(one):04X}"
+            return f"U+{ord(character):04X}"
     return ""
 
 

@@ -62,11 +62,17 @@ async def versions(client: Client, group: str, resource: str) -> tuple[str, ...]
 
 async def _having(client: Client, group: str, resource: str) -> AsyncIterator[str]:
     groups = await client.get("/apis", _Groups)
-    known = [one for one in groups.groups if one.name == group]
-    named = [version for one in known for version in (one.preferred_version, *one.versions)]
+    known = [api_group for api_group in groups.groups if api_group.name == group]
+    named = [
+        version
+        for api_group in known
+        for version in (api_group.preferred_version, *api_group.versions)
+    ]
     for version in dict.fromkeys(version.group_version for version in named):
         listed = await client.get_or_none(f"/apis/{version}", _Resources)
-        if listed is not None and any(one.name == resource for one in listed.resources):
+        if listed is not None and any(
+            api_resource.name == resource for api_resource in listed.resources
+        ):
             yield version
 
 
@@ -113,11 +119,11 @@ class RESTMapper:
 
     async def all(self, kinds: Iterable[Kind]) -> dict[Kind, RESTMapping]:
         """Those of ``kinds`` that are served. Raises as :meth:`find`."""
-        found: dict[Kind, RESTMapping] = {}
+        mappings: dict[Kind, RESTMapping] = {}
         for kind in dict.fromkeys(kinds):
             if all(kind[1:]) and (served := await self.find(kind)) is not None:
-                found[kind] = served
-        return found
+                mappings[kind] = served
+        return mappings
 
     async def collection(self, kind: Kind, namespace: str = "") -> str | None:
         """The path of its objects, in one namespace or in all; None where it is not served. Raises
@@ -142,11 +148,11 @@ class RESTMapper:
 
     async def _read(self, where: str) -> dict[str, RESTMapping]:
         try:
-            found = await self._client.get(where, _Resources)
+            resources = await self._client.get(where, _Resources)
         except NotFound:
             return {}
         return {
-            one.kind: RESTMapping(one.name, one.namespaced)
-            for one in found.resources
-            if "/" not in one.name
+            resource.kind: RESTMapping(resource.name, resource.namespaced)
+            for resource in resources.resources
+            if "/" not in resource.name
         }

@@ -281,10 +281,10 @@ class LeaseLock:
             epoch = self._epoch()
             leases, _, name = self.path.rpartition("/")
             sent = self._clock()
-            made = await self._client.create(
+            created = await self._client.create(
                 leases, {"metadata": {"name": name}, "spec": self._spec(epoch)}
             )
-            self._lease = self._ours(made, epoch)
+            self._lease = self._ours(created, epoch)
             return Leadership(epoch, sent + self.duration, self._clock)
         spec = self._lease.get("spec") or {}
         sign = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
@@ -342,14 +342,14 @@ class LeaseLock:
         an object of its own.
         """
         try:
-            found = msgspec.convert(lease, _Lease)
+            answer = msgspec.convert(lease, _Lease)
         except (msgspec.ValidationError, RecursionError) as error:
             raise KubeError(
                 f"{self.path}: the answer is not a Lease ({error}); does a proxy stand in between?"
             ) from None
-        if found.metadata.name != self.path.rpartition("/")[2]:
+        if answer.metadata.name != self.path.rpartition("/")[2]:
             raise KubeError(
-                f"{self.path}: the answer is the Lease {found.metadata.name!r}; does a proxy stand in between?"
+                f"{self.path}: the answer is the Lease {answer.metadata.name!r}; does a proxy stand in between?"
             )
         return lease
 

@@ -252,9 +252,12 @@ class _Replica:
             return stuck
         if (parts := self._parts) is None:
             return f"starting: {self._not_built}" if self._not_built else "starting"
-        if not all(one.synced.is_set() for one in parts.reflectors):
+        if not all(reflector.synced.is_set() for reflector in parts.reflectors):
             return self._client.mirrors.trouble(0.0) or "the cluster has not been read yet"
-        troubles = [self._client.mirrors.trouble(BEHIND), *[one.unready() for one in parts.servers]]
+        troubles = [
+            self._client.mirrors.trouble(BEHIND),
+            *[server.unready() for server in parts.servers],
+        ]
         return "; ".join(filter(None, [*troubles, *[rule() for rule in parts.ready]]))
 
     async def _build(self, build: Build) -> Parts:

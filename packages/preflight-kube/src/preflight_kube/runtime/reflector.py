@@ -181,35 +181,35 @@ class Reflector(Generic[T]):
         return self._pause()
 
     async def _list(self) -> None:
-        found: dict[str, T | None] = {}
+        objects: dict[str, T | None] = {}
         unread: dict[str, Unreadable] = {}
         pages = self._client.pages(
             self._path,
             self._type,
             params=self._params,
             limit=self._limit,
-            on_unreadable=lambda one: unread.update({self._key(one): one}),
+            on_unreadable=lambda unreadable: unread.update({self._key(unreadable): unreadable}),
         )
         async for items, listed in pages:
             for item in items:
-                found[key := self._key(item)] = None if self._streamed else item
+                objects[key := self._key(item)] = None if self._streamed else item
                 if self._streamed:
                     self._put(key, item)
             version = listed  # the same on every page, and there is one at least
-        self._replace(found, unread)
+        self._replace(objects, unread)
         self._version = version
         self.absent = False
         self._reached()
         self.synced.set()
 
-    def _replace(self, found: dict[str, T | None], unread: dict[str, Unreadable]) -> None:
-        for key in self.store.keys() - found.keys():
+    def _replace(self, objects: dict[str, T | None], unread: dict[str, Unreadable]) -> None:
+        for key in self.store.keys() - objects.keys():
             self._remove(key, None)
         for key in self.unreadable.keys() - unread.keys():
             self._readable(key)
-        for key, one in unread.items():
-            self._cannot_read(key, one)
-        for key, item in found.items():
+        for key, unreadable in unread.items():
+            self._cannot_read(key, unreadable)
+        for key, item in objects.items():
             if item is not None:  # else it has been reported already
                 self._put(key, item)
 
@@ -290,15 +290,15 @@ class Reflector(Generic[T]):
         if before is not None:
             self._notify(Change("deleted", key, last if last is not None else before, before))
 
-    def _cannot_read(self, key: str, one: Unreadable) -> None:
+    def _cannot_read(self, key: str, unreadable: Unreadable) -> None:
         self._remove(key, None)
         if key:  # without one nobody could say when it has gone
-            self.unreadable[key] = one
-            self._on_unreadable(one, True)
+            self.unreadable[key] = unreadable
+            self._on_unreadable(unreadable, True)
 
     def _readable(self, key: str) -> None:
-        if (one := self.unreadable.pop(key, None)) is not None:
-            self._on_unreadable(one, False)
+        if (unreadable := self.unreadable.pop(key, None)) is not None:
+            self._on_unreadable(unreadable, False)
 
     def _index(self, key: str, item: T) -> bool:
         """False where a fault of an index's function kept it from being found."""

@@ -193,7 +193,7 @@ class Queue:
                     self.add(key)
             # Those who may not have a look under way already, so there are never more of them than
             # workers.
-            namespace = next((one for one in self._turns if self._may(one)), None)
+            namespace = next((namespace for namespace in self._turns if self._may(namespace)), None)
             if namespace is not None:
                 del self._turns[namespace]
                 key, _ = self._ready[namespace].popitem(last=False)

@@ -35,7 +35,7 @@ class PodGang(SizedObject, kw_only=True):
     def size(self, gang: str) -> DeclaredSize:
         """How many pods of ``gang`` start together, by this object."""
         return added(
-            (one.min_replicas for one in self.spec.podgroups),
+            (group.min_replicas for group in self.spec.podgroups),
             "spec.podgroups[].minReplicas",
             least=True,
         )

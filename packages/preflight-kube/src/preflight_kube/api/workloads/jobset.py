@@ -32,7 +32,7 @@ __all__ = ["KIND", "JobSet"]
 
 def _of_jobset(item: Object, name: str, part: str) -> PodMarks:
     jobs = maps(map_of(item.get("spec")).get("replicatedJobs"))
-    job: Object = next((one for one in jobs if one.get("name") == part), {})
+    job: Object = next((job for job in jobs if job.get("name") == part), {})
     inner = job_marks(
         map_of(map_of(job.get("template")).get("spec")), f"{name}-{part}-0", "Indexed"
     )

@@ -49,8 +49,8 @@ def _of_training(item: Object, name: str, part: str) -> PodMarks:
     if item.get("kind") == "PyTorchJob":
         elastic = map_of(spec.get("elasticPolicy"))
         members = sum(
-            whole(map_of(one).get("replicas"), 1)
-            for one in map_of(spec.get("pytorchReplicaSpecs")).values()
+            whole(map_of(replica_spec).get("replicas"), 1)
+            for replica_spec in map_of(spec.get("pytorchReplicaSpecs")).values()
         )
         least, most = elastic.get("minReplicas", members), elastic.get("maxReplicas", members)
         env = {TRAINING_NODES: f"{least}:{most}" if elastic else str(members)}
@@ -74,11 +74,13 @@ def _jobset_of(item: Object, others: Iterable[Object]) -> Iterator[tuple[str, Ob
     space = map_of(item.get("metadata")).get("namespace")
     runtime = next(
         (
-            one
-            for one in others
-            if one.get("kind") == kind
-            and name_of(one) == wanted
-            and (kind != "TrainingRuntime" or map_of(one.get("metadata")).get("namespace") == space)
+            other
+            for other in others
+            if other.get("kind") == kind
+            and name_of(other) == wanted
+            and (
+                kind != "TrainingRuntime" or map_of(other.get("metadata")).get("namespace") == space
+            )
         ),
         None,
     )
@@ -89,9 +91,9 @@ def _jobset_of(item: Object, others: Iterable[Object]) -> Iterator[tuple[str, Ob
         )
     spec, of_runtime = map_of(item.get("spec")), map_of(runtime.get("spec"))
     trainer, policy = map_of(spec.get("trainer")), map_of(of_runtime.get("mlPolicy"))
-    made = deepcopy(map_of(map_of(of_runtime.get("template")).get("spec")))
+    jobset = deepcopy(map_of(map_of(of_runtime.get("template")).get("spec")))
     nodes = whole(trainer.get("numNodes"), whole(policy.get("numNodes"), 1))
-    for job in maps(made.get("replicatedJobs")):
+    for job in maps(jobset.get("replicatedJobs")):
         template = map_of(job.get("template"))
         labels = map_of(map_of(template.get("metadata")).get("labels"))
         if labels.get(_STEP, job.get("name")) not in ("trainer", _NODE):
@@ -111,7 +113,7 @@ def _jobset_of(item: Object, others: Iterable[Object]) -> Iterator[tuple[str, Ob
         "kind": "JobSet",
         "metadata": item.get("metadata"),
     }
-    yield "", {**about, "spec": made}
+    yield "", {**about, "spec": jobset}
 
 
 class _Replicas(Section, kw_only=True):
@@ -139,7 +141,11 @@ class TrainingJob(SizedObject, kw_only=True):
         maps = [getattr(self.spec, name) for name in self.spec.__struct_fields__]
         # An MPI launcher starts when its workers run: it is not part of what is tested (nor is it
         # stamped as one).
-        roles = [(role.lower(), one.replicas) for specs in maps for role, one in specs.items()]
+        roles = [
+            (role.lower(), role_spec.replicas)
+            for specs in maps
+            for role, role_spec in specs.items()
+        ]
         return added(
             (count for role, count in roles if role not in {"launcher", "evaluator"}),
             "replica specs",

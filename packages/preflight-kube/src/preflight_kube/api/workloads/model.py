@@ -85,7 +85,7 @@ def map_of(value: Any) -> Object:
 
 def maps(value: Any) -> list[Object]:
     """The maps in ``value`` where it is a list."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def whole(value: Any, otherwise: int) -> int:

@@ -49,12 +49,14 @@ def _below(item: Any, path: Path, keys: Keys, part: str) -> Iterator[TemplatePla
         if item is not None:
             yield TemplatePlace(keys, part, item)
     elif path[0] == "*":
-        for i, one in enumerate(item if isinstance(item, list) else []):
-            name = (one.get("name") or one.get("groupName")) if isinstance(one, dict) else None
-            yield from _below(one, path[1:], (*keys, i), str(name or i))
+        for i, child in enumerate(item if isinstance(item, list) else []):
+            name = (
+                (child.get("name") or child.get("groupName")) if isinstance(child, dict) else None
+            )
+            yield from _below(child, path[1:], (*keys, i), str(name or i))
     elif path[0] == "%":
-        for name, one in map_of(item).items():
-            yield from _below(one, path[1:], (*keys, str(name)), str(name))
+        for name, child in map_of(item).items():
+            yield from _below(child, path[1:], (*keys, str(name)), str(name))
     elif isinstance(item, dict):
         step = path[0]
         yield from _below(item.get(step), path[1:], (*keys, step), _PARTS.get(step, part))

@@ -137,13 +137,15 @@ class KueueWorkload(SizedObject, kw_only=True):
         """How many pods of ``gang`` start together, by this object."""
         admission = self.status.admission
         assigned = (
-            [one.count for one in admission.pod_set_assignments] if admission is not None else []
+            [assignment.count for assignment in admission.pod_set_assignments]
+            if admission is not None
+            else []
         )
         if assigned and None not in assigned:
             return added(
-                (one or 0 for one in assigned), "status.admission.podSetAssignments[].count"
+                (count or 0 for count in assigned), "status.admission.podSetAssignments[].count"
             )
-        return added((one.count for one in self.spec.pod_sets), "spec.podSets[].count")
+        return added((pod_set.count for pod_set in self.spec.pod_sets), "spec.podSets[].count")
 
 
 POD_GROUP: Final = WorkloadKind("PodGroup", "scheduling.k8s.io", ("v1alpha2",), "podgroups")

@@ -39,7 +39,7 @@ _ALL: Final = (
     grove.POD_CLIQUE_SET,
     others.APP_WRAPPER,
 )
-KINDS: Final = tuple(one.title for one in _ALL)
+KINDS: Final = tuple(workload.title for workload in _ALL)
 """What people may give, as they write it."""
 _QUEUED: Final = frozenset({"Job", "JobSet"})
 """Kinds whose pods Kueue labels with their pod set, once it admits what has the
@@ -61,7 +61,12 @@ def kind_of(item: Mapping[str, Any]) -> WorkloadKind | None:
     version = item.get("apiVersion")
     group = None if version is None else str(version).rpartition("/")[0]
     return next(
-        (one for one in _ALL if one.kind == item.get("kind") and group in (None, one.group)), None
+        (
+            workload
+            for workload in _ALL
+            if workload.kind == item.get("kind") and group in (None, workload.group)
+        ),
+        None,
     )
 
 
@@ -72,9 +77,9 @@ def named(word: str) -> WorkloadKind | None:
     name, _, group = word.lower().partition(".")
     return next(
         (
-            one
-            for one in _ALL
-            if name in (one.kind.lower(), one.plural) and group in ("", one.group)
+            workload
+            for workload in _ALL
+            if name in (workload.kind.lower(), workload.plural) and group in ("", workload.group)
         ),
         None,
     )
@@ -96,12 +101,12 @@ def templates(item: Object, others: Iterable[Object]) -> Iterator[PodTemplate]:
         for place, inner in kind.inner(item, others):
             yield from _component(place, inner, others) if place else templates(inner, others)
         return
-    found = False
+    matched = False
     for _, part, template in places(item, kind):
         if isinstance(template, dict):
-            found = True
+            matched = True
             yield PodTemplate(f", {part}" if part else "", _pod(item, kind, part, template))
-    if not found:
+    if not matched:
         raise ValueError(
             f"has no pod template; it must be at {' or '.join('.'.join(path) for path in kind.paths)}"
         )
@@ -113,8 +118,8 @@ def _component(place: str, item: Object, others: Iterable[Object]) -> Iterator[P
         return
     what = f"{kind.title} {name_of(item) or place}"
     try:
-        for one in templates(item, others):
-            yield PodTemplate(f", {what}{one.suffix}", one.pod)
+        for template in templates(item, others):
+            yield PodTemplate(f", {what}{template.suffix}", template.pod)
     except ValueError as error:
         raise ValueError(f"its component {what} {error}") from None
 
@@ -154,8 +159,10 @@ def _with_env(spec: Any, env: Mapping[str, str]) -> Any:
     if not env or not isinstance(spec, dict) or not isinstance(spec.get("containers"), list):
         return spec
     added = [{"name": name, "value": value} for name, value in env.items()]
-    made = [
-        {**one, "env": [*(one.get("env") or []), *added]} if isinstance(one, dict) else one
-        for one in spec["containers"]
+    containers = [
+        {**container, "env": [*(container.get("env") or []), *added]}
+        if isinstance(container, dict)
+        else container
+        for container in spec["containers"]
     ]
-    return {**spec, "containers": made}
+    return {**spec, "containers": containers}
