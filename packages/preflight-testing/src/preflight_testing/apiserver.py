@@ -150,8 +150,8 @@ class ApiServer:
         with urllib.request.urlopen(
             request, context=ssl.create_default_context(cafile=str(self.ca))
         ) as answer:
-            said = answer.read()
-        return json.loads(said) if said.startswith(b"{") else said.decode()
+            text = answer.read()
+        return json.loads(text) if text.startswith(b"{") else text.decode()
 
     def define(self, crd: Mapping[str, Any]) -> None:
         """Have a custom resource served, unless it is already."""
@@ -240,16 +240,16 @@ class ApiServer:
 
 def assets() -> Path | None:
     """The folder of ``KUBEBUILDER_ASSETS``, None when it is not set."""
-    found = os.environ.get(ASSETS)
-    return Path(found) if found else None
+    folder = os.environ.get(ASSETS)
+    return Path(folder) if folder else None
 
 
 def version(kube_apiserver: Path) -> str:
     """Its minor version, such as ``1.36``."""
-    said = subprocess.run(
+    output = subprocess.run(
         [kube_apiserver, "--version"], check=True, capture_output=True, text=True
     ).stdout
-    return ".".join(said.split("v")[-1].split(".")[:2])
+    return ".".join(output.split("v")[-1].split(".")[:2])
 
 
 def free_port() -> int:

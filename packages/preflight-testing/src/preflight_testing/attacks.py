@@ -127,7 +127,7 @@ async def attack(app: Any, path: str, ordinary: Review, name: str) -> dict[str, 
     gc.collect()
     tracemalloc.start()
     try:
-        found = await sent(app, path, content)
+        response = await sent(app, path, content)
         gc.collect()
         kept, most = tracemalloc.get_traced_memory()
     finally:
@@ -135,23 +135,23 @@ async def attack(app: Any, path: str, ordinary: Review, name: str) -> dict[str, 
     assert kept < MOST_KEPT, f"{kept} bytes are held"
     assert most < MOST_AT_ONCE, f"{most} bytes were taken"
     assert (await sent(app, path, usual))["allowed"] is True
-    return found
+    return response
 
 
 async def sent(app: Any, path: str, content: bytes) -> dict[str, Any]:
     """The response to the review ``content``; empty where it was refused with 4xx."""
     head = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": head}
-    said: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": content, "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
-        said.append(message)
+        messages.append(message)
 
     await app(scope, receive, send)
-    status, answer = said[0]["status"], said[1]["body"]
+    status, answer = messages[0]["status"], messages[1]["body"]
     assert len(answer) < 128 * 1024
     if 400 <= status < 500:
         return {}
@@ -164,25 +164,25 @@ def reading(parser: argparse.ArgumentParser, file: str) -> list[list[str]]:
     """The arguments of each command that reads a file which people write, with ``file`` as that
     one.
     """
-    found: list[list[str]] = []
+    commands: list[list[str]] = []
     for action in parser._actions:
         if not isinstance(action, argparse._SubParsersAction):
             continue
         for name, inner in action.choices.items():
-            found += [[name, *rest] for rest in reading(inner, file)]
-            needed = [one for one in inner._actions if one.required]
+            commands += [[name, *rest] for rest in reading(inner, file)]
+            needed = [option for option in inner._actions if option.required]
             choices = [group for group in inner._mutually_exclusive_groups if group.required]
-            for one in inner._actions:
-                if one.metavar != "FILE" or one.dest == "client_ca":
+            for option in inner._actions:
+                if option.metavar != "FILE" or option.dest == "client_ca":
                     continue
-                chosen = [of._group_actions[0] for of in choices if one not in of._group_actions]
-                given = {other.dest: "x" for other in needed + chosen} | {one.dest: file}
+                chosen = [of._group_actions[0] for of in choices if option not in of._group_actions]
+                given = {other.dest: "x" for other in needed + chosen} | {option.dest: file}
                 arguments = [name]
                 for other in inner._actions:
                     if (value := given.get(other.dest)) is not None:
                         arguments += [*other.option_strings[-1:], value]
-                found.append(arguments)
-    return found
+                commands.append(arguments)
+    return commands
 
 
 def refuses_bomb(

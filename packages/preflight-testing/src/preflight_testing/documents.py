@@ -36,7 +36,7 @@ class CommandEnd(NamedTuple):
     @property
     def harmless(self) -> bool:
         """Whether nothing of it changes a terminal."""
-        return not any(one in self.out + self.err for one in UNPRINTABLE)
+        return not any(character in self.out + self.err for character in UNPRINTABLE)
 
 
 def ended(main: Callable[[], object], *arguments: str, stdin: str = "") -> CommandEnd:
@@ -62,23 +62,23 @@ def ended(main: Callable[[], object], *arguments: str, stdin: str = "") -> Comma
 @st.composite
 def mutants(draw: st.DrawFn, text: str) -> str:
     """The YAML documents of ``text``, one or two values replaced, moved, doubled or gone."""
-    made = list(yaml.safe_load_all(text))
+    documents = list(yaml.safe_load_all(text))
     for _ in range(draw(st.integers(1, 2))):
-        places = list(_places(made))
+        places = list(_places(documents))
         if not places:
             break
         *above, last = draw(st.sampled_from(places))
-        parent = _at(made, above)
+        parent = _at(documents, above)
         match draw(st.sampled_from(("odd", "odd", "odd", "moved", "twice", "gone"))):
             case "odd":
                 parent[last] = deepcopy(draw(st.sampled_from(_ODD)))
             case "moved":
-                parent[last] = deepcopy(_at(made, draw(st.sampled_from(places))))
+                parent[last] = deepcopy(_at(documents, draw(st.sampled_from(places))))
             case "twice" if hasattr(parent, "append"):
                 parent.append(deepcopy(parent[last]))
             case _:
                 del parent[last]
-    return str(yaml.dump_all(made, Dumper=_Plain, allow_unicode=True))
+    return str(yaml.dump_all(documents, Dumper=_Plain, allow_unicode=True))
 
 
 def _places(within: Any, above: Path = ()) -> Iterator[Path]:

@@ -75,10 +75,10 @@ def nvml_node(
     name, count = facts.pop("name"), facts.pop("count")
     gpus = []
     for i in range(count):
-        said = {**facts, **({"serial": f"{facts['serial']}{i}"} if "serial" in facts else {})}
-        said |= (changes or {}).get(i, {})
+        values = {**facts, **({"serial": f"{facts['serial']}{i}"} if "serial" in facts else {})}
+        values |= (changes or {}).get(i, {})
         where = {"uuid": f"GPU-{i}", "name": name, "pci": f"00000000:{0x1B + 16 * i:02X}:00.0"}
-        gpus.append(where | {key: str(value) for key, value in said.items()})
+        gpus.append(where | {key: str(value) for key, value in values.items()})
     return {"gpus": gpus}
 
 

@@ -212,7 +212,7 @@ class Fields:
         for key, each in schema.get("properties", {}).items():
             for path, values in self._value(each, now.get(key), depth - 1):
                 whole = f"{key}{path}"
-                yield whole, [{**now, key: one} for one in values]
+                yield whole, [{**now, key: value} for value in values]
             if key in now and key not in schema.get("required", ()):
                 yield f"{key} left out", [{k: v for k, v in now.items() if k != key}]
 
@@ -229,23 +229,23 @@ class Fields:
         elif schema.get("type") == "object":
             present = now or {}
             value = self._samples(schema.get("additionalProperties", {}))
-            yield ".*", [{**present, "example.com/more": one} for one in value]
+            yield ".*", [{**present, "example.com/more": sample} for sample in value]
             for key in present:
                 yield f".{key} left out", [{k: v for k, v in present.items() if k != key}]
-                other = [one for one in [*value, "7"] if one != present[key]]
-                yield f".{key}", [{**present, key: one} for one in other]
+                other = [sample for sample in [*value, "7"] if sample != present[key]]
+                yield f".{key}", [{**present, key: sample} for sample in other]
         else:
-            yield "", [one for one in self._samples(schema) if one != now]
+            yield "", [sample for sample in self._samples(schema) if sample != now]
 
     def _array(self, schema: Object, now: list[Any], depth: int) -> Iterator[tuple[str, list[Any]]]:
         item = self._resolved(schema["items"])
         if now:
             yield " shorter", [now[1:]]
-        yield " longer", [[*now, one] for one in self._samples(item)]
+        yield " longer", [[*now, sample] for sample in self._samples(item)]
         if "properties" in item:
             first = now[0] if now else {}
             for path, values in self._object(item, first, depth - 1):
-                yield f"[0].{path}", [[one, *now[1:]] for one in values]
+                yield f"[0].{path}", [[value, *now[1:]] for value in values]
 
     def _resolved(self, schema: Object) -> Object:
         if "allOf" in schema:
@@ -263,7 +263,7 @@ class Fields:
             case "boolean":
                 return [True, False]
             case "array":
-                return [[one] for one in self._samples(schema["items"])]
+                return [[sample] for sample in self._samples(schema["items"])]
             case "object" if "properties" in schema:
                 least = {
                     key: self._samples(each)[0]
@@ -273,7 +273,7 @@ class Fields:
                 more = {"name": "x"} if "name" in schema["properties"] else {}
                 return [least, {**least, **more}, {**least, "key": "x", "operator": "Exists"}]
             case "object":
-                return [{"example.com/more": one} for one in self.TEXTS]
+                return [{"example.com/more": text} for text in self.TEXTS]
         return ["x", 1]  # a number or a text
 
 
@@ -318,7 +318,7 @@ class Impersonator:
             user, groups = self._admin, ("system:masters", *groups)
         if user not in {"", "-"}:
             headers.append(("Impersonate-User", user))
-            headers += [("Impersonate-Group", one) for one in ("system:authenticated", *groups)]
+            headers += [("Impersonate-Group", group) for group in ("system:authenticated", *groups)]
         if node:
             headers.append(("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node))
         # Without spaces: the API server compares the bytes of a RawExtension.
@@ -329,16 +329,16 @@ class Impersonator:
         self._http.endheaders(content)
         answer = self._http.getresponse()
         text = answer.read()
-        found = Answer(answer.status, json.loads(text) if text.startswith(b"{") else {})
-        policy = found.words.partition("ValidatingAdmissionPolicy '")[2].partition("'")[0]
-        return found._replace(policy=policy.removeprefix(f"{self._release}-"))
+        parsed = Answer(answer.status, json.loads(text) if text.startswith(b"{") else {})
+        policy = parsed.words.partition("ValidatingAdmissionPolicy '")[2].partition("'")[0]
+        return parsed._replace(policy=policy.removeprefix(f"{self._release}-"))
 
     def create(self, path: str, body: Object) -> Object:
         """As the administrator; AssertionError where it cannot be."""
         answer = self.ask("POST", path, body)
         assert answer.status == 201, answer.body
-        found: Object = answer.body
-        return found
+        created: Object = answer.body
+        return created
 
     def until(self, holds: Callable[[Answer], bool], ask: Callable[[], Answer]) -> None:
         """A policy or a right takes a moment to be in force."""
@@ -409,9 +409,9 @@ class Impersonator:
         schema = self.fields(path)
         group = start["apiVersion"].rpartition("/")[0]
 
-        def left(found: Object) -> Object:
-            about = {k: v for k, v in found["metadata"].items() if k not in NEW}
-            return kept({**found, "metadata": about}, (*right.fields, "status"))
+        def left(item: Object) -> Object:
+            about = {k: v for k, v in item["metadata"].items() if k not in NEW}
+            return kept({**item, "metadata": about}, (*right.fields, "status"))
 
         base = self.ask("POST", where, start, user=user, node=node)
         assert base.status == 201, base
@@ -494,5 +494,5 @@ class Impersonator:
             patch = [{"op": "add", "path": "/status", "value": body["status"]}]
             changed = self.ask("PATCH", f"{at}/status", patch)
             assert changed.status == 200, changed
-        found: Object = self.ask("GET", at).body
-        return found
+        item: Object = self.ask("GET", at).body
+        return item

@@ -83,7 +83,7 @@ def only(objects: list[Object], kind: str, component: str | None = None) -> Obje
     """The one object of a kind (and component) among many. Raises ValueError when there is none, or
     more.
     """
-    found = [
+    matches = [
         o
         for o in objects
         if o["kind"] == kind
@@ -92,9 +92,9 @@ def only(objects: list[Object], kind: str, component: str | None = None) -> Obje
             or o["metadata"]["labels"].get("app.kubernetes.io/component") == component
         )
     ]
-    if len(found) != 1:
-        raise ValueError(f"{len(found)} objects of kind {kind}")
-    return found[0]
+    if len(matches) != 1:
+        raise ValueError(f"{len(matches)} objects of kind {kind}")
+    return matches[0]
 
 
 def problems(chart: Path, values: Values | None = None) -> list[str]:

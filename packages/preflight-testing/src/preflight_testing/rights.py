@@ -66,7 +66,7 @@ def read(lines: Iterable[str], agent: str = "") -> dict[str, Rights]:
 
     ``agent``: what their User-Agent begins with; tests act in the names of our accounts, too.
     """
-    found: dict[str, Rights] = {}
+    by_user: dict[str, Rights] = {}
     for line in lines:
         try:
             event = json.loads(line)
@@ -78,19 +78,19 @@ def read(lines: Iterable[str], agent: str = "") -> dict[str, Rights]:
             continue
         resource = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
         right = (about.get("apiGroup", ""), resource, event["verb"])
-        mine = found.setdefault(user, Rights())
+        mine = by_user.setdefault(user, Rights())
         allowed = event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow"
         (mine.used if allowed else mine.refused).add(right)
-    return found
+    return by_user
 
 
 def together(every: Iterable[Rights]) -> Rights:
     """The union of what several have done."""
-    found = Rights()
-    for one in every:
-        found.used |= one.used
-        found.refused |= one.refused
-    return found
+    total = Rights()
+    for rights in every:
+        total.used |= rights.used
+        total.refused |= rights.refused
+    return total
 
 
 def granted(objects: Iterable[Object]) -> dict[str, set[Right]]:
@@ -103,7 +103,7 @@ def granted(objects: Iterable[Object]) -> dict[str, set[Right]]:
         for o in every
         if o["kind"] in {"ClusterRole", "Role"}
     }
-    found: dict[str, set[Right]] = {
+    by_user: dict[str, set[Right]] = {
         f"system:serviceaccount:{o['metadata']['namespace']}:{o['metadata']['name']}": set()
         for o in every
         if o["kind"] == "ServiceAccount"
@@ -114,8 +114,8 @@ def granted(objects: Iterable[Object]) -> dict[str, set[Right]]:
         for subject in binding["subjects"]:
             user = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
             role = (binding["roleRef"]["kind"], binding["roleRef"]["name"])
-            found.setdefault(user, set()).update(rules[role])
-    return found
+            by_user.setdefault(user, set()).update(rules[role])
+    return by_user
 
 
 def _rights(rules: Iterable[dict[str, Any]]) -> Iterator[Right]:
@@ -130,25 +130,25 @@ def compared(used: Mapping[str, Rights], allowed: Mapping[str, set[Right]]) -> l
     """A sentence for each user's right that is granted and was not used, and for each that it asked
     for in vain.
     """
-    told = []
+    sentences = []
     for user, rights in sorted(allowed.items()):
         mine = used.get(user, Rights())
-        told += [
-            f"{user}: may {_said(right)}, and never did."
+        sentences += [
+            f"{user}: may {_described(right)}, and never did."
             for right in sorted(rights - mine.used - NOT_SENT.keys())
         ]
         # What is granted is refused while a release is taken away: its rights go first.
-        told += [
-            f"{user}: tried to {_said(right)}, and may not."
+        sentences += [
+            f"{user}: tried to {_described(right)}, and may not."
             for right in sorted(mine.refused - rights)
         ]
-        told += [
-            f"{user}: did {_said(right)}, by a right that is not the chart's."
+        sentences += [
+            f"{user}: did {_described(right)}, by a right that is not the chart's."
             for right in sorted(mine.used - rights)
         ]
-    return told
+    return sentences
 
 
-def _said(right: Right) -> str:
+def _described(right: Right) -> str:
     group, resource, verb = right
     return f"{verb} {resource}{'.' + group if group else ''}"

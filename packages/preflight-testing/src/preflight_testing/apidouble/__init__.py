@@ -126,13 +126,13 @@ class ApiDouble:
             self.token is not None
             and request.headers.get("authorization") != f"Bearer {self.token}"
         ):
-            said = {
+            status = {
                 "kind": "Status",
                 "status": "Failure",
                 "message": "Unauthorized",
                 "reason": "Unauthorized",
             }
-            return ApiAnswer(401, {"apiVersion": "v1", "metadata": {}, **said, "code": 401})
+            return ApiAnswer(401, {"apiVersion": "v1", "metadata": {}, **status, "code": 401})
         return self.fault(request) or await self.admit(request)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

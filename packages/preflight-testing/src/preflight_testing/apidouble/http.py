@@ -83,8 +83,8 @@ class Api:
         except ApiRefused as refused:
             return ApiAnswer(refused.code, refused.status)
         except NotImplementedError as missing:
-            said = f"the double does not implement {request.method} {request.path}: {missing}"
-            return ApiAnswer(501, ApiRefused(501, "NotImplemented", said).status)
+            message = f"the double does not implement {request.method} {request.path}: {missing}"
+            return ApiAnswer(501, ApiRefused(501, "NotImplemented", message).status)
 
     def target(self, path: str) -> ApiPath | None:
         """None for a path in an absent API group, or in a version that no kind of its group has."""
@@ -121,9 +121,12 @@ class Api:
         served = sorted({r.group_version for r in self.served} - self.absent, reverse=True)
         if path == "/apis":
             groups: dict[str, list[Object]] = {}
-            for one in filter(lambda version: "/" in version, served):  # the later one is preferred
-                group, version = one.split("/")
-                groups.setdefault(group, []).append({"groupVersion": one, "version": version})
+            # The later one is preferred.
+            for api_version in filter(lambda version: "/" in version, served):
+                group, version = api_version.split("/")
+                groups.setdefault(group, []).append(
+                    {"groupVersion": api_version, "version": version}
+                )
             listed = [
                 {"name": name, "versions": of, "preferredVersion": of[0]}
                 for name, of in groups.items()
@@ -140,8 +143,8 @@ class Api:
         return {"kind": "APIResourceList", "groupVersion": group_version, "resources": resources}
 
     def _answer(self, request: ApiRequest) -> ApiAnswer:
-        if request.method == "GET" and (found := self.discovered(request.path)) is not None:
-            return ApiAnswer(200, found)
+        if request.method == "GET" and (item := self.discovered(request.path)) is not None:
+            return ApiAnswer(200, item)
         if (target := self.target(request.path)) is None:
             return ApiAnswer(404, "404 page not found\n")
         if "dryRun" in request.params:
@@ -172,24 +175,22 @@ class Api:
                 return ApiAnswer(201, store.create(resource, target.namespace, request.json()))
             case _, False:
                 raise NotImplementedError("on a collection")
-        found = store.get(resource, target.namespace, target.name)
+        item = store.get(resource, target.namespace, target.name)
         match request.method:
             case "GET":
-                return ApiAnswer(200, found)
+                return ApiAnswer(200, item)
             case "PUT":
                 return ApiAnswer(
-                    200, store.update(resource, found, request.json(), status=bool(target.sub))
+                    200, store.update(resource, item, request.json(), status=bool(target.sub))
                 )
             case "PATCH":
                 return ApiAnswer(
                     200,
-                    store.update(
-                        resource, found, _patched(found, request), status=bool(target.sub)
-                    ),
+                    store.update(resource, item, _patched(item, request), status=bool(target.sub)),
                 )
             case "DELETE" if not target.sub:
                 return ApiAnswer(
-                    200, store.delete(resource, found, request.json() if request.data else {})
+                    200, store.delete(resource, item, request.json() if request.data else {})
                 )
         raise NotImplementedError("on an object")
 
@@ -222,8 +223,8 @@ class Api:
             except ApiRefused as refused:
                 return await line("ERROR", refused.status)
             for step in steps:
-                if said := step.event(resource, target.namespace, matches):
-                    await line(*said)
+                if event := step.event(resource, target.namespace, matches):
+                    await line(*event)
                 version, moved = step.version, moved or step.resource == resource
             if now() >= mark:
                 if marked and moved:
@@ -238,17 +239,17 @@ class Api:
         return None
 
 
-def _patched(found: Object, request: ApiRequest) -> Object:
+def _patched(item: Object, request: ApiRequest) -> Object:
     kind, patch = request.headers.get("content-type", ""), request.json()
     if kind not in PATCHES:
         raise NotImplementedError(f"patch format {kind!r}")
     if isinstance(patch, list) != (kind == "application/json-patch+json"):
         raise ApiRefused(400, "BadRequest", "error decoding patch")
     try:
-        after: Object = PATCHES[kind](found, patch)
+        after: Object = PATCHES[kind](item, patch)
     except DoesNotApply as error:
-        said = "the server rejected our request due to an error in our request"
-        raise ApiRefused(422, "Invalid", said) from error
+        message = "the server rejected our request due to an error in our request"
+        raise ApiRefused(422, "Invalid", message) from error
     return after
 
 

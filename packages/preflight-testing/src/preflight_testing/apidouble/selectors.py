@@ -35,7 +35,7 @@ def _terms(selector: str) -> list[re.Match[str]]:
 def _on_labels(term: re.Match[str]) -> Matches:
     key, op = term["key"], term["op"] or term["among"]
     values = (
-        {one.strip() for one in term["values"].split(",")} if term["among"] else {term["value"]}
+        {value.strip() for value in term["values"].split(",")} if term["among"] else {term["value"]}
     )
 
     def matches(item: dict[str, Any]) -> bool:

@@ -69,13 +69,13 @@ class ApiRefused(Exception):
     def __init__(self, code: int, reason: str, message: str, **details: Any) -> None:
         super().__init__(message)
         self.code = code
-        said = {"message": message, "reason": reason, "details": details, "code": code}
+        failure = {"message": message, "reason": reason, "details": details, "code": code}
         self.status = {
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": {},
             "status": "Failure",
-        } | said
+        } | failure
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Store:
         self.compacted = self.version
         self.history.clear()
         self._pages.clear()
-        self._tell()
+        self._notify()
 
     def since(self, version: int) -> list[StoredWrite]:
         """Every write after ``version``; ApiRefused where its history was compacted away."""
@@ -156,12 +156,12 @@ class Store:
         """
         if not token:
             items = sorted(self.objects.get(resource, {}).items())
-            found = [
+            matching = [
                 item for (where, _), item in items if namespace in {"", where} and matches(item)
             ]
             version = self.version
         elif token in self._pages:
-            version, found = self._pages[token]
+            version, matching = self._pages[token]
         else:
             raise ApiRefused(
                 410,
@@ -169,10 +169,10 @@ class Store:
                 "The provided continue parameter is too old to display a consistent list",
             )
         meta: Object = {"resourceVersion": str(version)}
-        if limit and len(found) > limit:
-            meta |= {"continue": uuid.uuid4().hex, "remainingItemCount": len(found) - limit}
-            self._pages[meta["continue"]] = (version, found[limit:])
-        return found[: limit or None], meta
+        if limit and len(matching) > limit:
+            meta |= {"continue": uuid.uuid4().hex, "remainingItemCount": len(matching) - limit}
+            self._pages[meta["continue"]] = (version, matching[limit:])
+        return matching[: limit or None], meta
 
     def create(self, resource: Resource, namespace: str, body: Object) -> Object:
         """Store ``body`` with what the server sets (uid, time, versions, a generated name).
@@ -195,14 +195,14 @@ class Store:
         )
         if resource.custom:
             meta["generation"] = 1
-        made = copied(body) | {
+        created = copied(body) | {
             "apiVersion": resource.group_version,
             "kind": resource.kind,
             "metadata": meta,
         }
         if resource.status:
-            made["status"] = {"phase": "Pending"} if resource.plural == "pods" else {}
-        return self._write(resource, None, made)
+            created["status"] = {"phase": "Pending"} if resource.plural == "pods" else {}
+        return self._write(resource, None, created)
 
     def update(
         self, resource: Resource, before: Object, body: Object, *, status: bool = False
@@ -216,8 +216,8 @@ class Store:
         )
         name = old["name"]
         if meta.get("name") != name:
-            said = f"the name of the object ({meta.get('name')}) does not match the name on the URL ({name})"
-            raise ApiRefused(400, "BadRequest", said)
+            message = f"the name of the object ({meta.get('name')}) does not match the name on the URL ({name})"
+            raise ApiRefused(400, "BadRequest", message)
         if meta.get("uid", old["uid"]) != old["uid"]:
             raise _invalid(
                 resource,
@@ -282,10 +282,10 @@ class Store:
         else:
             after = self.objects.setdefault(resource, {})[place] = _at(after, self.version)
         self.history.append(StoredWrite(self.version, resource, before, after))
-        self._tell()
+        self._notify()
         return after or before or {}
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.news.set()
         self.news = asyncio.Event()
 
@@ -298,11 +298,11 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _refused(code: int, reason: str, resource: Resource, name: str, said: str) -> ApiRefused:
+def _refused(code: int, reason: str, resource: Resource, name: str, detail: str) -> ApiRefused:
     group = resource.group_version.rpartition("/")[0]
     qualified = f"{resource.plural}.{group}" if group else resource.plural
     return ApiRefused(
-        code, reason, f'{qualified} "{name}" {said}', name=name, group=group, kind=resource.plural
+        code, reason, f'{qualified} "{name}" {detail}', name=name, group=group, kind=resource.plural
     )
 
 
@@ -316,7 +316,7 @@ def _conflict(resource: Resource, name: str) -> ApiRefused:
     )
 
 
-def _invalid(resource: Resource, name: str, where: str, said: str) -> ApiRefused:
-    cause = {"reason": "FieldValueInvalid", "message": said, "field": where}
-    message = f'{resource.kind} "{name}" is invalid: {where}: {said}'
+def _invalid(resource: Resource, name: str, where: str, detail: str) -> ApiRefused:
+    cause = {"reason": "FieldValueInvalid", "message": detail, "field": where}
+    message = f'{resource.kind} "{name}" is invalid: {where}: {detail}'
     return ApiRefused(422, "Invalid", message, name=name, kind=resource.kind, causes=[cause])

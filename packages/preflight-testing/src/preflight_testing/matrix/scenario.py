@@ -230,7 +230,7 @@ def _read(path: Path) -> _File:
 
 def _unique(rows: list[R]) -> tuple[R, ...]:
     ids = [row.id for row in rows]
-    if twice := sorted({one for one in ids if ids.count(one) > 1}):
+    if twice := sorted({row_id for row_id in ids if ids.count(row_id) > 1}):
         raise ValueError(f"matrix: used more than once: {', '.join(twice)}")
     return tuple(rows)
 
@@ -238,7 +238,7 @@ def _unique(rows: list[R]) -> tuple[R, ...]:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a matrix file. A docstring's lines are not those of a description."""
     schema = msgspec.json.schema(_File)
-    for one in schema["$defs"].values():
-        if "description" in one:
-            one["description"] = " ".join(one["description"].split())
+    for definition in schema["$defs"].values():
+        if "description" in definition:
+            definition["description"] = " ".join(definition["description"].split())
     return schema
