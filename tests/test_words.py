@@ -71,7 +71,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "preflight-gang": (4, 114),
     "preflight-gpu-scheduler": (7, 1),
     "preflight-kube": (2, 0),
-    "preflight-proto": (9, 83),
+    "preflight-proto": (1, 1),
     "preflight-testing": (0, 6),
     "preflight-webhook": (0, 173),
 }

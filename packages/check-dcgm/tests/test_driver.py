@@ -43,14 +43,14 @@ def probe(
     """
     left = list(looks)
 
-    async def look(gpus: Sequence[Gpu]) -> tuple[DeviceFacts, ...]:
+    async def snapshot(gpus: Sequence[Gpu]) -> tuple[DeviceFacts, ...]:
         return (left.pop(0) if len(left) > 1 else left[0],)
 
     async def diagnosed(*_: Any) -> Verdict:
         assert engine is not None
         return engine
 
-    monkeypatch.setattr(counters, "look", look)
+    monkeypatch.setattr(counters, "snapshot", snapshot)
     monkeypatch.setattr(check, "_diagnosed", diagnosed)
     monkeypatch.setattr(check, "BETWEEN_LOOKS", 0.001)
     run = cast("Run[Settings]", Stub(Settings(level=level, addresses=("10.0.0.1:5555",))))

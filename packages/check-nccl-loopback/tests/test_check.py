@@ -109,11 +109,11 @@ def test_a_slow_gpu_is_named_with_one_fatal_event(go: Go, connector: FakeConnect
 
 LIMITED = """
 from preflight_proto.check import throttling
-looks = iter(range(1000))
-def look():
-    number = next(looks)
+reads = iter(range(1000))
+def read():
+    number = next(reads)
     return throttling.Periods(100 * number, 60 * number)
-throttling.look = look
+throttling.read = read
 """
 
 

@@ -158,7 +158,7 @@ from preflight_proto.check import alive, counters, gpus, log, scan
 from preflight_proto.check.child import Completed, ToolMissing
 from preflight_proto.check.verdict import Outcome, Verdict
 
-nvml.start(log.say)
+nvml.start(log.echo)
 world = json.loads(sys.stdin.readline() or "null")
 
 async def smi(argv, patience):
@@ -176,7 +176,7 @@ async def judged(expected):
     except gpus.GpusMissing as error:
         verdict, source = error.verdict, ""
     else:
-        facts = await counters.look(found)
+        facts = await counters.snapshot(found)
         seen = [one.uuid for one in facts if one.complete]
         verdict = scan.with_signs(
             Verdict(Outcome.PASSED, "OK", "fine."), scan.scan(facts), seen
@@ -190,7 +190,7 @@ async def judged(expected):
             "domain": await counters.nvlink_domain(found) if facts else "",
             "samples": [[one.uuid, one.reasons, one.pcie_replays]
                 for one in await counters.sample(found, world["sampled"])] if "sampled" in world else [],
-            "then": len(await counters.look(found)) if "sampled" in world else 0}
+            "then": len(await counters.snapshot(found)) if "sampled" in world else 0}
 
 while world:
     with open(os.environ["FAKE_NODE_JSON"], "w") as file:

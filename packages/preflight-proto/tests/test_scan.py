@@ -145,7 +145,7 @@ def test_a_counter_that_grows_under_load_names_the_gpu_and_the_link(
     after: dict[str, Any], code: str | None, severity: str, found: str
 ) -> None:
     signs = [sign for sign in load(node(), node(**after)) if sign.code != "ECC_UNCORRECTABLE"]
-    assert [(s.code, s.severity.name, s.uuid, s.found) for s in signs] == (
+    assert [(s.code, s.severity.name, s.uuid, s.reading) for s in signs] == (
         [(code, severity, "GPU-3", found)] if code else []
     )
 
@@ -160,7 +160,7 @@ def test_throttling_under_load_says_why() -> None:
         for uuid in UUIDS
     ]
     [sign] = load(node(), node(), samples)
-    assert (sign.code, sign.uuid, sign.found) == ("HW_THERMAL_SLOWDOWN", "GPU-3", "800 MHz, 91 C")
+    assert (sign.code, sign.uuid, sign.reading) == ("HW_THERMAL_SLOWDOWN", "GPU-3", "800 MHz, 91 C")
 
 
 def test_a_pcie_link_that_stays_slow_under_load_is_named_by_its_siblings() -> None:
@@ -248,7 +248,7 @@ async def test_every_call_of_nvml_is_optional(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda pci: pci)
     listed = [gpus.Gpu(i, uuid, "H100", f"0:{i}") for i, uuid in enumerate(UUIDS)]
-    seen = await counters.look(listed)
+    seen = await counters.snapshot(listed)
     assert seen == tuple(DeviceFacts(uuid) for uuid in UUIDS)
     async with counters.sampled(listed) as samples:
         while not samples:
@@ -267,7 +267,7 @@ async def test_a_gpu_that_an_older_driver_refuses_to_measure_until_it_is_reset_n
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda pci: pci)
-    [sign] = scan(await counters.look([gpus.Gpu(0, "GPU-0", "H100", "0:0")]))
+    [sign] = scan(await counters.snapshot([gpus.Gpu(0, "GPU-0", "H100", "0:0")]))
     assert (sign.code, sign.severity.name, sign.action) == (
         "RECOVERY_NEEDED",
         "FATAL",
@@ -299,4 +299,4 @@ async def test_without_a_driver_nothing_is_known(monkeypatch: pytest.MonkeyPatch
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(pynvml, "nvmlInit", absent)
-    assert await counters.look([gpus.Gpu(0, "GPU-0", "H100", "0:0")]) == ()
+    assert await counters.snapshot([gpus.Gpu(0, "GPU-0", "H100", "0:0")]) == ()

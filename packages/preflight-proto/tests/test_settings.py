@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check.settings import (
     SettingsError,
+    deduplicated,
     duration,
     endpoints,
     gbps,
@@ -15,7 +16,6 @@ from preflight_proto.check.settings import (
     setting,
     text,
     text_list,
-    told_once,
     whole_number,
 )
 
@@ -138,7 +138,7 @@ def test_what_no_hardware_has_and_no_log_shows_is_refused_with_one_printable_sen
 def test_a_variable_that_two_groups_of_settings_read_is_told_once_as_by_the_one_that_needs_it() -> (
     None
 ):
-    assert told_once(["A: no; set 1, or remove it.", "B: no; set 2.", "A: no; set 1."]) == [
+    assert deduplicated(["A: no; set 1, or remove it.", "B: no; set 2.", "A: no; set 1."]) == [
         "A: no; set 1.",
         "B: no; set 2.",
     ]

@@ -92,7 +92,7 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
     signs = scan.scan(before)
     for sign in signs:
         run.progress(
-            f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.found})"
+            f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.reading})"
         )
     seen = [facts.uuid for facts in before if facts.complete]
     if any(sign.severity is scan.FactSeverity.FATAL for sign in signs):
@@ -103,7 +103,7 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
         verdict = await _diagnosed(run, found, allowed, patience)
     except Inconclusive as error:
         verdict = Verdict.inconclusive(error.code, error.reason)
-    after = await counters.look(found)
+    after = await counters.snapshot(found)
     every = {(sign.code, sign.uuid): sign for sign in signs + scan.load(before, after)}
     ordered = sorted(every.values(), key=lambda s: (-s.severity, s.code, s.uuid))
     return scan.with_signs(verdict, ordered, seen, computed=run.settings.level > 1)
@@ -114,7 +114,7 @@ async def _free(run: Run[Settings], found: Sequence[Gpu]) -> tuple[scan.DeviceFa
     not loaded besides: skipped.
     """
     for attempt in range(LOOKS):
-        facts = await counters.look(found)
+        facts = await counters.snapshot(found)
         held = [f"{one.uuid} ({one.processes})" for one in facts if one.processes]
         if not held or run.settings.level == 1:
             return facts

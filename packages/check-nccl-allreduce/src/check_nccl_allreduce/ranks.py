@@ -202,7 +202,7 @@ class Ranks:
             ports.PortFault(
                 sign.uuid,
                 equipment.GPUS[sign.source],
-                f"{sign.says} ({sign.found})" if sign.found else sign.says,
+                f"{sign.says} ({sign.reading})" if sign.reading else sign.says,
                 "",
             )
             for sign in load(before, after, self._sample)

@@ -47,10 +47,10 @@ async def probe(run: Run[Settings]) -> Verdict:
             "ONE_GPU",
             "the pod has one GPU, and between GPUs there is nothing to measure.",
         )
-    watch = DriverWatch(gpus, await counters.look(gpus))
+    watch = DriverWatch(gpus, await counters.snapshot(gpus))
     for sign in watch.signs:
         run.progress(
-            f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.found})"
+            f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.reading})"
         )
     if any(sign.severity is scan.FactSeverity.FATAL for sign in watch.signs):
         nothing = Verdict.inconclusive("NOT_MEASURED", "nothing was measured.")

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         print(USAGE, file=sys.stderr)
         sys.exit(2)
     target = Path(arguments[0]) if arguments else Path("nccl-loopback-record.json")
-    nvml.start(log.say)
+    nvml.start(log.echo)
     sample = anyio.run(record, dict(os.environ))
     try:
         target.write_text(json.dumps(sample, indent=1) + "\n")
@@ -73,11 +73,11 @@ async def record(environ: Mapping[str, str]) -> dict[str, Any]:
         )
     except (devices.GpusUnavailable, devices.GpusShared, devices.GpusMissing) as error:
         listing = str(error)
-    before = await counters.look(gpus)
+    before = await counters.snapshot(gpus)
     with tempfile.TemporaryDirectory(prefix="preflight-") as folder:
         document = Path(folder) / "all_reduce.json"
         runs = [await _run(argv, clean, document) for argv in _commands(tool, len(gpus), document)]
-    after = await counters.look(gpus)
+    after = await counters.snapshot(gpus)
     sample = {
         "v": 1,
         "listed_by": listing,

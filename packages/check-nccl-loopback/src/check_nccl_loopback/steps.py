@@ -54,7 +54,7 @@ async def _measure(
     )
     while not isinstance(step := decide(case), Verdict):
         _announce(run, case, step)
-        started, periods = anyio.current_time(), throttling.look()
+        started, periods = anyio.current_time(), throttling.read()
         allowed = _allowed(case, step, max(run.deadline - started - reserve, 1.0), longest)
         async with counters.sampled(gpus if step.what is not StepKind.PAIR else ()) as samples:
             result = await perf.run(run, gpus, step, allowed, topology_file, tool=tool)
@@ -63,7 +63,7 @@ async def _measure(
             watch.samples += samples
             await watch.look()
             signs = tuple(one for one in scan.findings(watch.signs) if one.subject.gpu_uuid)
-            throttled = throttling.part(periods, throttling.look())
+            throttled = throttling.part(periods, throttling.read())
             case = replace(case, signs=signs, throttled=max(case.throttled, throttled))
         if result.busbw is not None:
             run.progress(

@@ -41,4 +41,4 @@ class DriverWatch:
 
     async def look(self) -> None:
         """Ask once more, after the load."""
-        self.after = await counters.look(self.gpus) or self.after
+        self.after = await counters.snapshot(self.gpus) or self.after

@@ -77,21 +77,21 @@ def problems(raw: Any, path: str) -> list[str]:
         sources: Sequence[GangSource] = msgspec.convert(raw, tuple[GangSource, ...])
     except msgspec.ValidationError:
         return []
-    found = []
+    errors = []
     for i, source in enumerate(sources):
         if source.name in BUILT_IN:
-            found.append(f"{path}[{i}].name: {source.name} is built in; choose another name.")
+            errors.append(f"{path}[{i}].name: {source.name} is built in; choose another name.")
         if source.name in {other.name for other in sources[:i]}:
-            found.append(
+            errors.append(
                 f"{path}[{i}].name: {source.name} is taken by another source; choose another name."
             )
         if (source.pod_label is None) == (source.pod_annotation is None):
-            said = (
+            what = (
                 "both podLabel and podAnnotation"
                 if source.pod_label
                 else "neither podLabel nor podAnnotation"
             )
-            found.append(
-                f"{path}[{i}]: has {said}; set the one by which a pod names its {source.kind}."
+            errors.append(
+                f"{path}[{i}]: has {what}; set the one by which a pod names its {source.kind}."
             )
-    return found
+    return errors

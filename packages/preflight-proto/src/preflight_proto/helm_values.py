@@ -94,15 +94,15 @@ def part_of(
     """
     if not isinstance(raw, dict):
         return Part(raw, None, "", "", {})
-    path, said, common = "", f"Helm values of the chart {chart}", _map(raw.get("global"))
+    path, source, common = "", f"Helm values of the chart {chart}", _map(raw.get("global"))
     values: Any = raw
     if any(isinstance(raw.get(name), dict) for name in CHARTS):
-        path, said = f"{chart}.", f"Helm values; what is below {chart} is taken"
+        path, source = f"{chart}.", f"Helm values; what is below {chart} is taken"
         values = raw.get(chart)
         if values is None:
-            values, said = {}, f"Helm values without {chart}, whose defaults are meant"
+            values, source = {}, f"Helm values without {chart}, whose defaults are meant"
         if not isinstance(values, dict):
-            return Part(values, {}, path, said, {})
+            return Part(values, {}, path, source, {})
         common = {**common, **_map(values.get("global"))}
     elif not any(key in raw for key in own):
         return Part(raw, None, "", "", {})
@@ -112,7 +112,7 @@ def part_of(
     gpus = _map(raw.get(GPU_SCHEDULER))
     if path and gpus.get("enabled") is True:
         shared = {"gpuClaimResource": names.GPU_CLAIM_RESOURCE, **shared}
-    return Part(merged(config, shared), chart_s, path, said, shared)
+    return Part(merged(config, shared), chart_s, path, source, shared)
 
 
 def _pruned(values: Values) -> Values:

@@ -255,16 +255,18 @@ def field(handle: Any, name: str, scope: int = 0) -> int | None:
     if (number := getattr(pynvml, name, None)) is None:
         return None
     try:
-        [found] = pynvml.nvmlDeviceGetFieldValues(handle, [(number, scope)])
+        [field_value] = pynvml.nvmlDeviceGetFieldValues(handle, [(number, scope)])
     except pynvml.NVMLError:
         return None
     kinds = {
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: found.value.uiVal,
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: found.value.ulVal,
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: found.value.ullVal,
-        pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: found.value.sllVal,
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: field_value.value.uiVal,
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: field_value.value.ulVal,
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: field_value.value.ullVal,
+        pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: field_value.value.sllVal,
     }
-    return kinds.get(found.valueType) if found.nvmlReturn == pynvml.NVML_SUCCESS else None
+    return (
+        kinds.get(field_value.valueType) if field_value.nvmlReturn == pynvml.NVML_SUCCESS else None
+    )
 
 
 def _answer(pipe: _Pipe, end: float, silence: float) -> tuple[Any, str] | str:
@@ -288,7 +290,7 @@ def _answer(pipe: _Pipe, end: float, silence: float) -> tuple[Any, str] | str:
 
 
 def _ended(pipe: _Pipe, silent: float) -> str:
-    said = f"{_last() or 'the process'} gave no answer within {silent:.0f} s"
+    reason = f"{_last() or 'the process'} gave no answer within {silent:.0f} s"
     _Helper.hung |= {_last()}
     pid = int.from_bytes(_Helper.seen[:8], "little")
     if pid > 0:  # 0, while there is none yet, would be this process and its neighbours
@@ -297,10 +299,10 @@ def _ended(pipe: _Pipe, silent: float) -> str:
     while pipe.poll(LAST_WAIT):
         number, kind, _ = pipe.recv()
         if (number, kind) == (_Helper.number, "ended"):
-            return said
+            return reason
     # The helper waits for it.
     _Helper.stuck, _Helper.pipe, _Helper.gone = pipe, None, _STUCK
-    return said
+    return reason
 
 
 def _last() -> str:

@@ -171,10 +171,10 @@ def accepted(item: PreflightConfig) -> Condition | None:
 
 def refusal(item: PreflightConfig) -> str:
     """Why the object is not in force, empty where it is."""
-    said = accepted(item)
-    if said is None:
+    condition = accepted(item)
+    if condition is None:
         return "the gang controller has not looked at it yet"
-    return "" if said.status == "True" else said.message or said.reason
+    return "" if condition.status == "True" else condition.message or condition.reason
 
 
 def decode_spec(raw: bytes | msgspec.Raw) -> PreflightConfigSpec:

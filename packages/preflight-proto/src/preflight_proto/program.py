@@ -41,8 +41,8 @@ def version_of(module: str) -> str:
     from importlib.metadata import packages_distributions
 
     root = module.partition(".")[0]
-    found = packages_distributions().get(root) or [root.replace("_", "-")]
-    return package_version(found[0])
+    distributions = packages_distributions().get(root) or [root.replace("_", "-")]
+    return package_version(distributions[0])
 
 
 def leave(command: Callable[[], int]) -> NoReturn:

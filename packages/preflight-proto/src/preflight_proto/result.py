@@ -112,10 +112,10 @@ def bounded(result: Result) -> Result:
     )
 
 
-def _details(said: dict[str, str] | msgspec.UnsetType) -> dict[str, str] | msgspec.UnsetType:
-    if said is msgspec.UNSET:
-        return said
-    first = itertools.islice(said.items(), _MAX_DETAILS)
+def _details(details: dict[str, str] | msgspec.UnsetType) -> dict[str, str] | msgspec.UnsetType:
+    if details is msgspec.UNSET:
+        return details
+    first = itertools.islice(details.items(), _MAX_DETAILS)
     return {printable(name, MAX_BYTES): printable(value, MAX_BYTES) for name, value in first}
 
 

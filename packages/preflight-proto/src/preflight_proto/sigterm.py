@@ -19,7 +19,7 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["remember", "tell"]
+__all__ = ["notify", "remember"]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -28,11 +28,11 @@ class _State:
     """Of the process, as its signal handlers are."""
 
     arrived = False
-    told: Callable[[], object] | None = None
+    callback: Callable[[], object] | None = None
 
 
 def remember() -> None:
-    """From now on SIGTERM and SIGINT end nothing: they are what :func:`tell` passes on. Takes
+    """From now on SIGTERM and SIGINT end nothing: they are what :func:`notify` passes on. Takes
     blocked ones as well.
     """
     for number in _SIGNALS:
@@ -40,16 +40,16 @@ def remember() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
-def tell(callback: Callable[[], object] | None) -> None:
+def notify(callback: Callable[[], object] | None) -> None:
     """Call this for each signal, at once for those that came since :func:`remember`; None: nobody
     any more.
     """
-    _State.told = callback
+    _State.callback = callback
     if _State.arrived and callback is not None:
         callback()
 
 
 def _remember(number: int, frame: FrameType | None) -> None:
     _State.arrived = True
-    if _State.told is not None:
-        _State.told()
+    if _State.callback is not None:
+        _State.callback()

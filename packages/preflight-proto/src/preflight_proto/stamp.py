@@ -96,7 +96,7 @@ def configmap_name(namespace: str, raw_id: str, source: str) -> str:
     end = (
         ""
         if source in {"", NATIVE}
-        else "." + re.sub("[A-Z]", lambda found: "-" + found[0].lower(), source)
+        else "." + re.sub("[A-Z]", lambda match: "-" + match[0].lower(), source)
     )
     fits = _LABEL.fullmatch(raw_id) and len(plain + end) <= _MAX_NAME
     if fits and not _HASHED.search(raw_id):

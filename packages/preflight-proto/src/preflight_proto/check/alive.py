@@ -56,8 +56,8 @@ def _silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
     while len(answers) < len(gpus) and time.monotonic() < give_up:
         time.sleep(0.02)
     late = f"no answer within {within:g} s"
-    told = {gpu.uuid: answers.get(gpu.uuid, late) for gpu in gpus}
-    return {uuid: words for uuid, words in told.items() if words}
+    faults = {gpu.uuid: answers.get(gpu.uuid, late) for gpu in gpus}
+    return {uuid: words for uuid, words in faults.items() if words}
 
 
 def _ask(gpu: Gpu, answers: dict[str, str | None]) -> None:

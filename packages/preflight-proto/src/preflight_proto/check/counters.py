@@ -18,12 +18,12 @@ from .. import nvml
 from .facts import CounterSample, DeviceFacts
 from .gpus import Gpu
 
-__all__ = ["look", "nvlink_domain", "sample", "sampled"]
+__all__ = ["nvlink_domain", "sample", "sampled", "snapshot"]
 
 T = TypeVar("T")
 
 PATIENCE: Final = 30.0
-"""Seconds that one look may take; a driver that hangs is not a finding of the scan."""
+"""Seconds that one snapshot may take; a driver that hangs is not a finding of the scan."""
 _BESIDES: Final = 5.0
 """Seconds more, for the process that asks to be ended."""
 EVERY: Final = 0.2
@@ -53,11 +53,11 @@ _LINK_COUNTERS: Final = {
 }
 
 
-async def look(gpus: Sequence[Gpu]) -> tuple[DeviceFacts, ...]:
-    """One look at each of ``gpus``, some milliseconds apiece; empty where NVML cannot be asked or
+async def snapshot(gpus: Sequence[Gpu]) -> tuple[DeviceFacts, ...]:
+    """What each of ``gpus`` has now, some milliseconds apiece; empty where NVML cannot be asked or
     does not answer in time.
     """
-    return await _asked(_look, gpus) or ()
+    return await _asked(_snapshot, gpus) or ()
 
 
 async def nvlink_domain(gpus: Sequence[Gpu]) -> str:
@@ -67,8 +67,8 @@ async def nvlink_domain(gpus: Sequence[Gpu]) -> str:
     GPUs of one cluster and one clique reach each other by NVLink; a cluster of zeros is a node by
     itself (nvml.h: nvmlGpuFabricInfo_t).
     """
-    found = await _asked(_domains, gpus) or []
-    return found[0] if len(found) == len(gpus) and len(set(found)) == 1 else ""
+    domains = await _asked(_domains, gpus) or []
+    return domains[0] if len(domains) == len(gpus) and len(set(domains)) == 1 else ""
 
 
 async def sample(gpus: Sequence[Gpu], within: float) -> tuple[CounterSample, ...]:
@@ -118,7 +118,7 @@ async def _asked(
     return None
 
 
-def _look(gpus: tuple[Gpu, ...]) -> tuple[DeviceFacts, ...]:
+def _snapshot(gpus: tuple[Gpu, ...]) -> tuple[DeviceFacts, ...]:
     return tuple(_with_handles(gpus, _facts))
 
 
@@ -146,16 +146,16 @@ def _with_handles(gpus: Sequence[Gpu], read: Callable[[Any, str], T]) -> list[T]
         pynvml.nvmlInit()
     except Exception:
         return []  # no binding, no library or no driver
-    found = []
+    results = []
     try:
         for gpu in gpus:
             handle = _ask(pynvml.nvmlDeviceGetHandleByPciBusId, gpu.pci_bus_id.encode())
             if handle is not None:
-                found.append(read(handle, gpu.uuid))
+                results.append(read(handle, gpu.uuid))
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-    return found
+    return results
 
 
 def _ask(call: Any, *arguments: Any) -> Any:
@@ -256,20 +256,20 @@ def _fabric(handle: Any) -> tuple[int | None, int | None, int | None]:
 def _link_errors(handle: Any, links: Sequence[int]) -> dict[tuple[int, str], int]:
     import pynvml
 
-    found: dict[tuple[int, str], int] = {}
+    errors: dict[tuple[int, str], int] = {}
     for link in links:
         for name, kind in _LINK_COUNTERS.items():
             count = _ask(
                 pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, getattr(pynvml, name, None)
             )
             if count is not None:
-                found[link, kind] = int(count)
-        if any(key[0] == link for key in found):
+                errors[link, kind] = int(count)
+        if any(key[0] == link for key in errors):
             continue
         for name, kind in _LINK_FIELDS.items():
             if (count := nvml.field(handle, name, link)) is not None:
-                found[link, kind] = count
-    return found
+                errors[link, kind] = count
+    return errors
 
 
 def _one_sample(handle: Any, uuid: str) -> CounterSample:

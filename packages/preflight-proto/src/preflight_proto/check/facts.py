@@ -78,13 +78,13 @@ class CounterSample:
 @dataclass(frozen=True, slots=True)
 class Sign:
     """One thing that is wrong with one GPU, or notable. ``says`` is constant per (code, GPU);
-    ``found`` is what was read.
+    ``reading`` is what was read.
     """
 
     code: str
     severity: FactSeverity
     uuid: str
     says: str
-    found: str
+    reading: str
     source: str
     action: Action = Action.NONE

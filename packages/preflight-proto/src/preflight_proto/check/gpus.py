@@ -98,7 +98,7 @@ class GpusMissing(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Listing:
     """``gpus`` that answered, and errors of those that did not: address,
     or ``index N``, → words.
     """
@@ -139,16 +139,16 @@ async def find(
     named, twice = presence.allotted(
         given.get("NVIDIA_VISIBLE_DEVICES", ""), _names(places.mounted)
     )
-    source, said = "NVML", ""
+    source, by_smi = "NVML", ""
     by_nvml = await anyio.to_thread.run_sync(_listed, abandon_on_cancel=True)
     if isinstance(by_nvml, str):
         source = "nvidia-smi"
-        seen, said = await _ask_smi(command)
-        gpus, errors = seen.gpus, _Seen()
+        seen, by_smi = await _ask_smi(command)
+        gpus, errors = seen.gpus, _Listing()
         if not gpus and not seen.errors:
             raise GpusUnavailable(
                 "NO_GPU",
-                f"no GPU can be seen: NVML says {by_nvml}; nvidia-smi says {said}. {_advice(by_nvml + said)}",
+                f"no GPU can be seen: NVML says {by_nvml}; nvidia-smi says {by_smi}. {_advice(by_nvml + by_smi)}",
             )
         smi = dict(seen.errors)
     else:
@@ -213,9 +213,9 @@ _ADVICE: Final = (
 """What a driver says that answers for no GPU (regular expression) → what to do about it."""
 
 
-def _advice(said: str) -> str:
+def _advice(text: str) -> str:
     return next(
-        (advice for pattern, advice in _ADVICE if re.search(pattern, said, re.IGNORECASE)), _TOOLKIT
+        (advice for pattern, advice in _ADVICE if re.search(pattern, text, re.IGNORECASE)), _TOOLKIT
     )
 
 
@@ -226,7 +226,7 @@ _NONE: Final = (
 
 
 def _evidence(
-    named: tuple[str, ...], errors: _Seen, smi: Mapping[str, str], places: Places
+    named: tuple[str, ...], errors: _Listing, smi: Mapping[str, str], places: Places
 ) -> PresenceEvidence:
     """What else shows GPUs that are not listed."""
     driver = {}
@@ -257,11 +257,11 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def _listed() -> _Seen | str:
+def _listed() -> _Listing | str:
     return nvml.ask(_ask_nvml, patience=PATIENCE, otherwise=str)
 
 
-def _ask_nvml() -> _Seen | str:
+def _ask_nvml() -> _Listing | str:
     """What NVML can reach, or why it cannot say."""
     try:
         import pynvml
@@ -300,7 +300,7 @@ def _ask_nvml() -> _Seen | str:
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-    return _Seen(tuple(gpus), errors, frozenset(conclusive))
+    return _Listing(tuple(gpus), errors, frozenset(conclusive))
 
 
 def _one(index: int, handle: Any) -> list[Gpu]:
@@ -390,7 +390,7 @@ def _str(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-async def _ask_smi(command: Command) -> tuple[_Seen, str]:
+async def _ask_smi(command: Command) -> tuple[_Listing, str]:
     """The GPUs that nvidia-smi lists, those that it cannot reach, and what it said. It exits
     non-zero after listing the good ones.
     """
@@ -399,12 +399,12 @@ async def _ask_smi(command: Command) -> tuple[_Seen, str]:
         if "is not a valid field" in done.stdout + done.stderr:
             done = await command(OLD_QUERY, PATIENCE)
     except ToolMissing:
-        return _Seen(), "nothing: it is not on PATH"
+        return _Listing(), "nothing: it is not on PATH"
     if done.timed_out:
-        return _Seen(), f"nothing within {PATIENCE:g} s"
+        return _Listing(), f"nothing within {PATIENCE:g} s"
     unreachable = presence.parse_unreachable(f"{done.stdout}\n{done.stderr}")
-    said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0][:200]
-    return _Seen(parse_smi(done.stdout), unreachable), f'"{said}" (exit {done.returncode})'
+    line = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0][:200]
+    return _Listing(parse_smi(done.stdout), unreachable), f'"{line}" (exit {done.returncode})'
 
 
 def parse_smi(stdout: str) -> tuple[Gpu, ...]:

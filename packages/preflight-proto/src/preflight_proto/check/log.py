@@ -15,7 +15,7 @@ from typing import Final
 
 from ..printable import printable
 
-__all__ = ["MAX_LINE", "complain", "open_closed", "say", "write"]
+__all__ = ["MAX_LINE", "complain", "echo", "open_closed", "write"]
 
 MAX_LINE: Final = 256 * 1024
 """Characters of a line; the table of the largest gang stays far below."""
@@ -31,7 +31,7 @@ class _State:
     left = PATIENCE
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """One line of ``text`` to stdout, printable whatever a tool wrote."""
     write(1, printable(text, MAX_LINE) + "\n")
 

@@ -335,8 +335,8 @@ def classify(output: str) -> NcclError | None:
             if pattern.search(line):
                 number = _DEVICE.search(line)
                 device = int(number[1]) if number and "NCCL WARN" in line else None
-                said = line if len(line) <= 200 else line[:199] + "…"
+                text = line if len(line) <= 200 else line[:199] + "…"
                 return NcclError(
-                    rule.kind, rule.code, rule.says, rule.fix, rule.action, rule.fatal, said, device
+                    rule.kind, rule.code, rule.says, rule.fix, rule.action, rule.fatal, text, device
                 )
     return None

@@ -24,9 +24,9 @@ async def instance_type(path: str, topology_path: str = "", patience: float = PA
     """
     with anyio.move_on_after(patience):
         while True:
-            told = bool(topology_path and await _read(topology_path))
-            if (found := await _read(path)) or told:
-                return found
+            written = bool(topology_path and await _read(topology_path))
+            if (text := await _read(path)) or written:
+                return text
             await anyio.sleep(PAUSE)
     return ""
 

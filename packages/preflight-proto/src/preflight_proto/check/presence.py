@@ -88,10 +88,10 @@ class PresenceEvidence:
 
 def address(text: str) -> str:
     """A PCI address as the kernel writes it, ``0000:1b:00.0``; the text itself where it is none."""
-    found = _ADDRESS.fullmatch(text.strip())
-    if found is None:
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None:
         return text.strip().lower()
-    return f"{int(found[1] or '0', 16):04x}:{found[2]}:{found[3]}.{found[4]}".lower()
+    return f"{int(match[1] or '0', 16):04x}:{match[2]}:{match[3]}.{match[4]}".lower()
 
 
 def allotted(visible: str, mounted: Sequence[str] = ()) -> tuple[tuple[str, ...], bool]:
@@ -124,12 +124,12 @@ def parse_unreachable(output: str) -> dict[str, str]:
     By a sentence, as ``Unable to determine the device handle for GPU3: 0000:5F:00.0: Unknown
     Error``, or by a row whose UUID is ``[GPU is lost]``.
     """
-    said = {}
+    lost = {}
     for line in output.splitlines():
-        found = _PLACE.search(line) if len(line) < 1000 else None
-        if found is not None and _LOST.search(line) and not _LISTED.match(line):
-            said[address(found[1])] = line.strip()[:200]
-    return said
+        match = _PLACE.search(line) if len(line) < 1000 else None
+        if match is not None and _LOST.search(line) and not _LISTED.match(line):
+            lost[address(match[1])] = line.strip()[:200]
+    return lost
 
 
 def missing(
@@ -174,32 +174,34 @@ def missing(
     ]
     if len(left) == len(nameless):
         places |= dict(zip(nameless, left, strict=True))
-    found = [_missing(uuid, places.get(uuid, ""), evidence) for uuid in named]
+    devices = [_missing(uuid, places.get(uuid, ""), evidence) for uuid in named]
     spare = [pci for pci in bad if pci not in places.values() and not pci.startswith("index ")]
-    while len(found) < number:
-        found.append(_missing("", spare.pop(0) if spare else "", evidence))
-    return _by_index(found, evidence)
+    while len(devices) < number:
+        devices.append(_missing("", spare.pop(0) if spare else "", evidence))
+    return _by_index(devices, evidence)
 
 
-def _by_index(found: list[MissingDevice], evidence: PresenceEvidence) -> tuple[MissingDevice, ...]:
+def _by_index(
+    devices: list[MissingDevice], evidence: PresenceEvidence
+) -> tuple[MissingDevice, ...]:
     """NVML's errors that came before an address was known belong to those of whom it has said
     nothing, where the numbers agree.
     """
     errors = [where for where in evidence.nvml if where.startswith("index ")]
-    silent = [one for one in found if "NVML" not in one.lost]
+    silent = [device for device in devices if "NVML" not in device.lost]
     kinds = {where in evidence.conclusive for where in errors}
     if not errors or len(errors) != len(silent) or len(kinds) > 1:
-        return tuple(found)
-    words = {id(one): evidence.nvml[where] for one, where in zip(silent, errors, strict=True)}
+        return tuple(devices)
+    words = {id(device): evidence.nvml[where] for device, where in zip(silent, errors, strict=True)}
     return tuple(
         replace(
-            one,
-            lost={"NVML": words[id(one)], **one.lost},
-            conclusive=one.conclusive or True in kinds,
+            device,
+            lost={"NVML": words[id(device)], **device.lost},
+            conclusive=device.conclusive or True in kinds,
         )
-        if id(one) in words
-        else one
-        for one in found
+        if id(device) in words
+        else device
+        for device in devices
     )
 
 
@@ -219,16 +221,16 @@ def verdict(gone: Sequence[MissingDevice], expected: int, seen: Sequence[str]) -
     without.
     """
     findings: list[Finding] = []
-    for one in gone:
-        subject = Subject(PRESENCE, one.uuid) if one.uuid else NODE
+    for device in gone:
+        subject = Subject(PRESENCE, device.uuid) if device.uuid else NODE
         metadata = {
-            "pci_bus_id": one.pci_bus_id,
-            **{f"lost_by_{who}": words for who, words in one.lost.items()},
+            "pci_bus_id": device.pci_bus_id,
+            **{f"lost_by_{who}": words for who, words in device.lost.items()},
         }
         finding = Finding(
             "GPU_MISSING",
-            f"GPU_MISSING: {one.uuid or 'a GPU'} was allotted and the driver does not list it",
-            fatal=one.fatal,
+            f"GPU_MISSING: {device.uuid or 'a GPU'} was allotted and the driver does not list it",
+            fatal=device.fatal,
             action=Action.CONTACT_SUPPORT,
             subject=subject,
             metadata={key: value for key, value in metadata.items() if value},
@@ -238,12 +240,12 @@ def verdict(gone: Sequence[MissingDevice], expected: int, seen: Sequence[str]) -
             findings.append(finding)
         elif finding.fatal and not same.fatal:
             findings[findings.index(same)] = finding
-    named = [one.name for one in gone if one.name]
+    named = [device.name for device in gone if device.name]
     others = len(gone) - len(named)
     if others:
         named.append(f"{others} GPU{'s' if others > 1 else ''} that nobody names")
-    said = "; ".join(f"{who}: {words}" for one in gone for who, words in one.lost.items())
-    why = f" ({said})" if said else ""
+    reasons = "; ".join(f"{who}: {words}" for device in gone for who, words in device.lost.items())
+    why = f" ({reasons})" if reasons else ""
     reason = (
         f"the pod was given {expected} GPU(s) and the driver lists {len(seen)}; missing: {', '.join(named)}{why}; "
         "see the driver's log on the node (dmesg, Xid) and restart the node."

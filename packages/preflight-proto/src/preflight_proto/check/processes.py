@@ -34,14 +34,14 @@ def adopt_orphans() -> None:
 def holders(pipes: Collection[int]) -> set[int]:
     """Processes, without this one, that have one of these pipes open (by inode number)."""
     wanted = {f"pipe:[{inode}]" for inode in pipes}
-    found = set()
+    pids = set()
     for folder in _numbers():
         with suppress(OSError):
             if int(folder.name) != os.getpid() and any(
                 _target(link) in wanted for link in (folder / "fd").iterdir()
             ):
-                found.add(int(folder.name))
-    return found
+                pids.add(int(folder.name))
+    return pids
 
 
 def descendants(ancestor: int) -> set[int]:
@@ -53,13 +53,13 @@ def descendants(ancestor: int) -> set[int]:
                 (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
             )
             children[int(parent)].append((int(folder.name), state))
-    found, look = set(), [ancestor]
+    pids, look = set(), [ancestor]
     while look:
         for pid, state in children[look.pop()]:
             look.append(pid)
             if state not in "ZX":
-                found.add(pid)
-    return found
+                pids.add(pid)
+    return pids
 
 
 def kill(pids: Collection[int]) -> None:

@@ -50,17 +50,19 @@ async def conduct(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         (check, name) for check, is_one, name in (p.partition("=") for p in pairs) if is_one
     ]
     if not uuid or len(conditions) != len(pairs) or not conditions:
-        log.say(f"misconfigured: {' '.join(arguments) or 'nothing'} is not UUID CHECK=CONDITION...")
+        log.echo(
+            f"misconfigured: {' '.join(arguments) or 'nothing'} is not UUID CHECK=CONDITION..."
+        )
         return EXIT_MISCONFIGURED
     try:
         kit = read(KitSettings, environ)
     except SettingsError as error:
         for problem in error.problems:
-            log.say(f"misconfigured: {problem}")
+            log.echo(f"misconfigured: {problem}")
         return EXIT_MISCONFIGURED
-    if await report.send(farewell(uuid, conditions), kit, log.say):
+    if await report.send(farewell(uuid, conditions), kit, log.echo):
         return 1
-    log.say(f"{uuid}: cleared {', '.join(name for _, name in conditions)}.")
+    log.echo(f"{uuid}: cleared {', '.join(name for _, name in conditions)}.")
     return 0
 
 

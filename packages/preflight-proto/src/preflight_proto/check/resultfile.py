@@ -42,4 +42,6 @@ def write(
         Path(path).write_bytes(encode_result(result))
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         why = getattr(error, "strerror", None) or error
-        log.say(f"result: {path} cannot be written ({why}); the exit status still says the verdict")
+        log.echo(
+            f"result: {path} cannot be written ({why}); the exit status still says the verdict"
+        )

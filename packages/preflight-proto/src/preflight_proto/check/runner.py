@@ -50,7 +50,7 @@ from .events import EventDraft, events
 from .gang import GangMembership, GangSettings
 from .kit import KitSettings, observes
 from .schema import schema
-from .settings import SettingsError, manual, read, told_once
+from .settings import SettingsError, deduplicated, manual, read
 from .spent import Spent
 from .verdict import CAMEL_CASE, Failed, Inconclusive, Outcome, Skipped, Verdict
 
@@ -212,7 +212,7 @@ class Run(Generic[S]):
         ``GPU_MISSING`` raised about the GPUs returned here.
         """
         try:
-            found, source = await gpus.find(
+            listed, source = await gpus.find(
                 lambda argv, patience: self.command(argv, timeout=patience), self.kit.expected_gpus
             )
         except gpus.GpusUnavailable as error:
@@ -221,11 +221,11 @@ class Run(Generic[S]):
             raise Skipped(error.code, error.reason) from None
         except gpus.GpusMissing as error:
             raise Failed(error.verdict) from None
-        self.present = tuple(gpu.uuid for gpu in found)
+        self.present = tuple(gpu.uuid for gpu in listed)
         self.progress(
-            f"{source} lists {len(found)} GPU(s), {found[0].name}: {', '.join(gpu.uuid for gpu in found)}"
+            f"{source} lists {len(listed)} GPU(s), {listed[0].name}: {', '.join(gpu.uuid for gpu in listed)}"
         )
-        return found
+        return listed
 
     async def command(
         self,
@@ -278,7 +278,7 @@ def run_main(check: Check[Any]) -> NoReturn:
         log.complain(f"preflight-{check.name}: {problem}")
         os._exit(misconfigured(check, [f"{problem}."], environ, 0.0))
     processes.adopt_orphans()
-    nvml.start(log.say)
+    nvml.start(log.echo)
     try:
         status = anyio.run(conduct, check, environ)
     except Exception as error:  # of the kit itself: the probe's own end in conduct
@@ -296,18 +296,18 @@ def run_main(check: Check[Any]) -> NoReturn:
 async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
     """The whole run; returns the exit status."""
     started = time.monotonic()
-    for said in misspelt(_schema(check), environ):
-        log.say(f"warning: {said}")
+    for problem in misspelt(_schema(check), environ):
+        log.echo(f"warning: {problem}")
     try:
         settings, kit, gang = _settings(check, environ)
     except SettingsError as error:
         return misconfigured(check, error.problems, environ, time.monotonic() - started)
-    run = Run(check, settings, kit, gang=gang, say=log.say, started=started)
+    run = Run(check, settings, kit, gang=gang, say=log.echo, started=started)
     # Signals stop the probe and hurry the report, and nothing else. The handler stays to the end:
     # default ones would end the process.
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_in_callback)
-    sigterm.tell(lambda: loop.call_soon_threadsafe(run.stop))
+    sigterm.notify(lambda: loop.call_soon_threadsafe(run.stop))
     try:
         verdict = await _judge(run)
         status = exit_status(check, verdict, kit)
@@ -322,13 +322,13 @@ async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
         ):
             write(seconds=seconds, unreported=trouble)
     finally:
-        sigterm.tell(None)
+        sigterm.notify(None)
     if run.tools.runs:
         whole = time.monotonic() - started
-        log.say(
+        log.echo(
             f"took {whole:.3f} s; {run.tools.runs} run(s) of its tools: {run.tools.seconds:.3f} s of that"
         )
-    _say_verdict(check, verdict, status, observe=kit.observe)
+    _log_verdict(check, verdict, status, observe=kit.observe)
     return status
 
 
@@ -341,10 +341,10 @@ def misconfigured(
     observe = observes(environ)
     status = EXIT_PASSED if observe else EXIT_MISCONFIGURED
     for problem in problems:
-        log.say(f"misconfigured: {problem}")
+        log.echo(f"misconfigured: {problem}")
     verdict = Verdict(Outcome.MISCONFIGURED, "MISCONFIGURED", " ".join(problems))
     resultfile.write(check.name, verdict, _result_path(environ), gated=not observe, seconds=seconds)
-    log.say(
+    log.echo(
         f"{check.name}: misconfigured, {len(problems)} problem(s) above; exit {status}{OBSERVED if observe else ''}"
     )
     return status
@@ -359,7 +359,7 @@ def _broken(check: Check[Any], error: Exception, environ: Mapping[str, str]) -> 
         environ.get(ENV_ON_INCONCLUSIVE, "").strip() or check.on_inconclusive
     ) == "block" and not observe
     resultfile.write(check.name, verdict, _result_path(environ), gated=not observe, seconds=0.0)
-    _say_verdict(check, verdict, int(blocks), observe=observe)
+    _log_verdict(check, verdict, int(blocks), observe=observe)
     return int(blocks)
 
 
@@ -367,10 +367,10 @@ def _result_path(environ: Mapping[str, str]) -> str:
     return environ.get(ENV_RESULT_PATH, "").strip() or RESULT_PATH
 
 
-def _say_verdict(check: Check[Any], verdict: Verdict, status: int, *, observe: bool) -> None:
-    said = printable(f"{verdict.outcome} {verdict.code}: {verdict.reason}", log.MAX_LINE // 2)
-    end = "" if said.endswith((".", "!", "?", "…")) else "."
-    log.say(f"{check.name}: {said}{end} exit {status}{OBSERVED if observe else ''}")
+def _log_verdict(check: Check[Any], verdict: Verdict, status: int, *, observe: bool) -> None:
+    text = printable(f"{verdict.outcome} {verdict.code}: {verdict.reason}", log.MAX_LINE // 2)
+    end = "" if text.endswith((".", "!", "?", "…")) else "."
+    log.echo(f"{check.name}: {text}{end} exit {status}{OBSERVED if observe else ''}")
 
 
 def _in_callback(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -385,7 +385,7 @@ def _in_callback(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     what = (
         f"{type(error).__name__}: {error}" if error is not None else str(context.get("message", ""))
     )
-    log.say(
+    log.echo(
         printable(f"unexpected in the event loop: {what}; the verdict is unchanged", log.MAX_LINE)
     )
 
@@ -394,21 +394,21 @@ async def _report(run: Run[Any], batch: list[EventDraft]) -> str:
     """Send the events; what goes wrong with that is a line in the log, and its first words are
     returned.
     """
-    said: str | None = None
+    answer: str | None = None
     if run.stopped:
         run.reporting.deadline = anyio.current_time() + LAST_REPORT
     with run.reporting:
         try:
-            said = await report.send(batch, run.kit, log.say)
+            answer = await report.send(batch, run.kit, log.echo)
         except Exception as error:
-            said = f"platform connector: the report failed ({type(error).__name__}: {error}); the verdict is unchanged"
-            log.say(said)
+            answer = f"platform connector: the report failed ({type(error).__name__}: {error}); the verdict is unchanged"
+            log.echo(answer)
     if run.reporting.cancelled_caught:
-        said = (
+        answer = (
             "platform connector: no answer before the check had to stop; the verdict is unchanged"
         )
-        log.say(said)
-    return re.split("[;,] ", said or "", maxsplit=1)[0]
+        log.echo(answer)
+    return re.split("[;,] ", answer or "", maxsplit=1)[0]
 
 
 def exit_status(check: Check[Any], verdict: Verdict, kit: KitSettings) -> int:
@@ -440,7 +440,7 @@ def _settings(
         except SettingsError as error:
             problems += error.problems
     if problems:
-        raise SettingsError(told_once(problems))
+        raise SettingsError(deduplicated(problems))
     return read_all[0], read_all[1], read_all[2] if check.gang else None
 
 

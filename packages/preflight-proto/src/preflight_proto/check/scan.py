@@ -99,57 +99,61 @@ repairs itself.
 """
 
 
-def _sign(code: str, uuid: str, found: object, differs: str = "") -> Sign:
+def _sign(code: str, uuid: str, reading: object, differs: str = "") -> Sign:
     severity, action, source, says = _SIGNS[code]
-    return Sign(code, severity, uuid, says.replace("…", differs), str(found), source, action)
+    return Sign(code, severity, uuid, says.replace("…", differs), str(reading), source, action)
 
 
 def scan(facts: Sequence[DeviceFacts]) -> list[Sign]:
     """What one look shows. A GPU whose links or width are fewer than its siblings' is named; all
     alike are how the machine was built.
     """
-    found = [sign for one in facts for sign in (*_memory(one), *_state(one))]
-    found += _below(facts, lambda f: f.pcie_width, "PCIE_WIDTH")
-    found += _width(facts, {sign.uuid for sign in found if sign.code == "PCIE_WIDTH"})
-    return found + _links(facts)
+    signs = [sign for device in facts for sign in (*_memory(device), *_state(device))]
+    signs += _below(facts, lambda f: f.pcie_width, "PCIE_WIDTH")
+    signs += _width(facts, {sign.uuid for sign in signs if sign.code == "PCIE_WIDTH"})
+    return signs + _links(facts)
 
 
-def _memory(one: DeviceFacts) -> Iterator[Sign]:
-    if one.remap_failed:
-        yield _sign("ROW_REMAP_FAILED", one.uuid, "failed")
-    if one.remap_pending:
-        yield _sign("ROW_REMAP_PENDING", one.uuid, "pending")
-    if one.sram_threshold:
-        yield _sign("SRAM_THRESHOLD", one.uuid, "exceeded")
-    if one.ecc_uncorrectable:
-        yield _sign("ECC_UNCORRECTABLE", one.uuid, one.ecc_uncorrectable)
+def _memory(device: DeviceFacts) -> Iterator[Sign]:
+    if device.remap_failed:
+        yield _sign("ROW_REMAP_FAILED", device.uuid, "failed")
+    if device.remap_pending:
+        yield _sign("ROW_REMAP_PENDING", device.uuid, "pending")
+    if device.sram_threshold:
+        yield _sign("SRAM_THRESHOLD", device.uuid, "exceeded")
+    if device.ecc_uncorrectable:
+        yield _sign("ECC_UNCORRECTABLE", device.uuid, device.ecc_uncorrectable)
 
 
-def _state(one: DeviceFacts) -> Iterator[Sign]:
-    if one.recovery:
-        needs, action, severity = _RECOVERY.get(one.recovery, _UNKNOWN_RECOVERY)
-        sign = _sign("RECOVERY_NEEDED", one.uuid, one.recovery, needs)
+def _state(device: DeviceFacts) -> Iterator[Sign]:
+    if device.recovery:
+        needs, action, severity = _RECOVERY.get(device.recovery, _UNKNOWN_RECOVERY)
+        sign = _sign("RECOVERY_NEEDED", device.uuid, device.recovery, needs)
         yield replace(sign, severity=severity, action=action)
-    if one.fabric_state not in {None, 0, _FABRIC_COMPLETED}:
-        yield _sign("FABRIC_STATE", one.uuid, one.fabric_state)
-    elif one.fabric_state == _FABRIC_COMPLETED and one.fabric_status:
-        yield _sign("FABRIC_STATUS", one.uuid, one.fabric_status)
-    if one.fabric_state == _FABRIC_COMPLETED and one.fabric_health is not None:
-        bad = [says for shift, says in _FABRIC_HEALTH if one.fabric_health >> shift & 3 == 1]
+    if device.fabric_state not in {None, 0, _FABRIC_COMPLETED}:
+        yield _sign("FABRIC_STATE", device.uuid, device.fabric_state)
+    elif device.fabric_state == _FABRIC_COMPLETED and device.fabric_status:
+        yield _sign("FABRIC_STATUS", device.uuid, device.fabric_status)
+    if device.fabric_state == _FABRIC_COMPLETED and device.fabric_health is not None:
+        bad = [says for shift, says in _FABRIC_HEALTH if device.fabric_health >> shift & 3 == 1]
         for says in bad[:1]:
-            yield _sign("FABRIC_HEALTH", one.uuid, hex(one.fabric_health), says)
-    if one.power_limit and one.power_default and one.power_limit < 0.98 * one.power_default:
-        watts = f"{one.power_limit:.0f} of {one.power_default:.0f} W"
-        yield _sign("POWER_LIMIT", one.uuid, watts)
-    if one.persistence is False:
-        yield _sign("PERSISTENCE_OFF", one.uuid, "off")
-    if one.processes:
-        yield _sign("FOREIGN_PROCESSES", one.uuid, one.processes)
+            yield _sign("FABRIC_HEALTH", device.uuid, hex(device.fabric_health), says)
+    if (
+        device.power_limit
+        and device.power_default
+        and device.power_limit < 0.98 * device.power_default
+    ):
+        watts = f"{device.power_limit:.0f} of {device.power_default:.0f} W"
+        yield _sign("POWER_LIMIT", device.uuid, watts)
+    if device.persistence is False:
+        yield _sign("PERSISTENCE_OFF", device.uuid, "off")
+    if device.processes:
+        yield _sign("FOREIGN_PROCESSES", device.uuid, device.processes)
 
 
 def _below(facts: Iterable[Any], value: Callable[[Any], int | None], code: str) -> list[Sign]:
     """GPUs with less than what at least half of them, and two, have."""
-    values = {one.uuid: read for one in facts if (read := value(one)) is not None}
+    values = {device.uuid: read for device in facts if (read := value(device)) is not None}
     common, count = Counter(values.values()).most_common(1)[0] if values else (0, 0)
     if count < 2 or 2 * count < len(values):
         return []
@@ -162,12 +166,12 @@ def _below(facts: Iterable[Any], value: Callable[[Any], int | None], code: str) 
 
 def _width(facts: Sequence[DeviceFacts], named: set[str]) -> list[Sign]:
     return [
-        _sign("PCIE_WIDTH_LIMITED", one.uuid, f"{one.pcie_width} of {one.pcie_width_max}")
-        for one in facts
-        if one.pcie_width
-        and one.pcie_width_max
-        and one.pcie_width < one.pcie_width_max
-        and one.uuid not in named
+        _sign("PCIE_WIDTH_LIMITED", device.uuid, f"{device.pcie_width} of {device.pcie_width_max}")
+        for device in facts
+        if device.pcie_width
+        and device.pcie_width_max
+        and device.pcie_width < device.pcie_width_max
+        and device.uuid not in named
     ]
 
 
@@ -175,21 +179,21 @@ def _links(facts: Sequence[DeviceFacts]) -> list[Sign]:
     """NVLinks that are down where the siblings' are up. A GPU without any may have been built so:
     bridges join pairs.
     """
-    up = {one.uuid: sum(one.links.values()) for one in facts if one.links}
+    up = {device.uuid: sum(device.links.values()) for device in facts if device.links}
     used = Counter(count for count in up.values() if count)
     common, count = used.most_common(1)[0] if used else (0, 0)
     if count < 2 or 2 * count < len(up):
         return []
-    found = []
-    for one in facts:
-        if not one.links or up[one.uuid] >= common:
+    signs = []
+    for device in facts:
+        if not device.links or up[device.uuid] >= common:
             continue
-        down = ", ".join(str(link) for link, state in sorted(one.links.items()) if not state)
-        sign = _sign("NVLINK_DOWN", one.uuid, f"{up[one.uuid]} of {common} up; down: {down}")
-        if not up[one.uuid]:
+        down = ", ".join(str(link) for link, state in sorted(device.links.items()) if not state)
+        sign = _sign("NVLINK_DOWN", device.uuid, f"{up[device.uuid]} of {common} up; down: {down}")
+        if not up[device.uuid]:
             sign = replace(sign, severity=FactSeverity.EVENT, action=Action.NONE)
-        found.append(sign)
-    return found
+        signs.append(sign)
+    return signs
 
 
 def load(
@@ -200,36 +204,36 @@ def load(
     """What a load has changed, and why it was slow where it was: counters that grew name a link or
     a GPU at full bandwidth.
     """
-    earlier = {one.uuid: one for one in before}
-    found: list[Sign] = []
-    for one in after:
-        if (was := earlier.get(one.uuid)) is None:
+    earlier = {device.uuid: device for device in before}
+    signs: list[Sign] = []
+    for device in after:
+        if (was := earlier.get(device.uuid)) is None:
             continue
         for code, least, grown in (
-            ("ECC_UNDER_LOAD", 1, _grown(was.ecc_uncorrectable, one.ecc_uncorrectable)),
-            ("ECC_CORRECTED", 1, _grown(was.ecc_corrected, one.ecc_corrected)),
-            ("PCIE_REPLAYS", REPLAYS, _grown(was.pcie_replays, one.pcie_replays)),
+            ("ECC_UNDER_LOAD", 1, _grown(was.ecc_uncorrectable, device.ecc_uncorrectable)),
+            ("ECC_CORRECTED", 1, _grown(was.ecc_corrected, device.ecc_corrected)),
+            ("PCIE_REPLAYS", REPLAYS, _grown(was.pcie_replays, device.pcie_replays)),
         ):
             if grown >= least:
-                found.append(_sign(code, one.uuid, f"+{grown}"))
-        found += _link_errors(was, one)
+                signs.append(_sign(code, device.uuid, f"+{grown}"))
+        signs += _link_errors(was, device)
     known = {(sign.code, sign.uuid) for sign in scan(before)}
-    found += [
+    signs += [
         sign
         for sign in scan(after)
         if (sign.code, sign.uuid) not in known and sign.code != "FOREIGN_PROCESSES"
     ]
-    return found + _sampled(samples, {one.uuid: one.pcie_generation_max for one in before})
+    return signs + _sampled(samples, {device.uuid: device.pcie_generation_max for device in before})
 
 
 def _grown(before: int | None, after: int | None) -> int:
     return max(after - before, 0) if before is not None and after is not None else 0
 
 
-def _link_errors(was: DeviceFacts, one: DeviceFacts) -> list[Sign]:
+def _link_errors(was: DeviceFacts, device: DeviceFacts) -> list[Sign]:
     grown = {
         key: count - was.link_errors[key]
-        for key, count in one.link_errors.items()
+        for key, count in device.link_errors.items()
         if count > was.link_errors.get(key, count)
     }
     if not grown:
@@ -238,14 +242,14 @@ def _link_errors(was: DeviceFacts, one: DeviceFacts) -> list[Sign]:
         f"link {link} {kind} +{count}" for (link, kind), count in sorted(grown.items())
     )
     broke = any(kind in {"recovery", "recovery failed"} for _, kind in grown)
-    return [_sign("NVLINK_RECOVERY" if broke else "NVLINK_ERRORS", one.uuid, text)]
+    return [_sign("NVLINK_RECOVERY" if broke else "NVLINK_ERRORS", device.uuid, text)]
 
 
 def _sampled(samples: Sequence[CounterSample], generations: Mapping[str, int | None]) -> list[Sign]:
     """Throttling, and a PCIe generation that stays low under load (idle links are slowed down to
     save power).
     """
-    found: list[Sign] = []
+    signs: list[Sign] = []
     by_gpu: dict[str, list[CounterSample]] = {}
     for sample in samples:
         by_gpu.setdefault(sample.uuid, []).append(sample)
@@ -260,21 +264,21 @@ def _sampled(samples: Sequence[CounterSample], generations: Mapping[str, int | N
             if (s := [s.temperature for s in of if s.temperature is not None])
             else []
         )
-        found += [
+        signs += [
             _sign(code, uuid, ", ".join(clocks + heat))
             for bit, code in _REASONS.items()
             if reasons & bit and not (bit == 0x08 and reasons & 0xC0)
         ]
         seen = [s.pcie_generation for s in of if s.pcie_generation is not None]
         best.append(replace(of[0], pcie_generation=max(seen, default=None)))
-    found += _below(best, lambda s: s.pcie_generation, "PCIE_GENERATION")
-    named = {sign.uuid for sign in found if sign.code == "PCIE_GENERATION"}
-    for one in best:
-        most = generations.get(one.uuid)
-        if one.uuid not in named and most and one.pcie_generation and one.pcie_generation < most:
-            limited = f"{one.pcie_generation} of {most}"
-            found.append(_sign("PCIE_GENERATION_LIMITED", one.uuid, limited))
-    return found
+    signs += _below(best, lambda s: s.pcie_generation, "PCIE_GENERATION")
+    named = {sign.uuid for sign in signs if sign.code == "PCIE_GENERATION"}
+    for peak in best:
+        most = generations.get(peak.uuid)
+        if peak.uuid not in named and most and peak.pcie_generation and peak.pcie_generation < most:
+            limited = f"{peak.pcie_generation} of {most}"
+            signs.append(_sign("PCIE_GENERATION_LIMITED", peak.uuid, limited))
+    return signs
 
 
 def findings(signs: Iterable[Sign]) -> tuple[Finding, ...]:
@@ -287,7 +291,7 @@ def findings(signs: Iterable[Sign]) -> tuple[Finding, ...]:
             action=sign.action,
             subject=Subject(TEST, sign.uuid),
             metadata={
-                "found": sign.found,
+                "found": sign.reading,
                 "severity": sign.severity.name.lower(),
                 "source": f"NVML {sign.source}",
             },
@@ -299,7 +303,7 @@ def findings(signs: Iterable[Sign]) -> tuple[Finding, ...]:
 
 def words(signs: Iterable[Sign]) -> str:
     """The signs in one sentence for people; empty without any."""
-    return "; ".join(f"{sign.uuid}: {sign.says} ({sign.found})" for sign in signs)
+    return "; ".join(f"{sign.uuid}: {sign.says} ({sign.reading})" for sign in signs)
 
 
 def with_signs(
@@ -341,5 +345,5 @@ def with_signs(
         return Verdict.inconclusive("FABRIC_NOT_READY", reason)
     if verdict.outcome is Outcome.INCONCLUSIVE:
         return verdict
-    seen = {Subject(TEST, uuid) for uuid in uuids} - {one.subject for one in raised}
+    seen = {Subject(TEST, uuid) for uuid in uuids} - {finding.subject for finding in raised}
     return replace(verdict, findings=verdict.findings + raised, clears=verdict.clears | seen)

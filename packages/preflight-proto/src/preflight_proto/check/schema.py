@@ -36,7 +36,9 @@ def schema(
     ``tool_variables``: regular expressions of what the check's tools and libraries read themselves.
     ``defaults``: see :func:`.settings.manual`.
     """
-    variables = {env: one for cls in classes for env, one in described(cls, defaults).items()}
+    variables = {
+        env: variable for cls in classes for env, variable in described(cls, defaults).items()
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": check,
@@ -45,8 +47,8 @@ def schema(
         "type": "object",
         "properties": variables,
         "patternProperties": {
-            one: {"type": "string"} for one in [*COMMON_VARIABLES, *tool_variables]
+            name: {"type": "string"} for name in [*COMMON_VARIABLES, *tool_variables]
         },
         "additionalProperties": False,
-        "required": sorted(env for env, one in variables.items() if "default" not in one),
+        "required": sorted(env for env, variable in variables.items() if "default" not in variable),
     }

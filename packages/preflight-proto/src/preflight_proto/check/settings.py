@@ -24,6 +24,7 @@ from ..settings import MAX_GBPS
 __all__ = [
     "Parser",
     "SettingsError",
+    "deduplicated",
     "described",
     "duration",
     "endpoints",
@@ -35,7 +36,6 @@ __all__ = [
     "size",
     "text",
     "text_list",
-    "told_once",
     "whole_number",
 ]
 
@@ -60,7 +60,7 @@ class SettingsError(Exception):
         self.problems = problems
 
 
-def told_once(problems: Iterable[str]) -> list[str]:
+def deduplicated(problems: Iterable[str]) -> list[str]:
     """One problem for each variable. Where two groups of settings read it, the one that cannot do
     without says so in fewer words.
     """
@@ -138,8 +138,8 @@ def read(cls: type[S], environ: Mapping[str, str], defaults: Mapping[str, str] |
         raise SettingsError(problems)
     instance = cls(**values)
     further = getattr(instance, "problems", None)
-    if callable(further) and (found := list(further())):
-        raise SettingsError(found)
+    if callable(further) and (errors := list(further())):
+        raise SettingsError(errors)
     return instance
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["FOLDERS", "Periods", "look", "part"]
+__all__ = ["FOLDERS", "Periods", "part", "read"]
 
 FOLDERS: Final = (
     Path("/sys/fs/cgroup"),
@@ -30,16 +30,16 @@ class Periods(NamedTuple):
     throttled: int = 0
 
 
-def look(folders: Iterable[Path] = FOLDERS) -> Periods:
+def read(folders: Iterable[Path] = FOLDERS) -> Periods:
     """The container's count so far; zeros where there is none, or it cannot be read."""
     for folder in folders:
         try:
             text = (folder / "cpu.stat").read_text(errors="replace")
         except OSError:
             continue
-        found = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
-        if "nr_periods" in found:
-            return Periods(_number(found["nr_periods"]), _number(found.get("nr_throttled", "")))
+        stat = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+        if "nr_periods" in stat:
+            return Periods(_number(stat["nr_periods"]), _number(stat.get("nr_throttled", "")))
     return Periods()
 
 

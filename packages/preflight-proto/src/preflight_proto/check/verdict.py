@@ -159,7 +159,12 @@ class Verdict:
         if self.outcome is not Outcome.FAILED:
             return ""
         return next(
-            (one.code for one in self.findings if one.fatal or one.action is not Action.NONE), ""
+            (
+                finding.code
+                for finding in self.findings
+                if finding.fatal or finding.action is not Action.NONE
+            ),
+            "",
         )
 
     @classmethod

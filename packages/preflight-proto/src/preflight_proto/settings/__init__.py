@@ -89,17 +89,17 @@ def problems(check: str, environ: Mapping[str, str]) -> list[str]:
 
 def refused(described: Schema, environ: Mapping[str, str]) -> list[str]:
     """As :func:`problems`, by the schema ``described``."""
-    found: list[str] = []
+    errors: list[str] = []
     variables: Mapping[str, Schema] = described["properties"]
     used = {name for value in environ.values() for name in _REFERENCE.findall(value)}
     for name, value in environ.items():
         if name in variables:
-            found += _of_value(name, value.strip(), variables[name])
+            errors += _of_value(name, value.strip(), variables[name])
         elif name not in used and not any(
-            re.search(one, name) for one in described.get("patternProperties", ())
+            re.search(pattern, name) for pattern in described.get("patternProperties", ())
         ):
-            found.append(_unknown(described["title"], name, variables))
-    return found
+            errors.append(_unknown(described["title"], name, variables))
+    return errors
 
 
 def misspelt(described: Schema, environ: Iterable[str]) -> list[str]:
@@ -116,7 +116,7 @@ def misspelt(described: Schema, environ: Iterable[str]) -> list[str]:
         for name in environ
         if name not in variables
         and name.partition("_")[0] in families
-        and not any(re.search(one, name) for one in described.get("patternProperties", ()))
+        and not any(re.search(pattern, name) for pattern in described.get("patternProperties", ()))
     ]
     return [
         _unknown(described["title"], name, variables)
@@ -190,10 +190,10 @@ def size_bytes(raw: str) -> int:
     """Bytes of a size such as ``4G``, ``4Gi``, ``4GiB`` or ``1024``; K, M and G are powers of 1024.
     Raises :class:`ValueError`.
     """
-    found = re.fullmatch(r"([0-9]{1,12})([KMG]?)i?B?", raw, re.IGNORECASE | re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,12})([KMG]?)i?B?", raw, re.IGNORECASE | re.ASCII)
+    if match is None:
         raise ValueError(raw)
-    return int(found[1]) * _UNITS[found[2].upper()]
+    return int(match[1]) * _UNITS[match[2].upper()]
 
 
 def endpoints(raw: str) -> tuple[str, ...]:
@@ -212,28 +212,28 @@ def endpoint_problems(name: str, raw: str, *, shown: str | None = None) -> list[
     """What is wrong with a list of addresses, one sentence for each of its entries. ``shown``: the
     list as it was written.
     """
-    found = []
+    errors = []
     example = "set e.g. $(NODE_IP):5555 or dcgm-hostengine.nvsentinel.svc:5555"
     written = raw if shown is None else shown
     seen: set[str] = set()
     for given, address in zip(written.split(","), endpoints(raw), strict=True):
-        said = printable(given.strip(), 80)
+        endpoint = printable(given.strip(), 80)
         host, _, port = address.rpartition(":")
         if not address:
-            found.append(f"{name}: the list has an empty entry; remove the comma too many.")
+            errors.append(f"{name}: the list has an empty entry; remove the comma too many.")
         elif (
             not re.fullmatch(r"\[[0-9a-fA-F:.%a-z]+\]|[^\s:\[\]/,]+", host)
             or not host.isprintable()
         ):
-            found.append(f'{name}: "{said}" is not host:port; {example}.')
+            errors.append(f'{name}: "{endpoint}" is not host:port; {example}.')
         elif not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536):
-            found.append(
-                f'{name}: "{said}" is not host:port, its port is not a number from 1 to 65535; {example}.'
+            errors.append(
+                f'{name}: "{endpoint}" is not host:port, its port is not a number from 1 to 65535; {example}.'
             )
-        elif said in seen:
-            found.append(f'{name}: "{said}" is listed twice; remove one.')
-        seen.add(said)
-    return found
+        elif endpoint in seen:
+            errors.append(f'{name}: "{endpoint}" is listed twice; remove one.')
+        seen.add(endpoint)
+    return errors
 
 
 def _printable(raw: str) -> None:
