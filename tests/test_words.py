@@ -66,7 +66,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "check-nccl-loopback": (3, 32),
     "e2e": (28, 447),
     "preflight-appwrapper": (11, 209),
-    "preflight-cli": (0, 13),
+    "preflight-cli": (0, 0),
     "preflight-computedomain": (8, 0),
     "preflight-gang": (4, 114),
     "preflight-gpu-scheduler": (7, 1),

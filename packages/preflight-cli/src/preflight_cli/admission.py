@@ -72,7 +72,7 @@ def _bundle(
     except ValueError:
         yield Problem(where, "has a caBundle that is no certificate", renew)
         return
-    if max(one.not_valid_after_utc for one in trusted) < cluster.now:
+    if max(certificate.not_valid_after_utc for certificate in trusted) < cluster.now:
         yield Problem(where, "trusts authorities that have all ended", renew)
         return
     for secret in cluster.of("Secret"):

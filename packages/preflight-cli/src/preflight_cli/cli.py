@@ -81,12 +81,12 @@ def _fill(parser: argparse.ArgumentParser, verb: str, kind: str, points: Points)
 
 
 def _points(verb: str) -> Points:
-    found = {}
+    points = {}
     for point in entry_points(group=GROUP):
         name, _, kind = point.name.partition(".")
         if name == verb:
-            found[kind] = point
-    return found
+            points[kind] = point
+    return points
 
 
 def _added(point: EntryPoint) -> Callable[[argparse.ArgumentParser], None]:

@@ -64,27 +64,27 @@ class Installation:
 
     def named(self, kind: str, namespace: str, name: str) -> Object | None:
         """One object; None where there is none."""
-        found = (x for x in self.of(kind) if key_of(x) == (namespace, name))
-        return next(found, None)
+        matches = (x for x in self.of(kind) if key_of(x) == (namespace, name))
+        return next(matches, None)
 
     @cached_property
     def parts(self) -> dict[str, Object]:
         """By name, one object of each part of Preflight that is installed."""
-        found = {
+        by_name = {
             labels_of(item).get("app.kubernetes.io/name", ""): item
             for item in self.of("Deployment", "DaemonSet")
         }
-        return {name: found[name] for name in sorted(found) if name}
+        return {name: by_name[name] for name in sorted(by_name) if name}
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """By part: what stands in the ConfigMap of its configuration."""
-        found: dict[str, Any] = {}
+        configs: dict[str, Any] = {}
         for item in self.of("ConfigMap"):
             part = labels_of(item).get("app.kubernetes.io/name", "")
             if text := (item.get("data") or {}).get("config.yaml"):
-                found[part] = yaml.safe_load(text) or {}
-        return found
+                configs[part] = yaml.safe_load(text) or {}
+        return configs
 
     def since(self, moment: str | None) -> timedelta:
         """How long ago an RFC 3339 ``moment`` is; nothing where there is none."""
@@ -187,29 +187,29 @@ def manifest_of(secret: Object) -> list[Object]:
     return [item for item in every if isinstance(item, dict) and item.get("kind") != "List"]
 
 
-def differs(wanted: Any, found: Any, path: str = "") -> str:
-    """The first place in which ``found`` lacks what ``wanted`` has, and what is there; empty where
+def differs(wanted: Any, actual: Any, path: str = "") -> str:
+    """The first place in which ``actual`` lacks what ``wanted`` has, and what is there; empty where
     there is none. What the API server, or a controller, adds is no difference.
     """
-    if isinstance(wanted, dict) and isinstance(found, dict):
+    if isinstance(wanted, dict) and isinstance(actual, dict):
         for key, value in wanted.items():
             if path or key not in {"apiVersion", "kind", "metadata"}:
-                if value not in (None, "", [], {}) and key not in found:
+                if value not in (None, "", [], {}) and key not in actual:
                     return f"{path}{key} is gone"
-                if why := differs(value, found.get(key), f"{path}{key}."):
+                if why := differs(value, actual.get(key), f"{path}{key}."):
                     return why
         return ""
-    if isinstance(wanted, list) and isinstance(found, list):
-        if len(wanted) != len(found):
-            return f"{path.rstrip('.')} has {len(found)} entries, not {len(wanted)}"
-        numbered = enumerate(zip(wanted, found, strict=True))
+    if isinstance(wanted, list) and isinstance(actual, list):
+        if len(wanted) != len(actual):
+            return f"{path.rstrip('.')} has {len(actual)} entries, not {len(wanted)}"
+        numbered = enumerate(zip(wanted, actual, strict=True))
         return next(
             (why for i, pair in numbered if (why := differs(*pair, f"{path.rstrip('.')}[{i}]."))),
             "",
         )
-    if wanted in (None, "", [], {}) and found in (None, "", [], {}):
+    if wanted in (None, "", [], {}) and actual in (None, "", [], {}):
         return ""
-    if str(wanted).strip() == str(found).strip():
+    if str(wanted).strip() == str(actual).strip():
         return ""
-    short = " ".join(str(found).split())
+    short = " ".join(str(actual).split())
     return f"{path.rstrip('.')} is {short[:80]}{'…' if len(short) > 80 else ''}"

@@ -111,10 +111,10 @@ def _releases(cluster: Installation) -> Iterator[Problem]:
                 continue
             name = str(wanted["metadata"]["name"])
             there = wanted["metadata"].get("namespace") or ("" if is_global(kind) else namespace)
-            found = cluster.named(kind, there, name)
-            if found is None:
+            actual = cluster.named(kind, there, name)
+            if actual is None:
                 yield Problem(shown(kind, there, name), f"of {where} is not there", again)
-            elif kind in _COMPARED and (path := differs(wanted, found)):
+            elif kind in _COMPARED and (path := differs(wanted, actual)):
                 yield Problem(shown(kind, there, name), f"is not as {where} made it: {path}", again)
 
 
@@ -156,9 +156,9 @@ def _definitions(cluster: Installation) -> Iterator[Problem]:
         where, part = f"CustomResourceDefinition {name}", part_of(item)
         conditions = {c["type"]: c for c in (item.get("status") or {}).get("conditions", [])}
         for wanted in ("NamesAccepted", "Established"):
-            found = conditions.get(wanted, {"status": "Unknown"})
-            if found["status"] != "True":
-                why = found.get("message") or "the API server does not say why"
+            condition = conditions.get(wanted, {"status": "Unknown"})
+            if condition["status"] != "True":
+                why = condition.get("message") or "the API server does not say why"
                 yield Problem(where, f"is not {wanted}: {why}", f"kubectl describe crd {name}")
                 break
         owner = (
@@ -263,10 +263,10 @@ def _trouble(pod: Object) -> str:
 def _jobs(cluster: Installation) -> Iterator[Problem]:
     for item in cluster.of("Job"):
         failed = {"type": "Failed", "status": "True"}.items()
-        for found in (item.get("status") or {}).get("conditions", []):
-            if failed <= found.items():
+        for condition in (item.get("status") or {}).get("conditions", []):
+            if failed <= condition.items():
                 namespace, name = key_of(item)
-                what = f"failed: {found.get('message') or found.get('reason')}"
+                what = f"failed: {condition.get('message') or condition.get('reason')}"
                 yield Problem(about(item), what, f"kubectl -n {namespace} logs job/{name}")
     for item in cluster.of("CronJob"):
         namespace, name = key_of(item)
@@ -439,9 +439,9 @@ def _result(container: Object) -> tuple[str, str] | None:
     for state in (container.get("state") or {}, container.get("lastState") or {}):
         if ended := state.get("terminated"):
             check = container["name"].removeprefix(names.CONTAINER_PREFIX)
-            found = from_termination(check, ended.get("message") or "", ended.get("exitCode", 0))
-            unsure = found.outcome in {"inconclusive", "misconfigured"}
-            return found.check, found.code if unsure else ""
+            verdict = from_termination(check, ended.get("message") or "", ended.get("exitCode", 0))
+            unsure = verdict.outcome in {"inconclusive", "misconfigured"}
+            return verdict.check, verdict.code if unsure else ""
     return None
 
 

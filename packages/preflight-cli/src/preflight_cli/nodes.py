@@ -25,9 +25,9 @@ def nodes(cluster: Installation) -> Iterator[Problem]:
     gpu_nodes = {key_of(node)[1] for node in cluster.of("Node") if has_gpus(node)}
     for node in cluster.of("Node"):
         name = key_of(node)[1]
-        for found in (node.get("status") or {}).get("conditions", []):
-            if makes_sick(found["type"], found["status"]):
-                what = f"is sick since {found.get('lastTransitionTime')}: {found['type']} ({found.get('message', '')})"
+        for condition in (node.get("status") or {}).get("conditions", []):
+            if makes_sick(condition["type"], condition["status"]):
+                what = f"is sick since {condition.get('lastTransitionTime')}: {condition['type']} ({condition.get('message', '')})"
                 yield Problem(f"Node {name}", what, f"kubectl describe node {name}")
         if (
             _LABEL in labels_of(node)
@@ -47,11 +47,11 @@ def nodes(cluster: Installation) -> Iterator[Problem]:
     ):
         wanted[_ENGINE] = "dcgm-diag ends as ENGINE_UNREACHABLE"
     for name, effect in wanted.items():
-        found = [item for item in cluster.of("Supplier") if key_of(item)[1] == name]
-        if not found and name == _CONNECTOR and cluster.knows("Supplier"):
+        suppliers = [item for item in cluster.of("Supplier") if key_of(item)[1] == name]
+        if not suppliers and name == _CONNECTOR and cluster.knows("Supplier"):
             run = "helm upgrade … --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel"
             yield Problem(f"DaemonSet {name}", f"is not there: {effect}", run)
-        for item in found:
+        for item in suppliers:
             if not cluster.knows("SupplierPod"):
                 continue
             lacking = sorted(gpu_nodes - _served(cluster, item))

@@ -163,15 +163,17 @@ def _install(args: argparse.Namespace) -> int:
             return await read_cluster(client)
 
     cluster, unread = asyncio.run(read())
-    found = problems(cluster)
+    findings = problems(cluster)
     if args.output == "json":
-        listed: list[Any] = [problem._asdict() for problem in found]
+        listed: list[Any] = [problem._asdict() for problem in findings]
         print(json.dumps({"problems": listed, "unread": unread}, indent=2))
-        return commands.FAILED if found else commands.DONE
-    for problem in found:
+        return commands.FAILED if findings else commands.DONE
+    for problem in findings:
         commands.say(f"{problem.where} {problem.what}.\n    {problem.do}")
     for sentence in unread:
         print(f"Not read: {sentence}.", file=sys.stderr)
     parts = ", ".join(cluster.parts) or "nothing that could be read"
-    commands.say(f"{parts}: {len(found) or 'no'} problem{'' if len(found) == 1 else 's'} found.")
-    return commands.FAILED if found or not cluster.parts else commands.DONE
+    commands.say(
+        f"{parts}: {len(findings) or 'no'} problem{'' if len(findings) == 1 else 's'} found."
+    )
+    return commands.FAILED if findings or not cluster.parts else commands.DONE
