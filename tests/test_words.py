@@ -63,7 +63,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "allreduce-testing": (7, 39),
     "check-dcgm": (2, 45),
     "check-nccl-allreduce": (23, 298),
-    "check-nccl-loopback": (3, 32),
+    "check-nccl-loopback": (0, 0),
     "e2e": (28, 447),
     "preflight-appwrapper": (11, 209),
     "preflight-cli": (0, 0),

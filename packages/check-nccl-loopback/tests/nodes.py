@@ -41,7 +41,7 @@ class Node:
     def run(self, step: Step, topology_file: str = "") -> Measurement:
         """What `all_reduce_perf` would show."""
         if any(set(pair) <= set(step.gpus) for pair in self.hanging):
-            return Measurement(step.size, timed_out=True, said="NCCL version 2.28.7+cuda13.0")
+            return Measurement(step.size, timed_out=True, last_words="NCCL version 2.28.7+cuda13.0")
         if self.dying & set(step.gpus):
             line = "node: Test NCCL failure common.cu:1204 'internal error - please report this issue to the NCCL developers / '"
             return Measurement(step.size, error=classify(line), status=3)

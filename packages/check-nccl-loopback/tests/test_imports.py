@@ -5,7 +5,7 @@ import sys
 
 from check_nccl_loopback.check import CHECK
 
-AFTER_THE_TOOL = "floors judge links localise measurement parse perf record steps verdicts"
+AFTER_THE_TOOL = "floors judge links localize measurement parse perf record steps verdicts"
 
 
 def loaded(*modules: str) -> set[str]:

@@ -54,7 +54,7 @@ async def probe(run: Run[Settings]) -> Verdict:
         )
     if any(sign.severity is scan.FactSeverity.FATAL for sign in watch.signs):
         nothing = Verdict.inconclusive("NOT_MEASURED", "nothing was measured.")
-        return scan.with_signs(nothing, watch.signs, watch.seen)
+        return scan.with_signs(nothing, watch.signs, watch.complete)
     tool = await find_tool(run)
     if tool.broken:
         return Verdict(

@@ -138,8 +138,8 @@ def _named(model: str, models: tuple[str, ...]) -> bool:
     """
     name = _plain(model)
     return any(
-        name.startswith(_plain(one[:-1])) if one.endswith("*") else name == _plain(one)
-        for one in models
+        name.startswith(_plain(pattern[:-1])) if pattern.endswith("*") else name == _plain(pattern)
+        for pattern in models
     )
 
 

@@ -16,8 +16,8 @@ from typing import Final
 from preflight_proto.check import Outcome, Verdict
 from preflight_proto.check.nccl import ErrorKind
 
-from . import localise, unjudged, verdicts
-from .localise import Contrast, Mode
+from . import localize, unjudged, verdicts
+from .localize import Contrast, Mode
 from .progress import SMALLER, SWEEP, Progress, Step, StepKind, StepResult
 
 __all__ = ["SMALLER", "SWEEP", "Progress", "Step", "StepKind", "StepResult", "decide"]
@@ -80,7 +80,7 @@ def _decide(case: Progress) -> Step | Verdict:
     wrong = [t for t in case.deciding if t.result.wrong and t.step.what is not StepKind.PAIR]
     if wrong:
         return _next_pair(case, "wrong") or verdicts.wrong(
-            case.gpus, wrong[0].result, localise.contrast(len(case.gpus), case.pairs, "wrong")
+            case.gpus, wrong[0].result, localize.contrast(len(case.gpus), case.pairs, "wrong")
         )
     broken = next((t for t in whole if t.result.busbw is None), None)
     if broken is not None:
@@ -136,11 +136,11 @@ def _speed(case: Progress, whole: list[StepResult]) -> Step | Verdict:
             return verdicts.without_nvls(case.gpus, bar)
     if step := _next_pair(case, "slow"):
         return step
-    found = _contrast(case, "slow")
-    if not found.accused and (step := _next_group(case)):
+    contrast = _contrast(case, "slow")
+    if not contrast.accused and (step := _next_group(case)):
         return step
-    alone = localise.left_out(best, case.without)
-    if not found.accused and alone is not None:
+    alone = localize.left_out(best, case.without)
+    if not contrast.accused and alone is not None:
         return verdicts.slow_without(
             case.gpus, bar, alone, case.without[alone], case.signed(case.gpus[alone].uuid)
         )
@@ -148,20 +148,20 @@ def _speed(case: Progress, whole: list[StepResult]) -> Step | Verdict:
         floor is not None
         and floor.advisory
         and case.threshold is None
-        and not found.accused
+        and not contrast.accused
         and not case.signs
     ):
         return verdicts.unconfirmed(case.gpus, bar)
-    return verdicts.slow(case.gpus, bar, found, case.pairs, case.signs, sure=case.comparable)
+    return verdicts.slow(case.gpus, bar, contrast, case.pairs, case.signs, sure=case.comparable)
 
 
 def _by_siblings(case: Progress, bar: verdicts.Comparison) -> Step | Verdict:
     """No floor is known: the GPUs of the node are each other's."""
     if step := _next_pair(case, "slow"):
         return step
-    found = _contrast(case, "slow")
-    if found.accused or found.links:
-        return verdicts.slow(case.gpus, bar, found, case.pairs, case.signs, sure=case.comparable)
+    contrast = _contrast(case, "slow")
+    if contrast.accused or contrast.links:
+        return verdicts.slow(case.gpus, bar, contrast, case.pairs, case.signs, sure=case.comparable)
     return verdicts.unknown(case.gpus, bar, sorted(case.floors))
 
 
@@ -207,13 +207,17 @@ def _with_workload_variables(case: Progress, passed: Verdict) -> Step | Verdict:
     )
     if costly and left and not case.exhausted:
         return _all(case, StepKind.VARIABLE, size, variables=(left[0],))
-    guilty = [name for name, one in alone.items() if one.busbw is None or one.busbw < COSTS * best]
-    said = verdicts.cost_of_variables(tuple(guilty) or case.variables, wished, best, costly=costly)
-    return replace(passed, reason=f"{passed.reason} {said}") if said else passed
+    guilty = [
+        name
+        for name, measured in alone.items()
+        if measured.busbw is None or measured.busbw < COSTS * best
+    ]
+    cost = verdicts.cost_of_variables(tuple(guilty) or case.variables, wished, best, costly=costly)
+    return replace(passed, reason=f"{passed.reason} {cost}") if cost else passed
 
 
 def _contrast(case: Progress, mode: Mode) -> Contrast:
-    return localise.contrast(
+    return localize.contrast(
         len(case.gpus), case.pairs, mode, {} if case.comparable else case.kinds
     )
 
@@ -222,7 +226,7 @@ def _next_pair(case: Progress, mode: Mode) -> Step | None:
     if case.exhausted or (mode == "slow" and not case.comparable and not case.kinds):
         return None
     kinds = {} if case.comparable else case.kinds
-    pair = localise.next_pair(len(case.gpus), case.pairs, mode, kinds)
+    pair = localize.next_pair(len(case.gpus), case.pairs, mode, kinds)
     return Step(StepKind.PAIR, pair, case.full_runs[-1].step.size) if pair is not None else None
 
 

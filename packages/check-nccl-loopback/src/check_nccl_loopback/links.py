@@ -59,9 +59,9 @@ async def find(
     }  # a GPU that is lost leaves a gap in the driver's numbers
     matrix = parse_matrix(done.stdout)
     pairs = {
-        (place[one], place[other]): kind
-        for (one, other), kind in matrix.items()
-        if {one, other} <= place.keys()
+        (place[index], place[other]): kind
+        for (index, other), kind in matrix.items()
+        if {index, other} <= place.keys()
     }
     return _classify(pairs, count), "nvidia-smi", pairs
 
@@ -127,11 +127,11 @@ def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], str]:
             pynvml.nvmlShutdown()
 
 
-def _apart(one: Any, other: Any) -> str:
+def _apart(handle: Any, other: Any) -> str:
     """How far two GPUs are apart on PCIe, in nvidia-smi's words; PCIE where NVML cannot say."""
     import pynvml
 
     try:
-        return _LEVELS.get(pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other), "PCIE")
+        return _LEVELS.get(pynvml.nvmlDeviceGetTopologyCommonAncestor(handle, other), "PCIE")
     except (pynvml.NVMLError, AttributeError):
         return "PCIE"

@@ -23,8 +23,8 @@ class Measurement:
     ``wrong_size`` is the smallest size with any. Without ``busbw`` the run gave no result:
     ``error`` says why where its output does, ``too_big`` that the GPUs' memory does not suffice for
     ``size``, ``contradiction`` that size, time and bandwidths of its rows do not agree, ``status``
-    is the exit status (negative for a signal), ``said`` the last words; ``stuck`` that not even
-    SIGKILL ended it. ``curve`` holds what each size reached.
+    is the exit status (negative for a signal); ``stuck`` that not even SIGKILL ended it. ``curve``
+    holds what each size reached.
     """
 
     size: int
@@ -35,7 +35,7 @@ class Measurement:
     timed_out: bool = False
     stuck: bool = False
     status: int = 0
-    said: str = ""
+    last_words: str = ""
     version: str = ""
     contradiction: str = ""
     wrong_size: int | None = None
@@ -66,10 +66,15 @@ def read(
     written = parse.parse_json(document) if document else None
     rows = (*report.rows, *(written.rows if written is not None else ()))
     library = report.library or (written.library if written is not None else "")
-    said = _last_words(stdout, stderr)
+    last_words = _last_words(stdout, stderr)
     if timed_out:
         return Measurement(
-            size, timed_out=True, stuck=stuck, status=status, said=said, version=report.version
+            size,
+            timed_out=True,
+            stuck=stuck,
+            status=status,
+            last_words=last_words,
+            version=report.version,
         )
     asked = [row for row in rows if row.size == size]
     tails = (report.out_of_bounds, written.out_of_bounds if written is not None else None)
@@ -81,7 +86,7 @@ def read(
             return Measurement(
                 size,
                 status=status,
-                said=said,
+                last_words=last_words,
                 version=report.version,
                 library=library,
                 contradiction=contradiction,
@@ -93,7 +98,7 @@ def read(
             best,
             wrong,
             status=status,
-            said=said,
+            last_words=last_words,
             version=report.version,
             wrong_size=wrong_size,
             library=library,
@@ -110,7 +115,7 @@ def read(
         error,
         too_big,
         status=status,
-        said=said,
+        last_words=last_words,
         version=report.version,
         library=library,
     )

@@ -91,9 +91,9 @@ class PerfRow:
         return ""
 
 
-def _agree(one: float, other: float) -> bool:
-    return abs(one - other) <= max(
-        0.02 * max(one, other), 0.011
+def _agree(value: float, other: float) -> bool:
+    return abs(value - other) <= max(
+        0.02 * max(value, other), 0.011
     )  # small values are printed with two digits
 
 
@@ -121,19 +121,19 @@ def parse(output: str) -> Report:
     version, bounds, reduced, library = "", None, None, ""
     rows: list[PerfRow] = []
     header: list[str] = []
-    if found := _LIBRARY.search(output):
-        library = found[1]
+    if match := _LIBRARY.search(output):
+        library = match[1]
     for line, new in _lines(output):
         header = new
         if row := _row(line.split(), header):
             rows.append(row)
-        elif found := _VERSION.match(line):
-            version, library = found[1], _library(found[2]) or library
-        elif found := _BOUNDS.match(line):
+        elif match := _VERSION.match(line):
+            version, library = match[1], _library(match[2]) or library
+        elif match := _BOUNDS.match(line):
             # "3 FAILED"; a build that prints FAILED beside 0 has still failed
-            bounds = max(bounds or 0, _int(found[1]) or (0 if found[2] == "OK" else 1))
-        elif found := _REDUCED.match(line):
-            reduced = _int(found[1])
+            bounds = max(bounds or 0, _int(match[1]) or (0 if match[2] == "OK" else 1))
+        elif match := _REDUCED.match(line):
+            reduced = _int(match[1])
     return Report(version, tuple(rows), bounds, reduced, library)
 
 
@@ -144,7 +144,7 @@ def parse_json(text: str) -> Report | None:
     try:
         document = json.loads(text)
         results = document["results"]
-        rows = tuple(row for one in results if (row := _from_json(one)) is not None)
+        rows = tuple(row for result in results if (row := _from_json(result)) is not None)
         count = document.get("out_of_bounds", {}).get("count")
         library = _library(str(document.get("nccl_version", "")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -157,10 +157,10 @@ def parse_json(text: str) -> Report | None:
     return Report("", rows, bounds, None, library)
 
 
-def _from_json(one: dict[str, Any]) -> PerfRow | None:
+def _from_json(result: dict[str, Any]) -> PerfRow | None:
     halves = []
     for place in ("out_of_place", "in_place"):
-        if (half := one.get(place)) is None:
+        if (half := result.get(place)) is None:
             continue
         values = [half.get("time", half.get("cpu_time")), half["alg_bw"], half["bus_bw"]]
         time, algbw, busbw = (_number(str(value)) for value in values)
@@ -173,10 +173,10 @@ def _from_json(one: dict[str, Any]) -> PerfRow | None:
         ):
             return None
         halves.append(Half(time, algbw, busbw, float(wrong) if wrong is not None else None))
-    size, count = one["size"], one["count"]
+    size, count = result["size"], result["count"]
     if not halves or type(size) is not int or type(count) is not int:
         return None
-    return PerfRow(size, tuple(halves), True, count, str(one.get("type", "float")))
+    return PerfRow(size, tuple(halves), True, count, str(result.get("type", "float")))
 
 
 def _library(digits: str | None) -> str:

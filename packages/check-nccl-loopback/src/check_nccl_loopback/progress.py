@@ -12,7 +12,7 @@ from typing import Final
 from preflight_proto.check import Finding, Gpu
 
 from .floors import Floor
-from .localise import Pair
+from .localize import Pair
 from .measurement import Measurement
 
 __all__ = ["SMALLER", "SWEEP", "Progress", "Step", "StepKind", "StepResult"]

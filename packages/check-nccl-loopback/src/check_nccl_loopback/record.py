@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """Write the sample and leave. Exit status 0; 2 where it cannot be written or the arguments are
     wrong.
     """
-    if len(arguments) > 1 or any(one.startswith("-") for one in arguments):
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
         print(USAGE, file=sys.stderr)
         sys.exit(2)
     target = Path(arguments[0]) if arguments else Path("nccl-loopback-record.json")

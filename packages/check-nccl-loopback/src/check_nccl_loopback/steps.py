@@ -61,8 +61,10 @@ async def _measure(
         spent = anyio.current_time() - started
         if step.decides:
             watch.samples += samples
-            await watch.look()
-            signs = tuple(one for one in scan.findings(watch.signs) if one.subject.gpu_uuid)
+            await watch.poll()
+            signs = tuple(
+                finding for finding in scan.findings(watch.signs) if finding.subject.gpu_uuid
+            )
             throttled = throttling.part(periods, throttling.read())
             case = replace(case, signs=signs, throttled=max(case.throttled, throttled))
         if result.busbw is not None:
@@ -99,7 +101,7 @@ def _with_watch(
     )
     if verdict.code in {"SLOW_GPU", "SLOW_NODE", "BELOW_ONE_SOURCE"} and signs:
         verdict = replace(verdict, reason=f"{verdict.reason} The driver says: {scan.words(signs)}.")
-    verdict = scan.with_signs(verdict, signs, watch.seen)
+    verdict = scan.with_signs(verdict, signs, watch.complete)
     if measured is None or verdict.measured is None:
         return verdict
     result = measured.result

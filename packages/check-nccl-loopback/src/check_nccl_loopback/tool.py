@@ -32,7 +32,7 @@ async def find_tool(run: Run[Settings]) -> Tool:
     done = await run.command(
         [run.settings.tool, "-h"], timeout=PATIENCE, env=words.clean_environment(os.environ)
     )
-    said = f"{done.stdout}\n{done.stderr}"
-    found = words.classify(said)
-    broken = found.line if found is not None and found.code == "LIBRARY_MISSING" else ""
-    return Tool("--output_file" in said, broken)
+    output = f"{done.stdout}\n{done.stderr}"
+    error = words.classify(output)
+    broken = error.line if error is not None and error.code == "LIBRARY_MISSING" else ""
+    return Tool("--output_file" in output, broken)

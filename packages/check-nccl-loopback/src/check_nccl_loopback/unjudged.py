@@ -68,16 +68,16 @@ def not_verified(result: Measurement) -> Verdict:
     """A bandwidth without correctness is not a pass."""
     return Verdict.inconclusive(
         "NOT_VERIFIED",
-        f'all_reduce_perf {result.version} compared no element ("{result.said}"); is it a patched build?',
+        f'all_reduce_perf {result.version} compared no element ("{result.last_words}"); is it a patched build?',
     )
 
 
-def throttled(part: float, found: Verdict) -> Verdict:
+def throttled(part: float, verdict: Verdict) -> Verdict:
     """NCCL polls: without its CPUs it is slow, or seems to hang, on the healthiest node."""
     return Verdict.inconclusive(
         "CPU_THROTTLED",
-        f"the container had used up its CPU limit in {part:.0%} of the time, so nobody is blamed for {found.code}; give the pod more CPU. "
-        f"What was found: {found.reason}",
+        f"the container had used up its CPU limit in {part:.0%} of the time, so nobody is blamed for {verdict.code}; give the pod more CPU. "
+        f"What was found: {verdict.reason}",
     )
 
 
@@ -88,9 +88,9 @@ def unexplained(result: Measurement, shm: str) -> Verdict:
         hint = _SIGNALS.get(signal, "")
         return Verdict.inconclusive(
             "TOOL_KILLED",
-            f'all_reduce_perf was ended by signal {signal} ("{result.said}", {shm}){hint or "."}',
+            f'all_reduce_perf was ended by signal {signal} ("{result.last_words}", {shm}){hint or "."}',
         )
     return Verdict.inconclusive(
         "NO_RESULT",
-        f'all_reduce_perf exited {result.status} without a row for {size_text(result.size)} ("{result.said}"); see the lines above.',
+        f'all_reduce_perf exited {result.status} without a row for {size_text(result.size)} ("{result.last_words}"); see the lines above.',
     )

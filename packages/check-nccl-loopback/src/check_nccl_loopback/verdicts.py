@@ -14,7 +14,7 @@ from preflight_proto.check import Action, Finding, Gpu, Outcome, Subject, Verdic
 from preflight_proto.check.nccl import NcclError
 
 from .floors import Floor
-from .localise import Contrast, Pair
+from .localize import Contrast, Pair
 from .measurement import Measurement
 from .settings import size_text
 
@@ -160,7 +160,7 @@ def cost_of_variables(
             if result.timed_out
             else result.error.says
             if result.error
-            else f'"{result.said}"'
+            else f'"{result.last_words}"'
         )
         return f"With {yours}, NCCL fails on this healthy node: {why}."
     if result.wrong:
@@ -192,7 +192,7 @@ def _pass(
 def slow(
     gpus: Sequence[Gpu],
     bar: Comparison,
-    found: Contrast,
+    contrast: Contrast,
     pairs: Mapping[Pair, Measurement],
     signs: Sequence[Finding] = (),
     *,
@@ -210,25 +210,27 @@ def slow(
         if m.busbw is not None
     ]
     measured = {**bar.metadata, **({"pairs_gbps": " ".join(by_pair)} if by_pair else {})}
-    clears = _some(gpus, found.good, BANDWIDTH) | _all(gpus, (DATA,))
+    clears = _some(gpus, contrast.good, BANDWIDTH) | _all(gpus, (DATA,))
     against = f"{bar.text} is below {bar.limit:g}" if bar.limit is not None else bar.text
-    said = {sign.subject.gpu_uuid for sign in signs}
-    if found.accused:
+    flagged = {sign.subject.gpu_uuid for sign in signs}
+    if contrast.accused:
         findings = tuple(
             Finding(
                 "SLOW_GPU",
                 f"SLOW_GPU: NCCL is slow with {gpus[i].uuid} and fast between the other GPUs of the node",
-                fatal=sure or gpus[i].uuid in said,
+                fatal=sure or gpus[i].uuid in flagged,
                 action=Action.CONTACT_SUPPORT,
                 subject=Subject(BANDWIDTH, gpus[i].uuid),
-                metadata={**measured, "reference_gbps": f"{found.reference:.2f}"},
+                metadata={**measured, "reference_gbps": f"{contrast.reference:.2f}"},
             )
-            for i in found.accused
+            for i in contrast.accused
         )
-        worst = min(m.busbw or 0.0 for pair, m in pairs.items() if set(pair) & set(found.accused))
-        named = ", ".join(gpus[i].uuid for i in found.accused)
+        worst = min(
+            m.busbw or 0.0 for pair, m in pairs.items() if set(pair) & set(contrast.accused)
+        )
+        named = ", ".join(gpus[i].uuid for i in contrast.accused)
         reason = (
-            f"{against}: {named} is slow with every partner ({worst:.1f} GB/s) while the others reach {found.reference:.1f} among themselves; "
+            f"{against}: {named} is slow with every partner ({worst:.1f} GB/s) while the others reach {contrast.reference:.1f} among themselves; "
             "take it out of service and contact support."
         )
         return _failed(
@@ -237,9 +239,9 @@ def slow(
             findings,
             clears=clears,
             bar=bar,
-            subject=gpus[found.accused[0]].uuid,
+            subject=gpus[contrast.accused[0]].uuid,
         )
-    links = ", ".join(f"{gpus[a].uuid} and {gpus[b].uuid}" for a, b in found.links)
+    links = ", ".join(f"{gpus[a].uuid} and {gpus[b].uuid}" for a, b in contrast.links)
     where = (
         f"only the link between {links} is slow" if links else "no GPU stands out from the others"
     )
@@ -291,15 +293,15 @@ def topology(gpus: Sequence[Gpu], bar: Comparison, without: float, path: str) ->
     )
 
 
-def wrong(gpus: Sequence[Gpu], result: Measurement, found: Contrast) -> Verdict:
+def wrong(gpus: Sequence[Gpu], result: Measurement, contrast: Contrast) -> Verdict:
     """Data came out wrong. No threshold is involved, so this is fatal even where only the node can
     be named.
     """
     size = size_text(result.wrong_size or result.size)
     metadata = {"wrong_elements": f"{result.wrong:g}", "size": size}
-    clears = _some(gpus, found.good, DATA)
+    clears = _some(gpus, contrast.good, DATA)
     count = f"{result.wrong:g} wrong elements in an all-reduce of {size}"
-    if found.accused:
+    if contrast.accused:
         findings = tuple(
             Finding(
                 "WRONG_DATA",
@@ -309,12 +311,12 @@ def wrong(gpus: Sequence[Gpu], result: Measurement, found: Contrast) -> Verdict:
                 subject=Subject(DATA, gpus[i].uuid),
                 metadata=metadata,
             )
-            for i in found.accused
+            for i in contrast.accused
         )
-        named = ", ".join(gpus[i].uuid for i in found.accused)
+        named = ", ".join(gpus[i].uuid for i in contrast.accused)
         reason = f"{count}; only pairs with {named} are wrong: take it out of service and contact support."
         return _failed(
-            "WRONG_DATA", reason, findings, clears=clears, subject=gpus[found.accused[0]].uuid
+            "WRONG_DATA", reason, findings, clears=clears, subject=gpus[contrast.accused[0]].uuid
         )
     finding = Finding(
         "WRONG_DATA",
@@ -388,26 +390,26 @@ def stuck(result: Measurement) -> Verdict:
         "DRIVER_HANG: a call into the GPU driver of this node does not return",
         fatal=True,
         action=Action.CONTACT_SUPPORT,
-        metadata={"last_words": result.said},
+        metadata={"last_words": result.last_words},
     )
-    reason = f'all_reduce_perf hangs in the driver, where not even SIGKILL ends it ("{result.said}"); take the node out of service and restart it.'
+    reason = f'all_reduce_perf hangs in the driver, where not even SIGKILL ends it ("{result.last_words}"); take the node out of service and restart it.'
     return _failed("DRIVER_HANG", reason, (finding,))
 
 
 def failed_class(
-    gpus: Sequence[Gpu], error: NcclError, found: Contrast, signs: Sequence[Finding] = ()
+    gpus: Sequence[Gpu], error: NcclError, contrast: Contrast, signs: Sequence[Finding] = ()
 ) -> Verdict:
     """NCCL failed with a class that accuses nobody by itself: fatal only for a GPU that contrast
     names and the driver's counters too.
     """
-    named = [gpus[i].uuid for i in found.accused]
-    said = {sign.subject.gpu_uuid for sign in signs}
+    named = [gpus[i].uuid for i in contrast.accused]
+    flagged = {sign.subject.gpu_uuid for sign in signs}
     subjects = [Subject(DEVICE, uuid) for uuid in named] or [Subject()]
     findings = tuple(
         Finding(
             error.code,
             f"{error.code}: {error.says} on {subject.gpu_uuid or 'this node'}",
-            fatal=subject.gpu_uuid in said and bool(named) and error.fatal,
+            fatal=subject.gpu_uuid in flagged and bool(named) and error.fatal,
             action=error.action,
             subject=subject,
             metadata={"line": error.line},
@@ -422,7 +424,7 @@ def failed_class(
         error.code,
         reason,
         findings,
-        clears=_some(gpus, found.good, DEVICE),
+        clears=_some(gpus, contrast.good, DEVICE),
         subject=named[0] if named else "",
     )
 
@@ -453,15 +455,15 @@ def _failed(
 
 
 def hung(
-    gpus: Sequence[Gpu], result: Measurement, found: Contrast, pairs: Mapping[Pair, Measurement]
+    gpus: Sequence[Gpu], result: Measurement, contrast: Contrast, pairs: Mapping[Pair, Measurement]
 ) -> Verdict:
     """The time was up. Where some pairs end and others do not, those that do not are named; a hang
     is not fatal (ADR-026).
     """
-    last = f'; its last words: "{result.said}"' if result.said else ""
-    hanging = [pair for pair, one in sorted(pairs.items()) if one.timed_out]
-    if hanging and any(one.right for one in pairs.values()):
-        named = [gpus[i].uuid for i in found.accused]
+    last = f'; its last words: "{result.last_words}"' if result.last_words else ""
+    hanging = [pair for pair, measured in sorted(pairs.items()) if measured.timed_out]
+    if hanging and any(measured.right for measured in pairs.values()):
+        named = [gpus[i].uuid for i in contrast.accused]
         subjects = [Subject(DEVICE, uuid) for uuid in named] or [Subject()]
         text = ", ".join(f"{gpus[a].uuid} and {gpus[b].uuid}" for a, b in hanging)
         findings = tuple(
@@ -480,10 +482,10 @@ def hung(
             "NCCL_HANG",
             f"the all-reduce of all GPUs hangs, and so does that of {text}, while other pairs end{who}; see the driver's log on the node (dmesg, Xid).",
             findings,
-            clears=_some(gpus, found.good, DEVICE),
+            clears=_some(gpus, contrast.good, DEVICE),
             subject=named[0] if named else "",
         )
-    if pairs and all(one.right for one in pairs.values()):
+    if pairs and all(measured.right for measured in pairs.values()):
         last += "; every pair of neighbours works alone"
     return Verdict.inconclusive(
         "CHECK_TIMEOUT",

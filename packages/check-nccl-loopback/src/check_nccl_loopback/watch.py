@@ -20,11 +20,11 @@ class DriverWatch:
     @property
     def signs(self) -> list[scan.Sign]:
         """Each thing once, the worst first."""
-        found = scan.scan(self.before) + (
+        signs = scan.scan(self.before) + (
             scan.load(self.before, self.after, self.samples) if self.after else []
         )
         return sorted(
-            {(s.code, s.uuid): s for s in found}.values(),
+            {(s.code, s.uuid): s for s in signs}.values(),
             key=lambda s: (-s.severity, s.code, s.uuid),
         )
 
@@ -34,11 +34,11 @@ class DriverWatch:
         return {facts.uuid: facts.processes for facts in self.before if facts.processes}
 
     @property
-    def seen(self) -> list[str]:
+    def complete(self) -> list[str]:
         """The GPUs that the driver said all about that it knows."""
         looks = (self.before, self.after or self.before)
         return [a.uuid for a, b in zip(*looks, strict=False) if a.complete and b.complete]
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Ask once more, after the load."""
         self.after = await counters.snapshot(self.gpus) or self.after

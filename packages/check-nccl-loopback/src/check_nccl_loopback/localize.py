@@ -158,5 +158,5 @@ def _pair(a: int, b: int) -> Pair:
     return (a, b) if a < b else (b, a)
 
 
-def _other(pair: Pair, one: int) -> int:
-    return pair[1] if pair[0] == one else pair[0]
+def _other(pair: Pair, gpu: int) -> int:
+    return pair[1] if pair[0] == gpu else pair[0]
