@@ -125,5 +125,5 @@ def names_a_fault(text: str) -> bool:
 
 def version(text: str) -> tuple[int, ...]:
     """The numbers of a version; empty where it has none."""
-    found = re.match(r"\s*(\d+(?:\.\d+)*)", text)
-    return tuple(int(number) for number in found[1].split(".")) if found else ()
+    match = re.match(r"\s*(\d+(?:\.\d+)*)", text)
+    return tuple(int(number) for number in match[1].split(".")) if match else ()

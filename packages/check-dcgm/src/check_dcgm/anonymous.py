@@ -39,12 +39,12 @@ class Anonymizer:
     def strip(self, text: str) -> str:
         """``text`` with stand-ins."""
         for pattern in _SERIALS:
-            for found in pattern.finditer(text):
-                self._serial(found[2])
+            for match in pattern.finditer(text):
+                self._serial(match[2])
         for block in _OLD_SERIALS.finditer(text):
-            for found in _PAIR.finditer(block[2]):
-                self._serial(found[2])
-        text = _UUID.sub(lambda found: self._uuid(found[0]), text)
+            for match in _PAIR.finditer(block[2]):
+                self._serial(match[2])
+        text = _UUID.sub(lambda match: self._uuid(match[0]), text)
         for serial in sorted(self._serials, key=len, reverse=True):
             text = re.sub(rf"(?<!\w){re.escape(serial)}(?!\w)", self._serials[serial], text)
         text = _MAC_OR_IPV6.sub("ADDRESS", _IPV4.sub("192.0.2.1", text))

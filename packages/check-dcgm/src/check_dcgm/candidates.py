@@ -58,8 +58,8 @@ class Candidates:
     command: Command
     say: Callable[[str], None]
 
-    async def ours(self, found: Sequence[Gpu]) -> Hostengine:
-        """The first engine that lists every GPU of ``found`` and gives the first of them no other
+    async def ours(self, gpus: Sequence[Gpu]) -> Hostengine:
+        """The first engine that lists every GPU of ``gpus`` and gives the first of them no other
         serial number than the driver.
 
         Raises :class:`Inconclusive` (``WRONG_HOSTENGINE``, ``ENGINE_UNREACHABLE``,
@@ -69,14 +69,14 @@ class Candidates:
             [address] = self.addresses
             await _refuse_redirection(address)
             engine = await connect(self.command, self.tools, address, self.say)
-            await self._refuse_foreign(engine, found)
+            await self._refuse_foreign(engine, gpus)
             return engine
         reasons: dict[str, Inconclusive] = {}
         left = self.addresses
         for attempt in range(2):
             for address in left:
                 try:
-                    engine = await self._tried(address, found)
+                    engine = await self._tried(address, gpus)
                 except Inconclusive as error:
                     reasons[address] = error
                     if attempt == 0:
@@ -84,18 +84,20 @@ class Candidates:
                 else:
                     self.say(f"hostengine {address} is this node's")
                     return engine
-            left = tuple(one for one, why in reasons.items() if why.code == UNREACHABLE)
+            left = tuple(address for address, why in reasons.items() if why.code == UNREACHABLE)
             if attempt == 0 and left:
                 self.say(f"asking once more: {', '.join(left)}")
                 await anyio.sleep(random.uniform(*AGAIN))  # noqa: S311 (jitter)
         codes = {error.code for error in reasons.values()}
         code = next(
-            one for one in (WRONG, "ENGINE_VERSION", "ENGINE_STOPPED", UNREACHABLE) if one in codes
+            code
+            for code in (WRONG, "ENGINE_VERSION", "ENGINE_STOPPED", UNREACHABLE)
+            if code in codes
         )
-        told = " ".join(error.reason for error in reasons.values())
+        sentences = " ".join(error.reason for error in reasons.values())
         raise Inconclusive(
             code,
-            f"none of the addresses in {names.ENV_DCGM_HOSTENGINE} is this node's engine. {told}",
+            f"none of the addresses in {names.ENV_DCGM_HOSTENGINE} is this node's engine. {sentences}",
         )
 
     async def that_knows(self, uuids: Sequence[str]) -> Hostengine:
@@ -120,13 +122,13 @@ class Candidates:
             WRONG, f"none of the engines at {', '.join(self.addresses)} knows {', '.join(uuids)}."
         )
 
-    async def _tried(self, address: str, found: Sequence[Gpu]) -> Hostengine:
+    async def _tried(self, address: str, gpus: Sequence[Gpu]) -> Hostengine:
         await _refuse_redirection(address)
         await _reached(address)
         engine = await hostengine.connect(self.command, self.tools, address)
-        await self._refuse_foreign(engine, found)
+        await self._refuse_foreign(engine, gpus)
         # One suffices to pass an engine over; all of them are compared after the diagnostic.
-        ours = dict([(gpu.uuid, gpu.serial) for gpu in found if gpu.serial][:1])
+        ours = dict([(gpu.uuid, gpu.serial) for gpu in gpus if gpu.serial][:1])
         foreign, _ = identity.differences(
             ours, await hostengine.serials(self.command, engine, list(ours))
         )
@@ -137,8 +139,8 @@ class Candidates:
             )
         return engine
 
-    async def _refuse_foreign(self, engine: Hostengine, found: Sequence[Gpu]) -> None:
-        absent = [gpu.uuid for gpu in found if gpu.uuid not in engine.gpus]
+    async def _refuse_foreign(self, engine: Hostengine, gpus: Sequence[Gpu]) -> None:
+        absent = [gpu.uuid for gpu in gpus if gpu.uuid not in engine.gpus]
         if not absent:
             return
         statuses = await hostengine.inactive(self.command, engine)

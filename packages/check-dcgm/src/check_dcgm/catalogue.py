@@ -304,10 +304,10 @@ def by_words(test: str, text: str) -> int | None:
     """The id of an error that a document prints without one, by the test that found it and its
     words.
     """
-    found = next((number for pattern, number in _BY_WORDS if pattern.search(text)), None)
+    error_id = next((number for pattern, number in _BY_WORDS if pattern.search(text)), None)
     return (
-        found
-        if found is not None
+        error_id
+        if error_id is not None
         else _BY_TEST.get(" ".join(test.replace("_", " ").lower().split()))
     )
 

@@ -81,14 +81,14 @@ async def probe(run: Run[Settings]) -> Verdict:
 
 async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict:
     try:
-        found = await run.gpus()
+        listed = await run.gpus()
     except Failed as failed:
         return await _ask_engine_too(run, failed.verdict)
-    if mig := [gpu for gpu in found if gpu.mig]:
+    if mig := [gpu for gpu in listed if gpu.mig]:
         raise Skipped(
             "MIG", f"DCGM cannot diagnose MIG devices, and this pod was given {len(mig)}."
         )
-    before = await _free(run, found)
+    before = await _free(run, listed)
     signs = scan.scan(before)
     for sign in signs:
         run.progress(
@@ -100,22 +100,22 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
             Verdict.inconclusive("NOT_TESTED", "nothing was diagnosed."), signs, seen
         )
     try:
-        verdict = await _diagnosed(run, found, allowed, patience)
+        verdict = await _diagnosed(run, listed, allowed, patience)
     except Inconclusive as error:
         verdict = Verdict.inconclusive(error.code, error.reason)
-    after = await counters.snapshot(found)
+    after = await counters.snapshot(listed)
     every = {(sign.code, sign.uuid): sign for sign in signs + scan.load(before, after)}
     ordered = sorted(every.values(), key=lambda s: (-s.severity, s.code, s.uuid))
     return scan.with_signs(verdict, ordered, seen, computed=run.settings.level > 1)
 
 
-async def _free(run: Run[Settings], found: Sequence[Gpu]) -> tuple[scan.DeviceFacts, ...]:
+async def _free(run: Run[Settings], listed: Sequence[Gpu]) -> tuple[scan.DeviceFacts, ...]:
     """What the driver knows of the GPUs before the load. Those that somebody else computes on are
     not loaded besides: skipped.
     """
     for attempt in range(LOOKS):
-        facts = await counters.snapshot(found)
-        held = [f"{one.uuid} ({one.processes})" for one in facts if one.processes]
+        facts = await counters.snapshot(listed)
+        held = [f"{device.uuid} ({device.processes})" for device in facts if device.processes]
         if not held or run.settings.level == 1:
             return facts
         if attempt == 0:
@@ -129,12 +129,12 @@ async def _free(run: Run[Settings], found: Sequence[Gpu]) -> tuple[scan.DeviceFa
 
 
 async def _diagnosed(
-    run: Run[Settings], found: Sequence[Gpu], allowed: float, patience: float
+    run: Run[Settings], listed: Sequence[Gpu], allowed: float, patience: float
 ) -> Verdict:
-    """The engine's verdict about ``found``. Raises Inconclusive and ToolsMissing."""
+    """The engine's verdict about ``listed``. Raises Inconclusive and ToolsMissing."""
     settings = run.settings
-    ours = [gpu.uuid for gpu in found]
-    engine = await _candidates(run).ours(found)
+    ours = [gpu.uuid for gpu in listed]
+    engine = await _candidates(run).ours(listed)
     engine, done = await _diagnose(run, engine, ours, allowed, patience)
     from . import judge, parse, summary  # loaded by now; see CHECK
 
@@ -142,7 +142,7 @@ async def _diagnosed(
         settings.level,
         {engine.gpus[uuid]: uuid for uuid in ours},
         engine.address,
-        details={gpu.uuid: gpu for gpu in found},
+        details={gpu.uuid: gpu for gpu in listed},
         optional=settings.optional,
         table=settings.table(),
     )
@@ -150,18 +150,18 @@ async def _diagnosed(
         return Verdict.inconclusive("CHECK_TIMEOUT", _too_long(engine, request, allowed))
     if gone := hostengine.unconnected(done.stdout):
         return judge.by_exit_status(hostengine.UNREACHABLE, request, summary.short(gone))
-    document, said = None, ""
+    document, excerpt = None, ""
     try:
         document = await anyio.to_thread.run_sync(parse.parse, done.stdout)
     except parse.UnreadableDocument as error:
-        said = summary.short(f"{error} {done.stderr}")
+        excerpt = summary.short(f"{error} {done.stderr}")
     if document is not None:
         for line in summary.lines(document, request.gpus):
             run.progress(line)
         document = document if document.version else replace(document, version=engine.version)
 
     if document is None:
-        verdict = judge.by_exit_status(done.returncode, request, said)
+        verdict = judge.by_exit_status(done.returncode, request, excerpt)
     else:
         verdict = judge.judge(document, done.returncode, request)
     if verdict.code == "ENGINE_VERSION":
@@ -180,8 +180,8 @@ async def _diagnosed(
             "GPU_MAP_CHANGED",
             f"hostengine {engine.address} renumbered its GPUs during the diagnostic; run the check again.",
         )
-    await _refuse_impostor(run, after, found, document)
-    return await _named(run, verdict, found) if done.returncode in FACTS else verdict
+    await _refuse_impostor(run, after, listed, document)
+    return await _named(run, verdict, listed) if done.returncode in FACTS else verdict
 
 
 async def _command(run: Run[Settings], argv: Sequence[str], timeout: float) -> Completed:
@@ -223,11 +223,11 @@ async def _ask_engine_too(run: Run[Settings], verdict: Verdict) -> Verdict:
 async def _refuse_impostor(
     run: Run[Settings],
     engine: hostengine.Hostengine,
-    found: Sequence[Gpu],
+    listed: Sequence[Gpu],
     document: parse.Document | None,
 ) -> None:
     """The engine's GPUs must have the serial numbers that the driver says ours have."""
-    ours = {gpu.uuid: gpu.serial for gpu in found}
+    ours = {gpu.uuid: gpu.serial for gpu in listed}
     numbers = {number: uuid for uuid, number in engine.gpus.items() if uuid in ours}
     printed = document.serials if document is not None else {}
     theirs = {numbers[number]: serial for number, serial in printed.items() if number in numbers}
@@ -246,9 +246,9 @@ async def _refuse_impostor(
         )
 
 
-async def _named(run: Run[Settings], verdict: Verdict, found: Sequence[Gpu]) -> Verdict:
+async def _named(run: Run[Settings], verdict: Verdict, listed: Sequence[Gpu]) -> Verdict:
     """dcgmi's exit status says that one of several GPUs is lost: the driver may say which."""
-    lost = await gpus.lost(found)
+    lost = await gpus.lost(listed)
     if verdict.subject or len(lost) != 1:
         return verdict
     [(uuid, words)] = lost.items()
@@ -256,11 +256,11 @@ async def _named(run: Run[Settings], verdict: Verdict, found: Sequence[Gpu]) -> 
 
     finding = verdict.findings[0]
     subject = judge.presence_of(uuid)
-    told = replace(finding, subject=subject, metadata={**finding.metadata, "nvml": words})
+    updated = replace(finding, subject=subject, metadata={**finding.metadata, "nvml": words})
     return replace(
         verdict,
         subject=uuid,
-        findings=(told,),
+        findings=(updated,),
         reason=f"{verdict.reason} NVML says of {uuid}: {words}.",
     )
 

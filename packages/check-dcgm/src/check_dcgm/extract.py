@@ -36,11 +36,11 @@ def objects(text: str, holding: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     while starts < MAX_STARTS and (start := _START.search(text, position)):
         end, closed = _end(text, start.start())
         if closed:
-            found = text[start.start() : end]
-            if holding and not any(word in found for word in holding):
+            candidate = text[start.start() : end]
+            if holding and not any(word in candidate for word in holding):
                 position = end
                 continue
-            if (value := _decoded(found)) is not None:
+            if (value := _decoded(candidate)) is not None:
                 yield value
                 position = end
                 continue

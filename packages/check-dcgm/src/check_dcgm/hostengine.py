@@ -105,7 +105,7 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
     Raises :class:`Inconclusive` (``ENGINE_UNREACHABLE``, ``ENGINE_STOPPED``, ``ENGINE_VERSION``)
     and :class:`ToolsMissing`.
     """
-    found: list[str] = []
+    available: list[str] = []
     refused: dict[str, Version] = {}
     engine: Version = (0,)
     for position, tool in enumerate(tools):
@@ -114,19 +114,19 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
             done = await command([tool, "discovery", "-l", "--host", address], PATIENCE)
         except ToolMissing:
             continue
-        found.append(tool)
+        available.append(tool)
         if done.returncode == VERSION_MISMATCH:
             refused[tool], engine = versions[0], max(engine, versions[1])
             continue
         if done.timed_out or (done.returncode != 0 and not lists_all(done.stdout)):
-            said = next(
+            line = next(
                 (line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()),
                 "nothing",
             )
             how = (
                 f"no answer within {PATIENCE:g} s"
                 if done.timed_out
-                else f'"{said[:160]}" (exit {done.returncode})'
+                else f'"{line[:160]}" (exit {done.returncode})'
             )
             raise Inconclusive(
                 "ENGINE_UNREACHABLE",
@@ -213,7 +213,7 @@ async def serials(command: Command, engine: Hostengine, uuids: Sequence[str]) ->
     """UUID → serial number, as the engine says when asked about each GPU; those it does not say are
     left out.
     """
-    found = {}
+    by_uuid = {}
     for uuid in uuids:
         number = engine.gpus.get(uuid)
         if number is None:
@@ -229,10 +229,10 @@ async def serials(command: Command, engine: Hostengine, uuids: Sequence[str]) ->
             engine.address,
         ]
         done = await command(argv, PATIENCE)
-        said, serial = parse_serial(done.stdout)
-        if said == uuid and serial:
-            found[uuid] = serial
-    return found
+        reported, serial = parse_serial(done.stdout)
+        if reported == uuid and serial:
+            by_uuid[uuid] = serial
+    return by_uuid
 
 
 def diag_argv(
@@ -296,7 +296,7 @@ def parse_statuses(stdout: str) -> dict[str, str]:
     """UUID → status of those GPUs in the table of ``dcgmi discovery -l -a`` that have one: it is
     printed where it is not OK.
     """
-    found: dict[str, str] = {}
+    statuses: dict[str, str] = {}
     status = ""
     for line in stdout.splitlines():
         if re.match(r"\|\s*\d+\s*\|", line):
@@ -304,16 +304,16 @@ def parse_statuses(stdout: str) -> dict[str, str]:
         if word := re.search(r"\bStatus:\s*(\w+)", line):
             status = word[1].upper()
         if (uuid := re.search(r"\b(GPU-[0-9a-fA-F-]+)", line)) and status:
-            found[uuid[1]] = status
-    return found
+            statuses[uuid[1]] = status
+    return statuses
 
 
 def parse_versions(stdout: str) -> tuple[Version, Version]:
     """(client, engine) from ``dcgmi -v --host``; one that does not say is version (0,)."""
-    found = [
+    versions = [
         tuple(int(n) for n in v.split("."))
         for v in re.findall(r"(?i)version\s*:\s*(\d+(?:\.\d+)+)", stdout)
     ]
-    client = found[0] if found else (0,)
-    engine = found[1] if len(found) > 1 else (0,)
+    client = versions[0] if versions else (0,)
+    engine = versions[1] if len(versions) > 1 else (0,)
     return client, engine

@@ -12,13 +12,13 @@ import ipaddress
 import re
 from collections.abc import Mapping
 
-__all__ = ["differences", "parse_serial", "redirected", "said", "same_serial"]
+__all__ = ["differences", "known_serial", "parse_serial", "redirected", "same_serial"]
 
 _SERIAL = re.compile(r"[0-9A-Za-z][0-9A-Za-z_./-]*")
 _UNKNOWN = frozenset({"n/a", "0", "unknown"})
 
 
-def said(serial: str) -> str:
+def known_serial(serial: str) -> str:
     """``serial`` where it is one, else nothing.
 
     DCGM prints what it does not know as a value (``<<<NOT_SUPPORTED>>>``, ``Insf. Permission``,
@@ -29,11 +29,11 @@ def said(serial: str) -> str:
     return text if _SERIAL.fullmatch(text) and text.lower() not in _UNKNOWN else ""
 
 
-def same_serial(one: str, other: str) -> bool:
+def same_serial(serial: str, other: str) -> bool:
     """Whether two serial numbers are the same; leading zeros and letter case are
     not part of one.
     """
-    return one.strip().lstrip("0").lower() == other.strip().lstrip("0").lower()
+    return serial.strip().lstrip("0").lower() == other.strip().lstrip("0").lower()
 
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -60,8 +60,8 @@ def parse_serial(stdout: str) -> tuple[str, str]:
     """
 
     def cell(name: str) -> str:
-        found = re.search(rf"^\|\s*{name}\s*\|\s*(.*?)\s*\|\s*$", stdout, re.MULTILINE)
-        return said(found[1]) if found else ""
+        match = re.search(rf"^\|\s*{name}\s*\|\s*(.*?)\s*\|\s*$", stdout, re.MULTILINE)
+        return known_serial(match[1]) if match else ""
 
     return cell("UUID"), cell("Serial Number")
 

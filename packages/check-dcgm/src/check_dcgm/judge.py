@@ -141,7 +141,7 @@ def judge(document: Document, status: int, request: DiagRequest) -> Verdict:
     )
 
 
-def by_exit_status(status: int, request: DiagRequest, said: str) -> Verdict:
+def by_exit_status(status: int, request: DiagRequest, excerpt: str) -> Verdict:
     """The verdict where there is no document to judge; only a lost GPU or a required reset is about
     hardware.
     """
@@ -152,7 +152,7 @@ def by_exit_status(status: int, request: DiagRequest, said: str) -> Verdict:
     )
     if status < 0:
         code, what = "DIAG_KILLED", f"dcgmi was killed by signal {-status}"
-    detail = f' ("{said}")' if said else ""
+    detail = f' ("{excerpt}")' if excerpt else ""
     return Verdict.inconclusive(
         code, f"hostengine {request.address}: {what}{detail}; no verdict about the GPUs."
     )
@@ -196,7 +196,7 @@ def _grades(result: TestResult, document: Document, request: DiagRequest) -> lis
             _problem(problem, result, subject, document, request) for problem in result.problems
         ]
         return [grade for grade in grades if grade is not None]
-    if result.status not in {"fail", "warn"} or _said_elsewhere(result, document, request):
+    if result.status not in {"fail", "warn"} or _judged_elsewhere(result, document, request):
         return []
     where = subject.gpu_uuid or "the node"
     what = (
@@ -205,18 +205,18 @@ def _grades(result: TestResult, document: Document, request: DiagRequest) -> lis
     return [_Graded(Outcome.INCONCLUSIVE, "UNEXPLAINED_FAIL", what)]
 
 
-def _said_elsewhere(result: TestResult, document: Document, request: DiagRequest) -> bool:
+def _judged_elsewhere(result: TestResult, document: Document, request: DiagRequest) -> bool:
     """Whether the software test failed here only because it fails everywhere at once: DCGM 4 fails
     it on every GPU for an error of one of ours or of nobody, which is judged where it is told.
     """
     if canonical_test(result.test) != SOFTWARE:
         return False
-    others = [one for one in document.results if one.test == result.test and one.problems]
+    others = [row for row in document.results if row.test == result.test and row.problems]
     if result.entity is None:
         return bool(
             others
         )  # the row is everybody's, and its problems were given to the GPUs that they are about
-    return any(_subject(one, request) is not None for one in others)
+    return any(_subject(row, request) is not None for row in others)
 
 
 def _severity(
@@ -374,9 +374,9 @@ def _untested(document: Document, request: DiagRequest) -> str:
         for uuid in set(request.gpus.values()) if everybody else _uuids(result, request):
             if good and not hollow:
                 ran.add((test, uuid))
-            elif said := result.info or next((p.text for p in result.problems if p.text), ""):
+            elif info := result.info or next((p.text for p in result.problems if p.text), ""):
                 why[test, uuid] = (
-                    said if why.get((test, uuid), _SKIPPED) == _SKIPPED else why[test, uuid]
+                    info if why.get((test, uuid), _SKIPPED) == _SKIPPED else why[test, uuid]
                 )
             elif result.status == "skip":
                 why.setdefault((test, uuid), _SKIPPED)

@@ -35,12 +35,14 @@ def _confirmed(finding: Finding, listed: Mapping[str, int], statuses: Mapping[st
     if uuid is None or not listed:
         return finding
     if statuses.get(uuid) in GONE:
-        said, fatal = f"its status is {statuses[uuid]}", True
+        reason, fatal = f"its status is {statuses[uuid]}", True
     elif uuid not in listed:
-        said = "it does not list the GPU"
+        reason = "it does not list the GPU"
         fatal = any(key.startswith("lost_by_") for key in finding.metadata)
     else:
         return replace(finding, metadata={**finding.metadata, "engine": "it lists the GPU"})
     return replace(
-        finding, fatal=finding.fatal or fatal, metadata={**finding.metadata, "lost_by_engine": said}
+        finding,
+        fatal=finding.fatal or fatal,
+        metadata={**finding.metadata, "lost_by_engine": reason},
     )

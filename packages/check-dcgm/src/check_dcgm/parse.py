@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 
 from .catalogue import by_words, is_deployment
 from .extract import objects
-from .identity import said
+from .identity import known_serial
 
 __all__ = [
     "UNREADABLE",
@@ -111,7 +111,7 @@ def parse(output: str) -> Document:
     Raises :class:`UnreadableDocument` when there is none, or only the beginning of one.
     """
     documents = [
-        _document(root, body) for found in objects(output, ROOTS) for root, body in _bodies(found)
+        _document(root, body) for item in objects(output, ROOTS) for root, body in _bodies(item)
     ]
     if not documents:
         raise UnreadableDocument(_why_not(output))
@@ -138,12 +138,12 @@ def _why_not(output: str) -> str:
     )
 
 
-def _bodies(found: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for iteration in _dicts(found.get("iterations")):
+def _bodies(item: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for iteration in _dicts(item.get("iterations")):
         yield from _bodies(iteration)
     for root in ROOTS:
-        if isinstance(body := found.get(root), dict):
-            yield found, body
+        if isinstance(body := item.get(root), dict):
+            yield item, body
 
 
 def _document(root: dict[str, Any], body: dict[str, Any]) -> Document:
@@ -176,19 +176,21 @@ def _serials(place: dict[str, Any]) -> dict[int, str]:
     """Of 3.3 (an object beside the rest) and of 4 (in the list of entities); boards without one
     have none.
     """
-    found: list[tuple[object, object]] = []
+    serials: list[tuple[object, object]] = []
     if isinstance(old := place.get("GPU Device Serials"), dict):
-        found += old.items()
+        serials += old.items()
     for group in _dicts(place.get("entity_groups")):
         if _int(group.get("entity_group_id")) == GPU_GROUP:
-            found += [
+            serials += [
                 (entity.get("entity_id"), entity.get("serial_num"))
                 for entity in _dicts(group.get("entities"))
             ]
     return {
         number: known
-        for raw, serial in found
-        if (number := _int(raw)) is not None and isinstance(serial, str) and (known := said(serial))
+        for raw, serial in serials
+        if (number := _int(raw)) is not None
+        and isinstance(serial, str)
+        and (known := known_serial(serial))
     }
 
 
@@ -230,11 +232,11 @@ def _identified(row: TestResult) -> TestResult:
     """The row with ids for problems that have none, where their words show it."""
     if all(problem.error_id is not None for problem in row.problems):
         return row
-    found = (
+    problems = (
         p if p.error_id is not None else replace(p, error_id=by_words(row.test, p.text))
         for p in row.problems
     )
-    return replace(row, problems=tuple(found))
+    return replace(row, problems=tuple(problems))
 
 
 def _rows(name: str, test: dict[str, Any]) -> Iterator[TestResult]:
@@ -254,7 +256,7 @@ def _rows(name: str, test: dict[str, Any]) -> Iterator[TestResult]:
             name, None, status, tuple(problem for problem, owner in owned if owner is None), info
         )
         for owner in dict.fromkeys(owner for _, owner in owned if owner is not None):
-            theirs = tuple(problem for problem, one in owned if one == owner)
+            theirs = tuple(problem for problem, target in owned if target == owner)
             yield TestResult(name, owner, "warn" if status == "warn" else "fail", theirs)
 
 
@@ -265,17 +267,17 @@ def _problems(raw: dict[str, Any]) -> list[tuple[DocumentProblem, Entity | None]
     listed = raw.get("warnings")
     if isinstance(listed, str):
         return [(DocumentProblem(listed, *_numbers(raw)), None)] if listed.strip() else []
-    found: list[tuple[DocumentProblem, Entity | None]] = []
+    problems: list[tuple[DocumentProblem, Entity | None]] = []
     for item in _list(listed):
         if isinstance(item, str) and item.strip():
-            found.append((DocumentProblem(item), None))
+            problems.append((DocumentProblem(item), None))
         elif isinstance(item, dict):
             # The deployment tests of 3.3 keep the text under "warnings".
             text = next(
                 (str(item[key]) for key in ("warning", "warnings", "error") if item.get(key)), ""
             )
-            found.append((DocumentProblem(text, *_numbers(item)), _entity(item)))
-    return found
+            problems.append((DocumentProblem(text, *_numbers(item)), _entity(item)))
+    return problems
 
 
 def _numbers(raw: dict[str, Any]) -> tuple[int | None, int | None, int | None]:

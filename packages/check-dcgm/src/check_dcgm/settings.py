@@ -87,13 +87,13 @@ class Settings:
 
     def problems(self) -> list[str]:
         """Problems of several variables together, one sentence each."""
-        found = endpoint_problems(names.ENV_DCGM_HOSTENGINE, ",".join(self.addresses))
+        problems = endpoint_problems(names.ENV_DCGM_HOSTENGINE, ",".join(self.addresses))
         if not self.optional_tests and self.errors_file is None:
-            return found
+            return problems
         from .catalogue import BadTable, canonical_test, required
 
         levels = required(4)
-        found += [
+        problems += [
             f'DCGM_OPTIONAL_TESTS: "{name}" is not a test that a level requires; they are {", ".join(sorted(levels))}.'
             for name in self.optional_tests
             if canonical_test(name) not in levels
@@ -101,5 +101,5 @@ class Settings:
         try:
             self.table()
         except BadTable as error:
-            found.append(str(error))
-        return found
+            problems.append(str(error))
+        return problems
