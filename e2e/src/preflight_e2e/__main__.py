@@ -22,7 +22,7 @@ from .clusters import ClusterError, cluster
 from .engine import Engine, ImageError, find_engine
 from .image_loading import loading
 from .lab import GANG_VALUES, Lab, LabError, injector_values
-from .program import leave, says_version
+from .program import add_version, leave
 from .reruns import PytestRun, allowed
 from .side_by_side import run_all
 
@@ -35,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="preflight_e2e", description="Run the fault matrix on a real cluster."
     )
-    says_version(parser)
+    add_version(parser)
     commands = parser.add_subparsers(required=True)
     runs = commands.add_parser("run", help="install the charts, break nodes, compare verdicts")
     runs.add_argument(
@@ -81,7 +81,7 @@ def main() -> int:
 def _run(args: argparse.Namespace) -> int:
     started = time.monotonic()
 
-    def say(text: str) -> None:
+    def echo(text: str) -> None:
         print(f"{time.monotonic() - started:6.1f} s  {text}", flush=True)
 
     rows = [
@@ -98,16 +98,16 @@ def _run(args: argparse.Namespace) -> int:
     tests_passed = True
     with cluster(args.cluster, args.load_images) as target:
         engine = find_engine()
-        say(f"building images with {engine.name}")
+        echo(f"building images with {engine.name}")
 
         def load(built: images.BuiltImage) -> None:
             target.load(built.archive)
-            say(
+            echo(
                 f"{built.reference} loaded{'' if built.cached else f' (built in {built.seconds:.0f} s)'}"
             )
             timings["images_seconds"] = time.monotonic() - started
 
-        lab = Lab(target.kubeconfig, say)
+        lab = Lab(target.kubeconfig, echo)
         try:
             with loading(_builds(engine, rows), load) as coming:
 
@@ -123,16 +123,16 @@ def _run(args: argparse.Namespace) -> int:
                 )
                 coming.wait([images.FAKE_NODE])
                 lab.fake_nodes()
-                say(f"GPU nodes: {', '.join(lab.nodes)}")
+                echo(f"GPU nodes: {', '.join(lab.nodes)}")
                 outcomes = run_all(
-                    lab, rows, say, lambda values: coming.wait(needed(values)), allowed()
+                    lab, rows, echo, lambda values: coming.wait(needed(values)), allowed()
                 )
                 if not args.only:
                     coming.wait_for_all()
             if not args.only and not args.keep:
                 lab.without_chart()
-                stock = _kube_scheduler(engine, lambda built: target.load(built.archive), say)
-                say("pytest on the fake GPU nodes")
+                stock = _kube_scheduler(engine, lambda built: target.load(built.archive), echo)
+                echo("pytest on the fake GPU nodes")
                 tests_passed = _pytest_on_fakes(target.kubeconfig, stock, args.tests or "")
             rosters = [o.roster_seconds for o in outcomes if o.roster_seconds is not None]
             if rosters:
@@ -141,8 +141,8 @@ def _run(args: argparse.Namespace) -> int:
             if not args.keep:
                 lab.close()
         if not args.only and not args.tests:
-            real = _real_image(engine, lambda built: target.load(built.archive), say)
-            say("pytest on this cluster")
+            real = _real_image(engine, lambda built: target.load(built.archive), echo)
+            echo("pytest on this cluster")
             tests_passed = _pytest(target.kubeconfig, args.audit, real) and tests_passed
     timings["total_seconds"] = time.monotonic() - started
     if args.json:
@@ -159,7 +159,7 @@ def _run(args: argparse.Namespace) -> int:
         if (skipped := len(outcomes) - len(run_at_all))
         else ""
     )
-    say(f"{good} of {len(run_at_all)} scenarios as expected{left_out}")
+    echo(f"{good} of {len(run_at_all)} scenarios as expected{left_out}")
     return 0 if good == len(run_at_all) and tests_passed else 1
 
 
@@ -181,7 +181,7 @@ def _builds(engine: Engine, rows: Sequence[Scenario]) -> dict[str, Callable[[], 
         )
 
     ordered = sorted(images.COMPONENTS, key=later)
-    every = {one.reference(e2e=True): partial(build, one) for one in ordered}
+    every = {component.reference(e2e=True): partial(build, component) for component in ordered}
     return {images.FAKE_NODE: partial(images.build_fake_node, engine), **every}
 
 

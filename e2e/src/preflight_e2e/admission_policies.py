@@ -167,11 +167,11 @@ class PolicyServer:
                 return ""
         except urllib.error.HTTPError as error:
             with error:
-                said = error.read()
+                text = error.read()
             return (
-                str(json.loads(said).get("message"))
-                if said.startswith(b"{")
-                else said.decode() or str(error)
+                str(json.loads(text).get("message"))
+                if text.startswith(b"{")
+                else text.decode() or str(error)
             )
 
     def create(self, namespace: str, pod: Object, **options: Any) -> str:
@@ -185,12 +185,12 @@ class PolicyServer:
         self._numbers += 1
         body = pod or checked_pod()
         name = f"{body['metadata']['name']}-{self._numbers}-{int(time.time() * 1000)}"
-        said = self.ask(
+        message = self.ask(
             "POST",
             f"/api/v1/namespaces/{namespace}/pods",
             {**body, "metadata": {**body["metadata"], "name": name}},
         )
-        assert said == "", said
+        assert message == "", message
         return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
     def patch(self, path: str, patch: Any, **options: Any) -> str:
@@ -222,7 +222,7 @@ class PolicyServer:
     def _attempts(self) -> dict[str, Callable[[], str]]:
         """One thing that each policy refuses."""
         forged = {"metadata": {"name": "forged", "labels": RECORD}}
-        found: dict[str, Callable[[], str]] = {}
+        attempts: dict[str, Callable[[], str]] = {}
         if "preflight-injector" in self.charts:
             pod = f"/api/v1/namespaces/{TRAINING}/pods/probe"
             self.ask("POST", f"/api/v1/namespaces/{TRAINING}/pods", checked_pod("probe"), user="")
@@ -231,7 +231,7 @@ class PolicyServer:
             beside = checked_pod(shareProcessNamespace=True, initContainers=[sidecar, check])
             secrets = f"/api/v1/namespaces/{RELEASE}/secrets"
             configurations = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-            found |= {
+            attempts |= {
                 "stamps": lambda: self.create(WEB, checked_pod()),
                 "connector-folder": lambda: self.create(TRAINING, mounting("/")),
                 "reserved": lambda: self.patch(
@@ -258,7 +258,7 @@ class PolicyServer:
                 },
                 user="",
             )
-            found |= {
+            attempts |= {
                 "records": lambda: self.configmap(WEB, forged, dry_run=True),
                 "controller-configmaps": lambda: self.configmap(
                     WEB, foreign, user=CONTROLLER, dry_run=True
@@ -270,7 +270,7 @@ class PolicyServer:
                     dry_run=True,
                 ),
             }
-        return found
+        return attempts
 
 
 def _refuses(policy: str, attempt: Callable[[], str]) -> bool:

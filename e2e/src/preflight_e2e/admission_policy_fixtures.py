@@ -24,7 +24,7 @@ ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], ApiServer]]:
     """An API server that lets everybody do everything, by its minor version."""
     with ExitStack() as running:
-        made: dict[str, ApiServer] = {}
+        servers: dict[str, ApiServer] = {}
 
         def of(version: str) -> ApiServer:
             folder, older = assets(), os.environ.get(ASSETS_135)
@@ -32,13 +32,13 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
                 pytest.skip(
                     f"{ASSETS if folder is None else ASSETS_135} is not set: no real kube-apiserver {version}"
                 )
-            if version not in made:
+            if version not in servers:
                 binary = Path(older) / "kube-apiserver" if version == "1.35" and older else None
                 home = tmp_path_factory.mktemp(f"policies-{version}")
-                made[version] = running.enter_context(
+                servers[version] = running.enter_context(
                     ApiServer(home, folder, kube_apiserver=binary)
                 )
-            return made[version]
+            return servers[version]
 
         yield of
 

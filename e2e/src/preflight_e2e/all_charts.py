@@ -125,12 +125,12 @@ def _make(cluster: Attacked, each: Object) -> None:
     """An object that is there, and its status."""
     body = merged(cluster.objects[each["object"]], each.get("change", {}))
     where = cluster.path(each["at"])
-    made = cluster.ask(
+    created = cluster.ask(
         "POST", where, cluster.about(each["at"]) | body, **cluster.who(each.get("by", ""))
     )
-    assert made.status == 201, (each, made)
+    assert created.status == 201, (each, created)
     if status := each.get("status"):
-        path = f"{where}/{made.body['metadata']['name']}/status"
+        path = f"{where}/{created.body['metadata']['name']}/status"
         who = cluster.who(each.get("says", ""))
         answer = cluster.ask("PATCH", path, {"status": status}, media=MEDIA["patch"], **who)
         assert answer.status == 200, (each, answer)

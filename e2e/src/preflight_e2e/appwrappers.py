@@ -95,21 +95,25 @@ class WrappedRelease:
             "kind": "AppWrapper",
             "metadata": {
                 "name": name,
-                "annotations": {PREFIX + key: one for key, one in annotations.items()},
+                "annotations": {PREFIX + key: value for key, value in annotations.items()},
             },
             "spec": {"components": [{"template": template}]},
         }
         self.custom.create_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, body)
 
     def status(self, name: str) -> Json:
-        found = self.custom.get_namespaced_custom_object(
+        wrapper = self.custom.get_namespaced_custom_object(
             GROUP, VERSION, self.namespace, PLURAL, name
         )
-        return dict(found.get("status", {}))
+        return dict(wrapper.get("status", {}))
 
     def condition(self, name: str, type_: str) -> str:
-        found = [one for one in self.status(name).get("conditions", []) if one["type"] == type_]
-        return str(found[0]["status"]) if found else ""
+        conditions = [
+            condition
+            for condition in self.status(name).get("conditions", [])
+            if condition["type"] == type_
+        ]
+        return str(conditions[0]["status"]) if conditions else ""
 
     def pods(self, name: str) -> list[Any]:
         return list(
@@ -120,9 +124,9 @@ class WrappedRelease:
 
     def running(self, name: str) -> list[Any]:
         return [
-            one
-            for one in self.pods(name)
-            if one.status.phase == "Running" and not one.metadata.deletion_timestamp
+            pod
+            for pod in self.pods(name)
+            if pod.status.phase == "Running" and not pod.metadata.deletion_timestamp
         ]
 
     def remove(self, name: str) -> None:
@@ -174,32 +178,32 @@ def connector(lab: Lab) -> Iterator[None]:
     messages.
     """
     over = threading.Event()
-    told: dict[tuple[str, str], bool] = {}
+    reported: dict[tuple[str, str], bool] = {}
 
     def follow() -> None:
         while not over.wait(0.5):
             for node in lab.nodes:
-                said: dict[str, list[str]] = {}
+                by_condition: dict[str, list[str]] = {}
                 with suppress(client.ApiException, IndexError):
-                    said = {
-                        one["condition"]: one["messages"]
-                        for one in lab.node_log(node)
-                        if "condition" in one
+                    by_condition = {
+                        entry["condition"]: entry["messages"]
+                        for entry in lab.node_log(node)
+                        if "condition" in entry
                     }
-                for name, messages in said.items():
-                    if told.get((node, name)) != bool(messages):
-                        told[node, name] = bool(messages)
+                for name, messages in by_condition.items():
+                    if reported.get((node, name)) != bool(messages):
+                        reported[node, name] = bool(messages)
                         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-                        one = {
+                        condition = {
                             "type": name,
                             "status": str(bool(messages)),
                             "message": ";".join(messages),
                         }
-                        one |= {
+                        condition |= {
                             "reason": f"{name}Is{'Not' if messages else ''}Healthy",
                             "lastTransitionTime": now,
                         }
-                        lab.api.patch_node_status(node, {"status": {"conditions": [one]}})
+                        lab.api.patch_node_status(node, {"status": {"conditions": [condition]}})
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -215,32 +219,32 @@ def wrapped(lab: Lab, values: dict[str, Any]) -> Iterator[WrappedRelease]:
     """The charts with ``values`` on new fake nodes, and a namespace for AppWrappers; it leaves
     nothing.
     """
-    made = WrappedRelease(lab)
+    release = WrappedRelease(lab)
     lab.release.uninstall()
     lab.fake_nodes()  # new ones: a sickness that a node has had already is not told again
     lab.release.install(values)
     try:
-        made.namespace = lab.namespace(f"aw-{uuid.uuid4().hex[:6]}")
-        until("AppWrappers are judged", lambda: judged(made))
+        release.namespace = lab.namespace(f"aw-{uuid.uuid4().hex[:6]}")
+        until("AppWrappers are judged", lambda: judged(release))
         with connector(lab):
-            yield made
+            yield release
     finally:
         for node in lab.nodes:
             lab.api.patch_node(node, {"metadata": {"labels": {LABEL: None}}})
             calm = [
-                {"type": one.type, "status": "False", "reason": "Tested"}
-                for one in lab.api.read_node(node).status.conditions
-                if one.status == "True" and one.type != "Ready"
+                {"type": condition.type, "status": "False", "reason": "Tested"}
+                for condition in lab.api.read_node(node).status.conditions
+                if condition.status == "True" and condition.type != "Ready"
             ]
             if calm:
                 lab.api.patch_node_status(node, {"status": {"conditions": calm}})
-        if made.namespace:
-            left = made.custom.list_namespaced_custom_object(
-                GROUP, VERSION, made.namespace, PLURAL
+        if release.namespace:
+            left = release.custom.list_namespaced_custom_object(
+                GROUP, VERSION, release.namespace, PLURAL
             )["items"]
-            for one in left:
-                made.remove(one["metadata"]["name"])
-            lab.remove_namespace(made.namespace)
+            for wrapper in left:
+                release.remove(wrapper["metadata"]["name"])
+            lab.remove_namespace(release.namespace)
         lab.without_chart()
 
 
@@ -266,10 +270,10 @@ def verdict(
 
     def found() -> float:
         for pod in world.pods(name):
-            for one in pod.status.init_container_statuses or []:
-                ended = one.state.terminated
+            for status in pod.status.init_container_statuses or []:
+                ended = status.state.terminated
                 if (
-                    one.name == f"preflight-{check}"
+                    status.name == f"preflight-{check}"
                     and ended
                     and ended.exit_code
                     and pod.spec.node_name == node

@@ -129,14 +129,14 @@ def _compile(version: str, programs: Sequence[str], folder: Path, pins: Path) ->
     stamped = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     stamps = [f"-X {_VERSION}.{name}={value}" for name, value in stamped.items()]
     packages = [f"k8s.io/kubernetes/cmd/{name}" for name in programs if name != "etcd"]
-    with tempfile.TemporaryDirectory(dir=folder) as made:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
         if packages:
             flags = " ".join(["-s -w", *stamps])
-            _build(go, pins / version, f"{made}/", ["-ldflags", flags, *packages])
+            _build(go, pins / version, f"{scratch}/", ["-ldflags", flags, *packages])
         if "etcd" in programs:
-            _build(go, pins / "etcd", f"{made}/etcd", ["-ldflags", "-s -w", ETCD])
+            _build(go, pins / "etcd", f"{scratch}/etcd", ["-ldflags", "-s -w", ETCD])
         for name in programs:
-            Path(made, name).replace(folder / name)
+            Path(scratch, name).replace(folder / name)
 
 
 def _build(go: str, module: Path, out: str, words: list[str]) -> None:

@@ -144,18 +144,18 @@ class Attacked(Impersonator):
             return attack.json
         if attack.does.startswith("patch "):
             return nulls(attack.change)
-        made = merged(self.objects[attack.object] if attack.object else {}, attack.change)
-        for owner in made.get("metadata", {}).get("ownerReferences", ()):
+        body = merged(self.objects[attack.object] if attack.object else {}, attack.change)
+        for owner in body.get("metadata", {}).get("ownerReferences", ()):
             if owner["kind"] == "Node":
                 owner["uid"] = self.ask("GET", self.path("nodes/" + owner["name"])).body[
                     "metadata"
                 ]["uid"]
         for pointer, count in attack.repeat.items():
             above, _, last = pointer.rpartition("/")
-            [entry] = at(pointer, made)
+            [entry] = at(pointer, body)
             text = json.dumps(entry)
-            at(above, made)[last] = [json.loads(text.replace("#", str(n))) for n in range(count)]
-        return made
+            at(above, body)[last] = [json.loads(text.replace("#", str(n))) for n in range(count)]
+        return body
 
     def who(self, name: str) -> dict[str, Any]:
         """The user of a role in words."""

@@ -83,7 +83,7 @@ def combined(config: Schema, deployment: Schema, chart: str) -> Schema:
         raise ValueError(
             f"{chart}: both the service and the chart define {', '.join(both)}; rename one of them."
         )
-    made = {
+    schema = {
         "$schema": DIALECT,
         "title": f"Values of the chart {chart}. Generated from the service's and charts/schema",
         "type": "object",
@@ -93,11 +93,11 @@ def combined(config: Schema, deployment: Schema, chart: str) -> Schema:
         "required": top.get("required", []),
         "$defs": {**definitions, **deployment["$defs"]},
     }
-    made = merged(made, deployment.get("stricter", {}))
-    for definition in made["$defs"].values():
+    schema = merged(schema, deployment.get("stricter", {}))
+    for definition in schema["$defs"].values():
         definition.pop("description", None)  # that of a class, for readers of its source
-    describe(made, deployment.get("descriptions", {}), chart)
-    return removable(made)
+    describe(schema, deployment.get("descriptions", {}), chart)
+    return removable(schema)
 
 
 def merged(below: Any, above: Any) -> Any:
@@ -128,27 +128,27 @@ def removable(schema: Schema) -> Schema:
     """``schema`` with null for every list and map, by which Helm's users take a key away; not for
     the items of a list.
     """
-    items = {one["$ref"].rpartition("/")[2] for one in _items(schema) if "$ref" in one}
+    items = {item["$ref"].rpartition("/")[2] for item in _items(schema) if "$ref" in item}
 
     def with_null(part: Any, *, item: bool) -> Any:
         if isinstance(part, list):
-            return [with_null(one, item=True) for one in part]
+            return [with_null(entry, item=True) for entry in part]
         if not isinstance(part, dict):
             return part
-        made: Schema = {}
+        relaxed: Schema = {}
         for key, value in part.items():
             if key in {"properties", "$defs"}:
-                made[key] = {
-                    name: with_null(one, item=name in items and key == "$defs")
-                    for name, one in value.items()
+                relaxed[key] = {
+                    name: with_null(entry, item=name in items and key == "$defs")
+                    for name, entry in value.items()
                 }
             elif key in {"default", "enum", "const", "required"}:
-                made[key] = value
+                relaxed[key] = value
             else:
-                made[key] = with_null(value, item=True)
+                relaxed[key] = with_null(value, item=True)
         if not item and part.get("type") in ("array", "object"):
-            made["type"] = [part["type"], "null"]
-        return made
+            relaxed["type"] = [part["type"], "null"]
+        return relaxed
 
     nullable: Schema = with_null(schema, item=True)
     return nullable
@@ -156,11 +156,11 @@ def removable(schema: Schema) -> Schema:
 
 def _items(part: Any) -> list[Schema]:
     if isinstance(part, list):
-        return [found for one in part for found in _items(one)]
+        return [item for entry in part for item in _items(entry)]
     if not isinstance(part, dict):
         return []
     own = [part["items"]] if isinstance(part.get("items"), dict) else []
-    return own + [found for one in part.values() for found in _items(one)]
+    return own + [item for entry in part.values() for item in _items(entry)]
 
 
 def umbrella(parts: dict[str, Schema]) -> Schema:
@@ -168,12 +168,12 @@ def umbrella(parts: dict[str, Schema]) -> Schema:
     the part's own schema, so what stands there is not repeated here: a mistake would be told
     twice."""
     part: Schema = {"type": "object"}
-    made = {
+    charts = {
         name: {**part, "description": f"Values of the part {name}: those of its own chart."}
         for name in parts
     }
     for name, own in parts.items():
-        made[name]["properties"] = {"enabled": own["properties"]["enabled"]}
+        charts[name]["properties"] = {"enabled": own["properties"]["enabled"]}
     shared = {
         key: value
         for key, value in next(iter(parts.values()))["properties"]["global"].items()
@@ -184,11 +184,11 @@ def umbrella(parts: dict[str, Schema]) -> Schema:
         "title": "Values of the chart preflight. Generated from those of its parts",
         "type": "object",
         "additionalProperties": False,
-        "properties": {**made, "global": shared},
+        "properties": {**charts, "global": shared},
     }
 
 
-def said(*command: str) -> bytes:
+def output_of(*command: str) -> bytes:
     """What a service prints. Raises OSError, CalledProcessError."""
     return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
 
@@ -207,14 +207,15 @@ def main() -> int:
             shared = properties["global"].setdefault("properties", {})
             shared |= common["global"]
             shared.setdefault("preflight", {}).setdefault("properties", {}).update(common["shared"])
-            parts[chart.name] = combined(json.loads(said(*command)), deployment, chart.name)
+            parts[chart.name] = combined(json.loads(output_of(*command)), deployment, chart.name)
             _write(chart, parts[chart.name])
             vendor(COMMON, chart / "charts" / COMMON.name)
         _write(UMBRELLA, umbrella(parts))
         for file, command in DEFINITIONS.items():
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(
-                f"# What `{' '.join(command)}` prints. Do not edit.\n".encode() + said(*command)
+                f"# What `{' '.join(command)}` prints. Do not edit.\n".encode()
+                + output_of(*command)
             )
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"chart_schema: {error}", file=sys.stderr)
@@ -230,7 +231,9 @@ def vendor(library: Path, place: Path) -> None:
 
 
 def _files(folder: Path) -> dict[Path, bytes]:
-    return {one.relative_to(folder): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
 
 
 def _write(chart: Path, schema: Schema) -> None:

@@ -98,14 +98,14 @@ class Engine:
         form = {"buildah": "{{.FromImageDigest}}", "podman": "{{.Digest}}"}.get(
             self.name, '{{join .RepoDigests " "}}'
         )
-        found = re.search(r"sha256:[0-9a-f]{64}", self._inspect(tag, form) or "")
-        return found and found[0]
+        match = re.search(r"sha256:[0-9a-f]{64}", self._inspect(tag, form) or "")
+        return match and match[0]
 
     def _inspect(self, tag: str, form: str) -> str | None:
         words = ("inspect", "--type", "image") if self.name == "buildah" else ("image", "inspect")
         asked = [self.name, *words, "--format", form, tag]
-        found = subprocess.run(asked, capture_output=True, text=True, check=False)
-        return found.stdout.strip() if found.returncode == 0 else None
+        completed = subprocess.run(asked, capture_output=True, text=True, check=False)
+        return completed.stdout.strip() if completed.returncode == 0 else None
 
     def _verb(self, verb: str) -> str:
         return "bud" if self.name == "buildah" and verb == "build" else verb

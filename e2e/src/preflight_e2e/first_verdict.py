@@ -104,8 +104,8 @@ STEPS = (
 
 def section(readme: str) -> str:
     """The README's section "First verdict"."""
-    found: str = readme.split("\n## First verdict\n")[1].split("\n## ", maxsplit=1)[0]
-    return found
+    text: str = readme.split("\n## First verdict\n")[1].split("\n## ", maxsplit=1)[0]
+    return text
 
 
 def commands(readme: str) -> list[str]:
@@ -143,12 +143,12 @@ def step(command: str) -> WalkStep:
     """The one step that a command is. Raises ValueError for a command that nothing expects anything
     of.
     """
-    found = [one for one in STEPS if command.startswith(one.begins)]
-    if not found:
+    matching = [candidate for candidate in STEPS if command.startswith(candidate.begins)]
+    if not matching:
         raise ValueError(
             f"{command}: the README has a command that STEPS does not know; say there what it prints."
         )
-    return max(found, key=lambda one: len(one.begins))
+    return max(matching, key=lambda candidate: len(candidate.begins))
 
 
 class Shell:

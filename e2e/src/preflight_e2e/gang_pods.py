@@ -17,8 +17,8 @@ __all__ = ["Story"]
 class Story:
     """Pods as the webhook leaves them, of which no scheduler and no kubelet knows."""
 
-    def __init__(self, made: Installed) -> None:
-        self.api, self.namespace, self.addresses = made.api, made.namespace(), 0
+    def __init__(self, installed: Installed) -> None:
+        self.api, self.namespace, self.addresses = installed.api, installed.namespace(), 0
         until(
             lambda: bool(self.api.list_namespaced_service_account(self.namespace).items),
             "the default account",
@@ -64,16 +64,16 @@ class Story:
         }
         self.api.patch_namespaced_pod_status(name, self.namespace, status)
 
-    def told(self, name: str) -> dict[str, Any]:
+    def roster(self, name: str) -> dict[str, Any]:
         text = self.api.read_namespaced_pod(name, self.namespace).metadata.annotations[ROSTER]
         return dict(json.loads(text or "{}"))
 
     def sealed(self, generation: int, *names: str) -> None:
         def so() -> bool:
-            every = [self.told(name) for name in names]
+            every = [self.roster(name) for name in names]
             return all(
-                (one.get("answer"), one.get("generation")) == ("sealed", generation)
-                for one in every
+                (roster.get("answer"), roster.get("generation")) == ("sealed", generation)
+                for roster in every
             )
 
         until(so, f"generation {generation} of {names}")

@@ -66,9 +66,9 @@ class GpuClaimsRelease:
         """Return once every node's GPUs are counted."""
         self.lab.become({"plugin": "absent"})
         for node in self.nodes:  # what checks of before have said of their GPUs
-            for one in self.api.read_node(node).status.conditions:
-                if one.status == "True" and one.type != "Ready":
-                    self.condition(node, one.type, [])
+            for condition in self.api.read_node(node).status.conditions:
+                if condition.status == "True" and condition.type != "Ready":
+                    self.condition(node, condition.type, [])
         folder = {"name": "driver", "hostPath": {"path": LOCAL}}
         driver = {
             "extraVolumes": [folder],
@@ -131,11 +131,11 @@ class GpuClaimsRelease:
         there is none.
         """
         selector = "app.kubernetes.io/component=agent"
-        found = self.api.list_namespaced_pod(self.installed.name, label_selector=selector).items
+        pods = self.api.list_namespaced_pod(self.installed.name, label_selector=selector).items
         names = [
-            one.metadata.name
-            for one in found
-            if one.spec.node_name == node and not one.metadata.deletion_timestamp
+            pod.metadata.name
+            for pod in pods
+            if pod.spec.node_name == node and not pod.metadata.deletion_timestamp
         ]
         return str(names[0]) if names else ""
 
@@ -144,19 +144,26 @@ class GpuClaimsRelease:
         return int(amount) == len(self.devices(node)) == len(self.usable(node)) > 0
 
     def _ready(self) -> bool:
-        found = self.apps.list_namespaced_deployment(self.installed.name).items
-        return all((one.status.ready_replicas or 0) >= one.spec.replicas for one in found)
+        deployments = self.apps.list_namespaced_deployment(self.installed.name).items
+        return all(
+            (deployment.status.ready_replicas or 0) >= deployment.spec.replicas
+            for deployment in deployments
+        )
 
     def devices(self, node: str) -> dict[str, Json]:
         """The devices of the node's GpuNodeStatus by UUID."""
         with suppress(client.ApiException):
-            found = self.custom.get_cluster_custom_object(GROUP, "v1", "gpunodestatuses", node)
-            return {one["uuid"]: one for one in found.get("status", {}).get("devices", [])}
+            status = self.custom.get_cluster_custom_object(GROUP, "v1", "gpunodestatuses", node)
+            return {
+                device["uuid"]: device for device in status.get("status", {}).get("devices", [])
+            }
         return {}
 
     def usable(self, node: str) -> list[str]:
-        found = self.devices(node)
-        return [uuid for uuid, one in found.items() if one.get("health", "Healthy") == "Healthy"]
+        devices = self.devices(node)
+        return [
+            uuid for uuid, device in devices.items() if device.get("health", "Healthy") == "Healthy"
+        ]
 
     def place(self) -> GpuPlace:
         """A new namespace, in which pods get the checks and the variables by now."""
@@ -164,16 +171,16 @@ class GpuClaimsRelease:
             "preflight-e2e": self.installed.name,
             "nvsentinel.nvidia.com/preflight": "enabled",
         }
-        made = GpuPlace(self, self.installed.namespace(**labels))
-        made.claim("probe", 1)
-        until(lambda: made.created() == list(CHECKS), f"both webhooks are called for {made}")
-        return made
+        place = GpuPlace(self, self.installed.namespace(**labels))
+        place.claim("probe", 1)
+        until(lambda: place.created() == list(CHECKS), f"both webhooks are called for {place}")
+        return place
 
     # --- conditions, as a platform connector writes them
 
-    def told(self, node: str, kind: str) -> list[str]:
+    def messages(self, node: str, kind: str) -> list[str]:
         """What the node's connector keeps as the messages of condition ``kind``."""
-        lines = [one for one in self.lab.node_log(node) if one.get("condition") == kind]
+        lines = [line for line in self.lab.node_log(node) if line.get("condition") == kind]
         return list(lines[-1]["messages"]) if lines else []
 
     def condition(self, node: str, kind: str, messages: Sequence[str]) -> None:
@@ -276,11 +283,11 @@ class GpuPlace:
         """Names of the checks that a pod would get, or why it is refused."""
         try:
             body = self.body("probe", "probe")
-            made = self.api.create_namespaced_pod(self.namespace, body, dry_run="All")
+            pod = self.api.create_namespaced_pod(self.namespace, body, dry_run="All")
         except client.ApiException as error:
             return str(json.loads(error.body or "{}").get("message"))
-        names = [one.name for one in made.spec.init_containers]
-        return [one for one in names if one.startswith("preflight-")]
+        names = [container.name for container in pod.spec.init_containers]
+        return [name for name in names if name.startswith("preflight-")]
 
     def refused_by(self) -> str:
         """What is said to a pod that asks the device plugin, too."""
@@ -304,12 +311,12 @@ class GpuPlace:
 
     def why(self, name: str) -> str:
         """What the scheduler says of a pod that it cannot place."""
-        found = [
-            str(one.message)
-            for one in self.read(name).status.conditions or []
-            if (one.type, one.status) == ("PodScheduled", "False")
+        messages = [
+            str(condition.message)
+            for condition in self.read(name).status.conditions or []
+            if (condition.type, condition.status) == ("PodScheduled", "False")
         ]
-        return "".join(found)
+        return "".join(messages)
 
     def waits(self, name: str, words: str) -> None:
         until(lambda: words in self.why(name), f"pod {name} waits: {words}")
@@ -317,19 +324,21 @@ class GpuPlace:
     def locked(self, name: str) -> list[str]:
         """UUIDs of the GPUs whose Leases the pod holds."""
         uid = self.read(name).metadata.uid
-        found = self.claims.leases.list_namespaced_lease(LOCKS).items
+        leases = self.claims.leases.list_namespaced_lease(LOCKS).items
         return sorted(
-            one.metadata.annotations[f"{GROUP}/uuid"]
-            for one in found
-            if one.spec.holder_identity == uid
+            lease.metadata.annotations[f"{GROUP}/uuid"]
+            for lease in leases
+            if lease.spec.holder_identity == uid
         )
 
-    def said(self, name: str) -> dict[str, list[list[str]]]:
+    def gpus_by_container(self, name: str) -> dict[str, list[list[str]]]:
         """By container, what it names and sees; waits until each has said it."""
         spec = self.read(name).spec
-        containers = [one.name for one in [*spec.init_containers, *spec.containers]]
+        containers = [container.name for container in [*spec.init_containers, *spec.containers]]
         # dcgm-diag says what it finds in words of its own.
-        return {one: self.sees(name, one) for one in containers if one != DCGM}
+        return {
+            container: self.sees(name, container) for container in containers if container != DCGM
+        }
 
     def sees(self, name: str, container: str) -> list[list[str]]:
         """What the two variables name there, and what NVML shows; waits until it has said it."""
@@ -338,8 +347,8 @@ class GpuPlace:
             lambda: log(self.namespace, name, container).endswith("\n"),
             f"{name}/{container} says what it sees",
         )
-        found: list[list[str]] = json.loads(log(self.namespace, name, container))
-        return found
+        rows: list[list[str]] = json.loads(log(self.namespace, name, container))
+        return rows
 
     def bind(self, name: str, node: str) -> None:
         """Put a pod on ``node`` past the scheduler."""
@@ -347,10 +356,12 @@ class GpuPlace:
         body = {"metadata": {"name": name}, "target": target}
         self.api.create_namespaced_pod_binding(name, self.namespace, body, _preload_content=False)
 
-    def told(self, name: str, reason: str) -> None:
+    def await_event(self, name: str, reason: str) -> None:
         def found() -> bool:
             events = self.api.list_namespaced_event(self.namespace).items
-            return any(one.involved_object.name == name and one.reason == reason for one in events)
+            return any(
+                event.involved_object.name == name and event.reason == reason for event in events
+            )
 
         until(found, f"Event {reason} of pod {name}")
 
@@ -361,11 +372,11 @@ class GpuPlace:
 
         def gone() -> bool:
             left = self.api.list_namespaced_pod(self.namespace).items
-            return not {*names} & {one.metadata.name for one in left}
+            return not {*names} & {pod.metadata.name for pod in left}
 
         until(gone, f"the end of {', '.join(names)}")
 
     def leave(self) -> None:
         self.delete(
-            *(one.metadata.name for one in self.api.list_namespaced_pod(self.namespace).items)
+            *(pod.metadata.name for pod in self.api.list_namespaced_pod(self.namespace).items)
         )

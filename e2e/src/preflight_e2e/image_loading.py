@@ -50,13 +50,15 @@ def loading(builds: Mapping[str, Build], load: Callable[[BuiltImage], None]) -> 
     one being built meanwhile; what has not begun at the end is left.
     """
 
-    def bring(made: Future[BuiltImage]) -> None:
-        load(made.result())
+    def bring(built: Future[BuiltImage]) -> None:
+        load(built.result())
 
     with ThreadPoolExecutor(1) as builders, ThreadPoolExecutor(1) as loaders:
-        made = {reference: builders.submit(build) for reference, build in builds.items()}
+        pending = {reference: builders.submit(build) for reference, build in builds.items()}
         try:
-            yield Images({reference: loaders.submit(bring, one) for reference, one in made.items()})
+            yield Images(
+                {reference: loaders.submit(bring, future) for reference, future in pending.items()}
+            )
         finally:
             loaders.shutdown(wait=False, cancel_futures=True)
             builders.shutdown(wait=True, cancel_futures=True)

@@ -34,7 +34,7 @@ from preflight_testing.fakes import NvmlError, build_nvml
 
 from .engine import Engine, ImageError, find_engine
 from .labels import changed, image_id, labels, version
-from .program import leave, says_version
+from .program import add_version, leave
 from .sources import PinnedSource, SourceError, checkout
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -129,12 +129,17 @@ def read(root: Path) -> tuple[ImageTable, ...]:
     """The images of the packages in ``root``: services, then checks, and last those for which even
     a base without the tool must be made.
     """
-    found = []
+    components = []
     for path in sorted(root.glob("packages/*/pyproject.toml")):
-        said = tomllib.loads(path.read_text()).get("tool", {}).get("preflight", {})
-        if "image" in said:
-            found.append(_component(str(path.parent.relative_to(root)), said["image"]))
-    return tuple(sorted(found, key=lambda one: (one.is_check, one.test_recipe is not None)))
+        table = tomllib.loads(path.read_text()).get("tool", {}).get("preflight", {})
+        if "image" in table:
+            components.append(_component(str(path.parent.relative_to(root)), table["image"]))
+    return tuple(
+        sorted(
+            components,
+            key=lambda component: (component.is_check, component.test_recipe is not None),
+        )
+    )
 
 
 def _component(package: str, table: Mapping[str, Any]) -> ImageTable:
@@ -201,7 +206,7 @@ def build_all(
     cache = cache or cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     chosen = [component for component in COMPONENTS if not only or component.image in set(only)]
-    made = []
+    built = []
     for component in chosen:
         fakes = e2e and component.is_check
         if engine.architecture not in (None, *component.architectures):
@@ -210,7 +215,7 @@ def build_all(
             )
         given = (bases or {}).get(component.image)
         base = given or _base(engine, component, root, cache, sources or {}, fakes=fakes)
-        made.append(
+        built.append(
             _built(
                 engine,
                 component,
@@ -222,7 +227,7 @@ def build_all(
                 no_cache=no_cache,
             )
         )
-    return made
+    return built
 
 
 def _base(
@@ -252,8 +257,8 @@ def _base(
     if not engine.has(tag):
         try:
             folders = {
-                one.name: checkout(one, given.get(one.name), cache.parent / "sources")
-                for one in sources
+                source.name: checkout(source, given.get(source.name), cache.parent / "sources")
+                for source in sources
             }
         except SourceError as error:
             raise ImageError(
@@ -261,8 +266,8 @@ def _base(
             ) from None
         facts = {
             key: value
-            for one in sources
-            for key, value in one.arguments()
+            for source in sources
+            for key, value in source.arguments()
             if f"ARG {key}" in recipe.read_text()
         }
         engine.build(recipe, root, tag, {"BASE": named, **facts}, folders)
@@ -298,8 +303,8 @@ def build_fake_node(
     if archive.exists():
         return BuiltImage(FAKE_NODE, archive, 0)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as made:
-        context = Path(made) / "context"
+    with tempfile.TemporaryDirectory() as scratch:
+        context = Path(scratch) / "context"
         shutil.copytree(folder, context)
         shutil.copy(proto, context)
         try:
@@ -382,15 +387,15 @@ def _hash(root: Path, files: Sequence[Path], *words: str) -> str:
 
 
 def _pair(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not (name and found and value):
+    name, separator, value = text.partition("=")
+    if not (name and separator and value):
         raise argparse.ArgumentTypeError(f'"{text}" is not NAME=VALUE')
     return name, value
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="images", description="Build every component's image.")
-    says_version(parser)
+    add_version(parser)
     parser.add_argument(
         "--engine", choices=["docker", "podman", "buildah"], help="instead of the first that works"
     )
@@ -414,7 +419,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--platform",
         metavar="linux/ARCH",
         choices=[
-            f"linux/{one}" for one in sorted({one for c in COMPONENTS for one in c.architectures})
+            f"linux/{architecture}"
+            for architecture in sorted(
+                {architecture for c in COMPONENTS for architecture in c.architectures}
+            )
         ],
         help="instead of this machine's; the build runs programs of it, so the engine needs emulation (binfmt)",
     )

@@ -94,7 +94,7 @@ class Channels:
         self.nodes: list[str] = [
             node.metadata.name
             for node in nodes
-            if not any(one.effect == "NoSchedule" for one in node.spec.taints or [])
+            if not any(taint.effect == "NoSchedule" for taint in node.spec.taints or [])
         ]
 
     def values(self, **values: Any) -> Values:
@@ -125,15 +125,19 @@ class Channels:
         )
 
     def slices(self) -> list[dict[str, Any]]:
-        found = self.custom.list_cluster_custom_object(*RESOURCE, "resourceslices")["items"]
-        return [one for one in found if one["spec"]["driver"] == DRIVER]
+        slices = self.custom.list_cluster_custom_object(*RESOURCE, "resourceslices")["items"]
+        return [
+            resource_slice
+            for resource_slice in slices
+            if resource_slice["spec"]["driver"] == DRIVER
+        ]
 
     def published(self) -> list[str]:
         """Nodes whose slice has exactly channel 0."""
         return sorted(
-            one["spec"]["nodeName"]
-            for one in self.slices()
-            if [d["name"] for d in one["spec"].get("devices", [])] == ["channel-0"]
+            resource_slice["spec"]["nodeName"]
+            for resource_slice in self.slices()
+            if [d["name"] for d in resource_slice["spec"].get("devices", [])] == ["channel-0"]
         )
 
     def of(self, component: str) -> list[Any]:
@@ -143,22 +147,22 @@ class Channels:
 
     def plugin(self, node: str) -> Any:
         """The pod of the node's plugin that is not on its way out."""
-        pods = [one for one in self.of("kubelet-plugin") if one.spec.node_name == node]
-        return next(one for one in pods if not one.metadata.deletion_timestamp)
+        pods = [pod for pod in self.of("kubelet-plugin") if pod.spec.node_name == node]
+        return next(pod for pod in pods if not pod.metadata.deletion_timestamp)
 
     def on(self, node: str, *words: str) -> str:
         """Run ``words`` where the node's folders are mounted; what they print."""
         pods = self.api.list_namespaced_pod(self.name, label_selector=f"app={DRIVERS}").items
-        [pod] = [one.metadata.name for one in pods if one.spec.node_name == node]
-        said: list[str] = []
+        [pod] = [pod.metadata.name for pod in pods if pod.spec.node_name == node]
+        outputs: list[str] = []
 
         def ran() -> bool:
             with suppress(client.ApiException):  # a kubelet that has just started knows no pod yet
-                said.append(run_in(self.name, pod, *words))
-            return bool(said)
+                outputs.append(run_in(self.name, pod, *words))
+            return bool(outputs)
 
         until(ran, f"{words[0]} on {node}")
-        return said[0]
+        return outputs[0]
 
     def cdi_files(self, node: str) -> list[str]:
         """The driver's CDI files on ``node``."""
@@ -176,11 +180,11 @@ class Channels:
 
     def place(self) -> ChannelNamespace:
         """A new namespace for users."""
-        made = ChannelNamespace(self, f"{self.name}-{len(self.places)}")
-        self.api.create_namespace({"metadata": {"name": made.namespace}})
-        until(made.has_account, "the default account")
-        self.places.append(made)
-        return made
+        place = ChannelNamespace(self, f"{self.name}-{len(self.places)}")
+        self.api.create_namespace({"metadata": {"name": place.namespace}})
+        until(place.has_account, "the default account")
+        self.places.append(place)
+        return place
 
     def remove(self) -> None:
         """Take away users' objects while controller and plugins still work, then the release."""
@@ -193,11 +197,11 @@ class Channels:
         with suppress(client.ApiException):
             self.api.delete_namespace(self.name)
         for (
-            one
+            resource_slice
         ) in self.slices():  # the plugins leave them, as pods are scheduled while they are updated
             with suppress(client.ApiException):
                 self.custom.delete_cluster_custom_object(
-                    *RESOURCE, "resourceslices", one["metadata"]["name"]
+                    *RESOURCE, "resourceslices", resource_slice["metadata"]["name"]
                 )
 
 
@@ -230,25 +234,25 @@ class ChannelNamespace:
             "metadata": {"name": name},
             "spec": {"numNodes": nodes, "channel": channel},
         }
-        made: dict[str, Any] = self.channels.custom.create_namespaced_custom_object(
+        created: dict[str, Any] = self.channels.custom.create_namespaced_custom_object(
             GROUP, VERSION, self.namespace, PLURAL, body
         )
-        return made
+        return created
 
     def status(self, name: str = "train") -> str:
         """Ready, NotReady, or nothing where there is no such ComputeDomain."""
         with suppress(client.ApiException):
-            found = self.channels.custom.get_namespaced_custom_object(
+            domain = self.channels.custom.get_namespaced_custom_object(
                 GROUP, VERSION, self.namespace, PLURAL, name
             )
-            return str(found.get("status", {}).get("status", "NotReady"))
+            return str(domain.get("status", {}).get("status", "NotReady"))
         return ""
 
     def ready(self, name: str = "train", **spec: Any) -> dict[str, Any]:
         """Make a ComputeDomain, and wait until it is Ready."""
-        made = self.domain(name, **spec)
+        domain = self.domain(name, **spec)
         until(lambda: self.status(name) == "Ready", f"ComputeDomain {name} is Ready")
-        return made
+        return domain
 
     def end_domain(self, name: str = "train") -> None:
         self.channels.custom.delete_namespaced_custom_object(
@@ -271,7 +275,7 @@ class ChannelNamespace:
     def allocated(self, name: str, domain: str, node: str) -> dict[str, Any]:
         """A claim whose channel on ``node`` somebody has written by hand, past the scheduler."""
         parameters = config(domain)
-        made = self.create(
+        created = self.create(
             "ResourceClaim",
             "resourceclaims",
             {"metadata": {"name": name}, "spec": {"devices": _devices(parameters)}},
@@ -280,7 +284,7 @@ class ChannelNamespace:
         [opaque] = _devices(parameters)["config"]
         devices = {"results": [result], "config": [{**opaque, "source": "FromClaim"}]}
         self.patch_status(name, {"allocation": {"devices": devices}})
-        return made
+        return created
 
     def reserve(self, name: str, pod: Any) -> None:
         self.patch_status(
@@ -293,13 +297,13 @@ class ChannelNamespace:
         )
 
     def create(self, kind: str, plural: str, body: dict[str, Any]) -> dict[str, Any]:
-        made: dict[str, Any] = self.channels.custom.create_namespaced_custom_object(
+        created: dict[str, Any] = self.channels.custom.create_namespaced_custom_object(
             *RESOURCE,
             self.namespace,
             plural,
             {"apiVersion": "/".join(RESOURCE), "kind": kind, **body},
         )
-        return made
+        return created
 
     def patch_status(self, name: str, status: dict[str, Any]) -> None:
         self.channels.custom.patch_namespaced_custom_object_status(
@@ -326,14 +330,17 @@ class ChannelNamespace:
         """
         templates = claims or ({"channel": template} if template else {})
         claimed = [
-            {"name": name, "resourceClaimTemplateName": one} for name, one in templates.items()
+            {"name": name, "resourceClaimTemplateName": template_name}
+            for name, template_name in templates.items()
         ]
         if claim:
             claimed = [{"name": "channel", "resourceClaimName": claim}]
         look = {
             "image": FAKE_NODE,
             "imagePullPolicy": "IfNotPresent",
-            "resources": {"claims": [{"name": one["name"]} for one in claimed]} if claimed else {},
+            "resources": {"claims": [{"name": entry["name"]} for entry in claimed]}
+            if claimed
+            else {},
         }
         stays = {"name": "train", "command": ["python3", "-c", _LOOK + "time.sleep(10**6)"], **look}
         before = {"name": "preflight-look", "command": ["python3", "-c", _LOOK], **look}
@@ -351,8 +358,8 @@ class ChannelNamespace:
             **where,
             **spec,
         }
-        made = {"metadata": {"name": name}, "spec": body}
-        return self.channels.api.create_namespaced_pod(self.namespace, made)
+        pod = {"metadata": {"name": name}, "spec": body}
+        return self.channels.api.create_namespaced_pod(self.namespace, pod)
 
     def bind(self, name: str, node: str) -> None:
         """Put a pod on ``node`` past the scheduler."""
@@ -384,22 +391,22 @@ class ChannelNamespace:
 
     def restarts(self, name: str) -> int:
         statuses = self.read(name).status.container_statuses or []
-        return sum(one.restart_count for one in statuses if one.state.running)
+        return sum(status.restart_count for status in statuses if status.state.running)
 
     def sees(self, name: str, container: str = "train") -> str:
         """What the pod has said of the channel; a container that has only just begun has said
         nothing yet.
         """
-        said = ""
+        output = ""
 
         def holds() -> bool:
-            nonlocal said
+            nonlocal output
             read = self.channels.api.read_namespaced_pod_log
-            said = str(read(name, self.namespace, container=container)).strip()
-            return bool(said)
+            output = str(read(name, self.namespace, container=container)).strip()
+            return bool(output)
 
         until(holds, f"{self.namespace}/{name} says what it sees")
-        return said
+        return output
 
     def run_in(self, name: str, *words: str) -> str:
         return run_in(self.namespace, name, *words)
@@ -410,7 +417,7 @@ class ChannelNamespace:
             with suppress(client.ApiException):
                 self.channels.api.delete_namespaced_pod(name, self.namespace)
         until(
-            lambda: not {*names} & {one.metadata.name for one in self.pods()},
+            lambda: not {*names} & {pod.metadata.name for pod in self.pods()},
             f"the end of {', '.join(names)}",
         )
 
@@ -418,29 +425,29 @@ class ChannelNamespace:
         return list(self.channels.api.list_namespaced_pod(self.namespace).items)
 
     def events(self, of: str = "") -> list[Any]:
-        found = self.channels.api.list_namespaced_event(self.namespace).items
-        return [one for one in found if of in {"", one.involved_object.name}]
+        events = self.channels.api.list_namespaced_event(self.namespace).items
+        return [event for event in events if of in {"", event.involved_object.name}]
 
-    def told(self, of: str, words: str) -> None:
+    def await_event(self, of: str, words: str) -> None:
         """Wait for an Event of ``of`` with ``words``."""
         until(
-            lambda: any(words in (one.message or "") for one in self.events(of)),
+            lambda: any(words in (event.message or "") for event in self.events(of)),
             f"an Event of {of}: {words}",
         )
 
     def leave(self) -> None:
         """Delete pods, ComputeDomains and claims, so that every channel is free."""
-        self.delete(*(one.metadata.name for one in self.pods()))
+        self.delete(*(pod.metadata.name for pod in self.pods()))
         custom = self.channels.custom
-        for one in custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)[
+        for item in custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL)[
             "items"
         ]:
             with suppress(client.ApiException):
-                self.end_domain(one["metadata"]["name"])
-        for one in self.listed("resourceclaims"):
+                self.end_domain(item["metadata"]["name"])
+        for item in self.listed("resourceclaims"):
             with suppress(client.ApiException):
                 custom.delete_namespaced_custom_object(
-                    *RESOURCE, self.namespace, "resourceclaims", one["metadata"]["name"]
+                    *RESOURCE, self.namespace, "resourceclaims", item["metadata"]["name"]
                 )
         until(
             lambda: not self.listed("resourceclaims"), f"the end of the claims of {self.namespace}"
@@ -456,13 +463,13 @@ class ChannelNamespace:
 
 def config(domain: str, **changed: Any) -> dict[str, Any]:
     """Parameters of a channel's claim."""
-    made = {
+    defaults = {
         "allocationMode": "Single",
         "apiVersion": f"{GROUP}/{VERSION}",
         "domainID": domain,
         "kind": "ComputeDomainChannelConfig",
     }
-    return {**made, **changed}
+    return {**defaults, **changed}
 
 
 def _devices(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -501,8 +508,8 @@ def _drivers() -> dict[str, Any]:
 
 def run_in(namespace: str, pod: str, *words: str) -> str:
     # A client of its own: `stream` turns the client it is given into one for websockets.
-    made: Any = client.ApiClient
-    api: Any = client.CoreV1Api(made())
+    client_class: Any = client.ApiClient
+    api: Any = client.CoreV1Api(client_class())
     run: Any = stream.stream
     answer = run(
         api.connect_get_namespaced_pod_exec,

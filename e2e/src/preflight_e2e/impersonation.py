@@ -28,10 +28,10 @@ __all__ = [
     "account",
     "add",
     "annotation",
+    "error_of",
     "label",
     "prepared",
     "remove",
-    "said",
 ]
 
 OURS = "preflight.nvsentinel.nvidia.com/"
@@ -73,7 +73,7 @@ class Actor:
     coordination: Any
 
     def patch(self, pod: Any, patch: Patch, **options: str) -> str:
-        return said(
+        return error_of(
             lambda: self.api.patch_namespaced_pod(
                 pod.metadata.name, pod.metadata.namespace, patch, **options
             )
@@ -82,12 +82,12 @@ class Actor:
     def debug(self, pod: Any, container: dict[str, Any]) -> str:
         body = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "x", **container}]}}
         name, namespace = pod.metadata.name, pod.metadata.namespace
-        return said(
+        return error_of(
             lambda: self.api.patch_namespaced_pod_ephemeralcontainers(name, namespace, body)
         )
 
 
-def said(write: Callable[[], Any]) -> str:
+def error_of(write: Callable[[], Any]) -> str:
     """What the API server had against a write; empty when nothing."""
     try:
         write()
@@ -143,21 +143,24 @@ class TenantNamespace:
         }
 
 
-def prepared(made: Installed) -> TenantNamespace:
+def prepared(installed: Installed) -> TenantNamespace:
     """Install the policies without a replica, and wait until they are in force."""
-    made.release.install(made.gang_values())
-    namespace = made.shielded()
+    installed.release.install(installed.gang_values())
+    namespace = installed.shielded()
     until(
-        lambda: said(lambda: made.api.read_namespaced_service_account("default", namespace)) == "",
+        lambda: (
+            error_of(lambda: installed.api.read_namespaced_service_account("default", namespace))
+            == ""
+        ),
         "default account",
     )
-    made.api.create_namespaced_service_account(namespace, {"metadata": {"name": "tenant"}})
+    installed.api.create_namespaced_service_account(namespace, {"metadata": {"name": "tenant"}})
     debugger = {"apiGroups": [""], "resources": ["pods/ephemeralcontainers"], "verbs": ["patch"]}
-    made.rbac.create_namespaced_role(
+    installed.rbac.create_namespaced_role(
         namespace, {"metadata": {"name": "debugger"}, "rules": [debugger]}
     )
     for kind, role in (("ClusterRole", "admin"), ("Role", "debugger")):
-        made.rbac.create_namespaced_role_binding(
+        installed.rbac.create_namespaced_role_binding(
             namespace,
             {
                 "metadata": {"name": f"tenant-{role}"},
@@ -166,31 +169,36 @@ def prepared(made: Installed) -> TenantNamespace:
             },
         )
     place = TenantNamespace(
-        made, namespace, _actor(made, made.name, made.gang), _actor(made, namespace, "tenant")
+        installed,
+        namespace,
+        _actor(installed, installed.name, installed.gang),
+        _actor(installed, namespace, "tenant"),
     )
     _wait_for_policies(place)
     return place
 
 
-def account(made: Installed, namespace: str, name: str) -> Any:
+def account(installed: Installed, namespace: str, name: str) -> Any:
     """A client of a ServiceAccount, with a token of its own and nothing of the administrator's."""
     spec = {"spec": {"expirationSeconds": 3600}}
-    token = made.api.create_namespaced_service_account_token(name, namespace, spec).status.token
+    token = installed.api.create_namespaced_service_account_token(
+        name, namespace, spec
+    ).status.token
     admin = client.Configuration.get_default_copy()
     settings = client.Configuration(host=admin.host, api_key={"authorization": f"Bearer {token}"})
     settings.ssl_ca_cert, settings.verify_ssl = admin.ssl_ca_cert, admin.verify_ssl
-    one: Any = client.ApiClient(settings)
-    reviews: Any = client.AuthenticationV1Api(one)
+    api_client: Any = client.ApiClient(settings)
+    reviews: Any = client.AuthenticationV1Api(api_client)
     user = reviews.create_self_subject_review({}).status.user_info.username
     assert user == f"system:serviceaccount:{namespace}:{name}", (
         "the admin's own credentials prove nothing"
     )
-    return one
+    return api_client
 
 
-def _actor(made: Installed, namespace: str, name: str) -> Actor:
-    one = account(made, namespace, name)
-    return Actor(client.CoreV1Api(one), client.CoordinationV1Api(one))
+def _actor(installed: Installed, namespace: str, name: str) -> Actor:
+    api_client = account(installed, namespace, name)
+    return Actor(client.CoreV1Api(api_client), client.CoordinationV1Api(api_client))
 
 
 def _wait_for_policies(place: TenantNamespace) -> None:
@@ -204,10 +212,12 @@ def _wait_for_policies(place: TenantNamespace) -> None:
         "policy of the controller's pods": lambda: place.controller.patch(
             pod, add(label("x"), "x"), dry_run="All"
         ),
-        "policy of its ConfigMaps": lambda: said(
+        "policy of its ConfigMaps": lambda: error_of(
             lambda: create(place.namespace, foreign, dry_run="All")
         ),
-        "policy of records": lambda: said(lambda: tenant(place.namespace, forged, dry_run="All")),
+        "policy of records": lambda: error_of(
+            lambda: tenant(place.namespace, forged, dry_run="All")
+        ),
     }
     for what, attempt in attempts.items():
         until(lambda attempt=attempt: "ValidatingAdmissionPolicy" in attempt(), what)  # type: ignore[misc]

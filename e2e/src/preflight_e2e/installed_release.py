@@ -116,8 +116,8 @@ class Installed:
         return {key: base64.b64decode(value) for key, value in data.items()}
 
     def bundles(self) -> list[bytes]:
-        found = self.admission.read_mutating_webhook_configuration(self.name)
-        return [base64.b64decode(w.client_config.ca_bundle or "") for w in found.webhooks]
+        configuration = self.admission.read_mutating_webhook_configuration(self.name)
+        return [base64.b64decode(w.client_config.ca_bundle or "") for w in configuration.webhooks]
 
     def published(self) -> bool:
         """Every entry trusts exactly what the Secret says."""
@@ -125,13 +125,13 @@ class Installed:
 
     def metrics(self) -> str:
         """What the release's one gang controller counts."""
-        [one] = self.api.list_namespaced_pod(
+        [pod] = self.api.list_namespaced_pod(
             self.name, label_selector="app.kubernetes.io/component=controller"
         ).items
         path = self.api.connect_get_namespaced_pod_proxy_with_path
         return str(
             path(
-                f"{one.metadata.name}:8080", self.name, "metrics", _preload_content=False
+                f"{pod.metadata.name}:8080", self.name, "metrics", _preload_content=False
             ).data.decode()
         )
 

@@ -17,18 +17,18 @@ from referencing import Registry, Resource
 __all__ = ["validate"]
 
 
-def validate(made: dict[str, Any], version: str) -> None:
+def validate(document: dict[str, Any], version: str) -> None:
     """Hold an object against Kubernetes ``version``, such as "1.36". Raises
     jsonschema.ValidationError where the object is not valid.
     """
-    group, _, release = made["apiVersion"].rpartition("/")
+    group, _, release = document["apiVersion"].rpartition("/")
     group = group.partition(".")[0]
     name = (
-        f"{made['kind'].lower()}-{group}-{release}"
+        f"{document['kind'].lower()}-{group}-{release}"
         if group
-        else f"{made['kind'].lower()}-{release}"
+        else f"{document['kind'].lower()}-{release}"
     )
-    _validator(version, name).validate(made)
+    _validator(version, name).validate(document)
 
 
 @cache

@@ -317,7 +317,7 @@ class Lab:
 
         def asked() -> bool:
             try:
-                made = self.api.create_namespaced_pod(name, probe, dry_run="All")
+                pod = self.api.create_namespaced_pod(name, probe, dry_run="All")
             except client.ApiException as error:
                 if error.status in {
                     403,
@@ -325,7 +325,7 @@ class Lab:
                 }:  # no default ServiceAccount yet, or no webhook replica reached yet
                     return False
                 raise
-            return "preflight.nvsentinel.nvidia.com/gang" in (made.metadata.annotations or {})
+            return "preflight.nvsentinel.nvidia.com/gang" in (pod.metadata.annotations or {})
 
         until(f"the webhook is called for pods of namespace {name}", asked, 30)
 
@@ -334,7 +334,7 @@ class Lab:
         claims: Any = client.ResourceV1Api()
         self.api.delete_namespace(name)
         # The namespace's own controller does the same, but begins after five seconds.
-        for what, delete, found in (
+        for what, delete, listing in (
             ("pods", self.api.delete_collection_namespaced_pod, self.api.list_namespaced_pod),
             (
                 "claims",
@@ -345,7 +345,7 @@ class Lab:
             delete(name, grace_period_seconds=1)
             until(
                 f"the {what} of namespace {name} are gone",
-                lambda found=found: not found(name).items,  # type: ignore[misc]
+                lambda listing=listing: not listing(name).items,  # type: ignore[misc]
                 120,
             )
 

@@ -58,9 +58,9 @@ def image_id(archive: Path) -> str:
     layers.
     """
     with tarfile.open(archive) as tar:
-        told = tar.extractfile("manifest.json")
-        assert told is not None
-        [image] = json.load(told)
+        manifest = tar.extractfile("manifest.json")
+        assert manifest is not None
+        [image] = json.load(manifest)
     return "sha256:" + Path(image["Config"]).name.removesuffix(".json")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Final, NoReturn
 
-__all__ = ["UNREAD", "leave", "says_version"]
+__all__ = ["UNREAD", "add_version", "leave"]
 
 UNREAD: Final = 141
 """Exit status where whoever read the output has gone, as of a program that SIGPIPE ended: 128 +
@@ -19,7 +19,7 @@ SIGPIPE.
 """
 
 
-def says_version(parser: argparse.ArgumentParser) -> None:
+def add_version(parser: argparse.ArgumentParser) -> None:
     """Give ``parser`` the option --version: the tool's name and the version of this package."""
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {version('preflight-e2e')}"

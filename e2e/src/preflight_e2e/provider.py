@@ -44,8 +44,8 @@ def rendered(request: str, node: str, image: str) -> Json:
         "quote (index .Nodes 0).NodeName": f'"{node}"',
     }
     text = config["templates"][provider["templateFile"]]
-    found: Json = yaml.safe_load(re.sub(r"{{(.*?)}}", lambda action: values[action[1]], text))
-    return found
+    document: Json = yaml.safe_load(re.sub(r"{{(.*?)}}", lambda action: values[action[1]], text))
+    return document
 
 
 class ValidationProvider:
@@ -75,9 +75,9 @@ class ValidationProvider:
             lambda: self.lab.remove_namespace(PODS),
             lambda: self.lab.remove_namespace(HOME),
         ]
-        for one in remove:
+        for callback in remove:
             with suppress(client.ApiException):
-                one()
+                callback()
 
     def may_replace(self) -> None:
         """Give the account what --replaced needs."""
@@ -100,9 +100,11 @@ class ValidationProvider:
         self.batch.create_namespaced_job(HOME, body)
 
         def ended() -> list[str]:
-            found = self.batch.read_namespaced_job_status(name, HOME).status.conditions or []
+            conditions = self.batch.read_namespaced_job_status(name, HOME).status.conditions or []
             return [
-                c.type for c in found if c.type in {"Complete", "Failed"} and c.status == "True"
+                c.type
+                for c in conditions
+                if c.type in {"Complete", "Failed"} and c.status == "True"
             ]
 
         condition = until(f"the validation of {node}", ended, 180)

@@ -43,5 +43,11 @@ def register(server: ApiServer, name: str, url: str, bundle: str, **more: Any) -
         **more,
     }
     api = "admissionregistration.k8s.io/v1"
-    made = {"apiVersion": api, "kind": "MutatingWebhookConfiguration", "metadata": {"name": name}}
-    server.call("POST", f"/apis/{api}/mutatingwebhookconfigurations", made | {"webhooks": [entry]})
+    configuration = {
+        "apiVersion": api,
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": name},
+    }
+    server.call(
+        "POST", f"/apis/{api}/mutatingwebhookconfigurations", configuration | {"webhooks": [entry]}
+    )

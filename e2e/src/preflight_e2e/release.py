@@ -26,7 +26,7 @@ from pathlib import Path
 
 from .engine import ImageError, find_engine
 from .images import ROOT, build_all
-from .program import leave, says_version
+from .program import add_version, leave
 from .rehearsal import RehearsalError, registry, rehearse
 
 PACKAGES, PARTS = "packages", "charts/preflight/charts"
@@ -93,7 +93,7 @@ class VersionPlace:
 
 def components(files: Files) -> dict[str, ReleasedComponent]:
     """All that have a changelog, by name, in the order of their names."""
-    found = {}
+    by_name = {}
     for path in sorted(files):
         folder, _, name = path.rpartition("/")
         if name != "pyproject.toml" or f"{folder}/CHANGELOG.md" not in files:
@@ -102,7 +102,7 @@ def components(files: Files) -> dict[str, ReleasedComponent]:
         project, ours = read["project"], read["tool"]["preflight"]
         part = {"preflight-webhook": "preflight-injector"}.get(project["name"], project["name"])
         chart = f"{PARTS}/{part}/Chart.yaml"
-        found[project["name"]] = ReleasedComponent(
+        by_name[project["name"]] = ReleasedComponent(
             project["name"],
             folder,
             project["version"],
@@ -110,74 +110,74 @@ def components(files: Files) -> dict[str, ReleasedComponent]:
             chart if chart in files else None,
             ours["kind"],
         )
-    found["charts"] = ReleasedComponent(
+    by_name["charts"] = ReleasedComponent(
         "charts",
         "charts",
         VersionPlace(UMBRELLA, r"(?m:^)version: ").found(files[UMBRELLA])[0],
         chart=UMBRELLA,
     )
-    return found
+    return by_name
 
 
-def places(one: ReleasedComponent, files: Files) -> Iterator[VersionPlace]:
+def places(component: ReleasedComponent, files: Files) -> Iterator[VersionPlace]:
     """Wherever its version stands."""
     start = r"(?m:^)"
-    if one.name == "charts":
+    if component.name == "charts":
         copies = [path for path in files if path.endswith("/charts/preflight-common/Chart.yaml")]
         yield from (VersionPlace(path, f"{start}version: ") for path in (LIBRARY, *copies))
         needs = r"name: preflight-common(?:\n +|, )version: "
         yield from (VersionPlace(p, needs, least=0) for p in files if p.endswith("/Chart.yaml"))
     else:
-        for path in (f"{one.folder}/pyproject.toml", "uv.lock"):
-            yield VersionPlace(path, rf'{start}name = "{one.name}"\nversion = "')
+        for path in (f"{component.folder}/pyproject.toml", "uv.lock"):
+            yield VersionPlace(path, rf'{start}name = "{component.name}"\nversion = "')
         for path in files:
             if re.fullmatch(rf"{PACKAGES}/[^/]+/pyproject\.toml", path):
-                yield VersionPlace(path, rf'"{one.name}(?:\[\w+\])?~=', minor=True, least=0)
-    if one.chart:
-        yield VersionPlace(one.chart, f"{start}version: ")
-        yield VersionPlace(one.chart, f'{start}appVersion: "')
-        if one.chart != UMBRELLA:
-            yield VersionPlace(UMBRELLA, rf"- name: {one.chart.split('/')[-2]}\n +version: ")
-    if one.image:
+                yield VersionPlace(path, rf'"{component.name}(?:\[\w+\])?~=', minor=True, least=0)
+    if component.chart:
+        yield VersionPlace(component.chart, f"{start}version: ")
+        yield VersionPlace(component.chart, f'{start}appVersion: "')
+        if component.chart != UMBRELLA:
+            yield VersionPlace(UMBRELLA, rf"- name: {component.chart.split('/')[-2]}\n +version: ")
+    if component.image:
         for path in files:
             if re.search(r"(?<!CHANGELOG)\.md$|/values\.yaml$|^charts/recipes/|^docs/", path):
-                yield VersionPlace(path, rf"\b{one.image}:", least=0)
-        if one.kind == "check":
-            yield VersionPlace(INJECTOR, f'{start}  {one.image}: "')
+                yield VersionPlace(path, rf"\b{component.image}:", least=0)
+        if component.kind == "check":
+            yield VersionPlace(INJECTOR, f'{start}  {component.image}: "')
 
 
 def problems(files: Files) -> list[str]:
     """What does not agree, one sentence each."""
-    said = []
+    sentences = []
     every = components(files)
-    for one in every.values():
-        for place in places(one, files):
-            found = place.found(files.get(place.path, ""))
-            wrong = sorted({*found} - {place.expected(one.version)})
+    for component in every.values():
+        for place in places(component, files):
+            versions = place.found(files.get(place.path, ""))
+            wrong = sorted({*versions} - {place.expected(component.version)})
             if wrong:
-                said.append(
-                    f"{place.path}: {one.name} is {one.version}, but here it is {' and '.join(wrong)}; nox -s release sets both."
+                sentences.append(
+                    f"{place.path}: {component.name} is {component.version}, but here it is {' and '.join(wrong)}; nox -s release sets both."
                 )
-            elif len(found) < place.least:
-                said.append(
-                    f"{place.path}: has no version after {place.before!r}, where that of {one.name} belongs; write {place.expected(one.version)}."
+            elif len(versions) < place.least:
+                sentences.append(
+                    f"{place.path}: has no version after {place.before!r}, where that of {component.name} belongs; write {place.expected(component.version)}."
                 )
-        dated = _DATED.search(files[f"{one.folder}/CHANGELOG.md"])
-        if dated and dated["version"] != one.version:
-            said.append(
-                f"{one.folder}/CHANGELOG.md: the last release is {dated['version']}, but {one.name} is {one.version}; nox -s release sets both."
+        dated = _DATED.search(files[f"{component.folder}/CHANGELOG.md"])
+        if dated and dated["version"] != component.version:
+            sentences.append(
+                f"{component.folder}/CHANGELOG.md: the last release is {dated['version']}, but {component.name} is {component.version}; nox -s release sets both."
             )
-    said += [
+    sentences += [
         f"{path}: is not what its generator makes; run nox -s release -- generate."
         for path, text in generated(files).items()
         if files.get(path) != text
     ]
-    return said
+    return sentences
 
 
-def unreleased(files: Files, one: ReleasedComponent) -> bool:
+def unreleased(files: Files, component: ReleasedComponent) -> bool:
     """Whether the first section of its changelog bears no date."""
-    first = _FIRST.search(files[f"{one.folder}/CHANGELOG.md"])
+    first = _FIRST.search(files[f"{component.folder}/CHANGELOG.md"])
     return first is not None and _DATED.match(first[0]) is None
 
 
@@ -186,7 +186,7 @@ def plan(files: Files, names: Iterable[str], part: str, day: str) -> dict[str, s
 
     Raises ReleaseError for an unknown component, and where a changelog says nothing new.
     """
-    every, made = components(files), dict(files)
+    every, updated = components(files), dict(files)
     for name in names:
         if name not in every:
             raise ReleaseError(
@@ -197,49 +197,62 @@ def plan(files: Files, names: Iterable[str], part: str, day: str) -> dict[str, s
                 f"{every[name].folder}/CHANGELOG.md: begins with what is released already; write what is new in a section above, headed ## Unreleased."
             )
         after = every[name].bumped(part)
-        for place in places(after, made):
-            made[place.path] = place.written(made[place.path], after.version)
+        for place in places(after, updated):
+            updated[place.path] = place.written(updated[place.path], after.version)
         log = f"{after.folder}/CHANGELOG.md"
-        made[log] = _FIRST.sub(f"## {after.version} ({day})", made[log], count=1)
-    made |= generated(made)
-    if said := problems(made):
-        raise ReleaseError("\n".join(said))
-    return {path: text for path, text in made.items() if files.get(path) != text}
+        updated[log] = _FIRST.sub(f"## {after.version} ({day})", updated[log], count=1)
+    updated |= generated(updated)
+    if errors := problems(updated):
+        raise ReleaseError("\n".join(errors))
+    return {path: text for path, text in updated.items() if files.get(path) != text}
 
 
 def described(files: Files, tag: str) -> dict[str, str]:
     """What is made for a tag. Raises ReleaseError where the files are of another version."""
-    one = components(files).get(tag.partition("/")[0])
-    if one is None or one.tag != tag:
+    component = components(files).get(tag.partition("/")[0])
+    if component is None or component.tag != tag:
         known = ", ".join(each.tag for each in components(files).values())
         raise ReleaseError(f"{tag}: no tag of these files, whose tags are {known}.")
-    if said := problems(files):
-        raise ReleaseError("\n".join(said))
-    chart = (one.chart or "").removesuffix("/Chart.yaml")
-    package = "" if one.kind in {"", "tests"} else one.name
-    return {"version": one.version, "image": one.image or "", "chart": chart, "package": package}
+    if errors := problems(files):
+        raise ReleaseError("\n".join(errors))
+    chart = (component.chart or "").removesuffix("/Chart.yaml")
+    package = "" if component.kind in {"", "tests"} else component.name
+    return {
+        "version": component.version,
+        "image": component.image or "",
+        "chart": chart,
+        "package": package,
+    }
 
 
 def image_list(every: Mapping[str, ReleasedComponent]) -> str:
     """References of all images, one a line."""
-    return "".join(sorted(f"{one.image}:{one.version}\n" for one in every.values() if one.image))
+    return "".join(
+        sorted(
+            f"{component.image}:{component.version}\n"
+            for component in every.values()
+            if component.image
+        )
+    )
 
 
 def table(every: Mapping[str, ReleasedComponent]) -> str:
     """Markdown: what has which version, and is released by which tag."""
     lines = ["| component | version | image | chart | tag |", "| --- | --- | --- | --- | --- |"]
-    for one in every.values():
-        if one.kind != "tests":
-            chart = f"`{one.chart.split('/')[-2]}`" if one.chart else ""
-            image = f"`{one.image}:{one.version}`" if one.image else ""
-            lines.append(f"| {one.name} | {one.version} | {image} | {chart} | `{one.tag}` |")
+    for component in every.values():
+        if component.kind != "tests":
+            chart = f"`{component.chart.split('/')[-2]}`" if component.chart else ""
+            image = f"`{component.image}:{component.version}`" if component.image else ""
+            lines.append(
+                f"| {component.name} | {component.version} | {image} | {chart} | `{component.tag}` |"
+            )
     return "\n".join(lines) + "\n"
 
 
 def generated(files: Files) -> dict[str, str]:
     """The files that are made of the versions."""
     every = components(files)
-    page = _TABLE.sub(lambda found: found[1] + table(every) + found[2], files.get(PAGE, ""))
+    page = _TABLE.sub(lambda match: match[1] + table(every) + match[2], files.get(PAGE, ""))
     return {IMAGES: image_list(every), PAGE: page}
 
 
@@ -259,40 +272,40 @@ def write(changed: Files) -> None:
         raise ReleaseError("uv.lock: uv lock failed, for the reason above.")
 
 
-def build(one: ReleasedComponent, out: Path, *, with_images: bool) -> list[str]:
+def build(component: ReleasedComponent, out: Path, *, with_images: bool) -> list[str]:
     """What is made of it, and what is pushed where, a line each. Raises ReleaseError."""
     out.mkdir(parents=True, exist_ok=True)
     lines = []
-    if one.name != "charts" and one.kind != "tests":
-        command = ["uv", "build", "--quiet", "--package", one.name, "--out-dir", str(out)]
+    if component.name != "charts" and component.kind != "tests":
+        command = ["uv", "build", "--quiet", "--package", component.name, "--out-dir", str(out)]
         if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
-            raise ReleaseError(f"{one.name}: uv build failed, for the reason above.")
-        stem = f"{one.name.replace('-', '_')}-{one.version}"
+            raise ReleaseError(f"{component.name}: uv build failed, for the reason above.")
+        stem = f"{component.name.replace('-', '_')}-{component.version}"
         for file in (f"{stem}-py3-none-any.whl", f"{stem}.tar.gz"):
             if not (out / file).is_file():
                 raise ReleaseError(
                     f"{out}: uv build has made no {file}; are builder and version those of the pyproject.toml?"
                 )
             lines.append(f"push to the package index: {out / file}")
-    if one.chart:
+    if component.chart:
         from helm_python import HelmError, package
 
         try:
             lines.append(
-                f"push to the OCI registry of charts: {package(ROOT / one.chart.removesuffix('/Chart.yaml'), destination=out)}"
+                f"push to the OCI registry of charts: {package(ROOT / component.chart.removesuffix('/Chart.yaml'), destination=out)}"
             )
         except HelmError as error:
-            raise ReleaseError(f"{one.chart}: cannot be packaged: {error}.") from error
-    if one.image and with_images:
+            raise ReleaseError(f"{component.chart}: cannot be packaged: {error}.") from error
+    if component.image and with_images:
         try:
-            [made] = build_all(find_engine(), only=[one.image])
+            [image] = build_all(find_engine(), only=[component.image])
             lines.append(
-                f"push to the registry of images: {made.reference} ({made.id}), in {made.archive}"
+                f"push to the registry of images: {image.reference} ({image.id}), in {image.archive}"
             )
         except ImageError as error:
             lines.append(f"image not built: {error}")
-    elif one.image:
-        lines.append(f"image: nox -s images -- --only {one.image}")
+    elif component.image:
+        lines.append(f"image: nox -s images -- --only {component.image}")
     return lines
 
 
@@ -316,7 +329,7 @@ def rehearsed(files: Files, tags: Iterable[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="release", description="Release one component, or all.")
-    says_version(parser)
+    add_version(parser)
     parser.add_argument(
         "component", help="a member, charts, all, a tag; generate: what is made of versions"
     )
@@ -350,7 +363,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = components(files)
     names = [args.component]
     if args.component == "all":
-        names = [name for name, one in before.items() if unreleased(files, one)]
+        names = [name for name, component in before.items() if unreleased(files, component)]
     try:
         if "/" in args.component:
             print(*map("=".join, described(files, args.component).items()), sep="\n")
@@ -361,17 +374,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{'would change' if args.dry_run else 'changes'} {path}")
         if not args.dry_run:
             write(changed)
-        for one in (after[name] for name in names):
-            print(f"{one.name} {before[one.name].version} -> {one.version}")
+        for component in (after[name] for name in names):
+            print(f"{component.name} {before[component.name].version} -> {component.version}")
             if not args.dry_run:
-                for line in build(one, args.output, with_images=not args.without_images):
+                for line in build(component, args.output, with_images=not args.without_images):
                     print(f"  {line}")
     except ReleaseError as error:
         print(f"release: {error}", file=sys.stderr)
         return 2
     print("then, once this is committed and on the main branch:")
-    for one in (after[name] for name in names):
-        print(f"  git tag {one.tag} && git push origin {one.tag}")
+    for component in (after[name] for name in names):
+        print(f"  git tag {component.tag} && git push origin {component.tag}")
     return 0
 
 

@@ -54,11 +54,11 @@ class PytestRun:
         if not 1 <= len(failed) <= allowed(self._environ):
             return False
         names = ", ".join(failed)
-        self._say(f"failed, and run once more alone: {names}")
+        self._write(f"failed, and run once more alone: {names}")
         self._process = self._begin("--last-failed")
         if self._process.wait() != 0:
             return False
-        self._say(
+        self._write(
             f"passed only when run again: {names}; was the machine busy, or is the test wrong?"
         )
         return True
@@ -71,7 +71,7 @@ class PytestRun:
             env=self._environ,
         )
 
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         if self._report:
             self._report.write(f"{text}\n".encode())
             self._report.flush()

@@ -110,13 +110,13 @@ def run(
         for node in bound.values():
             lab.configure(node, {}, wait=False)  # whoever has it next waits for what he configures
     outcome.seconds = time.monotonic() - started
-    told = (
+    note = (
         f", rosters read {outcome.roster_seconds:.2f} s after the last address"
         if outcome.roster_seconds
         else ""
     )
     say(
-        f"{'ok  ' if not outcome.problems else 'FAIL'} {scenario.id} ({outcome.seconds:.0f} s{told})"
+        f"{'ok  ' if not outcome.problems else 'FAIL'} {scenario.id} ({outcome.seconds:.0f} s{note})"
     )
     for problem in outcome.problems:
         say(f"     {problem}")
@@ -219,9 +219,9 @@ def _rosters(
     read = {}
     for pod in step.pods:
         for check in pod.checks:
-            told = _ROSTER.findall(lab.log(namespace, pod.name, f"preflight-{check.check}"))
-            if told:
-                read[pod.name] = datetime.datetime.fromisoformat(told[-1]).timestamp()
+            times = _ROSTER.findall(lab.log(namespace, pod.name, f"preflight-{check.check}"))
+            if times:
+                read[pod.name] = datetime.datetime.fromisoformat(times[-1]).timestamp()
     if missing := [
         pod.name for pod in step.pods if pod.checks and pod.name not in read | addressed
     ]:

@@ -53,8 +53,8 @@ def beside(place: ChannelNamespace, node: str) -> Iterator[str]:
     for its device.
     """
     name, api = f"beside-{place.namespace}", place.channels.api
-    made: Any = client.RbacAuthorizationV1Api
-    rbac: Any = made()
+    api_class: Any = client.RbacAuthorizationV1Api
+    rbac: Any = api_class()
     custom = place.channels.custom
     folders = {
         "plugins": "/var/lib/kubelet/plugins",
@@ -103,19 +103,19 @@ def beside(place: ChannelNamespace, node: str) -> Iterator[str]:
 
         def serves() -> bool:
             statuses = place.read("driver").status.container_statuses or []
-            return bool(statuses) and all(one.ready for one in statuses)
+            return bool(statuses) and all(status.ready for status in statuses)
 
         until(serves, f"the driver {OTHER} is registered on {node}")
         yield "gpu"
     finally:
-        place.delete(*(one.metadata.name for one in place.pods() if one.metadata.name != "driver"))
+        place.delete(*(pod.metadata.name for pod in place.pods() if pod.metadata.name != "driver"))
         place.delete("driver")  # the kubelet has asked it to unprepare by now
         for remove in (rbac.delete_cluster_role, rbac.delete_cluster_role_binding):
             with suppress(client.ApiException):
                 remove(name)
-        for plural, one in (
+        for plural, object_name in (
             ("deviceclasses", name),
             ("resourceslices", f"{node}-{OTHER}"),
         ):
             with suppress(client.ApiException):
-                custom.delete_cluster_custom_object(*RESOURCE, plural, one)
+                custom.delete_cluster_custom_object(*RESOURCE, plural, object_name)

@@ -55,7 +55,7 @@ def run_all(
                 )
                 running.append(pool.submit(one, row, mine))
         outcomes = [row.result() for row in running]
-    failed = [number for number, one in enumerate(outcomes) if one.problems]
+    failed = [number for number, outcome in enumerate(outcomes) if outcome.problems]
     if len(failed) > again:
         return outcomes
     for number in failed:

@@ -52,8 +52,8 @@ def checkout(source: PinnedSource, given: Path | None, kept: Path) -> Path:
     if folder.exists():
         return folder
     kept.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept) as made:
-        work = Path(made)
+    with tempfile.TemporaryDirectory(dir=kept) as scratch:
+        work = Path(scratch)
         if given is None:
             _git(source, work, "init", "-q", "clone")
             repository = work / "clone" / ".git"
@@ -89,12 +89,12 @@ def _git(source: PinnedSource, at: Path, *words: str) -> None:
         else None
     )
     if done is None or done.returncode != 0:
-        said = (
+        reason = (
             (done.stderr.strip() or "nothing").splitlines()[-1]
             if done is not None
             else "there is no such folder"
         )
         raise SourceError(
             f"{source.name} {source.version} (commit {source.commit[:12]}) is not to be had from {at if 'archive' in words else source.repository}: "
-            f"{said}; give a clone of it with --source {source.name}=REPOSITORY."
+            f"{reason}; give a clone of it with --source {source.name}=REPOSITORY."
         )

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from .images import COMPONENTS, ROOT, ImageTable
-from .program import leave, says_version
+from .program import add_version, leave
 from .sources import PinnedSource
 
 REQUIRED = "AUDIT_REQUIRED"
@@ -51,13 +51,13 @@ def _uv(
 ) -> subprocess.CompletedProcess[str]:
     done = subprocess.run([UV, *words], cwd=root, capture_output=True, text=True, check=False)
     if done.returncode not in codes:
-        said = [
+        lines = [
             line.split(":", 1)[-1].strip()
             for line in done.stderr.splitlines()
             if "warning" not in line and line.strip()
         ]
         raise SupplyError(
-            f"uv {words[0]} ended with status {done.returncode} ({'; '.join(said) or 'it said nothing'})"
+            f"uv {words[0]} ended with status {done.returncode} ({'; '.join(lines) or 'it said nothing'})"
         )
     return done
 
@@ -81,11 +81,11 @@ def bom(component: ImageTable) -> dict[str, Any]:
     member = Path(component.package).name
     groups = tomllib.loads((ROOT / component.package / "pyproject.toml").read_text())
     tool = ["--group", "tool"] if "tool" in groups.get("dependency-groups", {}) else []
-    said = _uv(
+    output = _uv(
         "export", "--quiet", *SHIPPED, "--all-extras", *tool, "--package", member,
         "--format", "cyclonedx1.5",
     ).stdout  # fmt: skip
-    document: dict[str, Any] = json.loads(said)
+    document: dict[str, Any] = json.loads(output)
     document["metadata"].pop("timestamp", None)
     document.pop("serialNumber", None)
     document["metadata"]["component"] |= {"type": "container", "name": component.image}
@@ -168,8 +168,8 @@ def audit(service: str | None = None) -> int:
     asked = ["--service-url", service] if service else []
     quiet = ["--preview-features", "audit-command,json-output", "--output-format", "json"]
     try:
-        said = _uv("audit", *SHIPPED, *quiet, *asked, codes=(0, VULNERABLE)).stdout
-        found = json.loads(said)
+        output = _uv("audit", *SHIPPED, *quiet, *asked, codes=(0, VULNERABLE)).stdout
+        report = json.loads(output)
     except (SupplyError, json.JSONDecodeError) as error:
         return _not_asked(error)
     status, compiled, about = 0, [], sum(len(component.sources) for component in COMPONENTS)
@@ -177,26 +177,28 @@ def audit(service: str | None = None) -> int:
         compiled = _compiled(service or OSV)
     except (OSError, ValueError, KeyError, TypeError) as error:  # what uv has found is still told
         status, about = _not_asked(error, " about compiled sources"), 0
-    told = found["vulnerabilities"] + found.get("adverse_statuses", [])
-    images = {component.image: packages(component) for component in COMPONENTS} if told else {}
-    for one in told:
-        name, version = one["dependency"]["name"], one["dependency"]["version"]
+    advisories = report["vulnerabilities"] + report.get("adverse_statuses", [])
+    images = (
+        {component.image: packages(component) for component in COMPONENTS} if advisories else {}
+    )
+    for finding in advisories:
+        name, version = finding["dependency"]["name"], finding["dependency"]["version"]
         where = (
             ", ".join(image for image, inside in images.items() if inside.get(name) == version)
             or "no image (a tool)"
         )
-        what = one.get("summary") or one.get("status") or "no summary"
-        fixed = ", ".join(one.get("fix_versions") or ()) or "no release yet"
+        what = finding.get("summary") or finding.get("status") or "no summary"
+        fixed = ", ".join(finding.get("fix_versions") or ()) or "no release yet"
         print(
-            f"{name} {version}: {one.get('display_id', one.get('id', ''))} {what}; fixed in {fixed}; in {where}"
+            f"{name} {version}: {finding.get('display_id', finding.get('id', ''))} {what}; fixed in {fixed}; in {where}"
         )
     for component, source, advisory in compiled:
         print(f"{source.name} {source.version}: {advisory}; in {component.image}")
     print(
-        f"audit: {found['summary']['audited_packages']} locked packages and {about} compiled sources, "
-        f"{len(told) + len(compiled)} with an advisory"
+        f"audit: {report['summary']['audited_packages']} locked packages and {about} compiled sources, "
+        f"{len(advisories) + len(compiled)} with an advisory"
     )
-    return 1 if told or compiled else status
+    return 1 if advisories or compiled else status
 
 
 def _not_asked(error: Exception, what: str = "") -> int:
@@ -242,14 +244,14 @@ def builder(lock: Path = ROOT / "uv.lock") -> str:
     head = "# What the Dockerfiles install first: made from uv.lock by `nox -s codegen`.\n"
     return (
         head
-        + " \\\n    ".join([f"uv=={uv['version']}", *(f"--hash={one}" for one in hashes)])
+        + " \\\n    ".join([f"uv=={uv['version']}", *(f"--hash={digest}" for digest in hashes)])
         + "\n"
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="supply", description="What our images are made of.")
-    says_version(parser)
+    add_version(parser)
     commands = parser.add_subparsers(dest="command", required=True)
     asks = commands.add_parser("audit", help="the public advisories about every locked package")
     asks.add_argument("--service-url", help="another OSV service than the public one")

@@ -40,11 +40,11 @@ class Watched:
     seen: list[Moment] = field(default_factory=list)
 
     def __enter__(self) -> Watched:
-        found = self.lists(*self.given, limit=1)
-        about = found["metadata"] if isinstance(found, dict) else found.metadata.to_dict()
+        page = self.lists(*self.given, limit=1)
+        about = page["metadata"] if isinstance(page, dict) else page.metadata.to_dict()
         self._version = about.get("resourceVersion") or about["resource_version"]
-        made: Any = watch.Watch
-        self._watch = made()
+        watch_class: Any = watch.Watch
+        self._watch = watch_class()
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
         return self
@@ -54,8 +54,8 @@ class Watched:
 
     def first(self, fits: Callable[[Moment], bool], what: str) -> Moment:
         """The first that fits, waited for."""
-        until(lambda: any(fits(one) for one in list(self.seen)), what)
-        return next(one for one in self.seen if fits(one))
+        until(lambda: any(fits(event) for event in list(self.seen)), what)
+        return next(event for event in self.seen if fits(event))
 
     def _follow(self) -> None:
         try:

@@ -343,7 +343,7 @@ def test_a_node_without_a_clique_offers_nothing_and_its_pod_starts_once_there_is
         until(lambda: ready_again(channels, node, plugin), f"another plugin on {node}")
         until(lambda: node not in channels.published(), f"{node} offers no channel")
         place.pod("first", node, "train-channel")
-        place.told("first", "cannot allocate all claims")  # the scheduler's words
+        place.await_event("first", "cannot allocate all claims")  # the scheduler's words
         assert place.phase("first") == "Pending"
     finally:
         fabric(channels, node, "0", "3")

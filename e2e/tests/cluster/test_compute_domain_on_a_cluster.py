@@ -146,7 +146,7 @@ def test_a_second_claim_that_was_bound_past_the_scheduler_is_refused_by_the_firs
         for one in used.listed("resourceclaims")
         if one["metadata"]["name"] != "forced"
     ]
-    used.told("second", f"prepared for claim {used.namespace}/{first}")
+    used.await_event("second", f"prepared for claim {used.namespace}/{first}")
     assert used.phase("second") == "Pending"
 
 
@@ -223,8 +223,8 @@ def test_a_claim_that_cannot_be_had_is_one_sentence_in_the_pods_events(
     made = place.ready()
     place.template("own", parameters(made["metadata"]["uid"], **changed))
     place.pod("first", node, "own")
-    place.told("first", words)
-    place.told("first", f"{DRIVER}: {place.namespace}/first-channel-")
+    place.await_event("first", words)
+    place.await_event("first", f"{DRIVER}: {place.namespace}/first-channel-")
     assert place.phase("first") == "Pending"
 
 

@@ -20,10 +20,10 @@ from preflight_e2e.impersonation import (
     TenantNamespace,
     add,
     annotation,
+    error_of,
     label,
     prepared,
     remove,
-    said,
 )
 from preflight_e2e.installed_release import Installed, until
 
@@ -121,7 +121,9 @@ def test_the_controller_creates_no_configmap_but_records(
     place: TenantNamespace, name: str, labels: dict[str, str]
 ) -> None:
     body = place.configmap(name, labels)
-    answer = said(lambda: place.controller.api.create_namespaced_config_map(place.namespace, body))
+    answer = error_of(
+        lambda: place.controller.api.create_namespaced_config_map(place.namespace, body)
+    )
     assert "configmaps only where its name begins with preflight-" in answer
 
 
@@ -129,7 +131,9 @@ def test_the_controller_creates_no_configmap_whose_name_the_api_server_makes(
     place: TenantNamespace,
 ) -> None:
     body = {"metadata": {"generateName": "train-", "labels": RECORD}}
-    answer = said(lambda: place.controller.api.create_namespaced_config_map(place.namespace, body))
+    answer = error_of(
+        lambda: place.controller.api.create_namespaced_config_map(place.namespace, body)
+    )
     assert "but this request changes metadata.generateName" in answer
 
 
@@ -144,7 +148,7 @@ def test_the_controller_takes_over_no_configmap_of_a_tenant(
     )
     theirs.metadata.labels[MANAGED_BY] = "preflight-gang"
     found = theirs.metadata.name
-    answer = said(
+    answer = error_of(
         (lambda: api.replace_namespaced_config_map(found, namespace, theirs))
         if write == "replace"
         else (lambda: api.delete_namespaced_config_map(found, namespace))
@@ -158,7 +162,7 @@ def test_the_controller_gives_no_record_away(place: TenantNamespace) -> None:
         place.namespace, place.configmap("preflight-job", RECORD)
     )
     made.metadata.labels = {}
-    answer = said(
+    answer = error_of(
         lambda: api.replace_namespaced_config_map(made.metadata.name, place.namespace, made)
     )
     assert "is, and was, preflight-gang" in answer
@@ -167,7 +171,7 @@ def test_the_controller_gives_no_record_away(place: TenantNamespace) -> None:
 def test_the_controller_cannot_change_its_own_configuration(place: TenantNamespace) -> None:
     name, namespace = place.installed.gang, place.installed.name
     found = place.controller.api.read_namespaced_config_map(name, namespace)
-    answer = said(
+    answer = error_of(
         lambda: place.controller.api.replace_namespaced_config_map(name, namespace, found)
     )
     assert "configmaps only where its name begins with preflight-" in answer
@@ -179,10 +183,12 @@ def test_the_controller_holds_one_lease(place: TenantNamespace) -> None:
         LEASE, name, coordination.read_namespaced_lease(LEASE, name)
     )
     other = {"metadata": {"name": "other"}}
-    answer = said(lambda: coordination.create_namespaced_lease(name, other))
+    answer = error_of(lambda: coordination.create_namespaced_lease(name, other))
     assert "leases only where its name is preflight-gang" in answer
-    assert "forbidden" in said(lambda: coordination.read_namespaced_lease("other", name))
-    assert "forbidden" in said(lambda: coordination.create_namespaced_lease(place.namespace, other))
+    assert "forbidden" in error_of(lambda: coordination.read_namespaced_lease("other", name))
+    assert "forbidden" in error_of(
+        lambda: coordination.create_namespaced_lease(place.namespace, other)
+    )
 
 
 def test_the_controller_replaces_a_lease_that_somebody_deletes(fresh: Installed) -> None:
@@ -241,4 +247,4 @@ def forged(place: TenantNamespace) -> str:
     """What the API server has against a tenant's record of a gang."""
     body = place.configmap("preflight-job", RECORD)
     create = place.tenant.api.create_namespaced_config_map
-    return said(lambda: create(place.namespace, body, dry_run="All"))
+    return error_of(lambda: create(place.namespace, body, dry_run="All"))

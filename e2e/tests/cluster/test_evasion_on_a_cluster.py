@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from preflight_e2e.impersonation import said
+from preflight_e2e.impersonation import error_of
 from preflight_e2e.installed_release import Installed, until
 from preflight_testing.helm import Object
 
@@ -106,7 +106,7 @@ class Claims:
     def swap(self, name: str, kind: str) -> None:
         """Delete a claim and make it anew of another class."""
         self._api.delete_namespaced_resource_claim(name, self._namespace)
-        until(lambda: said(lambda: self.claim(name, kind)) == "", f"claim {name} is made anew")
+        until(lambda: error_of(lambda: self.claim(name, kind)) == "", f"claim {name} is made anew")
 
 
 def _by_name(name: str) -> Object:

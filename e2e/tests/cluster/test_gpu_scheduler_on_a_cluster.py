@@ -84,7 +84,7 @@ def test_every_container_and_check_of_a_pod_sees_the_gpus_of_its_leases_in_eithe
         mine = place.locked(name)
         assert len(mine) == 2
         assert set(mine) <= set(uuids(node))
-        said = place.said(name)
+        said = place.gpus_by_container(name)
         assert set(said) == {LOOK, "prepare", "sidecar", "train", "beside"}
         assert said == {container: [mine, mine, mine] for container in said}
     assert not set(place.locked("one")) & set(place.locked("other"))
@@ -101,7 +101,7 @@ def test_a_pod_that_nobody_allocated_sees_no_gpu_and_is_told_so(place: GpuPlace)
     place.pod("past", "nowhere", initContainers=[])
     place.waits("past", "labels")
     place.bind("past", place.claims.nodes[0])
-    place.told("past", "GpusNotAllocated")
+    place.await_event("past", "GpusNotAllocated")
     assert place.locked("past") == []
     assert place.sees("past", LOOK) == [[], [], []]
 
@@ -115,12 +115,12 @@ def test_a_fatal_health_event_takes_exactly_its_gpu_out_until_its_condition_is_c
     try:
         place.pod("sick", "first", node)
         until(
-            lambda: f"GPU_UUID:{sick} " in "".join(claims.told(node, CONDITION)),
+            lambda: f"GPU_UUID:{sick} " in "".join(claims.messages(node, CONDITION)),
             "the check's HealthEvent",
         )
         assert place.locked("sick") == [sick]
         began = time.monotonic()
-        claims.condition(node, CONDITION, claims.told(node, CONDITION))
+        claims.condition(node, CONDITION, claims.messages(node, CONDITION))
         until(lambda: sick not in claims.usable(node), "the GPU is out")
         out = time.monotonic() - began
         assert sorted(claims.usable(node)) == sorted(well)
@@ -216,6 +216,6 @@ def test_after_a_reboot_with_the_gpus_in_another_order_ids_and_pods_keep_their_u
         place.runs("after")
         assert place.locked("before") == mine
         assert not set(mine) & set(place.locked("after"))
-        assert place.said("after")["train"] == [place.locked("after")] * 3
+        assert place.gpus_by_container("after")["train"] == [place.locked("after")] * 3
     finally:
         claims.lab.configure(node, ABSENT)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 from preflight_e2e.gang_pods import Story
-from preflight_e2e.impersonation import CHECKED, GANG, OURS, RECORD, ROSTER, said
+from preflight_e2e.impersonation import CHECKED, GANG, OURS, RECORD, ROSTER, error_of
 from preflight_e2e.installed_release import Installed, until
 from preflight_testing.helm import Object
 
@@ -216,7 +216,7 @@ def test_a_workload_that_cannot_be_read_keeps_its_own_gang_waiting_and_no_other(
     def stored(group: str, plural: str, body: Object) -> Callable[[], bool]:
         create = custom.create_namespaced_custom_object
         return lambda: (
-            said(lambda: create(group, "v1", story.namespace, plural, body))
+            error_of(lambda: create(group, "v1", story.namespace, plural, body))
             in ("", EXISTS.format(plural, group, body["metadata"]["name"]))
         )
 
@@ -233,7 +233,7 @@ def test_a_workload_that_cannot_be_read_keeps_its_own_gang_waiting_and_no_other(
     for source, shape in itertools.product(KINDS, SHAPES):
         member = f"{source}-{shape}-member"
         until(
-            lambda member=member: story.told(member).get("answer") in {"wait", "skip", "fail"},  # type: ignore[misc]
+            lambda member=member: story.roster(member).get("answer") in {"wait", "skip", "fail"},  # type: ignore[misc]
             member,
         )
     assert restarts(fresh) == [0]
@@ -262,7 +262,7 @@ def test_gangs_whose_record_is_refused_are_told_why_and_delay_no_other(fresh: In
         answered(victim)
 
     def why() -> bool:
-        return QUOTA in json.dumps(story.told(f"{names[-1]}-a"))
+        return QUOTA in json.dumps(story.roster(f"{names[-1]}-a"))
 
     until(why, "the members are told the cause")
     assert restarts(fresh) == [0]
@@ -294,7 +294,7 @@ def test_under_ignore_what_is_too_large_is_refused_and_what_nobody_judged_is_cou
     }
     create = fresh.api.create_namespaced_pod
     until(
-        lambda: "too large" in said(lambda: create(namespace, body)),
+        lambda: "too large" in error_of(lambda: create(namespace, body)),
         "a review that is too large is refused",
     )
 
@@ -302,7 +302,7 @@ def test_under_ignore_what_is_too_large_is_refused_and_what_nobody_judged_is_cou
     apps.patch_namespaced_deployment_scale(fresh.name, fresh.name, {"spec": {"replicas": 0}})
     container["env"] = []
     until(lambda: not fresh.created(namespace), "nobody answers any more")
-    until(lambda: said(lambda: create(namespace, body)) == "", "the pod is admitted")
+    until(lambda: error_of(lambda: create(namespace, body)) == "", "the pod is admitted")
     assert not fresh.api.read_namespaced_pod("large", namespace).spec.init_containers
 
     def counted() -> bool:

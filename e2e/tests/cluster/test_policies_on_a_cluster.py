@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client, stream
-from preflight_e2e.impersonation import account, said
+from preflight_e2e.impersonation import account, error_of
 from preflight_e2e.installed_release import Installed, until
 from preflight_testing.helm import ChartError, Release
 
@@ -54,7 +54,7 @@ def with_check(made: Installed, command: list[str], **values: Any) -> str:
     )
     until(lambda: injected(made, name), f"injection in {name}")
     find = made.api.read_namespaced_service_account
-    until(lambda: said(lambda: find("default", name)) == "", "the default account")
+    until(lambda: error_of(lambda: find("default", name)) == "", "the default account")
     return name
 
 
@@ -118,7 +118,7 @@ def test_nobody_enters_joins_or_swaps_a_running_check(fresh: Installed, devices:
         answer = enter(namespace, "one", CHECK, verb)
         assert "403" in answer, answer
     image = {"spec": {"initContainers": [{"name": CHECK, "image": "busybox"}]}}
-    answer = said(lambda: fresh.api.patch_namespaced_pod("one", namespace, image))
+    answer = error_of(lambda: fresh.api.patch_namespaced_pod("one", namespace, image))
     assert "a preflight check cannot be changed" in answer
     for container, why in (
         ({}, f"would see the processes of {CHECK}"),
@@ -126,10 +126,10 @@ def test_nobody_enters_joins_or_swaps_a_running_check(fresh: Installed, devices:
     ):
         body = {"spec": {"ephemeralContainers": [{"name": "debug", "image": IMAGE, **container}]}}
         debug = fresh.api.patch_namespaced_pod_ephemeralcontainers
-        assert why in said(lambda body=body, debug=debug: debug("one", namespace, body))  # type: ignore[misc]
+        assert why in error_of(lambda body=body, debug=debug: debug("one", namespace, body))  # type: ignore[misc]
     host = {"name": "host", "hostPath": {"path": "/var/run"}}
     leading = pod("two", SLOW, volumes=[host])
-    assert "leads to /var/run/nvsentinel" in said(
+    assert "leads to /var/run/nvsentinel" in error_of(
         lambda: fresh.api.create_namespaced_pod(namespace, leading)
     )
 
@@ -153,7 +153,7 @@ def test_pods_that_have_passed_are_entered_evicted_scaled_and_cleaned_up(
     evicted = {"metadata": {"name": "one"}}
     api.create_namespaced_pod_eviction("one", namespace, evicted)
     until(
-        lambda: said(lambda: api.read_namespaced_pod("one", namespace)) != "",
+        lambda: error_of(lambda: api.read_namespaced_pod("one", namespace)) != "",
         "the evicted pod is gone",
     )
 
@@ -167,7 +167,7 @@ def test_pods_that_have_passed_are_entered_evicted_scaled_and_cleaned_up(
     )
     batch.delete_namespaced_job("job", namespace, propagation_policy="Foreground")
     until(
-        lambda: said(lambda: batch.read_namespaced_job("job", namespace)) != "",
+        lambda: error_of(lambda: batch.read_namespaced_job("job", namespace)) != "",
         "the job and its pods are gone",
     )
 
@@ -187,7 +187,7 @@ def test_pods_that_have_passed_are_entered_evicted_scaled_and_cleaned_up(
         every.patch_namespaced_deployment_scale("web", namespace, {"spec": {"replicas": replicas}})
         until(partial(ready, every, namespace, replicas), f"{replicas} replicas")
     api.delete_namespace(namespace)
-    until(lambda: said(lambda: api.read_namespace(namespace)) != "", "the namespace is gone")
+    until(lambda: error_of(lambda: api.read_namespace(namespace)) != "", "the namespace is gone")
 
 
 def test_the_policies_pass_the_api_servers_type_check(fresh: Installed) -> None:
@@ -227,7 +227,7 @@ def test_the_certs_account_is_confined_to_the_ca_bundle(installed: Installed) ->
         ),
     ):
         body = {"webhooks": [{"name": entry, **change}]}
-        answer = said(lambda body=body: patch(installed.name, body))  # type: ignore[misc]
+        answer = error_of(lambda body=body: patch(installed.name, body))  # type: ignore[misc]
         assert named in answer.partition("but this request changes ")[2], answer
     token = {
         "metadata": {
@@ -236,7 +236,7 @@ def test_the_certs_account_is_confined_to_the_ca_bundle(installed: Installed) ->
         },
         "type": "kubernetes.io/service-account-token",
     }
-    answer = said(lambda: api.create_namespaced_secret(installed.name, token))
+    answer = error_of(lambda: api.create_namespaced_secret(installed.name, token))
     assert f"secrets {installed.name}/stolen: system:serviceaccount:" in answer
     assert "writes data, type, metadata.labels, metadata.ownerReferences of secrets" in answer
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from kubernetes import client, config
-from preflight_e2e.impersonation import said
+from preflight_e2e.impersonation import error_of
 from preflight_e2e.installed_release import Installed, until
 from preflight_e2e.lab import FAKES, Lab
 from preflight_testing.helm import Object
@@ -222,13 +222,13 @@ def test_by_name_a_pod_that_could_lead_it_elsewhere_is_denied_with_the_reason(
         ("nameservers", "spec.dnsConfig.nameservers says who is asked"),
         ("searches", "spec.dnsConfig.searches says where it is looked for"),
     ):
-        answer = said(partial(create, namespace, pod(how, one, **tried.pop(how))))
+        answer = error_of(partial(create, namespace, pod(how, one, **tried.pop(how))))
         assert (
             f"could lead the check dcgm-diag to another server than {NAME}: {setting}" in answer
         ), answer
         assert "dcgm.hostengineAddr: $(NODE_IP):5555" in answer, "and what to do"
     assert not tried
-    assert said(lambda: create(namespace, pod("harmless", one, **own), dry_run="All")) == ""
+    assert error_of(lambda: create(namespace, pod("harmless", one, **own), dry_run="All")) == ""
     assert fresh.api.list_namespaced_pod(namespace).items == []
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 from preflight_e2e.gang_pods import Story
-from preflight_e2e.impersonation import LEASE, said
+from preflight_e2e.impersonation import LEASE, error_of
 from preflight_e2e.installed_release import Installed, until
 from preflight_testing.helm import UMBRELLA, Object, Values, render
 from preflight_testing.rights import AUDIT_LOG, Rights, compared, granted, lines, read, together
@@ -232,6 +232,6 @@ def claim(made: Installed) -> None:
         "spec": {"schedulerName": "nobody", "containers": [container], "resourceClaims": names},
     }
     until(
-        lambda: said(lambda: made.api.create_namespaced_pod(namespace, pod)) == "",
+        lambda: error_of(lambda: made.api.create_namespaced_pod(namespace, pod)) == "",
         "the pod with claims is admitted",
     )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from ..program import leave, says_version
+from ..program import add_version, leave
 from . import (
     admission,
     appwrapper,
@@ -70,7 +70,7 @@ BENCHES: dict[str, tuple[Runnable, str]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description="Measure Preflight on this machine.")
-    says_version(parser)
+    add_version(parser)
     added = parser.add_subparsers(required=True, metavar="BENCH", dest="bench")
     for name, (bench, about) in BENCHES.items():
         one = added.add_parser(name, help=about)

@@ -36,7 +36,7 @@ def cluster(name: str, load_command: str | None) -> Iterator[Cluster]:
         if name == "existing":
             yield existing.Existing.from_environment(load_command)
         else:
-            with kind.created() as made:
-                yield made
+            with kind.created() as created:
+                yield created
     except (existing.ClusterUnusable, kind.KindUnusable) as error:
         raise ClusterError(str(error)) from None

@@ -41,7 +41,7 @@ class Existing:
         argv = [word.replace("{archive}", str(archive)) for word in shlex.split(self.load_command)]
         done = subprocess.run(argv, check=False, capture_output=True, text=True)
         if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["nothing"]
+            last_line = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["nothing"]
             raise ClusterUnusable(
-                f"--load-images: {argv[0]} ended with status {done.returncode} on {archive.name} ({said[0]})."
+                f"--load-images: {argv[0]} ended with status {done.returncode} on {archive.name} ({last_line[0]})."
             )

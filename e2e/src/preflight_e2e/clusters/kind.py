@@ -68,7 +68,7 @@ def created() -> Iterator[KindCluster]:
 def _kind(*words: str) -> None:
     done = subprocess.run(["kind", *words], check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()[-1:] or ["nothing"]
+        last_line = done.stderr.strip().splitlines()[-1:] or ["nothing"]
         raise KindUnusable(
-            f"kind {words[0]} {words[1]} ended with status {done.returncode} ({said[0]}); does a container engine run here?"
+            f"kind {words[0]} {words[1]} ended with status {done.returncode} ({last_line[0]}); does a container engine run here?"
         )

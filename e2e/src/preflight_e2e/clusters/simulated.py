@@ -252,8 +252,8 @@ class SimulatedLab(Lab):
         """The JSON lines that a process has logged. Raises :class:`LabError` where it has ended."""
         text = (self.logs / f"{name}.log").read_text()
         if (status := self._processes[name].poll()) is not None:
-            said = text.strip().splitlines()[-1:] or ["it said nothing"]
-            raise LabError(f"{name} ended with status {status}: {said[0][-300:]}")
+            last_line = text.strip().splitlines()[-1:] or ["it said nothing"]
+            raise LabError(f"{name} ended with status {status}: {last_line[0][-300:]}")
         lines = []
         for line in text.splitlines():
             with contextlib.suppress(ValueError):
@@ -292,7 +292,7 @@ class SimulatedLab(Lab):
         )
         ports = ["--host", "127.0.0.1", "--port", "0"]
         webhook, gang = "preflight-webhook", "preflight-gang"
-        told = [
+        arguments = [
             "--config",
             str(self.root / "preflight-injector.yaml"),
             "--cert-dir",
@@ -301,9 +301,9 @@ class SimulatedLab(Lab):
             "0",
         ]
         cluster = {"KUBECONFIG": str(self.kubeconfig)}
-        self._start(webhook, [str(self._program(webhook)), "serve", *told, *ports], cluster)
-        told = ["--config", str(self.root / "preflight-gang.yaml")]
-        self._start(gang, [str(self._program(gang)), "run", *told, *ports], cluster)
+        self._start(webhook, [str(self._program(webhook)), "serve", *arguments, *ports], cluster)
+        arguments = ["--config", str(self.root / "preflight-gang.yaml")]
+        self._start(gang, [str(self._program(gang)), "run", *arguments, *ports], cluster)
         serving = until(
             "the webhook serves",
             lambda: [x["ports"] for x in self._lines(webhook) if "ports" in x],

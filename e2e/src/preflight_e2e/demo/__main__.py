@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from ..program import leave, says_version
+from ..program import add_version, leave
 
 
 def main() -> int:
@@ -16,7 +16,7 @@ def main() -> int:
         prog="demo",
         description="Four gangs of GPU pods, three sick nodes, one missing member; then a job that leaves a sick node, which comes back.",
     )
-    says_version(parser)
+    add_version(parser)
     parser.add_argument(
         "--environments",
         type=Path,

@@ -29,8 +29,8 @@ def end() -> None:
 
 
 def _children() -> list[int]:
-    found = []
+    pids = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that has just ended
-            found += [int(pid) for pid in (task / "children").read_text().split()]
-    return found
+            pids += [int(pid) for pid in (task / "children").read_text().split()]
+    return pids

@@ -69,16 +69,16 @@ def _demo(environments: Path, report: Path, document: Path | None) -> int:
             _writable(path)
     screen = Screen(console)
     orphans.adopt()
-    lab = SimulatedLab([f"node-{letter}" for letter in scenario.letters], environments, screen.say)
+    lab = SimulatedLab([f"node-{letter}" for letter in scenario.letters], environments, screen.echo)
     try:
         lab.seen = screen.see
         lab.start()
-        screen.say(f"{len(lab.nodes)} nodes with 8 GPUs each: {scenario.fault}")
+        screen.echo(f"{len(lab.nodes)} nodes with 8 GPUs each: {scenario.fault}")
         with screen.live():
             outcome = run(lab, scenario, lambda _: None)
         story = _story(lab, outcome.problems)
-        screen.say("a fifth story: a sick GPU, a job that moves, and a node that comes back")
-        circle = play(lab, screen.say)
+        screen.echo("a fifth story: a sick GPU, a job that moves, and a node that comes back")
+        circle = play(lab, screen.echo)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # told once is enough
             signal.signal(number, signal.SIG_IGN)
@@ -110,8 +110,8 @@ def _end(
         if story.as_expected
         else f"[bold red]{len(story.problems)} differences[/]"
     )
-    found = ": ".join(filter(None, answer(story)))
-    console.print(f"[bold]{escape(found)}[/]", soft_wrap=True)
+    line = ": ".join(filter(None, answer(story)))
+    console.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
     if not circle.problem:
         took = circle.steps[-1].seconds
         console.print(

@@ -39,7 +39,7 @@ class Screen:
         self._history: list[tuple[float, State]] = []
         self._last: dict[str, State] = {}
 
-    def say(self, text: str) -> None:
+    def echo(self, text: str) -> None:
         self.console.print(
             Text(f"{time.monotonic() - self._started:6.1f} s  {text}"), soft_wrap=True
         )
@@ -49,7 +49,7 @@ class Screen:
         self._history.append((when, pod))
         if not self.console.is_terminal:
             for change in changes(self._last.get(name), pod):
-                self.say(f"{name:<12}{pod['spec'].get('nodeName', ''):<8}{change}")
+                self.echo(f"{name:<12}{pod['spec'].get('nodeName', ''):<8}{change}")
         self._last[name] = pod
 
     @contextmanager

@@ -20,7 +20,7 @@ from typing import Any
 
 from preflight_testing.apiserver import ASSETS, assets
 
-from ..program import leave, says_version
+from ..program import add_version, leave
 from .objects import Maker
 from .oddities import VECTORS
 from .place import FuzzError, FuzzPlace, place
@@ -57,8 +57,8 @@ class Fuzz:
         """Called by the watch, from its threads."""
         with self._lock:
             if any(
-                when == self._during and one.split(" ")[:2] == what.split(" ")[:2]
-                for when, one, _ in self.violations
+                when == self._during and violation.split(" ")[:2] == what.split(" ")[:2]
+                for when, violation, _ in self.violations
             ):
                 return  # the same again
             shots = self._vector or list(reversed(self._recent))
@@ -68,7 +68,7 @@ class Fuzz:
                 "what": what,
                 "during": self._during,
                 "seed": self._seed,
-                "shots": [one.saved() for one in shots[:KEPT]],
+                "shots": [shot.saved() for shot in shots[:KEPT]],
             }
             path.write_text(json.dumps(saved, indent=1))
             self.violations.append((self._during, what, path))
@@ -121,13 +121,13 @@ class Fuzz:
     def objects(self, rate: float, end: float, watch: Watch) -> None:
         """Stories of a seed until ``end``, at most ``rate`` a second."""
         self._during, maker = "random objects", Maker(self._seed)
-        began, told = time.monotonic(), 0
+        began, count = time.monotonic(), 0
         while time.monotonic() < end and not self._stop.is_set():
             for shot in maker.story():
                 self.send(shot)
-            told += 1
-            self._stop.wait(max(0.0, began + told / rate - time.monotonic()))
-            if told % 50 == 0:
+            count += 1
+            self._stop.wait(max(0.0, began + count / rate - time.monotonic()))
+            if count % 50 == 0:
                 self._revive(watch)
 
     def _revive(self, watch: Watch) -> None:
@@ -160,12 +160,12 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     programs = []
     for name in (args.webhook, args.gang):
-        if (found := shutil.which(name)) is None:
+        if (path := shutil.which(name)) is None:
             print(
                 f"fuzz: {name} is not a program here; run this with `nox -s fuzz`.", file=sys.stderr
             )
             return 2
-        programs.append(found)
+        programs.append(path)
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(10**6)
     print(f"seed {seed}; --seed {seed} sends the same again", flush=True)
     limits = WatchLimits(victim=args.victim_seconds, ordinary=args.ordinary_seconds)
@@ -184,7 +184,9 @@ def main(argv: list[str] | None = None) -> int:
             chosen = args.only or list(VECTORS)
             watch.prove()  # it works before anything hostile is sent
             fuzz.attacks(
-                [one for one in chosen if one != "random"], min(1.0, args.seconds / FULL), watch
+                [vector for vector in chosen if vector != "random"],
+                min(1.0, args.seconds / FULL),
+                watch,
             )
             if not args.only or "random" in args.only:
                 fuzz.objects(args.rate, max(end, time.monotonic() + LEAST), watch)
@@ -218,7 +220,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         prog="fuzz",
         description="Hostile objects through a real API server into the running programs.",
     )
-    says_version(parser)
+    add_version(parser)
     parser.add_argument(
         "--seconds",
         type=float,

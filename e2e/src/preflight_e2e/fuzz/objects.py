@@ -96,23 +96,23 @@ class Maker:
     def _user_pod(self, name: str) -> Iterator[Shot]:
         chance = self._random
         gang = f"g{chance.randrange(30)}" if chance.random() < 0.6 else ""
-        made = copy.deepcopy(
+        pod = copy.deepcopy(
             training_pod(name, gang=gang, template="t" if chance.random() < 0.2 else "")
         )
-        made["spec"]["nodeName"] = f"node-{chance.randrange(8)}"
+        pod["spec"]["nodeName"] = f"node-{chance.randrange(8)}"
         if chance.random() < 0.4:
             api, _, _ = chance.choice(_WORKLOADS)
-            made["metadata"].setdefault("labels", {})[f"{api.partition('/')[0]}/pod-group"] = (
+            pod["metadata"].setdefault("labels", {})[f"{api.partition('/')[0]}/pod-group"] = (
                 f"w{chance.randrange(9)}"
             )
-        made = self._hostile(made, keep=("metadata.name", "kind", "apiVersion"))
-        yield Shot("pod", "POST", pod_path(OPTED_IN, dry=chance.random() < 0.2), made)
+        pod = self._hostile(pod, keep=("metadata.name", "kind", "apiVersion"))
+        yield Shot("pod", "POST", pod_path(OPTED_IN, dry=chance.random() < 0.2), pod)
         yield from self._lived(OPTED_IN, name)
 
     def _stray_pod(self, name: str) -> Iterator[Shot]:
         chance = self._random
-        made = member(STRAY, f"g{chance.randrange(30)}", chance.choice((1, 2, 3)), name)
-        annotations = made["metadata"]["annotations"]
+        pod = member(STRAY, f"g{chance.randrange(30)}", chance.choice((1, 2, 3)), name)
+        annotations = pod["metadata"]["annotations"]
         for _ in range(chance.randrange(3)):
             annotations[PREFIX + chance.choice(_OURS)] = self._text()
         if chance.random() < 0.5:
@@ -121,10 +121,10 @@ class Maker:
             )
             annotations[PREFIX + "gang"] = json.dumps(stamp)
         if chance.random() < 0.5:
-            made = self._hostile(
-                made, keep=("metadata.name", "metadata.namespace", "kind", "apiVersion")
+            pod = self._hostile(
+                pod, keep=("metadata.name", "metadata.namespace", "kind", "apiVersion")
             )
-        yield Shot("pod", "POST", pod_path(STRAY), made)
+        yield Shot("pod", "POST", pod_path(STRAY), pod)
         yield from self._lived(STRAY, name)
 
     def _lived(self, namespace: str, name: str) -> Iterator[Shot]:
@@ -191,16 +191,16 @@ class Maker:
         data["members"] = (
             json.dumps(self._mutated(record)) if chance.random() < 0.7 else self._text()
         )
-        made: dict[str, Any] = {
+        body: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": meta,
             "data": data,
         }
         if chance.random() < 0.3:
-            made["immutable"] = True
+            body["immutable"] = True
         path = f"/api/v1/namespaces/{chance.choice((STRAY, OPTED_IN))}/configmaps"
-        yield Shot("ConfigMap", "POST", path, made)
+        yield Shot("ConfigMap", "POST", path, body)
         if chance.random() < 0.5:
             yield Shot("ConfigMap", "DELETE", f"{path}/{name}")
 
@@ -218,10 +218,10 @@ class Maker:
             "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
         }
         meta = {"name": f"w{chance.randrange(9)}"}
-        made: dict[str, Any] = {"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec}
-        made = self._hostile(made, keep=("metadata.name", "metadata", "kind", "apiVersion"))
+        body: dict[str, Any] = {"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec}
+        body = self._hostile(body, keep=("metadata.name", "metadata", "kind", "apiVersion"))
         path = f"/apis/{api}/namespaces/{OPTED_IN}/{plural}"
-        yield Shot(kind, "POST", path, made)
+        yield Shot(kind, "POST", path, body)
         yield Shot(kind, "PATCH", f"{path}/{meta['name']}", {"spec": self._mutated(spec)}, MERGE)
         if chance.random() < 0.5:
             yield Shot(kind, "DELETE", f"{path}/{meta['name']}")
@@ -234,14 +234,14 @@ class Maker:
             "gangDiscovery": {"method": "auto", "labels": labels, "optIn": ["job"]},
         }
         meta = {"name": name, "annotations": {"a": self._text()}}
-        made = {
+        body = {
             "apiVersion": api,
             "kind": "PreflightConfig",
             "metadata": meta,
             "spec": self._mutated(spec),
         }
         path = f"/apis/{api}/namespaces/{OPTED_IN}/preflightconfigs"
-        yield Shot("PreflightConfig", "POST", path, made)
+        yield Shot("PreflightConfig", "POST", path, body)
         yield Shot("PreflightConfig", "DELETE", f"{path}/{name}")
 
     def _claim(self, name: str) -> Iterator[Shot]:
@@ -257,21 +257,21 @@ class Maker:
             ("resourceclaimtemplates", "ResourceClaimTemplate", {"spec": spec}),
         ):
             path = f"/apis/{api}/namespaces/{OPTED_IN}/{plural}"
-            made = {"apiVersion": api, "kind": kind, "metadata": {"name": "t"}, "spec": wrapped}
+            body = {"apiVersion": api, "kind": kind, "metadata": {"name": "t"}, "spec": wrapped}
             yield Shot(kind, "DELETE", f"{path}/t")
-            yield Shot(kind, "POST", path, made)
+            yield Shot(kind, "POST", path, body)
 
     def _namespace(self, name: str) -> Iterator[Shot]:
         value = self._random.choice(("enabled", "disabled", "", None, "x" * 63))
         patch = {"metadata": {"labels": {"nvsentinel.nvidia.com/preflight": value}}}
         yield Shot("Namespace", "PATCH", f"/api/v1/namespaces/{STRAY}-labels", patch, MERGE)
 
-    def _hostile(self, made: dict[str, Any], keep: tuple[str, ...]) -> dict[str, Any]:
-        """``made`` with a few places changed, but not those of ``keep``."""
-        kept = {path: _at(made, path) for path in keep}
-        changed = self._mutated(made)
+    def _hostile(self, body: dict[str, Any], keep: tuple[str, ...]) -> dict[str, Any]:
+        """``body`` with a few places changed, but not those of ``keep``."""
+        kept = {path: _at(body, path) for path in keep}
+        changed = self._mutated(body)
         if not isinstance(changed, dict):
-            return made
+            return body
         for path, value in kept.items():
             *parents, last = path.split(".")
             place: Any = changed
@@ -283,10 +283,10 @@ class Maker:
                 place[last] = value
         return changed
 
-    def _mutated(self, made: Any) -> Any:
-        made = copy.deepcopy(made)
+    def _mutated(self, body: Any) -> Any:
+        body = copy.deepcopy(body)
         for _ in range(self._random.choice((0, 1, 1, 2, 4))):
-            holders = [place for place in _holders(made) if place]
+            holders = [place for place in _holders(body) if place]
             if not holders:
                 break
             holder = self._random.choice(holders)
@@ -304,7 +304,7 @@ class Maker:
                     )
                 case _:
                     holder[key] = self._value()
-        return made
+        return body
 
     def _value(self) -> Any:
         simple: tuple[Any, ...] = (
@@ -326,18 +326,18 @@ class Maker:
         return self._random.choice(_TEXTS)
 
 
-def _holders(made: Any) -> Iterator[Any]:
-    if isinstance(made, dict):
-        yield made
-        for value in made.values():
+def _holders(body: Any) -> Iterator[Any]:
+    if isinstance(body, dict):
+        yield body
+        for value in body.values():
             yield from _holders(value)
-    elif isinstance(made, list):
-        yield made
-        for value in made:
+    elif isinstance(body, list):
+        yield body
+        for value in body:
             yield from _holders(value)
 
 
-def _at(made: Any, path: str) -> Any:
+def _at(body: Any, path: str) -> Any:
     for step in path.split("."):
-        made = made.get(step) if isinstance(made, dict) else None
-    return made
+        body = body.get(step) if isinstance(body, dict) else None
+    return body

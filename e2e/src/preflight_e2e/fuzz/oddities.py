@@ -52,12 +52,12 @@ def sizes_that_no_gang_has(volume: float) -> Iterator[Shot]:
             {"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec},
         )
         for i in range(2):
-            made = member(STRAY, name, 2, f"{name}-{i}", source)
-            stamp = json.loads(made["metadata"]["annotations"][PREFIX + "gang"])
-            made["metadata"]["annotations"][PREFIX + "gang"] = json.dumps(
+            pod = member(STRAY, name, 2, f"{name}-{i}", source)
+            stamp = json.loads(pod["metadata"]["annotations"][PREFIX + "gang"])
+            pod["metadata"]["annotations"][PREFIX + "gang"] = json.dumps(
                 stamp | {"size": None, "object": name}
             )
-            yield created("pod", made)
+            yield created("pod", pod)
             yield _addressed(STRAY, f"{name}-{i}")
 
 
@@ -115,9 +115,9 @@ def results_of_odd_texts(volume: float) -> Iterator[Shot]:
         '{"v":' + "9" * 3_500 + "}",
         '{"v":1,"subject":"\u202eedon","reason":"\u200b\u200d\u2066\x1b[2J\r\n",' + good,
     ):
-        made = stray("odd-text")
-        yield created("pod", made)
-        yield status(made["metadata"]["name"], text)
+        pod = stray("odd-text")
+        yield created("pod", pod)
+        yield status(pod["metadata"]["name"], text)
 
 
 @vector
@@ -151,13 +151,13 @@ def gangs_of_odd_names(volume: float) -> Iterator[Shot]:
         "a\u200b",
         "\u0661\u0662",
     ):
-        made = user("odd-name")
-        made["metadata"].setdefault("annotations", {})["scheduling.k8s.io/group-name"] = name
-        yield created("pod", made)
-        made = stray("odd-name", size=2)
-        stamp = json.loads(made["metadata"]["annotations"][PREFIX + "gang"])
-        made["metadata"]["annotations"][PREFIX + "gang"] = json.dumps(stamp | {"id": name})
-        yield created("pod", made)
+        pod = user("odd-name")
+        pod["metadata"].setdefault("annotations", {})["scheduling.k8s.io/group-name"] = name
+        yield created("pod", pod)
+        pod = stray("odd-name", size=2)
+        stamp = json.loads(pod["metadata"]["annotations"][PREFIX + "gang"])
+        pod["metadata"]["annotations"][PREFIX + "gang"] = json.dumps(stamp | {"id": name})
+        yield created("pod", pod)
 
 
 @vector
@@ -178,11 +178,11 @@ def quantities_of_odd_spelling(volume: float) -> Iterator[Shot]:
         8.5,
         2**62,
     ):
-        made = user("spelt")
-        made["spec"]["containers"][0]["resources"] = {
+        pod = user("spelt")
+        pod["spec"]["containers"][0]["resources"] = {
             "limits": {"nvidia.com/gpu": amount, "cpu": amount}
         }
-        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
 
 
 @vector
@@ -220,16 +220,16 @@ def pods_of_odd_shapes(volume: float) -> Iterator[Shot]:
     )
     for spec in shapes:
         yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), user("shape", **spec))
-    made = user("owned")
-    made["metadata"]["ownerReferences"] = [
+    pod = user("owned")
+    pod["metadata"]["ownerReferences"] = [
         owner | {"uid": f"u{i}", "controller": i == 0} for i in range(2_000)
     ]
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
-    made = user("mirrored", nodeName="node-1")
-    made["metadata"].setdefault("annotations", {})["kubernetes.io/config.mirror"] = "x"
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
-    made = user("unnamed")
-    made["metadata"] = {k: v for k, v in made["metadata"].items() if k != "name"} | {
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+    pod = user("mirrored", nodeName="node-1")
+    pod["metadata"].setdefault("annotations", {})["kubernetes.io/config.mirror"] = "x"
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+    pod = user("unnamed")
+    pod["metadata"] = {k: v for k, v in pod["metadata"].items() if k != "name"} | {
         "generateName": "a" * 57 + "-"
     }
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)

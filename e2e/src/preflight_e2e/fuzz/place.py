@@ -71,7 +71,7 @@ class Program:
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
     stopping: bool = False
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     """What was said of this very process already."""
     peak: float = field(default=0.0)
 
@@ -81,7 +81,7 @@ class Program:
                 self.command, stdout=log, stderr=log, env={**os.environ, **self.environ}
             )
         self.starts, self.stopping, self.peak = self.starts + 1, False, 0.0
-        self.told.clear()
+        self.reported.clear()
 
     def exit_status(self) -> int | None:
         assert self.process is not None
@@ -109,10 +109,10 @@ class Program:
             rows = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         except OSError:
             return 0.0
-        found = dict(row.split(":", 1) for row in rows if ":" in row)
-        if "VmHWM" in found:
-            self.peak = max(self.peak, int(found["VmHWM"].split()[0]) / 1024)
-        return int(found.get("VmRSS", "0 kB").split()[0]) / 1024
+        status = dict(row.split(":", 1) for row in rows if ":" in row)
+        if "VmHWM" in status:
+            self.peak = max(self.peak, int(status["VmHWM"].split()[0]) / 1024)
+        return int(status.get("VmRSS", "0 kB").split()[0]) / 1024
 
     def last_words(self) -> str:
         """Its last line, the frame that an exception group draws around its own aside."""
@@ -266,14 +266,14 @@ def _register(server: ApiServer, url: str, bundle: str) -> None:
     end = time.monotonic() + _READY
     while True:
         try:
-            made = server.call("POST", f"/api/v1/namespaces/{ORDINARY}/pods?dryRun=All", probe)
-            if "initContainers" in made["spec"]:
+            pod = server.call("POST", f"/api/v1/namespaces/{ORDINARY}/pods?dryRun=All", probe)
+            if "initContainers" in pod["spec"]:
                 return
         except urllib.error.HTTPError as error:
-            said = json.loads(error.read() or b"{}").get("message", "")
+            message = json.loads(error.read() or b"{}").get("message", "")
             error.close()
             if time.monotonic() > end:
-                raise FuzzError(f"the API server does not admit a GPU pod: {said}") from None
+                raise FuzzError(f"the API server does not admit a GPU pod: {message}") from None
         if time.monotonic() > end:
             raise FuzzError(f"the API server does not call the webhook within {_READY:g} s.")
         time.sleep(0.1)

@@ -64,9 +64,9 @@ class Shot:
         }
 
 
-def _unfolded(found: re.Match[bytes]) -> bytes:
-    before, middle, after = _PARTS[found[1]]
-    levels = int(found[2])
+def _unfolded(match: re.Match[bytes]) -> bytes:
+    before, middle, after = _PARTS[match[1]]
+    levels = int(match[2])
     return before * levels + middle + after * levels
 
 
@@ -101,7 +101,7 @@ class ShotSender:
                 }
                 connection.request(shot.method, shot.path, body, headers)
                 answer = connection.getresponse()
-                said = answer.read()
+                content = answer.read()
             except (OSError, http.client.HTTPException):
                 self._own.connection = None
                 connection.close()
@@ -113,7 +113,7 @@ class ShotSender:
                 connection.close()
             else:
                 self._own.connection = connection
-            return answer.status, said
+            return answer.status, content
         return 0, b""
 
     def _connect(self, timeout: float) -> http.client.HTTPSConnection:

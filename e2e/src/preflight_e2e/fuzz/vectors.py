@@ -62,17 +62,17 @@ def stray(prefix: str, gang: str = "", size: int = 2) -> dict[str, Any]:
     return member(STRAY, gang or name, size, name)
 
 
-def created(what: str, made: dict[str, Any]) -> Shot:
+def created(what: str, pod: dict[str, Any]) -> Shot:
     """The request that creates a pod."""
-    return Shot(what, "POST", pod_path(made["metadata"]["namespace"]), made)
+    return Shot(what, "POST", pod_path(pod["metadata"]["namespace"]), pod)
 
 
 def user(prefix: str, **spec: Any) -> dict[str, Any]:
     """A GPU pod as a user writes it."""
-    made: dict[str, Any] = copy.deepcopy(training_pod(fresh(prefix)))
-    made["metadata"]["namespace"] = OPTED_IN
-    made["spec"] |= spec
-    return made
+    pod: dict[str, Any] = copy.deepcopy(training_pod(fresh(prefix)))
+    pod["metadata"]["namespace"] = OPTED_IN
+    pod["spec"] |= spec
+    return pod
 
 
 def status(
@@ -111,36 +111,36 @@ def record(name: str, *, data: Any = None, binary: Any = None, more: Any = None)
             PREFIX + "epoch": "1",
         },
     }
-    made = {
+    body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": meta,
         "data": data or {},
         "binaryData": binary or {},
     }
-    return Shot("ConfigMap", "POST", f"/api/v1/namespaces/{STRAY}/configmaps", made | (more or {}))
+    return Shot("ConfigMap", "POST", f"/api/v1/namespaces/{STRAY}/configmaps", body | (more or {}))
 
 
 @vector
 def stamp_nested(volume: float) -> Iterator[Shot]:
     for levels in (1_100, 100_000):
-        made = stray("stamp")
-        made["metadata"]["annotations"][PREFIX + "gang"] = nested(levels, '{"v":1,"x":', "}")
-        yield created("stamp", made)
+        pod = stray("stamp")
+        pod["metadata"]["annotations"][PREFIX + "gang"] = nested(levels, '{"v":1,"x":', "}")
+        yield created("stamp", pod)
 
 
 @vector
 def roster_nested(volume: float) -> Iterator[Shot]:
-    made = stray("roster")
-    made["metadata"]["annotations"][PREFIX + "roster"] = nested(1_100, '{"v":1,"x":', "}")
-    yield created("roster", made)
+    pod = stray("roster")
+    pod["metadata"]["annotations"][PREFIX + "roster"] = nested(1_100, '{"v":1,"x":', "}")
+    yield created("roster", pod)
 
 
 @vector
 def termination_message_nested(volume: float) -> Iterator[Shot]:
-    made = stray("ended")
-    yield created("pod", made)
-    yield status(made["metadata"]["name"], nested(1_100, '{"v":1,"x":', "}"))
+    pod = stray("ended")
+    yield created("pod", pod)
+    yield status(pod["metadata"]["name"], nested(1_100, '{"v":1,"x":', "}"))
 
 
 @vector
@@ -150,17 +150,17 @@ def record_nested(volume: float) -> Iterator[Shot]:
 
 @vector
 def managed_fields_nested(volume: float) -> Iterator[Shot]:
-    made = stray("managed")
+    pod = stray("managed")
     entry = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
-    made["metadata"]["managedFields"] = [entry | {"fieldsV1": fields(1_500)}]
-    yield created("pod", made)
+    pod["metadata"]["managedFields"] = [entry | {"fieldsV1": fields(1_500)}]
+    yield created("pod", pod)
 
 
 @vector
 def projected_without_sources(volume: float) -> Iterator[Shot]:
-    made = stray("projected")
-    made["spec"]["volumes"].append({"name": "v", "projected": {}})
-    yield created("pod", made)
+    pod = stray("projected")
+    pod["spec"]["volumes"].append({"name": "v", "projected": {}})
+    yield created("pod", pod)
 
 
 @vector
@@ -175,8 +175,8 @@ def workloads_without_spec(volume: float) -> Iterator[Shot]:
         specs: tuple[dict[str, Any], ...] = ({}, {"spec": None}, {"spec": wrong}, {"spec": []})
         for spec in specs:
             meta = {"name": fresh("empty"), "namespace": OPTED_IN}
-            made = {"apiVersion": api, "kind": kind, "metadata": meta} | spec
-            yield Shot(kind, "POST", f"/apis/{api}/namespaces/{OPTED_IN}/{plural}", made)
+            body = {"apiVersion": api, "kind": kind, "metadata": meta} | spec
+            yield Shot(kind, "POST", f"/apis/{api}/namespaces/{OPTED_IN}/{plural}", body)
             if key:
                 pod = user("of-empty")
                 pod["metadata"].setdefault("labels", {})[key] = meta["name"]
@@ -201,35 +201,35 @@ def long_names_at_dry_run(volume: float) -> Iterator[Shot]:
             },
         ]
         container = {"name": "train", "image": "x"} | places[i % len(places)]
-        made = user(
+        pod = user(
             "long",
             containers=[container],
             volumes=[{"name": "s", "emptyDir": {"medium": "Memory"}}],
         )
-        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
 
 
 @vector
 def many_variables(volume: float) -> Iterator[Shot]:
     for forged in (False, True):
         for _ in range(max(4, int(8 * volume))):
-            made = user("variables")
-            made["spec"]["containers"][0]["env"] = [
+            pod = user("variables")
+            pod["spec"]["containers"][0]["env"] = [
                 {"name": f"NCCL_{i}", "value": "$(A)"} for i in range(_ENTRIES)
             ]
             if forged:
-                made["metadata"].setdefault("labels", {})[PREFIX + "checked"] = "true"
-            yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+                pod["metadata"].setdefault("labels", {})[PREFIX + "checked"] = "true"
+            yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
 
 
 @vector
 def many_claims(volume: float) -> Iterator[Shot]:
-    made = user("claims")
-    made["spec"]["resourceClaims"] = [
+    pod = user("claims")
+    pod["spec"]["resourceClaims"] = [
         {"name": f"c{i}", "resourceClaimTemplateName": f"t{i}"} for i in range(_ENTRIES // 2)
     ]
     for _ in range(max(1, int(4 * volume))):
-        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
 
 
 @vector
@@ -240,14 +240,14 @@ def libraries_by_topology_file(volume: float) -> Iterator[Shot]:
         "/opt/conda/lib/python3.11/site-packages/torch/x",
         "/etc/hosts",
     ):
-        made = user("topology", volumes=[{"name": "a", "configMap": {"name": "a"}}])
-        main = made["spec"]["containers"][0]
+        pod = user("topology", volumes=[{"name": "a", "configMap": {"name": "a"}}])
+        main = pod["spec"]["containers"][0]
         main["env"] = [{"name": "NCCL_TOPO_FILE", "value": path}]
         main["volumeMounts"] = [
             {"name": "a", "mountPath": path, "subPath": "x"},
             {"name": "a", "mountPath": "/dev/shm"},
         ]
-        yield created("pod", made)
+        yield created("pod", pod)
 
 
 @vector
@@ -259,17 +259,17 @@ def large_records(volume: float) -> Iterator[Shot]:
 @vector
 def large_annotations(volume: float) -> Iterator[Shot]:
     for _ in range(max(100, int(1_500 * volume))):
-        made = stray("annotated")
-        made["metadata"]["annotations"]["example.com/a"] = "x" * 250_000
-        yield created("pod", made)
+        pod = stray("annotated")
+        pod["metadata"]["annotations"]["example.com/a"] = "x" * 250_000
+        yield created("pod", pod)
 
 
 @vector
 def large_environments(volume: float) -> Iterator[Shot]:
     for _ in range(max(40, int(400 * volume))):
-        made = stray("large")
-        made["spec"]["containers"][0]["env"] = [{"name": "A", "value": "x" * 1_300_000}]
-        yield created("pod", made)
+        pod = stray("large")
+        pod["spec"]["containers"][0]["env"] = [{"name": "A", "value": "x" * 1_300_000}]
+        yield created("pod", pod)
 
 
 @vector
@@ -313,8 +313,8 @@ def gangs_whose_record_is_refused(volume: float) -> Iterator[Shot]:
     for _ in range(max(50, int(300 * volume))):
         gang = fresh("refused")
         for i in range(2):
-            made = member("refused", gang, 2, f"{gang}-{i}")
-            yield created("pod", made)
+            pod = member("refused", gang, 2, f"{gang}-{i}")
+            yield created("pod", pod)
             address = {
                 "status": {
                     "phase": "Pending",
@@ -331,9 +331,9 @@ def gangs_whose_record_is_refused(volume: float) -> Iterator[Shot]:
 def gangs_that_cannot_start(volume: float) -> Iterator[Shot]:
     gang = fresh("crowd")
     for i in range(max(200, int(3_000 * volume))):
-        made = member(STRAY, f"{gang}-{i}", 1, fresh("crowd"))
-        del made["spec"]["nodeName"]
-        yield created("pod", made)
+        pod = member(STRAY, f"{gang}-{i}", 1, fresh("crowd"))
+        del pod["spec"]["nodeName"]
+        yield created("pod", pod)
 
 
 @vector
@@ -343,11 +343,11 @@ def whole_and_sliced_gpus(volume: float) -> Iterator[Shot]:
         {"nvidia.com/gpu.shared": "1"},
         {"deviceclass.resource.kubernetes.io/a": "8"},
     ):
-        made = user("mixed")
-        resources = made["spec"]["containers"][0].setdefault("resources", {})
+        pod = user("mixed")
+        resources = pod["spec"]["containers"][0].setdefault("resources", {})
         for side in ("limits", "requests"):
             resources.setdefault(side, {}).update(more)
-        yield created("pod", made)
+        yield created("pod", pod)
 
 
 @vector
@@ -370,9 +370,9 @@ def redirected_names(volume: float) -> Iterator[Shot]:
 @vector
 def forged_results(volume: float) -> Iterator[Shot]:
     for i in range(max(50, int(2_100 * volume))):
-        made = stray("forged")
-        made["spec"]["nodeName"] = f"node-{i % 50}"
-        yield created("pod", made)
+        pod = stray("forged")
+        pod["spec"]["nodeName"] = f"node-{i % 50}"
+        yield created("pod", pod)
         result = {
             "v": 1,
             "check": "dcgm-diag",
@@ -385,7 +385,7 @@ def forged_results(volume: float) -> Iterator[Shot]:
             json.dumps(result | {"duration": 0, "measured": 1})[:-1]
             + f',"duration":{number},"measured":{number}}}'
         )
-        yield status(made["metadata"]["name"], text, check="dcgm-diag")
+        yield status(pod["metadata"]["name"], text, check="dcgm-diag")
 
 
 @vector
@@ -393,35 +393,35 @@ def separators_in_a_policy(volume: float) -> Iterator[Shot]:
     api = "preflight.nvsentinel.nvidia.com/v1alpha1"
     meta = {"name": fresh("policy"), "namespace": OPTED_IN}
     meta |= {"annotations": {"a": "one\u0085two\u2028three\u2029four\u000bfive"}}  # type: ignore[dict-item]
-    made = {
+    body = {
         "apiVersion": api,
         "kind": "PreflightConfig",
         "metadata": meta,
         "spec": {"enforcement": "observe"},
     }
     path = f"/apis/{api}/namespaces/{OPTED_IN}/preflightconfigs"
-    yield Shot("PreflightConfig", "POST", path, made)
+    yield Shot("PreflightConfig", "POST", path, body)
     yield Shot("PreflightConfig", "DELETE", f"{path}/{meta['name']}")
 
 
 @vector
 def unbounded_words(volume: float) -> Iterator[Shot]:
-    made = user("annotation")
-    made["metadata"].setdefault("annotations", {})["nvsentinel.nvidia.com/preflight-checks"] = (
+    pod = user("annotation")
+    pod["metadata"].setdefault("annotations", {})["nvsentinel.nvidia.com/preflight-checks"] = (
         "x" * 250_000
     )
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
-    made = user("quantity")
-    made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "9" * 20_000}}
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
-    made = user("angles")
-    made["metadata"].setdefault("annotations", {})["a"] = "<" * 240_000
-    made["spec"]["containers"][0]["env"] = [{"name": "A", "value": "<" * 400_000}]
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+    pod = user("quantity")
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "9" * 20_000}}
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+    pod = user("angles")
+    pod["metadata"].setdefault("annotations", {})["a"] = "<" * 240_000
+    pod["spec"]["containers"][0]["env"] = [{"name": "A", "value": "<" * 400_000}]
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
 
 
 @vector
 def pod_nested(volume: float) -> Iterator[Shot]:
-    made = user("nested")
-    made["spec"]["containers"][0]["x"] = deep(2_000)
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), made)
+    pod = user("nested")
+    pod["spec"]["containers"][0]["x"] = deep(2_000)
+    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)

@@ -78,8 +78,8 @@ class Watch:
         )
         self._ended = threading.Event()
         self._threads = [
-            threading.Thread(target=one)
-            for one in (self._health, self._victims, self._ordinary, self._alone)
+            threading.Thread(target=loop)
+            for loop in (self._health, self._victims, self._ordinary, self._alone)
         ]
         self.paused = threading.Event()
         self._round = self._done = 0
@@ -87,12 +87,12 @@ class Watch:
         self.victims = WatchedProperty("a complete gang is sealed within", "s", limits.victim)
         self.pods = WatchedProperty("an ordinary pod is admitted within", "s", limits.ordinary)
         self.unready = {
-            one.name: WatchedProperty(f"{one.name} is not ready for", "s", limits.unready)
-            for one in place.programs
+            program.name: WatchedProperty(f"{program.name} is not ready for", "s", limits.unready)
+            for program in place.programs
         }
         self.memory = {
-            one.name: WatchedProperty(f"{one.name} resident", "MiB", one.limit)
-            for one in place.programs
+            program.name: WatchedProperty(f"{program.name} resident", "MiB", program.limit)
+            for program in place.programs
         }
         self.exits = WatchedProperty("programs that ended", "", 0)
         self.alone = WatchedProperty(
@@ -170,8 +170,8 @@ class Watch:
     def _alive(self, program: Program, lost: dict[str, float]) -> None:
         program.memory()
         self.memory[program.name].seen.append(round(program.peak, 1))
-        if program.peak > program.limit and "memory" not in program.told:
-            program.told.add("memory")
+        if program.peak > program.limit and "memory" not in program.reported:
+            program.reported.add("memory")
             self._on_violation(
                 f"{program.name} has {program.peak:.0f} MiB, more than {program.limit:g}"
             )
@@ -185,8 +185,8 @@ class Watch:
         else:
             lost.setdefault(program.name, asked)
         self.unready[program.name].seen.append(round(seconds, 2))
-        if seconds > self._limits.unready and "ready" not in program.told:
-            program.told.add("ready")
+        if seconds > self._limits.unready and "ready" not in program.reported:
+            program.reported.add("ready")
             self._on_violation(f"{program.name} was not ready for {seconds:.1f} s")
 
     def prove(self) -> None:
@@ -236,15 +236,15 @@ class Watch:
                 Shot("victim", "POST", f"/apis/{_GROUPS}/namespaces/{VICTIM}/podgroups", group)
             )
         for name in names:
-            made = copy.deepcopy(training_pod(name, gang="" if grouped else gang))
+            pod = copy.deepcopy(training_pod(name, gang="" if grouped else gang))
             labels = {_GROUP_LABEL: gang} if grouped else {"app.kubernetes.io/gang-size": "2"}
-            made["metadata"].setdefault("labels", {}).update(labels)
-            made["spec"]["nodeName"] = f"node-{name}"
-            code, said = self._client.send(Shot("victim", "POST", pod_path(VICTIM), made))
+            pod["metadata"].setdefault("labels", {}).update(labels)
+            pod["spec"]["nodeName"] = f"node-{name}"
+            code, body = self._client.send(Shot("victim", "POST", pod_path(VICTIM), pod))
             if code != 201:
                 if not self.paused.is_set():
                     self._on_violation(
-                        f"a pod of another namespace was refused: {code} {said[:200]!r}"
+                        f"a pod of another namespace was refused: {code} {body[:200]!r}"
                     )
                 return self._limits.victim * 5
         for number, name in enumerate(names, 1):
@@ -273,10 +273,10 @@ class Watch:
         return seconds
 
     def _sealed(self, name: str) -> bool:
-        code, said = self._client.send(Shot("victim", "GET", pod_path(VICTIM, name)))
+        code, body = self._client.send(Shot("victim", "GET", pod_path(VICTIM, name)))
         if code != 200:
             return False
-        roster = json.loads(said)["metadata"].get("annotations", {}).get(PREFIX + "roster", "")
+        roster = json.loads(body)["metadata"].get("annotations", {}).get(PREFIX + "roster", "")
         return '"answer":"sealed"' in roster
 
     def _ordinary(self) -> None:
@@ -289,7 +289,7 @@ class Watch:
         )
         while not self._ended.wait(_TICK):
             started = time.monotonic()
-            code, said = self._client.send(shot)
+            code, body = self._client.send(shot)
             seconds = self._net(started)
             if self.paused.is_set():
                 continue
@@ -297,7 +297,7 @@ class Watch:
                 return
             self.pods.seen.append(round(seconds, 3))
             if code != 201:
-                self._on_violation(f"an ordinary pod was refused: {code} {said[:200]!r}")
+                self._on_violation(f"an ordinary pod was refused: {code} {body[:200]!r}")
                 self.pods.seen.append(self._limits.ordinary * 10)
             elif seconds > self._limits.ordinary:
                 self._on_violation(f"an ordinary pod was admitted after {seconds:.1f} s")

@@ -66,8 +66,8 @@ class Controlled:
     asks.
     """
 
-    def __init__(self, server: BenchServer, told: RosterWatch) -> None:
-        self.server, self._told = server, told
+    def __init__(self, server: BenchServer, rosters: RosterWatch) -> None:
+        self.server, self._told = server, rosters
 
     def gang(self, name: str, addresses: list[str]) -> list[str]:
         """Create a gang with these addresses; its members' uids."""
@@ -75,8 +75,8 @@ class Controlled:
         for rank, _ in enumerate(addresses):
             pod = member(NAMESPACE, name, len(addresses), f"{name}-{rank}")
             pod["spec"]["nodeName"] = f"node-{rank}"
-            made = self.server.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
-            uids.append(made["metadata"]["uid"])
+            created = self.server.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
+            uids.append(created["metadata"]["uid"])
         statuses = []
         for rank, address in enumerate(addresses):
             body = addressed(1)
@@ -89,7 +89,7 @@ class Controlled:
         """The rosters of its members, once all are sealed, in the order of their pods."""
         names = [f"{name}-{rank}" for rank in range(size)]
         self._told.wait(
-            lambda told: all('"answer":"sealed"' in told.get(pod, "") for pod in names), 60
+            lambda rosters: all('"answer":"sealed"' in rosters.get(pod, "") for pod in names), 60
         )
         return [json.loads(self._told.rosters[pod]) for pod in names]
 
@@ -102,11 +102,11 @@ class Controlled:
 def controlled(folder: Path) -> Iterator[Controlled]:
     with api_server(folder) as server, controller(server, folder):
         server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        told = RosterWatch(server, NAMESPACE)
+        watch = RosterWatch(server, NAMESPACE)
         try:
-            yield Controlled(server, told)
+            yield Controlled(server, watch)
         finally:
-            told.close()
+            watch.close()
 
 
 # --- real ranks
@@ -139,11 +139,11 @@ def _real(
             gang.start(rank, **given, POD_UID=uid, MY_POD_NAME=f"{name}-{rank}")
         for rank, roster in enumerate(controller.sealed(name, 3)):
             gang.members[rank].folder.answer(json.dumps(roster))
-        for one in gang.members.values():
-            end = one.ended(180)
+        for process in gang.members.values():
+            end = process.ended(180)
             counted.members += 1
             counted.outcomes[f"{end.result.outcome} {end.result.code}"] += 1
-            counted.fatal_events += sum(event.is_fatal for event in one.connector.events)
+            counted.fatal_events += sum(event.is_fatal for event in process.connector.events)
         counted.gangs += 1
         counted.localized += "of localisation" in gang.members[0].output
     controller.forget(name, 3)
@@ -195,7 +195,7 @@ def scripted(controller: Controlled, folder: Path, gangs: int) -> GangCounts:
         stack.callback(checks.close)
         for place in range(AT_ONCE):
             connectors = [FakeConnector(folder / f"{place}-{rank}.sock") for rank in range(6)]
-            places.put([stack.enter_context(one) for one in connectors])
+            places.put([stack.enter_context(connector) for connector in connectors])
 
         def one(number: int) -> None:
             connectors = places.get()
@@ -253,7 +253,7 @@ def _scripted(
         exits.append(
             checks.start(f"{name}-{rank}", environment(connectors[rank], home, variables), logs[-1])
         )
-    statuses = [one.get() for one in exits]
+    statuses = [exited.get() for exited in exits]
     results = [
         from_termination("nccl-allreduce", path.read_text() if path.exists() else "", status)
         for path, status in zip(terminations, statuses, strict=True)
@@ -262,9 +262,9 @@ def _scripted(
         counted.gangs += 1
         counted.members += size
         counted.localized += "of localisation" in logs[0].read_text()
-        counted.outcomes.update(f"{one.outcome} {one.code}" for one in results)
+        counted.outcomes.update(f"{result.outcome} {result.code}" for result in results)
         counted.fatal_events += sum(
-            event.is_fatal for one in connectors[:size] for event in one.events
+            event.is_fatal for connector in connectors[:size] for event in connector.events
         )
     controller.forget(name, size)
 

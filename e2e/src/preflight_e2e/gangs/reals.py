@@ -82,7 +82,7 @@ def _named(run: dict[str, Any], culprit: int) -> bool:
     return bool(run["blamed"] == [] and run["named"] == f"node-{culprit}")
 
 
-def _nobody(run: dict[str, Any], _: int) -> bool:
+def _blames_none(run: dict[str, Any], _: int) -> bool:
     return bool(run["blamed"] == [] and run["outcome"] == "failed")
 
 
@@ -117,7 +117,12 @@ KINDS = (
         corrupts=True,
     ),
     RealCase(
-        "uplink", "behind a slow shared uplink nobody is blamed", 8, _nobody, _uplink, share=0.25
+        "uplink",
+        "behind a slow shared uplink nobody is blamed",
+        8,
+        _blames_none,
+        _uplink,
+        share=0.25,
     ),
 )
 
@@ -136,16 +141,16 @@ def run(kind: RealCase, number: int, loaded: Callable[[], None] = lambda: None) 
             part = PARTS[number % len(PARTS)]
             given = {**PATIENT, "MUTANT": part, "MUTANT_RANK": str(culprit)}
         gang.start(*range(kind.members), code=QUICK + RUN, **given)
-        for one in gang.members.values():
-            one.said("torch is loaded", 300)
+        for member in gang.members.values():
+            member.said("torch is loaded", 300)
         loaded()
         before = processors()
         gang.seal()
         sealed = time.monotonic()
-        ends = [one.ended(300) for one in gang.members.values()]
-        events = {rank: one.connector.events for rank, one in gang.members.items()}
+        ends = [member.ended(300) for member in gang.members.values()]
+        events = {rank: member.connector.events for rank, member in gang.members.items()}
         about = next((event.metadata for event in events[0]), {})
-        made = {
+        row = {
             "culprit": culprit,
             "seconds": round(time.monotonic() - sealed, 1),
             "idle": round(idle_share(before, processors()), 2),
@@ -158,7 +163,7 @@ def run(kind: RealCase, number: int, loaded: Callable[[], None] = lambda: None) 
             "corrupted": about.get("corrupted_rank", ""),
             "reason": about.get("reason", ""),
         }
-        return {**made, "true": kind.truth(made, culprit)}
+        return {**row, "true": kind.truth(row, culprit)}
 
 
 def _gang(kind: RealCase, home: Path) -> GangUnderTest:
@@ -169,27 +174,27 @@ def play(kind: RealCase, runs: int, at_once: int) -> list[dict[str, Any]]:
     """So many gangs of a kind, some at the same time: measured on shaped links, they take next to
     no processor time.
     """
-    made: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for begin in range(0, runs, at_once):
         batch = range(begin, min(begin + at_once, runs))
         gate = threading.Barrier(len(batch))
         with ThreadPoolExecutor(len(batch)) as pool:
-            made += pool.map(lambda number, gate=gate: run(kind, number, gate.wait), batch)
-    return made
+            rows += pool.map(lambda number, gate=gate: run(kind, number, gate.wait), batch)
+    return rows
 
 
-def figures(kind: RealCase, made: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def figures(kind: RealCase, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What is told of a kind. Of runs that told the truth only the seconds are kept."""
-    seconds = [one["seconds"] for one in made]
+    seconds = [row["seconds"] for row in rows]
     return {
         "says": kind.says,
         "members": kind.members,
-        "runs": len(made),
-        "true": sum(one["true"] for one in made),
+        "runs": len(rows),
+        "true": sum(row["true"] for row in rows),
         "median_seconds": median(seconds),
         "most_seconds": max(seconds),
-        "least_idle": min(one["idle"] for one in made),
-        "untrue": [one for one in made if not one["true"]],
+        "least_idle": min(row["idle"] for row in rows),
+        "untrue": [row for row in rows if not row["true"]],
     }
 
 
@@ -216,20 +221,20 @@ def main() -> None:
         parser.exit(
             2, "reals: needs root, ip and tc with network namespaces and tbf, to shape links.\n"
         )
-    told: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     for kind in KINDS:
         if args.only and kind.name not in args.only:
             continue
         at_once = max(1, min(args.at_once, 1 + 2 * args.at_once // kind.members))
-        told[kind.name] = one = figures(
+        table[kind.name] = summary = figures(
             kind, play(kind, max(1, round(args.runs * kind.share)), at_once)
         )
         print(
-            f"{kind.name}: {one['true']} of {one['runs']} true, {one['median_seconds']:.1f} s ({one['most_seconds']:.1f} at most); "
-            f"processors idle for {one['least_idle']:.0%} at least",
+            f"{kind.name}: {summary['true']} of {summary['runs']} true, {summary['median_seconds']:.1f} s ({summary['most_seconds']:.1f} at most); "
+            f"processors idle for {summary['least_idle']:.0%} at least",
             flush=True,
         )
-    args.json.write_text(json.dumps(told, indent=1) + "\n")
+    args.json.write_text(json.dumps(table, indent=1) + "\n")
 
 
 if __name__ == "__main__":

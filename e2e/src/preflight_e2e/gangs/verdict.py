@@ -33,8 +33,8 @@ def warmed(gang: GangUnderTest, code: str = CHECK, **variables: str) -> float:
     on the monotonic clock.
     """
     gang.start(*range(gang.size), code=code, **variables)
-    for one in gang.members.values():
-        one.said("torch is loaded", 300)
+    for member in gang.members.values():
+        member.said("torch is loaded", 300)
     gang.seal()
     return time.monotonic()
 
@@ -52,17 +52,17 @@ def verdict(members: int, *, hangs: bool) -> dict[str, Any]:
             (MUTANTS, {}) if hangs else (CHECK, {"NCCL_ALLREDUCE_THRESHOLD_GBPS": "0.015"})
         )
         sealed = warmed(gang, code, **PATIENT, **floor, **defect)
-        ends = [one.ended(300) for one in gang.members.values()]
+        ends = [member.ended(300) for member in gang.members.values()]
         seconds = time.monotonic() - sealed
         leader = gang.members[0]
-        told = f"suspected so far: node-{SICK_ONE}"
+        suffix = f"suspected so far: node-{SICK_ONE}"
         named = [
-            at for at, line in zip(leader.heard, leader.lines, strict=True) if line.endswith(told)
+            at for at, line in zip(leader.heard, leader.lines, strict=True) if line.endswith(suffix)
         ]
         blamed = [
             rank
-            for rank, one in gang.members.items()
-            if any(event.is_fatal for event in one.connector.events)
+            for rank, member in gang.members.items()
+            if any(event.is_fatal for event in member.connector.events)
         ]
         return {
             "named_after": round(named[0] - sealed, 1) if named else None,
@@ -72,7 +72,7 @@ def verdict(members: int, *, hangs: bool) -> dict[str, Any]:
                 rank for rank in gang.members if re.search(rf"node-{rank}\b", ends[0].result.reason)
             ],
             "blamed": blamed,
-            "parent_mb": max(float(found) for end in ends for found in MEMORY.findall(end.output)),
+            "parent_mb": max(float(text) for end in ends for text in MEMORY.findall(end.output)),
         }
 
 
@@ -83,10 +83,12 @@ def start_up(members: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name, GangUnderTest(Path(name)) as gang:
         gang.size = members
         warmed(gang, **{**PATIENT, "NCCL_ALLREDUCE_SIZE": "1Mi"})
-        outputs = [one.ended(300).output for one in gang.members.values()]
-        began = [tuple(map(float, found)) for output in outputs for found in BEGAN.findall(output)]
+        outputs = [member.ended(300).output for member in gang.members.values()]
+        began = [
+            tuple(map(float, groups)) for output in outputs for groups in BEGAN.findall(output)
+        ]
         whole, torchrun, without = max(began, key=lambda times: times[2])
-        memory = max(float(found) for output in outputs for found in MEMORY.findall(output))
+        memory = max(float(text) for output in outputs for text in MEMORY.findall(output))
         return {
             "whole_s": whole,
             "torchrun_s": torchrun,
@@ -110,7 +112,7 @@ def main() -> None:
         )
     figures: dict[str, Any] = {"members": args.members}
     starts = [start_up(2) for _ in range(args.runs)]
-    figures["start_up"] = {key: median(one[key] for one in starts) for key in starts[0]} | {
+    figures["start_up"] = {key: median(start[key] for start in starts) for key in starts[0]} | {
         "runs": starts
     }
     print(
@@ -119,12 +121,12 @@ def main() -> None:
     )
     for path, hangs in (("slow", False), ("hang", True)):
         runs = [verdict(args.members, hangs=hangs) for _ in range(args.runs)]
-        never = max(one["seconds"] for one in runs)
+        never = max(run["seconds"] for run in runs)
         figures[path] = {
             "median_named": median(
-                never if one["named_after"] is None else one["named_after"] for one in runs
+                never if run["named_after"] is None else run["named_after"] for run in runs
             ),
-            "median_seconds": median(one["seconds"] for one in runs),
+            "median_seconds": median(run["seconds"] for run in runs),
             "runs": runs,
         }
         print(

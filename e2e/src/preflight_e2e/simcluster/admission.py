@@ -47,8 +47,8 @@ class SimulatedAdmission:
         except ApiRefused as refused:
             return ApiAnswer(refused.code, refused.status)
         if missing := self.unimplemented(pod):
-            said = f"the simulated cluster does not implement {', '.join(missing)} of a pod"
-            return ApiAnswer(501, ApiRefused(501, "NotImplemented", said).status)
+            message = f"the simulated cluster does not implement {', '.join(missing)} of a pod"
+            return ApiAnswer(501, ApiRefused(501, "NotImplemented", message).status)
         return replace(request, data=msgspec.json.encode(pod))
 
     async def _mutated(self, namespace: str, pod: Object) -> Object:
@@ -73,8 +73,8 @@ class SimulatedAdmission:
             ) from error
         if not response["allowed"]:
             status = response.get("status", {})
-            said = f"admission webhook denied the request: {status.get('message', '')}"
-            raise ApiRefused(status.get("code", 403), status.get("reason", "Forbidden"), said)
+            message = f"admission webhook denied the request: {status.get('message', '')}"
+            raise ApiRefused(status.get("code", 403), status.get("reason", "Forbidden"), message)
         mutated: Object = json_patch(
             pod, json.loads(base64.b64decode(response.get("patch", "") or b"W10="))
         )

@@ -135,17 +135,17 @@ class Kubelets:
     async def run(self) -> None:
         """Look after pods for as long as this runs; when it is cancelled no process is left."""
         for node in self.nodes.values():
-            made = self.store.create(self.resources["nodes"], "", node.as_object())
+            created = self.store.create(self.resources["nodes"], "", node.as_object())
             self.store.update(
                 self.resources["nodes"],
-                made,
-                made | {"status": node.as_object()["status"]},
+                created,
+                created | {"status": node.as_object()["status"]},
                 status=True,
             )
         try:
             while True:
                 news = self.store.news
-                self._look()
+                self._sync()
                 await news.wait()
         finally:
             tasks = [task for _, task in self._pods.values()]
@@ -154,7 +154,7 @@ class Kubelets:
                     task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _look(self) -> None:
+    def _sync(self) -> None:
         there = {
             p["metadata"]["uid"]: p
             for p in self.store.objects.get(self.resources["pods"], {}).values()
@@ -208,19 +208,21 @@ class _Pod:
     async def live(self) -> None:
         refreshing = asyncio.create_task(self._refresh())
         try:
-            self.tell()
+            self.patch_status()
             for container in self._listed("initContainers"):
                 if await self._run(container, again_after_success=False) != 0:
-                    self.tell(phase="Failed")
+                    self.patch_status(phase="Failed")
                     return
-            self.tell(phase="Running")
+            self.patch_status(phase="Running")
             again = self.spec.get("restartPolicy", "Always") == "Always"
             ends = await asyncio.gather(
                 *(self._run(c, again_after_success=again) for c in self._listed("containers"))
             )
-            self.tell(phase="Failed" if any(ends) else "Succeeded")
+            self.patch_status(phase="Failed" if any(ends) else "Succeeded")
         except (OSError, KeyError) as error:  # no such program, a full disk
-            self.tell(phase="Failed", reason="NodeError", message=f"{self.node.name}: {error!r}")
+            self.patch_status(
+                phase="Failed", reason="NodeError", message=f"{self.node.name}: {error!r}"
+            )
         finally:
             refreshing.cancel()
             self.node.held.difference_update(self.gpus)
@@ -233,12 +235,12 @@ class _Pod:
         return list(self.spec.get(kind) or [])
 
     def _pod(self) -> Object | None:
-        found: Object | None = self.kubelets.store.objects[self.kubelets.resources["pods"]].get(
+        pod: Object | None = self.kubelets.store.objects[self.kubelets.resources["pods"]].get(
             self.where
         )
-        return found
+        return pod
 
-    def tell(self, **changes: Any) -> None:
+    def patch_status(self, **changes: Any) -> None:
         self.status |= changes
         if (pod := self._pod()) is None:
             return
@@ -253,9 +255,9 @@ class _Pod:
             f"{kind[:-1]}Statuses": [dict(self.containers[c["name"]]) for c in self._listed(kind)]
             for kind in ("initContainers", "containers")
         }
-        said = [{"type": name, "status": str(holds)} for name, holds in conditions.items()]
+        entries = [{"type": name, "status": str(holds)} for name, holds in conditions.items()]
         status = (
-            self.status | listed | {"podIPs": [{"ip": self.status["podIP"]}], "conditions": said}
+            self.status | listed | {"podIPs": [{"ip": self.status["podIP"]}], "conditions": entries}
         )
         self.kubelets.store.update(
             self.kubelets.resources["pods"], pod, pod | {"status": status}, status=True
@@ -347,7 +349,7 @@ class _Pod:
 
     def _end(self, status: Object, changes: Object) -> None:
         status |= changes
-        self.tell()
+        self.patch_status()
 
     def _environ(self, container: Object, result: Path) -> dict[str, str]:
         mounts = {
@@ -361,9 +363,9 @@ class _Pod:
             value = variable.get("value", "")
             if "valueFrom" in variable:
                 value = field_of(pod, variable["valueFrom"]["fieldRef"]["fieldPath"])
-            value = re.sub(r"\$\((\w+)\)", lambda found: values.get(found[1], found[0]), value)
+            value = re.sub(r"\$\((\w+)\)", lambda match: values.get(match[1], match[0]), value)
             values[variable["name"]] = re.sub(
-                mounted, lambda found: found[1] + mounts[found[2]], value
+                mounted, lambda match: match[1] + mounts[match[2]], value
             )
         temporary = mounts.get("/tmp", str(self.root))
         visible = {

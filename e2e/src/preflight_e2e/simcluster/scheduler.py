@@ -84,12 +84,12 @@ async def schedule(store: Store, nodes: Resource, pods: Resource) -> None:
             if name := fit(pod, store.objects.get(nodes, {}).values(), everyone):
                 store.update(pods, pod, pod | {"spec": pod["spec"] | {"nodeName": name}})
             elif "conditions" not in pod["status"]:
-                said = f"0/{len(store.objects.get(nodes, {}))} nodes are available for {gpus(pod)} {GPU}"
+                message = f"0/{len(store.objects.get(nodes, {}))} nodes are available for {gpus(pod)} {GPU}"
                 why = {
                     "type": "PodScheduled",
                     "status": "False",
                     "reason": "Unschedulable",
-                    "message": said,
+                    "message": message,
                 }
                 store.update(
                     pods, pod, pod | {"status": pod["status"] | {"conditions": [why]}}, status=True

@@ -17,8 +17,8 @@ SOURCES = {"downwardAPI", "configMap"}
 
 def field(pod: Object, path: str) -> str:
     """What a ``fieldRef`` says of the pod. Raises KeyError for a path that is not implemented."""
-    if found := re.fullmatch(r"metadata\.(annotations|labels)\['(.+)'\]", path):
-        return str(pod["metadata"].get(found[1], {}).get(found[2], ""))
+    if match := re.fullmatch(r"metadata\.(annotations|labels)\['(.+)'\]", path):
+        return str(pod["metadata"].get(match[1], {}).get(match[2], ""))
     meta, spec, status = pod["metadata"], pod["spec"], pod["status"]
     known = {f"metadata.{name}": meta[name] for name in ("name", "namespace", "uid")}
     known |= {"spec.nodeName": spec.get("nodeName", ""), "status.hostIP": status.get("hostIP", "")}
