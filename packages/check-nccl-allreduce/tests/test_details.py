@@ -75,13 +75,13 @@ def played(order: Probes, *details: Detail | None) -> ProbeRound:
 
 def test_each_rail_and_direction_is_as_slow_as_its_slower_end_saw_it() -> None:
     ends = Detail((0.02, 0.05), there=0.02, back=0.04), Detail((0.02, 0.1), there=0.025, back=0.02)
-    [result] = probing.seen(SHAPE, played(asked(2, 2), *ends))
+    [result] = probing.outcomes(SHAPE, played(asked(2, 2), *ends))
     assert result.rails == (50.0, 10.0)
     assert result.directions == (40.0, 25.0)
 
 
 def test_where_one_end_gave_none_there_are_none() -> None:
-    [result] = probing.seen(SHAPE, played(asked(2, 2), Detail((0.02, 0.05), 0.02, 0.04), None))
+    [result] = probing.outcomes(SHAPE, played(asked(2, 2), Detail((0.02, 0.05), 0.02, 0.04), None))
     assert (result.status, result.rails, result.directions) == (localise.Status.OK, (), None)
 
 

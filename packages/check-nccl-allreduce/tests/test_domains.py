@@ -82,7 +82,7 @@ def test_the_members_labels_become_the_endpoints_domains() -> None:
         ("node-a", "one"),
         ("node-b", "two"),
     ]
-    assert shape.told() == f"{LEAF} says of 2 of 2 nodes which switch they are behind: 2 in all"
+    assert shape.summary() == f"{LEAF} says of 2 of 2 nodes which switch they are behind: 2 in all"
 
 
 @needs_torch

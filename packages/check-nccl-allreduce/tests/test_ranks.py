@@ -63,7 +63,7 @@ def stuck(
         one = ranks.Ranks({}, "127.0.0.1", print)
         one.join(Gang().roster(0), 2, {}, GPUS)
         one._agent = SimpleNamespace(asleep=asleep)  # type: ignore[assignment]
-        return await one._told(failures.stuck(asleep=asleep))
+        return await one._diagnosed(failures.stuck(asleep=asleep))
 
     monkeypatch.setattr("preflight_proto.check.alive.silent", nvml)
     return anyio.run(tell)

@@ -233,7 +233,7 @@ def test_a_verdict_that_a_lost_leader_had_decided_is_what_its_successor_tells(
 ) -> None:
     """``told``: to how many members the leader had told it, when it was lost."""
     gang = Line()
-    real = Leader._tell_these
+    real = Leader._send_verdict
 
     async def dies(self: Leader, ranks: object, verdict: VerdictMessage) -> None:
         if self._place == 0:
@@ -243,7 +243,7 @@ def test_a_verdict_that_a_lost_leader_had_decided_is_what_its_successor_tells(
             await anyio.sleep_forever()
         await real(self, ranks, verdict)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Leader, "_tell_these", dies)
+    monkeypatch.setattr(Leader, "_send_verdict", dies)
     gang.play(sound)
     assert gang.agreed(1, 2, 3) == PASSED
 

@@ -58,42 +58,42 @@ class Localized:
     in_time: bool = True
 
 
-def by_syndrome(verdict: VerdictMessage, told: syndrome.Culprit) -> VerdictMessage:
+def by_syndrome(verdict: VerdictMessage, culprit: syndrome.Culprit) -> VerdictMessage:
     """A verdict on wrong data, with whose part of the sum was wrong: named by that, not blamed."""
-    metadata = verdict.metadata | {"syndrome": told.told, "wrong_copies": told.holders}
-    if told.rank < 0:
+    metadata = verdict.metadata | {"syndrome": culprit.sentence, "wrong_copies": culprit.holders}
+    if culprit.rank < 0:
         return msgspec.structs.replace(verdict, reason=f"{verdict.reason}.", metadata=metadata)
-    metadata |= {"corrupted_rank": str(told.rank)} | (
-        {"corrupted_gpu": told.gpu} if told.gpu else {}
+    metadata |= {"corrupted_rank": str(culprit.rank)} | (
+        {"corrupted_gpu": culprit.gpu} if culprit.gpu else {}
     )
-    who = f"worker rank {told.rank}{f' (GPU {told.gpu})' if told.gpu else ''}"
+    who = f"worker rank {culprit.rank}{f' (GPU {culprit.gpu})' if culprit.gpu else ''}"
     return msgspec.structs.replace(
         verdict,
-        reason=f"{verdict.reason}; {told.told}.",
+        reason=f"{verdict.reason}; {culprit.sentence}.",
         metadata=metadata,
         named={
-            told.member: f"the part of {who} is what was wrong in the sum, as it gave it or as the next rank took it, which alone blames nobody; to settle it: {_SETTLE}"
+            culprit.member: f"the part of {who} is what was wrong in the sum, as it gave it or as the next rank took it, which alone blames nobody; to settle it: {_SETTLE}"
         },
-        evidence={told.member: f"data: {told.told}"},
+        evidence={culprit.member: f"data: {culprit.sentence}"},
     )
 
 
-def verdict(base: VerdictMessage, zone: Zone, found: Localized) -> VerdictMessage:
+def verdict(base: VerdictMessage, zone: Zone, localized: Localized) -> VerdictMessage:
     """``base``, the verdict on the gang's own all-reduce, with what localisation adds to it."""
-    what = found.verdict
-    outcome, code = _outcome(base, zone, found)
+    what = localized.verdict
+    outcome, code = _outcome(base, zone, localized)
     if what.inconclusive or what.kind is Kind.MEMBER or code == "ALLREDUCE_HUNG":
         reason = what.reason
     elif outcome == "passed" and not what.named and not what.links and not what.domains:
         reason = base.reason
     else:
         reason = f"{base.reason.rstrip('.')}; {what.reason}"
-    if undecided := _undecided(found):
+    if undecided := _undecided(localized):
         reason += f" Not decided: {'; '.join(undecided)}."
-    names = found.shape.endpoints
-    named = sorted({*what.named, *(found.shape.endpoint(rank) for rank in base.named)})
-    blamed = _blamed(found) if outcome == "failed" else {}
-    only = {rank: told for rank, told in base.named.items() if rank not in blamed}
+    names = localized.shape.endpoints
+    named = sorted({*what.named, *(localized.shape.endpoint(rank) for rank in base.named)})
+    blamed = _blamed(localized) if outcome == "failed" else {}
+    only = {rank: text for rank, text in base.named.items() if rank not in blamed}
     extra = {
         "finding": str(what.kind),
         "rounds": str(what.rounds),
@@ -107,29 +107,29 @@ def verdict(base: VerdictMessage, zone: Zone, found: Localized) -> VerdictMessag
         reason=reason,
         metadata=base.metadata | {key: value for key, value in extra.items() if value},
         blamed=blamed,
-        named=together(only, _named(found)) if outcome == "failed" else {},
-        evidence=together(base.evidence, _evidence(found)) if outcome == "failed" else {},
+        named=together(only, _named(localized)) if outcome == "failed" else {},
+        evidence=together(base.evidence, _evidence(localized)) if outcome == "failed" else {},
     )
 
 
-def together(one: Mapping[int, str], other: Mapping[int, str]) -> dict[int, str]:
+def together(first: Mapping[int, str], other: Mapping[int, str]) -> dict[int, str]:
     """By rank, what both say."""
     return {
-        rank: "; ".join(said[rank] for said in (one, other) if rank in said)
-        for rank in {*one, *other}
+        rank: "; ".join(texts[rank] for texts in (first, other) if rank in texts)
+        for rank in {*first, *other}
     }
 
 
-def _outcome(base: VerdictMessage, zone: Zone, found: Localized) -> tuple[str, str]:
-    kind = found.verdict.kind
+def _outcome(base: VerdictMessage, zone: Zone, localized: Localized) -> tuple[str, str]:
+    kind = localized.verdict.kind
     if kind is Kind.BUSY:
         return "inconclusive", "BUSY_NODE"
-    if found.verdict.inconclusive:
+    if localized.verdict.inconclusive:
         return "inconclusive", "MEMBER_LOST"
-    if kind in {Kind.DEVICE, Kind.MEMBER} and found.causes:
-        _, cause = found.causes[0]
+    if kind in {Kind.DEVICE, Kind.MEMBER} and localized.causes:
+        _, cause = localized.causes[0]
         return ("inconclusive" if cause.kind == "environment" else "failed"), cause.code
-    if not found.verdict.fails or (zone is Zone.HANG and kind in _NOTHING_FOUND):
+    if not localized.verdict.fails or (zone is Zone.HANG and kind in _NOTHING_FOUND):
         return base.outcome, base.code
     if zone is Zone.HANG:
         return "failed", "ALLREDUCE_HUNG"
@@ -138,55 +138,57 @@ def _outcome(base: VerdictMessage, zone: Zone, found: Localized) -> tuple[str, s
     return "failed", base.code if base.outcome == "failed" else "LOW_BANDWIDTH"
 
 
-def _undecided(found: Localized) -> Sequence[str]:
+def _undecided(localized: Localized) -> Sequence[str]:
     late = (
         ()
-        if found.in_time
+        if localized.in_time
         else ("what further rounds would have shown, for which CHECK_TIMEOUT left no time",)
     )
-    return (*found.verdict.undecided, *late)
+    return (*localized.verdict.undecided, *late)
 
 
-def _blamed(found: Localized) -> dict[int, str]:
+def _blamed(localized: Localized) -> dict[int, str]:
     """By rank, the code of what its node is blamed for."""
-    symptoms = {one.member: one.symptom for one in found.verdict.suspects}
+    symptoms = {suspect.member: suspect.symptom for suspect in localized.verdict.suspects}
     devices = {
-        found.shape.endpoint(rank): one.code for rank, one in found.causes if one.kind == "device"
+        localized.shape.endpoint(rank): cause.code
+        for rank, cause in localized.causes
+        if cause.kind == "device"
     }
     return {
         rank: devices.get(node) or _BY_SYMPTOM.get(symptoms.get(node, Status.OK), "NODE_SLOW")
-        for node in found.verdict.fatal_for
-        for rank in found.shape.ranks[node]
+        for node in localized.verdict.fatal_for
+        for rank in localized.shape.ranks[node]
     }
 
 
-def _named(found: Localized) -> dict[int, str]:
+def _named(localized: Localized) -> dict[int, str]:
     """By rank, what is known of a node that is named and not blamed, and what would settle it."""
-    scores = {one.member: one for one in found.verdict.suspects}
-    told: dict[int, str] = {}
-    for node in set(found.verdict.named) - set(found.verdict.fatal_for):
-        one = scores.get(node)
-        if one is None:
+    scores = {suspect.member: suspect for suspect in localized.verdict.suspects}
+    reasons: dict[int, str] = {}
+    for node in set(localized.verdict.named) - set(localized.verdict.fatal_for):
+        score = scores.get(node)
+        if score is None:
             continue
-        told |= dict.fromkeys(
-            found.shape.ranks[node],
-            f"it is named and not blamed; to settle it: {one.settle or 'test it with other nodes'}",
+        reasons |= dict.fromkeys(
+            localized.shape.ranks[node],
+            f"it is named and not blamed; to settle it: {score.settle or 'test it with other nodes'}",
         )
-    return told
+    return reasons
 
 
-def _evidence(found: Localized) -> dict[int, str]:
+def _evidence(localized: Localized) -> dict[int, str]:
     """By rank, which kinds of evidence speak against a blamed node, and the witness."""
-    told = {
-        one.member: f"evidence: {', '.join(one.score.kinds)}; {one.witness}"
-        for one in found.verdict.suspects
-        if one.score is not None
+    texts = {
+        suspect.member: f"evidence: {', '.join(suspect.score.kinds)}; {suspect.witness}"
+        for suspect in localized.verdict.suspects
+        if suspect.score is not None
     }
     return {
-        rank: told[node]
-        for node in found.verdict.fatal_for
-        if node in told
-        for rank in found.shape.ranks[node]
+        rank: texts[node]
+        for node in localized.verdict.fatal_for
+        if node in texts
+        for rank in localized.shape.ranks[node]
     }
 
 

@@ -151,19 +151,19 @@ async def _once(run: Run[Settings], ranks: Ranks, workload: WorkloadSettings) ->
 
 def _adapters(run: Run[Settings], tree: Mapping[str, str]) -> nics.Adapters:
     """What the node brings; what the operator says of the fabric stands before what was found."""
-    found = nics.recognize(tree, os.environ.get("NCCL_IB_HCA", ""))
-    run.progress(f"network adapters: {found.nic or 'none that this pod may use for RDMA'}")
-    for finding in found.findings:
+    recognized = nics.recognize(tree, os.environ.get("NCCL_IB_HCA", ""))
+    run.progress(f"network adapters: {recognized.nic or 'none that this pod may use for RDMA'}")
+    for finding in recognized.findings:
         run.progress(f"network adapter {finding}")
     if run.settings.fabric:
         run.progress(
-            f"fabric {run.settings.fabric}, from NCCL_ALLREDUCE_FABRIC; found: {found.fabric or 'unknown'}"
+            f"fabric {run.settings.fabric}, from NCCL_ALLREDUCE_FABRIC; found: {recognized.fabric or 'unknown'}"
         )
-        return replace(found, fabric=run.settings.fabric, imex=False)
+        return replace(recognized, fabric=run.settings.fabric, imex=False)
     run.progress(
-        f"fabric {found.fabric or 'unknown'}{', with a channel to GPUs of other nodes' if found.imex else ''}"
+        f"fabric {recognized.fabric or 'unknown'}{', with a channel to GPUs of other nodes' if recognized.imex else ''}"
     )
-    return found
+    return recognized
 
 
 def _peak() -> float:
@@ -179,12 +179,12 @@ async def _gather(run: Run[Settings]) -> tuple[Roster, Equipment]:
     """The roster to join, and what this pod brings: found while the gang is awaited."""
     equipment = Equipment()
 
-    async def look() -> None:
+    async def poll() -> None:
         nonlocal equipment
         equipment = await _equipment(run)
 
     async with anyio.create_task_group() as group:
-        group.start_soon(look)
+        group.start_soon(poll)
         roster = await run.roster()
     return roster, equipment
 
@@ -330,7 +330,7 @@ async def _lead(
         probing = spent() if probing is None or isinstance(rounds[-1], LaunchRound) else probing
         return budget.probes(spent(), probing)
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         run.progress(f"leader: {text}")
 
     def step(hellos: Mapping[int, Hello], rounds: Rounds) -> LaunchOrder | Probes | VerdictMessage:
@@ -348,12 +348,12 @@ async def _lead(
             spare,
             seed=roster.generation,
             now=anyio.current_time(),
-            say=say,
+            say=report,
         )
         what = judge.next_step(plan, hellos, rounds)
         if isinstance(what, LaunchOrder) and not rounds:
             for line in judge.remarks(run.settings, hellos, what):
-                say(line)
+                report(line)
         return (
             msgspec.structs.replace(what, allowed=budget.allowed)
             if isinstance(what, LaunchOrder)
@@ -370,7 +370,7 @@ async def _lead(
             return min(budget.launch, what.timeout), what.timeout
         return budget.launch, budget.launch if what.round == 1 else budget.left(launched)
 
-    await Leader(roster, address, say, place=place).lead(patience, launch_within, step)
+    await Leader(roster, address, report, place=place).lead(patience, launch_within, step)
 
 
 def _environment(

@@ -58,16 +58,16 @@ def choose(nodes: Sequence[Mapping[str, str]]) -> tuple[str, tuple[str | None, .
 
 
 def places(
-    nodes: Sequence[Mapping[str, str]], told: Sequence[str] = ()
+    nodes: Sequence[Mapping[str, str]], named: Sequence[str] = ()
 ) -> tuple[str, tuple[str | None, ...], tuple[str | None, ...]]:
     """(the label taken, the switch that each node is behind, the NVLink domain that each is in with
     another one).
 
-    ``told``: of each node, the domain that its driver says, which stands before a label where any
+    ``named``: of each node, the domain that its driver says, which stands before a label where any
     driver says one.
     """
-    racks = [one or None for one in told] if any(told) else [node.get(NVLINK) for node in nodes]
-    shared = tuple(one if one is not None and racks.count(one) > 1 else None for one in racks)
+    racks = [rack or None for rack in named] if any(named) else [node.get(NVLINK) for node in nodes]
+    shared = tuple(rack if rack is not None and racks.count(rack) > 1 else None for rack in racks)
     if any(shared):
         nodes = [{key: value for key, value in node.items() if key != NVLINK} for node in nodes]
     return (*choose(nodes), shared)

@@ -43,7 +43,7 @@ def of_gang(hellos: Mapping[int, Hello]) -> dict[int, Comparable]:
     active. A pod that was merely given fewer adapters has lost none, and neither has a node with
     half of them or less: that is another sort of node.
     """
-    found = {
+    comparables = {
         rank: Comparable(hello.nic, nics.kind_of(hello.fabric) if hello.nic else hello.fabric)
         for rank, hello in hellos.items()
     }
@@ -52,8 +52,8 @@ def of_gang(hellos: Mapping[int, Hello]) -> dict[int, Comparable]:
         alike[hello.model, hello.workers].append(rank)
     for ranks in alike.values():
         if len({hellos[rank].nic for rank in ranks}) > 1:
-            found |= _restored(hellos, ranks)
-    return found
+            comparables |= _restored(hellos, ranks)
+    return comparables
 
 
 def _restored(hellos: Mapping[int, Hello], ranks: Sequence[int]) -> dict[int, Comparable]:
@@ -101,9 +101,11 @@ def _lost(
     if not has[1] / 2 < mine[1] < has[1]:
         return None
     names = [name for name in listed if name not in set(hello.listed)]
-    told = f"{', '.join(names[:NAMES])}{' and more' if len(names) > NAMES else ''}"
-    found = f"not listed by the kernel, which has {len(hello.listed)} ports there"
-    return (PortFault(told or "a port", "missing", f"is {found}", f"where it lists {len(listed)}"),)
+    ports = f"{', '.join(names[:NAMES])}{' and more' if len(names) > NAMES else ''}"
+    state = f"not listed by the kernel, which has {len(hello.listed)} ports there"
+    return (
+        PortFault(ports or "a port", "missing", f"is {state}", f"where it lists {len(listed)}"),
+    )
 
 
 def of_node(
@@ -121,7 +123,10 @@ def errors(ranks: Sequence[int], rounds: Iterable[Mapping[int, RankReport]]) -> 
     """What grew on their node in these rounds, each with its reports by rank."""
     reports = [[results[rank] for rank in ranks if rank in results] for results in rounds]
     return merged(
-        (max(one.watched for one in round_), [error for one in round_ for error in one.errors])
+        (
+            max(report.watched for report in round_),
+            [error for report in round_ for error in report.errors],
+        )
         for round_ in reports
         if round_
     )
@@ -131,14 +136,14 @@ def devices(
     ranks: Sequence[int], rounds: Iterable[Mapping[int, RankReport]]
 ) -> tuple[PortFault, ...]:
     """What their GPUs said in these rounds, each once, with the round in which it was first so."""
-    found: dict[tuple[str, str], PortFault] = {}
+    faults: dict[tuple[str, str], PortFault] = {}
     for result in (results[rank] for results in rounds for rank in ranks if rank in results):
         for fault in bounded(result.devices):
             since = f"has said since round {result.round}: {fault.found}"
             if fault.kind in GPUS.values():
-                told = PortFault(fault.port, fault.kind, since, "which few other nodes' do")
-                found.setdefault((fault.port, fault.kind), told)
-    return tuple(found.values())
+                standing = PortFault(fault.port, fault.kind, since, "which few other nodes' do")
+                faults.setdefault((fault.port, fault.kind), standing)
+    return tuple(faults.values())
 
 
 def silence(
@@ -151,10 +156,10 @@ def silence(
     silent, most, load = 0.0, 0.0, 0.0
     for results in rounds:
         of_node = [results[rank] for rank in ranks if rank in results]
-        spans = [one.silence for one in of_node if 0 <= one.silence < AGES]
+        spans = [report.silence for report in of_node if 0 <= report.silence < AGES]
         silent += min(spans) if len(spans) == len(ranks) else 0.0
-        rates = [one.foreign for one in of_node if one.foreign is not None]
+        rates = [report.foreign for report in of_node if report.foreign is not None]
         most = max([most, *(rate for rate in rates if 0 <= rate < AGES)])
-        shares = [one.load for one in of_node if one.load is not None]
+        shares = [report.load for report in of_node if report.load is not None]
         load = max([load, *(share for share in shares if 0 <= share <= 1)])
     return silent, most, load

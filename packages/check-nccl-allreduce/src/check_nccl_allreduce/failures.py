@@ -108,18 +108,18 @@ def by_output(error: str, output: str, *, before_ready: bool) -> Failure:
     known = nccl.classify(f"{output}\n{error}")
     if known is not None and known.kind is not nccl.ErrorKind.CLASS:
         return Failure(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
-    said = error or _last_line(output)
+    text = error or _last_line(output)
     if _PEER.search(error):
         return Failure(
             "peer",
             "NCCL_REMOTE_ERROR",
-            _short(f"a peer ended, or the network between failed: {said}"),
+            _short(f"a peer ended, or the network between failed: {text}"),
         )
     if before_ready and (not error or _RENDEZVOUS.search(error)):
-        return Failure("launch", "RENDEZVOUS_FAILED", _short(said))
+        return Failure("launch", "RENDEZVOUS_FAILED", _short(text))
     if known is not None:
         return Failure("class", known.code, _short(f"{known.says}: {known.line}"))
-    return Failure("class", "WORKER_ERROR", _short(said))
+    return Failure("class", "WORKER_ERROR", _short(text))
 
 
 def died(who: str, output: str) -> Failure:
@@ -148,12 +148,12 @@ def stuck(*, asleep: bool) -> Failure:
 
 def unresponsive(silent: Mapping[str, str]) -> Failure:
     """Of one asleep in the kernel, where the driver does not answer for GPUs (UUID → words)."""
-    told = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(silent.items()))
+    devices = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(silent.items()))
     return Failure(
         "device",
         "GPU_UNRESPONSIVE",
         _short(
-            f"a killed worker stays in the kernel (state D), and the driver does not answer for {told}"
+            f"a killed worker stays in the kernel (state D), and the driver does not answer for {devices}"
         ),
     )
 

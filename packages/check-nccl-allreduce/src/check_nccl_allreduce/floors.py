@@ -95,7 +95,8 @@ def ring_floor(model: str, gpus: int, fabric: str) -> float | None:
     """GB/s of bus bandwidth that a ring of two such nodes must reach; None if not known."""
     carried, kind = wire(fabric), fabric.partition("-")[0]
     row = next(
-        (one for one in rings() if (one.gpus, one.kind) == (gpus, kind) and _is(model, one)), None
+        (ring for ring in rings() if (ring.gpus, ring.kind) == (gpus, kind) and _is(model, ring)),
+        None,
     )
     return row.share * carried if row is not None and carried is not None else None
 

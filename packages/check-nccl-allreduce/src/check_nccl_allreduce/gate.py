@@ -121,7 +121,7 @@ def fabric_of(hellos: Mapping[int, Hello]) -> str | None:
     fabrics = {hello.fabric for hello in hellos.values()}
     if len(fabrics) == 1:
         return fabrics.pop()
-    [*able] = {one.nic for one in equipment.of_gang(hellos).values()}
+    [*able] = {equipped.nic for equipped in equipment.of_gang(hellos).values()}
     if len(able) > 1 or not able[0]:
         return None
     return max(fabrics, key=lambda fabric: (floors.wire(fabric) or 0.0, fabric))

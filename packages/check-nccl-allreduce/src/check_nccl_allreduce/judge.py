@@ -85,7 +85,7 @@ def next_step(
     what = _next(plan, hellos, rounds)
     if not isinstance(what, VerdictMessage):
         return what
-    launches = [one for one in rounds if isinstance(one, LaunchRound)]
+    launches = [played for played in rounds if isinstance(played, LaunchRound)]
     return _with_adapters(hellos, fallback.noted(launches[-1], what) if launches else what)
 
 
@@ -95,33 +95,38 @@ def _with_adapters(hellos: Mapping[int, Hello], verdict: VerdictMessage) -> Verd
     """
     if verdict.outcome != "failed" or not (known := _ports(hellos)):
         return verdict
-    told = "; ".join(f"{_who(hellos, rank)}: {'; '.join(texts)}" for rank, texts in known.items())
-    said = {rank: verdict.named.get(rank, "") for rank in known}
-    new = {rank: [one for one in texts if one not in said[rank]] for rank, texts in known.items()}
+    adapters = "; ".join(
+        f"{_who(hellos, rank)}: {'; '.join(texts)}" for rank, texts in known.items()
+    )
+    reported = {rank: verdict.named.get(rank, "") for rank in known}
+    new = {
+        rank: [text for text in texts if text not in reported[rank]]
+        for rank, texts in known.items()
+    }
     named = {
         rank: f"its network adapters: {'; '.join(texts)}" for rank, texts in new.items() if texts
     }
     named = blame.together(verdict.named, named)
     return msgspec.structs.replace(
-        verdict, named=named, metadata=verdict.metadata | {"adapters": told}
+        verdict, named=named, metadata=verdict.metadata | {"adapters": adapters}
     )
 
 
 def _ports(hellos: Mapping[int, Hello]) -> dict[int, list[str]]:
     """By rank, what is wrong with a node's ports, as it says itself and beside the others."""
     lost = equipment.of_gang(hellos)
-    told = {
+    adapters = {
         rank: [*hello.adapters, *(fault.told for fault in lost[rank].lost)]
         for rank, hello in sorted(hellos.items())
     }
-    return {rank: texts for rank, texts in told.items() if texts}
+    return {rank: texts for rank, texts in adapters.items() if texts}
 
 
 def _next(
     plan: JudgePlan, hellos: Mapping[int, Hello], rounds: Sequence[LaunchRound | ProbeRound]
 ) -> LaunchOrder | Probes | VerdictMessage:
-    launches = [one for one in rounds if isinstance(one, LaunchRound)]
-    probed = [one for one in rounds if isinstance(one, ProbeRound)]
+    launches = [played for played in rounds if isinstance(played, LaunchRound)]
+    probed = [played for played in rounds if isinstance(played, ProbeRound)]
     if not launches:
         return first(plan, hellos)
     last = launches[-1]
@@ -148,9 +153,9 @@ def _next(
         )
         if final:
             return verdict
-    if (found := zone_of(plan.settings, hellos, last, plan.seed)) is None:
+    if (zoned := zone_of(plan.settings, hellos, last, plan.seed)) is None:
         return verdict
-    return _localized(plan, hellos, last, probed, base=verdict, found=found)
+    return _localized(plan, hellos, last, probed, base=verdict, zoned=zoned)
 
 
 def _localized(
@@ -160,14 +165,14 @@ def _localized(
     probed: Sequence[ProbeRound],
     *,
     base: VerdictMessage,
-    found: tuple[Zone, float],
+    zoned: tuple[Zone, float],
 ) -> Probes | VerdictMessage:
-    zone, gbps = found
+    zone, gbps = zoned
     shape = probing.EndpointMap.of(
         hellos, last.order, gate.ring_fabric(hellos, last.order), plan.settings.threshold
     )
     # gloo moves its data over whatever the pod's address is on.
-    reports = [last.results, *(one.results for one in probed)]
+    reports = [last.results, *(played.results for played in probed)]
     shape = shape.counted(reports, ports=last.order.backend == "nccl")
     state = localise.State(
         shape.endpoints, plan.seed, layout=localise.Layout(plan.settings.layout)
@@ -192,15 +197,16 @@ def _localized(
             if not probed:
                 if (
                     zone is Zone.WRONG
-                    and (told := syndrome.gang(last.order.world, hellos, last.results)) is not None
+                    and (culprit := syndrome.gang(last.order.world, hellos, last.results))
+                    is not None
                 ):
-                    plan.say(f"the sum: {told.told}")
-                    plan.say(f"likelihoods: {json.dumps({'sum': told.odds})}")
+                    plan.say(f"the sum: {culprit.sentence}")
+                    plan.say(f"likelihoods: {json.dumps({'sum': culprit.odds})}")
                 plan.say(f"looking for the cause: {base.reason}")
-                plan.say(shape.told())
+                plan.say(shape.summary())
             waits = f", in {step.wait:.0f} s" if step.wait >= 1 else ""
             suspects = ", ".join(
-                shape.endpoints[one].name for one in localise.suspected(state)[:SUSPECTS]
+                shape.endpoints[member].name for member in localise.suspected(state)[:SUSPECTS]
             )
             plan.say(
                 f"round {step.number} of localisation: {len(probes.groups)} probe(s), {step.phase}, at most {probes.timeout:.1f} s"
@@ -211,9 +217,9 @@ def _localized(
     for line in localise.matrix(state, step):
         plan.say(f"edges| {line}")
     scores = {
-        shape.endpoints[one.member].name: one.score.figures()
-        for one in step.suspects
-        if one.score is not None
+        shape.endpoints[suspect.member].name: suspect.score.figures()
+        for suspect in step.suspects
+        if suspect.score is not None
     }
     if scores:
         plan.say(f"likelihoods: {json.dumps(scores)}")
@@ -224,8 +230,8 @@ def _corrupted(
     shape: probing.EndpointMap, hellos: Mapping[int, Hello], last: LaunchRound, zone: Zone
 ) -> int:
     """The node whose part of the gang's own sum was wrong, -1 where that is not known."""
-    told = syndrome.gang(last.order.world, hellos, last.results) if zone is Zone.WRONG else None
-    return shape.endpoint(told.member) if told is not None and told.rank >= 0 else -1
+    culprit = syndrome.gang(last.order.world, hellos, last.results) if zone is Zone.WRONG else None
+    return shape.endpoint(culprit.member) if culprit is not None and culprit.rank >= 0 else -1
 
 
 def zone_of(
@@ -247,7 +253,8 @@ def zone_of(
         result.trouble for result in last.results.values() if result.trouble is not None
     ]:
         of_links = all(
-            one.kind in {"peer", "class"} and one.code != "WORKER_ERROR" for one in troubles
+            trouble.kind in {"peer", "class"} and trouble.code != "WORKER_ERROR"
+            for trouble in troubles
         )
         return (Zone.ERROR, 0.0) if of_links else None
     if len(last.results) < len(hellos):
@@ -384,11 +391,11 @@ def _wrong_data(
         f"{seen}.",
         metadata={"wrong_elements": str(elements), "first": result.where, "seen_by": whole},
     )
-    told = syndrome.gang(last.order.world, hellos, last.results)
+    culprit = syndrome.gang(last.order.world, hellos, last.results)
     return (
         verdict
-        if told is None
-        else blame.by_syndrome(msgspec.structs.replace(verdict, reason=seen), told)
+        if culprit is None
+        else blame.by_syndrome(msgspec.structs.replace(verdict, reason=seen), culprit)
     )
 
 
@@ -432,15 +439,17 @@ def _of_devices(
 ) -> VerdictMessage:
     """Each node's own word on its own device, unless many say it at once."""
     codes = {
-        hellos[rank].node: one.code
-        for rank, one in sorted(troubles.items(), reverse=True)
-        if one.kind == "device"
+        hellos[rank].node: trouble.code
+        for rank, trouble in sorted(troubles.items(), reverse=True)
+        if trouble.kind == "device"
     }
-    same = {one: codes[hello.node] for one, hello in sorted(hellos.items()) if hello.node in codes}
+    same = {
+        rank: codes[hello.node] for rank, hello in sorted(hellos.items()) if hello.node in codes
+    }
     if len(codes) <= localise.many(len({hello.node for hello in hellos.values()})):
         return msgspec.structs.replace(verdict, blamed=same)
-    told = f"{verdict.reason[:-1]}; {len(codes)} nodes report a device fault at the same moment, so that one cause is likely, and none is blamed."
-    return msgspec.structs.replace(verdict, reason=told)
+    reason = f"{verdict.reason[:-1]}; {len(codes)} nodes report a device fault at the same moment, so that one cause is likely, and none is blamed."
+    return msgspec.structs.replace(verdict, reason=reason)
 
 
 def _unfinished(hellos: Mapping[int, Hello], last: LaunchRound) -> tuple[VerdictMessage, bool]:
@@ -507,6 +516,6 @@ def _how_far(stage: RankStage) -> tuple[int, int]:
     return (STAGES.index(stage.name) if stage.name in STAGES else 0), stage.iteration
 
 
-def _first(found: Mapping[int, T]) -> tuple[int, T]:
-    rank = min(found)
-    return rank, found[rank]
+def _first(by_rank: Mapping[int, T]) -> tuple[int, T]:
+    rank = min(by_rank)
+    return rank, by_rank[rank]

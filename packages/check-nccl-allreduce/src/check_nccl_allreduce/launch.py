@@ -161,7 +161,7 @@ class LaunchAgent:
             start.warmup,
             start.backend,
         )
-        await self._tell_agent(
+        await self._send_to_agent(
             {
                 "argv": argv,
                 "launch": self._launches,
@@ -215,7 +215,7 @@ class LaunchAgent:
             "OMP_NUM_THREADS": "1",
         }
         self._over = self.ended
-        await self._tell_agent({"fork": count, "env": env, "within": within or DEATH_WITHIN})
+        await self._send_to_agent({"fork": count, "env": env, "within": within or DEATH_WITHIN})
         while len(self._workers) < count and not self._over and not self._stuck:
             await self._next_news()
 
@@ -232,14 +232,14 @@ class LaunchAgent:
             return Opened(number, address=address)
         if worker.port is None:
             worker.order()
-            await self._tell_worker(worker, {"open": address})
-            while not worker.said():
+            await self._send_to_worker(worker, {"open": address})
+            while not worker.answered():
                 await self._next_news()
         if worker.port is None:
-            said = worker.done.error if worker.done is not None else None
+            error = worker.done.error if worker.done is not None else None
             return Opened(
                 number,
-                trouble=Failure("died", "RANK_DIED", said or "no worker is left to hold a store"),
+                trouble=Failure("died", "RANK_DIED", error or "no worker is left to hold a store"),
             )
         return Opened(number, worker.port, address)
 
@@ -267,7 +267,7 @@ class LaunchAgent:
                 "init": probe.init,
                 "detail": probe.detail,
             }
-            await self._tell_worker(worker, order)
+            await self._send_to_worker(worker, order)
         if len(self._workers) < count:
             return RankReport(probe.round, trouble=failures.died("a worker", self.output))
         result = await self._outcome(probe.round, count, changed)
@@ -305,8 +305,8 @@ class LaunchAgent:
             if len(workers) == count and all(
                 w.done is not None and w.done.error is None for w in workers
             ):
-                found = numbers(number, [w.done for w in workers if w.done is not None])
-                return msgspec.structs.replace(found, networks=self._output.networks)
+                results = numbers(number, [w.done for w in workers if w.done is not None])
+                return msgspec.structs.replace(results, networks=self._output.networks)
             broken = self._over or any(
                 w.gone or (w.done is not None and w.done.error is not None) for w in workers
             )
@@ -357,7 +357,7 @@ class LaunchAgent:
         self._over = True
         self._wake()
 
-    async def _tell_agent(self, what: dict[str, Any]) -> None:
+    async def _send_to_agent(self, what: dict[str, Any]) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         with suppress(
@@ -365,7 +365,7 @@ class LaunchAgent:
         ):  # it ended: _watch knows
             await self._process.stdin.send(msgspec.json.encode(what) + b"\n")
 
-    async def _tell_worker(self, worker: Worker, what: dict[str, Any]) -> None:
+    async def _send_to_worker(self, worker: Worker, what: dict[str, Any]) -> None:
         with suppress(
             anyio.BrokenResourceError, anyio.ClosedResourceError, OSError
         ):  # it ended: _listen knows

@@ -68,7 +68,7 @@ class Worker:
         """Forget what it said: it is about to be given something new to do."""
         self.stage, self.done, self.detail = RankStage("launched"), None, None
 
-    def said(self) -> bool:
+    def answered(self) -> bool:
         """Whether a store's port, or why there is none, is known."""
         return self.port is not None or self.gone or self.done is not None
 
@@ -118,7 +118,7 @@ def order_of(stage: RankStage) -> tuple[int, int]:
 def residuals(workers: Sequence[Worker]) -> tuple[Residuals, ...]:
     """What these workers' wrong sums differ by, once for each different sum."""
     same: dict[tuple[tuple[int, int, float], ...], list[tuple[int, str]]] = {}
-    for worker in sorted(workers, key=lambda one: one.rank):
+    for worker in sorted(workers, key=lambda entry: entry.rank):
         if worker.done is not None and worker.done.samples:
             same.setdefault(worker.done.samples, []).append((worker.rank, worker.done.gpu))
     return tuple(

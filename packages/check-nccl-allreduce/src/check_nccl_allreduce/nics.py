@@ -28,8 +28,17 @@ PCIE: Final = ("current_link_speed", "max_link_speed", "current_link_width", "ma
 NET: Final = "sys/class/net"
 _AMAZON: Final = "0x1d0f"
 _VIRTUAL: Final = frozenset(
-    f"0x15b3:{one}"
-    for one in ("0x1012", "0x1014", "0x1016", "0x1018", "0x101a", "0x101c", "0x101e", "0xa2d3")
+    f"0x15b3:{device_id}"
+    for device_id in (
+        "0x1012",
+        "0x1014",
+        "0x1016",
+        "0x1018",
+        "0x101a",
+        "0x101c",
+        "0x101e",
+        "0xa2d3",
+    )
 )
 """PCI numbers of Mellanox's virtual functions, as the kernel's mlx5 driver lists them."""
 _ACTIVE: Final = "ACTIVE"
@@ -136,7 +145,9 @@ def recognize(tree: Mapping[str, str], hca: str = "") -> Adapters:
     groups: dict[str, list[Port]] = {}
     for port in active:
         groups.setdefault(port.model, []).append(port)
-    main = max(groups.values(), key=lambda one: (sum(port.rate for port in one), one[0].model))
+    main = max(
+        groups.values(), key=lambda group: (sum(port.rate for port in group), group[0].model)
+    )
     best = max(port.rate for port in main)
     siblings = [port for port in usable if port.model == main[0].model]
     faults = _faults(usable)
@@ -161,7 +172,7 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
         and path.endswith("/ibdev")
         and f"{UVERBS}/{path.split('/')[3]}" in tree
     }
-    found = []
+    listed = []
     for path in sorted(tree):
         match = re.fullmatch(rf"{PORTS}/([^/]+)/ports/([^/]+)/rate", path)
         if match is None:
@@ -192,7 +203,7 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
                 .rpartition(":")[2]
                 .strip()
             )
-            found.append(
+            listed.append(
                 Port(
                     device,
                     number,
@@ -206,7 +217,7 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
                     tree.get(f"{PORTS}/{device}/device/sriov_numvfs", "0") != "0",
                 )
             )
-    return found
+    return listed
 
 
 def _pcie(texts: Sequence[str]) -> tuple[tuple[int, float], tuple[int, float]] | None:
@@ -238,20 +249,24 @@ def _selected(port: Port, hca: str) -> bool:
 
 def _faults(usable: Sequence[Port]) -> list[PortFault]:
     """Of ports not active, slower than active siblings, or behind a PCIe link below its best."""
-    found = []
+    faults = []
     for port in usable:
-        siblings = [one for one in usable if one.model == port.model and one.state == _ACTIVE]
-        best = max((one.rate for one in siblings), default=0.0)
+        siblings = [
+            sibling
+            for sibling in usable
+            if sibling.model == port.model and sibling.state == _ACTIVE
+        ]
+        best = max((sibling.rate for sibling in siblings), default=0.0)
         if port.state != _ACTIVE:
             how = f" ({port.physical})" if port.physical and port.physical != "LinkUp" else ""
             now = f"is {port.state or 'in an unknown state'}{how}"
-            found.append(PortFault(port.name, "state", now, f"not {_ACTIVE}"))
+            faults.append(PortFault(port.name, "state", now, f"not {_ACTIVE}"))
         elif port.rate < best:
             now = f"runs at {port.rate:g} Gbit/s"
-            found.append(PortFault(port.name, "rate", now, f"its siblings at {best:g}"))
+            faults.append(PortFault(port.name, "rate", now, f"its siblings at {best:g}"))
         if port.pcie is not None and (lacking := _lacking(port)):
-            found.append(lacking)
-    return found
+            faults.append(lacking)
+    return faults
 
 
 def _lacking(port: Port) -> PortFault | None:

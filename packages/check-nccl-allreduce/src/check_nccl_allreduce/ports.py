@@ -134,9 +134,9 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:TEXT])
 
 
-def bounded(found: Iterable[PortFault]) -> tuple[PortFault, ...]:
+def bounded(faults: Iterable[PortFault]) -> tuple[PortFault, ...]:
     """As many as a message takes, in plain words; whoever sent them."""
-    some = [one for one, _ in zip(found, range(MOST), strict=False)]
+    some = [fault for fault, _ in zip(faults, range(MOST), strict=False)]
     return tuple(
         PortFault(plain(f.port), plain(f.kind), plain(f.found), plain(f.expected)) for f in some
     )
@@ -144,10 +144,10 @@ def bounded(found: Iterable[PortFault]) -> tuple[PortFault, ...]:
 
 def paths(device: str, port: str, kind: str) -> dict[str, str]:
     """By counter, the pattern of its file below ``/sys/class/infiniband``, for such a port."""
-    found = {name: folder for name, (folder, kinds, _) in LINK.items() if kind in kinds} | dict(
+    folders = {name: folder for name, (folder, kinds, _) in LINK.items() if kind in kinds} | dict(
         TRANSPORT
     )
-    whole = [f"{folder.format(port=port)}/{name}" for name, folder in found.items()]
+    whole = [f"{folder.format(port=port)}/{name}" for name, folder in folders.items()]
     whole += [path.format(port=port) for path in BYTES.get(kind, ())]
     return {path.rpartition("/")[2]: f"{device}/{path}" for path in whole}
 
@@ -161,12 +161,12 @@ def grown(before: Reading, after: Reading, seconds: float) -> tuple[PortErrors, 
     """What grew in between, most first. One that shrank was reset, or wrapped: no word of it."""
     if not seconds > 0:
         return ()
-    found = [
+    errors = [
         PortErrors(port, counter, value - before[port, counter], seconds)
         for (port, counter), value in sorted(after.items())
         if value > before.get((port, counter), value)
     ]
-    return tuple(sorted(found, key=lambda one: -one.count))
+    return tuple(sorted(errors, key=lambda error: -error.count))
 
 
 def carried(before: Reading, after: Reading) -> int | None:
@@ -200,10 +200,10 @@ def taken(before: str, after: str) -> float | None:
 
 def totals(errors: Iterable[PortErrors]) -> str:
     """Of all ports together, each counter's growth in words."""
-    found: dict[str, int] = {}
-    for one in errors:
-        found[one.counter] = found.get(one.counter, 0) + one.count
-    return ", ".join(f"{count} {counter}" for counter, count in sorted(found.items()))
+    sums: dict[str, int] = {}
+    for error in errors:
+        sums[error.counter] = sums.get(error.counter, 0) + error.count
+    return ", ".join(f"{count} {counter}" for counter, count in sorted(sums.items()))
 
 
 def merged(rounds: Iterable[tuple[float, Iterable[PortErrors]]]) -> Local:
@@ -214,20 +214,20 @@ def merged(rounds: Iterable[tuple[float, Iterable[PortErrors]]]) -> Local:
     each second that it was looked for.
     """
     watched = 0.0
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
     for seconds, errors in rounds:
         if not 0 < seconds < AGES:
             continue
         watched += seconds
         most: dict[tuple[str, str], int] = {}
-        for one in errors:
-            if one.counter in LINK and one.count > 0:
-                key = (plain(one.port), one.counter)
-                most[key] = max(most.get(key, 0), one.count)
+        for error in errors:
+            if error.counter in LINK and error.count > 0:
+                key = (plain(error.port), error.counter)
+                most[key] = max(most.get(key, 0), error.count)
         for key, count in most.items():
-            total, times = found.get(key, (0, 0))
-            found[key] = (total + count, times + 1)
+            total, times = sums.get(key, (0, 0))
+            sums[key] = (total + count, times + 1)
     errors = tuple(
-        PortErrors(*key, count, watched, times) for key, (count, times) in sorted(found.items())
+        PortErrors(*key, count, watched, times) for key, (count, times) in sorted(sums.items())
     )
     return Local(errors=errors, counted=watched > 0)

@@ -14,7 +14,7 @@ from .control.rounds import ProbeRound, Probes
 from .localise import FactKind, Status
 from .ports import UNKNOWN, Local, bounded
 
-__all__ = ["EndpointMap", "causes", "finish", "last_start", "next_probes", "replay", "seen"]
+__all__ = ["EndpointMap", "causes", "finish", "last_start", "next_probes", "outcomes", "replay"]
 
 TRIALS: Final = 3
 WARMUP: Final = 1
@@ -59,7 +59,7 @@ class EndpointMap:
         nodes: dict[str, list[int]] = {}
         for rank, hello in sorted(hellos.items()):
             nodes.setdefault(hello.node or hello.pod, []).append(rank)
-        made: list[localise.Endpoint] = []
+        endpoints: list[localise.Endpoint] = []
         adapters = equipment.of_gang(hellos)
         label, known, racks = domains.places(
             [hellos[ranks[0]].topology for ranks in nodes.values()],
@@ -80,8 +80,8 @@ class EndpointMap:
             # less, stays comparable.
             kind = "/".join([hello.model, str(workers), adapters[ranks[0]].fabric, *own])
             nic = "/".join(sorted({adapters[rank].nic for rank in ranks}))
-            rack = racks[len(made)]
-            made.append(
+            rack = racks[len(endpoints)]
+            endpoints.append(
                 localise.Endpoint(
                     node,
                     kind,
@@ -94,7 +94,7 @@ class EndpointMap:
                     else UNKNOWN,
                 )
             )
-        return cls(tuple(made), tuple(tuple(ranks) for ranks in nodes.values()), label)
+        return cls(tuple(endpoints), tuple(tuple(ranks) for ranks in nodes.values()), label)
 
     def counted(
         self, rounds: Iterable[Mapping[int, RankReport]], *, ports: bool = True
@@ -105,24 +105,24 @@ class EndpointMap:
         """
         reports = list(rounds)
         endpoints = []
-        for one, ranks in zip(self.endpoints, self.ranks, strict=True):
+        for endpoint, ranks in zip(self.endpoints, self.ranks, strict=True):
             grew = equipment.errors(ranks, reports) if ports else UNKNOWN
             quiet = equipment.silence(ranks, reports)
-            faults = bounded((*one.local.faults, *equipment.devices(ranks, reports)))
+            faults = bounded((*endpoint.local.faults, *equipment.devices(ranks, reports)))
             known = Local(faults, grew.errors, grew.counted, *quiet)
-            endpoints.append(replace(one, local=known))
+            endpoints.append(replace(endpoint, local=known))
         return replace(self, endpoints=tuple(endpoints))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """What is known of the switches between the nodes, in a few words."""
-        known = [one.domain for one in self.endpoints if one.domain is not None]
+        known = [endpoint.domain for endpoint in self.endpoints if endpoint.domain is not None]
         if not known:
             return "no topology label says which switch a node is behind"
         return f"{self.label} says of {len(known)} of {len(self.endpoints)} nodes which switch they are behind: {len(set(known))} in all"
 
     def members(self, endpoints: Sequence[int]) -> tuple[int, ...]:
         """The ranks on these nodes, ascending."""
-        return tuple(sorted(rank for one in endpoints for rank in self.ranks[one]))
+        return tuple(sorted(rank for endpoint in endpoints for rank in self.ranks[endpoint]))
 
     def endpoint(self, rank: int) -> int:
         """The number of the endpoint that a rank belongs to. Raises StopIteration for none."""
@@ -141,7 +141,7 @@ def replay(
         state = _skipped(state, shape, hellos, start)
         step = localise.next(state)
         assert isinstance(step, localise.Round)
-        state = state.after(step, seen(shape, played), played.at)
+        state = state.after(step, outcomes(shape, played), played.at)
     return _skipped(state, shape, hellos, start)
 
 
@@ -278,12 +278,12 @@ def _halves(group: Sequence[int], hellos: Mapping[int, Hello]) -> bool:
     return len(group) == 2 and hellos[group[0]].workers == hellos[group[1]].workers
 
 
-def seen(shape: EndpointMap, played: ProbeRound) -> list[localise.Result]:
+def outcomes(shape: EndpointMap, played: ProbeRound) -> list[localise.Result]:
     """One result for each probe of the round, in their order."""
-    return [_seen(shape, played, index) for index in range(len(played.order.groups))]
+    return [_outcome(shape, played, index) for index in range(len(played.order.groups))]
 
 
-def _seen(shape: EndpointMap, played: ProbeRound, index: int) -> localise.Result:
+def _outcome(shape: EndpointMap, played: ProbeRound, index: int) -> localise.Result:
     order, group = played.order, played.order.groups[index]
     if (own := _own(shape, played, group)) is not None:
         return own
@@ -334,8 +334,8 @@ def _bandwidth(order: Probes, index: int, results: Sequence[RankReport]) -> floa
 
 def causes(rounds: Sequence[ProbeRound]) -> tuple[tuple[int, Failure], ...]:
     """The members' local troubles in these rounds, by rank, those of devices first."""
-    found = [one for played in rounds for one in _local(played, list(played.order.bases))]
-    return tuple(sorted(found, key=_devices_first))
+    failures = [cause for played in rounds for cause in _local(played, list(played.order.bases))]
+    return tuple(sorted(failures, key=_devices_first))
 
 
 def _own(shape: EndpointMap, played: ProbeRound, group: Sequence[int]) -> localise.Result | None:
@@ -348,8 +348,8 @@ def _own(shape: EndpointMap, played: ProbeRound, group: Sequence[int]) -> locali
                 cause=played.lost[rank],
                 fact=FactKind.LOST,
             )
-    found = sorted(_local(played, group), key=_devices_first)
-    for rank, trouble in found:
+    failures = sorted(_local(played, group), key=_devices_first)
+    for rank, trouble in failures:
         kind = FactKind.DEVICE if trouble.kind == "device" else FactKind.MEMBER
         return localise.Result(
             Status.VOID,
@@ -360,8 +360,8 @@ def _own(shape: EndpointMap, played: ProbeRound, group: Sequence[int]) -> locali
     return None
 
 
-def _devices_first(one: tuple[int, Failure]) -> bool:
-    return one[1].kind != "device"
+def _devices_first(cause: tuple[int, Failure]) -> bool:
+    return cause[1].kind != "device"
 
 
 def _local(played: ProbeRound, ranks: Sequence[int]) -> Iterator[tuple[int, Failure]]:

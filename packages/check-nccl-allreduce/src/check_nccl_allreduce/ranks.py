@@ -123,7 +123,9 @@ class Ranks:
                     order.round, fresh=order.fresh, looped=order.hairpin, time=order.within
                 )
                 opened = await agent.open(order.round, self._address, store=order.store)
-                return msgspec.structs.replace(opened, trouble=await self._told(opened.trouble))
+                return msgspec.structs.replace(
+                    opened, trouble=await self._diagnosed(opened.trouble)
+                )
             case ProbeOrder():
                 return await self._watched(order, self._probe(order, changed))
 
@@ -170,13 +172,13 @@ class Ranks:
                 result = msgspec.structs.replace(
                     result, silence=silence if self._counters.whole else 0.0, foreign=gbps
                 )
-        found = ports.grown(before, after, seconds)
-        errors = tuple(one for one in found if one.counter in ports.LINK)[: ports.MOST]
-        for one in errors:
+        grown = ports.grown(before, after, seconds)
+        errors = tuple(error for error in grown if error.counter in ports.LINK)[: ports.MOST]
+        for error in errors:
             self._say(
-                f"round {result.round}: port {one.port} counted {one.count} {one.counter} in {seconds:.1f} s"
+                f"round {result.round}: port {error.port} counted {error.count} {error.counter} in {seconds:.1f} s"
             )
-        if other := ports.totals(one for one in found if one.counter in ports.TRANSPORT):
+        if other := ports.totals(error for error in grown if error.counter in ports.TRANSPORT):
             self._say(
                 f"round {result.round}: of congestion or another end, no evidence about this node: {other}"
             )
@@ -195,7 +197,7 @@ class Ranks:
         if self._gpus and within > 0:
             self._sample = await counters.sample(self._gpus, within)
         before, after = (
-            [DeviceFacts(one.uuid, pcie_replays=one.pcie_replays) for one in sample]
+            [DeviceFacts(device.uuid, pcie_replays=device.pcie_replays) for device in sample]
             for sample in (was, self._sample)
         )
         return tuple(
@@ -221,7 +223,7 @@ class Ranks:
         agent = await self._loaded()
         ready_said = False
 
-        def tell(stage: RankStage) -> None:
+        def notify(stage: RankStage) -> None:
             nonlocal ready_said
             changed(stage)
             if stage.name == "ready" and not ready_said:
@@ -235,7 +237,7 @@ class Ranks:
             else self._variables
         )
         result = await agent.run(
-            start, roster, self._address, self._count, tell, variables=variables
+            start, roster, self._address, self._count, notify, variables=variables
         )
         result = await self._explained(result)
         if result.trouble is not None:
@@ -309,16 +311,19 @@ class Ranks:
                 await self._agent.end()
             self._agent = agent = LaunchAgent({**self._environ, **self._variables}, self._group)
             await agent.load()
-            self._group.start_soon(self._tell_loaded, agent, anyio.current_time())
+            self._group.start_soon(self._report_loaded, agent, anyio.current_time())
         return self._agent
 
     async def _explained(self, result: RankReport) -> RankReport:
         """A failure's cause: a GPU that the driver has lost explains whatever else was said."""
-        if result.trouble is None or (told := await self._told(result.trouble)) == result.trouble:
+        if (
+            result.trouble is None
+            or (trouble := await self._diagnosed(result.trouble)) == result.trouble
+        ):
             return result
-        return RankReport(result.round, trouble=told)
+        return RankReport(result.round, trouble=trouble)
 
-    async def _told(self, trouble: Failure | None) -> Failure | None:
+    async def _diagnosed(self, trouble: Failure | None) -> Failure | None:
         """What the driver makes of it: a GPU that is lost, or that answers nobody."""
         if trouble is None or not self._gpus:
             return trouble
@@ -332,9 +337,9 @@ class Ranks:
             lost = await devices.lost(self._gpus)
         if not lost:
             return trouble
-        told = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(lost.items()))
-        return Failure("device", "GPU_LOST", f"the driver has lost {told}")
+        faults = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(lost.items()))
+        return Failure("device", "GPU_LOST", f"the driver has lost {faults}")
 
-    async def _tell_loaded(self, agent: LaunchAgent, since: float) -> None:
+    async def _report_loaded(self, agent: LaunchAgent, since: float) -> None:
         await agent.loaded.wait()
         self._say(f"torch is loaded after {anyio.current_time() - since:.1f} s")

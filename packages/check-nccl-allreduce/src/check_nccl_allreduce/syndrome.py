@@ -67,7 +67,7 @@ class Culprit:
     rank: int
     member: int
     gpu: str
-    told: str
+    sentence: str
     holders: str
     odds: float = 0.0
     """Against chance."""
@@ -90,13 +90,13 @@ def _decoded(world: int, samples: tuple[ResidualSample, ...]) -> Decoded | None:
     )  # one that repeats within a period shows nothing more
     if len(seen) < 2 or world > pattern.M or any(sample.residual == 0.0 for sample in samples):
         return None
-    found = list(
+    candidates = list(
         _matches(world, [(_offset(sample), sample.residual) for sample in samples], len(seen))
     )
-    told = [one for one in found if one.odds >= LEAST_ODDS]
-    if not told or len({one.rank for one in found}) > 1:
+    likely = [candidate for candidate in candidates if candidate.odds >= LEAST_ODDS]
+    if not likely or len({candidate.rank for candidate in candidates}) > 1:
         return None
-    return max(told, key=lambda one: one.odds)
+    return max(likely, key=lambda candidate: candidate.odds)
 
 
 def _offset(sample: ResidualSample) -> int:
@@ -161,10 +161,10 @@ class _Chances:
 
     def bit(self, value: int, residual: float) -> int | None:
         """The bit whose flipping changes ``value`` by ``residual``."""
-        one, other = array("f", [value, value + residual])
+        first, other = array("f", [value, value + residual])
         if other != value + residual:
             return None
-        low, high = memoryview(array("f", [one, other])).cast("B").cast("I")
+        low, high = memoryview(array("f", [first, other])).cast("B").cast("I")
         differs = int(low ^ high)
         return differs.bit_length() - 1 if differs.bit_count() == 1 else None
 
@@ -172,7 +172,7 @@ class _Chances:
         """How often flipping it changes an element by just so much."""
         if bit not in self._deltas:
             whole = memoryview(array("f", self._values)).cast("B").cast("I")
-            failed = array("I", [one ^ (1 << bit) for one in whole])
+            failed = array("I", [word ^ (1 << bit) for word in whole])
             after = memoryview(failed).cast("B").cast("f")
             self._deltas[bit] = Counter(b - a for a, b in zip(self._values, after, strict=True))
         return self._deltas[bit][residual] / pattern.M
@@ -201,16 +201,20 @@ def gang(
 ) -> Culprit | None:
     """What the gang's own sum shows; None where no residuals came."""
     reports = [
-        (member, one) for member, result in sorted(results.items()) for one in result.residuals
+        (member, residual)
+        for member, result in sorted(results.items())
+        for residual in result.residuals
     ]
     if not reports:
         return None
-    holders = [rank for _, one in reports for rank in one.ranks]
+    holders = [rank for _, residual in reports for rank in residual.ranks]
     where = holding(holders, world)
-    copies = {tuple(ResidualSample(*sample) for sample in one.samples) for _, one in reports}
-    found = [decode(world, copy) for copy in copies] if len(copies) <= COPIES else [None]
-    told = [one for one in found if one is not None]
-    if len(told) < len(found) or len({one.rank for one in told}) > 1:
+    copies = {
+        tuple(ResidualSample(*sample) for sample in residual.samples) for _, residual in reports
+    }
+    decoded = [decode(world, copy) for copy in copies] if len(copies) <= COPIES else [None]
+    culprits = [culprit for culprit in decoded if culprit is not None]
+    if len(culprits) < len(decoded) or len({culprit.rank for culprit in culprits}) > 1:
         return Culprit(
             -1,
             -1,
@@ -218,11 +222,13 @@ def gang(
             f"not decided by the syndrome: the residuals follow no single rank's data; {where}",
             where,
         )
-    best = min(told, key=lambda one: one.odds)
+    best = min(culprits, key=lambda culprit: culprit.odds)
     if set(holders) not in ({best.rank}, set(range(world))):
         why = f"not decided by the syndrome: the residuals follow the data of rank {best.rank}, but {where}"
         return Culprit(-1, -1, "", why, where)
-    member, report = next((member, one) for member, one in reports if best.rank in one.ranks)
+    member, report = next(
+        (member, residual) for member, residual in reports if best.rank in residual.ranks
+    )
     gpu = _gpu(report, best.rank)
     told_by = (
         f"what is wrong in the sum is the part of worker rank {best.rank} ({f'GPU {gpu}, ' if gpu else ''}"

@@ -47,29 +47,29 @@ def snapshot(root: Path = Path("/")) -> dict[str, str]:
     """By path below ``root``, what each file says. Never raises:
     what cannot be read is left out.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for pattern in _FILES:
         for path in _matching(root, pattern):
             if (text := _text(path)) is not None:
-                found[str(path.relative_to(root))] = text
+                texts[str(path.relative_to(root))] = text
     for pattern in _PRESENT:
-        found |= {str(path.relative_to(root)): "" for path in _matching(root, pattern)}
-    return found
+        texts |= {str(path.relative_to(root)): "" for path in _matching(root, pattern)}
+    return texts
 
 
 def counters(watched: Sequence[nics.Port], root: Path = Path("/")) -> dict[tuple[str, str], int]:
     """By port and counter, its value; of several files that match, the sum. Never raises: what
     cannot be read is left out.
     """
-    found: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for port in watched[:_MOST_FILES]:
         for name, pattern in ports.paths(port.device, port.number, port.kind).items():
             whole = f"{nics.NET if port.kind == 'net' else nics.PORTS}/{pattern}"
             for path in _matching(root, whole) if "*" in pattern else [root / whole]:
                 value = ports.number(_text(path) or "")
                 if value is not None:
-                    found[port.name, name] = found.get((port.name, name), 0) + value
-    return found
+                    counts[port.name, name] = counts.get((port.name, name), 0) + value
+    return counts
 
 
 def interface(name: str | None, root: Path = Path("/")) -> tuple[nics.Port, ...]:

@@ -53,18 +53,18 @@ def compared(
             slow, code="TOPOLOGY_FILE", reason=reason, metadata=metadata
         ), True
     if verdict.code == "LOW_BANDWIDTH":
-        told = f"without NCCL's topology file it is {without}, so the cause is not {files}"
-        return _noted(slow, told, files=files, without_file_gbps=without), False
+        note = f"without NCCL's topology file it is {without}, so the cause is not {files}"
+        return _noted(slow, note, files=files, without_file_gbps=without), False
     if last.left or last.lost or verdict.code == "WRONG_DATA" or verdict.blamed:
         return verdict, False  # true with and without a file
     # NCCL may need the file here: what pairs without it would say of the nodes is not to be
     # trusted.
-    told = f"whether the reason is {files} is not known, and no pairs were measured, as a launch without it failed ({verdict.reason.rstrip('.')})"
-    return _noted(slow, told, files=files), True
+    note = f"whether the reason is {files} is not known, and no pairs were measured, as a launch without it failed ({verdict.reason.rstrip('.')})"
+    return _noted(slow, note, files=files), True
 
 
-def _noted(slow: VerdictMessage, told: str, **metadata: str) -> VerdictMessage:
-    reason = f"{slow.reason.rstrip('.')}; {told}."
+def _noted(slow: VerdictMessage, note: str, **metadata: str) -> VerdictMessage:
+    reason = f"{slow.reason.rstrip('.')}; {note}."
     return msgspec.structs.replace(slow, reason=reason, metadata=slow.metadata | metadata)
 
 

@@ -221,11 +221,11 @@ async def connect(
     loop = asyncio.get_running_loop()
     try:
         with anyio.fail_after(within):
-            _, made = await loop.create_connection(make, address, port, local_addr=(local, 0))
+            _, channel = await loop.create_connection(make, address, port, local_addr=(local, 0))
     except TimeoutError:
         raise OSError(f"no connection within {within:g} s") from None
     except OSError as error:
         raise OSError(
             f"no connection ({os.strerror(error.errno) if error.errno else error})"
         ) from None
-    return made
+    return channel

@@ -43,7 +43,7 @@ class Crowd(Protocol):
     def joined(self, hello: Hello) -> None:
         """It has; its channel is in :attr:`Hub.members`."""
 
-    def said(self, rank: int, message: Message) -> None:
+    def received(self, rank: int, message: Message) -> None:
         """What a member says."""
 
     def gone(self, rank: int, why: str) -> None:
@@ -92,20 +92,20 @@ class Hub:
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
             server.close()
-            for one in [*self._unauthenticated, *self._ranks]:
-                one.finish("the leader is done")
+            for channel in [*self._unauthenticated, *self._ranks]:
+                channel.finish("the leader is done")
 
-    def tell(self, rank: int, message: Message) -> None:
+    def send(self, rank: int, message: Message) -> None:
         """Say something to one member; nothing where it is gone."""
-        if (one := self.members.get(rank)) is not None:
-            one.send(message)
+        if (member := self.members.get(rank)) is not None:
+            member.send(message)
 
     async def broadcast(self, message: Message, ranks: Collection[int] | None = None) -> None:
         """To these members, None for all, that are there."""
         payload = encode(message)
         for number, rank in enumerate(list(self.members if ranks is None else ranks)):
-            if (one := self.members.get(rank)) is not None:
-                one.send(payload)
+            if (member := self.members.get(rank)) is not None:
+                member.send(payload)
             if number % BURST == BURST - 1:
                 await anyio.lowlevel.checkpoint()
 
@@ -116,19 +116,19 @@ class Hub:
         half = self._pace.interval / 2
         while True:
             now = anyio.current_time()
-            for one in list(islice(self._unauthenticated, BURST)):  # the oldest first
-                one.check(self._pace)
-                if one.why is None:
+            for channel in list(islice(self._unauthenticated, BURST)):  # the oldest first
+                channel.check(self._pace)
+                if channel.why is None:
                     break
             for _ in range(BURST):
                 if not self._turns or self._turns[0][0] > now:
                     break
-                _, speaks, one = self._turns.popleft()
-                one.check(self._pace)
-                if one.why is None:
+                _, speaks, channel = self._turns.popleft()
+                channel.check(self._pace)
+                if channel.why is None:
                     if speaks:
-                        one.send(_ALIVE)
-                    self._turns.append((now + half, not speaks, one))
+                        channel.send(_ALIVE)
+                    self._turns.append((now + half, not speaks, channel))
             wait = min(self._turns[0][0] - anyio.current_time() if self._turns else half, half)
             await self._awake.sleep(max(wait, 0))
 
@@ -155,7 +155,7 @@ class Hub:
         rank = self._ranks.get(channel)
         if rank is not None:
             if self.members.get(rank) is channel:
-                self._crowd.said(rank, message)
+                self._crowd.received(rank, message)
             return
         if (
             not isinstance(message, Hello)

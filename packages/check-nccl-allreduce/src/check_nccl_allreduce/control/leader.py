@@ -113,7 +113,7 @@ class Leader:
                 await self._hub.broadcast(Deposed("another member leads by now"))
                 return
             await self._hold(verdict)
-            await self._tell(verdict)
+            await self._announce(verdict)
             if self._begun:
                 await self._linger(until)
 
@@ -163,7 +163,7 @@ class Leader:
 
     async def _concluded(self) -> VerdictMessage:
         """Of a run that another has led: what that had decided, or that it was lost."""
-        everyone = {*range(self._nnodes)} - {one.rank for one in self._leaders[: self._place]}
+        everyone = {*range(self._nnodes)} - {leader.rank for leader in self._leaders[: self._place]}
         with anyio.move_on_after(succession.gathers_for(self._pace)):
             while not everyone <= self._hellos.keys():
                 await self._next_news()
@@ -189,23 +189,23 @@ class Leader:
         """Whether one of those who may follow, and who have left this leader, leads by now. They
         did while this process was stopped, or cut off.
         """
-        found = False
+        deposed = False
 
         async def ask(address: str) -> None:
-            nonlocal found
+            nonlocal deposed
             with anyio.move_on_after(ANSWERS_WITHIN):
                 try:
                     stream = await anyio.connect_tcp(address, self._port, local_host=self._address)
                 except OSError:
                     return
-                found = True
+                deposed = True
                 await anyio.aclose_forcefully(stream)
 
         async with anyio.create_task_group() as group:
-            for one in self._leaders[self._place + 1 :]:
-                if one.rank in self._fled:
-                    group.start_soon(ask, one.address)
-        return found
+            for leader in self._leaders[self._place + 1 :]:
+                if leader.rank in self._fled:
+                    group.start_soon(ask, leader.address)
+        return deposed
 
     def _incomplete(self, waited: float) -> VerdictMessage:
         if self._left:
@@ -257,7 +257,7 @@ class Leader:
         for group in openers:
             for rank in group:
                 hairpin = order.hairpins.get(rank, 0)
-                self._hub.tell(
+                self._hub.send(
                     rank,
                     StoreOrder(order.round, order.fresh, hairpin, rank == group[0], order.init),
                 )
@@ -276,7 +276,7 @@ class Leader:
                 if index not in asked and there:
                     asked.add(index)
                     for rank in order.groups[index]:
-                        self._hub.tell(
+                        self._hub.send(
                             rank, _probe(order, index, rank, this.opened[order.groups[index][0]])
                         )
                 heapq.heappush(
@@ -297,29 +297,29 @@ class Leader:
 
     async def _hold(self, verdict: VerdictMessage) -> None:
         """Those who may follow have the verdict before anybody acts: all tell the same."""
-        after = {one.rank for one in self._leaders[self._place + 1 :]}
+        after = {leader.rank for leader in self._leaders[self._place + 1 :]}
         for rank in sorted(after & self._hub.members.keys()):
-            self._hub.tell(rank, Held(fitting(verdict, rank)))
+            self._hub.send(rank, Held(fitting(verdict, rank)))
         with anyio.move_on_after(max(HELD_WITHIN, 2 * self._pace.interval)):
             while not (after & self._hub.members.keys()) <= self._kept:
                 await self._next_news()
 
-    async def _tell(self, verdict: VerdictMessage) -> None:
+    async def _announce(self, verdict: VerdictMessage) -> None:
         self._verdict = verdict
         within = max(ACK_WITHIN, self._pace.lost_after)
-        after = {one.rank for one in self._leaders[self._place + 1 :]}
+        after = {leader.rank for leader in self._leaders[self._place + 1 :]}
         with anyio.move_on_after(within) as patience:
             for ranks in (self._hub.members.keys() - after, after):
-                await self._tell_these(ranks, verdict)
+                await self._send_verdict(ranks, verdict)
                 while not (ranks & self._hub.members.keys()) <= self._acks:
                     await self._next_news()
         if patience.cancelled_caught:
-            await self._tell_these(after - self._acks, verdict)
+            await self._send_verdict(after - self._acks, verdict)
         if silent := sorted(self._hub.members.keys() - self._acks):
             names = few([self._name(rank) for rank in silent])
             self._say(f"{names} did not confirm the verdict within {within:g} s")
 
-    async def _tell_these(self, ranks: Collection[int], verdict: VerdictMessage) -> None:
+    async def _send_verdict(self, ranks: Collection[int], verdict: VerdictMessage) -> None:
         """Who may follow this leader hears it last: until then there is somebody who can tell it in
         this one's place.
         """
@@ -327,7 +327,7 @@ class Leader:
             await self._hub.broadcast(verdict, ranks)
             return
         for rank in ranks:
-            self._hub.tell(rank, fitting(verdict, rank))
+            self._hub.send(rank, fitting(verdict, rank))
             await anyio.lowlevel.checkpoint()
 
     # --- a Crowd
@@ -343,11 +343,11 @@ class Leader:
         if hello.standing is not None and not self._lost_leader:
             self._lost_leader = hello.standing.leader
         if self._verdict is not None:
-            self._hub.tell(hello.rank, fitting(self._verdict, hello.rank))
+            self._hub.send(hello.rank, fitting(self._verdict, hello.rank))
         self._say(f"{hello.who} is there ({len(self._hellos)} of {self._nnodes})")
         self._wake()
 
-    def said(self, rank: int, message: Message) -> None:
+    def received(self, rank: int, message: Message) -> None:
         """A member's progress, report or acknowledgement. Those of earlier rounds are dropped."""
         this = self._round
         match message:

@@ -72,15 +72,15 @@ class _Line:
             raise Closed(self._why)
         return message
 
-    def came(self, one: ControlChannel) -> None:
+    def came(self, conn: ControlChannel) -> None:
         pass
 
-    def heard(self, one: ControlChannel, message: Message) -> None:
+    def heard(self, conn: ControlChannel, message: Message) -> None:
         self.met = True
         if not isinstance(message, Alive):
             self._messages.put_nowait(message)
 
-    def over(self, one: ControlChannel, why: str) -> None:
+    def over(self, conn: ControlChannel, why: str) -> None:
         self._why = why
         self._messages.put_nowait(None)
 
@@ -131,11 +131,13 @@ class MemberSession:
         """
         until = anyio.current_time() + patience
         why = ""
-        for place, one in enumerate(self._leaders):
+        for place, candidate in enumerate(self._leaders):
             if place:
-                self.say(f"{self._leader(place - 1)}, is lost ({why}); rank {one.rank} is to lead")
+                self.say(
+                    f"{self._leader(place - 1)}, is lost ({why}); rank {candidate.rank} is to lead"
+                )
                 until = anyio.current_time() + succession.tries_for(self._pace)
-                if one.rank == self.roster.rank and self.lead is not None:
+                if candidate.rank == self.roster.rank and self.lead is not None:
                     self.lead(place)
             try:
                 return await self._ask(place, until, work)
@@ -143,7 +145,7 @@ class MemberSession:
                 why = why or str(error)
         leader = self._leader(0)
         nobody = (
-            f", and none of ranks {', '.join(str(one.rank) for one in self._leaders[1:])} leads in its place"
+            f", and none of ranks {', '.join(str(other.rank) for other in self._leaders[1:])} leads in its place"
             if self._leaders[1:]
             else ""
         )
@@ -157,12 +159,12 @@ class MemberSession:
         """The verdict of the leader at this place. Raises :class:`_Over` when it is lost, and where
         it has to answer ``until`` then and does not.
         """
-        patience, said, wait, met = until - anyio.current_time(), "", RETRY, False
+        patience, last_error, wait, met = until - anyio.current_time(), "", RETRY, False
         while True:
             line = _Line()
             try:
-                async with self._connected(place, line) as one:
-                    verdict = await self._follow(one, line, work)
+                async with self._connected(place, line) as conn:
+                    verdict = await self._follow(conn, line, work)
                     self.begun.set()
                     return verdict
             except Closed as error:
@@ -171,30 +173,32 @@ class MemberSession:
                 if self.begun.is_set() and (line.met or place == 0):
                     raise _Over(str(error)) from None
                 if line.met:  # it may come back until the run starts
-                    met, said, wait = True, "", RETRY
+                    met, last_error, wait = True, "", RETRY
                     if self._leaders[place + 1 :]:
                         until = anyio.current_time() + self._pace.lost_after
                 if line.deposed:
                     raise _Over(str(error)) from None
-                if str(error) != said:
-                    said = str(error)
+                if str(error) != last_error:
+                    last_error = str(error)
                     self.say(
-                        f"{self._leader(place)}, does not answer{' any more' if met else ' yet'}: {said}"
+                        f"{self._leader(place)}, does not answer{' any more' if met else ' yet'}: {last_error}"
                     )
                 if anyio.current_time() >= until:
                     if met or place:
-                        raise _Over(said) from None
+                        raise _Over(last_error) from None
                     raise Inconclusive(
                         "PEER_MISSING",
-                        f"{self._leader(place)}, did not answer within {patience:.0f} s: {said}; is its check running?",
+                        f"{self._leader(place)}, did not answer within {patience:.0f} s: {last_error}; is its check running?",
                     ) from None
             await anyio.sleep(wait)
             wait = min(RETRY_GROWS * wait, self._pace.interval)
 
     def _leader(self, place: int) -> str:
-        one = self._leaders[place]
+        leader = self._leaders[place]
         known = f" ({self._name})" if self._name and place == self._named else ""
-        return f"the leader, rank {one.rank} at {one.address}:{self.roster.control_port}{known}"
+        return (
+            f"the leader, rank {leader.rank} at {leader.address}:{self.roster.control_port}{known}"
+        )
 
     async def leave(self, code: str, reason: str) -> None:
         """Report that this ends the run; returns once the verdict had its time to come."""
@@ -217,7 +221,7 @@ class MemberSession:
             )
 
         try:
-            one = await channel.connect(
+            conn = await channel.connect(
                 make,
                 self._leaders[place].address,
                 roster.control_port,
@@ -227,20 +231,20 @@ class MemberSession:
         except OSError as error:
             raise Closed(str(error)) from None
         try:
-            one.send(msgspec.structs.replace(self.hello, standing=self._standing))
+            conn.send(msgspec.structs.replace(self.hello, standing=self._standing))
             if self._held is not None:
-                one.send(Held(self._held))
-            self._channel, self._place = one, place
-            yield one
+                conn.send(Held(self._held))
+            self._channel, self._place = conn, place
+            yield conn
         finally:
             self._channel = None
-            one.finish("this member is done")
+            conn.finish("this member is done")
 
-    async def _follow(self, one: ControlChannel, line: _Line, work: Work) -> VerdictMessage:
+    async def _follow(self, conn: ControlChannel, line: _Line, work: Work) -> VerdictMessage:
         failure: Closed | None = None
         verdict: VerdictMessage | None = None
         async with anyio.create_task_group() as group:
-            group.start_soon(self._pulse, one)
+            group.start_soon(self._pulse, conn)
             scope: anyio.CancelScope | None = None
             try:
                 while verdict is None:
@@ -250,13 +254,13 @@ class MemberSession:
                             scope.cancel()
                         self._ordered(message)
                         scope = anyio.CancelScope()
-                        group.start_soon(self._obey, one, message, work, scope)
+                        group.start_soon(self._obey, conn, message, work, scope)
                     elif isinstance(message, VerdictMessage):
                         verdict = message
-                        one.send(Ack())
+                        conn.send(Ack())
                     elif isinstance(message, Held):
                         self._held = message.verdict
-                        one.send(Retained())
+                        conn.send(Retained())
                     elif isinstance(message, Deposed):
                         line.deposed = True
                         raise Closed(message.reason)
@@ -277,18 +281,18 @@ class MemberSession:
         )
         self.begun.set()
 
-    async def _pulse(self, one: ControlChannel) -> None:
+    async def _pulse(self, conn: ControlChannel) -> None:
         """A heartbeat in each interval, and a look at the leader's twice in it."""
-        while one.why is None:
-            one.send(self._alive)
+        while conn.why is None:
+            conn.send(self._alive)
             for _ in range(2):
                 await self._awake.sleep(self._pace.interval / 2)
-                one.check(self._pace)
+                conn.check(self._pace)
 
     async def _obey(
-        self, one: ControlChannel, order: Order, work: Work, scope: anyio.CancelScope
+        self, conn: ControlChannel, order: Order, work: Work, scope: anyio.CancelScope
     ) -> None:
-        def tell(now: RankStage) -> None:
+        def notify(now: RankStage) -> None:
             """What the leader decides by is sent as it changes, the iteration with heartbeats."""
             if scope.cancel_called:
                 return
@@ -298,13 +302,13 @@ class MemberSession:
                 now.name,
                 now.silent,
             ):
-                one.send(self._alive)
+                conn.send(self._alive)
 
         with scope:
-            tell(RankStage("launched"))
-            answer = await work(order, tell)
+            notify(RankStage("launched"))
+            answer = await work(order, notify)
             if self._standing is not None and isinstance(answer, RankReport):
                 self._standing = msgspec.structs.replace(
                     self._standing, reported=True, trouble=answer.trouble
                 )
-            one.send(answer)
+            conn.send(answer)

@@ -372,8 +372,14 @@ def fitting(verdict: VerdictMessage, rank: int) -> VerdictMessage:
         verdict,
         reason=_cut(verdict.reason, REASON),
         metadata={name: _cut(text, DETAIL) for name, text in verdict.metadata.items()},
-        named={one: _cut(text, DETAIL) for one, text in verdict.named.items() if one == rank},
-        evidence={one: _cut(text, DETAIL) for one, text in verdict.evidence.items() if one == rank},
+        named={
+            member: _cut(text, DETAIL) for member, text in verdict.named.items() if member == rank
+        },
+        evidence={
+            member: _cut(text, DETAIL)
+            for member, text in verdict.evidence.items()
+            if member == rank
+        },
     )
 
 

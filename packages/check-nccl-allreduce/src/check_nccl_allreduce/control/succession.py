@@ -59,8 +59,8 @@ def concluded(lost: str, members: int, by: int, hellos: Mapping[int, Hello]) -> 
     words; ``by``: the successor's rank.
     """
     began = [hello.standing for hello in hellos.values() if hello.standing is not None]
-    last = max((one.round for one in began), default=0)
-    probing = any(one.probing for one in began if one.round == last)
+    last = max((standing.round for standing in began), default=0)
+    probing = any(standing.probing for standing in began if standing.round == last)
     what = (
         f"pairs were measured (round {last})"
         if probing

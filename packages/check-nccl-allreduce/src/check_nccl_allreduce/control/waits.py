@@ -50,7 +50,7 @@ class Wait:
         opened = this.opened.get(rank) if isinstance(this, ProbeRound) else None
         troubles = (part.trouble for part in (result, opened) if part is not None)
         if self.troubled_at is None and (
-            rank in this.lost or any(one is not None for one in troubles)
+            rank in this.lost or any(trouble is not None for trouble in troubles)
         ):
             self.troubled_at = now
 

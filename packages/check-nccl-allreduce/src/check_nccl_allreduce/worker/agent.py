@@ -38,7 +38,7 @@ def main() -> None:
 
     from . import rank  # noqa: F401
 
-    tell(loaded=True)
+    report(loaded=True)
     children: list[int] = []
     for line in iter(sys.stdin.readline, ""):
         order = json.loads(line)
@@ -50,7 +50,7 @@ def main() -> None:
         left = end(children, order["within"])
         children = []
         if left:  # they may hold their GPUs still: new workers would only fall over them
-            tell(stuck=True, asleep=asleep(left))
+            report(stuck=True, asleep=asleep(left))
             continue
         if "argv" in order:
             if (child := os.fork()) == 0:
@@ -59,20 +59,20 @@ def main() -> None:
                 launch(order["argv"])
                 return
             children.append(child)
-            threading.Thread(target=tell_end, args=(child, order["launch"]), daemon=True).start()
+            threading.Thread(target=report_end, args=(child, order["launch"]), daemon=True).start()
         else:
             os.environ[AGENT] = str(os.getpid())
             children = [fork(local) for local in range(order["fork"])]
 
 
-def tell_end(child: int, number: int) -> None:
+def report_end(child: int, number: int) -> None:
     """Report to the check when this launch's torchrun has ended."""
     with suppress(ChildProcessError):  # it was killed for the next one, and reaped already
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    tell(over=number)
+    report(over=number)
 
 
-def tell(**what: int) -> None:
+def report(**what: int) -> None:
     """One line to the check."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.connect(os.environ[LINK])

@@ -34,17 +34,17 @@ def end(
 ) -> list[int]:
     """Kill these processes and all of our group; those left after ``within`` seconds."""
     give_up = time.monotonic() + within
-    told: set[int] = set()
+    killed: set[int] = set()
     while True:
         left = [pid for pid in {*children, *_group(proc)} if set(threads(pid, proc)) - _ENDED]
         if not left or time.monotonic() > give_up:
             _reap()
             return sorted(left)
         for pid in left:
-            if pid not in told:
-                told.add(pid)
+            if pid not in killed:
+                killed.add(pid)
                 kill(pid)
-        time.sleep(EVERY if told else 0)
+        time.sleep(EVERY if killed else 0)
         _reap()
 
 
@@ -76,13 +76,13 @@ def _group(proc: str) -> list[int]:
     own = os.getpid()
     if os.getpgrp() != own:
         return []
-    found = []
+    pids = []
     for name in os.listdir(proc):  # noqa: PTH208
         if name.isdecimal() and int(name) != own:
             fields = _stat(f"{proc}/{name}/stat")
             if len(fields) > 2 and fields[2] == str(own):
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 def _stat(path: str) -> list[str]:

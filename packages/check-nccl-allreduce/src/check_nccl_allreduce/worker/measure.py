@@ -142,7 +142,9 @@ def reduce_all(
             where = f"rank {rank}, iteration {iteration}, element {first}"
         wrong += bad
         if bad and task.op == "sum" and len(samples) < SAMPLES:
-            samples += [(iteration, *one) for one in _residuals(data, tables.reduced(iteration))]
+            samples += [
+                (iteration, *residual) for residual in _residuals(data, tables.reduced(iteration))
+            ]
         say("measuring", iteration + 1)
     gpu = _uuid(device) if wrong else ""
     return MeasuredTimes(
@@ -194,11 +196,11 @@ def _finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _fill(data: torch.Tensor, one: torch.Tensor) -> None:
-    """The row ``one`` again and again, to the end of ``data``."""
+def _fill(data: torch.Tensor, period: torch.Tensor) -> None:
+    """The row ``period`` again and again, to the end of ``data``."""
     whole = data.numel() // pattern.M
-    data[: whole * pattern.M].view(whole, pattern.M).copy_(one.expand(whole, pattern.M))
-    data[whole * pattern.M :].copy_(one[: data.numel() - whole * pattern.M])
+    data[: whole * pattern.M].view(whole, pattern.M).copy_(period.expand(whole, pattern.M))
+    data[whole * pattern.M :].copy_(period[: data.numel() - whole * pattern.M])
 
 
 def _compare(data: torch.Tensor, row: torch.Tensor) -> tuple[int, int]:
@@ -218,15 +220,15 @@ def _differences(
     """Where the bits of ``data`` differ from ``row`` repeated, in pieces of at most so many rows:
     (index of its first element, the piece).
     """
-    one, bits = row.view(torch.int32), data.view(torch.int32)
+    expected, bits = row.view(torch.int32), data.view(torch.int32)
     step = rows * pattern.M
     for begin in range(0, bits.numel(), step):
         part = bits[begin : begin + step]
         whole = part.numel() // pattern.M
-        yield begin, (part[: whole * pattern.M].view(whole, pattern.M) != one).flatten()
+        yield begin, (part[: whole * pattern.M].view(whole, pattern.M) != expected).flatten()
         yield (
             begin + whole * pattern.M,
-            part[whole * pattern.M :] != one[: part.numel() - whole * pattern.M],
+            part[whole * pattern.M :] != expected[: part.numel() - whole * pattern.M],
         )
 
 
@@ -236,8 +238,8 @@ def _residuals(data: torch.Tensor, row: torch.Tensor) -> list[tuple[int, float]]
     """
     places: list[int] = []
     for offset, differs in _differences(data, row, SAMPLE_ROWS):
-        found = differs.nonzero().flatten()
-        places += [offset + place for place in found[_spread(found.numel())].tolist()]
+        indices = differs.nonzero().flatten()
+        places += [offset + place for place in indices[_spread(indices.numel())].tolist()]
     places = [places[i] for i in _spread(len(places))]
     held, right = data[places].tolist(), row[[place % pattern.M for place in places]].tolist()
     exact = 1 << 24  # beyond it, float32 has no longer every integer

@@ -46,7 +46,7 @@ class ParentPipe:
         threading.Thread(target=self._read, daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
 
-    def say(self, **what: Any) -> None:
+    def send(self, **what: Any) -> None:
         """Send one line to the check; threads may call this at the same time."""
         with self._sending:
             self._socket.sendall(json.dumps(what).encode() + b"\n")
@@ -69,6 +69,6 @@ class ParentPipe:
         while True:
             time.sleep(BEAT)
             try:
-                self.say(beat=True)
+                self.send(beat=True)
             except OSError:
                 return

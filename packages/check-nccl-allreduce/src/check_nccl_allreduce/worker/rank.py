@@ -24,7 +24,7 @@ def main() -> None:
     end_with_parent(int(os.environ[AGENT]))
     rank, local, world = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     link = ParentPipe(os.environ[LINK])
-    link.say(rank=rank, local=local, at=time.monotonic())
+    link.send(rank=rank, local=local, at=time.monotonic())
     order = measure.MeasureTask(**json.loads(os.environ[ORDER]))
     _attempt(link, lambda say: measure.measure(order, rank, local, world, say))
     _serve(link, local)
@@ -36,7 +36,7 @@ def probes_only(local: int) -> None:
     rank = int(os.environ["FIRST_RANK"]) + local % int(os.environ["OWN_RANKS"])
     os.environ["RANK"] = str(rank)
     link = ParentPipe(os.environ[LINK])
-    link.say(rank=rank, local=local)
+    link.send(rank=rank, local=local)
     _serve(link, local)
 
 
@@ -56,7 +56,7 @@ def _serve(link: ParentPipe, local: int) -> None:
 def _open(
     link: ParentPipe, prober: probes.Prober, address: str, _say: Callable[[str, int], None]
 ) -> None:
-    link.say(port=prober.open(address))
+    link.send(port=prober.open(address))
 
 
 def _refine(link: ParentPipe, prober: probes.Prober, order: probes.ProbeTask) -> None:
@@ -64,7 +64,7 @@ def _refine(link: ParentPipe, prober: probes.Prober, order: probes.ProbeTask) ->
     here changes nothing of it.
     """
     try:
-        link.say(detail=prober.refine(order))
+        link.send(detail=prober.refine(order))
     except Exception:
         traceback.print_exc()
 
@@ -75,10 +75,12 @@ def _attempt(
     """Do it, and say what came of it; whether it went well."""
     try:
         done = work(
-            lambda stage, iteration: link.say(stage=stage, iteration=iteration, at=time.monotonic())
+            lambda stage, iteration: link.send(
+                stage=stage, iteration=iteration, at=time.monotonic()
+            )
         )
         if done is not None:
-            link.say(
+            link.send(
                 times=done.times,
                 verified=done.verified,
                 wrong=done.wrong,
@@ -90,7 +92,7 @@ def _attempt(
         return True
     except BaseException as error:
         traceback.print_exc()
-        link.say(error=f"{type(error).__name__}: {error}"[-2000:])
+        link.send(error=f"{type(error).__name__}: {error}"[-2000:])
         time.sleep(
             0.2
         )  # let what NCCL prints on its way reach the log before the process group goes
