@@ -349,7 +349,7 @@ def _start(
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [str(_bin() / program), *container.get("command", ())[1:], *arguments, *more],
-            env=os.environ | environment | (around or {}),
+            env={**os.environ, **environment, **(around or {})},
             stdout=log,
             stderr=log,
         )

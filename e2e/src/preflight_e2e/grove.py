@@ -78,7 +78,7 @@ class Grove:
         for name in gangs.keys() - owners.keys():
             self._gone("podgangs", name)
         for name in owners.keys() - gangs.keys():
-            members = [one for _, one in wanted.values() if one.gang == name]
+            members = [member for _, member in wanted.values() if member.gang == name]
             with self._told():
                 self.custom.create_namespaced_custom_object(
                     *self._at("podgangs"), gang(name, owners[name], members)

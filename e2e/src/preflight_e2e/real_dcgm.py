@@ -19,7 +19,7 @@ from typing import Final
 
 from .images import COMPONENTS, ROOT
 from .program import leave
-from .sources import SourceError, checkout
+from .sources import RigError, SourceError, checkout
 
 RIG = ROOT / "e2e/real-dcgm"
 CLIENT = ROOT / "packages/check-dcgm/dcgm/client.mk"
@@ -31,10 +31,6 @@ NEEDED: Final = {
     "boost/asio.hpp": "libboost1.81-dev",
 }
 """Header → Debian's package that has it."""
-
-
-class RigError(Exception):
-    """The real DCGM is not to be had here; the message is one sentence."""
 
 
 def build(given: Mapping[str, Path], kept: Path = KEPT) -> Path:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from .program import leave
-from .sources import PinnedSource, SourceError, checkout
+from .sources import PinnedSource, RigError, SourceError, checkout
 
 COMMIT: Final = "fcc3b3bbbc5e6a2a797cd080bdbc6983b1ccec24"
 GROVE: Final = PinnedSource(
@@ -38,10 +38,6 @@ LEFT_OUT: Final = {
 }
 """Package of a backend → its case in the registry, and the module that it alone needs."""
 KEPT = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "preflight/real-grove"
-
-
-class RigError(Exception):
-    """The real Grove is not to be had here; the message is one sentence."""
 
 
 def build(given: Path | None, kept: Path = KEPT) -> Path:

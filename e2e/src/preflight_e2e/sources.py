@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PinnedSource", "SourceError", "checkout"]
+__all__ = ["PinnedSource", "RigError", "SourceError", "checkout"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class PinnedSource:
 
 class SourceError(Exception):
     """The source is not to be had; the message is one sentence."""
+
+
+class RigError(Exception):
+    """What is compiled of sources is not to be had here; the message is one sentence."""
 
 
 def checkout(source: PinnedSource, given: Path | None, kept: Path) -> Path:

@@ -240,8 +240,8 @@ def _roster(pod: Object) -> str:
 
 def _ended(check: str, passed: bool) -> Object:
     name = check.removeprefix("preflight-")
-    answer = {"outcome": "passed", "code": ""} if passed else {"outcome": "failed", "code": "X"}
-    result = Result(v=1, check=name, gated=True, duration=1.0, **answer)
+    outcome, code = ("passed", "") if passed else ("failed", "X")
+    result = Result(v=1, check=name, gated=True, duration=1.0, outcome=outcome, code=code)
     exit_ = {"exitCode": int(not passed), "reason": "Completed" if passed else "Error"}
     times = {"startedAt": _now(), "finishedAt": _now()}
     return {"terminated": {**exit_, **times, "message": encode_result(result).decode()}}
