@@ -101,6 +101,19 @@ def test_what_is_denied_is_one_sentence_with_its_path(raw: dict[str, Any], said:
     assert all(one.endswith(".") and "\n" not in one for one in problems)
 
 
+@pytest.mark.parametrize(
+    ("name", "allowed"), [("a.b", False), ("w" * 62, False), ("w" * 61, True), ("w-1", True)]
+)
+def test_a_name_of_which_kueue_can_make_no_workload_is_denied_with_a_queue(
+    name: str, allowed: bool
+) -> None:
+    raw = wrapper()
+    raw["metadata"]["name"] = name
+    assert not judged(raw).problems
+    raw["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    assert (not judged(raw).problems) is allowed
+
+
 def test_all_problems_come_at_once() -> None:
     raw = wrapper(
         with_metadata(namespace="other"), service(), {**wrapper(), "metadata": {"name": "x"}}

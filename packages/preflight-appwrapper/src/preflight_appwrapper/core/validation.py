@@ -4,6 +4,7 @@ each with its path. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -30,6 +31,8 @@ __all__ = ["USER_ID_LABEL", "USER_LABEL", "ValidationResult", "created", "limits
 USER_LABEL: Final = f"{GROUP}/user"
 USER_ID_LABEL: Final = f"{GROUP}/userid"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+_QUEUED: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,60})")
+"""Names with room for a hyphen and the number of one of :data:`podsets.MOST_POD_SETS`."""
 _LEAST_TTL: Final = 300
 _MOST_PROBLEMS: Final = 64
 _MOST_BYTES: Final = 1024 * 1024
@@ -90,6 +93,11 @@ def _of_name(wrapper: AppWrapper) -> Iterator[str]:
     if len(name) > LONGEST_VALUE:
         yield (
             f"metadata.name: has {len(name)} characters, and as the value of a label it can have {LONGEST_VALUE}; choose a shorter one."
+        )
+    elif QUEUE_LABEL in wrapper.metadata.labels and not _QUEUED.fullmatch(name):
+        yield (
+            f'metadata.name: Kueue calls pod sets "{printable(name, 63)}-0", which must be a label of DNS, and would never '
+            "admit it; choose a name of at most 61 characters without dots."
         )
     if not wrapper.spec.components:
         yield "spec.components: is empty; wrap at least one resource that makes pods."
