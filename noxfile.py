@@ -974,9 +974,20 @@ def real_grove(session: nox.Session) -> None:
     session.run("pytest", "-n", "0", tests, env={"PREFLIGHT_REAL_GROVE": folder})
 
 
+@nox.session(name="real-kueue")
+def real_kueue(session: nox.Session) -> None:
+    """AppWrappers beside the real Kueue, compiled once from Go modules: no part of the gate (KUBEBUILDER_ASSETS)."""
+    sync(session, "--package", "preflight-e2e")
+    built = session.run("python", "-m", "preflight_e2e.assets", "kueue", silent=True)
+    sync(session, "--package", "preflight-appwrapper", "--group", "test")
+    program = str(built).strip().splitlines()[-1].partition("=")[2]
+    tests = "packages/preflight-appwrapper/tests/test_real_kueue.py"
+    session.run("pytest", "-n", "0", tests, env={"PREFLIGHT_KUEUE": program})
+
+
 @nox.session
 def assets(session: nox.Session) -> None:
-    """A real API server for tests: etcd and kube-apiserver of both Kubernetes versions, compiled once from Go modules unless KUBEBUILDER_ASSETS names them; prints what to set (`-- promtool crane helm`: these instead)."""
+    """A real API server for tests: etcd and kube-apiserver of both Kubernetes versions, compiled once from Go modules unless KUBEBUILDER_ASSETS names them; prints what to set (`-- promtool crane helm kueue`: these instead)."""
     sync(session, "--package", "preflight-e2e")
     session.run("python", "-m", "preflight_e2e.assets", *session.posargs)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from preflight_e2e.assets import (
+    BESIDE,
     CONTROL_PLANES,
     PINS,
     TOOLS,
@@ -21,6 +22,11 @@ GO = f"""#!{sys.executable}
 import os, sys
 from pathlib import Path
 words = sys.argv[1:]
+if words[0] == "list":
+    module = Path(os.environ["CALLS"]).with_name("module")
+    (module / "config").mkdir(parents=True, exist_ok=True)
+    print(module)
+    sys.exit()
 with open(os.environ["CALLS"], "a") as calls:
     print(Path.cwd().name, *words, file=calls)
 if os.environ.get("BREAKS"):
@@ -108,6 +114,7 @@ def test_a_tool_is_compiled_once_by_the_version_that_is_pinned_unless_path_has_i
 ) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     made = [bring_tool(name, environ) for _ in range(2)][1]
+    assert all((made.parent / folder).is_dir() for folder in [BESIDE.get(name)] if folder)
     assert (made.parent.parent, made.name) == (tmp_path / "cache/preflight/tools", name)
     [built] = calls.read_text().splitlines()
     assert built.startswith(f"{name} build -mod=readonly")

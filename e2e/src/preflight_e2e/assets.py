@@ -2,7 +2,7 @@
 runs beside them; and, by name, tools that tests and a rehearsed release run.
 
     python -m preflight_e2e.assets                      # prints the variables that tests find it by
-    python -m preflight_e2e.assets promtool crane helm
+    python -m preflight_e2e.assets promtool crane helm kueue
 
 Programs come from the folders that ``KUBEBUILDER_ASSETS`` and its sibling name, where they do, else
 from the cache (``preflight/control-plane`` in ``XDG_CACHE_HOME`` or ``~/.cache``), else from Go
@@ -22,16 +22,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CONTROL_PLANES", "TOOLS", "AssetsError", "ControlPlane", "bring", "bring_tool"]
+__all__ = [
+    "BESIDE",
+    "CONTROL_PLANES",
+    "TOOLS",
+    "AssetsError",
+    "ControlPlane",
+    "bring",
+    "bring_tool",
+]
 
 PINS: Final = Path(__file__).parents[2] / "control-plane"
 TOOL_PINS: Final = Path(__file__).parents[2] / "tools"
 TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "crane": (),
     "helm": (),
+    "kueue": (),
     "promtool": ("-tags", "remove_all_sd"),  # of what it can discover, nothing: half as much code
 }
 """By name, how each is compiled besides."""
+BESIDE: Final[Mapping[str, str]] = {"kueue": "config"}
+"""By name, the folder of its module that is kept beside the program."""
 ETCD: Final = "go.etcd.io/etcd/server/v3"
 _VERSION: Final = "k8s.io/component-base/version"
 
@@ -101,7 +112,17 @@ def bring_tool(name: str, environ: Mapping[str, str], *, pins: Path = TOOL_PINS)
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as out:
             words = [*TOOLS[name], "-ldflags", "-s -w", package]
-            _build(_go(f"{program}: {name}"), pins / name, f"{out}/{name}", words)
+            go = _go(f"{program}: {name}")
+            _build(go, pins / name, f"{out}/{name}", words)
+            if folder := BESIDE.get(name):
+                asked = [go, "list", "-f", "{{.Module.Dir}}", package]
+                environ = {**os.environ, "GOFLAGS": "", "GOWORK": "off"}
+                said = subprocess.check_output(asked, cwd=pins / name, env=environ, text=True)
+                beside = program.parent / folder
+                shutil.rmtree(beside, ignore_errors=True)  # of a run that was ended
+                shutil.copytree(Path(said.strip(), folder), beside, copy_function=shutil.copyfile)
+                for path in (beside, *beside.rglob("*/")):  # Go keeps modules read-only
+                    path.chmod(0o755)
             Path(out, name).replace(program)
     return program
 
