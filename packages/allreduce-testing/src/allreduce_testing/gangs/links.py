@@ -186,27 +186,17 @@ class SwitchedGang(GangUnderTest):
             "table",
             ROUND,
         )
-        own = subprocess.run(
-            (*inside, "cat", "/sys/class/net/eth0/address"),
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        hardware = own.stdout.strip()
-        run(
-            "ip",
-            "-n",
-            name,
-            "neigh",
-            "replace",
-            address,
-            "lladdr",
-            hardware,
-            "dev",
-            "eth0",
-            "nud",
-            "permanent",
-        )
+        self._reach_itself_by(name, address, self._hardware(name))
+
+    def _hardware(self, namespace: str) -> str:
+        """The hardware address of its adapter."""
+        show = ("ip", "netns", "exec", namespace, "cat", "/sys/class/net/eth0/address")
+        return subprocess.run(show, check=True, capture_output=True, text=True).stdout.strip()
+
+    def _reach_itself_by(self, namespace: str, address: str, hardware: str) -> None:
+        """What this node sends to its own address goes to who has this hardware address."""
+        to = ("lladdr", hardware, "dev", "eth0", "nud", "permanent")
+        run("ip", "-n", namespace, "neigh", "replace", address, *to)
 
     def loop_at_leaf(self, rank: int) -> None:
         """Have what this node sends to itself pass its cable and come back by its switch port, as
@@ -219,6 +209,28 @@ class SwitchedGang(GangUnderTest):
         ):
             run("ip", "-n", self.hub, "link", "set", device, "type", "bridge_slave", *words)
         run("ip", "-n", self.hub, "link", "set", f"nic{rank}", "type", "bridge", "fdb_flush")
+
+    def route_rails(self) -> None:
+        """Put the adapters of each node into subnets of their own: a spine, whose links are not
+        shaped, routes what two of them exchange, and so what a node sends to itself.
+        """
+        spine = f"{self.prefix}-spine"
+        self._namespace(spine)
+        add = ("link", "add", "spine", "type", "veth", "peer", "name", "eth0", "netns", spine)
+        run("ip", "-n", self.hub, *add)
+        run("ip", "-n", self.hub, "link", "set", "spine", "master", "hub", "up")
+        run("ip", "-n", spine, "address", "add", f"{self.address(253)}/24", "dev", "eth0")
+        run("ip", "-n", spine, "link", "set", "eth0", "up")
+        settings = {"ip_forward": 1} | {
+            f"conf/{device}/{name}": 0
+            for device in ("all", "eth0")
+            for name in ("rp_filter", "send_redirects")
+        }
+        script = "; ".join(f"echo {to} > /proc/sys/net/ipv4/{at}" for at, to in settings.items())
+        run("ip", "netns", "exec", spine, "sh", "-e", "-c", script)
+        hardware = self._hardware(spine)
+        for rank, name in enumerate(self.names):
+            self._reach_itself_by(name, self.address(rank), hardware)
 
     def shape(
         self, rank: int, sends: int, receives: int | None = None, *, beyond: bool = False
