@@ -117,10 +117,10 @@ def bring_tool(name: str, environ: Mapping[str, str], *, pins: Path = TOOL_PINS)
             if folder := BESIDE.get(name):
                 asked = [go, "list", "-f", "{{.Module.Dir}}", package]
                 environ = {**os.environ, "GOFLAGS": "", "GOWORK": "off"}
-                said = subprocess.check_output(asked, cwd=pins / name, env=environ, text=True)
+                source = subprocess.check_output(asked, cwd=pins / name, env=environ, text=True)
                 beside = program.parent / folder
                 shutil.rmtree(beside, ignore_errors=True)  # of a run that was ended
-                shutil.copytree(Path(said.strip(), folder), beside, copy_function=shutil.copyfile)
+                shutil.copytree(Path(source.strip(), folder), beside, copy_function=shutil.copyfile)
                 for path in (beside, *beside.rglob("*/")):  # Go keeps modules read-only
                     path.chmod(0o755)
             Path(out, name).replace(program)
