@@ -102,7 +102,8 @@ def test_what_is_denied_is_one_sentence_with_its_path(raw: dict[str, Any], said:
 
 
 @pytest.mark.parametrize(
-    ("name", "allowed"), [("a.b", False), ("w" * 62, False), ("w" * 61, True), ("w-1", True)]
+    ("name", "allowed"),
+    [("a.b", False), ("w" * 62, False), ("w" * 61, True), ("w-1", True), ("", True)],
 )
 def test_a_name_of_which_kueue_can_make_no_workload_is_denied_with_a_queue(
     name: str, allowed: bool

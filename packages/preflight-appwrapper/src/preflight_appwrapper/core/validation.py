@@ -94,7 +94,7 @@ def _of_name(wrapper: AppWrapper) -> Iterator[str]:
         yield (
             f"metadata.name: has {len(name)} characters, and as the value of a label it can have {LONGEST_VALUE}; choose a shorter one."
         )
-    elif QUEUE_LABEL in wrapper.metadata.labels and not _QUEUED.fullmatch(name):
+    elif name and QUEUE_LABEL in wrapper.metadata.labels and not _QUEUED.fullmatch(name):
         yield (
             f'metadata.name: Kueue calls pod sets "{printable(name, 63)}-0", which must be a label of DNS, and would never '
             "admit it; choose a name of at most 61 characters without dots."
