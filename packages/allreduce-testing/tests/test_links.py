@@ -54,3 +54,11 @@ def test_a_hairpin_passes_the_cable_and_the_port_where_it_turns_at_the_leaf_alon
         assert to_itself(gang) == {"adapter": True, "cable": False, "port": False}
         gang.loop_at_leaf(0)
         assert to_itself(gang) == {"adapter": True, "cable": True, "port": True}
+
+
+@pytest.mark.skipif(not may_shape(), reason="needs root, ip and tc with network namespaces and tbf")
+def test_a_hairpin_between_rails_is_routed_by_the_spine(tmp_path: Path) -> None:
+    with SwitchedGang(tmp_path) as gang:
+        gang.join(1)
+        gang.route_rails()
+        assert to_itself(gang) == {"adapter": True, "cable": True, "port": True}
