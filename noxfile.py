@@ -955,34 +955,35 @@ def bench(session: nox.Session) -> None:
 @nox.session(name="real-dcgm")
 def real_dcgm(session: nox.Session) -> None:
     """check-dcgm against NVIDIA's own engine, diagnostic and dcgmi, compiled once: no GPU, no part of the gate (`-- --source dcgm=CLONE`; PREFLIGHT_RECORD=1 writes recordings)."""
-    sync(session, "--package", "preflight-e2e")
-    built = session.run("python", "-m", "preflight_e2e.real_dcgm", *session.posargs, silent=True)
-    sync(session, "--package", "check-dcgm", "--group", "test")
-    folder = str(built).strip().splitlines()[-1]
-    tests = "packages/check-dcgm/tests/test_real_engine.py"
-    session.run("pytest", "-n", "0", tests, env={"PREFLIGHT_REAL_DCGM": folder})
+    brings = ("preflight_e2e.real_dcgm", *session.posargs)
+    beside(session, brings, "check-dcgm", "test_real_engine.py", "PREFLIGHT_REAL_DCGM")
 
 
 @nox.session(name="real-grove")
 def real_grove(session: nox.Session) -> None:
     """preflight-mnnvl beside Grove's own operator on a real API server, compiled once: no part of the gate (`-- --source grove=CLONE`; KUBEBUILDER_ASSETS)."""
-    sync(session, "--package", "preflight-e2e")
-    built = session.run("python", "-m", "preflight_e2e.real_grove", *session.posargs, silent=True)
-    sync(session, "--package", "preflight-mnnvl", "--group", "test")
-    folder = str(built).strip().splitlines()[-1]
-    tests = "packages/preflight-mnnvl/tests/test_real_grove.py"
-    session.run("pytest", "-n", "0", tests, env={"PREFLIGHT_REAL_GROVE": folder})
+    brings = ("preflight_e2e.real_grove", *session.posargs)
+    beside(session, brings, "preflight-mnnvl", "test_real_grove.py", "PREFLIGHT_REAL_GROVE")
 
 
 @nox.session(name="real-kueue")
 def real_kueue(session: nox.Session) -> None:
     """AppWrappers beside the real Kueue, compiled once from Go modules: no part of the gate (KUBEBUILDER_ASSETS)."""
+    brings = ("preflight_e2e.assets", "kueue")
+    beside(session, brings, "preflight-appwrapper", "test_real_kueue.py", "PREFLIGHT_KUEUE")
+
+
+def beside(
+    session: nox.Session, brings: Sequence[str], member: str, tests: str, variable: str
+) -> None:
+    """Run a member's tests beside the program of others whose place `variable` says; the module
+    `brings`, with its arguments, prints that place last.
+    """
     sync(session, "--package", "preflight-e2e")
-    built = session.run("python", "-m", "preflight_e2e.assets", "kueue", silent=True)
-    sync(session, "--package", "preflight-appwrapper", "--group", "test")
-    program = str(built).strip().splitlines()[-1].partition("=")[2]
-    tests = "packages/preflight-appwrapper/tests/test_real_kueue.py"
-    session.run("pytest", "-n", "0", tests, env={"PREFLIGHT_KUEUE": program})
+    printed = str(session.run("python", "-m", *brings, silent=True))
+    place = printed.strip().splitlines()[-1].removeprefix(f"export {variable}=")
+    sync(session, "--package", member, "--group", "test")
+    session.run("pytest", "-n", "0", f"packages/{member}/tests/{tests}", env={variable: place})
 
 
 @nox.session

@@ -165,7 +165,7 @@ def _lived(life: SoakLife, pids: Mapping[str, int], args: argparse.Namespace) ->
         life.play(number)
         for name, pid in pids.items():
             memory[name].append(resident_mb(pid, "Anonymous", "smaps_rollup"))
-        whole = sum(seen[-1] for seen in memory.values())
+        whole = sum(samples[-1] for samples in memory.values())
         seconds = time.monotonic() - began - minutes * 60
         print(f"round {number + 1}: {seconds:.1f} s, {whole:.1f} MB", flush=True)
 
@@ -173,30 +173,30 @@ def _lived(life: SoakLife, pids: Mapping[str, int], args: argparse.Namespace) ->
 def _judged(memory: Memory, asked: Asked, seconds: float) -> BenchMeasurement:
     figures, bars = {}, []
     print(f"{'':42}{'first':>8}{'last':>8} MB{'leases':>9}{'watches':>9}{'others':>8}")
-    for name, seen in sorted(memory.items()):
-        first, last = growth(seen)
+    for name, samples in sorted(memory.items()):
+        first, last = growth(samples)
+        idle = asked.get(name, Counter())
         kinds = Counter[str]()
-        for what, number in asked.get(name, {}).items():
+        for what, number in idle.items():
             kinds[what.partition(" ")[0] if "/leases/" not in what else "lease"] += number
         others = kinds.total() - kinds["lease"] - kinds["watch"]
         numbers = f"{kinds['lease']:9}{kinds['watch']:9}{others:8}"
         print(f"{name:42}{first:8.1f}{last:8.1f}   {numbers}")
         most = max(MOST_MB, MOST_SHARE * first)
         bars.append(at_most(f"MB that {name} has more", round(last - first, 2), most))
-        wrong = needless(name, asked.get(name, {}), seconds)
+        wrong = needless(name, idle, seconds)
         about = f": {'; '.join(wrong)}" if wrong else ""
         bars.append(Bar(f"requests of {name} that nobody needs{about}", len(wrong), not wrong))
-        requests_ = dict(asked.get(name, {}))
-        figures[name] = {"first_mb": first, "last_mb": last, "mb": seen, "idle": requests_}
+        figures[name] = {"first_mb": first, "last_mb": last, "mb": samples, "idle": dict(idle)}
     rounds = len(next(iter(memory.values())))
     return BenchMeasurement({"soak": {"rounds": rounds, "processes": figures}}, bars, "g", False)
 
 
-def growth(seen: Sequence[float]) -> tuple[float, float]:
+def growth(samples: Sequence[float]) -> tuple[float, float]:
     """The medians of the first and of the last quarter, after a fifth in which all is still
     new.
     """
-    steady = seen[math.ceil(len(seen) / 5) :] or seen
+    steady = samples[math.ceil(len(samples) / 5) :] or samples
     quarter = math.ceil(len(steady) / 4)
     return statistics.median(steady[:quarter]), statistics.median(steady[-quarter:])
 
@@ -236,7 +236,7 @@ def needless(who: str, asked: Mapping[str, int], seconds: float) -> list[str]:
     for what, number in sorted(asked.items()):
         every = [p.every for p in PERIODIC if fnmatchcase(who, p.who) and fnmatchcase(what, p.asks)]
         # Pauses are spread by a fifth, so that replicas do not ask at once.
-        if number > (sum(math.floor(seconds / (period * 0.8)) + 1 for period in every)):
+        if number > sum(math.floor(seconds / (period * 0.8)) + 1 for period in every):
             wrong.append(f"{number} x {what}")
     return wrong
 

@@ -100,7 +100,7 @@ def _refuse_use_before(
     containers. Behind those (placement: last) what is over by then does not count: the operator put
     the check there.
     """
-    for check in checks if users else ():
+    for check in checks:
         before = (
             user
             for position, user in users.items()
