@@ -146,30 +146,36 @@ async def test_what_is_decided_without_waiting_is_answered_before_the_applicatio
 
     hook.answer = answer
     hook.at_once = lambda _: Response.denied("at once")
-    found = response_of(await hook.post(path="/soon"))
-    assert (found["status"]["message"], asked) == ("at once", [])
-    assert hook.sample("t_admission_reviews_total", path="/soon", result="denied") == 1
-    assert hook.sample("t_admission_seconds_count", path="/soon") == 1
+    for size in (1, 100_000):  # more than is read before somebody waits for it
+        content = json.dumps(review(object={"data": {"x": "y" * size}})).encode()
+        found = response_of(await hook.post(content, path="/soon"))
+        assert (found["status"]["message"], asked) == ("at once", [])
+    assert hook.sample("t_admission_reviews_total", path="/soon", result="denied") == 2
+    assert hook.sample("t_admission_seconds_count", path="/soon") == 2
     assert "warnings" not in response_of(await hook.post(path="/soon"))
     assert response_of(await hook.post(path="/hook"))["warnings"] == ["asked"]
 
 
-@pytest.mark.parametrize("how", ["it must wait", "it has a fault", "too large for it"])
-async def test_what_cannot_be_answered_at_once_is_the_applications(hook: Hook, how: str) -> None:
+@pytest.mark.parametrize("fault", [False, True], ids=["it must wait", "it has a fault"])
+@pytest.mark.parametrize("size", [1, 100_000], ids=["in one piece", "in several"])
+async def test_what_cannot_be_answered_at_once_is_the_applications(
+    hook: Hook, size: int, fault: bool
+) -> None:
+    asked_at_once: list[str] = []
+
     async def answer(request: AdmissionRequest) -> Response:
         return Response(warnings=["asked"])
 
-    def fault(_: AdmissionRequest) -> Response:
-        raise RuntimeError("a fault")
+    def not_at_once(request: AdmissionRequest) -> Response | None:
+        asked_at_once.append(request.uid)
+        if fault:
+            raise RuntimeError("a fault")
+        return None
 
-    hook.answer = answer
-    hook.at_once = {"it must wait": lambda _: None, "it has a fault": fault}.get(
-        how, lambda _: Response()
-    )
-    more = {"data": {"x": "y" * 100_000}} if how == "too large for it" else {}
-    content = json.dumps(review(object=more)).encode()
+    hook.answer, hook.at_once = answer, not_at_once
+    content = json.dumps(review(object={"data": {"x": "y" * size}})).encode()
     found = response_of(await hook.post(content, path="/soon"))
-    assert found["warnings"] == ["asked"]
+    assert (found["warnings"], len(asked_at_once)) == (["asked"], 1)
     assert hook.sample("t_admission_reviews_total", path="/soon", result="allowed") == 1
 
 

@@ -58,7 +58,7 @@ class BadReview(ValueError):
     """It is not a review, or its object is not what it should be. The message is one sentence."""
 
 
-class GroupVersionKind(msgspec.Struct, frozen=True):
+class GroupVersionKind(msgspec.Struct, frozen=True, gc=False):
     """A kind; the core group is empty."""
 
     group: str = ""
@@ -66,7 +66,7 @@ class GroupVersionKind(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
-class GroupVersionResource(msgspec.Struct, frozen=True):
+class GroupVersionResource(msgspec.Struct, frozen=True, gc=False):
     """A resource; the core group is empty."""
 
     group: str = ""
@@ -74,7 +74,7 @@ class GroupVersionResource(msgspec.Struct, frozen=True):
     resource: str = ""
 
 
-class UserInfo(msgspec.Struct, frozen=True):
+class UserInfo(msgspec.Struct, frozen=True, gc=False):
     """Who asks the API server."""
 
     username: str = ""
@@ -83,7 +83,7 @@ class UserInfo(msgspec.Struct, frozen=True):
     extra: dict[str, tuple[str, ...]] = {}
 
 
-class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
+class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """What the API server asks about, as the webhook's rule names it. An API server leaves neither
     resource nor operation out; what a tool leaves out is of a creation.
     """
@@ -115,7 +115,7 @@ class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
         return _decode(self.old_object, type_, "request.oldObject")
 
 
-class Response(msgspec.Struct, frozen=True, kw_only=True):
+class Response(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The application's answer.
 
     ``patch`` is applied where the request is allowed: operations, or a JSON Patch as text already;
@@ -141,7 +141,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
         return cls(allowed=False, message=message, code=code, warnings=warnings)
 
 
-class _Review(msgspec.Struct, rename="camel"):
+class _Review(msgspec.Struct, rename="camel", gc=False):
     request: AdmissionRequest
     api_version: str = ""
     kind: str = ""

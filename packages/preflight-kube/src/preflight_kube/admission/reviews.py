@@ -41,6 +41,8 @@ its.
 """
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
+_ASKED: Final = "asked at once"
+"""In the scope of a request whose answer is not known without waiting."""
 _DURATION: Final = re.compile(r"(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 log = get_logger(__name__)
@@ -65,8 +67,8 @@ class Reviews:
     at most.
 
     ``own_limits`` says what is beyond a limit in the application's words, where it has some.
-    ``at_once``, by path too: asked before the application, where the whole review came in one
-    piece; its answer leaves without a task of its own.
+    ``at_once``, by path too: asked before the application. Where the whole review came in one
+    piece, its answer leaves without a task of its own.
     """
 
     def __init__(
@@ -120,17 +122,26 @@ class Reviews:
         usual way.
         """
         started, path = time.perf_counter(), scope["path"]
-        decide = self._immediate.get(path)
-        if decide is None or body.problem(scope, self._immediate) is not None:
+        if path not in self._immediate or body.problem(scope, self._immediate) is not None:
             return None
         try:
             request = review.decode(whole)
-            if (response := self._beyond(request) or decide(request)) is None:
-                return None
-        except Exception:  # it is raised again, and answered, there
+        except BadReview:  # it is raised again, and answered, there
+            return None
+        if (response := self._without_waiting(scope, request)) is None:
             return None
         answer = self._counted(path, request.uid, response, started, len(whole))
         return HttpAnswer(200, answer, _JSON, self.stopping)
+
+    def _without_waiting(self, scope: Scope, request: AdmissionRequest) -> Response | None:
+        """The answer where it takes no waiting; each request is asked about once."""
+        decide = self._immediate.get(scope["path"])
+        if decide is None or _ASKED in scope:
+            return None
+        scope[_ASKED] = True
+        with suppress(Exception):  # it is raised again, and answered, by the application
+            return self._beyond(scope["path"], request) or decide(request)
+        return None
 
     async def _answered(self, scope: Scope, application: Application, whole: Body) -> bytes:
         """The review that answers. Raises :class:`ReviewRefused`."""
@@ -146,7 +157,9 @@ class Reviews:
         else:
             uid, address = request.uid, (scope.get("client") or ("",))[0]
             seconds = min(self._longest, _patience(scope.get("query_string", b"")) or self._longest)
-            response = await self._decided(path, application, request, seconds, address)
+            response = self._without_waiting(scope, request) or await self._decided(
+                path, application, request, seconds, address
+            )
         return self._counted(path, uid, response, started, whole.size)
 
     def _counted(self, path: str, uid: str, response: Response, started: float, read: int) -> bytes:
@@ -168,8 +181,7 @@ class Reviews:
     ) -> Response:
         about = {"uid": request.uid[:128], "path": path}
         try:
-            if (beyond := self._beyond(request)) is not None:
-                log.warning("review denied before its application", why=beyond.message, **about)
+            if (beyond := self._beyond(path, request)) is not None:
                 return beyond
             if self._callers.beyond(address):
                 raise Unavailable(
@@ -199,7 +211,7 @@ class Reviews:
             why = f"internal error ({type(error).__name__}); see the log of the webhook"
             raise self._failed(about, why) from None
 
-    def _beyond(self, request: AdmissionRequest) -> Response | None:
+    def _beyond(self, path: str, request: AdmissionRequest) -> Response | None:
         """The answer to what is beyond a limit; None where nothing is. What is on its way out may
         still lose its finalizers.
         """
@@ -209,6 +221,8 @@ class Reviews:
             return Response()
         with suppress(BadReview):
             why = self._own_limits(request) or why
+        uid = request.uid[:128]
+        log.warning("review denied before its application", why=why, uid=uid, path=path)
         return Response.denied(why)
 
     def _failed(self, about: Mapping[str, str], why: str) -> ReviewRefused:

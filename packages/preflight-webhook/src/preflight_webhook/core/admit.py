@@ -24,6 +24,7 @@ from preflight_proto.names import (
 from preflight_proto.stamp import Stamp
 
 from preflight_webhook.api.review import (
+    Encoded,
     decode_pod,
     decode_resources,
     decode_whole,
@@ -135,7 +136,7 @@ Recall = Callable[[tuple[Ref, ...]], Mapping[Ref, DeviceClaim | None] | None]
 
 
 def decide(
-    raw: bytes,
+    raw: Encoded,
     namespace: str,
     config: Config,
     claims: Mapping[Ref, DeviceClaim | None] | None = None,
@@ -179,7 +180,7 @@ def _decided(facts: DecisionKey, config: Config) -> Decision:
 
 
 def _rebuilt(
-    raw: bytes,
+    raw: Encoded,
     namespace: str,
     config: Config,
     claims: Mapping[Ref, DeviceClaim | None],

@@ -152,7 +152,7 @@ class Admission(Reviews):
         config, policy = state.rules(namespace)
         recall = partial(state.lookups.known, namespace) if state.lookups is not None else None
         decision = decide(
-            bytes(request.object),
+            request.object,
             namespace,
             config,
             claims,
