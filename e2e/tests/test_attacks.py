@@ -82,7 +82,6 @@ def test_a_webhook_with_a_client_authority_serves_api_servers_that_show_a_certif
             assert (answer.status, answer.body) == (0, {}), webhook
 
 
-DRY_RUNS = 5_000
 LONG = "x" * 240
 REVIEWED: dict[str, tuple[str, str, str, Object]] = {
     "preflight-injector": (
@@ -109,7 +108,7 @@ REVIEWED: dict[str, tuple[str, str, str, Object]] = {
 
 @pytest.mark.parametrize("webhook", REVIEWED)
 def test_thousands_of_dry_runs_leave_a_webhook_half_of_its_memory_and_others_are_served(
-    cluster: Attacked, webhook: str
+    cluster: Attacked, webhook: str, dry_runs: int
 ) -> None:
     path, resource, name, change = REVIEWED[webhook]
     pid, limit = cluster.memory[webhook]
@@ -118,7 +117,7 @@ def test_thousands_of_dry_runs_leave_a_webhook_half_of_its_memory_and_others_are
     unsure = ssl.create_default_context()
     unsure.check_hostname, unsure.verify_mode = False, ssl.CERT_NONE
     sent = http.client.HTTPSConnection("127.0.0.1", cluster.webhooks[webhook], context=unsure)
-    for number in range(DRY_RUNS):
+    for number in range(dry_runs):
         noise = {"annotations": {"example.com/noise": chance.randbytes(10_000).hex()}}
         different = json.loads(json.dumps(change).replace("#", str(number)))
         made = merged(merged(cluster.objects[name], {"metadata": noise}), different)
@@ -138,7 +137,7 @@ def test_thousands_of_dry_runs_leave_a_webhook_half_of_its_memory_and_others_are
         answer = sent.getresponse()
         assert answer.status == 200, answer.read()
         answer.read()
-        if number % 1_000 == 0:
+        if number % 500 == 0:
             ordinary = f"{cluster.path('team/pods')}?dryRun=All"
             assert cluster.ask("POST", ordinary, cluster.objects["gpu-pod"]).status == 201
     sent.close()
@@ -157,12 +156,14 @@ SHAPES = [*(each["shape"] for each in FILLED["everywhere"]), "own 0", "own 1", "
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """In full, each process with each shape; else those of which most would be kept."""
+    full = metafunc.config.getoption("full")
+    if "dry_runs" in metafunc.fixturenames:
+        metafunc.parametrize("dry_runs", [5_000 if full else 1_000])
     if "shape" in metafunc.fixturenames:
-        full = metafunc.config.getoption("full")
         metafunc.parametrize("shape", SHAPES if full else ["own 0"])
         metafunc.parametrize("count", [FULL if full else SAMPLE])
     if "flooded" in metafunc.fixturenames:
-        metafunc.parametrize("flooded", [60.0 if metafunc.config.getoption("full") else 3.0])
+        metafunc.parametrize("flooded", [60.0 if full else 3.0])
 
 
 @pytest.mark.parametrize("process", sorted(PROCESSES.keys() - MIRRORLESS))
