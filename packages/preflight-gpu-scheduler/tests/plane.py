@@ -156,14 +156,13 @@ class Plane:
         cpu: str = "64",
         labels: dict[str, str] | None = None,
         observed: str | None = None,
+        status: dict[str, Any] | None = None,
     ) -> None:
         counted = {self.config.count_resource: str(gpus)} if self.config.count_resource else {}
         amounts = {"cpu": cpu, "memory": "512Gi", "pods": "200", **counted}
-        status = {
-            "capacity": amounts,
-            "allocatable": amounts,
-            "conditions": [{"type": "Ready", "status": "True"}],
-        }
+        if status is None:
+            ready = [{"type": "Ready", "status": "True"}]
+            status = {"capacity": amounts, "allocatable": amounts, "conditions": ready}
         about = {"name": name, "labels": {"kubernetes.io/hostname": name[:63], **(labels or {})}}
         await self.client.create("/api/v1/nodes", {"metadata": about, "status": status})
         # A node begins as not ready for the API server, and nobody here takes that taint away.

@@ -140,6 +140,23 @@ def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(
     anyio.run(body)
 
 
+def test_the_gpus_of_a_node_that_no_kubelet_has_written_yet_are_counted(
+    real_api_server: ApiServer,
+) -> None:
+    async def body() -> None:
+        async with plane(real_api_server) as world:
+            await world.node("a", 2, status={})
+            await world.services()
+
+            async def counted() -> bool:
+                status = (await world.raw("/api/v1/nodes/a"))["status"]
+                return bool(status.get("capacity") == {names.COUNT_RESOURCE: "2"})
+
+            await world.until("two are counted", counted)
+
+    anyio.run(body)
+
+
 def test_a_gpu_that_turns_well_is_not_kept_from_a_pod_by_an_older_one_that_cannot_be_placed(
     real_api_server: ApiServer,
 ) -> None:

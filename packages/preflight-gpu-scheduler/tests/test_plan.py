@@ -237,9 +237,9 @@ def test_capacity_counts_usable_gpus_and_sick_ones_whose_pod_still_runs() -> Non
         is None
     )
     assert capacity_patch(node(), "", 2) is None
-    assert capacity_patch(node(), "gpu.scheduling/gpu", 2) == [
-        {"op": "add", "path": "/status/capacity/gpu.scheduling~1gpu", "value": "2"}
-    ]
+    assert capacity_patch(node(), "gpu.scheduling/gpu", 2) == {
+        "status": {"capacity": {"gpu.scheduling/gpu": "2"}}
+    }
 
 
 def test_the_oldest_pods_that_fit_are_woken_and_no_more_than_fit() -> None:

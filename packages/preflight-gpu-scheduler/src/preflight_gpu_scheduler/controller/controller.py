@@ -384,7 +384,7 @@ class Controller:
         patch = desired.capacity_patch(node, self._config.count_resource, wanted)
         if patch is not None:
             with contextlib.suppress(NotFound):
-                await self._client.json_patch(f"/api/v1/nodes/{name}/status", patch)
+                await self._client.merge_patch(f"/api/v1/nodes/{name}/status", patch)
         return None
 
     async def _forget(self, name: str) -> float | None:

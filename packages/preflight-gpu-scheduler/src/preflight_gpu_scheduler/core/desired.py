@@ -14,7 +14,6 @@ from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.core.gpu_selection import Topology, choose
 
-Operation = dict[str, Any]
 MAX_WOKEN: Final = 16
 
 
@@ -50,17 +49,14 @@ def capacity(inventory: Inventory, leased: Collection[int]) -> int:
     return sum(device.usable or device.id in leased for device in inventory.devices)
 
 
-def capacity_patch(node: Node, resource: str, wanted: int) -> list[Operation] | None:
-    """A JSON patch of `nodes/status`; None where the node says so already. An empty ``resource``
-    switches counting off.
+def capacity_patch(node: Node, resource: str, wanted: int) -> dict[str, Any] | None:
+    """A merge patch of `nodes/status`, as a node that no kubelet has written yet has no capacity to
+    add to; None where it says so already. An empty ``resource`` switches counting off.
     """
-    if not resource:
-        return None
     now = (node.status.capacity or {}).get(resource)
-    if now is not None and str(now) == str(wanted):
+    if not resource or (now is not None and str(now) == str(wanted)):
         return None
-    path = f"/status/capacity/{resource.replace('~', '~0').replace('/', '~1')}"
-    return [{"op": "add", "path": path, "value": str(wanted)}]
+    return {"status": {"capacity": {resource: str(wanted)}}}
 
 
 def wake_unschedulable(
