@@ -56,7 +56,7 @@ def test_a_bound_pod_whose_lease_is_lost_keeps_its_gpu_and_its_node_takes_no_pod
     assert seen.free("a") == {1, 2, 3}
     seen.show("lease", locked(0), deleted=True)
     assert seen.state.view("a").blocked == messages.UNLOCKED
-    assert 0 in seen.state.busy()["a"]
+    assert 0 in seen.state.busy("a")
     seen.show("lease", locked(0))
     assert seen.free("a") == {1, 2, 3}
     seen.show("pod", bound(status=DONE))
@@ -95,7 +95,7 @@ def test_a_gpu_that_a_plan_gave_a_member_is_nobody_elses_when_its_lease_is_lost(
     said = '{"number":1,"node":"a","ids":[2],"plan":"x","members":1,"first":"g","first_uid":"u"}'
     member = pod("g", annotations={names.RESERVED_ANNOTATION: said})
     seen.show("pod", member)
-    assert seen.state.busy()["a"] == {2}
+    assert seen.state.busy("a") == {2}
     fenced = {**(member.metadata.annotations or {}), names.RECLAIMED_ANNOTATION: "1"}
     seen.show("pod", replace(member, metadata=replace(member.metadata, annotations=fenced)))
     assert seen.free("a") == {0, 1, 2, 3}

@@ -32,7 +32,7 @@ _GROUPS: Final[tuple[tuple[WorkloadKind, type[SizedObject]], ...]] = (
 _LEASE_INDEXES: Final[dict[str, Callable[[Lease], tuple[str, ...]]]] = {
     "holder": lambda lease: (lease.holder,),
     "pod": lambda lease: ("/".join(lease.pod or ()),),
-    "node": lambda lease: (names.split_lease_name(lease.metadata.name) or ())[:1],
+    "node": lambda lease: (names.split_lease_name(lease.name) or ())[:1],
 }
 
 
@@ -43,7 +43,8 @@ class GpuCache(GpuSnapshot):
 
     def __init__(self, client: Client, config: Config, *, gangs: bool = False) -> None:
         def cache(path: str, type_: type[Any], **more: Any) -> Cache[Any]:
-            return Cache(client, path, type_, **{"key": _name} | more)
+            named = {"key": lambda item: namespaced_name(item)[0]}
+            return Cache(client, path, type_, **named | more)
 
         def noted(changed: Callable[[Any, bool, Any], None]) -> Callable[[Change[Any]], None]:
             return lambda change: changed(change.object, change.kind == "deleted", change.before)
@@ -53,7 +54,7 @@ class GpuCache(GpuSnapshot):
             Pod,
             params={"fieldSelector": f"spec.schedulerName={config.scheduler_name}"},
             on_change=noted(self.pod_changed),
-            indexes={"claim": _claim_of},
+            indexes={"claim": lambda pod: (f"{pod.namespace}/{pod.claim}",) if pod.claim else ()},
         )
         nodes = cache(
             "/api/v1/nodes",
@@ -83,28 +84,23 @@ class GpuCache(GpuSnapshot):
             on_unreadable=lambda unread, _: self.lease_unreadable(unread.metadata.name),
             indexes=_LEASE_INDEXES,
         )
-        self._caches = (pods, nodes, claims, statuses, leases)
         self._groups = tuple(
             Reflector(client, f"/apis/{kind.group}/{version}/{kind.plural}", type_)
             for kind, type_ in (_GROUPS if gangs else ())
             for version in kind.versions
         )
-        super().__init__(client.clock, config, self._caches)
-
-    @property
-    def synced(self) -> bool:
-        """Tell whether every cache has had its first full list; PodGroups are not waited for."""
-        return all(cache.synced.is_set() for cache in self._caches)
+        caches = self._mirrors = (pods, nodes, claims, statuses, leases)
+        super().__init__(client.clock, config, caches)
 
     async def wait_synced(self) -> None:
         """Until :attr:`synced`."""
-        for cache in self._caches:
+        for cache in self._mirrors:
             await cache.wait_synced()
 
     @property
     def reflectors(self) -> tuple[Reflector[Any], ...]:
         """The reflectors that have to run for this to follow the cluster."""
-        return (*self._caches, *self._groups)
+        return (*self._mirrors, *self._groups)
 
     def groups(self) -> dict[Key, int]:
         """The least number of members that each PodGroup asks for."""
@@ -114,14 +110,6 @@ class GpuCache(GpuSnapshot):
             for group in cache.store.values()
             if (size := group.size(group.metadata.name).count) is not None
         }
-
-
-def _name(item: Any) -> str:
-    return namespaced_name(item)[0]
-
-
-def _claim_of(pod: Pod) -> tuple[str, ...]:
-    return (f"{pod.metadata.namespace}/{pod.claim}",) if pod.claim else ()
 
 
 def _ganged(claim: Claim | list[str]) -> tuple[str, ...]:

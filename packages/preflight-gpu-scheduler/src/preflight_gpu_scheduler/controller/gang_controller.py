@@ -12,11 +12,11 @@ from preflight_kube.logs import get_logger
 
 from preflight_gpu_scheduler.api.allocation import GangStart
 from preflight_gpu_scheduler.controller.apply import Executor
+from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_gpu_scheduler.core import gangs
 from preflight_gpu_scheduler.core.filter_prioritize import own_ids
 from preflight_gpu_scheduler.core.gangs import Assignment, Gang, Member
 from preflight_gpu_scheduler.core.protocol import Lost, Refused, ReservePod, together
-from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 
 __all__ = ["GangController"]
@@ -34,7 +34,7 @@ class GangController:
 
     def __init__(
         self,
-        seen: GpuSnapshot,
+        seen: GpuCache,
         metrics: GpuControllerMetrics,
         executor: Executor,
         event: Callable[..., Any],

@@ -24,39 +24,28 @@ from preflight_gpu_scheduler.core.ledger import FirstSeen, Holder, Ledger
 from preflight_gpu_scheduler.core.protocol import Answer, DeleteLease, ReadLease, ReadPod, Request
 from preflight_gpu_scheduler.core.protocol import Stored as Done
 
-__all__ = ["GpuSnapshot", "Key", "ObjectStore"]
+__all__ = ["GpuSnapshot", "Key"]
 
 Key = tuple[str, str]
 T = TypeVar("T")
 
 
 class ObjectStore(Protocol[T]):
-    """A cache of one kind. Pods and claims have the key ``namespace/name``, nodes and statuses
-    their name, leases their uid.
+    """A cache of one kind, as the kit has it. Pods and claims have the key ``namespace/name``,
+    nodes and statuses their name, leases their uid.
     """
 
     @property
-    def store(self) -> Mapping[str, T]:
-        """Every object by its key."""
-
+    def synced(self) -> Any: ...
     @property
-    def unreadable(self) -> Mapping[str, Any]:
-        """The objects that cannot be read, by the same key."""
-
-    def get(self, key: str) -> T | None:
-        """The newest that is known of an object."""
-
-    def by_index(self, name: str, value: str) -> list[T]:
-        """Objects in which an index finds ``value``, in the order of their coming."""
-
-    def count(self, name: str, value: str) -> int:
-        """How many :meth:`by_index` finds."""
-
-    def wrote(self, raw: Any) -> None:
-        """Take in what the API server has answered."""
-
-    def deleted(self, key: str) -> None:
-        """Take in that an object is gone."""
+    def store(self) -> Mapping[str, T]: ...
+    @property
+    def unreadable(self) -> Mapping[str, Any]: ...
+    def get(self, key: str) -> T | None: ...
+    def by_index(self, name: str, value: str) -> list[T]: ...
+    def count(self, name: str, value: str) -> int: ...
+    def wrote(self, raw: Any) -> None: ...
+    def deleted(self, key: str) -> None: ...
 
 
 GpuStores = tuple[
@@ -78,7 +67,7 @@ class GpuSnapshot:
     """
 
     def __init__(self, clock: Callable[[], float], config: Config, stores: GpuStores) -> None:
-        self.now, self._config = clock, config
+        self.now, self._config, self._caches = clock, config, stores
         self.pods, self.nodes, self.claims, self.statuses, self.leases = stores
         self.listeners: list[Callable[[str, Key], None]] = []
         self._views: dict[str, NodeView] = {}
@@ -91,12 +80,8 @@ class GpuSnapshot:
 
     @property
     def synced(self) -> bool:
-        """Tell whether all of the cluster has been read once."""
-        return True
-
-    def groups(self) -> Mapping[Key, int]:
-        """The least number of members that each PodGroup asks for; empty where none is mirrored."""
-        return {}
+        """Tell whether all of the cluster has been read once; PodGroups are not waited for."""
+        return all(cache.synced.is_set() for cache in self._caches)
 
     # --- what is seen
 
@@ -204,10 +189,6 @@ class GpuSnapshot:
         those of pods that vanished, until their containers are seen to have ended.
         """
         return self._ledger.others(node, uid)
-
-    def busy(self) -> dict[str, frozenset[int]]:
-        """Ids by node that cannot be taken over."""
-        return {name: self._busy(name) for name in self.inventories}
 
     def device_states(self) -> dict[str, dict[str, int]]:
         """By node, how many GPUs are leased, free, and neither: sick,
@@ -364,14 +345,15 @@ class GpuSnapshot:
         return view(
             self.nodes.get(name),
             inventory,
-            self._busy(name),
+            self.busy(name),
             self._config,
             over={uid for uid in users if self._ledger.ended(uid)},
             unlocked=any(lease is None for *_, lease in self.unlocked(name)),
             stale=name in self._stale,
         )
 
-    def _busy(self, name: str) -> frozenset[int]:
+    def busy(self, name: str) -> frozenset[int]:
+        """Ids of the node that cannot be taken over."""
         leases = list(self.leases_on(name))
         foreign = {gpu for gpu, lease in leases if lease.gpu is None}
         numbers = {uuid: gpu for gpu, uuid in self.uuids(name).items() if uuid}

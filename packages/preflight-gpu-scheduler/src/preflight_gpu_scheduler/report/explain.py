@@ -38,8 +38,9 @@ class Files(msgspec.Struct, kw_only=True):
 
     def beside(self, seen: GpuSnapshot) -> Files:
         """The pod and its claim, beside what a cluster has."""
+        statuses, busy = seen.inventories, {name: seen.busy(name) for name in seen.inventories}
         return msgspec.structs.replace(
-            self, nodes=dict(seen.nodes.store), statuses=seen.inventories, busy=seen.busy()
+            self, nodes=dict(seen.nodes.store), statuses=statuses, busy=busy
         )
 
 
