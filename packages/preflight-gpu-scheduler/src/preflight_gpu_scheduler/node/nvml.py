@@ -26,8 +26,7 @@ PATIENCE: Final = 60.0
 _LINKS: Final = 18
 """As many NVLinks as a GPU has at most today; where NVML says how many there are, that counts."""
 _TO_GPU, _TO_SWITCH = 0, 2  # nvml.h: nvmlIntNvLinkDeviceType_t
-_P2P_NVLINK: Final = 2  # nvml.h: NVML_P2P_CAPS_INDEX_NVLINK
-_P2P_OK: Final = 0
+_P2P_NVLINK, _P2P_OK = 2, 0  # nvml.h: NVML_P2P_CAPS_INDEX_NVLINK
 _PCIE_GBPS: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """GB/s of one lane in one direction, by PCIe generation."""
 _NUMA: Final = Path("/sys/bus/pci/devices")
@@ -146,7 +145,14 @@ class Nvml:
             running = decisive("nvmlDeviceGetComputeRunningProcesses_v3", None)
             if running is None:  # as drivers before R510 call it
                 running = decisive("nvmlDeviceGetComputeRunningProcesses_v2", None)
-            place = self._place(nvml, handle, _text(bus), all_handles, ask)
+            generation = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), 0)
+            width = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), 0)
+            place = Place(
+                pci_bus_id=_text(bus),
+                links=self._links(nvml, handle, all_handles, ask),
+                pcie=round(_PCIE_GBPS.get(generation, 0.0) * width, 1),
+                numa=self._numa_node(_text(bus)),
+            )
             return Facts(
                 uuid=uuid,
                 place=place,
@@ -162,24 +168,11 @@ class Nvml:
         except nvml.NVMLError_GpuIsLost:
             return Facts(uuid=uuid, place=Place(pci_bus_id=""), answers=False)
 
-    def _place(
-        self, nvml: Any, handle: Any, bus: str, all_handles: Sequence[Any], ask: Callable[..., Any]
-    ) -> Place:
-        generation = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), 0)
-        width = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), 0)
-        return Place(
-            pci_bus_id=bus,
-            links=self._links(nvml, handle, all_handles, ask),
-            pcie=round(_PCIE_GBPS.get(generation, 0.0) * width, 1),
-            numa=self._numa_node(bus),
-        )
-
     def _links(
         self, nvml: Any, handle: Any, all_handles: Sequence[Any], ask: Callable[..., Any]
     ) -> tuple[Link, ...]:
         speed = (reader.field(handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") or 0) / 1000.0
-        links = []
-        known = False
+        links, known = [], False
         for n in range(reader.field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT") or _LINKS):
             if not ask(lambda n=n: nvml.nvmlDeviceGetNvLinkState(handle, n), 0):
                 continue

@@ -31,27 +31,23 @@ LOST: Final = "NVML does not list it any more"
 SILENT: Final = "NVML does not answer"
 
 
-Ends = Literal["gpu", "switch", "other"]
-
-
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One NVLink that is up. ``remote``: the PCI bus id of the GPU at its other end, where it ends
-    at one. ``bandwidth``: GB/s in one direction."""
+    """One NVLink that is up, and ends at a GPU (``remote``: its PCI bus id) or a switch.
+    ``bandwidth``: GB/s in one direction."""
 
-    ends: Ends
+    ends: Literal["gpu", "switch"]
     remote: str = ""
     bandwidth: float = 0.0
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a GPU is. ``links``: those that are up. ``pcie``: GB/s in one direction. ``numa``,
-    ``root``: NUMA node and PCIe root, where they are known."""
+    """Where a GPU is. ``links``: those that are up. ``pcie``: GB/s in one direction. ``numa``: the
+    NUMA node, where it is known."""
 
     pci_bus_id: str
     links: tuple[Link, ...] = ()
     pcie: float = 0.0
     numa: int | None = None
-    root: str = ""
 
 
 def bus_id(text: str) -> str:
@@ -158,59 +154,48 @@ def status(
         for uuid, device in old.items()
         if uuid not in listed and (users.get(device.id) or bus_id(device.pci_bus_id) not in slots)
     ]
-    kept = {
-        device.uuid: device.id for device in (*gone, *(old[uuid] for uuid in old if uuid in listed))
-    }
-    for uuid, gpu in _remembered(pods, node).items():
-        if uuid not in kept and gpu not in kept.values():
-            kept[uuid] = gpu
+    kept = {uuid: it.id for uuid, it in old.items() if uuid in listed or it in gone}
+    for pod in pods:  # the memory where the status is lost
+        has = pod.placed if pod.claim and pod.spec.node_name == node and not pod.ended else None
+        if has is not None and len(pod.uuids) == len(has.ids):
+            for uuid, number in zip(pod.uuids, has.ids, strict=True):
+                if uuid not in kept and number not in kept.values():
+                    kept[uuid] = number
     ordered = sorted(listed.values(), key=lambda gpu: bus_id(gpu.place.pci_bus_id))
     numbers = ids(kept, [gpu.uuid for gpu in ordered])
     numbered = [gpu for gpu in ordered if gpu.uuid in numbers]
     placed = (gpu for gpu in numbered if gpu.answers and (gpu.placed or gpu.uuid not in old))
     where = islands({numbers[gpu.uuid]: gpu.place for gpu in placed})
     devices = [_with(device, "Unhealthy", LOST, users) for device in gone]
-    for one in numbered:
-        number, before, same = numbers[one.uuid], old.get(one.uuid), boot == previous.boot_id
-        device = _device(one, number, where, before, complaints, remembers=same)
-        devices.append(msgspec.structs.replace(device, in_use_by=users.get(number, ())))
+    for told in numbered:
+        number = numbers[told.uuid]
+        before = old.get(told.uuid) or Device(id=number)
+        island, bandwidth = where.get(number, (before.island, before.bandwidth_gbps))
+        forgiven = boot != previous.boot_id or (before.recovery and told.recovery == 0)
+        xids = sorted({*told.xids, *(() if forgiven else before.xids)})[:MOST_XIDS]
+        gpu = msgspec.structs.replace(told, xids=tuple(xids))
+        state, why = health(gpu, complaints.about(gpu.uuid))
+        device = Device(
+            id=number,
+            uuid=gpu.uuid,
+            name=gpu.name[:256],
+            pci_bus_id=bus_id(gpu.place.pci_bus_id or before.pci_bus_id),
+            island=island,
+            bandwidth_gbps=bandwidth,
+            health=state,
+            reason=why[:256],
+            mig=gpu.mig,
+            in_use_by=users.get(number, ()),
+            processes=gpu.processes,
+            xids=gpu.xids,
+            recovery=before.recovery if gpu.recovery is None else gpu.recovery,
+        )
+        devices.append(device)
     return msgspec.structs.replace(
         base,
         total=len(devices),
         devices=tuple(sorted(devices, key=lambda device: device.id)),
         boot_id=boot,
-    )
-
-
-def _device(
-    facts: Facts,
-    number: int,
-    where: Mapping[int, tuple[str, float]],
-    old: Device | None,
-    complaints: Complaints,
-    *,
-    remembers: bool,
-) -> Device:
-    """``remembers``: whether it is the boot of before."""
-    old = old or Device(id=number)
-    island, bandwidth = where.get(number, (old.island, old.bandwidth_gbps))
-    forgiven = not remembers or (old.recovery and facts.recovery == 0)
-    xids = {*facts.xids, *(() if forgiven else old.xids)}
-    facts = msgspec.structs.replace(facts, xids=tuple(sorted(xids)[:MOST_XIDS]))
-    state, why = health(facts, complaints.about(facts.uuid))
-    return Device(
-        id=number,
-        uuid=facts.uuid,
-        name=facts.name[:256],
-        pci_bus_id=bus_id(facts.place.pci_bus_id or old.pci_bus_id),
-        island=island,
-        bandwidth_gbps=bandwidth,
-        health=state,
-        reason=why[:256],
-        mig=facts.mig,
-        processes=facts.processes,
-        xids=facts.xids,
-        recovery=old.recovery if facts.recovery is None else facts.recovery,
     )
 
 
@@ -234,26 +219,14 @@ def claimed(pods: Iterable[Pod], node: str) -> dict[int, set[str]]:
     return claims
 
 
-def _remembered(pods: Iterable[Pod], node: str) -> dict[str, int]:
-    """Ids by UUID as living pods of the node have them: the memory where the status is lost."""
-    remembered: dict[str, int] = {}
-    for pod in pods:
-        placed = pod.placed if pod.claim and pod.spec.node_name == node and not pod.ended else None
-        if placed is not None and len(pod.uuids) == len(placed.ids):
-            remembered |= zip(pod.uuids, placed.ids, strict=True)
-    return remembered
-
-
-def conflicts(
-    node: Node, drivers: Collection[str], gpu_drivers: Collection[str] = ("gpu.nvidia.com",)
-) -> tuple[str, ...]:
+def conflicts(node: Node, drivers: Collection[str]) -> tuple[str, ...]:
     """Name who else hands out GPUs here: a device plugin (allocatable above 0, under any of its
     names), or a DRA driver (``drivers`` of the node's ResourceSlices).
     """
     asked = (node.status.allocatable or {}).items()
     given = {resource for resource, amount in asked if str(amount) not in {"0", ""}}
     plugin = any(resource.startswith(PLUGIN_RESOURCES) for resource in given)
-    both = ((CONFLICT_DEVICE_PLUGIN, plugin), (CONFLICT_DRA, bool({*drivers} & {*gpu_drivers})))
+    both = ((CONFLICT_DEVICE_PLUGIN, plugin), (CONFLICT_DRA, "gpu.nvidia.com" in drivers))
     return tuple(name for name, there in both if there)
 
 
@@ -291,13 +264,8 @@ def islands(places: Mapping[int, Place]) -> dict[int, tuple[str, float]]:
     placed: dict[int, tuple[str, float]] = {}
     for gpu, place in places.items():
         linked = len(groups[gpu]) > 1 or gpu in switched
-        speed = sum(link.bandwidth for link in place.links if link.ends != "other")
-        island = f"nvlink-{min(groups[gpu])}" if linked else _pcie(gpu, place)
-        placed[gpu] = (island, speed if linked else place.pcie)
+        alone = f"pcie-gpu-{gpu}" if place.numa is None else f"pcie-{place.numa}"
+        island = f"nvlink-{min(groups[gpu])}" if linked else alone
+        speed = sum(link.bandwidth for link in place.links) if linked else place.pcie
+        placed[gpu] = (island, speed)
     return placed
-
-
-def _pcie(gpu: int, place: Place) -> str:
-    if place.numa is not None and place.numa >= 0:
-        return f"pcie-{place.numa}"
-    return f"pcie-{place.root}" if place.root else f"pcie-gpu-{gpu}"
