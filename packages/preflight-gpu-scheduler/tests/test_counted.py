@@ -32,6 +32,9 @@ def _container(amount: str) -> dict[str, Any]:
     return {"name": "x", "resources": {"requests": {"cpu": "1", **counted}}}
 
 
+SIDECAR = {**_container("1"), "restartPolicy": "Always"}
+
+
 def world(count: int, found: Pod, **config: Any) -> Mirrors:
     made = Mirrors(**config)
     made.show("node", node("a"))
@@ -50,7 +53,10 @@ def world(count: int, found: Pod, **config: Any) -> Mirrors:
         (asking("2"), 2),
         (asking("1", "2"), 3),
         (asking("", initContainers=[_container("2")]), 2),
-        (asking("1", initContainers=[{**_container("1"), "restartPolicy": "Always"}]), 2),
+        (asking("1", initContainers=[SIDECAR]), 2),
+        (asking("1", initContainers=[SIDECAR, _container("2")]), 3),
+        (asking("1", initContainers=[_container("2"), SIDECAR]), 2),
+        (asking("", initContainers=[_container("1"), SIDECAR, SIDECAR]), 2),
     ],
 )
 def test_what_a_pod_is_counted_with_is_what_the_scheduler_counts(found: Pod, counted: int) -> None:

@@ -132,23 +132,22 @@ def binding_annotations(node: str, ids: Sequence[int], uuids: Mapping[int, str])
     }
 
 
-def total(spec: Mapping[str, Any], resource: str) -> int | None:
-    """How many of ``resource`` the pod asks for, as the scheduler counts; None where an amount is
-    no whole number.
+def total(containers: Sequence[Any], init: Sequence[Any], resource: str) -> int | None:
+    """How many of ``resource`` the containers of a pod ask for, as the scheduler counts: an init
+    container beside the sidecars before it. None where an amount is no whole number.
     """
-    init = spec.get("initContainers") or ()
-    sidecars = (container for container in init if container.get("restartPolicy") == "Always")
+    sidecars = most = 0
     try:
-        main = sum(
-            _amount(container, resource)
-            for container in (*(spec.get("containers") or ()), *sidecars)
-        )
-        return max(main, *(_amount(container, resource) for container in init), 0)
+        for container in init:
+            amount = _amount(container, resource)
+            most = max(most, sidecars + amount)
+            sidecars += amount if container.restart_policy == "Always" else 0
+        return max(most, sidecars + sum(_amount(container, resource) for container in containers))
     except ValueError:
         return None
 
 
-def _amount(container: Mapping[str, Any], resource: str) -> int:
+def _amount(container: Any, resource: str) -> int:
     asked = [part[resource] for part in resource_lists(container) if resource in part]
     for amount in asked:
         whole = isinstance(amount, str | int) and not isinstance(amount, bool)
@@ -157,9 +156,7 @@ def _amount(container: Mapping[str, Any], resource: str) -> int:
     return max((int(str(amount)[:10]) for amount in asked), default=0)
 
 
-def resource_lists(container: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The limits and requests that are there."""
-    resources = container.get("resources")
-    parts = resources if isinstance(resources, dict) else {}
-    both = (parts.get("limits"), parts.get("requests"))
-    return [part for part in both if isinstance(part, dict)]
+def resource_lists(container: Any) -> list[Mapping[str, Any]]:
+    """The limits and requests that are read, and there."""
+    both = (getattr(container.resources, part, None) for part in ("limits", "requests"))
+    return [part for part in both if part]

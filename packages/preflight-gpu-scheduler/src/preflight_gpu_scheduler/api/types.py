@@ -130,16 +130,6 @@ class _Container(_Object, frozen=True, kw_only=True):
         kept = {k: v for k, v in asked.items() if "/" in k}  # extended resources have a domain
         msgspec.structs.force_setattr(self, "resources", _Requests(requests=kept) if kept else None)
 
-    @property
-    def requests(self) -> dict[str, Any]:
-        """Of extended resources."""
-        return (self.resources.requests if self.resources is not None else None) or {}
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """The same as an API server has it."""
-        return {"resources": {"requests": self.requests}, "restartPolicy": self.restart_policy}
-
 
 class _ContainerStatus(_Object, frozen=True, kw_only=True):
     """``state``: which one it is, of running, terminated and waiting; what there is more of it is
@@ -181,15 +171,11 @@ class PodSpec(_Object, frozen=True, kw_only=True):
         put(self, "scheduling_gates", gates[:1] or None)
         for field in ("affinity", "topology_spread_constraints"):
             put(self, field, True if getattr(self, field) else None)
-        every = (*(self.containers or ()), *(self.init_containers or ()))
-        named = dict.fromkeys(key for container in every for key in container.requests)
-        if named:
-            spec = {
-                "containers": [container.plain for container in self.containers or ()],
-                "initContainers": [container.plain for container in self.init_containers or ()],
-            }
+        main, init = self.containers or (), self.init_containers or ()
+        parts = [part for each in (*main, *init) for part in allocation.resource_lists(each)]
+        if named := dict.fromkeys(key for part in parts for key in part):
             kept = islice(named, _MOST_RESOURCES)
-            put(self, "asked", {key: allocation.total(spec, key) for key in kept})
+            put(self, "asked", {key: allocation.total(main, init, key) for key in kept})
         put(self, "containers", None)
         put(self, "init_containers", None)
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 from preflight_kube.api import jsonpatch
+from preflight_kube.text import one_line
 from preflight_proto.devices import IMPLICIT
 
 from preflight_gpu_scheduler.api import allocation, messages, names
@@ -111,25 +112,16 @@ def admit(
         shape = msgspec.convert(dict(pod), _Shape)
     except (msgspec.ValidationError, RecursionError) as error:
         return AdmissionVerdict(refused=messages.misfit(error, "the pod"))
-    annotations = shape.metadata.annotations or {}
-    if names.CLAIM_ANNOTATION not in annotations:
-        return _without_claim(pod, annotations, config)
-    name = annotations[names.CLAIM_ANNOTATION]
-    raw, spec = pod["spec"], shape.spec
-    refusals = _refusals(raw, spec, name, claim, config, gpu_entries=gpu_entries)
-    if refused := " ".join(refusals):
+    spec, annotations = shape.spec, shape.metadata.annotations or {}
+    if (name := annotations.get(names.CLAIM_ANNOTATION)) is None:
+        return _without_claim(spec, annotations, config)
+    if refused := " ".join(_refusals(spec, name, claim, config, gpu_entries)):
         return AdmissionVerdict(refused=refused)
-    return _with_claim(raw, spec, annotations, claim, config)
+    return _with_claim(pod["spec"], spec, annotations, claim, config)
 
 
 def _refusals(
-    raw: Mapping[str, Any],
-    spec: _Spec,
-    name: str,
-    claim: Claim | None,
-    config: Config,
-    *,
-    gpu_entries: Collection[str],
+    spec: _Spec, name: str, claim: Claim | None, config: Config, gpu_entries: Collection[str]
 ) -> Iterator[str]:
     """Everything that speaks against the pod, one sentence each."""
     where, beside = f"annotation {names.CLAIM_ANNOTATION}", "beside a GpuClaim"
@@ -145,14 +137,17 @@ def _refusals(
             f"spec.schedulerName: is {_shown(scheduler)}, and only {config.scheduler_name} knows GpuClaims; "
             "remove it, or the claim."
         )
-    for resource in _other_resources(raw, config.gpu_classes):
+    implicit = [IMPLICIT + device_class for device_class in config.gpu_classes]
+    init = spec.init_containers or ()
+    others = (_of_plugin(container, implicit) for container in (*spec.containers, *init))
+    for resource in sorted(set[str]().union(*others)):
         yield f"{_shown(resource)}: is asked for {beside}, and would be other GPUs than the claim's; remove one of the two."
     for entry in spec.resource_claims or ():
         if entry.name in gpu_entries:
             yield f"spec.resourceClaims: {_shown(entry.name)} asks for GPUs {beside}; remove one of the two."
     resource = config.count_resource
     if claim is not None and resource:
-        asked, count = allocation.total(raw, resource), claim.count
+        asked, count = allocation.total(spec.containers, init, resource), claim.count
         if asked not in {0, count}:
             number = "not a whole number" if asked is None else str(asked)
             yield f"{resource}: is {number}, and GpuClaim {name} is for {count}; leave it out, it is added."
@@ -167,13 +162,15 @@ def _with_claim(
 ) -> AdmissionVerdict:
     forged = (key for key in names.FORGEABLE if key in annotations)
     patch = [jsonpatch.remove(jsonpatch.pointer("metadata", "annotations", key)) for key in forged]
-    patch += _variables(raw, REFERENCES)
-    resource, main = config.count_resource, raw["containers"]
-    if claim is not None and resource and main and allocation.total(raw, resource) == 0:
-        counted = with_count(main[0], resource, claim.count)
-        patch.append(jsonpatch.add("/spec/containers/0/resources", counted))
+    patch += _variables(spec, REFERENCES)
+    resource, main, init = config.count_resource, spec.containers, spec.init_containers or ()
+    if claim is not None and resource and main and allocation.total(main, init, resource) == 0:
+        resources = dict(raw["containers"][0].get("resources") or {})
+        for part in ("limits", "requests"):
+            resources[part] = {**(resources.get(part) or {}), resource: str(claim.count)}
+        patch.append(jsonpatch.add("/spec/containers/0/resources", resources))
     if not any(tolerated(toleration) for toleration in spec.tolerations or ()):
-        tolerations = [*(raw.get("tolerations") or ()), _TOLERATION]
+        tolerations = [*(spec.tolerations or ()), _TOLERATION]
         patch.append(jsonpatch.add("/spec/tolerations", tolerations))
     waits = claim is None or claim.gang is not None
     if waits and not any(gate.name == names.GATE for gate in spec.scheduling_gates or ()):
@@ -187,9 +184,7 @@ def _with_claim(
     return AdmissionVerdict(patch=tuple(patch), warnings=(warning,))
 
 
-def _without_claim(
-    pod: Mapping[str, Any], annotations: Mapping[str, str], config: Config
-) -> AdmissionVerdict:
+def _without_claim(spec: _Spec, annotations: Mapping[str, str], config: Config) -> AdmissionVerdict:
     allocated = annotations.get(names.ALLOCATED_ANNOTATION)
     ids = "" if allocated is None else allocation.literal_ids(allocated)
     if ids is None:
@@ -197,21 +192,20 @@ def _without_claim(
             refused=f"annotation {names.ALLOCATED_ANNOTATION}: {_shown(allocated or '')} is not <node>:<id>,<id>; write e.g. node-a:0,1."
         )
     entries = ({"name": CUDA, "value": ids},) if ids else ()
-    patch = _variables(pod["spec"], entries, guard=config.guard_others)
+    patch = _variables(spec, entries, guard=config.guard_others)
     return AdmissionVerdict(patch=tuple(patch))
 
 
-def _variables(
-    spec: Mapping[str, Any], entries: Sequence[dict[str, Any]], *, guard: bool = False
-) -> list[Operation]:
+def _variables(spec: _Spec, entries: Sequence[Entry], *, guard: bool = False) -> list[Operation]:
     """``guard``: no container says itself which GPUs it sees. One that asks a device plugin gets
     the plugin's variable, over which the container's own would win; a DRA driver's devices come by
     CDI, and need none.
     """
     patch: list[Operation] = []
-    for kind in ("initContainers", "containers"):
-        for n, container in enumerate(spec.get(kind) or ()):
-            now = container.get("env") or []
+    kinds = {"initContainers": spec.init_containers or (), "containers": spec.containers}
+    for kind, containers in kinds.items():
+        for n, container in enumerate(containers):
+            now = container.env or []
             wanted = with_variables(now, (*(VOID if guard else ()), *entries))
             if guard and _of_plugin(container):
                 wanted.remove(VOID[0])
@@ -220,15 +214,14 @@ def _variables(
     return patch
 
 
-def with_variables(env: Sequence[Any], entries: Sequence[Entry]) -> list[Any]:
+def with_variables(env: Sequence[Entry], entries: Sequence[Entry]) -> list[Entry]:
     """``env`` with exactly ``entries``: the first of a name is replaced in place, further ones of
     it go, others are appended in order.
     """
     wanted = {entry["name"]: entry for entry in entries}
-    result: list[Any] = []
-    left = dict(wanted)
+    result, left = list[Entry](), dict(wanted)
     for entry in env:
-        name = entry.get("name") if isinstance(entry, dict) else None
+        name = entry.get("name")
         if not isinstance(name, str) or name not in wanted:
             result.append(entry)
         elif name in left:
@@ -236,35 +229,16 @@ def with_variables(env: Sequence[Any], entries: Sequence[Entry]) -> list[Any]:
     return [*result, *left.values()]
 
 
-def with_count(container: Mapping[str, Any], resource: str, count: int) -> dict[str, Any]:
-    """The container's resources with ``count`` of ``resource``, request and limit."""
-    resources = dict(container.get("resources") or {})
-    for part in ("limits", "requests"):
-        resources[part] = {**(resources.get(part) or {}), resource: str(count)}
-    return resources
-
-
-def _stored(entry: Any) -> Any:
+def _stored(entry: Entry) -> Entry:
     """An entry as it is compared: the API server adds the version to a fieldRef that has none."""
-    source = entry.get("valueFrom") if isinstance(entry, dict) else None
+    source = entry.get("valueFrom")
     field = source.get("fieldRef") if isinstance(source, dict) else None
     if not isinstance(source, dict) or not isinstance(field, dict) or field.get("apiVersion"):
         return entry
     return {**entry, "valueFrom": {**source, "fieldRef": {**field, "apiVersion": "v1"}}}
 
 
-def _other_resources(spec: Mapping[str, Any], classes: Sequence[str]) -> list[str]:
-    """Resources of a device plugin or a DRA driver that are GPUs too; an amount of 0 asks for
-    nothing.
-    """
-    implicit = tuple(IMPLICIT + device_class for device_class in classes)
-    resources = set()
-    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-        resources |= _of_plugin(container, implicit)
-    return sorted(resources)
-
-
-def _of_plugin(container: Mapping[str, Any], implicit: Sequence[str] = ()) -> set[str]:
+def _of_plugin(container: _Container, implicit: Sequence[str] = ()) -> set[str]:
     return {
         key
         for part in allocation.resource_lists(container)
@@ -297,5 +271,4 @@ def claim_of(pod: Mapping[str, Any]) -> str:
 
 
 def _shown(text: str) -> str:
-    text = " ".join(text.split())
-    return f'"{text[:60]}…"' if len(text) > 60 else f'"{text}"'
+    return f'"{one_line(text, 60)}"'
