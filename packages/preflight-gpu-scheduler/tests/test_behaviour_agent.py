@@ -308,7 +308,7 @@ def test_a_device_plugin_on_the_node_is_told_of_as_a_conflict(
             await node.until("four GPUs are listed", lambda found: len(found) == 4)
             await world.client.merge_patch(
                 "/api/v1/nodes/a/status",
-                {"status": {"allocatable": {names.DEVICE_PLUGIN_RESOURCE: "4"}}},
+                {"status": {"allocatable": {"nvidia.com/gpu": "4"}}},
             )
 
             async def told() -> bool:

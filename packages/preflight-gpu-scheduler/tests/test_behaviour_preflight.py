@@ -17,7 +17,7 @@ from preflight_testing.apiserver import ApiServer
 pytestmark = pytest.mark.timeout(400)
 CONFIG: dict[str, Any] = {
     "checks": [{"name": "dcgm-diag", "image": "d"}, {"name": "nccl-loopback", "image": "l"}],
-    "gpuDetection": {"resourceNames": [names.DEVICE_PLUGIN_RESOURCE, names.COUNT_RESOURCE]},
+    "gpuDetection": {"resourceNames": ["nvidia.com/gpu", names.COUNT_RESOURCE]},
     "deviceVariables": {"enabled": True},
     "preflightConfigs": {"enabled": False},
 }

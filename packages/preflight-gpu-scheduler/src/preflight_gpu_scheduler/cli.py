@@ -8,21 +8,15 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import yaml
 from preflight_kube.cli import commands
 from preflight_kube.files import yaml_document as document
 
-from preflight_gpu_scheduler.config import (
-    EXTENDER_PORT,
-    Config,
-    ConfigError,
-    json_schema,
-    of,
-    scheduler_config,
-)
+from preflight_gpu_scheduler.config import EXTENDER_PORT, Config, json_schema, of, scheduler_config
 
 if TYPE_CHECKING:
     from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
@@ -57,12 +51,21 @@ def _parser() -> argparse.ArgumentParser:
             commands.add_address(parser)
         return parser
 
-    extender = command("extender", _extender, "answer kube-scheduler beside it", address=True)
+    def extend(args: argparse.Namespace) -> int:
+        return _process(args).extender(args.listen, args.extender_port)
+
+    def control(args: argparse.Namespace) -> int:
+        return _process(args).controller(args.namespace)
+
+    def admit(args: argparse.Namespace) -> int:
+        return _process(args).webhook(args.certificates, args.client_ca, args.admission_port)
+
+    extender = command("extender", extend, "answer kube-scheduler beside it", address=True)
     on_loopback = "address for kube-scheduler, on loopback (%(default)s)"
     extender.add_argument("--listen", default="127.0.0.1", help=on_loopback)
     about = "be one replica of the controller"
-    commands.add_lease(command("controller", _controller, about, address=True))
-    webhook = command("webhook", _webhook, "admit pods that name a GpuClaim", address=True)
+    commands.add_lease(command("controller", control, about, address=True))
+    webhook = command("webhook", admit, "admit pods that name a GpuClaim", address=True)
     files = "tls.crt, tls.key and ca.crt"
     webhook.add_argument("--certificates", type=Path, required=True, metavar="DIR", help=files)
     commands.add_client_ca(webhook)
@@ -95,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         subparsers.add_parser("certs", help="keep the serving certificate and the CA bundles fresh")
     commands.report(subparsers, "validate-config", add_validate)
     commands.add_schema(subparsers, json_schema)
-    commands.add_crd(subparsers, _crds)
+    commands.add_crd(subparsers, lambda: import_module("preflight_gpu_scheduler.api.crd").crds())
     return parser
 
 
@@ -138,10 +141,7 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
 
 
 def _parse(text: str) -> Config:
-    try:
-        return of(document.read(text))
-    except document.DocumentError as error:
-        raise ConfigError(error.problems) from None
+    return of(document.read(text))
 
 
 def _load(path: Path | None) -> Config:
@@ -154,18 +154,6 @@ def _process(args: argparse.Namespace) -> Process:
     from preflight_gpu_scheduler.service import Process
 
     return Process(connection(), _load(args.config), args.host, args.port)
-
-
-def _extender(args: argparse.Namespace) -> int:
-    return _process(args).extender(args.listen, args.extender_port)
-
-
-def _controller(args: argparse.Namespace) -> int:
-    return _process(args).controller(args.namespace)
-
-
-def _webhook(args: argparse.Namespace) -> int:
-    return _process(args).webhook(args.certificates, args.client_ca, args.admission_port)
 
 
 def _agent(args: argparse.Namespace) -> int:
@@ -230,9 +218,3 @@ def _scheduler_config(args: argparse.Namespace) -> int:
     )
     print(yaml.safe_dump(config, sort_keys=False, width=120), end="")
     return commands.DONE
-
-
-def _crds() -> list[dict[str, Any]]:
-    from preflight_gpu_scheduler.api.crd import crds
-
-    return list(crds())

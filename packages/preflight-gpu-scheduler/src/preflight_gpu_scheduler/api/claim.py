@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 from preflight_kube.api.crd import ValidationRule
 
-from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api import allocation
 from preflight_gpu_scheduler.api.types import Metadata
 
 MOST_COUNT: Final = 64
@@ -20,7 +20,6 @@ MOST_KEY: Final = 317
 """Characters of a label's key: a DNS subdomain, a slash, and 63 more."""
 Policy = Literal["contiguous", "spread", "preferIds"]
 Mode = Literal["Required", "Preferred", "Ignore"]
-Id = Annotated[int, Meta(ge=0, le=names.MOST_ID)]
 
 
 class _Section(
@@ -34,7 +33,7 @@ class Devices(_Section, frozen=True, kw_only=True):
 
     count: Annotated[int, Meta(ge=1, le=MOST_COUNT, description="GPUs for each pod.")] = 1
     policy: Policy = "contiguous"
-    prefer_ids: Annotated[tuple[Id, ...], Meta(max_length=MOST_COUNT)] = ()
+    prefer_ids: Annotated[tuple[allocation.Id, ...], Meta(max_length=MOST_COUNT)] = ()
     exclusivity: Annotated[
         Literal["Exclusive"], Meta(description="Shared and MIG are not supported; leave it out.")
     ] = "Exclusive"

@@ -14,7 +14,7 @@ from preflight_kube.api.crd import Column, Int32
 from preflight_gpu_scheduler.api import claim, names
 from preflight_gpu_scheduler.api import gpu_node_status as inventory
 
-__all__ = ["crds", "gpu_claim", "gpu_node_status"]
+__all__ = ["crds"]
 
 
 class PodAllocation(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
@@ -49,9 +49,9 @@ class GpuNodeStatusStatus(inventory.InventoryStatus, rename="camel", frozen=True
     usable: Annotated[int, Meta(ge=0)] | None = None
 
 
-def gpu_claim() -> dict[str, Any]:
-    """The definition of GpuClaim, as ``kubectl apply`` takes it."""
-    return definitions.crd(
+def crds() -> list[dict[str, Any]]:
+    """Both, ready for `kubectl apply --server-side`."""
+    gpu_claim = definitions.crd(
         names.GROUP,
         "GpuClaim",
         names.VERSION,
@@ -69,11 +69,7 @@ def gpu_claim() -> dict[str, Any]:
             Column("Message", ".status.message", priority=1),
         ),
     )
-
-
-def gpu_node_status() -> dict[str, Any]:
-    """The definition of GpuNodeStatus, as ``kubectl apply`` takes it."""
-    return definitions.crd(
+    gpu_node_status = definitions.crd(
         names.GROUP,
         "GpuNodeStatus",
         names.VERSION,
@@ -90,8 +86,4 @@ def gpu_node_status() -> dict[str, Any]:
             Column("Heartbeat", ".status.observedTime", "date"),
         ),
     )
-
-
-def crds() -> tuple[dict[str, Any], ...]:
-    """Both, ready for `kubectl apply --server-side`."""
-    return gpu_claim(), gpu_node_status()
+    return [gpu_claim, gpu_node_status]

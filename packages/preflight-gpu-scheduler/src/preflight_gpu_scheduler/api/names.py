@@ -21,9 +21,8 @@ STATUSES: Final = f"/apis/{API_VERSION}/gpunodestatuses"
 SCHEDULER_NAME: Final = "gpu-scheduler"
 LOCK_NAMESPACE: Final = "gpu-scheduler-leases"
 COUNT_RESOURCE: Final = PREFIX + "gpu"
-DEVICE_PLUGIN_RESOURCE: Final = "nvidia.com/gpu"
 PLUGIN_RESOURCES: Final = (
-    DEVICE_PLUGIN_RESOURCE,
+    "nvidia.com/gpu",
     "nvidia.com/mig-",
     "nvidia.com/vgpu",
     "volcano.sh/vgpu",
@@ -79,7 +78,7 @@ _LEASE_PREFIX: Final = "gpu-"
 _MOST_NAME: Final = 253  # an object's name is a DNS subdomain
 _HASH: Final = 32
 _HASHED: Final = re.compile(rf"[0-9a-f]{{{_HASH}}}")
-_ID: Final = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
+_LEASE: Final = re.compile(rf"{_LEASE_PREFIX}(.+)-(0|[1-9][0-9]{{0,3}})", re.ASCII)
 
 
 def is_object_name(text: str) -> bool:
@@ -105,15 +104,6 @@ def lease_name(node: str, gpu: int) -> str:
 
 
 def split_lease_name(name: str) -> tuple[str, int] | None:
-    """(node or its hash, id) of a Lease's name, read from the right, as a node's name has dashes
-    too; None where it is none of ours.
-    """
-    before, dash, gpu = name.rpartition("-")
-    if (
-        not dash
-        or not before.startswith(_LEASE_PREFIX)
-        or before == _LEASE_PREFIX
-        or not _ID.fullmatch(gpu)
-    ):
-        return None
-    return (before.removeprefix(_LEASE_PREFIX), int(gpu)) if int(gpu) <= MOST_ID else None
+    """(node or its hash, id) of a Lease's name; None where it is none of ours."""
+    match = _LEASE.fullmatch(name)
+    return (match[1], int(match[2])) if match and int(match[2]) <= MOST_ID else None

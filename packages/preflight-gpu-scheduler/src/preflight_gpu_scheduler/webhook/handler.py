@@ -53,30 +53,24 @@ class Webhook:
             or request.sub_resource
         ):
             return Response()
-        pod = request.new(dict)
-        if claim_of(pod) and (
-            refused := limits.of_list(pod, "spec.resourceClaims", limits.REQUESTS - 1)
-        ):
-            return Response.denied(refused, code=_REFUSED)
-        claim = await self._claim(request.namespace, pod)
-        if isinstance(claim, list):
-            return Response.denied(
-                f"the GpuClaim that the pod names is not valid: {' '.join(claim)}", code=_REFUSED
-            )
-        verdict = admit(
-            pod,
-            claim,
-            self._config,
-            gpu_entries=await self._gpu_entries(request.namespace, pod),
-        )
+        pod, namespace = request.new(dict), request.namespace
+        claim: Claim | None = None
+        entries: list[str] = []
+        if name := claim_of(pod):
+            if refused := limits.of_list(pod, "spec.resourceClaims", limits.REQUESTS - 1):
+                return Response.denied(refused, code=_REFUSED)
+            found = await self._claim(namespace, name)
+            if isinstance(found, list):
+                why = f"the GpuClaim that the pod names is not valid: {' '.join(found)}"
+                return Response.denied(why, code=_REFUSED)
+            claim = found
+            entries = await self._gpu_entries(namespace, pod)
+        verdict = admit(pod, claim, self._config, gpu_entries=entries)
         if verdict.refused:
             return Response.denied(verdict.refused, code=_REFUSED, warnings=verdict.warnings)
         return Response(patch=verdict.patch, warnings=verdict.warnings)
 
-    async def _claim(self, namespace: str, pod: dict[str, Any]) -> Claim | list[str] | None:
-        name = claim_of(pod)
-        if not name:
-            return None
+    async def _claim(self, namespace: str, name: str) -> Claim | list[str] | None:
         if (unread := self.claims.unreadable.get(f"{namespace}/{name}")) is not None:
             return [f"it cannot be read: {unread.why}"]
         if (claim := self.claims.get(f"{namespace}/{name}")) is not None:
@@ -92,10 +86,7 @@ class Webhook:
     async def _gpu_entries(self, namespace: str, pod: dict[str, Any]) -> list[str]:
         """Those of its resourceClaims that ask for a device class of GPUs. What cannot be found out
         is not refused: the agent still sees that a DRA driver serves the node's GPUs."""
-        if not claim_of(pod):
-            return []
-        spec = pod.get("spec")
-        gpus = []
+        spec, gpus = pod.get("spec"), []
         for entry in (spec.get("resourceClaims") or ()) if isinstance(spec, dict) else ():
             if not isinstance(entry, dict):
                 continue
