@@ -23,10 +23,9 @@ class WriteMetrics:
     """Counts of what a controller or an extender writes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        counter = partial(Counter, registry=registry)
-        self.writes = counter(
-            "gpu_scheduler_lease_writes", "Writes on Leases, and Bindings.", ["op", "result"]
-        )
+        about = "Writes on Leases, and Bindings."
+        labels = ["op", "result"]
+        self.writes = Counter("gpu_scheduler_lease_writes", about, labels, registry=registry)
 
 
 class ExtenderMetrics(WriteMetrics):

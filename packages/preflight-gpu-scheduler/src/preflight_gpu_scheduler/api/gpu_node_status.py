@@ -21,7 +21,6 @@ MOST_XIDS: Final = 64
 _MOST_TEXT: Final = 256
 _MOST_ENTRIES: Final = 2048
 """Pods and XIDs of all devices of a node: no node has so many, and all nodes' are kept."""
-_ASSUMED: Final = 16
 
 
 class Device(msgspec.Struct, rename="camel", frozen=True, kw_only=True, omit_defaults=True):
@@ -140,10 +139,3 @@ class RawStatus(msgspec.Struct, frozen=True):
                 )
         devices = () if wrong else tuple(sorted(inventory.devices, key=lambda device: device.id))
         return msgspec.structs.replace(inventory, node=node, devices=devices, problems=tuple(wrong))
-
-
-def assumed(node: str) -> Inventory:
-    """A node without a status where the configuration says that each has 16 GPUs
-    (``missingNodeStatus: assume16``).
-    """
-    return Inventory(node=node, devices=tuple(Device(id=gpu) for gpu in range(_ASSUMED)))

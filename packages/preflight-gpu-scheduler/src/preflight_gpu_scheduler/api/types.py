@@ -26,7 +26,6 @@ _KEPT: Final = {
     names.NUDGED_ANNOTATION: 64,
     names.POD_ANNOTATION: 512,
     names.NODE_ANNOTATION: 253,
-    names.ID_ANNOTATION: 8,
     names.UUID_ANNOTATION: 128,
     names.UNHEALTHY_ANNOTATION: 8192,
     preflight.GANG_ANNOTATION: 4096,
@@ -93,17 +92,14 @@ class _NamedObject(_Object, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The object's name."""
         return self.metadata.name
 
     @property
     def namespace(self) -> str:
-        """Its namespace; empty where the kind has none."""
         return self.metadata.namespace
 
     @property
     def uid(self) -> str:
-        """Its uid."""
         return self.metadata.uid
 
     def annotation(self, key: str) -> str:
@@ -181,7 +177,6 @@ class PodSpec(_Object, frozen=True, kw_only=True):
 
 
 class _Said(_Object, frozen=True, kw_only=True):
-    type: str = ""
     reason: str = ""
     message: str = ""
 
@@ -408,7 +403,6 @@ class Condition(_Object, frozen=True, kw_only=True):
 
     type: str = ""
     status: str = ""
-    reason: str = ""
     message: str = ""
 
     def __post_init__(self) -> None:

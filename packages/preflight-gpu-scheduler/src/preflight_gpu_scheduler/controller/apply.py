@@ -95,17 +95,15 @@ class Executor:
                 return protocol.Lost()
             case writes.Refused(error=error, stale=stale):
                 if isinstance(request, protocol.CreateLease):
-                    absent = isinstance(error, NotFound)
-                    return protocol.Refused(self._no_namespace() if absent else _message(error))
+                    absent = (
+                        f"namespace {self._config.lock_namespace} of the GPUs' locks is not there; "
+                        "create it again, with its Roles, as `helm upgrade` does"
+                    )
+                    why = absent if isinstance(error, NotFound) else _message(error)
+                    return protocol.Refused(why)
                 if isinstance(error, NotFound):
                     return protocol.Missing()
                 return protocol.Conflict() if stale else protocol.Refused(_message(error))
-
-    def _no_namespace(self) -> str:
-        return (
-            f"namespace {self._config.lock_namespace} of the GPUs' locks is not there; create it "
-            "again, with its Roles, as `helm upgrade` does"
-        )
 
     async def _read(self, path: str, type_: type[Lease | Pod]) -> protocol.Answer:
         try:

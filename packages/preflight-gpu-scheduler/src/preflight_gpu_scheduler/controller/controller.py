@@ -43,7 +43,6 @@ log = get_logger(__name__)
 COMPONENT: Final = "gpu-scheduler-controller"
 CLAIM_PATIENCE: Final = 5.0
 """Seconds that a pod waits for its claim before an Event says so."""
-WORKERS: Final = {"lease": 4, "pod": 4, "claim": 2, "node": 2}
 _HELD_FOR: Final = 2.0
 """Seconds after which a pod that holds GPUs and is not bound gets an Event that says so."""
 _LOST_FOR: Final = 1.0
@@ -91,18 +90,16 @@ class Controller:
                 self._changed("node", ("", node))
             self._gangs.wake()
             work = (
-                ("lease", self._leases, self._reconcile_lease),
-                ("pod", self._pods, self._reconcile_pod),
-                ("claim", self._claims, self._reconcile_claim),
-                ("node", self._nodes, self._reconcile_node),
+                ("lease", self._leases, self._reconcile_lease, 4),
+                ("pod", self._pods, self._reconcile_pod, 4),
+                ("claim", self._claims, self._reconcile_claim, 2),
+                ("node", self._nodes, self._reconcile_node, 2),
             )
-            runtime = self._metrics.runtime
+            counts = self._metrics.runtime
             async with anyio.create_task_group() as group:
-                for name, queue, reconcile in work:
-                    reconciler = Reconciler(
-                        name, queue, reconcile, workers=WORKERS[name], metrics=runtime
-                    )
-                    group.start_soon(reconciler.run)
+                for name, queue, do, workers in work:
+                    made = Reconciler(name, queue, do, workers=workers, metrics=counts)
+                    group.start_soon(made.run)
                 for run in (self._events.run, self._sweep, self._wake_rejected, self._gangs.run):
                     group.start_soon(run)
         finally:

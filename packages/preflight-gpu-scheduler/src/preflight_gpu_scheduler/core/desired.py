@@ -125,15 +125,19 @@ def status(
     every = [_allocation(pod, by_holder.get(pod.uid, [])) for pod in living]
     allocations = [allocation for allocation in every if allocation is not None]
     bound, total = sum(allocation["phase"] == "Bound" for allocation in allocations), len(living)
+    message = f"{bound} of {total} pods are bound" if total else "no pod names this claim"
     if allocations:
         phase = "Bound" if bound == total else "Reserved"
     else:
         phase = "Pending" if possible else "Failed"
+    if phase == "Failed":
+        wanted = f"{claim.count} GPUs as this claim wants them"
+        message = f"no node that is known could ever give {wanted}"
     status: dict[str, Any] = {
         "phase": phase,
         "pods": total,
         "allocations": allocations[:MOST_SHOWN],
-        "message": _message(claim, phase, bound, total),
+        "message": message,
     }
     if len(allocations) == 1:
         node, ids = allocations[0]["nodeName"], allocations[0]["gpuIds"]
@@ -154,16 +158,5 @@ def _allocation(pod: Pod, leases: list[Lease]) -> dict[str, Any] | None:
             return None
         node, phase = places[0][0], "Reserved"
         ids = [gpu for where, gpu in places if where == node]
-    return {
-        "pod": pod.name,
-        "podUID": pod.uid,
-        "nodeName": node,
-        "gpuIds": ids,
-        "phase": phase,
-    }
-
-
-def _message(claim: Claim, phase: str, bound: int, total: int) -> str:
-    if phase == "Failed":
-        return f"no node that is known could ever give {claim.count} GPUs as this claim wants them"
-    return f"{bound} of {total} pods are bound" if total else "no pod names this claim"
+    about = {"pod": pod.name, "podUID": pod.uid}
+    return {**about, "nodeName": node, "gpuIds": ids, "phase": phase}

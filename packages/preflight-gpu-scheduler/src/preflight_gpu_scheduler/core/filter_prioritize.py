@@ -15,7 +15,7 @@ import msgspec
 
 from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.claim import Claim
-from preflight_gpu_scheduler.api.gpu_node_status import CONFLICT_DEVICE_PLUGIN, Inventory, assumed
+from preflight_gpu_scheduler.api.gpu_node_status import CONFLICT_DEVICE_PLUGIN, Device, Inventory
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import gpu_selection
@@ -41,7 +41,7 @@ class FilterArgs(_Go, frozen=True, kw_only=True):
     node_names: tuple[str, ...] | None = None
 
 
-class FilterResult(_Go, frozen=True, kw_only=True):
+class FilterResult(_Go, frozen=True):
     """As ``ExtenderFilterResult``: why not, by the name of each node that does not pass."""
 
     node_names: tuple[str, ...] | None = None
@@ -172,8 +172,9 @@ def own_ids(leases: Iterable[Lease], pod: Pod) -> Mapping[str, tuple[int, ...]]:
 
 def known(inventory: Inventory | None, node: str, config: Config) -> Inventory | None:
     """The GPUs to believe of ``node``, of which ``inventory`` is known."""
-    assume = inventory is None and config.missing_node_status == "assume16"
-    return assumed(node) if assume else inventory
+    if inventory is None and config.missing_node_status == "assume16":
+        return Inventory(node=node, devices=tuple(Device(id=gpu) for gpu in range(16)))
+    return inventory
 
 
 def view(
@@ -341,13 +342,10 @@ def refusal(node: NodeView, wanted: Mapping[str, str]) -> str:
 
 def result_of(answered: Answered) -> FilterResult:
     """Put what evicting pods cannot change where preemption does not look."""
-    result = FilterResult(
-        node_names=answered.passed, failed_nodes={}, failed_and_unresolvable_nodes={}
-    )
+    failed: dict[bool, dict[str, str]] = {False: {}, True: {}}
     for name, why in answered.failed.items():
-        unresolvable = why in messages.UNRESOLVABLE
-        (result.failed_and_unresolvable_nodes if unresolvable else result.failed_nodes)[name] = why
-    return result
+        failed[why in messages.UNRESOLVABLE][name] = why
+    return FilterResult(answered.passed, failed[False], failed[True])
 
 
 def prioritize(

@@ -34,36 +34,32 @@ from preflight_gpu_scheduler.core.ledger import Holder, LeaseState, is_own, judg
 _TRIES: Final = 3
 
 
-class _Request(msgspec.Struct, frozen=True, kw_only=True):
-    pass
-
-
-class ReadLease(_Request, frozen=True, kw_only=True):
+class ReadLease(msgspec.Struct, frozen=True, kw_only=True):
     """From the API server's store, not from its cache."""
 
     name: str
 
 
-class AdoptLease(_Request, frozen=True, kw_only=True):
+class AdoptLease(msgspec.Struct, frozen=True, kw_only=True):
     """An update of nothing but ``renewTime``, in exactly this version. Whoever created it can then
     no longer give it back: its delete names the version before."""
 
     lease: Lease
 
 
-class DeleteLease(_Request, frozen=True, kw_only=True):
+class DeleteLease(msgspec.Struct, frozen=True, kw_only=True):
     """Exactly this object in exactly this version."""
 
     lease: Lease
 
 
-class ReadPod(_Request, frozen=True, kw_only=True):
+class ReadPod(msgspec.Struct, frozen=True, kw_only=True):
     """From the API server's store, not from its cache. ``key``: (namespace, name)."""
 
     key: tuple[str, str]
 
 
-class _PodWrite(_Request, frozen=True, kw_only=True):
+class _PodWrite(msgspec.Struct, frozen=True, kw_only=True):
     """One write, for exactly this version of the pod."""
 
     pod: Pod

@@ -337,11 +337,8 @@ class GpuSnapshot:
 
     def _build_view(self, name: str) -> NodeView:
         inventory = known(self.inventory(name), name, self._config)
-        users = (
-            {uid for device in inventory.devices for uid in device.in_use_by}
-            if inventory
-            else set()
-        )
+        devices = inventory.devices if inventory is not None else ()
+        users = {uid for device in devices for uid in device.in_use_by}
         return view(
             self.nodes.get(name),
             inventory,

@@ -17,7 +17,7 @@ import msgspec
 from preflight_kube.admission.request_body import Body, Receive, ReviewRefused, Scope, read
 from preflight_kube.admission.server import HttpServer
 from preflight_kube.cli.commands import BadInput
-from preflight_kube.client.client import Client, KubeError, NotFound
+from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 
 from preflight_gpu_scheduler.api import messages
@@ -211,13 +211,9 @@ class Extender:
         shown = self._state.pod((args.pod_namespace, args.pod_name))
         if shown is not None and shown.uid == args.pod_uid:
             return shown
-        try:
-            pod = await self._client.get(
-                f"/api/v1/namespaces/{args.pod_namespace}/pods/{args.pod_name}", Pod
-            )
-        except NotFound:
-            return None
-        return pod if pod.uid == args.pod_uid else None
+        path = f"/api/v1/namespaces/{args.pod_namespace}/pods/{args.pod_name}"
+        pod = await self._client.get_or_none(path, Pod)
+        return pod if pod is not None and pod.uid == args.pod_uid else None
 
     def _question(self, pod: Pod) -> Question:
         """The scheduler's pod may be of an older version than the mirror's: of two the higher

@@ -466,8 +466,7 @@ class GangStarts:
                     return messages.GANG_NOT_TOGETHER
                 await rung(_LOOK)
                 shown = self._state.pod(pod.key)
-                same = shown is not None and shown.uid == pod.uid
-                if shown is None or not same or not shown.planned(reserved.plan):
+                if shown is None or shown.uid != pod.uid or not shown.planned(reserved.plan):
                     return messages.GANG_NOT_RESERVED
                 pod = shown
 
