@@ -5,6 +5,7 @@ gangs, status, capacity.
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import anyio
@@ -140,19 +141,27 @@ def test_a_nodes_capacity_counts_usable_gpus_and_sick_ones_that_are_held(
     anyio.run(body)
 
 
-def test_the_gpus_of_a_node_that_no_kubelet_has_written_yet_are_counted(
-    real_api_server: ApiServer,
+def test_the_gpus_of_a_node_without_capacity_are_counted_when_its_kubelet_has_written_some(
+    real_api_server: ApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
         async with plane(real_api_server) as world:
             await world.node("a", 2, status={})
-            await world.services()
+            await world.controller()
 
-            async def counted() -> bool:
-                status = (await world.raw("/api/v1/nodes/a"))["status"]
-                return bool(status.get("capacity") == {names.COUNT_RESOURCE: "2"})
+            def counts(name: str) -> Callable[[], Awaitable[bool]]:
+                async def fact() -> bool:
+                    status = (await world.raw(f"/api/v1/nodes/{name}"))["status"]
+                    return bool(status["capacity"].get(names.COUNT_RESOURCE) == "2")
 
-            await world.until("two are counted", counted)
+                return fact
+
+            written = {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "4"}}
+            await world.node("b", 2, status=written)
+            await world.until("the later one is counted", counts("b"))
+            assert "work failed" not in caplog.text
+            await world.client.merge_patch("/api/v1/nodes/a/status", {"status": written})
+            await world.until("the first one is counted", counts("a"))
 
     anyio.run(body)
 

@@ -237,7 +237,8 @@ def test_capacity_counts_usable_gpus_and_sick_ones_whose_pod_still_runs() -> Non
         is None
     )
     assert capacity_patch(node(), "", 2) is None
-    assert capacity_patch(node(), "gpu.scheduling/gpu", 2) == {
+    assert capacity_patch(node(), "gpu.scheduling/gpu", 2) is None
+    assert capacity_patch(node(allocatable={}), "gpu.scheduling/gpu", 2) == {
         "status": {"capacity": {"gpu.scheduling/gpu": "2"}}
     }
 

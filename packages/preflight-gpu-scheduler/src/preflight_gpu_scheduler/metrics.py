@@ -24,8 +24,9 @@ class WriteMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         about = "Writes on Leases, and Bindings."
-        labels = ["op", "result"]
-        self.writes = Counter("gpu_scheduler_lease_writes", about, labels, registry=registry)
+        self.writes = Counter(
+            "gpu_scheduler_lease_writes", about, ["op", "result"], registry=registry
+        )
 
 
 class ExtenderMetrics(WriteMetrics):

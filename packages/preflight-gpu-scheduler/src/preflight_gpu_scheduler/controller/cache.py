@@ -118,12 +118,12 @@ def _ganged(claim: Claim | list[str]) -> tuple[str, ...]:
 
 def _without_noise(node: Node, resource: str) -> Node:
     """A kubelet's heartbeat changes nothing that is read; the version would make every one a
-    change. Of its resources the counted one is read.
+    change. Of its resources the counted one is read, and whether there are any.
     """
     replace, status = msgspec.structs.replace, node.status
     capacity = {key: n for key, n in (status.capacity or {}).items() if key == resource}
     return replace(
         node,
         metadata=replace(node.metadata, resource_version=""),
-        status=replace(status, capacity=capacity or None, allocatable=None),
+        status=replace(status, capacity=capacity if status.capacity else None, allocatable=None),
     )

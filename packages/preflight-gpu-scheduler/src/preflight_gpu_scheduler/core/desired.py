@@ -50,11 +50,12 @@ def capacity(inventory: Inventory, leased: Collection[int]) -> int:
 
 
 def capacity_patch(node: Node, resource: str, wanted: int) -> dict[str, Any] | None:
-    """A merge patch of `nodes/status`, as a node that no kubelet has written yet has no capacity to
-    add to; None where it says so already. An empty ``resource`` switches counting off.
+    """A merge patch of `nodes/status`; None where it says so already. A node without any capacity
+    waits for its kubelet's: of one that is ours alone the API server would make its allocatable. An
+    empty ``resource`` switches counting off.
     """
-    now = (node.status.capacity or {}).get(resource)
-    if not resource or (now is not None and str(now) == str(wanted)):
+    capacity = node.status.capacity
+    if not resource or capacity is None or str(capacity.get(resource)) == str(wanted):
         return None
     return {"status": {"capacity": {resource: str(wanted)}}}
 
