@@ -508,3 +508,15 @@ def test_a_wrapper_of_another_manager_is_not_touched() -> None:
     player = Player(raw)
     assert player.settle().next is None
     assert player.world.requests == 0
+
+
+def test_a_wrapper_that_is_deleted_in_the_pause_of_a_reset_gives_its_quota_back_before_it_goes() -> (
+    None
+):
+    player = failing(Player(wrapper(annotations={**SECOND, "retryPausePeriodDuration": "1h"})))
+    player.wait(30)
+    assert player.world.condition("ResourcesDeployed")["reason"] == "Resetting"
+    player.delete()
+    player.wait(30)
+    assert player.world.wrapper is None
+    assert player.rows[-1] == "gone"

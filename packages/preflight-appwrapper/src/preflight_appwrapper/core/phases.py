@@ -109,7 +109,8 @@ def _undeployed(
     context: PhaseContext, status: AppWrapperStatus, reason: str, *, quota: bool
 ) -> AppWrapperStatus:
     """Everything is deleted: RD=F, and QR=F where the quota is given back."""
-    status = context.put(status, c.DEPLOYED, False, reason, "everything is deleted")
+    if not c.is_false(status, c.DEPLOYED):
+        status = context.put(status, c.DEPLOYED, False, reason, "everything is deleted")
     if quota:
         status = context.put(status, c.QUOTA, False, reason)
     status = context.put(status, c.DELETING, False, "DeletionComplete")
@@ -184,7 +185,8 @@ def _resume(context: PhaseContext, row: str, why: str) -> WrapperPlan:
     )
     status = context.put(status, c.QUOTA, True, "Resuming", why)
     status = context.put(status, c.DEPLOYED, True, "Resuming", why)
-    status = context.put(status, c.READY, False, "Resuming")
+    if row == "resume" or not c.is_false(status, c.READY):
+        status = context.put(status, c.READY, False, "Resuming")
     status = context.put(status, c.UNHEALTHY, False, "Resuming")
     plan = context.take(
         row,
@@ -298,7 +300,8 @@ def _readiness(
 def _succeed(context: PhaseContext, status: AppWrapperStatus, holding: Holding) -> WrapperPlan:
     status = context.put(status, c.QUOTA, False, "Succeeded")
     status = context.put(status, c.DEPLOYED, True, "Succeeded")
-    status = context.put(status, c.UNHEALTHY, False, "FoundNoFailedPods")
+    if c.is_true(status, c.UNHEALTHY):
+        status = context.put(status, c.UNHEALTHY, False, "FoundNoFailedPods")
     status = c.drop(status, c.DELETING)
     event = context.say("Succeeded", holding.sentence)
     ttl = deadline(context.now.replace(microsecond=0), context.p.success_ttl)
@@ -443,8 +446,9 @@ def suspending(context: PhaseContext) -> WrapperPlan:
     if not done:
         return _or_now(context, plan, "it is suspended")
     status = _undeployed(context, context.status, "Suspended", quota=True)
-    status = context.put(status, c.READY, False, "Suspended")
-    status = context.put(status, c.UNHEALTHY, False, "Suspended")
+    for type_ in (c.READY, c.UNHEALTHY):
+        if c.is_true(status, type_):
+            status = context.put(status, type_, False, "Suspended")
     event = context.say("Suspended", "everything is deleted")
     return context.take(
         "suspended",
@@ -533,10 +537,13 @@ def terminating(context: PhaseContext) -> WrapperPlan:
     begun = bool(c.find(status.conditions, c.DEPLOYED)) or any(
         one.name for one in status.component_status
     )
-    if gone and (told or not begun) and not c.is_true(status, c.DELETING):
+    held = c.is_true(status, c.DELETING) or c.is_true(status, c.QUOTA)
+    if gone and (told or not begun) and not held:
         waits = Next("the wrapper is gone", "everything is deleted")
         return context.stay(status, actions=(Finalizer(wanted=False),), next=waits)
     if status.phase != "Terminating":
+        if gone and c.is_true(status, c.QUOTA):  # in the pause of a reset
+            status = context.put(status, c.QUOTA, False, "Terminating")
         event = context.say("Terminating", "the wrapper is being deleted")
         return _begin_deletion(context, context.take("terminating", status, say=(event,)))
     plan, done = _delete(context, context.stay(status))
