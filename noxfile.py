@@ -973,6 +973,18 @@ def real_kueue(session: nox.Session) -> None:
     beside(session, brings, "preflight-appwrapper", "test_real_kueue.py", "PREFLIGHT_KUEUE")
 
 
+@nox.session(name="real-appwrapper")
+def real_appwrapper(session: nox.Session) -> None:
+    """preflight-appwrapper and AppWrapper's own controller, a program compiled from its public source (1.2), on the same scenarios: no part of the gate (`-- PROGRAM`; KUBEBUILDER_ASSETS)."""
+    if len(session.posargs) != 1 or not Path(session.posargs[0]).is_file():
+        session.error(
+            "name the program of AppWrapper's own controller: nox -s real-appwrapper -- PROGRAM"
+        )
+    sync(session, "--package", "preflight-appwrapper", "--group", "test")
+    tests = "packages/preflight-appwrapper/tests/test_real_appwrapper.py"
+    session.run("pytest", "-n", "0", tests, env={"PREFLIGHT_APPWRAPPER": session.posargs[0]})
+
+
 def beside(
     session: nox.Session, brings: Sequence[str], member: str, tests: str, variable: str
 ) -> None:
