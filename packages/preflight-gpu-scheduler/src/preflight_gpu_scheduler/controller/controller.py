@@ -98,8 +98,8 @@ class Controller:
             counts = self._metrics.runtime
             async with anyio.create_task_group() as group:
                 for name, queue, do, workers in work:
-                    made = Reconciler(name, queue, do, workers=workers, metrics=counts)
-                    group.start_soon(made.run)
+                    reconciler = Reconciler(name, queue, do, workers=workers, metrics=counts)
+                    group.start_soon(reconciler.run)
                 for run in (self._events.run, self._sweep, self._wake_rejected, self._gangs.run):
                     group.start_soon(run)
         finally:

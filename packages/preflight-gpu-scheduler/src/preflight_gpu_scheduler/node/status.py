@@ -167,13 +167,13 @@ def status(
     placed = (gpu for gpu in numbered if gpu.answers and (gpu.placed or gpu.uuid not in old))
     where = islands({numbers[gpu.uuid]: gpu.place for gpu in placed})
     devices = [_with(device, "Unhealthy", LOST, users) for device in gone]
-    for told in numbered:
-        number = numbers[told.uuid]
-        before = old.get(told.uuid) or Device(id=number)
+    for sampled in numbered:
+        number = numbers[sampled.uuid]
+        before = old.get(sampled.uuid) or Device(id=number)
         island, bandwidth = where.get(number, (before.island, before.bandwidth_gbps))
-        forgiven = boot != previous.boot_id or (before.recovery and told.recovery == 0)
-        xids = sorted({*told.xids, *(() if forgiven else before.xids)})[:MOST_XIDS]
-        gpu = msgspec.structs.replace(told, xids=tuple(xids))
+        forgiven = boot != previous.boot_id or (before.recovery and sampled.recovery == 0)
+        xids = sorted({*sampled.xids, *(() if forgiven else before.xids)})[:MOST_XIDS]
+        gpu = msgspec.structs.replace(sampled, xids=tuple(xids))
         state, why = health(gpu, complaints.about(gpu.uuid))
         device = Device(
             id=number,

@@ -59,11 +59,11 @@ class Webhook:
         if name := claim_of(pod):
             if refused := limits.of_list(pod, "spec.resourceClaims", limits.REQUESTS - 1):
                 return Response.denied(refused, code=_REFUSED)
-            found = await self._claim(namespace, name)
-            if isinstance(found, list):
-                why = f"the GpuClaim that the pod names is not valid: {' '.join(found)}"
+            read = await self._claim(namespace, name)
+            if isinstance(read, list):
+                why = f"the GpuClaim that the pod names is not valid: {' '.join(read)}"
                 return Response.denied(why, code=_REFUSED)
-            claim = found
+            claim = read
             entries = await self._gpu_entries(namespace, pod)
         verdict = admit(pod, claim, self._config, gpu_entries=entries)
         if verdict.refused:
