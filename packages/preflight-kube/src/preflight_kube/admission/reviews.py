@@ -42,7 +42,7 @@ its.
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
 _ASKED: Final = "asked at once"
-"""In the scope of a request whose answer is not known without waiting."""
+"""In the scope of a request for which an answer without waiting has been asked for."""
 _DURATION: Final = re.compile(r"(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 log = get_logger(__name__)
