@@ -146,18 +146,20 @@ async def test_what_is_decided_without_waiting_is_answered_before_the_applicatio
 
     hook.answer = answer
     hook.at_once = lambda _: Response.denied("at once")
-    for size in (1, 100_000):  # more than is read before somebody waits for it
+    for size in (1, 100_000, 200_000):  # the last is more than is kept before somebody waits for it
         content = json.dumps(review(object={"data": {"x": "y" * size}})).encode()
         found = response_of(await hook.post(content, path="/soon"))
         assert (found["status"]["message"], asked) == ("at once", [])
-    assert hook.sample("t_admission_reviews_total", path="/soon", result="denied") == 2
-    assert hook.sample("t_admission_seconds_count", path="/soon") == 2
+    assert hook.sample("t_admission_reviews_total", path="/soon", result="denied") == 3
+    assert hook.sample("t_admission_seconds_count", path="/soon") == 3
     assert "warnings" not in response_of(await hook.post(path="/soon"))
     assert response_of(await hook.post(path="/hook"))["warnings"] == ["asked"]
 
 
 @pytest.mark.parametrize("fault", [False, True], ids=["it must wait", "it has a fault"])
-@pytest.mark.parametrize("size", [1, 100_000], ids=["in one piece", "in several"])
+@pytest.mark.parametrize(
+    "size", [1, 100_000, 200_000], ids=["in one piece", "in several", "not kept until it is whole"]
+)
 async def test_what_cannot_be_answered_at_once_is_the_applications(
     hook: Hook, size: int, fault: bool
 ) -> None:

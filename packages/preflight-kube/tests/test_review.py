@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kube_world import Item
-from preflight_kube.admission.review import BadReview, Response, decode, encode, uid_of
+from preflight_kube.admission.review import Alike, BadReview, Response, decode, encode, uid_of
 from preflight_kube.api.jsonpatch import add
 
 UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
@@ -200,3 +200,18 @@ def test_the_uid_of_a_review_is_in_its_beginning_as_an_api_server_writes_it() ->
     )
     assert uid_of(b'{"kind":"Pod","apiVersion":"v1","request":{"uid":"abc"') == ""
     assert uid_of(b"") == ""
+
+
+def test_what_was_read_of_a_text_is_kept_for_its_like_within_bounds() -> None:
+    alike = Alike[int]()
+    alike.keep(b"aaa", 1)
+    alike.keep(b"aaaa", 2)
+    assert [alike.get(text) for text in (b"aaa", b"aaaa", b"aab", b"")] == [1, 2, None, None]
+    alike.keep(b"aab", 3)  # the last of its length
+    assert [alike.get(text) for text in (b"aaa", b"aab")] == [None, 3]
+    large = b"x" * (Alike.LONGEST + 1)
+    alike.keep(large, 4)
+    assert alike.get(large) is None
+    for length in range(5, 5 + Alike.LENGTHS - 1):
+        alike.keep(b"b" * length, length)
+    assert [alike.get(text) for text in (b"aab", b"aaaa", b"b" * 5)] == [None, 2, 5]

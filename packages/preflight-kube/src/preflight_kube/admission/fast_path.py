@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple, Protocol
 
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from preflight_kube.admission.connections import Bounded
 
 __all__ = ["AsgiApplication", "AtOnce", "HttpAnswer"]
 
+LONGEST: Final = 128 * 1024
+"""Bytes of a body that is kept here until it is whole; a longer one is the application's to bound
+as it comes.
+"""
 _HEAD: Final = b"%scontent-type: %s\r\ncontent-length: %d\r\n%s\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 
@@ -43,8 +46,6 @@ class AtOnce(Bounded):
     _due: Any = None
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        # Nobody reads the body meanwhile: uvicorn stops reading above its limit until somebody
-        # does.
         length = None
         for name, value in cycle.scope["headers"]:
             if name == b"content-length":
@@ -53,12 +54,21 @@ class AtOnce(Bounded):
         if (
             cycle.more_body
             and length is not None
-            and length <= HIGH_WATER_LIMIT
+            and length <= LONGEST
             and not cycle.waiting_for_100_continue
         ):
             self._due = cycle
         else:
             super()._start_asgi_task(cycle, app)
+
+    def on_body(self, body: bytes) -> None:
+        """Of the parser: more of the body. uvicorn would stop reading at 64 KiB until somebody
+        takes it.
+        """
+        if self._due is not None:
+            self._due.body += body
+        else:
+            Bounded.on_body(self, body)
 
     def on_message_complete(self) -> None:
         """Answer at once where that is possible, else go on as uvicorn does."""

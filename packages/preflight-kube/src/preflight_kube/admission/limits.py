@@ -9,13 +9,12 @@ application can be without; how many bytes are read at all is in :mod:`.request_
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
 import msgspec
 
-from preflight_kube.admission.review import AdmissionRequest
+from preflight_kube.admission.review import AdmissionRequest, Alike
 from preflight_kube.text import one_line
 
 __all__ = [
@@ -78,8 +77,8 @@ _NAMES: Final = (b'"name', b'"generateName', b'"namespace', b'"kind', b'"apiVers
 """How keys begin of what has at most :data:`NAME` characters."""
 _LETTER: Final = re.compile(rb"\\u00[4-7]")
 """A letter as no API server writes it: in a key, it may spell a name."""
-_KEPT: Final = 128 * 1024
-"""Bytes of an object of which the answer is kept: pods of one Job have one text."""
+_passed: Final = Alike[bool]()
+"""Whether :func:`_small` was true of it."""
 _Problem = tuple[Any, str, int, str, int]
 """The list or map that it is in, where in that, how many were found, of what, and the limit."""
 _OBJECT: Final = "the object"
@@ -91,20 +90,28 @@ def of_request(request: AdmissionRequest) -> str:
     empty.
     """
     user = request.user_info
-    about = [user.username, user.uid, *user.groups, *chain.from_iterable(user.extra.values())]
-    counts = len(request.name), len(request.namespace), len(about) - 2, sum(map(len, about))
-    problems = [
+    about = [user.username, user.uid, *user.groups]
+    if user.extra:
+        about += chain.from_iterable(user.extra.values())
+    name, namespace, entries = len(request.name), len(request.namespace), len(about) - 2
+    characters = sum(map(len, about))
+    if name <= NAME and namespace <= NAME and entries <= ENTRIES and characters <= USER:
+        return of_object(request.object)
+    counts = name, namespace, entries, characters
+    return " ".join(
         _sentence(where, count, what, most)
         for count, (where, what, most) in zip(counts, _REQUEST, strict=True)
         if count > most
-    ]
-    return " ".join(problems) or of_object(request.object)
+    )
 
 
 def of_object(raw: bytes | bytearray | msgspec.Raw) -> str:
     """The same of an object by itself (JSON). What is not JSON is its reader's to refuse."""
     text = bytes(raw)
-    if _small_again(text) if len(text) <= _KEPT else _small(text):
+    if _passed.get(text):
+        return ""
+    if _small(text):
+        _passed.keep(text, True)
         return ""
     if (count := text.count(b"{") + text.count(b"[")) > VALUES:
         return _sentence(_OBJECT, count, "objects and lists", VALUES)
@@ -160,9 +167,6 @@ def _small(text: bytes) -> bool:
             return True
         brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
     return False
-
-
-_small_again = lru_cache(maxsize=16)(_small)
 
 
 def _short_names(text: bytes) -> bool:

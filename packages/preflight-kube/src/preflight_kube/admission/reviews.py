@@ -42,7 +42,7 @@ its.
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
 _ASKED: Final = "asked at once"
-"""In the scope of a request for which an answer without waiting has been asked for."""
+"""Where a request's scope holds the review for which an answer without waiting has been asked."""
 _DURATION: Final = re.compile(r"(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 log = get_logger(__name__)
@@ -138,7 +138,7 @@ class Reviews:
         decide = self._immediate.get(scope["path"])
         if decide is None or _ASKED in scope:
             return None
-        scope[_ASKED] = True
+        scope[_ASKED] = request
         with suppress(Exception):  # it is raised again, and answered, by the application
             return self._beyond(scope["path"], request) or decide(request)
         return None
@@ -149,7 +149,7 @@ class Reviews:
         raw, status = whole.read(), 413
         why = f"its review of {whole.size} bytes is too large: {whole.dropped}; make it smaller"
         try:
-            request = None if whole.dropped else review.decode(raw)
+            request = None if whole.dropped else scope.get(_ASKED) or review.decode(raw)
         except BadReview as error:
             request, why, status = None, str(error), 400
         if request is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
-from preflight_kube.admission.review import AdmissionRequest, BadReview
+from preflight_kube.admission.review import AdmissionRequest, Alike, BadReview
 from preflight_proto.printable import printable
 
 from preflight_webhook.api.types import (
@@ -56,6 +56,8 @@ def _reader(shape: Any, part: str = "") -> Callable[[Encoded], Any]:
 
 decode_pod: Callable[[Encoded], Pod] = _reader(Pod)
 """The fields we read of a pod."""
+_pods: Final = Alike[Pod]()
+"""Read of the last reviews; not to be changed."""
 decode_whole: Callable[[Encoded], dict[str, Any]] = _reader(dict[str, Any])
 """A pod with everything in it."""
 
@@ -68,7 +70,11 @@ def pod_of(request: AdmissionRequest) -> Pod:
         raise BadReview(
             f"the review is about a {kind}, this webhook is for pods; correct the rules of its MutatingWebhookConfiguration"
         )
-    return decode_pod(request.object)
+    raw = bytes(request.object)
+    if (pod := _pods.get(raw)) is None:
+        pod = decode_pod(raw)
+        _pods.keep(raw, pod)
+    return pod
 
 
 decode_resources: Callable[[bytes], ResourceRequirements | None] = _reader(
