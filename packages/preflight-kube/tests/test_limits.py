@@ -73,7 +73,7 @@ def test_a_text_is_measured_before_it_is_decoded(opening: bytes) -> None:
 
 names = st.sampled_from(["a", "n" * 317, "n" * 318, "n" * 2000])
 tree = st.recursive(
-    st.none() | st.integers() | st.text(max_size=3) | names,
+    st.none() | st.integers() | st.text(max_size=3) | st.text('{}[],"\\', max_size=3) | names,
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.sampled_from([1, 64, 65, 1024, 1025, 4096, 4097]).map(lambda n: [0] * n)
@@ -94,6 +94,13 @@ def nested(levels: int) -> Any:
     return made
 
 
+def nested_beside(levels: int, before: str, after: str) -> Any:
+    inner: Any = 0
+    for _ in range(levels):
+        inner = {"a": before, "spec": inner, "z": after}
+    return inner
+
+
 @given(st.dictionaries(st.sampled_from(["spec", "metadata", "components", "kind"]), tree))
 @example({"metadata": {"name": '"' * 400}})
 @example({"metadata": {"kind": "x", "name": "x" * 400, "value": "x" * 800}})
@@ -102,6 +109,10 @@ def nested(levels: int) -> Any:
 @example({"spec": nested(127)})
 @example({"spec": nested(400)})
 @example({"spec": "{" * 200})
+@example({"spec": nested_beside(126, "}", "{")})
+@example({"spec": nested_beside(400, "}", "{")})
+@example({"spec": nested_beside(400, '"}', '\\"{,')})
+@example({"spec": nested_beside(400, "}]", "")})
 def test_the_quick_look_passes_nothing_that_the_whole_one_refuses(whole: dict[str, Any]) -> None:
     for compact in ((",", ":"), None):  # as an API server writes it, and as people do
         text = json.dumps(whole, separators=compact).encode()

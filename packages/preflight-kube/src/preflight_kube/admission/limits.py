@@ -72,7 +72,8 @@ _REQUEST: Final = (
     ("request.userInfo", "characters", USER),
 )
 _MOST_PROBLEMS: Final = 8
-_OTHERS: Final = bytes(set(range(256)) - set(b"{}[],"))
+_OTHERS: Final = bytes(set(range(256)) - set(b'{}[],"'))
+_TEXT: Final = re.compile(rb'"[^"]*"')
 _NAMES: Final = (b'"name', b'"generateName', b'"namespace', b'"kind', b'"apiVersion')
 """How keys begin of what has at most :data:`NAME` characters."""
 _LETTER: Final = re.compile(rb"\\u00[4-7]")
@@ -153,17 +154,28 @@ def _small(text: bytes) -> bool:
     """Whether no limit can be passed, without looking at any value: what nearly all objects are,
     for a tenth of the time.
     """
+    if b"\\" in text:
+        if _LETTER.search(text):
+            return False
+        # A quote that ends nothing.
+        text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     marks = text.translate(None, _OTHERS)  # a tenth of it, so that the rest counts little
     commas = marks.count(b",")
     if commas >= CONTAINERS or (commas >= LISTS["components"] and b"components" in text):
         return False
-    if not _short_names(text):
-        return False
+    return _short_names(text) and _shallow(marks)
+
+
+def _shallow(marks: bytes) -> bool:
+    """Whether what ``marks`` (brackets, commas and quotes) are of is within the levels."""
     if marks.count(b"{") + marks.count(b"[") < NESTING:
         return True
-    brackets = marks.replace(b",", b"")
-    for _ in range(NESTING):
-        if not brackets:
+    brackets = marks.translate(None, b",")
+    if 2 * brackets.count(b'""') < brackets.count(b'"'):  # some are in texts, and open nothing
+        brackets = _TEXT.sub(b"", brackets)
+    brackets = brackets.translate(None, b'"')
+    for level in range(NESTING):
+        if len(brackets) < NESTING - level:
             return True
         brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
     return False
@@ -173,11 +185,6 @@ def _short_names(text: bytes) -> bool:
     """Whether none of the names is long, as far as that shows at a glance: so many bytes without a
     quote may be in a list, a key, or the value of another key.
     """
-    if b"\\" in text:
-        if _LETTER.search(text):
-            return False
-        # A quote that ends nothing.
-        text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     at, end = text.find(b'"') + 1, len(text) - NAME
     while at < end:
         if (quote := text.rfind(b'"', at, at + NAME + 1)) >= 0:
