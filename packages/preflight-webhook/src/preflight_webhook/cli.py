@@ -35,7 +35,7 @@ def main() -> NoReturn:
 
 
 def _parser() -> argparse.ArgumentParser:
-    made, subparsers = commands.parser("preflight-webhook", _ABOUT)
+    parser, subparsers = commands.parser("preflight-webhook", _ABOUT)
     serve = commands.command(
         subparsers, "serve", _serve, help="answer the API server's admission reviews"
     )
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     if sys.argv[1:2] != ["serve"]:  # what the others need is memory that the server need not carry
         _others(subparsers)
-    return made
+    return parser
 
 
 def _others(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -129,12 +129,12 @@ def _serve(args: argparse.Namespace) -> int:
     return commands.DONE
 
 
-def _about(found: InstalledRelease) -> Iterator[str]:
-    yield f"checks: {', '.join(check.name for check in found.config.checks) or 'none'}"
-    if found.source:
-        yield found.source
+def _about(release: InstalledRelease) -> Iterator[str]:
+    yield f"checks: {', '.join(check.name for check in release.config.checks) or 'none'}"
+    if release.source:
+        yield release.source
 
 
-def _warnings(found: InstalledRelease) -> Iterator[str]:
-    if not found.config.checks:
+def _warnings(release: InstalledRelease) -> Iterator[str]:
+    if not release.config.checks:
         yield "checks: is empty, so no pod is checked; name at least one."

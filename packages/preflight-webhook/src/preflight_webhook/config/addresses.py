@@ -56,14 +56,14 @@ def hosts_in(value: str, known: Mapping[str, str | None]) -> Iterator[Host]:
     IP address.
     """
     for part in re.split(r"[,\s]+", value):
-        found = _PLACE.fullmatch(part)
+        match = _PLACE.fullmatch(part)
         if (
-            found is None
-            or not (found["port"] or found["scheme"])
-            or (found["scheme"] or "").lower() in _NO_NETWORK
+            match is None
+            or not (match["port"] or match["scheme"])
+            or (match["scheme"] or "").lower() in _NO_NETWORK
         ):
             continue
-        name = None if found["host"].startswith("[") else _expanded(found["host"], known)
+        name = None if match["host"].startswith("[") else _expanded(match["host"], known)
         if name is None or _NUMBERS.fullmatch(name):
             continue
         yield Host(name.lower().rstrip("."), name.endswith("."))

@@ -25,6 +25,6 @@ class AllowRow(NamedTuple):
 def refusal(rows: Iterable[AllowRow], thing: object) -> str:
     """Why the thing is refused; empty where it is allowed, as is what no row is about."""
     for what, why, unless in rows:
-        if found := what(thing):
-            return "" if unless(thing) else why.format(thing, found)
+        if detail := what(thing):
+            return "" if unless(thing) else why.format(thing, detail)
     return ""

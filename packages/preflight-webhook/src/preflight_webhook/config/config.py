@@ -156,7 +156,7 @@ class Dcgm(_Section, frozen=True, kw_only=True):
             if isinstance(self.hostengine_addr, str)
             else self.hostengine_addr
         )
-        return tuple(one.strip() for some in given for one in some.split(",") if one.strip())
+        return tuple(name.strip() for some in given for name in some.split(",") if name.strip())
 
 
 class Nccl(_Section, frozen=True, kw_only=True):

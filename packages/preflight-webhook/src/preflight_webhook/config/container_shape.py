@@ -105,28 +105,28 @@ SHAPES: Final[dict[str, Type]] = {"container": _CONTAINER, "securityContext": _S
 def problems(key: str, over: dict[str, Any], path: str) -> list[str]:
     """What is wrong with ``over``, which stands under ``key`` (of :data:`SHAPES`) at ``path``."""
     try:
-        made = msgspec.convert(over, SHAPES[key])
+        container = msgspec.convert(over, SHAPES[key])
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$")
         what = (what[:1].lower() + what[1:].replace("`", ""))[:200]
         at = f"{path}{where.rstrip('`')}"
         return [f"{at}: {what}; write it as Kubernetes has it for an init container."]
-    return list(_sources(made, path)) if key == "container" else []
+    return list(_sources(container, path)) if key == "container" else []
 
 
-def _sources(made: Any, path: str) -> Iterator[str]:
+def _sources(container: Any, path: str) -> Iterator[str]:
     """What no shape says: each variable and each reference has one source."""
-    for i, entry in enumerate(made.env or ()):
+    for i, entry in enumerate(container.env or ()):
         if (of := entry.value_from) is None:
             continue
         sources = sum(getattr(of, name) is not None for name in of.__struct_fields__)
         if sources != 1 or entry.value:
             both = " and a value" if entry.value else ""
             yield f"{path}.env[{i}]: has {sources} sources in valueFrom{both}; keep one."
-    for i, one in enumerate(made.env_from or ()):
-        if (one.config_map_ref is None) == (one.secret_ref is None):
+    for i, source in enumerate(container.env_from or ()):
+        if (source.config_map_ref is None) == (source.secret_ref is None):
             yield f"{path}.envFrom[{i}]: must have one of configMapRef and secretRef; set one."
-    for i, mount in enumerate(made.volume_mounts or ()):
+    for i, mount in enumerate(container.volume_mounts or ()):
         if mount.sub_path and mount.sub_path_expr:
             yield f"{path}.volumeMounts[{i}]: has subPath and subPathExpr; keep one."
         for key, value in (("subPath", mount.sub_path), ("subPathExpr", mount.sub_path_expr)):

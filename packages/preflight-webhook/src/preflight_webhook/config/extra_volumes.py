@@ -114,35 +114,35 @@ class ExtraMount(_Part, frozen=True, kw_only=True):
 
 def mounts(extra: Iterable[ExtraMount]) -> list[dict[str, Any]]:
     """As a container has them, written as the API server gives them back."""
-    made = []
-    for one in extra:
-        mount: dict[str, Any] = {"name": _EXTRA + one.name, "mountPath": one.mount_path}
-        if one.sub_path:
-            mount["subPath"] = one.sub_path
-        if one.read_only:
+    mounts = []
+    for volume in extra:
+        mount: dict[str, Any] = {"name": _EXTRA + volume.name, "mountPath": volume.mount_path}
+        if volume.sub_path:
+            mount["subPath"] = volume.sub_path
+        if volume.read_only:
             mount["readOnly"] = True
-        made.append(mount)
-    return made
+        mounts.append(mount)
+    return mounts
 
 
 def volumes(extra: Iterable[ExtraVolume]) -> list[dict[str, Any]]:
     """As a pod has them, each once."""
-    made: dict[str, dict[str, Any]] = {}
-    for one in extra:
-        if one.host_path is not None:
-            source = {"hostPath": {"path": one.host_path.path, "type": one.host_path.type}}
+    volumes: dict[str, dict[str, Any]] = {}
+    for volume in extra:
+        if volume.host_path is not None:
+            source = {"hostPath": {"path": volume.host_path.path, "type": volume.host_path.type}}
         else:
-            medium = one.empty_dir.medium if one.empty_dir is not None else ""
+            medium = volume.empty_dir.medium if volume.empty_dir is not None else ""
             source = {"emptyDir": {"medium": medium} if medium else {}}
-        made[one.name] = {"name": _EXTRA + one.name, **source}
-    return list(made.values())
+        volumes[volume.name] = {"name": _EXTRA + volume.name, **source}
+    return list(volumes.values())
 
 
 def host_paths(extra: Iterable[ExtraVolume]) -> list[str]:
     """The paths of the node that these volumes show, which a Pod Security level below privileged
     forbids.
     """
-    return [one.host_path.path for one in extra if one.host_path is not None]
+    return [volume.host_path.path for volume in extra if volume.host_path is not None]
 
 
 def covered(path: str) -> str | None:

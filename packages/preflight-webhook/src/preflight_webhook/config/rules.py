@@ -45,19 +45,21 @@ _NOT_IN_CONTAINER: Final = {
 
 def problems(raw: dict[str, Any]) -> list[str]:
     """What is wrong with the configuration ``raw`` beyond its schema."""
-    found = [
+    problems = [
         f"{path}: {problem}"
         for where, kind, rule in _VALUES
         for path, value in _at(raw, where, kind)
         if (problem := rule(value))
     ]
-    found += chain.from_iterable(rule(raw) for rule in _RELATIONS)
-    refused = tuple(one.partition(":")[0] for one in found)
+    problems += chain.from_iterable(rule(raw) for rule in _RELATIONS)
+    refused = tuple(problem.partition(":")[0] for problem in problems)
     # What is refused already needs no second sentence.
-    return found + [
-        one
-        for one in dict.fromkeys(_check_settings(raw))
-        if not any(re.match(rf"{re.escape(one.partition(':')[0])}(\[|$)", path) for path in refused)
+    return problems + [
+        text
+        for text in dict.fromkeys(_check_settings(raw))
+        if not any(
+            re.match(rf"{re.escape(text.partition(':')[0])}(\[|$)", path) for path in refused
+        )
     ]
 
 
@@ -73,12 +75,12 @@ def _at(raw: Any, where: str, kind: type[T], path: str = "") -> Iterator[tuple[s
         there = [(here, value)]
         if key != head:
             listed = value if isinstance(value, list) else ()
-            there = [(f"{here}[{i}]", one) for i, one in enumerate(listed)]
-        for at, one in there:
+            there = [(f"{here}[{i}]", entry) for i, entry in enumerate(listed)]
+        for at, entry in there:
             if rest:
-                yield from _at(one, rest, kind, at)
-            elif isinstance(one, kind):
-                yield at, one
+                yield from _at(entry, rest, kind, at)
+            elif isinstance(entry, kind):
+                yield at, entry
 
 
 def _shown(text: str) -> str:
@@ -161,9 +163,9 @@ def _overrides(raw: dict[str, Any]) -> Iterator[str]:
     for path, check in _at(raw, "checks[]", dict):
         for where in ("env", "container.env"):
             given = {
-                one["name"]: str(one.get("value") or "")
-                for _, one in _at(check, f"{where}[]", dict)
-                if isinstance(one.get("name"), str)
+                variable["name"]: str(variable.get("value") or "")
+                for _, variable in _at(check, f"{where}[]", dict)
+                if isinstance(variable.get("name"), str)
             }
             for problem in settings.problems(_image(check), given):
                 yield f"{path}.{where}: {problem}"
@@ -192,7 +194,7 @@ def _device_variables(raw: dict[str, Any]) -> Iterator[str]:
     if not isinstance(section, dict) or section.get("enabled") is not True:
         return
     resource = section.get("resourceName", _DEVICES.resource_name)
-    if resource not in [one for _, one in _at(raw, "gpuDetection.resourceNames[]", object)]:
+    if resource not in [name for _, name in _at(raw, "gpuDetection.resourceNames[]", object)]:
         yield (
             f'deviceVariables.resourceName: "{resource}" is not among gpuDetection.resourceNames, so no pod would be known '
             "to have such GPUs; add it there."
@@ -248,21 +250,23 @@ def _leads_to(path: str, folder: str) -> bool:
     """Whether a volume at ``path`` of the node shows ``folder`` or a part of it; /run and /var/run
     are one on most nodes.
     """
-    one, other = (re.sub(r"^/var/run(?=/|$)", "/run", normal(text)) for text in (path, folder))
-    return path in {"/", "/var"} or f"{other}/".startswith(f"{one}/") or one.startswith(other + "/")
+    ours, other = (re.sub(r"^/var/run(?=/|$)", "/run", normal(text)) for text in (path, folder))
+    return (
+        path in {"/", "/var"} or f"{other}/".startswith(f"{ours}/") or ours.startswith(other + "/")
+    )
 
 
 _MOUNTED: Final = (
     AllowRow(
-        lambda one: ".." in one[0].split("/") or ":" in one[0],
+        lambda mount: ".." in mount[0].split("/") or ":" in mount[0],
         'has ".." or ":" in it; write the path itself.',
     ),
     AllowRow(
-        lambda one: covered(normal(one[0])),
+        lambda mount: covered(normal(mount[0])),
         "would cover {1}, which the check needs; mount it beside or below that.",
     ),
     AllowRow(
-        lambda one: one[1].get(normal(one[0])),
+        lambda mount: mount[1].get(normal(mount[0])),
         "is also that of {1}; mount them at different paths.",
     ),
 )
@@ -343,7 +347,7 @@ def _judged(program: str, variable: str, values: Iterator[tuple[str, Any]]) -> I
         if isinstance(value, list):
             text = ",".join(map(str, value))
         elif isinstance(value, dict):
-            text = ",".join(f"{key}={one}" for key, one in value.items())
+            text = ",".join(f"{key}={number}" for key, number in value.items())
         if not isinstance(text, str | int | float) or isinstance(text, bool):
             continue  # the schema says so
         for problem in settings.problems(program, {variable: str(text)}):

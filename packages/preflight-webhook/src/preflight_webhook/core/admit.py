@@ -163,7 +163,7 @@ def decide(
     if problem:
         return Decision("denied", problem)
     if claims is None and looked_up:
-        refs = [one for entry in pod.spec.resource_claims or () if (one := ref(entry))]
+        refs = [wanted for entry in pod.spec.resource_claims or () if (wanted := ref(entry))]
         needs = tuple(dict.fromkeys(refs))
         claims = recall(needs) if needs and recall is not None else None
         if needs and claims is None:
@@ -233,7 +233,7 @@ def _facts(
         gang,
         ordered(pod, gang, config.gang_discovery) if gang else "",
         tuple([_settings(c) for c in everyone]),
-        tuple([one.name for one in secrets]) if secrets else (),
+        tuple([secret.name for secret in secrets]) if secrets else (),
         tuple([_claim(entry, claims) for entry in spec.resource_claims])
         if spec.resource_claims and detects(config)
         else (),
@@ -248,10 +248,12 @@ def _memory(volumes: Sequence[Volume]) -> tuple[str, ...]:
     """Names of those that are memory; of too many the pod is denied anyway."""
     if len(volumes) > limits.ENTRIES:
         return ()
-    found = [
-        one.name for one in volumes if (of := one.empty_dir) is not None and of.medium == "Memory"
+    names = [
+        volume.name
+        for volume in volumes
+        if (of := volume.empty_dir) is not None and of.medium == "Memory"
     ]
-    return tuple([name for name in found if len(name) <= limits.NAME]) if found else ()
+    return tuple([name for name in names if len(name) <= limits.NAME]) if names else ()
 
 
 def _settings(container: Container) -> ContainerSettings:
@@ -330,8 +332,8 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
         and {*devices.gpus} <= {config.device_variables.resource_name},
     )
     injection = inject(config, checks, workload, first, last)
-    passed_on = [one for check in checks if (one := inherited.by_check.get(check.name))]
-    warnings = [warning for one in passed_on for warning in one.warnings]
+    passed_on = [settings for check in checks if (settings := inherited.by_check.get(check.name))]
+    warnings = [warning for settings in passed_on for warning in settings.warnings]
     if facts.confined and config.platform_connector.enabled:
         warnings.append(
             "the namespace's Pod Security level forbids the connector's socket: checks run and report nothing"
@@ -343,7 +345,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
         skipped,
         gpus,
         warnings=warnings,
-        unseen=[variables for one in passed_on for variables in one.unseen],
+        unseen=[variables for settings in passed_on for variables in settings.unseen],
     )
     return _finished(facts, config, decision, injection, member)
 

@@ -32,8 +32,8 @@ class SizedCache(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """What was put in under ``key``, while it is there."""
-        found = self._kept.get(key)
-        return found[0] if found is not None else None
+        kept = self._kept.get(key)
+        return kept[0] if kept is not None else None
 
     def put(self, key: K, value: V, weight: int) -> V:
         """Keep ``value``, of ``weight`` bytes with its key, unless it alone takes a quarter of the

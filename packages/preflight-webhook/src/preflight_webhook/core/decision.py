@@ -94,7 +94,7 @@ class Decision(msgspec.Struct):
             allowed=not self.denied,
             patch=msgspec.Raw(self.encoded or b""),
             message=shown(self.message, MOST_TEXT) if self.denied else "",
-            warnings=[shown(one, MOST_TEXT) for one in self.warnings],
+            warnings=[shown(warning, MOST_TEXT) for warning in self.warnings],
             result=self.label,
         )
 

@@ -169,10 +169,10 @@ def kueue(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
 
 def labels(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     """The labels that the configuration names."""
-    found, own = _labels(pod), config.labels
-    if not (name := _name(found.get(own.gang_id_label))):
+    labels, own = _labels(pod), config.labels
+    if not (name := _name(labels.get(own.gang_id_label))):
         return None
-    size, warning = _size(found.get(own.gang_size_label), "label", own.gang_size_label)
+    size, warning = _size(labels.get(own.gang_size_label), "label", own.gang_size_label)
     return GangIdentity(name, "labels", None, size, warning)
 
 
@@ -180,9 +180,9 @@ def kubeflow(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """A job of the training operator, or a TrainJob, which is a JobSet whose pods are told
     PET_NNODES.
     """
-    found = _labels(pod)
-    name = _name(found.get(keys.TRAINING + "job-name"))
-    train_job = None if name else _name(found.get(keys.JOBSET + "jobset-name"))
+    labels = _labels(pod)
+    name = _name(labels.get(keys.TRAINING + "job-name"))
+    train_job = None if name else _name(labels.get(keys.JOBSET + "jobset-name"))
     if not name and not train_job:
         return None
     variables = (v for c in pod.spec.containers for v in _variables(c))
@@ -197,8 +197,8 @@ def kubeflow(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
 
 def lws(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """One group (a leader and its workers) of a LeaderWorkerSet."""
-    found = _labels(pod)
-    name, index = _name(found.get(keys.LWS + "name")), _name(found.get(keys.LWS + "group-index"))
+    labels = _labels(pod)
+    name, index = _name(labels.get(keys.LWS + "name")), _name(labels.get(keys.LWS + "group-index"))
     if not name or not index:
         return None
     return GangIdentity(f"{name}/{index}", "lws", name, *_annotated_size(pod, keys.LWS + "size"))
@@ -206,18 +206,18 @@ def lws(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
 
 def jobset(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """A JobSet, or the group of replicated jobs in it that the pod belongs to."""
-    found = _labels(pod)
-    if not (name := _name(found.get(keys.JOBSET + "jobset-name"))):
+    labels = _labels(pod)
+    if not (name := _name(labels.get(keys.JOBSET + "jobset-name"))):
         return None
-    group = _name(found.get(keys.JOBSET + "group-name"))
+    group = _name(labels.get(keys.JOBSET + "group-name"))
     return GangIdentity(f"{name}/{group}" if group and group != "default" else name, "jobset", name)
 
 
 def job(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """An Indexed Job; the pods of any other Job know nothing of each other."""
-    found = _labels(pod)
-    indexed = keys.JOB_INDEX in found or keys.JOB_INDEX in (pod.metadata.annotations or _NONE)
-    name = _name(found.get(keys.JOB_NAME)) if indexed else None
+    labels = _labels(pod)
+    indexed = keys.JOB_INDEX in labels or keys.JOB_INDEX in (pod.metadata.annotations or _NONE)
+    name = _name(labels.get(keys.JOB_NAME)) if indexed else None
     return GangIdentity(name, "job", name) if name else None
 
 
@@ -280,9 +280,11 @@ def _sources(config: GangDiscovery) -> tuple[Source, ...]:
     """The sources in the order in which they are asked; the first that answers decides."""
     chosen = [
         _named(
-            one.name, one.pod_label or one.pod_annotation or "", annotation=one.pod_label is None
+            source.name,
+            source.pod_label or source.pod_annotation or "",
+            annotation=source.pod_label is None,
         )
-        for one in config.sources
+        for source in config.sources
     ]
     chosen += _METHODS[config.method]
     chosen += (source for word, source in _OPT_IN.items() if word in config.opt_in)

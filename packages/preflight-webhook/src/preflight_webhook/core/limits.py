@@ -164,5 +164,5 @@ def _long(where: str, name: str, most: int) -> str:
     return f'{where} "{shown(name, 64)}" has {len(name)} characters, more than the {most} that Kubernetes allows; shorten it.'
 
 
-def _sentence(where: str, found: str, most: str) -> str:
-    return f"{where}: {found} are more than the {most} that preflight checks go through; use fewer."
+def _sentence(where: str, count: str, most: str) -> str:
+    return f"{where}: {count} are more than the {most} that preflight checks go through; use fewer."

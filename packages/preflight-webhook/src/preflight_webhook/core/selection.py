@@ -70,25 +70,25 @@ class _Case(NamedTuple):
 
 _SKIPS: Final = {
     "mig": AllowRow(
-        lambda one: one.only("mig"),
+        lambda case: case.only("mig"),
         "the pod gets slices of GPUs (MIG), which this check cannot test",
     ),
     "shared": AllowRow(
-        lambda one: one.only("shared"),
+        lambda case: case.only("shared"),
         "the pod's GPUs are shared with other pods, whose work this check would measure and disturb",
     ),
     "no-gang": AllowRow(
-        lambda one: one.check.gang_wide and not one.pod.gang,
+        lambda case: case.check.gang_wide and not case.pod.gang,
         "the pod belongs to no gang that is known here; a fabric test needs one",
     ),
     "start-order": AllowRow(
-        lambda one: one.check.gang_wide and one.pod.ordered,
+        lambda case: case.check.gang_wide and case.pod.ordered,
         "the gang's members would wait for each other: {1}",
     ),
     "no-network": AllowRow(
-        lambda one: one.check.nccl and one.check.gang_wide and not one.pod.network,
+        lambda case: case.check.nccl and case.check.gang_wide and not case.pod.network,
         "the pod requests no network device (networkDetection), and skipNcclWithoutNetwork is set",
-        unless=lambda one: not one.config.skip_nccl_without_network,
+        unless=lambda case: not case.config.skip_nccl_without_network,
     ),
 }
 """By the reason that is counted: of which checks of a pod there is nothing to test."""
@@ -101,7 +101,7 @@ def _chosen(
     for check in wanted:
         case = _Case(check, config, pod)
         whys = ((reason, refusal([row], case)) for reason, row in _SKIPS.items())
-        if skip := next((Skip(check.name, *one) for one in whys if one[1]), None):
+        if skip := next((Skip(check.name, *why) for why in whys if why[1]), None):
             skipped.append(skip)
         else:
             chosen.append(check)

@@ -31,10 +31,10 @@ created: each takes and returns a list of objects.
 """
 
 
-def add_explain(made: argparse.ArgumentParser) -> None:
+def add_explain(parser: argparse.ArgumentParser) -> None:
     """What would be decided about a pod, with or without a cluster."""
-    made.set_defaults(run=_run)
-    given = made.add_mutually_exclusive_group(required=True)
+    parser.set_defaults(run=_run)
+    given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument(
         "-f",
         "--file",
@@ -47,35 +47,35 @@ def add_explain(made: argparse.ArgumentParser) -> None:
         metavar="KIND/NAME",
         help=f"an object of the cluster of KUBECONFIG, or of ~/.kube/config: {', '.join(KINDS)}",
     )
-    made.add_argument(
+    parser.add_argument(
         "-n", "--namespace", default="default", help="where --live looks (%(default)s)"
     )
-    made.add_argument(
+    parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
         help="configuration, or the Helm values of the release; without one, with --live that of the cluster's release, else dcgm-diag with its defaults",
     )
-    made.add_argument(
+    parser.add_argument(
         "-o", "--output", choices=("text", "json", "yaml"), default="text", help="%(default)s"
     )
-    made.add_argument(
+    parser.add_argument(
         "--color",
         choices=("auto", "always", "never"),
         default="auto",
         help="of the diff; auto: on a terminal, unless NO_COLOR is set (%(default)s)",
     )
-    made.add_argument("--brief", action="store_true", help="without the patch")
+    parser.add_argument("--brief", action="store_true", help="without the patch")
 
 
 def _run(args: argparse.Namespace) -> int:
     problems: list[str] = []
-    found, given = anyio.run(_from_cluster, args) if args.live else _from_files(args, problems)
+    pods, given = anyio.run(_from_cluster, args) if args.live else _from_files(args, problems)
     reports = []
     form: dict[str, Any] = {"colored": commands.colored(args.color), "brief": args.brief}
-    for one in found:
+    for pod in pods:
         try:
-            reports.append(explain(one, given, args.output, from_files=not args.live, **form))
+            reports.append(explain(pod, given, args.output, from_files=not args.live, **form))
         except ValueError as error:
             problems.append(str(error))
     between = {"text": "\n\n", "json": "\n", "yaml": "\n---\n"}
@@ -110,15 +110,15 @@ def _from_files(
             why = getattr(error, "strerror", None) or "not UTF-8"
             problems.append(f"{where}: {why}; give a file with a pod in it.")
             continue
-        made, bad = documents(text, where)
-        objects += made
+        read, bad = documents(text, where)
+        objects += read
         problems += bad
     for point in entry_points(group=STORED):
         objects = point.load()(objects)
-    found, bad = found_in(objects, ", ".join(map(commands.named, args.file)))
+    pods, bad = found_in(objects, ", ".join(map(commands.named, args.file)))
     if not problems or objects:  # else the reason why there is no pod is said already
         problems += bad
-    return found, given
+    return pods, given
 
 
 async def _from_cluster(args: argparse.Namespace) -> tuple[list[FoundPod], InstalledRelease]:
@@ -127,9 +127,9 @@ async def _from_cluster(args: argparse.Namespace) -> tuple[list[FoundPod], Insta
         given = _configured(args.config) if args.config else await live.readable_release(client)
         policies = given.config.preflight_configs.enabled
         objects = await live.objects_of(client, kind, name, args.namespace, policies=policies)
-        found, problems = found_in(objects, args.live)
+        pods, problems = found_in(objects, args.live)
         if problems:
             raise BadInput(problems)
         if detects(given.config):
-            found = [one._replace(claims=await live.needed(one, client)) for one in found]
-        return found, given
+            pods = [pod._replace(claims=await live.needed(pod, client)) for pod in pods]
+        return pods, given

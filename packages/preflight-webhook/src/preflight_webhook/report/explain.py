@@ -45,7 +45,7 @@ _END = "\33[0m"
 class _Report(NamedTuple):
     """All that is reported of one pod."""
 
-    found: FoundPod
+    target: FoundPod
     given: InstalledRelease
     asked: OptIn
     decision: Decision
@@ -56,7 +56,7 @@ class _Report(NamedTuple):
 
 
 def explain(
-    found: FoundPod,
+    target: FoundPod,
     given: InstalledRelease,
     form: str,
     *,
@@ -68,15 +68,17 @@ def explain(
     ``from_files``: what is not known may be given with another file, else it is not in the cluster.
     Raises :class:`ValueError` when the pod cannot be read.
     """
-    config, own = _of_namespace(found, given.config)
+    config, own = _of_namespace(target, given.config)
     try:
-        body = json.dumps(found.pod).encode()
+        body = json.dumps(target.pod).encode()
         if problem := of_object(body):
             decision = Decision("denied", problem)
         else:
-            decision = decide(body, found.namespace, config, found.claims, confined=found.confined)
+            decision = decide(
+                body, target.namespace, config, target.claims, confined=target.confined
+            )
     except BadReview as error:
-        raise ValueError(f"{found.what}: {str(error).removeprefix('request.object ')}.") from None
+        raise ValueError(f"{target.what}: {str(error).removeprefix('request.object ')}.") from None
     size = decision.stamp.size if decision.stamp is not None else None
     ranks = (size or 0) * sum(decision.gpus.values())
     delays = {
@@ -88,16 +90,18 @@ def explain(
         *decision.warnings,
         *_unseen(decision),
         *_code(decision, config),
-        *_left_behind(found.pod, decision, config),
+        *_left_behind(target.pod, decision, config),
     ]
-    asked = opt_in(found.namespace, found.labels, given.lists)
-    absent = missing(found) if from_files and decision.denied else []
+    asked = opt_in(target.namespace, target.labels, given.lists)
+    absent = missing(target) if from_files and decision.denied else []
     message = _message(decision.message, absent)
-    report = _Report(found, given, asked, decision, message, own, delays, warnings)
+    report = _Report(target, given, asked, decision, message, own, delays, warnings)
     if form == "text":
         lines = [*map(printable, _unasked(report) if asked.asked == "no" else _lines(report))]
         if decision.patch and not brief and asked.asked != "no":
-            lines += _diff(found.pod, applied(deepcopy(found.pod), decision.patch), colored=colored)
+            lines += _diff(
+                target.pod, applied(deepcopy(target.pod), decision.patch), colored=colored
+            )
         return "\n".join(lines)
     fields = _fields(report)
     if brief:
@@ -107,7 +111,7 @@ def explain(
 
 def _fields(report: _Report) -> dict[str, Any]:
     decision, asked = report.decision, report.asked
-    fields: dict[str, Any] = {"object": report.found.what}
+    fields: dict[str, Any] = {"object": report.target.what}
     fields |= {
         "opt_in": {"asked": asked.asked, "why": asked.why},
         "configuration": report.given.source,
@@ -149,17 +153,17 @@ def _message(message: str, absent: list[Ref]) -> str:
 
 def _unasked(report: _Report) -> Iterator[str]:
     """About a pod that the API server never asks the webhook about."""
-    yield f"{report.found.what}: not checked"
+    yield f"{report.target.what}: not checked"
     yield f"  opt-in: {report.asked.why}"
     yield f"  if it were asked about: {report.decision.result}: {report.message}"
     yield f"  configuration: {report.given.source}"
 
 
-def _of_namespace(found: FoundPod, config: Config) -> tuple[Config, str]:
+def _of_namespace(target: FoundPod, config: Config) -> tuple[Config, str]:
     """The configuration that holds in the pod's namespace, and a word on its PreflightConfigs; none
     where there are none.
     """
-    items = found.policies
+    items = target.policies
     if not items:
         return config, ""
     if not config.preflight_configs.enabled:
@@ -171,8 +175,8 @@ def _of_namespace(found: FoundPod, config: Config) -> tuple[Config, str]:
         len(items) == 1 and not items[0].metadata.uid and not items[0].status.conditions
     ):  # as people write it in a file
         chosen, how = items[0], "as if the gang controller had accepted it"
-    elif (one := in_force(items)) is not None:
-        chosen, how = one, "in force"
+    elif (policy_ := in_force(items)) is not None:
+        chosen, how = policy_, "in force"
     else:
         why = [
             f"{item.metadata.name} ({refusal(item) or 'in force, as another one'})"
@@ -188,8 +192,8 @@ def _of_namespace(found: FoundPod, config: Config) -> tuple[Config, str]:
 def _unseen(decision: Decision) -> Iterator[str]:
     """Variables that may be missing in a check, for nobody here may read where they stand."""
     by_place: dict[tuple[str, str, str], list[str]] = {}
-    for one in decision.unseen:
-        by_place.setdefault((one.where, one.kind, one.name), []).append(one.check)
+    for env in decision.unseen:
+        by_place.setdefault((env.where, env.kind, env.name), []).append(env.check)
     for (where, kind, name), checks in by_place.items():
         yield (
             f"{where}: what {kind} {name} holds is not known at admission and not passed on to {', '.join(checks)}; "
@@ -231,7 +235,7 @@ def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[st
         check for check in config.checks if check.name in decision.checks and not check.is_required
     ]
     containers = maps(map_of(pod.get("spec")).get("containers"))  # of a file, which nobody checked
-    there = {str(entry.get("name")) for one in containers for entry in maps(one.get("env"))}
+    there = {str(entry.get("name")) for c in containers for entry in maps(c.get("env"))}
     for name in sorted(name for name in there if of_the_fabric(name)):
         for value, patterns, checks in _patterns(inheriting, config):
             # What never is there: a rank, another communicator, a setting of the check itself.
@@ -243,13 +247,13 @@ def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[st
 
 def _patterns(checks: list[CheckConfig], config: Config) -> list[tuple[str, tuple[str, ...], str]]:
     """(the value of the configuration, its patterns, the checks that inherit by it)."""
-    made = [
+    rows = [
         (f"envPatterns of the check {check.name}", check.env_patterns, check.name)
         for check in checks
         if check.env_patterns is not None
     ]
     common = [check.name for check in checks if check.nccl and check.env_patterns is None]
-    return [*made, ("ncclEnvPatterns", config.nccl_env_patterns, "the checks")] if common else made
+    return [*rows, ("ncclEnvPatterns", config.nccl_env_patterns, "the checks")] if common else rows
 
 
 def _lines(report: _Report) -> Iterator[str]:
@@ -259,7 +263,7 @@ def _lines(report: _Report) -> Iterator[str]:
         if decision.result == "unchanged" and decision.checks
         else decision.result
     )
-    yield f"{report.found.what}: {result}{'' if report.asked.asked == 'yes' else ', if its namespace is opted in'}"
+    yield f"{report.target.what}: {result}{'' if report.asked.asked == 'yes' else ', if its namespace is opted in'}"
     yield f"  opt-in: {report.asked.why}"
     if report.own:
         yield f"  by: {report.own}"

@@ -33,7 +33,7 @@ async def release_of(client: Client) -> InstalledRelease:
     not one, :class:`KubeError`.
     """
     listed = (await client.get_or_none(_WEBHOOKS, dict, params=_OURS) or {}).get("items") or []
-    names = ", ".join(str(one["metadata"]["name"]) for one in listed)
+    names = ", ".join(str(webhook["metadata"]["name"]) for webhook in listed)
     if not listed:
         raise CommandFailed(
             "the cluster has no MutatingWebhookConfiguration of preflight-injector; install the chart, or give --config."
@@ -44,8 +44,10 @@ async def release_of(client: Client) -> InstalledRelease:
         )
     lists = lists_of(listed[0])
     where = f"ConfigMap {names} in namespace {lists.release}"
-    made = await client.get_or_none(f"/api/v1/namespaces/{lists.release}/configmaps/{names}", dict)
-    text = ((made or {}).get("data") or {}).get("config.yaml")
+    config_map = await client.get_or_none(
+        f"/api/v1/namespaces/{lists.release}/configmaps/{names}", dict
+    )
+    text = ((config_map or {}).get("data") or {}).get("config.yaml")
     if not isinstance(text, str):
         raise CommandFailed(
             f"{where}: is not there, or has no config.yaml; give the configuration with --config."
@@ -96,7 +98,7 @@ async def objects_of(
         objects.append({**around, "kind": "Namespace"})
     if policies:
         listed = await client.get_or_none(policy.path(namespace), dict) or {}
-        objects += [{**one, "kind": policy.KIND} for one in listed.get("items", [])]
+        objects += [{**policy_, "kind": policy.KIND} for policy_ in listed.get("items", [])]
     if kind.kind == "TrainJob":
         of, runtime = runtime_of(item)
         path = (
@@ -104,23 +106,23 @@ async def objects_of(
             if of == "TrainingRuntime"
             else "clustertrainingruntimes"
         )
-        made = await client.get_or_none(
+        runtime_ = await client.get_or_none(
             f"/apis/{kind.group}/{kind.versions[0]}/{path}/{runtime}", dict
         )
-        if made is not None:
-            objects.append({**made, "kind": of})
+        if runtime_ is not None:
+            objects.append({**runtime_, "kind": of})
     return objects
 
 
-async def needed(found: FoundPod, client: Client) -> dict[Ref, DeviceClaim | None]:
+async def needed(pod: FoundPod, client: Client) -> dict[Ref, DeviceClaim | None]:
     """The claims that a pod names, read from a cluster. Raises
     :class:`~preflight_kube.errors.KubeError`.
     """
     known, kinds = {}, RESTMapper(client)
-    for ref in references(found.pod):
-        path = await kinds.newest(GROUP, VERSIONS, ref.kind, found.namespace)
-        made = await client.get_or_none(f"{path}/{ref.name}", dict) if path is not None else None
-        known[ref] = None if made is None else claims.read(made)
+    for ref in references(pod.pod):
+        path = await kinds.newest(GROUP, VERSIONS, ref.kind, pod.namespace)
+        claim = await client.get_or_none(f"{path}/{ref.name}", dict) if path is not None else None
+        known[ref] = None if claim is None else claims.read(claim)
     return known
 
 

@@ -172,25 +172,25 @@ def _located(problem: str, path: str, *, shared: bool) -> str:
 
 def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
     """As the chart's templates add what all parts share."""
-    made = dict(config)
-    if "checks" not in made and common.get("checks") is not None:
-        made["checks"] = common["checks"]
+    merged = dict(config)
+    if "checks" not in merged and common.get("checks") is not None:
+        merged["checks"] = common["checks"]
     if isinstance(sources := common.get("gangSources"), list) and sources:
-        discovery = made.get("gangDiscovery") or {}
+        discovery = merged.get("gangDiscovery") or {}
         if isinstance(discovery, dict) and isinstance(discovery.get("sources") or [], list):
-            made["gangDiscovery"] = {
+            merged["gangDiscovery"] = {
                 **discovery,
                 "sources": [*(discovery.get("sources") or []), *sources],
             }
     if label := common.get("instanceTypeLabel"):
-        topology = made.get("ncclTopology") or {}
+        topology = merged.get("ncclTopology") or {}
         if isinstance(topology, dict):
-            made["ncclTopology"] = {**topology, "instanceTypeLabel": label}
+            merged["ncclTopology"] = {**topology, "instanceTypeLabel": label}
     if resource := common.get("gpuClaimResource"):
-        variables, detection = made.get("deviceVariables") or {}, made.get("gpuDetection") or {}
+        variables, detection = merged.get("deviceVariables") or {}, merged.get("gpuDetection") or {}
         if isinstance(variables, dict) and isinstance(detection, dict):
-            made["deviceVariables"] = {"enabled": True, "resourceName": resource, **variables}
+            merged["deviceVariables"] = {"enabled": True, "resourceName": resource, **variables}
             listed = detection.get("resourceNames", ["nvidia.com/gpu"])
             if isinstance(listed, list) and resource not in listed:
-                made["gpuDetection"] = {**detection, "resourceNames": [*listed, resource]}
-    return made
+                merged["gpuDetection"] = {**detection, "resourceNames": [*listed, resource]}
+    return merged

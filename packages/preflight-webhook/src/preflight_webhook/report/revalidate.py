@@ -74,41 +74,41 @@ class PlannedRun(NamedTuple):
         yield f"Job {self.namespace}/{name_of(self.job)}: at most {longest} s"
 
 
-def add_revalidate(made: argparse.ArgumentParser) -> None:
+def add_revalidate(parser: argparse.ArgumentParser) -> None:
     """Test a node, cordoned or not, by all checks that its pods get; what passes is cleared."""
-    made.set_defaults(run=lambda args: anyio.run(_revalidate, args))
-    made.add_argument("node", metavar="NODE", help="the node, which may be cordoned and tainted")
-    made.add_argument(
+    parser.set_defaults(run=lambda args: anyio.run(_revalidate, args))
+    parser.add_argument("node", metavar="NODE", help="the node, which may be cordoned and tainted")
+    parser.add_argument(
         "--gpu", default="", metavar="UUID", help="this GPU alone, where claims hand them out"
     )
-    made.add_argument(
+    parser.add_argument(
         "--with",
         dest="partner",
         metavar="NODE",
         help="the other node of a gang's check, - for none; default: one that is ready, schedulable, alike, and that nothing speaks against",
     )
-    made.add_argument(
+    parser.add_argument(
         "--replaced",
         default="",
         metavar="UUID",
         help="this GPU was taken out for good: when the node has passed, what stands against it is cleared, too",
     )
-    made.add_argument(
+    parser.add_argument(
         "-n",
         "--namespace",
         default="default",
         help="an opted-in one, in which the Job is made (%(default)s)",
     )
-    made.add_argument(
+    parser.add_argument(
         "-f",
         "--like",
         metavar="FILE",
         help="a Pod, Job, …: the checks get its variables, mounts, networks and devices, as in that workload; - is stdin",
     )
-    made.add_argument(
+    parser.add_argument(
         "--dry-run", action="store_true", help="print what would be created, and create nothing"
     )
-    made.add_argument("--no-wait", action="store_true", help="do not follow the run")
+    parser.add_argument("--no-wait", action="store_true", help="do not follow the run")
 
 
 async def _revalidate(args: argparse.Namespace) -> int:
@@ -119,8 +119,8 @@ async def _revalidate(args: argparse.Namespace) -> int:
         except CannotRevalidate as error:
             raise CommandFailed(str(error)) from None
         if args.dry_run:
-            made = [one for one in (run.claim, run.job) if one is not None]
-            print(yaml.safe_dump_all(made, sort_keys=False), end="")
+            manifests = [manifest for manifest in (run.claim, run.job) if manifest is not None]
+            print(yaml.safe_dump_all(manifests, sort_keys=False), end="")
             return commands.DONE
         for line in run.announced():
             commands.say(line)
@@ -154,7 +154,7 @@ async def _planned(args: argparse.Namespace, client: Client, like: Object | None
     if args.partner and args.partner != "-":
         nodes.append(await _node(client, args.partner))
     elif not args.partner and any(check.gang_wide for check in config.checks):
-        everyone = [one async for page, _ in client.pages("/api/v1/nodes", dict) for one in page]
+        everyone = [node async for page, _ in client.pages("/api/v1/nodes", dict) for node in page]
         partner = revalidation.partner_of(node, everyone, config)
         nodes += [partner] if partner is not None else []
     job = revalidation.job(name, nodes, config, like, claim)
@@ -166,13 +166,13 @@ async def _create(client: Client, run: PlannedRun) -> None:
     name = name_of(run.job)
     if run.claim is not None:
         await client.create(run.claims, run.claim)
-    made = json.loads(await client.create(run.path, run.job))
+    job = json.loads(await client.create(run.path, run.job))
     if run.claim is not None:  # it goes with the Job
         owner = {
             "apiVersion": "batch/v1",
             "kind": "Job",
             "name": name,
-            "uid": made["metadata"]["uid"],
+            "uid": job["metadata"]["uid"],
         }
         await client.merge_patch(f"{run.claims}/{name}", {"metadata": {"ownerReferences": [owner]}})
 
@@ -186,8 +186,8 @@ async def _passed(client: Client, run: PlannedRun) -> bool:
         pods = (await client.get(f"/api/v1/namespaces/{run.namespace}/pods", dict, params=mine))[
             "items"
         ]
-        found = revalidation.runs(pods, run.config)
-        lines = [str(one) for one in found if one.result is not None]
+        checks = revalidation.runs(pods, run.config)
+        lines = [str(check) for check in checks if check.result is not None]
         lines += revalidation.waiting(pods)
         for line in lines:
             if line not in printed:
@@ -197,15 +197,15 @@ async def _passed(client: Client, run: PlannedRun) -> bool:
             break
         status = map_of((await client.get(f"{run.path}/{name}", dict)).get("status"))
         ended = [
-            one
-            for one in maps(status.get("conditions"))
-            if one["type"] in {"Complete", "Failed"} and one["status"] == "True"
+            condition
+            for condition in maps(status.get("conditions"))
+            if condition["type"] in {"Complete", "Failed"} and condition["status"] == "True"
         ]
         await anyio.sleep(0 if ended else _LOOK)
     outcomes = {
-        one.result.outcome if one.result else ""
-        for one in found
-        if one.node == name_of(run.nodes[0])
+        check.result.outcome if check.result else ""
+        for check in checks
+        if check.node == name_of(run.nodes[0])
     }
     if (
         ended[0]["type"] == "Complete"
@@ -262,25 +262,25 @@ async def _devices(client: Client, node: str, config: Config) -> tuple[str, dict
     """The version of the API of claims that the cluster serves, and UUIDs by driver of the node's
     GPUs that claims hand out; neither where no claims are known.
     """
-    found: dict[str, list[str]] = {}
+    devices: dict[str, list[str]] = {}
     path = None
     if config.gpu_detection.device_classes:
         path = await RESTMapper(client).newest(GROUP, VERSIONS, "ResourceSlice")
     if path is None:
-        return "", found
+        return "", devices
     listed = await client.get(path, dict, params={"fieldSelector": f"spec.nodeName={node}"})
-    for one in listed["items"]:
-        for device in one["spec"].get("devices") or ():
+    for resource_slice in listed["items"]:
+        for device in resource_slice["spec"].get("devices") or ():
             attributes = (device.get("basic") or device).get("attributes") or {}  # v1beta1: basic
             if uuid := (attributes.get("uuid") or {}).get("string"):
-                found.setdefault(one["spec"]["driver"], []).append(uuid)
-    return path.split("/")[3], found
+                devices.setdefault(resource_slice["spec"]["driver"], []).append(uuid)
+    return path.split("/")[3], devices
 
 
 def _like(file: str) -> Object:
     where = commands.named(file)
     objects, problems = documents(commands.read(file), where)
-    found, more = found_in(objects, where)
+    pods, more = found_in(objects, where)
     if problems or more:
         raise BadInput([*problems, *more])
-    return found[0].pod
+    return pods[0].pod

@@ -72,11 +72,11 @@ class RevalidatedCheck(NamedTuple):
     def __str__(self) -> str:
         if self.result is None:
             return f"{self.node}: {self.check}: has not ended"
-        said = f"{self.node}: {self.check}: {self.result.outcome}"
+        sentence = f"{self.node}: {self.check}: {self.result.outcome}"
         if self.result.measured is not None:
-            said += f", {self.result.measured:g} GB/s"
+            sentence += f", {self.result.measured:g} GB/s"
         good = self.result.outcome == "passed"
-        return said if good else f"{said} ({self.result.code}): {self.result.reason}"
+        return sentence if good else f"{sentence} ({self.result.code}): {self.result.reason}"
 
 
 def standing(node: Object) -> dict[str, list[str]]:
@@ -84,9 +84,9 @@ def standing(node: Object) -> dict[str, list[str]]:
     none where it is about the node.
     """
     return {
-        one["type"]: gpus_named(one.get("message") or "")
-        for one in maps(node["status"].get("conditions"))
-        if makes_sick(one["type"], one["status"])
+        condition["type"]: gpus_named(condition.get("message") or "")
+        for condition in maps(node["status"].get("conditions"))
+        if makes_sick(condition["type"], condition["status"])
     }
 
 
@@ -116,10 +116,10 @@ def farewell(run: Object, node: Object, gpu: str, config: Config) -> Object | No
         **{key: check[key] for key in ("image", "imagePullPolicy", "env", "securityContext")},
         "name": "replaced",
         "command": ["python3", "-m", "preflight_proto.check.replaced", gpu, *pairs],
-        "volumeMounts": [one for one in check["volumeMounts"] if one["name"] in reports],
+        "volumeMounts": [each for each in check["volumeMounts"] if each["name"] in reports],
     }
     kept = {key: pod[key] for key in pod if key not in {"resourceClaims", "affinity"}}
-    volumes = [one for one in pod["volumes"] if one["name"] in reports]
+    volumes = [volume for volume in pod["volumes"] if volume["name"] in reports]
     spec = {**kept, "affinity": _on([node]), "containers": [container], "volumes": volumes}
     return {
         **run,
@@ -134,20 +134,20 @@ def partner_of(node: Object, nodes: Iterable[Object], config: Config) -> Object 
     """
     label = config.nccl_topology.instance_type_label
 
-    def type_of(one: Object) -> str:
-        return str((one["metadata"].get("labels") or {}).get(label))
+    def type_of(peer: Object) -> str:
+        return str((peer["metadata"].get("labels") or {}).get(label))
 
     well = [
-        one
-        for one in nodes
-        if name_of(one) != name_of(node)
-        and _ready(one)
-        and not one["spec"].get("unschedulable")
-        and all(taint["effect"] == "PreferNoSchedule" for taint in one["spec"].get("taints") or ())
-        and not standing(one)
-        and _counted(one, config, "gpu") == _counted(node, config, "gpu")
+        peer
+        for peer in nodes
+        if name_of(peer) != name_of(node)
+        and _ready(peer)
+        and not peer["spec"].get("unschedulable")
+        and all(taint["effect"] == "PreferNoSchedule" for taint in peer["spec"].get("taints") or ())
+        and not standing(peer)
+        and _counted(peer, config, "gpu") == _counted(node, config, "gpu")
     ]
-    return min(well, key=lambda one: (type_of(one) != type_of(node), name_of(one)), default=None)
+    return min(well, key=lambda peer: (type_of(peer) != type_of(node), name_of(peer)), default=None)
 
 
 def job(
@@ -162,7 +162,7 @@ def job(
     ``like``: a pod whose variables, mounts, networks and devices the checks shall have; ``claim``:
     what :func:`claim_template` has made. Raises :class:`CannotRevalidate`.
     """
-    if dead := [name_of(one) for one in nodes if not _ready(one)]:
+    if dead := [name_of(node) for node in nodes if not _ready(node)]:
         raise CannotRevalidate(
             f"Node {dead[0]} is not ready, so no pod starts there; see `kubectl describe node {dead[0]}`."
         )
@@ -177,8 +177,8 @@ def job(
             "topologyKey": "kubernetes.io/hostname",
         }
         affinity["podAntiAffinity"] = {_REQUIRED: [apart]}
-    taints = [_CORDON, *(taint for one in nodes for taint in one["spec"].get("taints") or ())]
-    tolerated = {(one["key"], one["effect"]) for one in taints if one["key"] not in _GONE}
+    taints = [_CORDON, *(taint for node in nodes for taint in node["spec"].get("taints") or ())]
+    tolerated = {(taint["key"], taint["effect"]) for taint in taints if taint["key"] not in _GONE}
     pod = {
         **{key: given[key] for key in given if key not in {"nodeName", "nodeSelector"}},
         "restartPolicy": "Never",
@@ -189,15 +189,15 @@ def job(
             for key, effect in sorted(tolerated)
         ],
         "initContainers": [
-            one
-            for one in given.get("initContainers") or ()
-            if any(fnmatchcase(str(one.get("name")), glob) for glob in config.provider_init)
+            entry
+            for entry in given.get("initContainers") or ()
+            if any(fnmatchcase(str(entry.get("name")), glob) for glob in config.provider_init)
         ],
         "containers": [_container(nodes[0], config, (given.get("containers") or [{}])[0], claim)],
     }
     if claim is not None:
-        made = {"name": _CLAIM, "resourceClaimTemplateName": name}
-        pod["resourceClaims"] = [*(given.get("resourceClaims") or ()), made]
+        entry = {"name": _CLAIM, "resourceClaimTemplateName": name}
+        pod["resourceClaims"] = [*(given.get("resourceClaims") or ()), entry]
     notes = ((like or {}).get("metadata") or {}).get("annotations") or {}
     kept = {key: value for key, value in notes.items() if not key.startswith(names.PREFIX)}
     longest = sum(worst_case_delay(check, config, 16) for check in config.checks)
@@ -259,10 +259,10 @@ def claim_template(
 
 def runs(pods: Iterable[Object], config: Config) -> list[RevalidatedCheck]:
     """How each configured check ended in the Job's pods that have it."""
-    found = []
+    tests = []
     for pod in pods:
         statuses = maps(map_of(pod.get("status")).get("initContainerStatuses"))
-        by_name = {one["name"]: (one.get("state") or {}).get("terminated") for one in statuses}
+        by_name = {each["name"]: (each.get("state") or {}).get("terminated") for each in statuses}
         for check in config.checks:
             if (container := names.container_name(check.name)) in by_name:
                 ended = by_name[container]
@@ -270,8 +270,8 @@ def runs(pods: Iterable[Object], config: Config) -> list[RevalidatedCheck]:
                 if ended:
                     message = str(ended.get("message") or "")
                     result = from_termination(check.name, message, int(ended["exitCode"]))
-                found.append(RevalidatedCheck(str(pod["spec"].get("nodeName")), check.name, result))
-    return found
+                tests.append(RevalidatedCheck(str(pod["spec"].get("nodeName")), check.name, result))
+    return tests
 
 
 def waiting(pods: Iterable[Object]) -> list[str]:
@@ -287,22 +287,22 @@ def waiting(pods: Iterable[Object]) -> list[str]:
 def _on(nodes: Sequence[Object]) -> Object:
     """The affinity of pods that go to these nodes."""
     terms = [
-        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name_of(one)]}]}
-        for one in nodes
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name_of(node)]}]}
+        for node in nodes
     ]
     return {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}}
 
 
 def _ready(node: Object) -> bool:
     conditions = node["status"].get("conditions") or ()
-    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
+    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
 
 
 def _counted(node: Object, config: Config, what: str) -> dict[str, int]:
     """How many there are of each resource that is of this kind (gpu, network)."""
     amounts = node["status"].get("allocatable") or {}
-    found = {one: int(amounts[one]) for one in amounts if kind(one, config) == what}
-    return {one: amount for one, amount in found.items() if amount}
+    named = {name: int(amounts[name]) for name in amounts if kind(name, config) == what}
+    return {name: amount for name, amount in named.items() if amount}
 
 
 def _container(node: Object, config: Config, like: Object, claim: Object | None) -> Object:
@@ -311,11 +311,11 @@ def _container(node: Object, config: Config, like: Object, claim: Object | None)
     limits: dict[str, Any] = {} if claim is not None else dict(_counted(node, config, "gpu"))
     if like:
         asked = (given.get("limits") or {}).items()
-        limits |= {one: amount for one, amount in asked if kind(one, config) == "network"}
+        limits |= {name: amount for name, amount in asked if kind(name, config) == "network"}
     else:
         network = _counted(node, config, "network").items()
-        limits |= {one: amount if amount <= _MOST_OWN else 1 for one, amount in network}
-    resources: Object = {"limits": {one: str(amount) for one, amount in limits.items()}}
+        limits |= {name: amount if amount <= _MOST_OWN else 1 for name, amount in network}
+    resources: Object = {"limits": {name: str(amount) for name, amount in limits.items()}}
     if claims := [*(given.get("claims") or ()), *([{"name": _CLAIM}] if claim is not None else ())]:
         resources["claims"] = claims
     return {

@@ -44,21 +44,23 @@ def documents(text: str, where: str) -> tuple[list[Object], list[str]]:
     problems: list[str] = []
     for line, part in _parts(text):
         try:
-            made = read(part, MANIFEST)
+            document = read(part, MANIFEST)
         except DocumentError as error:
             problems += [f"{where}: {_placed(problem, line)}" for problem in error.problems]
             continue
-        if made is None:
+        if document is None:
             continue
-        if not isinstance(made, dict):
-            kind = "a list" if isinstance(made, list) else "a single value"
+        if not isinstance(document, dict):
+            kind = "a list" if isinstance(document, list) else "a single value"
             problems.append(
                 f"{where}: line {line}: the document is {kind}, no object; give an object with kind and metadata."
             )
             continue
-        items = made.get("items") if str(made.get("kind", "")).endswith("List") else None
+        items = document.get("items") if str(document.get("kind", "")).endswith("List") else None
         objects += (
-            [one for one in items if isinstance(one, dict)] if isinstance(items, list) else [made]
+            [item for item in items if isinstance(item, dict)]
+            if isinstance(items, list)
+            else [document]
         )
     return objects, problems
 
@@ -92,7 +94,7 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[FoundPod], lis
     known: dict[tuple[str, Ref], DeviceClaim | None] = {}
     policies: dict[str, list[PreflightConfig]] = {}
     labels: dict[str, dict[str, str]] = {}
-    found = []
+    pods = []
     for item in objects:
         namespace, name = _place(item)
         try:
@@ -118,20 +120,20 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[FoundPod], lis
         own, around = tuple(policies.get(namespace, ())), labels.get(namespace)
         try:
             for suffix, pod in templates(item, objects):
-                found.append(
+                pods.append(
                     FoundPod(what + suffix, namespace, pod, here, level in _CONFINING, own, around)
                 )
         except ValueError as error:
             problems.append(f"{what}: {error}.")
-    if not found and not problems:
+    if not pods and not problems:
         kinds = ", ".join(sorted({str(item.get("kind")) for item in objects})) or "nothing"
         problems.append(f"{where}: no pod in it (found {kinds}); give one of {', '.join(KINDS)}.")
-    return found, problems
+    return pods, problems
 
 
-def missing(found: FoundPod) -> list[Ref]:
+def missing(pod: FoundPod) -> list[Ref]:
     """The claims and templates that a pod names and that are not known."""
-    return [ref for ref in references(found.pod) if found.claims.get(ref) is None]
+    return [ref for ref in references(pod.pod) if pod.claims.get(ref) is None]
 
 
 def references(pod: Object) -> list[Ref]:

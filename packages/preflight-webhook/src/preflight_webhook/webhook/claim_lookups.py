@@ -99,11 +99,11 @@ class Lookups:
         """What each asks for, where all of them are known already; nobody is asked, and nobody
         waits.
         """
-        found, unknown = self._recall(namespace, refs)
+        known, unknown = self._recall(namespace, refs)
         if unknown:
             return None
-        self._count_known(len(found))
-        return found
+        self._count_known(len(known))
+        return known
 
     async def claims(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, DeviceClaim | None]:
         """What each asks for; None for one that does not exist. Raises :class:`Unavailable`.
@@ -121,19 +121,19 @@ class Lookups:
                 self._together(_key(namespace, ref), partial(self._fetch, namespace, ref))
                 for ref in unknown
             ]
-            for ref, one in zip(
+            for ref, claim in zip(
                 unknown, await asyncio.gather(*asked, return_exceptions=True), strict=True
             ):
-                if isinstance(one, BaseException):
-                    raise one
-                known[ref] = one
+                if isinstance(claim, BaseException):
+                    raise claim
+                known[ref] = claim
         return known
 
     def _recall(
         self, namespace: str, refs: Iterable[Ref]
     ) -> tuple[dict[Ref, DeviceClaim | None], list[Ref]]:
         """(what is kept, and so was asked for just now; those of which nothing is)."""
-        found: dict[Ref, DeviceClaim | None] = {}
+        known: dict[Ref, DeviceClaim | None] = {}
         unknown = []
         now = self._clock()
         for ref in refs:
@@ -143,8 +143,8 @@ class Lookups:
                 unknown.append(ref)
                 continue
             self._kept.move_to_end(key)
-            found[ref] = kept[1]
-        return found, unknown
+            known[ref] = kept[1]
+        return known, unknown
 
     def _waiting(self, namespace: str) -> int:
         return self._shares[namespace][1] if namespace in self._shares else 0
@@ -175,12 +175,12 @@ class Lookups:
 
     async def _fetch(self, namespace: str, ref: Ref) -> DeviceClaim | None:
         version = await self._together(GROUP, self._served)
-        made = None
+        item = None
         if version is not None:
             name = quote(ref.name, safe="")
             path = f"/apis/{GROUP}/{version}/namespaces/{quote(namespace, safe='')}/{ref.plural}/{name}"
-            made = await self._get(path, namespace)
-        claim = None if made is None else claims.once(claims.read(made))
+            item = await self._get(path, namespace)
+        claim = None if item is None else claims.once(claims.read(item))
         self._metrics.lookups.labels("absent" if claim is None else "found").inc()
         key = _key(namespace, ref)
         before = self._kept.pop(key, None)
@@ -201,21 +201,23 @@ class Lookups:
             return version
         group = await self._get(f"/apis/{GROUP}")
         versions = (group or {}).get("versions")
-        served = [one.get("version") for one in versions or () if isinstance(one, dict)]
-        version = next((one for one in VERSIONS if one in served), None)
+        served = [
+            version_.get("version") for version_ in versions or () if isinstance(version_, dict)
+        ]
+        version = next((version_ for version_ in VERSIONS if version_ in served), None)
         self._version = (self._clock() + GROUP_KEPT, version)
         return version
 
     async def _get(self, path: str, namespace: str = "") -> dict[str, Any] | None:
         try:
             async with asyncio.timeout(PATIENCE), self._share(namespace):
-                made = await (await self._access.client()).get_or_none(path, _Answer)
+                answer = await (await self._access.client()).get_or_none(path, _Answer)
         except TimeoutError:
             raise self._unavailable(f"GET {path}: no answer within {PATIENCE:g} s") from None
         except KubeError as error:
             hint = "; does the ServiceAccount have get on it?" if error.status == _FORBIDDEN else ""
             raise self._unavailable(str(error).rstrip(".") + hint) from error
-        return None if made is None else msgspec.to_builtins(made)
+        return None if answer is None else msgspec.to_builtins(answer)
 
     def _unavailable(self, why: str) -> Unavailable:
         self._metrics.lookups.labels("failed").inc()

@@ -227,7 +227,7 @@ def _record(
     if decision.stamp is not None:
         metrics.stamped(decision.stamp.source)
     if decision.unseen:
-        metrics.unseen({one.kind for one in decision.unseen})
+        metrics.unseen({env.kind for env in decision.unseen})
     notable = decision.result in {"injected", "stamped", "denied"} or any(
         skip.reason == UNKNOWN for skip in decision.skipped
     )

@@ -80,13 +80,13 @@ def detects(config: Config) -> bool:
     )
 
 
-def read(made: Mapping[str, Any]) -> DeviceClaim:
+def read(item: Mapping[str, Any]) -> DeviceClaim:
     """A ResourceClaim or ResourceClaimTemplate as the API server gives it. Never raises."""
-    uid = map_of(made.get("metadata")).get("uid")
+    uid = map_of(item.get("metadata")).get("uid")
     return DeviceClaim(
-        tuple(requests_of(made)),
+        tuple(requests_of(item)),
         uid if isinstance(uid, str) else "",
-        _user(map_of(made.get("status")).get("reservedFor")),
+        _user(map_of(item.get("status")).get("reservedFor")),
     )
 
 
@@ -102,7 +102,7 @@ def size(claim: DeviceClaim) -> int:
 
 
 def _size(requests: tuple[DeviceRequest, ...], *_: object) -> int:
-    return sum([256 + sum([64 + len(name) for name in one.classes]) for one in requests])
+    return sum([256 + sum([64 + len(name) for name in request.classes]) for request in requests])
 
 
 @remembered(512 * 1024, _size)

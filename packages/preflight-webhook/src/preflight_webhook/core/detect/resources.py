@@ -114,7 +114,7 @@ def kind(resource: str, config: Config) -> str:
 def unknown(wanted: Iterable[tuple[Demand, ...]], config: Config) -> list[str]:
     """Resources that may be GPUs and that the configuration does not know, by name."""
     others = config.gpu_detection.other_resource_names
-    asked = {resource for one in wanted for resource, request, _ in one if request > 0}
+    asked = {resource for demands in wanted for resource, request, _ in demands if request > 0}
     return sorted([name for name in asked if may_be_gpus(name, others) and not kind(name, config)])
 
 
@@ -127,12 +127,14 @@ def demands(resources: ResourceRequirements | None) -> tuple[Demand, ...]:
     if resources is None:
         return ()
     requests, limits = resources.requests or {}, resources.limits or {}
-    found = []
+    demands = []
     for resource in requests if requests.keys() == limits.keys() else {**requests, **limits}:
         own, most = requests.get(resource), limits.get(resource)
         limit = 0 if most is None else _nanos(most)
-        found.append(Demand(resource, limit if own is None or own == most else _nanos(own), limit))
-    return tuple(found)
+        demands.append(
+            Demand(resource, limit if own is None or own == most else _nanos(own), limit)
+        )
+    return tuple(demands)
 
 
 def effective_resources(

@@ -38,8 +38,8 @@ _HARMLESS_OPTIONS: Final = frozenset(
 def servers(check: CheckConfig, config: Config) -> tuple[Host, ...]:
     """The names, not addresses, that ``check`` is set to connect to."""
     variables = variables_of(check, config)
-    known: dict[str, str | None] = {one["name"]: _text(one) for one in variables}
-    values = [one["value"] for one in variables if isinstance(one.get("value"), str)]
+    known: dict[str, str | None] = {entry["name"]: _text(entry) for entry in variables}
+    values = [entry["value"] for entry in variables if isinstance(entry.get("value"), str)]
     return tuple(dict.fromkeys(host for value in values for host in hosts_in(value, known)))
 
 
@@ -64,8 +64,8 @@ def redirects(pod: Pod, namespace: str, config: Config) -> tuple[Redirect, ...]:
     """
     if not (hosts := _all_servers(config)) or _ordinary(pod, hosts):  # asked of every pod
         return ()
-    found = ((host, refusal(_ANSWERS, _Question(pod, namespace, host))) for host in hosts)
-    return tuple([(host, why) for host, why in found if why])
+    answers = ((host, refusal(_ANSWERS, _Question(pod, namespace, host))) for host in hosts)
+    return tuple([(host, why) for host, why in answers if why])
 
 
 def _ordinary(pod: Pod, hosts: tuple[Host, ...]) -> bool:
@@ -88,19 +88,19 @@ def _ordinary(pod: Pod, hosts: tuple[Host, ...]) -> bool:
     return True
 
 
-def trusted(config: Config, found: tuple[Redirect, ...]) -> Config:
+def trusted(config: Config, redirects: tuple[Redirect, ...]) -> Config:
     """``config`` without those of several hostengine addresses that the pod could lead elsewhere,
     where others are left.
 
     The same object for the same two, as much is remembered by it.
     """
-    return _without(config, frozenset(host for host, _ in found)) if found else config
+    return _without(config, frozenset(host for host, _ in redirects)) if redirects else config
 
 
 @lru_cache(maxsize=1024)
 def _without(config: Config, hosts: frozenset[Host]) -> Config:
     known: dict[str, str | None] = dict.fromkeys(_ADDRESSES)
-    left = tuple(one for one in config.dcgm.engines if hosts.isdisjoint(hosts_in(one, known)))
+    left = tuple(each for each in config.dcgm.engines if hosts.isdisjoint(hosts_in(each, known)))
     if not left or left == config.dcgm.engines:
         return config
     return replace(config, dcgm=replace(config.dcgm, hostengine_addr=left))
@@ -114,11 +114,11 @@ class _Question(NamedTuple):
     host: Host
 
 
-def _alias(one: _Question) -> str:
-    aliases = decode_aliases(bytes(one.pod.spec.host_aliases)) or ()
+def _alias(case: _Question) -> str:
+    aliases = decode_aliases(bytes(case.pod.spec.host_aliases)) or ()
     named = (name for alias in aliases for name in alias.hostnames or ())
-    found = (name for name in named if _same(name.lower().rstrip("."), one.host.name))
-    return next((f'"{shown(name)}"' for name in found), "")
+    aliased = (name for name in named if _same(name.lower().rstrip("."), case.host.name))
+    return next((f'"{shown(name)}"' for name in aliased), "")
 
 
 def _same(alias: str, name: str) -> bool:
@@ -126,34 +126,34 @@ def _same(alias: str, name: str) -> bool:
     return name in {"*", alias} or alias.startswith(name + ".") or name.startswith(alias + ".")
 
 
-def _own_name(one: _Question) -> bool:
+def _own_name(case: _Question) -> bool:
     """By which the kubelet writes the pod itself into its hosts file."""
-    spec, host = one.pod.spec, one.host.name
+    spec, host = case.pod.spec, case.host.name
     if spec.host_network or host == "*":
         return False
     if spec.hostname_override:
         return host == spec.hostname_override.lower()
-    name = (spec.hostname or one.pod.metadata.name).lower()[:63]
-    whole = f"{name}.{(spec.subdomain or '').lower()}.{one.namespace}.svc.cluster.local"
+    name = (spec.hostname or case.pod.metadata.name).lower()[:63]
+    whole = f"{name}.{(spec.subdomain or '').lower()}.{case.namespace}.svc.cluster.local"
     return host == name.rstrip("-.") or (bool(spec.subdomain) and host == whole)
 
 
-def _at_the_node(one: _Question) -> str:
+def _at_the_node(case: _Question) -> str:
     """By which field a name of the cluster's is asked of the node's DNS."""
-    spec, policy = one.pod.spec, one.pod.spec.dns_policy or "ClusterFirst"
-    if one.host.of_cluster and spec.host_network and policy in {"Default", "ClusterFirst"}:
+    spec, policy = case.pod.spec, case.pod.spec.dns_policy or "ClusterFirst"
+    if case.host.of_cluster and spec.host_network and policy in {"Default", "ClusterFirst"}:
         return "hostNetwork"
-    return "dnsPolicy" if one.host.of_cluster and policy == "Default" else ""
+    return "dnsPolicy" if case.host.of_cluster and policy == "Default" else ""
 
 
-def _dns(one: _Question) -> DnsConfig:
-    return decode_dns(bytes(one.pod.spec.dns_config)) or DnsConfig()
+def _dns(case: _Question) -> DnsConfig:
+    return decode_dns(bytes(case.pod.spec.dns_config)) or DnsConfig()
 
 
-def _option(one: _Question) -> str:
-    for option in _dns(one).options or ():
-        dots, given = one.host.name.count("."), option.value or ""
-        enough = one.host.absolute or (given.isdecimal() and int(given[:9]) > dots)
+def _option(case: _Question) -> str:
+    for option in _dns(case).options or ():
+        dots, given = case.host.name.count("."), option.value or ""
+        enough = case.host.absolute or (given.isdecimal() and int(given[:9]) > dots)
         if option.name not in _HARMLESS_OPTIONS and not (option.name == "ndots" and enough):
             return f'"{shown(option.name, 64)}"'
     return ""
@@ -161,23 +161,25 @@ def _option(one: _Question) -> str:
 
 _ANSWERS: Final = (
     AllowRow(_alias, "spec.hostAliases says where {1} is; remove that name"),
-    AllowRow(lambda one: one.host.name == "localhost"),
+    AllowRow(lambda case: case.host.name == "localhost"),
     AllowRow(
         _own_name,
         'the pod itself is called "{0.host.name}" in its hosts file; give the pod another name',
     ),
-    AllowRow(lambda one: one.pod.spec.dns_policy == "None", "spec.dnsPolicy is None; leave it out"),
-    AllowRow(lambda one: one.host.name == "*"),  # nothing more is known of it
+    AllowRow(
+        lambda case: case.pod.spec.dns_policy == "None", "spec.dnsPolicy is None; leave it out"
+    ),
+    AllowRow(lambda case: case.host.name == "*"),  # nothing more is known of it
     AllowRow(
         _at_the_node,
         "with spec.{1} as it is the node's DNS is asked, which does not know it; set spec.dnsPolicy: ClusterFirstWithHostNet",
     ),
     AllowRow(
-        lambda one: _dns(one).nameservers,
+        lambda case: _dns(case).nameservers,
         "spec.dnsConfig.nameservers says who is asked for it; leave them out",
     ),
     AllowRow(
-        lambda one: _dns(one).searches and not one.host.absolute,
+        lambda case: _dns(case).searches and not case.host.absolute,
         "spec.dnsConfig.searches says where it is looked for; leave them out",
     ),
     AllowRow(_option, "spec.dnsConfig.options {1} says how it is looked for; leave it out"),

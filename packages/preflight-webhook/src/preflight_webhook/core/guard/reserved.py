@@ -60,7 +60,7 @@ def misuse(pod: Pod, config: Config) -> str | None:
     for section, containers in sections.items():
         for container in containers or ():
             if container.name.startswith(CONTAINER_PREFIX):
-                known = container.name in {container_name(one.name) for one in config.checks}
+                known = container.name in {container_name(check.name) for check in config.checks}
                 if section == "containers" or not seen or not known:
                     return _reserved(container.name, section, known=known)
                 continue

@@ -67,7 +67,7 @@ class WorkloadSetting(NamedTuple):
     @property
     def named(self) -> bool:
         """Whether a pattern that is for it writes its first folder out."""
-        return any(_LITERAL.match(one) and fnmatchcase(self.name, one) for one in self.patterns)
+        return any(_LITERAL.match(glob) and fnmatchcase(self.name, glob) for glob in self.patterns)
 
     @property
     def family(self) -> str:
@@ -184,50 +184,50 @@ def loads_code(name: str) -> bool:
 
 NEVER: Final = "it would bend the check"
 VARIABLES: Final = (
-    AllowRow(lambda one: _never(one.name), NEVER),
+    AllowRow(lambda item: _never(item.name), NEVER),
     AllowRow(
-        lambda one: loads_code(one.name),
+        lambda item: loads_code(item.name),
         "it may load code or name a file; list the very name",
-        unless=lambda one: one.listed,
+        unless=lambda item: item.listed,
     ),
     AllowRow(
-        lambda one: one.name == TOPOLOGY or _known(one.name),
+        lambda item: item.name == TOPOLOGY or _known(item.name),
         "no pattern of {0.setting} names it; list it, or a pattern such as {0.family}_*,",
-        unless=lambda one: one.chosen,
+        unless=lambda item: item.chosen,
     ),
     AllowRow(
         lambda _: True,
         "what it does is not known here; list the very name",
-        unless=lambda one: one.listed,
+        unless=lambda item: item.listed,
     ),
 )
 MOUNTS: Final = (
-    AllowRow(lambda one: one.mount.get("subPathExpr"), "its subPathExpr is the container's own"),
+    AllowRow(lambda item: item.mount.get("subPathExpr"), "its subPathExpr is the container's own"),
     AllowRow(
-        lambda one: one.name == names.SHM_DIR,
+        lambda item: item.name == names.SHM_DIR,
         "its volume is not an emptyDir of medium Memory",
-        unless=lambda one: one.mount.get("name") in one.memory,
+        unless=lambda item: item.mount.get("name") in item.memory,
     ),
-    AllowRow(lambda one: one.name == "/", "it would cover the whole image"),
+    AllowRow(lambda item: item.name == "/", "it would cover the whole image"),
     AllowRow(
-        lambda one: one.top in _SYSTEM,
+        lambda item: item.top in _SYSTEM,
         "programs and settings are looked for in /{0.top}, and the pod's author says what is mounted; "
         "have the operator mount it (checks[].extraVolumeMounts)",
     ),
     AllowRow(
         lambda _: True,
         "no pattern of mountPatterns names the folder /{0.top}",
-        unless=lambda one: one.named,
+        unless=lambda item: item.named,
     ),
 )
 _TOPOLOGY_FILES: Final = (
-    AllowRow(lambda one: "$(" in one.name, "={0.name} refers to other variables"),
+    AllowRow(lambda item: "$(" in item.name, "={0.name} refers to other variables"),
     AllowRow(
-        lambda one: not one.mount,
+        lambda item: not item.mount,
         "={0.name} lies in no volume, so the checks run without it; mount the file to have it used",
     ),
     AllowRow(
-        lambda one: one.mount.get("subPathExpr"),
+        lambda item: item.mount.get("subPathExpr"),
         "={0.name} lies in a mount whose subPathExpr is the container's own",
     ),
 )
@@ -258,8 +258,8 @@ def moved(file: object, mounted: Iterable[dict[str, Any]]) -> MovedTopology | st
         return " has no value of its own, so its file is not passed on to the checks"
     path = normal(file)
     holding = ((normal(str(mount.get("mountPath"))), mount) for mount in mounted)
-    above = [one for one in holding if one[0] in {path, "/"} or path.startswith(one[0] + "/")]
-    folder, mount = max(above, key=lambda one: len(one[0]), default=("", {}))
+    above = [pair for pair in holding if pair[0] in {path, "/"} or path.startswith(pair[0] + "/")]
+    folder, mount = max(above, key=lambda pair: len(pair[0]), default=("", {}))
     if why := refusal(_TOPOLOGY_FILES, WorkloadSetting(file, (), mount)):
         return why
     there = at = f"{names.USER_TOPOLOGY_DIR}/{basename(path)}"  # where the file itself is mounted

@@ -83,7 +83,7 @@ class InheritedSettings(NamedTuple):
 
 def _size(settings: tuple[ContainerSettings, ...], *key: Any) -> int:
     *_, memory, _, _ = key
-    raw = sum([len(part) for one in (*settings, memory) for part in one])
+    raw = sum([len(part) for group in (*settings, memory) for part in group])
     return 1024 + 4 * raw  # decoded, an entry is some times as large
 
 
@@ -103,13 +103,13 @@ def inherit(
     sources = [
         Source(
             f"spec.containers[{i}]" if i < containers else f"spec.initContainers[{i - containers}]",
-            *one,
+            *own,
         )
-        for i, one in enumerate(zip(gpus, settings, strict=True))
+        for i, own in enumerate(zip(gpus, settings, strict=True))
     ]
-    made = ((check.name, _inherit(check, config, sources, memory)) for check in config.checks)
-    locks = any(_locks_memory(one.security) for one in settings)
-    return InheritedSettings({name: one for name, one in made if one is not None}, locks)
+    inherited = ((check.name, _inherit(check, config, sources, memory)) for check in config.checks)
+    locks = any(_locks_memory(setting.security) for setting in settings)
+    return InheritedSettings({name: own for name, own in inherited if own is not None}, locks)
 
 
 def _locks_memory(raw: bytes) -> bool:
@@ -118,7 +118,7 @@ def _locks_memory(raw: bytes) -> bool:
         return False
     added = (own.capabilities and own.capabilities.add) or ()
     return own.privileged is True or any(
-        one.removeprefix("CAP_") in {"IPC_LOCK", "ALL"} for one in added
+        capability.removeprefix("CAP_") in {"IPC_LOCK", "ALL"} for capability in added
     )
 
 
@@ -171,7 +171,7 @@ def _inherit(
                 )
             elif other_mount is None:  # Bidirectional takes a privileged container
                 mounts[path] = {k: v for k, v in mount.items() if k != "mountPropagation"}
-    unseen = tuple(one for source in ranked for one in _unseen(check, source, patterns))
+    unseen = tuple(env for source in ranked for env in _unseen(check, source, patterns))
     return Inherited(env, {**mounts, **topology}, tuple(dict.fromkeys(warnings)), unseen)
 
 

@@ -124,7 +124,7 @@ def inject(
     last: InjectionPoint,
 ) -> Injection:
     """The checks for a pod that carries none of our containers."""
-    made: dict[str, list[dict[str, Any]]] = {"first": [], "last": []}
+    placed: dict[str, list[dict[str, Any]]] = {"first": [], "last": []}
     resources: dict[tuple[str, Most, tuple[str, ...]], dict[str, Any]] = {}
     cases = []
     for check in checks:
@@ -136,20 +136,20 @@ def inject(
         shm = inherited is None or names.SHM_DIR not in inherited.mounts
         case = _Case(check, config, pod.reports, shm)
         container = _container(case, expected, inherited, pod.ipc_lock, pod.named_devices)
-        made[check.placement].append({**container, "resources": resources[amounts]})
+        placed[check.placement].append({**container, "resources": resources[amounts]})
         cases.append(case)
     volumes = [
         {"name": volume.name, **volume.source(config, pod.gang_config_map)}
         for volume in _volumes(*cases)
     ]
-    volumes += extras.volumes([one for check in checks for one in check.extra_volumes])
+    volumes += extras.volumes([volume for check in checks for volume in check.extra_volumes])
     secrets = [
         name
         for name in dict.fromkeys(config.check_image_pull_secrets)
         if name not in pod.pull_secrets
     ]
     labels = {names.CHECKED_LABEL: names.CHECKED}
-    return Injection(first.position, made["first"], made["last"], volumes, secrets, labels)
+    return Injection(first.position, placed["first"], placed["last"], volumes, secrets, labels)
 
 
 def place(init: Sequence[StartStep], provider_globs: Sequence[str]) -> int:
@@ -238,7 +238,8 @@ def _most(check: CheckConfig) -> Most:
     sides = check.resources.requests, check.resources.limits
     given = [[getattr(side, name) for side in sides] for name in COMPUTE]
     cpu, memory = [
-        tuple([None if one is None else parse_quantity(str(one)) for one in pair]) for pair in given
+        tuple([None if amount is None else parse_quantity(str(amount)) for amount in pair])
+        for pair in given
     ]
     return (cpu[0], cpu[1]), (memory[0], memory[1])
 
@@ -284,7 +285,7 @@ def _within(
     """
     whole = whole_millicores if name == "cpu" else whole_bytes
     limit = 0 if most[1] is None else min(most[1], own.limit or most[1])
-    least = [one for one in (most[0], limit) if one]
+    least = [bound for bound in (most[0], limit) if bound]
     request = max(min(*least, own.request - account.requests.held), 0) if least else 0
     return whole(request), whole(limit)
 
@@ -421,7 +422,7 @@ def _volumes(*cases: _Case) -> tuple[_Volume, ...]:
 
 
 # With what it inherits, which lives as long as it: read, an entry takes some times its text.
-@remembered(1024 * 1024, lambda *made: 10 * len(msgspec.json.encode(made[-1])))
+@remembered(1024 * 1024, lambda *known: 10 * len(msgspec.json.encode(known[-1])))
 def _container(
     case: _Case,
     expected: int | None,
@@ -438,7 +439,7 @@ def _container(
     mounts += extras.mounts(check.extra_volume_mounts)
     env = _env(case, expected)
     if named_devices:
-        env += [one.entry for one in case.config.device_variables.variables]
+        env += [variable.entry for variable in case.config.device_variables.variables]
     if inherited is not None:
         ours = {entry["name"] for entry in env}
         env += [entry for entry in inherited.env if entry["name"] not in ours]
@@ -447,7 +448,7 @@ def _container(
     security = _SECURITY
     if ipc_lock and check.nccl:
         security = {**_SECURITY, "capabilities": {"add": ["IPC_LOCK"], "drop": ["ALL"]}}
-    made = {
+    container = {
         "name": names.container_name(check.name),
         "image": check.image,
         "imagePullPolicy": check.image_pull_policy,
@@ -457,7 +458,7 @@ def _container(
         "terminationMessagePolicy": "File",
         "securityContext": overlaid(security, check.security_context),
     }
-    laid = overlaid(made, check.container)
+    laid = overlaid(container, check.container)
     # Of our volumes a pod gets those that its checks need there: what an operator mounts of others
     # would make the API server refuse it.
     present = {mount["name"] for mount in mounts}
