@@ -89,7 +89,7 @@ def test_bad_paths_and_a_port_below_its_siblings_are_two_kinds_of_evidence(
     [suspect] = verdict.suspects
     assert suspect.score is not None
     assert (suspect.score.noise >= FATAL, suspect.score.kinds) == (True, ("path", "local"))
-    assert f"n2: {fault.told} (1 of {size} nodes so)" in verdict.reason
+    assert f"n2: {fault.sentence} (1 of {size} nodes so)" in verdict.reason
     assert "its own devices say why" in verdict.reason
     assert localized(gang(size, {}), slow(2)).fatal_for == ()
 

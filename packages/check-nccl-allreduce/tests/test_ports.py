@@ -63,8 +63,8 @@ def test_a_port_below_its_siblings_or_down_is_told_with_what_was_expected() -> N
         ("mlx5_3:1", "state"),
         ("mlx5_5:1", "rate"),
     ]
-    assert found.findings == tuple(one.told for one in found.faults)
-    assert found.faults[1].told == "mlx5_5:1 runs at 200 Gbit/s, its siblings at 400"
+    assert found.findings == tuple(one.sentence for one in found.faults)
+    assert found.faults[1].sentence == "mlx5_5:1 runs at 200 Gbit/s, its siblings at 400"
 
 
 def test_the_physical_state_says_why_a_port_is_down() -> None:
@@ -257,7 +257,7 @@ def test_a_node_that_lost_a_port_is_compared_with_what_the_fleet_has_and_the_por
     shape = probing.EndpointMap.of(those, start(64))
     assert len({(one.kind, one.nic) for one in shape.endpoints}) == 1
     [lost] = shape.endpoints[1].local.faults
-    assert lost.told == (
+    assert lost.sentence == (
         "mlx5_3:1 is not listed by the kernel, which has 7 ports there, where it lists 8, as on 7 of 8 nodes"
     )
     assert all(one.local.faults == () for i, one in enumerate(shape.endpoints) if i != 1)
@@ -348,7 +348,9 @@ def test_a_hostile_members_words_are_bounded_and_printable() -> None:
     shouts = tuple(PortFault("\x1b[2J" + "x" * 9000, "state", "\n", "y" * 9000) for _ in range(99))
     faults = probing.EndpointMap.of(fleet(ports=shouts), start(64)).endpoints[1].local.faults
     assert len(faults) <= ports.MOST
-    assert all(one.told.isprintable() and len(one.told) <= 3 * ports.TEXT + 4 for one in faults)
+    assert all(
+        one.sentence.isprintable() and len(one.sentence) <= 3 * ports.TEXT + 4 for one in faults
+    )
 
 
 class Folders(World):

@@ -259,7 +259,9 @@ def test_what_gpus_say_is_told_once_with_the_round_since_which_it_is_so() -> Non
     ]
     [fault] = equipment.devices((0,), rounds)
     assert (fault.port, fault.kind) == ("GPU-3", "throttle")
-    assert fault.told.startswith("GPU-3 has said since round 2: the hardware slows the clocks down")
+    assert fault.sentence.startswith(
+        "GPU-3 has said since round 2: the hardware slows the clocks down"
+    )
     shape = probing.EndpointMap.of(hellos(2), start(2)).counted(rounds)
     assert [len(one.local.faults) for one in shape.endpoints] == [1, 1]
 
@@ -270,7 +272,7 @@ def test_what_gpus_say_comes_as_it_was_sent_and_is_bounded() -> None:
     shouts = tuple(PortFault(f"\x1b{i}", "replay", "y" * 9000, "z") for i in range(99))
     found = equipment.devices((0,), [{0: RankReport(1, devices=shouts)}])
     assert len(found) == ports.MOST
-    assert all(one.told.isprintable() and len(one.told) < 400 for one in found)
+    assert all(one.sentence.isprintable() and len(one.sentence) < 400 for one in found)
 
 
 def test_a_slow_node_whose_gpu_says_that_it_is_slowed_down_is_blamed_with_the_reason() -> None:

@@ -116,7 +116,7 @@ def _ports(hellos: Mapping[int, Hello]) -> dict[int, list[str]]:
     """By rank, what is wrong with a node's ports, as it says itself and beside the others."""
     lost = equipment.of_gang(hellos)
     adapters = {
-        rank: [*hello.adapters, *(fault.told for fault in lost[rank].lost)]
+        rank: [*hello.adapters, *(fault.sentence for fault in lost[rank].lost)]
         for rank, hello in sorted(hellos.items())
     }
     return {rank: texts for rank, texts in adapters.items() if texts}

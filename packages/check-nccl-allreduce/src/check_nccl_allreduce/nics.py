@@ -283,4 +283,4 @@ def _findings(usable: Sequence[Port], faults: Sequence[PortFault]) -> tuple[str,
     slow = {fault.port for fault in faults if fault.kind == "pcie"}
     models = {port.model for port in usable if port.pcie is not None and port.name not in slow}
     mixed = {port.name for port in usable if port.model in models}
-    return tuple(fault.told for fault in faults if fault.kind != "pcie" or fault.port in mixed)
+    return tuple(fault.sentence for fault in faults if fault.kind != "pcie" or fault.port in mixed)

@@ -90,7 +90,7 @@ class PortFault(msgspec.Struct, frozen=True):
     expected: str
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """The fault in words."""
         return f"{self.port} {self.found}, {self.expected}"
 

@@ -133,12 +133,12 @@ class Evidence:
                 mark[a] = mark[b] = 1
                 continue
             self.witnessed.add(key)
-            for one in (a, b):
-                if self.tells(one, key):
-                    mark[one] = 1
+            for end in (a, b):
+                if self.clears(end, key):
+                    mark[end] = 1
         self.turned = self._turned()
-        for one in self.turned:
-            good[one] = slow_good[one] = 0
+        for end in self.turned:
+            good[end] = slow_good[end] = 0
         self.strong = good
         self.good = bytearray(
             g or (w and not b) for g, w, b in zip(good, slow_good, bad, strict=True)
@@ -151,15 +151,15 @@ class Evidence:
         """
         was_good: set[int] = set()
         turned: dict[int, dict[int, int]] = {}  # the round of each partner
-        for one, edges in enumerate(self.graded):
+        for end, edges in enumerate(self.graded):
             last = max((i for i, edge in enumerate(edges) if edge.grade is _GOOD), default=None)
             if last is not None:
-                was_good.add(one)
-                since = {e.other(one): e.round for e in edges[last:] if e.grade is _BAD}
+                was_good.add(end)
+                since = {e.other(end): e.round for e in edges[last:] if e.grade is _BAD}
                 if min(len(since), len(set(since.values()))) > 1:
-                    turned[one] = since
+                    turned[end] = since
         still = was_good - turned.keys()
-        return [one for one, since in turned.items() if len(still & since.keys()) > 1]
+        return [end for end, since in turned.items() if len(still & since.keys()) > 1]
 
     def _by_endpoint(self) -> None:
         self.edges_of: list[list[Measured]] = [[] for _ in range(self.map.size)]
@@ -175,11 +175,11 @@ class Evidence:
         """Known-good ends of a path that was bad after both of them had been good, and of which
         nothing was measured since: which of them has changed, other partners show.
         """
-        last = {one: edges[-1] for one, edges in enumerate(self.graded) if edges}
-        before = {one for one in last if any(e.grade is _GOOD for e in self.graded[one])}
+        last = {end: edges[-1] for end, edges in enumerate(self.graded) if edges}
+        before = {end for end in last if any(e.grade is _GOOD for e in self.graded[end])}
         return [
-            one
-            for one, edge in last.items()
+            end
+            for end, edge in last.items()
             if edge in self.among_good.get((edge.a, edge.b), ()) and {edge.a, edge.b} <= before
         ]
 
@@ -205,11 +205,11 @@ class Evidence:
                         reach[node] = max(reach[node], value / usual)
         return [node for node, share in sorted(reach.items()) if share < BAD and self.good[node]]
 
-    def tells(self, one: int, key: EdgeClass) -> bool:
+    def clears(self, end: int, key: EdgeClass) -> bool:
         """Whether a good edge shows that this end is good: not where the other's kind limits it."""
         if key[0] == key[1]:
             return True
-        own, reference = self.references.of_kind(self.map.kind[one]), self.references.of(key)
+        own, reference = self.references.of_kind(self.map.kind[end]), self.references.of(key)
         return own is None or reference is None or reference.gbps >= GOOD * own.gbps
 
     def _accuse(self, bad: bytearray, gray: bytearray, rounds: Sequence[Played]) -> None:
@@ -263,8 +263,8 @@ class Evidence:
         self.cleared_by_suspects: set[int] = set()
         for edge in self.edges:
             if edge.role is Role.ACCUSED and edge.grade:
-                for one, other in ((edge.a, edge.b), (edge.b, edge.a)):
-                    self.confirmed[one] += self.good[other]
+                for end, other in ((edge.a, edge.b), (edge.b, edge.a)):
+                    self.confirmed[end] += self.good[other]
             elif edge.role is Role.SUSPECTS and edge.grade:
                 self.met_suspects |= {edge.a, edge.b}
                 if edge.grade is _GOOD:
@@ -303,7 +303,7 @@ class Evidence:
     @cached_property
     def restless(self) -> list[int]:
         """Ends of paths that were bad and then good: who comes and goes, other partners show."""
-        ends = sorted({one for (pair, _, better) in self.isolated if better for one in pair})
+        ends = sorted({end for (pair, _, better) in self.isolated if better for end in pair})
         return ends if len(ends) <= RESTLESS else []
 
     @cached_property
@@ -312,31 +312,31 @@ class Evidence:
         one of them, or what is between.
         """
         often = [p for p, edges in self.among_good.items() if len({e.round for e in edges}) > 1]
-        return sorted({one for pair in often for one in pair})
+        return sorted({end for pair in often for end in pair})
 
     @cached_property
     def intermittent(self) -> list[int]:
         """Known-good endpoints at which all bad paths of two partners or more meet."""
         bad: dict[int, list[Measured]] = defaultdict(list)
         for pair, edges in self.among_good.items():
-            for one in pair:
-                bad[one] += edges
-        partners = {one: {edge.other(one) for edge in bad[one]} for one in sorted(bad)}
+            for end in pair:
+                bad[end] += edges
+        partners = {end: {edge.other(end) for edge in bad[end]} for end in sorted(bad)}
         return [
-            one
-            for one, met in partners.items()
-            if min(len(met), len({edge.round for edge in bad[one]})) > 1
-            and sum(partners[other] == {one} for other in met) > len(met) / 2
+            end
+            for end, met in partners.items()
+            if min(len(met), len({edge.round for edge in bad[end]})) > 1
+            and sum(partners[other] == {end} for other in met) > len(met) / 2
         ]
 
     @cached_property
     def unreached(self) -> list[int]:
         """Endpoints none of whose probes came up, though those of two partners did with others."""
         partners = {
-            one: {e.other(one) for e in self.edges_of[one] if e.status is Status.UNJUDGED}
-            for one in self.silent
+            end: {e.other(end) for e in self.edges_of[end] if e.status is Status.UNJUDGED}
+            for end in self.silent
         }
-        return [one for one, met in partners.items() if len(met - partners.keys()) > 1]
+        return [end for end, met in partners.items() if len(met - partners.keys()) > 1]
 
     @cached_property
     def silent(self) -> list[int]:
@@ -361,21 +361,21 @@ class Evidence:
         ranked = sorted((share for _, _, share in shares), reverse=True)
         middle, upper = ranked[len(ranked) // 2], ranked[(len(ranked) - 1) // 4]
         usual = max(upper, min(1.0, ranked[0]))  # most edges of a small gang may be one node's
-        found: dict[int, list[float]] = defaultdict(list)
+        ratios: dict[int, list[float]] = defaultdict(list)
         for a, b, share in shares:
-            found[a].append(share / usual)
-            found[b].append(share / usual)
-        return found, max(0.015, (usual - middle) / 0.674 if len(ranked) >= MANY else 0.03)
+            ratios[a].append(share / usual)
+            ratios[b].append(share / usual)
+        return ratios, max(0.015, (usual - middle) / 0.674 if len(ranked) >= MANY else 0.03)
 
     def mild(self, least: int = MILD_EDGES) -> list[int]:
         """Endpoints all of whose edges are a little slow, beyond noise: a lost NIC of eight."""
-        found = []
-        for one, shares in sorted(self._shares[0].items()):
+        ends = []
+        for end, shares in sorted(self._shares[0].items()):
             mean = sum(shares) / len(shares)
             noise = MILD_SIGMAS * self.spread / len(shares) ** 0.5 if least >= MILD_EDGES else 0.0
             if len(shares) >= least and max(shares) < 0.97 and mean < MILD and 1 - mean > noise:
-                found.append(one)
-        return found
+                ends.append(end)
+        return ends
 
     @property
     def spread(self) -> float:

@@ -329,8 +329,8 @@ class Score(NamedTuple):
     def figures(self) -> dict[str, object]:
         """The model's numbers, for machines: three digits each, None where there is no bound."""
         factors = zip(("noise", "spell", "path", "local"), self[:4], strict=True)
-        told = {name: float(f"{f:.3g}") if isfinite(f) else None for name, f in factors}
-        return {**told, "kinds": self.kinds}
+        rounded = {name: float(f"{f:.3g}") if isfinite(f) else None for name, f in factors}
+        return {**rounded, "kinds": self.kinds}
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,13 +73,13 @@ def read(endpoints: Sequence[Endpoint], rounds: Sequence[Played]) -> tuple[bool,
 
 def _latencies(rounds: Sequence[Played]) -> dict[Pair, float]:
     """Seconds of each pair's fastest small message."""
-    found: dict[Pair, float] = {}
+    best: dict[Pair, float] = {}
     for played in rounds:
         for probe, result in zip(played.round.probes, played.results, strict=True):
             if result.latency > 0 and len(probe.members) == 2 and result.status is Status.OK:
                 pair = (probe.members[0], probe.members[1])
-                found[pair] = min(result.latency, found.get(pair, inf))
-    return found
+                best[pair] = min(result.latency, best.get(pair, inf))
+    return best
 
 
 def _trimmed(values: list[float]) -> list[float]:
@@ -152,11 +152,11 @@ class References:
         for (kind, other, _), values in by_class.items():
             if kind == other:
                 by_kind[kind] += values
-        self._own = {key: made for key, values in by_class.items() if (made := _reference(values))}
-        self._kind = {key: made for key, values in by_kind.items() if (made := _reference(values))}
+        self._own = {key: ref for key, values in by_class.items() if (ref := _reference(values))}
+        self._kind = {key: ref for key, values in by_kind.items() if (ref := _reference(values))}
         self._crossings = {
-            (a, b, relation): made.gbps / inside.gbps
-            for (a, b, relation), made in self._own.items()
+            (a, b, relation): ref.gbps / inside.gbps
+            for (a, b, relation), ref in self._own.items()
             if relation == OTHER and (inside := self._own.get((a, b, SAME)))
         }
         self.depressed = frozenset(key for key, share in self._crossings.items() if share < BAD)
@@ -179,7 +179,7 @@ class References:
 
     def bad(self) -> float:
         """The share of normal below which this gang's noise does not reach."""
-        return min((one.bad for one in self._own.values()), default=BAD)
+        return min((own.bad for own in self._own.values()), default=BAD)
 
     def crossing(self) -> float:
         """What paths between domains reach of those inside, at least; 1 where it is not known."""

@@ -49,8 +49,8 @@ def match(state: State, shape: EdgeMap, done: int) -> Round:
     """The even (``done`` = 0) or odd (1) edges of the ring; of an odd number, one sits out."""
     order, rack = ring(shape, state.seed), shape.rack
     if max(rack) >= 0:  # neighbors of different NVLink domains: only so do they meet over NICs
-        turn = {one: place for members in _racks(shape, order) for place, one in enumerate(members)}
-        order = sorted(order, key=lambda one: (shape.kind[one], turn[one]))
+        turn = {end: place for members in _racks(shape, order) for place, end in enumerate(members)}
+        order = sorted(order, key=lambda end: (shape.kind[end], turn[end]))
     return _round(state, Phase.MATCH, _neighbors(order, done))
 
 
@@ -64,8 +64,8 @@ def within(state: State, shape: EdgeMap, done: int) -> Round | None:
 def _racks(shape: EdgeMap, order: list[int]) -> list[list[int]]:
     """The members of each NVLink domain, and those of none, in this order."""
     racks: dict[int, list[int]] = {}
-    for one in order:
-        racks.setdefault(shape.rack[one], []).append(one)
+    for end in order:
+        racks.setdefault(shape.rack[end], []).append(end)
     return list(racks.values())
 
 
@@ -83,9 +83,9 @@ def hairpin(state: State, evidence: Evidence, suspects: Sequence[int]) -> Round 
     """
     shape = evidence.map
     ends = set(suspects)
-    for kind in {shape.kind[one] for one in suspects}:
-        of_kind = [one for one in suspects if shape.kind[one] == kind]
-        where = {shape.domain[one] for one in of_kind}
+    for kind in {shape.kind[end] for end in suspects}:
+        of_kind = [end for end in suspects if shape.kind[end] == kind]
+        where = {shape.domain[end] for end in of_kind}
         good = [i for i in ring(shape, state.seed) if shape.kind[i] == kind and evidence.good[i]]
         good = [i for i in good if i not in ends and i not in evidence.shaded]
         good.sort(key=lambda i: shape.domain[i] not in where)
@@ -94,7 +94,7 @@ def hairpin(state: State, evidence: Evidence, suspects: Sequence[int]) -> Round 
         ends |= set(good[: max(HAIRPIN_CONTROLS, len(of_kind))])
     if not ends:
         return None
-    return _round(state, Phase.HAIRPIN, [Probe((one,), Role.HAIRPIN) for one in sorted(ends)])
+    return _round(state, Phase.HAIRPIN, [Probe((end,), Role.HAIRPIN) for end in sorted(ends)])
 
 
 def rematch(state: State, evidence: Evidence, detail: int = 0, *, again: bool = False) -> Round:
@@ -128,7 +128,7 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
     ]
     edges = [pair for pair, again, better in evidence.isolated if not better and again < RETESTS]
     doubtful = {*evidence.gray, *evidence.mild(least=2), *evidence.silent} - evidence.suspect_set
-    gray = {one for one in doubtful if evidence.confirmed[one] < CONFIRMATIONS}
+    gray = {end for end in doubtful if evidence.confirmed[end] < CONFIRMATIONS}
     gray |= {*evidence.restless, *(evidence.late if len(evidence.late) <= RESTLESS else ())}
     if not suspects and not edges and not gray:
         return None
@@ -136,7 +136,7 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
     last = PAIR_ROUNDS if slow is None else MAX_ROUNDS - 1
     order = ring(evidence.map, state.seed)
     desk = _Desk(evidence, order)
-    others = [one for one in suspects if slow is None or one not in slow]
+    others = [end for end in suspects if slow is None or end not in slow]
     silent = (
         slow is not None
         and 1 < len(others) < len(suspects)
@@ -157,10 +157,10 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
         pools.insert(0, _Pools(evidence.map, [i for i in good if i in vouched]))
     accused = [i for i in order if i in suspects] + [i for i in order if i in gray]
     nearly = {
-        one
-        for one in accused
+        end
+        for end in accused
         if number == last
-        or (one in evidence.suspect_set and evidence.confirmed[one] == CONFIRMATIONS - 1)
+        or (end in evidence.suspect_set and evidence.confirmed[end] == CONFIRMATIONS - 1)
     }
     probes += desk.pair_up(accused, pools, Role.ACCUSED, again=True, detail=nearly)
     for a, b in edges:
@@ -190,7 +190,7 @@ def halves(state: State, evidence: Evidence, done: int) -> Round | None:
     if len(order) < 4:
         return None
     # By domain: at the border nearest to the middle of the ring, if there is one.
-    middle, domain = len(order) // 2, [evidence.map.domain[one] for one in order]
+    middle, domain = len(order) // 2, [evidence.map.domain[end] for end in order]
     borders = [i for i in range(2, len(order) - 1) if domain[i] != domain[i - 1]]
     cut = min(borders, key=lambda i: abs(i - middle), default=middle)
     groups = (order[::2], order[1::2]) if done else (order[:cut], order[cut:])
@@ -199,7 +199,7 @@ def halves(state: State, evidence: Evidence, done: int) -> Round | None:
 
 def _unaccounted(evidence: Evidence, others: list[int], slow: Container[int]) -> bool:
     """Whether one of the others was bad on a path with no end that is slow to itself."""
-    edges = [edge for one in others for edge in evidence.graded[one]]
+    edges = [edge for end in others for edge in evidence.graded[end]]
     return any(e.grade is Grade.BAD and not (e.a in slow or e.b in slow) for e in edges)
 
 
@@ -211,8 +211,8 @@ def _with_each_other(
         s
         for s in suspects
         if s not in evidence.met_suspects
-        and (found := evidence.rounds_against(s)) >= 1
-        and left > max(CONFIRMATIONS - evidence.confirmed[s], evidence.enough - found)
+        and (times := evidence.rounds_against(s)) >= 1
+        and left > max(CONFIRMATIONS - evidence.confirmed[s], evidence.enough - times)
     ]
     ready.sort(key=desk.order.index)
     return desk.pair_up(ready, [_Pools(evidence.map, ready)], Role.SUSPECTS)
@@ -224,7 +224,7 @@ def _witnesses(desk: _Desk, evidence: Evidence, good: list[int]) -> Iterator[Pro
     """
     shape = evidence.map
     for key in evidence.unwitnessed:
-        free = [one for one in good if not desk.used[one] and shape.kind[one] in key[:2]]
+        free = [end for end in good if not desk.used[end] and shape.kind[end] in key[:2]]
         for a, b in combinations(free[:WITNESSES], 2):
             if shape.edge_class(a, b) == key:
                 yield desk.seat(a, b, Role.EDGE)
@@ -239,14 +239,14 @@ def _controls(
     for alike in ((shape.kind, shape.domain), (shape.kind,)):
         pairs: list[tuple[int, int]] = []
         waiting: dict[tuple[int, ...], int] = {}
-        for one in good:
-            if desk.used[one] or len(pairs) == most:
+        for end in good:
+            if desk.used[end] or len(pairs) == most:
                 continue
-            key = tuple(of[one] for of in alike)
+            key = tuple(of[end] for of in alike)
             if key in waiting:
-                pairs.append((waiting.pop(key), one))
+                pairs.append((waiting.pop(key), end))
             else:
-                waiting[key] = one
+                waiting[key] = end
         if pairs:
             return [desk.seat(a, b, Role.CONTROL, detail=detail) for a, b in pairs]
     return []
@@ -274,11 +274,11 @@ class _Desk:
         detail: Container[int] = (),
     ) -> Iterator[Probe]:
         """A probe for each one that is free and finds a partner."""
-        for one in ones:
-            if not self.used[one] and (other := self.partner(one, pools, again=again)) is not None:
-                yield self.seat(one, other, role, detail=one in detail)
+        for end in ones:
+            if not self.used[end] and (other := self.partner(end, pools, again=again)) is not None:
+                yield self.seat(end, other, role, detail=end in detail)
 
-    def partner(self, one: int, pools: list[_Pools], *, again: bool) -> int | None:
+    def partner(self, end: int, pools: list[_Pools], *, again: bool) -> int | None:
         """The nearest free one that ``one`` has not met, on a comparable path first; with
         ``again``, at worst a met one.
 
@@ -287,13 +287,13 @@ class _Desk:
         """
         ranked: list[tuple[tuple[bool, bool, int], int]] = []
         for pool in pools:
-            for other in pool.near(one, self.used):
-                met = self._evidence.met[min(one, other), max(one, other)]
-                if other == one or (met and not again):
+            for other in pool.near(end, self.used):
+                met = self._evidence.met[min(end, other), max(end, other)]
+                if other == end or (met and not again):
                     continue
-                key = self._evidence.map.edge_class(one, other)
+                key = self._evidence.map.edge_class(end, other)
                 unknown = key not in self._evidence.witnessed
-                rank = (unknown, not self._evidence.tells(one, key), met)
+                rank = (unknown, not self._evidence.clears(end, key), met)
                 if rank == (False, False, 0):
                     return other
                 ranked.append((rank, other))
@@ -307,17 +307,17 @@ class _Pools:
         self._shape = shape
         self._lists: dict[tuple[int, ...], list[int]] = defaultdict(list)
         self._heads: dict[tuple[int, ...], int] = defaultdict(int)
-        for one in members:
-            for key in self._keys(one):
-                self._lists[key].append(one)
+        for end in members:
+            for key in self._keys(end):
+                self._lists[key].append(end)
 
-    def _keys(self, one: int) -> tuple[tuple[int, ...], ...]:
-        kind = self._shape.kind[one]
-        return (kind, self._shape.domain[one]), (kind,), ()
+    def _keys(self, end: int) -> tuple[tuple[int, ...], ...]:
+        kind = self._shape.kind[end]
+        return (kind, self._shape.domain[end]), (kind,), ()
 
-    def near(self, one: int, used: Sequence[int]) -> Iterator[int]:
+    def near(self, end: int, used: Sequence[int]) -> Iterator[int]:
         """Unused ones. A list's used head is forgotten: going through it for all stays linear."""
-        for key in self._keys(one):
+        for key in self._keys(end):
             members = self._lists[key]
             while self._heads[key] < len(members) and used[members[self._heads[key]]]:
                 self._heads[key] += 1

@@ -56,12 +56,12 @@ SIMILAR = 0.1
 
 class Own(NamedTuple):
     """What a node's own devices say: how much likelier its ``fault`` (1 or :data:`KIND`) and the
-    ``growth`` of its counters (1 to :data:`GROWTH`) are of a bad node. ``told``: in words.
+    ``growth`` of its counters (1 to :data:`GROWTH`) are of a bad node. ``text``: in words.
     """
 
     fault: float = 1.0
     growth: float = 1.0
-    told: str = ""
+    text: str = ""
     throttles: bool = False
 
     @property
@@ -76,12 +76,12 @@ NOTHING = Own()
 def owned(state: State) -> dict[int, Own]:
     """Of each endpoint whose devices say something that those of others do not."""
     kinds: dict[tuple[str, str], dict[int, Local]] = defaultdict(dict)
-    for one, endpoint in enumerate(state.endpoints):
-        kinds[endpoint.kind, endpoint.nic][one] = endpoint.local
-    found: dict[int, Own] = {}
+    for end, endpoint in enumerate(state.endpoints):
+        kinds[endpoint.kind, endpoint.nic][end] = endpoint.local
+    owns: dict[int, Own] = {}
     for local in kinds.values():
-        found |= _of_kind(local)
-    return found
+        owns |= _of_kind(local)
+    return owns
 
 
 def _of_kind(local: Mapping[int, Local]) -> dict[int, Own]:
@@ -92,20 +92,22 @@ def _of_kind(local: Mapping[int, Local]) -> dict[int, Own]:
         for counter in {error.counter for error in known.errors}:
             rates[counter].append(max(e.rate for e in known.errors if e.counter == counter))
     rates = {counter: sorted(each) for counter, each in rates.items()}
-    found = {}
-    for one, known in local.items():
+    owns = {}
+    for end, known in local.items():
         faults = [fault for fault in known.faults if _unlike(faulty[fault.kind], nodes)]
         errors = [(_growth(error, rates[error.counter], counted), error) for error in known.errors]
-        told = [f"{fault.told} ({faulty[fault.kind]} of {nodes} nodes so)" for fault in faults[:4]]
-        told += [
+        texts = [
+            f"{fault.sentence} ({faulty[fault.kind]} of {nodes} nodes so)" for fault in faults[:4]
+        ]
+        texts += [
             f"{error.port} counted {error.count} {error.counter} in {error.rounds} round(s), more than other nodes"
             for factor, error in [each for each in errors if each[0] > 1][:4]
         ]
-        if told:
+        if texts:
             growth = max((factor for factor, _ in errors), default=1.0)
             throttles = any(fault.kind == "throttle" for fault in faults)
-            found[one] = Own(KIND if faults else 1.0, growth, "; ".join(told), throttles)
-    return found
+            owns[end] = Own(KIND if faults else 1.0, growth, "; ".join(texts), throttles)
+    return owns
 
 
 def _unlike(those: int, nodes: int) -> bool:
@@ -131,8 +133,8 @@ class Hairpins:
     """
 
     def __init__(self, state: State, evidence: Evidence) -> None:
-        played = [one for one in state.rounds if one.round.phase is Phase.HAIRPIN]
-        self.rows = tuple(row for one in played for row in _graded(evidence, one))
+        played = [end for end in state.rounds if end.round.phase is Phase.HAIRPIN]
+        self.rows = tuple(row for end in played for row in _graded(evidence, end))
         self.bad: dict[int, list[Measured]] = {}
         self.good: dict[int, list[Measured]] = {}
         for row in self.rows:
@@ -146,11 +148,11 @@ def _graded(evidence: Evidence, played: Played) -> Iterator[Measured]:
     probes = zip(played.round.probes, played.results, strict=True)
     measured = [(probe.members[0], result) for probe, result in probes]
     trusted = evidence.good if evidence.map.size > 2 else (1, 1)
-    for one, result in measured:
+    for end, result in measured:
         peers = sorted(
             other.gbps if other.status is Status.OK else 0.0
             for peer, other in measured
-            if peer != one and kind[peer] == kind[one] and trusted[peer] and other.status in JUDGED
+            if peer != end and kind[peer] == kind[end] and trusted[peer] and other.status in JUDGED
         )
         # The lower of the middle ones: a control that is too fast accuses nobody.
         normal = peers[(len(peers) - 1) // 2] if peers else 0.0
@@ -164,21 +166,21 @@ def _graded(evidence: Evidence, played: Played) -> Iterator[Measured]:
             slow = Reference(normal, limit).grade(result.gbps)
             grade = slow if result.status is Status.OK else Grade.BAD
         how = (result.status, result.gbps, normal, grade, False, played.at)
-        yield Measured(number, one, one, Role.HAIRPIN, *how)
+        yield Measured(number, end, end, Role.HAIRPIN, *how)
 
 
 class Scoring:
     """Scores by ``evidence``, hairpins ``found`` and what devices say themselves (``ports``)."""
 
     def __init__(
-        self, state: State, evidence: Evidence, found: Hairpins, ports: Mapping[int, Own]
+        self, state: State, evidence: Evidence, hairpins: Hairpins, ports: Mapping[int, Own]
     ) -> None:
-        self._evidence, self._found, self._ports = evidence, found, ports
+        self._evidence, self._found, self._ports = evidence, hairpins, ports
         # Whose part of the gang's own sum was wrong, which no path or switch explains.
         self._corrupted = state.gang.corrupted if state.gang is not None else -1
         self._noise = [self._bad_among_good(broken=broken) for broken in (False, True)]
-        asked = {row.a for row in found.rows if row.grade and not evidence.good[row.a]}
-        self._often = {one: self._net(one) for one in asked}
+        asked = {row.a for row in hairpins.rows if row.grade and not evidence.good[row.a]}
+        self._often = {end: self._net(end) for end in asked}
         self._ranked = sorted(self._often.values())
 
     def _bad_among_good(self, *, broken: bool) -> float:
@@ -189,44 +191,44 @@ class Scoring:
         bad = sum(1 for status in slow if status is not Status.OK or not broken)
         return max(LEAST_NOISE, (bad + USUAL) / (len(seen) + WEIGHT))
 
-    def _explained(self, one: int) -> list[Measured]:
+    def _explained(self, end: int) -> list[Measured]:
         """Of its bad hairpins those that are bad enough for what its paths lack. What hangs, breaks
         or is wrong is always.
         """
-        against, own = self._evidence.against.get(one, []), self._found.bad.get(one, [])
+        against, own = self._evidence.against.get(end, []), self._found.bad.get(end, [])
         enough = max(self._evidence.share(against), 1e-6) ** EXPLAINED if against else 1.0
         return [e for e in own if e.status is not Status.OK or e.gbps / e.reference <= enough]
 
-    def _net(self, one: int) -> int:
-        return len(self._explained(one)) - 2 * len(self._found.good.get(one, []))
+    def _net(self, end: int) -> int:
+        return len(self._explained(end)) - 2 * len(self._found.good.get(end, []))
 
-    def _local(self, one: int, noise: float) -> float:
+    def _local(self, end: int, noise: float) -> float:
         """What its hairpins multiply. Where many are asked, chance has as many opportunities; but
         it does not make most of them bad to themselves (Benjamini and Hochberg, 1995).
         """
-        if not self._explained(one):
-            return 0.1 if one in self._found.good else 1.0
-        often, asked = self._net(one), 1.0
-        if one in self._often:
+        if not self._explained(end):
+            return 0.1 if end in self._found.good else 1.0
+        often, asked = self._net(end), 1.0
+        if end in self._often:
             asked = len(self._ranked) / (len(self._ranked) - bisect_left(self._ranked, often))
         return min(KIND, (1 / noise) ** often, (1 / (noise * AS_SLOW)) ** often / asked)
 
-    def of(self, one: int) -> Score:
+    def of(self, end: int) -> Score:
         """The score of a suspect, or of one whose own devices say something."""
-        against, own = self._evidence.against.get(one, []), self._found.bad.get(one, [])
-        rounds, fine = {e.round for e in against}, len(self._found.good.get(one, []))
+        against, own = self._evidence.against.get(end, []), self._found.bad.get(end, [])
+        rounds, fine = {e.round for e in against}, len(self._found.good.get(end, []))
         everything = [*against, *own]
         broken = bool(everything) and all(e.status is not Status.OK for e in everything)
-        noise, corrupted = self._noise[broken], one == self._corrupted
+        noise, corrupted = self._noise[broken], end == self._corrupted
         path = min(KIND, (1 / noise) ** len(rounds))
         in_sum = KIND if corrupted else 1.0
         # A node that is as fast to itself as others are, or nearly, has a port that does not
         # matter; and no port makes wrong data.
-        ports = self._ports.get(one, NOTHING)
-        nearly = sum(1 for row in self._found.rows if row.a == one and row.grade is Grade.GRAY)
+        ports = self._ports.get(end, NOTHING)
+        nearly = sum(1 for row in self._found.rows if row.a == end and row.grade is Grade.GRAY)
         wrong = any(e.status is Status.WRONG for e in everything)
         device = 1.0 if wrong else max(1.0, ports.factor * noise ** (2 * fine + nearly))
-        local = min(KIND, self._local(one, noise) * in_sum * device)
+        local = min(KIND, self._local(end, noise) * in_sum * device)
         first = min((e.at for e in everything), default=0.0)
         late = {e.round for e in everything if e.at >= first + APART}
         # Of what somebody else's traffic does not explain, chance would have to explain the rest.
@@ -237,6 +239,6 @@ class Scoring:
         if local >= KIND:
             data = corrupted or (own and all(e.status is Status.WRONG for e in own))
             kinds.append("data" if data else "local")
-        told = ports.told if device >= NAMED else ""
+        text = ports.text if device >= NAMED else ""
         spell = float("inf") if broken else spell
-        return Score(chance, spell, path, local, tuple(kinds), told, len(own), fine)
+        return Score(chance, spell, path, local, tuple(kinds), text, len(own), fine)

@@ -29,20 +29,20 @@ def halved(domain: Sequence[int], ones: Iterable[int], shares: dict[int, float])
     of equally slow ones keeps together where there are three or more: without what slows them they
     are good. Two are measured apart.
     """
-    found: list[int] = []
+    first: list[int] = []
     places: dict[int, list[int]] = {}
-    for one in sorted(ones, key=lambda one: (domain[one], shares[one])):
-        places.setdefault(domain[one], []).append(one)
+    for end in sorted(ones, key=lambda end: (domain[end], shares[end])):
+        places.setdefault(domain[end], []).append(end)
     for there in places.values():
-        sets = [[other for other in there if alike(shares[one], shares[other])] for one in there]
+        sets = [[other for other in there if alike(shares[end], shares[other])] for end in there]
         like = max(sets, key=len)
-        found += like if 1 < len(like) < len(there) else there[::2]
-    return sorted(found)
+        first += like if 1 < len(like) < len(there) else there[::2]
+    return sorted(first)
 
 
 def crowded(domain: Sequence[int], suspects: Sequence[int]) -> bool:
     """Whether one of these may be what slows another: they share a switch, or labels do not say."""
-    known = [domain[one] for one in suspects]
+    known = [domain[end] for end in suspects]
     return len(known) > 1 and (-1 in known or len(set(known)) < len(known))
 
 
@@ -55,7 +55,7 @@ def explained(
     They say nothing about their ends, nor about how often what is healthy is bad.
     """
     present = {p.round.number: {i for each in p.round.probes for i in each.members} for p in rounds}
-    found: set[Measured] = set()
+    covered: set[Measured] = set()
     victims: set[int] = set()
     for number in [p.round.number for p in rounds if p.round.phase is Phase.SILENCE]:
         cleared = {
@@ -69,13 +69,13 @@ def explained(
         silent = [i for i in range(len(good)) if not good[i] and i not in present[number]]
         for edge in edges:
             if edge.grade is Grade.BAD and good[edge.a] and good[edge.b]:
-                there = [one for one in silent if one in present[edge.round]]
+                there = [end for end in silent if end in present[edge.round]]
                 ends = {
                     i
                     for i in {edge.a, edge.b} & cleared
-                    if any(crowded(domain, (i, one)) for one in there)
+                    if any(crowded(domain, (i, end)) for end in there)
                 }
                 if ends:
                     victims |= ends
-                    found.add(edge)
-    return found, victims
+                    covered.add(edge)
+    return covered, victims

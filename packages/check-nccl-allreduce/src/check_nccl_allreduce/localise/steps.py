@@ -67,10 +67,10 @@ def suspected(state: State) -> tuple[int, ...]:
         return ()
     findings = Findings(state)
     if len(state.endpoints) == 2:
-        one = two.suspected(findings)
-        return () if one is None else (one,)
+        end = two.suspected(findings)
+        return () if end is None else (end,)
     evidence = findings.evidence
-    return tuple(one for one in evidence.suspects if evidence.rounds_against(one))
+    return tuple(end for end in evidence.suspects if evidence.rounds_against(end))
 
 
 def _matching(findings: Findings) -> Round | None:
@@ -90,7 +90,7 @@ def _matching(findings: Findings) -> Round | None:
     few_good = len(suspects) > evidence.known_good
     if few_good and evidence.known_good >= rounds.HAIRPIN_CONTROLS:
         # A look at themselves shows who slows the others.
-        few_good = any(seen[one] < 0 for one in suspects) or not crowded(seen, suspects)
+        few_good = any(seen[end] < 0 for end in suspects) or not crowded(seen, suspects)
     if done == 2 and (few_good or evidence.map.size == 3):
         third = rounds.rematch(state, evidence)
         return third if third.probes else None
@@ -103,14 +103,14 @@ def _following(findings: Findings, now: float | None, until: float | None) -> Ro
 
     Before them, suspects that may slow each other have a look at themselves.
     """
-    state, evidence, found = findings.state, findings.evidence, findings.hairpins
+    state, evidence, hairpins = findings.state, findings.evidence, findings.hairpins
     phases, suspects = findings.phases, evidence.suspects
     hairpin = phases.index(Phase.HAIRPIN) if Phase.HAIRPIN in phases else None
     looked = hairpin is not None and Phase.CONFIRM not in phases[:hairpin]
     limit = PAIR_ROUNDS if suspects else MAX_ROUNDS
     if suspects and evidence.suspect_set <= set(evidence.turned):
         limit += 1  # they were found late: one look at themselves must do
-    slow = [one for one in suspects if one in found.bad]
+    slow = [end for end in suspects if end in hairpins.bad]
     apart = Phase.SILENCE not in phases and crowded(evidence.map.seen, slow)
     if looked and suspects and not apart:  # else they are measured in halves, a round more
         limit += 1
@@ -124,7 +124,7 @@ def _following(findings: Findings, now: float | None, until: float | None) -> Ro
             return first
     heated = state.rounds[0].at + HEATED
     halved = phases.count(Phase.HALVES)
-    step = None if halved else rounds.confirm(state, evidence, found.bad if looked else None)
+    step = None if halved else rounds.confirm(state, evidence, hairpins.bad if looked else None)
     if step is not None:
         if not suspects and begun:
             return rounds.at(step, state, heated, now, until)
@@ -150,8 +150,8 @@ def _later(
     """The round, at another moment than the first bad edge of each suspect."""
     # Whoever is a suspect's partner may be known good later, and its edge evidence then.
     slow = [
-        [e.at for e in evidence.graded[one] if e.grade is Grade.BAD and e.status is Status.OK]
-        for one in evidence.suspects
+        [e.at for e in evidence.graded[end] if e.grade is Grade.BAD and e.status is Status.OK]
+        for end in evidence.suspects
     ]
     first = [min(times) for times in slow if times]
     return rounds.at(step, state, max(first) + score.APART, now, until) if first else step
@@ -160,17 +160,17 @@ def _later(
 def _hairpin(findings: Findings) -> Round | None:
     """Suspects to themselves, and once more unless the first time has cleared them all: one half
     after the other where there is time for it, for one of them may be what slows the others."""
-    state, evidence, found = findings.state, findings.evidence, findings.hairpins
+    state, evidence, hairpins = findings.state, findings.evidence, findings.hairpins
     done = Phase.HAIRPIN in findings.phases
-    times = Counter(row.a for row in found.rows)
-    asked = [one for one in evidence.suspects if times[one] < HAIRPINS]
+    times = Counter(row.a for row in hairpins.rows)
+    asked = [end for end in evidence.suspects if times[end] < HAIRPINS]
     if done:
-        asked = [one for one in asked if not times[one] or one in found.bad]
+        asked = [end for end in asked if not times[end] or end in hairpins.bad]
     late = len(state.rounds) + 1 >= MAX_ROUNDS
-    if not asked or late or (done and not found.bad) or findings.early:
+    if not asked or late or (done and not hairpins.bad) or findings.early:
         return None
-    again = [one for one in asked if times[one]]
+    again = [end for end in asked if times[end]]
     if len(state.rounds) + 2 < MAX_ROUNDS and crowded(evidence.map.seen, again):
-        shares = {one: evidence.share(evidence.against[one]) for one in asked}
+        shares = {end: evidence.share(evidence.against[end]) for end in asked}
         asked = halved(evidence.map.seen, asked, shares)
     return rounds.hairpin(state, evidence, sorted(asked))

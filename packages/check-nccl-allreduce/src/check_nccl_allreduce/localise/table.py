@@ -120,23 +120,23 @@ class Findings(Court):
     def busy_ones(self) -> list[int]:
         """Suspects that somebody else kept busy, or either of two."""
         asked = (0, 1) if self.size == 2 else self.evidence.suspects
-        return [one for one in asked if self.busy(one)]
+        return [end for end in asked if self.busy(end)]
 
     @cached_property
     def proven(self) -> list[int]:
         """Suspects whose paths are bad beyond doubt."""
-        names = {one: {rule.name for rule in rules} for one, rules in self.obstacles.items()}
-        return [one for one, rules in names.items() if not {DARK, TOO_LITTLE} & rules]
+        names = {end: {rule.name for rule in rules} for end, rules in self.obstacles.items()}
+        return [end for end, rules in names.items() if not {DARK, TOO_LITTLE} & rules]
 
     @cached_property
     def guilty(self) -> list[int]:
         """Suspects between whom and blame no rule stands."""
-        return [one for one in self.proven if not self.obstacles[one]]
+        return [end for end in self.proven if not self.obstacles[end]]
 
     @cached_property
     def alike(self) -> bool:
         """Whether several are proven, each as slow as another: perhaps one hidden switch."""
-        shares = [self.evidence.share(self.evidence.against[one]) for one in self.proven]
+        shares = [self.evidence.share(self.evidence.against[end]) for end in self.proven]
         fellows = [sum(alike(share, other) for other in shares) for share in shares]
         return bool(shares) and min(fellows) > 1
 
@@ -153,7 +153,7 @@ class Findings(Court):
         no path to it came up.
         """
         ones = sorted(self.doubtful.difference(self.evidence.ends if self.persistent else ()))
-        return [(self.suspect(one), one in self.evidence.unreached) for one in ones]
+        return [(self.suspect(end), end in self.evidence.unreached) for end in ones]
 
     @cached_property
     def rails(self) -> list[int]:
@@ -166,8 +166,8 @@ class Findings(Court):
     @cached_property
     def halves(self) -> list[list[float]]:
         """GB/s of the halves by domain and of the interleaved ones, where kinds are all alike."""
-        played = [one for one in self.state.rounds if one.round.phase is Phase.HALVES]
-        rounds = [[r.gbps if r.status is Status.OK else 0.0 for r in one.results] for one in played]
+        played = [r for r in self.state.rounds if r.round.phase is Phase.HALVES]
+        rounds = [[r.gbps if r.status is Status.OK else 0.0 for r in r.results] for r in played]
         alike = len({endpoint.kind for endpoint in self.state.endpoints}) == 1
         return rounds if len(rounds) > 1 and alike else []
 
@@ -182,18 +182,18 @@ class Findings(Court):
                 notes[probe.members[1]] = words.detail(rails, there and there[::-1], BAD)
         return notes
 
-    def suspect(self, one: int) -> Suspect:
+    def suspect(self, end: int) -> Suspect:
         """What is known of one that is named."""
-        edges = self.evidence.against.get(one) or self.evidence.graded[one]
-        edges = edges or self.inside.against.get(one, [])
+        edges = self.evidence.against.get(end) or self.evidence.graded[end]
+        edges = edges or self.inside.against.get(end, [])
         kinds: Counter[Status] = Counter(e.status for e in edges if e.status is not Status.OK)
         symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
-        share, note, score = self.evidence.share(edges), self._notes.get(one, ""), self.scores
-        witness = self.witness(one) if one in self.obstacles else ""
-        lesser = words.LESSER if one in self.evidence.lesser else ""
-        settle = next((rule.then for rule in self.obstacles.get(one, ())), lesser)
-        what = (symptom, share, tuple(edges), note, score.get(one), witness, settle)
-        return Suspect(one, *what)
+        share, note, score = self.evidence.share(edges), self._notes.get(end, ""), self.scores
+        witness = self.witness(end) if end in self.obstacles else ""
+        lesser = words.LESSER if end in self.evidence.lesser else ""
+        settle = next((rule.then for rule in self.obstacles.get(end, ())), lesser)
+        what = (symptom, share, tuple(edges), note, score.get(end), witness, settle)
+        return Suspect(end, *what)
 
     @cached_property
     def culprit(self) -> Suspect | None:
@@ -249,7 +249,7 @@ RULES = (
     Rule("too many", lambda f: len(f.guilty) > cap(f.size) and f.proven, Kind.CORRELATED),
     Rule(
         "node",
-        lambda f: f.guilty and ([f.suspect(one) for one in f.guilty], f.dark_names),
+        lambda f: f.guilty and ([f.suspect(end) for end in f.guilty], f.dark_names),
         Kind.NODE,
     ),
     Rule("alike", lambda f: f.alike and f.proven, Kind.CORRELATED),
@@ -281,9 +281,9 @@ def known(f: Findings) -> Verdict | None:
     strong = [*f.facts(LOST), *f.facts(DEVICE)]
     named = {fact.member for fact in strong or f.facts(FactKind.MEMBER)}
     blamed = f.failed if len(f.failed) <= many(f.size) and not f.facts(LOST) else ()
-    found = _verdict(f, FACTS, blamed, sorted(named))
-    if found is not None or f.zone is None:
-        return found
+    verdict = _verdict(f, FACTS, blamed, sorted(named))
+    if verdict is not None or f.zone is None:
+        return verdict
     if f.zone is Zone.PASSED or f.size > 2:
         return _verdict(f, ALONE)
     if f.size == 1:
@@ -298,31 +298,31 @@ def verdict(f: Findings) -> Verdict:
         own = [f.culprit.member] if f.culprit else []
         blamed = own if f.culprit and f.culprit.witness else []
         named = sorted({*own, *f.busy_ones}) if own else f.busy_ones or f.marked
-        found = _verdict(
+        verdict = _verdict(
             f,
             PAIR,
             blamed,
             named if own or len(named) == 1 else (0, 1),
-            ports=[one for one in f.marked if one not in blamed],
+            ports=[end for end in f.marked if end not in blamed],
             suspects=(f.culprit,) if f.culprit else (),
             undecided=() if blamed else (words.TWO_ENDPOINTS,),
             matrix=matrix,
         )
     else:
         named = sorted(f.doubtful | {*f.marked}) if f.early is not Kind.SYSTEMIC else []
-        found = _verdict(
+        verdict = _verdict(
             f,
             RULES,
             f.guilty,
             named,
-            ports=[one for one in f.ports if one in {*named}],
-            suspects=tuple(f.suspect(one) for one in named),
+            ports=[end for end in f.ports if end in {*named}],
+            suspects=tuple(f.suspect(end) for end in named),
             links=tuple(f.persistent),
             domains=tuple(f.dark_names),
             matrix=matrix,
         )
-    assert found is not None  # the last rule always applies
-    return found
+    assert verdict is not None  # the last rule always applies
+    return verdict
 
 
 def _verdict(
@@ -336,18 +336,18 @@ def _verdict(
     """The verdict of the first rule that applies. ``blamed``: where its kind blames anybody;
     ``ports``: those of whom the sentence has what their devices say.
     """
-    applying = ((rule, told) for rule in rules if (told := rule.applies(f)))
-    rule, told = next(applying, (None, None))
+    applying = ((rule, facts) for rule in rules if (facts := rule.applies(f)))
+    rule, facts = next(applying, (None, None))
     if rule is None:
         return None
     kind = rule.then
     if rules is RULES:
         more["undecided"] = tuple(words.undecided(f.state, f.evidence, kind, f.dark))
     culprits = tuple(blamed) if kind in {Kind.NODE, Kind.DEVICE} else ()
-    said = words.sentence(f.state, rule.name, told)
+    text = words.sentence(f.state, rule.name, facts)
     return Verdict(
         kind,
-        said + words.ports(f.state, {one: f.ports[one] for one in ports}),
+        text + words.ports(f.state, {end: f.ports[end] for end in ports}),
         fails=kind is not Kind.LOST and (f.zone in _BELOW or kind in _CONFIRMED),
         inconclusive=kind in {Kind.LOST, Kind.BUSY},
         blamed=culprits,

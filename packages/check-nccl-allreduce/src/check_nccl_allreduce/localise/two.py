@@ -24,9 +24,9 @@ def suspected(court: Court) -> int | None:
     """Which of the two was bad to itself, each time, where the other was not; or, where there are
     no hairpins, has a fact of its own device against it. None where that is neither or both.
     """
-    found = court.hairpins
-    bad = [one for one in (0, 1) if found.bad.get(one) and not found.good.get(one)]
-    if not found.bad and not found.good:
+    hairpins = court.hairpins
+    bad = [end for end in (0, 1) if hairpins.bad.get(end) and not hairpins.good.get(end)]
+    if not hairpins.bad and not hairpins.good:
         bad = court.marked
     return bad[0] if len(bad) == 1 else None
 
@@ -34,7 +34,7 @@ def suspected(court: Court) -> int | None:
 def ask(court: Court, now: float | None, until: float | None) -> Round | None:
     """The next round, or None. Only the wait depends on the time."""
     state, done = court.state, len(court.state.rounds)
-    alone = Round(done + 2, Phase.HAIRPIN, tuple(Probe((one,), Role.HAIRPIN) for one in (0, 1)))
+    alone = Round(done + 2, Phase.HAIRPIN, tuple(Probe((end,), Role.HAIRPIN) for end in (0, 1)))
     if not done:
         return alone
     if suspected(court) is None:
@@ -52,11 +52,11 @@ def ask(court: Court, now: float | None, until: float | None) -> Round | None:
 
 def culprit(court: Court) -> Suspect | None:
     """The one that is suspected, and what is known of it; with a witness where it is to blame."""
-    one = suspected(court)
-    if one is None:
+    end = suspected(court)
+    if end is None:
         return None
-    itself, device = tuple(court.hairpins.bad.get(one, ())), court.ports.get(one, NOTHING)
-    weighed = _scored(court, one)
+    itself, device = tuple(court.hairpins.bad.get(end, ())), court.ports.get(end, NOTHING)
+    weighed = _scored(court, end)
     guilty = (
         device.factor >= NAMED
         and not any(court.busy(each) for each in (0, 1))
@@ -66,17 +66,17 @@ def culprit(court: Court) -> Suspect | None:
     settle = "test it with a third node, behind the same leaf"
     if itself and weighed.spell < FATAL:
         settle = f"measure it again, at least {score.APART:g} s after the first time"
-    witness = f"its own devices say why: {device.told}" if guilty else ""
+    witness = f"its own devices say why: {device.text}" if guilty else ""
     symptom, share = itself[-1].status if itself else Status.OK, court.evidence.share(itself)
-    return Suspect(one, symptom, share, itself, "", weighed, witness, settle)
+    return Suspect(end, symptom, share, itself, "", weighed, witness, settle)
 
 
-def _scored(court: Court, one: int) -> Score:
+def _scored(court: Court, end: int) -> Score:
     """Of the suspected one. The explanations are those of larger gangs."""
-    state, own = court.state, court.hairpins.bad.get(one, [])
+    state, own = court.state, court.hairpins.bad.get(end, [])
     slow, fine = _pairs(court)
     bad = 1 + len(slow) - 2 * fine  # with the gang's own all-reduce
-    device = court.ports.get(one, NOTHING)
+    device = court.ports.get(end, NOTHING)
     a, b = state.endpoints
     by_nics = a.nvlink is None or a.nvlink != b.nvlink
     path = min(KIND, (1 / LEAST_NOISE) ** bad) if by_nics else 1.0
@@ -86,7 +86,7 @@ def _scored(court: Court, one: int) -> Score:
     late = [at for at in (*slow, *(row.at for row in own)) if at >= first + score.APART]
     spell = (1 / BUSY) * (1 / LEAST_NOISE) ** len(late) * (device.factor if late else 1.0)
     kinds = tuple(kind for kind, value in (("path", path), ("local", local)) if value >= KIND)
-    return Score(chance, spell, path, local, kinds, device.told, itself=len(own))
+    return Score(chance, spell, path, local, kinds, device.text, itself=len(own))
 
 
 def _pairs(court: Court) -> tuple[list[float], int]:

@@ -83,13 +83,13 @@ class Court:
     @cached_property
     def marked(self) -> list[int]:
         """Whose devices say enough to name them."""
-        return [one for one, own in self.ports.items() if own.factor >= NAMED]
+        return [end for end, own in self.ports.items() if own.factor >= NAMED]
 
     @cached_property
     def scores(self) -> dict[int, Score]:
         """Of suspects, and of those whose own devices say something."""
         scoring = Scoring(self.state, self.evidence, self.hairpins, self.ports)
-        return {one: scoring.of(one) for one in {*self.evidence.suspects, *self.ports}}
+        return {end: scoring.of(end) for end in {*self.evidence.suspects, *self.ports}}
 
     @cached_property
     def dark(self) -> list[int]:
@@ -103,39 +103,39 @@ class Court:
     def obstacles(self) -> dict[int, list[Rule]]:
         """Of each suspect, the rules that keep it from being blamed."""
         suspects = self.evidence.suspects
-        return {one: [rule for rule in RULES if rule.applies(self, one)] for one in suspects}
+        return {end: [rule for rule in RULES if rule.applies(self, end)] for end in suspects}
 
-    def witness(self, one: int) -> str:
+    def witness(self, end: int) -> str:
         """What shows that the cause is the node's own, in words; empty where nothing does."""
-        if self.spoils(one):
+        if self.spoils(end):
             return "its data are wrong, which no path or switch makes"
-        if self.fact(one):
-            return f"its own devices say why: {self.ports[one].told}"
-        if not self.leaf(one):
+        if self.fact(end):
+            return f"its own devices say why: {self.ports[end].text}"
+        if not self.leaf(end):
             return ""
         shown = "a good node is behind the same leaf, which is all that its hairpin passes"
         quiet = ", and its adapters carried nothing while nothing of us ran"
-        return shown if self.broken(one) else f"{shown}{quiet}"
+        return shown if self.broken(end) else f"{shown}{quiet}"
 
-    def spoils(self, one: int) -> bool:
+    def spoils(self, end: int) -> bool:
         """Whether it delivers wrong data, to others and to itself or in the gang's own sum."""
-        edges = self.evidence.against.get(one, ())
+        edges = self.evidence.against.get(end, ())
         wrong = any(e.status is Status.WRONG for e in edges)
-        return wrong and "data" in self.scores[one].kinds
+        return wrong and "data" in self.scores[end].kinds
 
-    def broken(self, one: int) -> bool:
+    def broken(self, end: int) -> bool:
         """Whether its paths hang or fail, which no traffic of others makes them do."""
-        edges = self.evidence.against.get(one, ())
+        edges = self.evidence.against.get(end, ())
         return bool(edges) and all(e.status is not Status.OK for e in edges)
 
-    def fact(self, one: int) -> bool:
+    def fact(self, end: int) -> bool:
         """Whether a fact of its own device stands against it. Errors are its link's: where another
         suspect's grow as well, they have one cause.
         """
-        own = self.ports.get(one)
-        if own is None or not self.scores[one].ports:
+        own = self.ports.get(end)
+        if own is None or not self.scores[end].ports:
             return False
-        others = [self.ports.get(i, NOTHING) for i in self.evidence.suspects if i != one]
+        others = [self.ports.get(i, NOTHING) for i in self.evidence.suspects if i != end]
         alone = all(other.growth <= 1 or other.fault > 1 for other in others)
         return own.fault > 1 or (own.growth >= NAMED and alone)
 
@@ -149,54 +149,54 @@ class Court:
         """Tell whether its GPUs are slowed down by their own word: traffic of others does not."""
         return self.fact(node) and self.ports[node].throttles
 
-    def leaf(self, one: int) -> bool:
+    def leaf(self, end: int) -> bool:
         """Whether it was bad with a good node that shares all that its hairpin passes, and its
         adapters were silent.
         """
-        domain, local = self.evidence.map.domain, self.state.endpoints[one].local
-        bad_with = {e.other(one) for e in self.evidence.graded[one] if e.grade is Grade.BAD}
-        there = [i for i in bad_with if domain[i] == domain[one] >= 0]
+        domain, local = self.evidence.map.domain, self.state.endpoints[end].local
+        bad_with = {e.other(end) for e in self.evidence.graded[end] if e.grade is Grade.BAD}
+        there = [i for i in bad_with if domain[i] == domain[end] >= 0]
         return (
             self.state.layout == Layout.LEAF
-            and (local.silence >= SILENCE or self.broken(one))
-            and self.scores[one].itself > 0
+            and (local.silence >= SILENCE or self.broken(end))
+            and self.scores[end].itself > 0
             and any(self.evidence.strong[i] and i not in self.hairpins.bad for i in there)
         )
 
-    def busy(self, one: int) -> bool:
+    def busy(self, end: int) -> bool:
         """Whether somebody else's bytes passed its adapters in a silence, or others took all of its
         processors, unlike those of most nodes; neither breaks anything. Of two nobody says what is
         usual.
         """
-        if self.broken(one):
+        if self.broken(end):
             return False
-        usual = self.evidence.references.of_kind(self.evidence.map.kind[one])
+        usual = self.evidence.references.of_kind(self.evidence.map.kind[end])
         much = FOREIGN * max(self.gbps, usual.gbps if usual else 0.0)
-        local = self.state.endpoints[one].local
+        local = self.state.endpoints[end].local
         loaded = local.load >= max(LOADED, UNUSUAL * self._usual_load)
         return local.foreign > much or (loaded and len(self.state.endpoints) > 2)
 
-    def shared(self, one: int) -> bool:
+    def shared(self, end: int) -> bool:
         """Whether another suspect may have the same cause.
 
         Whoever is behind the same believed leaf and slow, whatever one hairpin says, or as slow
         may, until each has a fact of its own; and without a fact of this one's own so may everybody
         else slow to itself or perhaps so, for labels stale in places show no difference.
         """
-        if self.spoils(one):
+        if self.spoils(end):
             return False
-        domain, fact = self.evidence.map.domain, self.fact(one)
+        domain, fact = self.evidence.map.domain, self.fact(end)
         for other in self._others:
-            theirs, together = self.fact(other), domain[one] == domain[other] >= 0
+            theirs, together = self.fact(other), domain[end] == domain[other] >= 0
             suspected = other in self.evidence.suspect_set
             cleared = other in self.hairpins.good and other not in self.hairpins.bad
             here = together and (suspected or self._mild(other))
-            if other == one or self.spoils(other) or (cleared and not here):
+            if other == end or self.spoils(other) or (cleared and not here):
                 continue
             weak = fact and (not suspected or self.scores[other].path < KIND)
             if weak or not (suspected or together):
                 continue
-            related = together or self._alike(one, other)
+            related = together or self._alike(end, other)
             if not (fact or theirs) or (related and not (fact and theirs)):
                 return True
         return False
@@ -217,35 +217,35 @@ class Court:
         slow = {*evidence.suspects, *evidence.gray, *evidence.lesser, *(bad.keys() - good.keys())}
         return sorted(slow.union(little, untold))
 
-    def _mild(self, one: int) -> bool:
+    def _mild(self, end: int) -> bool:
         """Tell whether it is a little slow, to itself and with who is no suspect together."""
-        suspects, itself = self.evidence.suspect_set, [h for h in self.hairpins.rows if h.a == one]
-        others = [e for e in self.evidence.graded[one] if e.other(one) not in suspects]
+        suspects, itself = self.evidence.suspect_set, [h for h in self.hairpins.rows if h.a == end]
+        others = [e for e in self.evidence.graded[end] if e.other(end) not in suspects]
         return self.evidence.share(others + itself) < LITTLE
 
     @cached_property
     def _shares(self) -> dict[int, float]:
-        return {one: self.evidence.share(edges) for one, edges in self.evidence.against.items()}
+        return {end: self.evidence.share(edges) for end, edges in self.evidence.against.items()}
 
-    def _alike(self, one: int, other: int) -> bool:
+    def _alike(self, end: int, other: int) -> bool:
         noise = max(ALIKE, SPREADS * self.evidence.spread)
-        return alike(self._shares.get(one, 0.0), self._shares.get(other, 1.0), noise)
+        return alike(self._shares.get(end, 0.0), self._shares.get(other, 1.0), noise)
 
     @cached_property
     def _usual(self) -> float:
         """What good edges reach of their references: of few, these are of few, and err as well."""
         return self.evidence.share(e for e in self.evidence.edges if e.grade is Grade.GOOD) or 1.0
 
-    def rate(self, one: int) -> float:
+    def rate(self, end: int) -> float:
         """The ratio of link rates at which it is, to others and to itself together; or to others
         alone where it lacks less to itself, since more than its rate limits a faster kind's there.
         0 where that is none, or a fact of its own device stands against it.
         """
-        if self.fact(one) or self.broken(one) or self._shares[one] <= 0:
+        if self.fact(end) or self.broken(end) or self._shares[end] <= 0:
             return 0.0
-        against, usual = self.evidence.against[one], self._usual
+        against, usual = self.evidence.against[end], self._usual
         paths = [e.gbps / e.reference / usual for e in against if e.gbps > 0]
-        itself = [e.gbps / e.reference for e in self.hairpins.bad.get(one, ()) if e.gbps > 0]
+        itself = [e.gbps / e.reference for e in self.hairpins.bad.get(end, ()) if e.gbps > 0]
         middles = [_middle(paths + itself)]
         if itself and _middle(itself) > _middle(paths) + LESS:
             middles.append(_middle(paths))
@@ -282,17 +282,17 @@ RULES = (
     ),
     Rule(
         "good to itself",
-        lambda c, one: c.scores[one].fine > 0 and not c.scores[one].itself,
+        lambda c, end: c.scores[end].fine > 0 and not c.scores[end].itself,
         f"to itself it is as fast as others: {_CABLE}",
     ),
     Rule(
         "perhaps of another kind",
-        lambda c, one: c.rate(one) > 0,
+        lambda c, end: c.rate(end) > 0,
         "compare the kinds of the adapters: it is as slow, to others and to itself, as links of a lower rate are",
     ),
     Rule(
         DARK,
-        lambda c, one: c.evidence.map.domain[one] in c.dark,
+        lambda c, end: c.evidence.map.domain[end] in c.dark,
         "look at that switch, and test it with a good node behind the same one",
     ),
     Rule(
@@ -307,22 +307,22 @@ RULES = (
     ),
     Rule(
         "no witness",
-        lambda c, one: not c.witness(one),
+        lambda c, end: not c.witness(end),
         "test it with a good node behind the same leaf, and look at its switch port: no fact of its own devices stands against it",
     ),
     Rule(
         "not bad to itself",
-        lambda c, one: c.scores[one].local < KIND,
+        lambda c, end: c.scores[end].local < KIND,
         "measure it to itself over its own NICs, beside a healthy node",
     ),
     Rule(
         "a busy spell explains it",
-        lambda c, one: c.scores[one].spell < FATAL and not c.throttles(one),
+        lambda c, end: c.scores[end].spell < FATAL and not c.throttles(end),
         f"measure it again, at least {APART:g} s after the first time",
     ),
     Rule(
         TOO_LITTLE,
-        lambda c, one: c.scores[one].path < KIND or not (c.throttles(one) or c.confirmed(one)),
+        lambda c, end: c.scores[end].path < KIND or not (c.throttles(end) or c.confirmed(end)),
         "measure it with more nodes that are known good",
     ),
 )

@@ -83,9 +83,9 @@ SENTENCES = {
 """By the name of the rule. In braces is which of :data:`_WRITERS` writes what the rule tells."""
 
 
-def sentence(state: State, name: str, told: Any) -> str:
+def sentence(state: State, name: str, facts: Any) -> str:
     """The sentence of a rule that tells so much."""
-    return SENTENCES[name].format_map(_Writing(state, told))
+    return SENTENCES[name].format_map(_Writing(state, facts))
 
 
 class _Writing(dict[str, str]):
@@ -105,10 +105,10 @@ def _gang(state: State, _: object) -> str:
     return f"the all-reduce of {size} node{'' if size == 1 else 's'} {_ZONE[zone]}"
 
 
-def _some(told: Sequence[str], between: str = ", ") -> str:
+def _some(texts: Sequence[str], between: str = ", ") -> str:
     """The first ones, and how many more there are."""
-    more = f" and {len(told) - MOST} more" if len(told) > MOST else ""
-    return between.join(told[:MOST]) + more
+    more = f" and {len(texts) - MOST} more" if len(texts) > MOST else ""
+    return between.join(texts[:MOST]) + more
 
 
 def names(state: State, members: Sequence[int]) -> str:
@@ -124,36 +124,36 @@ def _causes(state: State, facts: Sequence[Fact]) -> str:
     return _some([f"{state.endpoints[f.member].name}: {f.cause}" for f in facts], "; ")
 
 
-def _lost(state: State, told: tuple[Sequence[Fact], Sequence[Fact]]) -> str:
+def _lost(state: State, facts: tuple[Sequence[Fact], Sequence[Fact]]) -> str:
     """Facts of lost members and of devices."""
-    lost, device = told
+    lost, device = facts
     before = f" (seen before: {sentence(state, 'device', device)})" if device else ""
     return _causes(state, lost) + before
 
 
 def _busy(state: State, members: Sequence[int]) -> str:
-    return _some([f"{state.endpoints[one].name} ({_use(state.endpoints[one])})" for one in members])
+    return _some([f"{state.endpoints[end].name} ({_use(state.endpoints[end])})" for end in members])
 
 
-def _use(one: Endpoint) -> str:
-    processors = f", {one.local.load:.0%} of its processors" if one.local.load else ""
-    return f"{one.local.foreign:.3g} GB/s through its adapters{processors}"
+def _use(node: Endpoint) -> str:
+    processors = f", {node.local.load:.0%} of its processors" if node.local.load else ""
+    return f"{node.local.foreign:.3g} GB/s through its adapters{processors}"
 
 
-def _culprits(state: State, told: tuple[Sequence[Suspect], Sequence[str]]) -> str:
+def _culprits(state: State, facts: tuple[Sequence[Suspect], Sequence[str]]) -> str:
     each = []
-    for s in told[0]:
+    for s in facts[0]:
         itself = ", and to itself as well" if s.score and s.score.itself else ""
         each.append(f"{state.endpoints[s.member].name} {_finding(s)}{itself}; {s.witness}")
     return _some(each, "; ")
 
 
-def _hints(state: State, told: Sequence[tuple[Suspect, bool]]) -> str:
+def _hints(state: State, facts: Sequence[tuple[Suspect, bool]]) -> str:
     """Suspects with what was measured of each, where anything was judged, and what would decide;
     and whether no path to one came up.
     """
     hints = []
-    for s, unreached in told[:MOST]:
+    for s, unreached in facts[:MOST]:
         judged = any(e.status is not Status.OK or e.reference > 0 for e in s.evidence)
         finding = f", which {_finding(s)}" if judged and s.score is not None else ""
         settle = _UNREACHED if unreached else s.settle or "test it with other nodes"
@@ -170,8 +170,8 @@ def _itself(state: State, s: Suspect) -> str:
     )
 
 
-def _dark(_: State, told: tuple[Sequence[Suspect], Sequence[str]]) -> str:
-    domains = ", ".join(told[1][:MOST])
+def _dark(_: State, facts: tuple[Sequence[Suspect], Sequence[str]]) -> str:
+    domains = ", ".join(facts[1][:MOST])
     return f" In {domains} no node is known good: check that switch as well." if domains else ""
 
 
@@ -183,10 +183,10 @@ _WRITERS: dict[str, Callable[[State, Any], str]] = {
     "count": lambda _, ones: str(len(ones)),
     "nodes": lambda _, facts: str(len({fact.member for fact in facts})),
     "paths": _paths,
-    "across": lambda state, told: (
-        f"{len(told[0])} paths between good nodes stay bad ({_paths(state, told[0])}), all across the boundary"
+    "across": lambda state, facts: (
+        f"{len(facts[0])} paths between good nodes stay bad ({_paths(state, facts[0])}), all across the boundary"
     ),
-    "boundary": lambda _, told: str(told[1]),
+    "boundary": lambda _, facts: str(facts[1]),
     "causes": _causes,
     "lost": _lost,
     "busy": _busy,
@@ -196,9 +196,9 @@ _WRITERS: dict[str, Callable[[State, Any], str]] = {
     "settle": lambda _, s: str(s.settle),
     "itself": _itself,
     "culprits": _culprits,
-    "them": lambda _, told: "it" if len(told[0]) == 1 else "them",
+    "them": lambda _, facts: "it" if len(facts[0]) == 1 else "them",
     "dark": _dark,
-    "hinted": lambda state, told: names(state, [s.member for s, _ in told]),
+    "hinted": lambda state, facts: names(state, [s.member for s, _ in facts]),
     "hints": _hints,
     "domains": lambda _, domains: ", ".join(domains[:MOST]),
     "rail": lambda _, rails: str(rails[0]),
@@ -206,10 +206,10 @@ _WRITERS: dict[str, Callable[[State, Any], str]] = {
 }
 
 
-def ports(state: State, told: Mapping[int, Own]) -> str:
+def ports(state: State, owns: Mapping[int, Own]) -> str:
     """What named nodes' own ports say, as further sentences."""
-    some = [(one, said.told) for one, said in list(told.items())[:MOST] if said.told]
-    return "".join(f" {state.endpoints[one].name}: {text}." for one, text in some)
+    some = [(end, own.text) for end, own in list(owns.items())[:MOST] if own.text]
+    return "".join(f" {state.endpoints[end].name}: {text}." for end, text in some)
 
 
 def _finding(s: Suspect) -> str:
@@ -228,12 +228,12 @@ def _finding(s: Suspect) -> str:
 
 def detail(rails: Sequence[int], sending: tuple[float, float] | None, bad: float) -> str:
     """Rail and direction of one endpoint in words; ``sending``: GB/s from and towards it."""
-    told = []
+    texts = []
     if rails:
-        told.append(f"rail {', '.join(map(str, rails))}")
+        texts.append(f"rail {', '.join(map(str, rails))}")
     if sending and min(sending) < bad * max(sending):
-        told.append("sending" if sending[0] < sending[1] else "receiving")
-    return "; ".join(told)
+        texts.append("sending" if sending[0] < sending[1] else "receiving")
+    return "; ".join(texts)
 
 
 def undecided(state: State, evidence: Evidence, kind: Kind, dark: Sequence[int]) -> Iterator[str]:
@@ -289,8 +289,8 @@ def _grid(state: State, edges: Sequence[Measured]) -> Iterator[str]:
     for i in range(size):
         row = (cells.get((i, j), "·").rjust(width, "·") for j in range(i))
         yield " ".join([f"{i} {state.endpoints[i].name}".ljust(label, "·"), *row])
-    for i, found in own.items():
-        yield f"{state.endpoints[i].name} to itself: {found}"
+    for i, text in own.items():
+        yield f"{state.endpoints[i].name} to itself: {text}"
 
 
 def _cell(e: Measured) -> str:
