@@ -228,12 +228,12 @@ def play(
             stdout=subprocess.PIPE,
             text=True,
         )
-    said = {part: one.communicate()[0] for part, one in parts.items()}
-    if any(one.returncode for one in parts.values()):
+    outputs = {part: process.communicate()[0] for part, process in parts.items()}
+    if any(process.returncode for process in parts.values()):
         raise RuntimeError(
-            f"a part ended with {[one.returncode for one in parts.values()]}: {said}"
+            f"a part ended with {[process.returncode for process in parts.values()]}: {outputs}"
         )
-    leader, crowd = json.loads(said["lead"]), json.loads(said["follow"])
+    leader, crowd = json.loads(outputs["lead"]), json.loads(outputs["follow"])
     return {
         "members": members,
         "interval_seconds": round(HeartbeatPace.of(members).interval, 2),

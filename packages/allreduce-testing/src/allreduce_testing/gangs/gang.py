@@ -88,9 +88,9 @@ class MemberProcess:
         """Wait for a line that contains ``text``."""
         end = time.monotonic() + within
         while time.monotonic() < end:
-            found = next((line for line in list(self.lines) if text in line), None)
-            if found is not None:
-                return found
+            line_ = next((line for line in list(self.lines) if text in line), None)
+            if line_ is not None:
+                return line_
             if self.popen.poll() is not None and not self._reader.is_alive():
                 break
             time.sleep(0.02)
@@ -200,10 +200,10 @@ class GangUnderTest:
     @contextmanager
     def listener(self, port: int) -> Iterator[socket.socket]:
         """Somebody else's socket on a port of rank 0."""
-        with socket.socket() as one:
-            one.bind(("0.0.0.0", port))
-            one.listen()
-            yield one
+        with socket.socket() as listener:
+            listener.bind(("0.0.0.0", port))
+            listener.listen()
+            yield listener
 
     def address(self, rank: int) -> str:
         """Where a member listens."""
@@ -276,7 +276,7 @@ class GangUnderTest:
             master_port=self.master_port,
             control_port=self.control_port,
             token=TOKEN,
-            successors=tuple((one, self.address(one)) for one in range(1, self.size)),
+            successors=tuple((rank, self.address(rank)) for rank in range(1, self.size)),
         )
 
     def seal(self, *ranks: int, generation: int = 1) -> None:

@@ -134,10 +134,10 @@ class Loaded:
         head, files, _, _ = socket.recv_fds(link, 4, 4)
         size = int.from_bytes(head, "big")
         assert size < MAX_ENVIRONMENT
-        said = link.recv(size, socket.MSG_WAITALL) if size else b""
+        text = link.recv(size, socket.MSG_WAITALL) if size else b""
         child = 0
-        if said and len(said) == size and (child := os.fork()) == 0:
-            self._be_agent(files, json.loads(said))
+        if text and len(text) == size and (child := os.fork()) == 0:
+            self._be_agent(files, json.loads(text))
         for file in files:
             os.close(file)
         if not child:  # a stand-in that was killed while it asked

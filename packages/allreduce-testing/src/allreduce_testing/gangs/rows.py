@@ -188,8 +188,8 @@ def _compare(row: Fault, gang: GangUnderTest, begun: float) -> None:
             continue
         end, expected = member.ended(row.within + 60), row.end_of(rank)
         assert expected is not None, f"the row does not say how member {rank} ends"
-        found = (end.exit_code, end.result.outcome, end.result.code)
-        assert found == (expected.exit_code, expected.outcome, expected.code), (
+        ended = (end.exit_code, end.result.outcome, end.result.code)
+        assert ended == (expected.exit_code, expected.outcome, expected.code), (
             f"member {rank}:\n{end.output}"
         )
         assert expected.says in end.output, f"member {rank}:\n{end.output}"
@@ -213,13 +213,13 @@ def _compare(row: Fault, gang: GangUnderTest, begun: float) -> None:
         if rank not in gone and rank not in row.deaf:
             _told(member, row, rank)
     if 0 in gang.members:
-        said = gang.members[0].output
-        assert row.logs in said, said
-        assert not row.silent or row.silent not in said, said
+        output = gang.members[0].output
+        assert row.logs in output, output
+        assert not row.silent or row.silent not in output, output
         if row.spread is not None:
-            grid = re.findall(r"edges\| \d+ node-\d+·* (.*)", said)
-            percents = [int(one) for line in grid for one in re.findall(r"\d+", line)]
-            assert len(percents) >= row.members - 1, said
+            grid = re.findall(r"edges\| \d+ node-\d+·* (.*)", output)
+            percents = [int(number) for line in grid for number in re.findall(r"\d+", line)]
+            assert len(percents) >= row.members - 1, output
             if (apart := max(percents) - min(percents)) > 100 * row.spread:
                 raise Discarded(f"equal pairs measured {apart} % apart")
 

@@ -140,15 +140,15 @@ class Fabric:
         random.shuffle(leaf)  # ranks do not follow the racks
         return size, leaf
 
-    def _local(self, one: int, number: int) -> Local:
+    def _local(self, end: int, number: int) -> Local:
         """What this node's ports say, drawn apart from all else."""
-        said = self.world.ports
-        if not said:
+        faults = self.world.ports
+        if not faults:
             return Local(silence=SILENCE)
-        random = Random(f"{self.world.name}/{number}/ports/{one}")
+        random = Random(f"{self.world.name}/{number}/ports/{end}")
         fault = PortFault("mlx5_3:1", "rate", "runs at 200 Gbit/s", "its siblings at 400")
-        has = "sick" in said and one in self.bad
-        rate = 10 ** random.uniform(-1, 2) if "errors" in said else 0.0
+        has = "sick" in faults and end in self.bad
+        rate = 10 ** random.uniform(-1, 2) if "errors" in faults else 0.0
         errors = (
             (PortErrors("mlx5_3:1", "symbol_error", int(rate * 60) + 1, 60.0, 7),) if rate else ()
         )
@@ -163,15 +163,15 @@ class Fabric:
             count = min(max(1, round(share * size)), max(1, size // 10)) if share else 0
         return {i: random.uniform(*world.severity) for i in random.sample(range(size), count)}
 
-    def measure(self, one: Round) -> list[Result]:
+    def measure(self, round_: Round) -> list[Result]:
         """One result for each probe of the round."""
         flap, leaf = self.world.flap, self.leaf
         sick = {i: f for i, f in self.bad.items() if not flap or self.random.random() >= flap}
         self._pausing = frozenset(
-            leaf[i] for probe in one.probes for i in probe.members if i in sick
+            leaf[i] for probe in round_.probes for i in probe.members if i in sick
         )
-        results = [self._probe(probe, sick, one.number) for probe in one.probes]
-        self.now += one.wait + SECONDS
+        results = [self._probe(probe, sick, round_.number) for probe in round_.probes]
+        self.now += round_.wait + SECONDS
         return results
 
     def _probe(self, probe: Probe, sick: dict[int, float], number: int) -> Result:

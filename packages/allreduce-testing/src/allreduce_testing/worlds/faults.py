@@ -76,7 +76,7 @@ class SickNode:
             if self.stage in {"adapter", "device"}:
                 truth.sick.add(i)
                 if fact:
-                    truth.told.add(i)
+                    truth.reported.add(i)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,14 +335,14 @@ class Collisions:
                         fabric.slow(stage, random.uniform(0.4, 0.7), tuple(spans))
         if self.node:
             # All that leaves this node's leaf on its behalf: it is a leaf of its own in that.
-            one = random.randrange(shape.size)
+            end = random.randrange(shape.size)
             share = random.uniform(*SLOW)
-            others = [i for i in range(shape.size) if shape.leaf[i] != shape.leaf[one]]
-            fabric.truth.slow[one] = share
+            others = [i for i in range(shape.size) if shape.leaf[i] != shape.leaf[end]]
+            fabric.truth.slow[end] = share
             for i in others:
-                fabric.slow(("path", min(one, i) * shape.size + max(one, i)), share)
+                fabric.slow(("path", min(end, i) * shape.size + max(end, i)), share)
             if shape.rail:
-                fabric.slow(("itself", one), share)
+                fabric.slow(("itself", end), share)
         if self.pair:
             a, b = sorted(random.sample(range(shape.size), 2))
             fabric.slow(("path", a * shape.size + b), random.uniform(*SLOW))
@@ -399,12 +399,12 @@ class Pauses:
         """Draw the sick node, and crowd its leaf."""
         random, shape, truth = fabric.random, fabric.shape, fabric.truth
         counts = Counter(shape.leaf)
-        one = random.choice([i for i in range(shape.size) if counts[shape.leaf[i]] > 1] or [0])
-        fabric.slow(("adapter", one), random.uniform(*SLOW), nodes=shape.behind(shape.leaf[one]))
-        truth.sick.add(one)
-        truth.blamable.add(one)
-        truth.named.add(one)
-        fabric.crowd([("leaf", shape.leaf[one])], (one,), random.uniform(*self.share))
+        end = random.choice([i for i in range(shape.size) if counts[shape.leaf[i]] > 1] or [0])
+        fabric.slow(("adapter", end), random.uniform(*SLOW), nodes=shape.behind(shape.leaf[end]))
+        truth.sick.add(end)
+        truth.blamable.add(end)
+        truth.named.add(end)
+        fabric.crowd([("leaf", shape.leaf[end])], (end,), random.uniform(*self.share))
 
 
 @dataclass(frozen=True, slots=True)

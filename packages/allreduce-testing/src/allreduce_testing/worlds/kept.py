@@ -42,7 +42,7 @@ class Kept:
         whole = [
             line for line in lines[1:] if line.endswith("}")
         ]  # whoever was killed in a line left half of it
-        parts = {one["part"]: _tally(one["tally"]) for one in map(json.loads, whole)}
+        parts = {part["part"]: _tally(part["tally"]) for part in map(json.loads, whole)}
         path.write_text("\n".join([json.dumps({"code": code()}), *whole, ""]))
         return cls(parts, path)
 
@@ -81,16 +81,16 @@ def code() -> str:
         for node in ast.walk(tree):
             body = getattr(node, "body", None)
             if isinstance(body, list):
-                node.body = [one for one in body if not _words(one)] or [ast.Pass()]  # type: ignore[attr-defined]
+                node.body = [part for part in body if not _words(part)] or [ast.Pass()]  # type: ignore[attr-defined]
         digest.update(f"{path.name} {ast.dump(tree)}".encode())
     return digest.hexdigest()
 
 
-def _words(one: ast.stmt) -> bool:
+def _words(statement: ast.stmt) -> bool:
     return (
-        isinstance(one, ast.Expr)
-        and isinstance(one.value, ast.Constant)
-        and isinstance(one.value.value, str)
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
     )
 
 
@@ -99,7 +99,7 @@ def _name(world: Any, numbers: range) -> str:
 
 
 def _tally(read: dict[str, Any]) -> Tally:
-    found = Tally(**read)
-    found.kinds = Counter(read["kinds"])
-    found.by_size = {int(size): row for size, row in read["by_size"].items()}
-    return found
+    tally = Tally(**read)
+    tally.kinds = Counter(read["kinds"])
+    tally.by_size = {int(size): row for size, row in read["by_size"].items()}
+    return tally

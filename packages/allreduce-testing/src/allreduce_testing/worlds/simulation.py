@@ -112,17 +112,17 @@ def _part(job: tuple[World, range]) -> tuple[World, range, Tally]:
 def simulate(
     chosen: Iterable[World],
     jobs: int = 1,
-    told: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
     kept: Kept | None = None,
     gangs: int | None = None,
 ) -> dict[str, Tally]:
     """Play all gangs of the worlds, or the first ``gangs`` of each: world name to its figures, the
     same for any number of ``jobs``.
 
-    ``told`` gets a line for each world that is played, and at most twice a minute one that says how
-    far it is. ``kept`` has the parts that an earlier run has played, and gets those of this one.
+    ``progress`` gets a line for each world that is played, and at most twice a minute one that says
+    how far it is. ``kept`` has the parts that an earlier run has played, and gets this one's.
     """
-    chosen = [replace(one, gangs=min(gangs or one.gangs, one.gangs)) for one in chosen]
+    chosen = [replace(world, gangs=min(gangs or world.gangs, world.gangs)) for world in chosen]
     kept = kept or Kept()
     parts = [
         (world, range(start, min(start + 50, world.gangs)))
@@ -148,12 +148,12 @@ def simulate(
             played += tally.gangs
             if time.monotonic() - shown >= BETWEEN:
                 shown = time.monotonic()
-                told(
+                progress(
                     f"{played:,} of {all_gangs:,} gangs played, {sum(not n for n in left.values())} of {len(left)} worlds"
                 )
             left[name] -= 1
             if not left[name]:
-                told(f"{name}: {json.dumps(tallies[name].figures())}")
+                progress(f"{name}: {json.dumps(tallies[name].figures())}")
 
     with ExitStack() as stack:
         played: Iterable[tuple[World, range, Tally]] = map(_part, new)
@@ -282,10 +282,10 @@ def report(
         for world in entry.values()
     ]
 
-    def told(line: str) -> None:
+    def progress(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    tallies = simulate(alone + grouped, jobs, told, Kept.open(keep) if keep else None)
+    tallies = simulate(alone + grouped, jobs, progress, Kept.open(keep) if keep else None)
 
     def figures(entry: World | Mapping[str, World]) -> dict[str, Any]:
         if not isinstance(entry, Mapping):

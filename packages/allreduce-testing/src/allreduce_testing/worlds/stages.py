@@ -128,7 +128,7 @@ class Truth:
     blamable: set[int] = field(default_factory=set)
     named: set[int] = field(default_factory=set)
     begins: dict[int, float] = field(default_factory=dict)
-    told: set[int] = field(default_factory=set)
+    reported: set[int] = field(default_factory=set)
     slow: dict[int, float] = field(default_factory=dict)
 
 
@@ -148,7 +148,7 @@ class Shape:
 
     def behind(self, leaf: int) -> list[int]:
         """The nodes of a leaf."""
-        return [i for i, one in enumerate(self.leaf) if one == leaf]
+        return [i for i, leaf_ in enumerate(self.leaf) if leaf_ == leaf]
 
     def move(self, nodes: Iterable[int]) -> int:
         """Put these behind a leaf of their own: its number."""
@@ -179,7 +179,7 @@ class Shape:
         stages = [stage for i in members for stage in self.access(i)]
         leaves = {self.leaf[i] for i in members}
         if len(leaves) > 1:
-            stages += [("uplink", one) for one in sorted(leaves)]
+            stages += [("uplink", leaf) for leaf in sorted(leaves)]
             stages.append(("spine", 0))
         if len(members) == 2:
             a, b = members
@@ -270,33 +270,33 @@ class StagedFabric:
         if not self.counted or self.world.budget is not None:
             return frozenset()
         sick, leaf = self.truth.sick & self.shown(), self.shape.leaf
-        told = sick & self.truth.told
+        reported = sick & self.truth.reported
         if self.world.hairpins == "none":
-            told -= self._errors.keys()
+            reported -= self._errors.keys()
         if self.shape.size == 2 or self.labels != "true":
-            return frozenset(told if self.shape.size > 2 or self.labels == "true" else ())
+            return frozenset(reported if self.shape.size > 2 or self.labels == "true" else ())
         sure = self.world.hairpins == "switch" and not self.world.unjudged
         alone = len(self.truth.slow) == 1 and not self._foreign
         if not sure or not alone or self.shape.rail or not self.configured:
-            return frozenset(told)
+            return frozenset(reported)
         witnessed = {
             i
             for i in sick
             if leaf.count(leaf[i]) > 1
             and all(abs(math.log(self.truth.slow[i] / ratio)) > ALIKE for ratio in RATIOS)
         }
-        return frozenset(told | witnessed)
+        return frozenset(reported | witnessed)
 
     def shown(self) -> frozenset[int]:
         """Who must be named by now: not whose fault began when there was hardly a round left, nor
         whoever has nobody to be compared with, unless their device says something of it.
         """
-        late, told = self.truth.begins, self.truth.told if self.counted else set()
+        late, reported = self.truth.begins, self.truth.reported if self.counted else set()
         rare = 2 * len(self.truth.slow) < self.shape.size or self.shape.size == 2
         return frozenset(
             i
             for i in self.truth.named
-            if (i in told and late.get(i, 0.0) < self.now - self.seconds)
+            if (i in reported and late.get(i, 0.0) < self.now - self.seconds)
             or (rare and late.get(i, 0.0) <= SEEN_FROM * self.seconds)
         )
 
@@ -335,20 +335,20 @@ class StagedFabric:
         """
         match fact:
             case "rate":
-                found = PortFault("mlx5_3:1", "rate", "runs at 200 Gbit/s", "its siblings at 400")
+                fault = PortFault("mlx5_3:1", "rate", "runs at 200 Gbit/s", "its siblings at 400")
             case "pcie":
-                found = PortFault("mlx5_3:1", "pcie", "runs with 8 lanes", "it can have 16")
+                fault = PortFault("mlx5_3:1", "pcie", "runs with 8 lanes", "it can have 16")
             case "errors":
                 self._errors[node] = ("symbol_error", 10 ** self.random.uniform(1, 4))
                 return
             case "replay":
-                found = PortFault("mlx5_3:1", "replay", "replayed 4711 packets", "no other did")
+                fault = PortFault("mlx5_3:1", "replay", "replayed 4711 packets", "no other did")
             case "throttle":
                 self._throttles[node] = spans[0][0]
                 return
             case _:
                 return
-        self._faults.setdefault(node, []).append(found)
+        self._faults.setdefault(node, []).append(fault)
 
     # What is measured.
 
@@ -376,9 +376,9 @@ class StagedFabric:
     def passed(self, probe: Probe) -> list[Stage]:
         """The stages of a probe."""
         if probe.role is Role.HAIRPIN:
-            (one,) = probe.members
+            (end,) = probe.members
             inside = self.world.hairpins == "adapter"
-            return self.shape.own(one) if inside else self.shape.hairpin(one)
+            return self.shape.own(end) if inside else self.shape.hairpin(end)
         return self.shape.between(probe.members)
 
     _crowded: dict[Stage, float] = {}  # noqa: RUF012
@@ -429,7 +429,7 @@ class StagedFabric:
             return state
         ends = enumerate(state.endpoints)
         return replace(
-            state, endpoints=tuple(replace(one, local=self._local(i)) for i, one in ends)
+            state, endpoints=tuple(replace(endpoint, local=self._local(i)) for i, endpoint in ends)
         )
 
     def foreign(self, node: int, begin: float, end: float) -> float:
@@ -475,30 +475,30 @@ class StagedFabric:
         ports: Counter[int] = Counter()
         card = []
         width = random.choice((2, 4, 8))
-        for one in leaf:
-            card.append(one * 1000 + ports[one] // width)
-            ports[one] += 1
+        for leaf_ in leaf:
+            card.append(leaf_ * 1000 + ports[leaf_] // width)
+            ports[leaf_] += 1
         rail = random.random() < 0.5 if world.rail is None else world.rail
         return Shape(leaf, card, list(range(size)), rail)
 
     def _labelled(self) -> list[str | None]:
         random, leaf = self.random, self.shape.leaf
         size = len(leaf)
-        true: list[str | None] = [f"leaf-{one}" for one in leaf]
+        true: list[str | None] = [f"leaf-{number}" for number in leaf]
         match self.labels:
             case "shuffled":
                 random.shuffle(true)
             case "one":
                 true = ["leaf-0"] * size
             case "coarse":
-                true = [f"rack-{one // 2}" for one in leaf]
+                true = [f"rack-{number // 2}" for number in leaf]
             case "own":
                 true = [f"leaf-{i}" for i in range(size)]
             case "stale":
                 share = random.uniform(0.05, 0.3)
-                true = [random.choice(true) if random.random() < share else one for one in true]
+                true = [random.choice(true) if random.random() < share else label for label in true]
             case "half":
-                true = [one if random.random() < 0.5 else None for one in true]
+                true = [label if random.random() < 0.5 else None for label in true]
             case "absent":
                 true = [None] * size
             case _:

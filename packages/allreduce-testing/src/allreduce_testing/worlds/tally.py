@@ -108,15 +108,15 @@ class Tally:
         }
 
 
-def bound(found: int, gangs: int) -> float:
+def bound(blamed: int, gangs: int) -> float:
     """Percent: with 95 % confidence the true share is at most that (Wilson's score bound, and for
     none found the rule of three).
     """
     if not gangs:
         return 100.0
-    if not found:
+    if not blamed:
         return min(100.0, 300.0 / gangs)
-    z, share = 1.645, found / gangs
+    z, share = 1.645, blamed / gangs
     centre, wide = (
         share + z * z / (2 * gangs),
         z * math.sqrt(share * (1 - share) / gangs + (z / (2 * gangs)) ** 2),
