@@ -64,7 +64,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "check-dcgm": (0, 0),
     "check-nccl-allreduce": (1, 1),
     "check-nccl-loopback": (0, 0),
-    "e2e": (14, 160),
+    "e2e": (3, 7),
     "preflight-appwrapper": (11, 209),
     "preflight-cli": (0, 0),
     "preflight-computedomain": (8, 0),

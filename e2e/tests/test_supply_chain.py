@@ -47,12 +47,12 @@ class _Answers(JsonHandler):
             return
         self.server.asked |= set(names)
         known = {"vulns": [{"id": "PYSEC-0000-1", "modified": "2024-01-01T00:00:00Z"}]}
-        self.say({"results": [known if name == self.server.bad else {} for name in names]})
+        self.answer({"results": [known if name == self.server.bad else {} for name in names]})
 
     def do_GET(self) -> None:
         ranges = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "999"}]}]
         affected = [{"package": {"name": self.server.bad, "ecosystem": "PyPI"}, "ranges": ranges}]
-        self.say(
+        self.answer(
             {
                 "id": "PYSEC-0000-1",
                 "modified": "2024-01-01T00:00:00Z",

@@ -48,8 +48,8 @@ class Grove:
         self.custom.delete_namespaced_custom_object(*self._at("podcliquesets"), name)
 
     def all(self, plural: str) -> dict[str, Json]:
-        found = self.custom.list_namespaced_custom_object(*self._at(plural))["items"]
-        return {one["metadata"]["name"]: one for one in found}
+        items = self.custom.list_namespaced_custom_object(*self._at(plural))["items"]
+        return {item["metadata"]["name"]: item for item in items}
 
     def turn(self) -> None:
         """One reconciliation of every set, without scaling groups."""
@@ -58,13 +58,15 @@ class Grove:
             self.all("podcliques"),
             self.all("podgangs"),
         )
-        wanted = {one.name: (set_, one) for set_ in sets.values() for one in made(set_, {})}
+        wanted = {
+            expected.name: (set_, expected) for set_ in sets.values() for expected in made(set_, {})
+        }
         for name in cliques.keys() - wanted.keys():
             self._gone("podcliques", name)
-        for name, (set_, one) in wanted.items():
-            body, old = podclique(set_, one, self.namespace), cliques.get(name)
+        for name, (set_, expected) in wanted.items():
+            body, old = podclique(set_, expected, self.namespace), cliques.get(name)
             del body["metadata"]["finalizers"]  # nobody is there to take it away after a test
-            with self._told():
+            with self._recorded():
                 if old is None:
                     cliques[name] = self.custom.create_namespaced_custom_object(
                         *self._at("podcliques"), body
@@ -74,12 +76,12 @@ class Grove:
                     cliques[name] = self.custom.replace_namespaced_custom_object(
                         *at, reapplied(old, body)
                     )
-        owners = {one.gang: set_ for set_, one in wanted.values()}
+        owners = {expected.gang: set_ for set_, expected in wanted.values()}
         for name in gangs.keys() - owners.keys():
             self._gone("podgangs", name)
         for name in owners.keys() - gangs.keys():
             members = [member for _, member in wanted.values() if member.gang == name]
-            with self._told():
+            with self._recorded():
                 self.custom.create_namespaced_custom_object(
                     *self._at("podgangs"), gang(name, owners[name], members)
                 )
@@ -89,7 +91,7 @@ class Grove:
         for clique in (cliques[name] for name in wanted if name in cliques):
             for pod in pods(clique):
                 name = pod["metadata"]["name"]
-                with self._told():
+                with self._recorded():
                     if name not in there:
                         self.api.create_namespaced_pod(self.namespace, pod)
                     elif there[name].spec.scheduling_gates:
@@ -102,11 +104,11 @@ class Grove:
         return group, "v1alpha1", self.namespace, plural
 
     def _gone(self, plural: str, name: str) -> None:
-        with self._told():
+        with self._recorded():
             self.custom.delete_namespaced_custom_object(*self._at(plural), name)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _recorded(self) -> Iterator[None]:
         try:
             yield
         except client.ApiException as error:

@@ -9,11 +9,11 @@ __all__ = ["JsonHandler"]
 
 
 class JsonHandler(BaseHTTPRequestHandler):
-    """Subclasses answer requests with :meth:`say`; nothing is logged."""
+    """Subclasses answer requests with :meth:`answer`; nothing is logged."""
 
     wbufsize = -1  # head and body in one piece
 
-    def say(self, what: object) -> None:
+    def answer(self, what: object) -> None:
         body = json.dumps(what).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

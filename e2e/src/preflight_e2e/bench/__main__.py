@@ -73,9 +73,9 @@ def main() -> int:
     add_version(parser)
     added = parser.add_subparsers(required=True, metavar="BENCH", dest="bench")
     for name, (bench, about) in BENCHES.items():
-        one = added.add_parser(name, help=about)
-        bench.add_arguments(one)
-        one.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+        parser_ = added.add_parser(name, help=about)
+        bench.add_arguments(parser_)
+        parser_.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     args = parser.parse_args()
     # What a bench has started, such as an API server, ends with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))

@@ -81,12 +81,12 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
     print(
         f"{'':22}{'pods':>6}{'writers':>9}{'failed':>8}{'seconds':>9}  p99 of the call   p99 of the decision   GETs"
     )
-    for what, one in figures.items():
+    for what, row in figures.items():
         print(
-            f"{what.replace('_', ' '):22}{one['pods']:6}{one['writers']:9}{one['failed']:8}{one['seconds']:9.2f}"
-            f"{one['call_p99_ms']:14.2f} ms{one['decision_p99_ms']:19.2f} ms{one['requests']:7}"
+            f"{what.replace('_', ' '):22}{row['pods']:6}{row['writers']:9}{row['failed']:8}{row['seconds']:9.2f}"
+            f"{row['call_p99_ms']:14.2f} ms{row['decision_p99_ms']:19.2f} ms{row['requests']:7}"
         )
-    failed = sum(one["failed"] for one in figures.values())
+    failed = sum(row["failed"] for row in figures.values())
     return BenchMeasurement({"admission": figures}, [at_most("pods that failed", failed, 0)])
 
 
@@ -151,8 +151,8 @@ class AdmissionCluster:
         return sum(json.loads(line).get("userAgent") == "preflight-webhook" for line in lines)
 
 
-def _checked(said: bytes) -> bool:
-    return b'"preflight-nccl-loopback"' in said and b'"preflight-dcgm-diag"' in said
+def _checked(answer: bytes) -> bool:
+    return b'"preflight-nccl-loopback"' in answer and b'"preflight-dcgm-diag"' in answer
 
 
 def pod(name: str, *, gang: str = "", template: str = "") -> dict[str, Any]:
@@ -160,14 +160,14 @@ def pod(name: str, *, gang: str = "", template: str = "") -> dict[str, Any]:
     claims instead of numbers.
     """
     review = json.dumps(realistic_review()["request"]["object"]).replace(NUMBER, "0" * len(NUMBER))
-    made: dict[str, Any] = json.loads(review)
-    spec = made["spec"]
+    pod: dict[str, Any] = json.loads(review)
+    spec = pod["spec"]
     for field_of_cluster in ("managedFields", "namespace", "ownerReferences", "generateName"):
-        made["metadata"].pop(field_of_cluster, None)
+        pod["metadata"].pop(field_of_cluster, None)
     spec.pop("schedulingGroup")
-    made["metadata"]["name"] = name
+    pod["metadata"]["name"] = name
     if gang:
-        made["metadata"]["labels"] |= {
+        pod["metadata"]["labels"] |= {
             "app.kubernetes.io/gang-id": gang,
             "app.kubernetes.io/gang-size": "128",
         }
@@ -181,17 +181,17 @@ def pod(name: str, *, gang: str = "", template: str = "") -> dict[str, Any]:
                 key: value for key, value in main[side].items() if not key.startswith("nvidia.com/")
             }
         main["claims"] = [{"name": "devices"}]
-    return made
+    return pod
 
 
 def histogram(text: str, name: str) -> dict[float, float]:
     """Cumulated counts by upper bound, over all labels; of Prometheus' text format."""
-    found: dict[float, float] = {}
+    buckets: dict[float, float] = {}
     for line in text.splitlines():
         if line.startswith(f"{name}_bucket"):
             bound = float(line.partition('le="')[2].partition('"')[0])
-            found[bound] = found.get(bound, 0.0) + float(line.rpartition(" ")[2])
-    return found
+            buckets[bound] = buckets.get(bound, 0.0) + float(line.rpartition(" ")[2])
+    return buckets
 
 
 def _p99(before: dict[float, float], after: dict[float, float]) -> float:

@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
         tempfile.TemporaryDirectory() as name,
         api_server(args.program, Path(name) / "api") as server,
         WrapperWorld(server, args.wrappers, args.pods) as world,
-        controller(args.program, server, Path(name), CONFIG) as one,
+        controller(args.program, server, Path(name), CONFIG) as server_,
     ):
-        figures = _measured(world, one, args.idle)
+        figures = _measured(world, server_, args.idle)
     return BenchMeasurement({"appwrapper": figures}, _bars(figures), ".3g")
 
 
@@ -91,8 +91,8 @@ def _bars(figures: dict[str, Any]) -> list[Bar]:
     ]
 
 
-def _measured(world: WrapperWorld, one: served.ReviewServer, idle: float) -> dict[str, Any]:
-    before = _requests(one)
+def _measured(world: WrapperWorld, server_: served.ReviewServer, idle: float) -> dict[str, Any]:
+    before = _requests(server_)
     world.wrap()
     until(lambda: world.in_phase("Suspended") == world.wrappers, "all wrappers are seen")
     created = world.resume()
@@ -100,24 +100,24 @@ def _measured(world: WrapperWorld, one: served.ReviewServer, idle: float) -> dic
     all_created = max(world.made.values()) - created
     world.make_pods()
     until(lambda: world.ready == world.wrappers, "all wrappers are ready")
-    until(lambda: _settled(one), "nothing is left to say")
-    asked = _requests(one) - before
+    until(lambda: _settled(server_), "nothing is left to say")
+    asked = _requests(server_) - before
     print(
         f"created in {all_created:.1f} s; {asked / world.wrappers:.2f} requests each, Events included",
         flush=True,
     )
-    rss = one.resident_mb()
+    rss = server_.resident_mb()
     time.sleep(SETTLE)
-    writes, requests, began = _writes(one), _requests(one), time.monotonic()
+    writes, requests, began = _writes(server_), _requests(server_), time.monotonic()
     with _heartbeats(world):
         time.sleep(idle)
-    idle_writes, idle_requests = _writes(one) - writes, _requests(one) - requests
+    idle_writes, idle_requests = _writes(server_) - writes, _requests(server_) - requests
     seconds = time.monotonic() - began
-    looks = histogram(_metrics(one), "appwrapper_look_seconds")
+    looks = histogram(_metrics(server_), "appwrapper_look_seconds")
     failed = sorted(world.fail())
     evicted = world.evict()
     until(lambda: world.came_back >= EVICTED + FAILED, "all that were reset are created again")
-    metrics = _metrics(one)
+    metrics = _metrics(server_)
     return {
         "wrappers": world.wrappers,
         "pods": world.wrappers * world.each,
@@ -132,41 +132,43 @@ def _measured(world: WrapperWorld, one: served.ReviewServer, idle: float) -> dic
             quantile(0.99, histogram(metrics, "appwrapper_lateness_seconds")), 3
         ),
         "look_p99_ms": round(quantile(0.99, looks) * 1e3, 3),
-        "rss_mb": max(rss, one.resident_mb()),
+        "rss_mb": max(rss, server_.resident_mb()),
     }
 
 
-def _metrics(one: served.ReviewServer) -> str:
+def _metrics(server: served.ReviewServer) -> str:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{one.plain}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{server.plain}/metrics", timeout=30
+        ) as answer:
             return str(answer.read().decode())
     except OSError:
         return ""
 
 
-def _sum(one: served.ReviewServer, name: str) -> float:
+def _sum(server: served.ReviewServer, name: str) -> float:
     return sum(
         float(line.rpartition(" ")[2])
-        for line in _metrics(one).splitlines()
+        for line in _metrics(server).splitlines()
         if line.startswith(f"{name}{{")
     )
 
 
-def _requests(one: served.ReviewServer) -> float:
+def _requests(server: served.ReviewServer) -> float:
     """All that it has sent, its watches and its lease included."""
-    return _sum(one, "rest_client_requests_total")
+    return _sum(server, "rest_client_requests_total")
 
 
-def _writes(one: served.ReviewServer) -> float:
+def _writes(server: served.ReviewServer) -> float:
     """Of wrappers, components, pods and Events; the lease is renewed whatever happens."""
-    return _sum(one, "appwrapper_writes_total")
+    return _sum(server, "appwrapper_writes_total")
 
 
-def _settled(one: served.ReviewServer) -> bool:
+def _settled(server: served.ReviewServer) -> bool:
     """Nothing was written for two seconds: Events are said beside the work."""
-    before = _writes(one)
+    before = _writes(server)
     time.sleep(2)
-    return _writes(one) == before
+    return _writes(server) == before
 
 
 @contextmanager
@@ -180,9 +182,9 @@ def controller(
     command += ["--host", "127.0.0.1", "--port", str(port)]
     environ = {"KUBECONFIG": str(server.kubeconfig(folder / "kubeconfig"))}
     with served.pinned(command, None, log, environ, stderr=subprocess.STDOUT) as process:
-        one = served.ReviewServer(f"127.0.0.1:{port}", pid=process.pid, plain=port)
-        until(lambda: "appwrapper_leader 1.0" in _metrics(one), "the controller leads")
-        yield one
+        server_ = served.ReviewServer(f"127.0.0.1:{port}", pid=process.pid, plain=port)
+        until(lambda: "appwrapper_leader 1.0" in _metrics(server_), "the controller leads")
+        yield server_
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
                 with Play(server) as play:
                     traces[title] = play.play(steps, home / "audit.log")
                 print(
-                    f"{title}: {' → '.join(one['phase'] for one in phases(traces[title]))}",
+                    f"{title}: {' → '.join(phase['phase'] for phase in phases(traces[title]))}",
                     flush=True,
                 )
     return BenchMeasurement({"appwrapper_trace": traces}, shown=False)
@@ -109,11 +109,11 @@ def read(path: Path) -> list[Json]:
 
 def phases(trace: Mapping[str, Any]) -> list[Json]:
     """Of the first wrapper, where they change."""
-    found: list[Json] = []
-    for one in next(iter(trace["wrappers"].values()), []):
-        if not found or found[-1]["phase"] != one["phase"]:
-            found.append(one)
-    return found
+    distinct: list[Json] = []
+    for phase in next(iter(trace["wrappers"].values()), []):
+        if not distinct or distinct[-1]["phase"] != phase["phase"]:
+            distinct.append(phase)
+    return distinct
 
 
 class Play:
@@ -130,13 +130,13 @@ class Play:
     def __enter__(self) -> Play:
         for name in NODES:
             if name not in {
-                one["metadata"]["name"]
-                for one in self._server.call("GET", "/api/v1/nodes")["items"]
+                node["metadata"]["name"]
+                for node in self._server.call("GET", "/api/v1/nodes")["items"]
             }:
                 self._server.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
         self._follows = [
-            Follow(self._server, WRAPPERS, self._wrapper_seen, Json),
-            Follow(self._server, LOADS, self._load_seen, Json),
+            Follow(self._server, WRAPPERS, self._observe_wrapper, Json),
+            Follow(self._server, LOADS, self._observe_load, Json),
         ]
         return self
 
@@ -149,8 +149,8 @@ class Play:
         until(lambda: not self._now, "everything is gone")
         for name in NODES:
             self._patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": None}})
-        for one in self._follows:
-            one.close()
+        for follow in self._follows:
+            follow.close()
 
     def play(self, steps: list[Json], audit: Path) -> Json:
         """Wrappers by name, each with what its status was, and creations and deletions in their
@@ -160,12 +160,12 @@ class Play:
         for step in steps:
             self._do(step)
         acts = [json.loads(line) for line in audit.read_text().splitlines()[before:]]
-        made = [
-            act(one)
-            for one in acts
-            if one.get("userAgent", "").startswith("preflight-appwrapper") and counts(one)
+        acts_ = [
+            act(entry)
+            for entry in acts
+            if entry.get("userAgent", "").startswith("preflight-appwrapper") and counts(entry)
         ]
-        return {"wrappers": copy.deepcopy(self._wrappers), "acts": made}
+        return {"wrappers": copy.deepcopy(self._wrappers), "acts": acts_}
 
     def _do(self, step: Json) -> None:
         match step:
@@ -182,9 +182,9 @@ class Play:
                 self._server.call("POST", WRAPPERS, body)
             case {"pods": str(name)}:
                 until(lambda: self._there(name), f"the component of {name}")
-                found = self._server.call("GET", f"{LOADS}/{name}")
+                load = self._server.call("GET", f"{LOADS}/{name}")
                 for i in range(self._pods[name]):
-                    self._server.call("POST", PODS, pod_of(found, i, step.get("node", NODES[0])))
+                    self._server.call("POST", PODS, pod_of(load, i, step.get("node", NODES[0])))
                     self._patch(
                         f"{PODS}/{name}-{i}/status",
                         {"status": {"phase": step.get("phase", "Running")}},
@@ -217,20 +217,22 @@ class Play:
         )
 
     def _there(self, name: str) -> bool:
-        return name in {one["metadata"]["name"] for one in self._server.call("GET", LOADS)["items"]}
+        return name in {
+            load["metadata"]["name"] for load in self._server.call("GET", LOADS)["items"]
+        }
 
     def _patch(self, path: str, body: Json) -> None:
         self._server.burst("PATCH", [(path, body)], MERGE)
 
     # --- what is seen
 
-    def _wrapper_seen(self, type_: str, raw: Json) -> None:
+    def _observe_wrapper(self, type_: str, raw: Json) -> None:
         name, status = raw["metadata"]["name"], raw.get("status", {})
         if type_ == "DELETED":
             self._now.pop(name, None)
             return
         conditions = {
-            one["type"]: [one["status"], one["reason"]] for one in status.get("conditions", [])
+            row["type"]: [row["status"], row["reason"]] for row in status.get("conditions", [])
         }
         known = {"phase": status.get("phase", ""), "conditions": conditions}
         known["resettingCount"] = status.get("resettingCount", 0)
@@ -239,32 +241,35 @@ class Play:
         if not trace or {key: trace[-1][key] for key in known} != known:
             trace.append({"at_s": round(time.monotonic() - self._began, 1), **known})
 
-    def _load_seen(self, type_: str, raw: Json) -> None:
+    def _observe_load(self, type_: str, raw: Json) -> None:
         if type_ != "DELETED":
             return
         uid = raw["metadata"]["uid"]
         now = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
-        for one in self._server.call("GET", PODS)["items"]:
-            if one["metadata"]["ownerReferences"][0]["uid"] == uid:
-                self._server.call("DELETE", f"{PODS}/{one['metadata']['name']}", now)
+        for pod in self._server.call("GET", PODS)["items"]:
+            if pod["metadata"]["ownerReferences"][0]["uid"] == uid:
+                self._server.call("DELETE", f"{PODS}/{pod['metadata']['name']}", now)
 
 
-def counts(one: Json) -> bool:
+def counts(entry: Json) -> bool:
     """A creation or deletion that was done, of a component or a pod."""
-    return one["responseStatus"]["code"] < 300 and one["objectRef"]["resource"] in {"loads", "pods"}
+    return entry["responseStatus"]["code"] < 300 and entry["objectRef"]["resource"] in {
+        "loads",
+        "pods",
+    }
 
 
-def act(one: Json) -> Json:
+def act(entry: Json) -> Json:
     """As it stands in a trace; options are those of a deletion."""
-    about = one["objectRef"]
-    sent = one.get("requestObject") or {}
-    made = {
-        "verb": one["verb"],
+    about = entry["objectRef"]
+    sent = entry.get("requestObject") or {}
+    result = {
+        "verb": entry["verb"],
         "resource": about["resource"],
         "name": about.get("name") or sent["metadata"]["name"],
     }
-    if one["verb"] == "delete":
+    if entry["verb"] == "delete":
         kept = ("propagationPolicy", "gracePeriodSeconds")
-        made["options"] = {key: sent[key] for key in kept if key in sent}
-        made["options"]["uid"] = "uid" in sent.get("preconditions", {})
-    return made
+        result["options"] = {key: sent[key] for key in kept if key in sent}
+        result["options"]["uid"] = "uid" in sent.get("preconditions", {})
+    return result

@@ -143,8 +143,8 @@ class _Ending:
     def __init__(self, server: BenchServer) -> None:
         self._server, self._waiting = server, SimpleQueue[str]()
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(_ENDING)]
-        for one in self._threads:
-            one.start()
+        for thread in self._threads:
+            thread.start()
 
     def end(self, path: str) -> None:
         self._waiting.put(path)
@@ -152,8 +152,8 @@ class _Ending:
     def close(self) -> None:
         for _ in self._threads:
             self._waiting.put("")
-        for one in self._threads:
-            one.join()
+        for thread in self._threads:
+            thread.join()
 
     def _work(self) -> None:
         connection, headers = self._server.connect(), self._server.headers()
@@ -161,9 +161,9 @@ class _Ending:
         while path := self._waiting.get():
             connection.request("DELETE", path, now, headers)
             answer = connection.getresponse()
-            said = answer.read()
+            text = answer.read()
             if answer.status >= 300:
-                raise BenchError(f"DELETE {path} was answered {answer.status} {said[:200]!r}.")
+                raise BenchError(f"DELETE {path} was answered {answer.status} {text[:200]!r}.")
         connection.close()
 
 
@@ -187,14 +187,14 @@ class WrapperWorld:
         nodes = [("/api/v1/nodes", {"metadata": {"name": f"node-{i}"}}) for i in range(NODES)]
         self._server.burst("POST", nodes)
         self._follows = [
-            Follow(self._server, WRAPPERS, self._wrapper_seen, Json),
-            Follow(self._server, LOADS, self._load_seen, Json),
+            Follow(self._server, WRAPPERS, self._observe_wrapper, Json),
+            Follow(self._server, LOADS, self._observe_load, Json),
         ]
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in self._follows:
-            one.close()
+        for follow in self._follows:
+            follow.close()
         self._ending.close()
 
     # --- what is done
@@ -219,9 +219,9 @@ class WrapperWorld:
             numbers = range(first, min(first + 100, self.wrappers))
             loads = {i: self._server.call("GET", f"{LOADS}/{name(i)}") for i in numbers}
             wanted = [pod_of(loads[i], k, node_of(i, k)) for i in numbers for k in range(self.each)]
-            self._server.burst("POST", [(PODS, one) for one in wanted])
+            self._server.burst("POST", [(PODS, pod) for pod in wanted])
             running = {"status": {"phase": "Running"}}
-            paths = [f"{PODS}/{one['metadata']['name']}/status" for one in wanted]
+            paths = [f"{PODS}/{pod['metadata']['name']}/status" for pod in wanted]
             self._server.burst("PATCH", [(path, running) for path in paths], MERGE)
 
     def beat(self) -> None:
@@ -252,7 +252,7 @@ class WrapperWorld:
             time.sleep(max(0.0, sent[name(i)] + 1 / FAILURES_PER_S - time.monotonic()))
         connection.close()
         self._wait(lambda: sent.keys() <= self._unhealthy.keys())
-        return [self._unhealthy[one] - at for one, at in sent.items()]
+        return [self._unhealthy[name] - at for name, at in sent.items()]
 
     def evict(self) -> float:
         """The first node is marked; seconds until all that have a pod there are Resetting."""
@@ -261,21 +261,21 @@ class WrapperWorld:
         self._server.burst("PATCH", [("/api/v1/nodes/node-0", label)], MERGE)
         wanted = {name(i) for i in range(EVICTED)}
         self._wait(lambda: wanted <= self._resetting.keys())
-        return max(self._resetting[one] for one in wanted) - began
+        return max(self._resetting[name] for name in wanted) - began
 
     # --- what is seen
 
     def in_phase(self, phase: str) -> int:
-        return sum(one == phase for one in list(self._phases.values()))
+        return sum(each == phase for each in list(self._phases.values()))
 
     @property
     def ready(self) -> int:
         return len(self._ready)
 
-    def _wrapper_seen(self, _: str, raw: Json) -> None:
+    def _observe_wrapper(self, _: str, raw: Json) -> None:
         at, called, status = time.monotonic(), raw["metadata"]["name"], raw.get("status", {})
         self._phases[called] = status.get("phase", "")
-        conditions = {one["type"]: one["status"] for one in status.get("conditions", [])}
+        conditions = {row["type"]: row["status"] for row in status.get("conditions", [])}
         if conditions.get("PodsReady") == "True":
             self._ready.add(called)
         if conditions.get("Unhealthy") == "True":
@@ -283,7 +283,7 @@ class WrapperWorld:
         if self._phases[called] == "Resetting":
             self._resetting.setdefault(called, at)
 
-    def _load_seen(self, type_: str, raw: Json) -> None:
+    def _observe_load(self, type_: str, raw: Json) -> None:
         called = raw["metadata"]["name"]
         if type_ == "ADDED":
             self.came_back += called in self.made

@@ -123,7 +123,7 @@ def _start_delay(args: argparse.Namespace) -> Mapping[str, Any]:
         print("start_delay_s: left out; KUBECONFIG names no cluster")
         return {}
     checked, plain = start_delay.measure(args.load_images, args.pods, print)
-    figures = start_delay.told(checked, plain)
+    figures = start_delay.delays(checked, plain)
     tools = statistics.median(pod.tools for pod in checked)
     print(
         f"start_delay_s: {figures['start_delay_s']:.2f} s, the median of {len(checked)} pods with checks, less their tools ({tools:.2f} s) "
@@ -138,8 +138,8 @@ def starts_of(program: Path, check: MeasuredCheck, runs: int) -> list[CheckStart
     """From the process's start to the tool's, in each of ``runs``. Raises :class:`BenchError`."""
     if not program.exists():
         raise BenchError(f"{program} is not there; `nox -s bench -- checks` installs it.")
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         environ = _node(folder, check)
         once(program, check, environ, folder / "first")  # files come from the disk
         return [once(program, check, environ, folder / str(number)) for number in range(runs)]
@@ -168,9 +168,9 @@ def once(
                 )
                 if (ended and not started.exists()) or time.time() - begun > WITHIN:
                     log.seek(0)
-                    said = "; ".join(log.read().splitlines()[-2:]) or "nothing"
+                    words = "; ".join(log.read().splitlines()[-2:]) or "nothing"
                     raise BenchError(
-                        f"{check.program} did not start {check.tool} within {WITHIN:g} s; it said: {said}"
+                        f"{check.program} did not start {check.tool} within {WITHIN:g} s; it said: {words}"
                     )
                 time.sleep(0.005)
         finally:
@@ -211,8 +211,8 @@ def image_sizes(file: Path) -> dict[str, float]:
     checks = {component.image for component in COMPONENTS if component.is_check}
     try:
         built = {
-            one["reference"].partition(":")[0]: Path(one["archive"])
-            for one in json.loads(file.read_text())
+            image["reference"].partition(":")[0]: Path(image["archive"])
+            for image in json.loads(file.read_text())
         }
         return {
             image: round(path.stat().st_size / 1e6, 1)

@@ -75,10 +75,10 @@ class BenchServer:
         by the monotonic clock. Raises :class:`BenchError` for one that is refused.
         """
 
-        def answered(path: str, status: int, said: bytes) -> None:
+        def answered(path: str, status: int, text: bytes) -> None:
             if status >= 300:
                 raise BenchError(
-                    f"{self.url}: {method} {path} was answered {status} {said[:200]!r}."
+                    f"{self.url}: {method} {path} was answered {status} {text[:200]!r}."
                 )
 
         return self._together(method, requests, kind, _WRITERS, answered)[1]
@@ -91,9 +91,9 @@ class BenchServer:
         """
         bad = []
 
-        def answered(_: str, status: int, said: bytes) -> None:
-            if status != http.client.CREATED or not good(said):
-                bad.append(said.decode())
+        def answered(_: str, status: int, text: bytes) -> None:
+            if status != http.client.CREATED or not good(text):
+                bad.append(text.decode())
 
         requests = ((path, body) for body in bodies)
         began, last = self._together("POST", requests, "application/json", writers, answered)
@@ -126,12 +126,12 @@ class BenchServer:
                     return began, last
                 connection.request(method, path, body, headers)
                 answer = connection.getresponse()
-                said = answer.read()
+                text = answer.read()
                 last = time.monotonic()
-                answered(path, answer.status, said)
+                answered(path, answer.status, text)
 
         with ThreadPoolExecutor(writers) as pool:
-            spans = [one.result() for one in [pool.submit(send) for _ in range(writers)]]
+            spans = [future.result() for future in [pool.submit(send) for _ in range(writers)]]
         return min(began for began, _ in spans), max(last for _, last in spans)
 
 
@@ -153,7 +153,7 @@ class RosterWatch:
         self.rosters: dict[str, str] = {}
         self.at: dict[str, float] = {}
         path = f"/api/v1/namespaces/{namespace}/pods"
-        self._follow = Follow(server, path, lambda _, pod: self._saw(pod.metadata), _Pod)
+        self._follow = Follow(server, path, lambda _, pod: self._observe(pod.metadata), _Pod)
 
     def wait(self, done: Callable[[dict[str, str]], bool], seconds: float) -> None:
         """Until the rosters are so. Raises :class:`BenchError` when they are not in time."""
@@ -163,7 +163,7 @@ class RosterWatch:
     def close(self) -> None:
         self._follow.close()
 
-    def _saw(self, pod: _Meta) -> None:
+    def _observe(self, pod: _Meta) -> None:
         roster = pod.annotations.get(PREFIX + "roster", "")
         if roster and self.rosters.get(pod.name) != roster:
             self.at[pod.name] = time.monotonic()
@@ -172,7 +172,7 @@ class RosterWatch:
 
 def record_name(gang: str, source: str = "labels") -> str:
     """The ConfigMap of a gang whose id is a plain name."""
-    words = re.sub("[A-Z]", lambda found: "-" + found[0].lower(), source)
+    words = re.sub("[A-Z]", lambda letter: "-" + letter[0].lower(), source)
     return f"preflight-{gang}" if source == "schedulingGroup" else f"preflight-{gang}.{words}"
 
 
@@ -246,6 +246,6 @@ def addressed(number: int) -> dict[str, Any]:
             "phase": "Pending",
             "podIP": ip,
             "podIPs": [{"ip": ip}],
-            "initContainerStatuses": [one | common for one in checks],
+            "initContainerStatuses": [check | common for check in checks],
         }
     }

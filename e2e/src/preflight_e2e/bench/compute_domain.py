@@ -98,9 +98,9 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
             node = home / "node"
             node.mkdir()
             with plugin(server, node, str(args.programs / PLUGIN)) as served:
-                told = measured_plugin(server, served, domain, args.claims, args.idle, log)
-            figures["rss_mb"]["plugin"] = told.pop("rss_mb")
-            figures |= told
+                of_plugin = measured_plugin(server, served, domain, args.claims, args.idle, log)
+            figures["rss_mb"]["plugin"] = of_plugin.pop("rss_mb")
+            figures |= of_plugin
     if kubeconfig := os.environ.get("KUBECONFIG"):
         figures |= overhead(Path(kubeconfig), args.pods)
     else:
@@ -122,14 +122,14 @@ def bars(figures: dict[str, Any]) -> list[Bar]:
         "thousand_gone_s": 20,
         "slice_back_s": 2,
     }
-    made = [below(name, figures[name], value) for name, value in most.items() if name in figures]
-    made += [
+    bars = [below(name, figures[name], value) for name, value in most.items() if name in figures]
+    bars += [
         at_most(f"requests for one {what}", each, 4)
         for what, each in figures["requests_per_object"].items()
     ]
     beside = sum(number for verb, number in figures["idle_requests"].items() if verb != "watch")
     return [
-        *made,
+        *bars,
         below("the plugin's memory in MB", figures["rss_mb"]["plugin"], 60),
         at_most("requests of an idle plugin beside its watch", beside, 0),
     ]
@@ -219,8 +219,8 @@ def _requests(log: Path) -> int:
     """
     asked = requests_of(log, PROGRAM)
     return sum(
-        one["verb"] not in {"list", "watch"} and one["objectRef"]["resource"] != "leases"
-        for one in asked
+        entry["verb"] not in {"list", "watch"} and entry["objectRef"]["resource"] != "leases"
+        for entry in asked
     )
 
 
@@ -235,5 +235,5 @@ def _domain(name: str) -> dict[str, Any]:
 
 
 def _ready(server: ApiServer) -> int:
-    found = server.call("GET", DOMAINS)["items"]
-    return sum(one.get("status", {}).get("status") == "Ready" for one in found)
+    domains = server.call("GET", DOMAINS)["items"]
+    return sum(domain.get("status", {}).get("status") == "Ready" for domain in domains)

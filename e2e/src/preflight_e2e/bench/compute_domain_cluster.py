@@ -46,8 +46,8 @@ def overhead(kubeconfig: Path, pods: int) -> dict[str, Any]:
 
 def _started(place: ChannelNamespace, name: str, node: str, template: str) -> float:
     seen: dict[str, float] = {}
-    made: Any = watch.Watch
-    ends = made()
+    watch_: Any = watch.Watch
+    ends = watch_()
 
     def follow() -> None:
         api: Any = client.CoreV1Api(client.ApiClient())
@@ -58,7 +58,7 @@ def _started(place: ChannelNamespace, name: str, node: str, template: str) -> fl
             pod, now = event["object"], time.monotonic()
             if pod.spec.node_name:
                 seen.setdefault("bound", now)
-            if any(one.state.running for one in pod.status.container_statuses or []):
+            if any(status.state.running for status in pod.status.container_statuses or []):
                 seen.setdefault("runs", now)
                 ends.stop()
 

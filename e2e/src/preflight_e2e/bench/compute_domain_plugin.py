@@ -163,7 +163,7 @@ def measured(
         "slice_back_s": round(statistics.median(back), 3),
         "idle_s": idle,
         "idle_requests_per_min": round(len(asked) * 60 / idle, 2),
-        "idle_requests": dict(Counter(one["verb"] for one in asked)),
+        "idle_requests": dict(Counter(entry["verb"] for entry in asked)),
         "rss_mb": resident_mb(running.process.pid),
     }
 
@@ -181,15 +181,15 @@ def allocated(server: ApiServer, name: str, domain: str, node: str = NODE) -> di
         "metadata": {"name": name},
         "spec": {"devices": {"requests": [request], "config": [opaque]}},
     }
-    made = server.call("POST", CLAIMS, body)
+    claim = server.call("POST", CLAIMS, body)
     result = {"request": "channel", "driver": DRIVER, "pool": node, "device": "channel-0"}
-    made["status"] = {
+    claim["status"] = {
         "allocation": {
             "devices": {"results": [result], "config": [{**opaque, "source": "FromClaim"}]}
         }
     }
-    server.call("PUT", f"{CLAIMS}/{name}/status", made)
-    return {"namespace": "default", "name": name, "uid": made["metadata"]["uid"]}
+    server.call("PUT", f"{CLAIMS}/{name}/status", claim)
+    return {"namespace": "default", "name": name, "uid": claim["metadata"]["uid"]}
 
 
 def _back(server: ApiServer) -> float:
@@ -201,8 +201,8 @@ def _back(server: ApiServer) -> float:
     server.call("DELETE", SLICE)
 
     def back() -> bool:
-        found = server.call("GET", SLICE.rpartition("/")[0])["items"]
-        return any(one["metadata"]["uid"] != before for one in found)
+        slices = server.call("GET", SLICE.rpartition("/")[0])["items"]
+        return any(each["metadata"]["uid"] != before for each in slices)
 
     until(back, "the slice is back", pause=0.005)
     return time.monotonic() - began
@@ -211,4 +211,4 @@ def _back(server: ApiServer) -> float:
 def requests_of(log: Path, agent: str) -> list[dict[str, Any]]:
     """What a program has asked of the API server, by its audit log."""
     events = (json.loads(line) for line in log.read_text().splitlines() if agent in line)
-    return [one for one in events if one.get("userAgent", "").startswith(agent)]
+    return [event for event in events if event.get("userAgent", "").startswith(agent)]

@@ -80,11 +80,11 @@ def run_clean(args: argparse.Namespace) -> BenchMeasurement:
     figures = _run(
         "preflight_e2e.gangs.clean", "--real", str(args.real), "--scripted", str(args.scripted)
     )
-    for name, one in figures.items():
-        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in one["outcomes"].items())
+    for name, row in figures.items():
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in row["outcomes"].items())
         print(
-            f"{name}: {one['gangs']} clean gangs, {one['members']} members, {one['localised']} localised, "
-            f"{one['fatal_events']} fatal events, {one['seconds']:.0f} s; members ended: {outcomes}"
+            f"{name}: {row['gangs']} clean gangs, {row['members']} members, {row['localised']} localised, "
+            f"{row['fatal_events']} fatal events, {row['seconds']:.0f} s; members ended: {outcomes}"
         )
     return BenchMeasurement({"clean": figures}, clean_bars(figures), shown=False)
 
@@ -137,20 +137,20 @@ def scale_bars(figures: Figures) -> Iterator[Bar]:
 
 
 def clean_bars(figures: Figures) -> Iterator[Bar]:
-    for name, one in figures.items():
-        yield at_most(f"{name}: fatal events of clean gangs", one["fatal_events"], 0)
+    for name, row in figures.items():
+        yield at_most(f"{name}: fatal events of clean gangs", row["fatal_events"], 0)
         unjudged = sum(
             count
-            for outcome, count in one["outcomes"].items()
+            for outcome, count in row["outcomes"].items()
             if outcome.startswith("inconclusive")
         )
         yield at_most(f"{name}: members of clean gangs that could not judge", unjudged, 0)
 
 
 def reals_bars(figures: Figures) -> Iterator[Bar]:
-    for name, one in figures.items():
+    for name, row in figures.items():
         yield at_least(
-            f"{name}: gangs of {one['members']} in which {one['says']}", one["true"], one["runs"]
+            f"{name}: gangs of {row['members']} in which {row['says']}", row["true"], row["runs"]
         )
 
 
@@ -169,7 +169,7 @@ def verdict_bars(figures: Figures) -> Iterator[Bar]:
     start = figures["start_up"]["without_torchrun_s"]
     yield below("roster to first timed iteration without torchrun's start: seconds", start, 1)
     memory = max(
-        figures["start_up"]["parent_mb"], *(one["parent_mb"] for one in figures["slow"]["runs"])
+        figures["start_up"]["parent_mb"], *(row["parent_mb"] for row in figures["slow"]["runs"])
     )
     yield below("memory of the check itself: MB", memory, 60)
 

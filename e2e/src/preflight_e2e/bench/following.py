@@ -89,5 +89,5 @@ class Follow(Generic[T]):
     def _list(self) -> None:
         listed = self._server.call("GET", self._path)
         self._version = listed["metadata"]["resourceVersion"]
-        for one in listed["items"]:
-            self._seen("MODIFIED", self._decoder.decode(msgspec.json.encode(one)))
+        for item in listed["items"]:
+            self._seen("MODIFIED", self._decoder.decode(msgspec.json.encode(item)))

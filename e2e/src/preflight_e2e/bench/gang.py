@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in text.split(","))
+    return tuple(int(size) for size in text.split(","))
 
 
 def run(args: argparse.Namespace) -> BenchMeasurement:
@@ -90,20 +90,20 @@ def one_gang(server: BenchServer, running: GangProcess, size: int) -> dict[str, 
     namespace = f"bench-{size}"
     pods = created(server, namespace, [(f"gang-{size}", size)])
     before, cpu = running.metrics(), running.cpu_seconds()
-    told = RosterWatch(server, namespace)
+    watch = RosterWatch(server, namespace)
     try:
         last = address(server, namespace, pods)
-        told.wait(lambda rosters: _sealed(rosters) == size, 120)
+        watch.wait(lambda rosters: _sealed(rosters) == size, 120)
     finally:
-        told.close()
-    ranks = {json.loads(roster)["rank"] for roster in told.rosters.values()}
+        watch.close()
+    ranks = {json.loads(roster)["rank"] for roster in watch.rosters.values()}
     if ranks != set(range(size)):
         raise BenchError(f"{size} pods have {len(ranks)} different ranks; nothing was measured.")
     after = quiet(running)
     removed(server, namespace)
     written = 'preflight_gang_writes_total{kind="%s",result="written"}'
     return {
-        "seconds": round(max(told.at.values()) - last, 3),
+        "seconds": round(max(watch.at.values()) - last, 3),
         "configmap_writes": int(
             after.get(written % "configmap", 0) - before.get(written % "configmap", 0)
         ),
@@ -129,14 +129,14 @@ def quiet(running: GangProcess) -> dict[str, float]:
 def many_gangs(server: BenchServer, gangs: int, size: int) -> float:
     namespace = f"bench-{gangs}x{size}"
     pods = created(server, namespace, [(f"gang-{i}", size) for i in range(gangs)])
-    told = RosterWatch(server, namespace)
+    watch = RosterWatch(server, namespace)
     try:
         last = address(server, namespace, pods)
-        told.wait(lambda rosters: _sealed(rosters) == gangs * size, 120)
+        watch.wait(lambda rosters: _sealed(rosters) == gangs * size, 120)
     finally:
-        told.close()
+        watch.close()
     removed(server, namespace)
-    return round(max(told.at.values()) - last, 3)
+    return round(max(watch.at.values()) - last, 3)
 
 
 def memory(folder: Path) -> float:

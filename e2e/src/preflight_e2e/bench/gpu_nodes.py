@@ -76,11 +76,11 @@ class ThreadedClient:
         held: http.client.HTTPSConnection = self._local.connection
         held.request(method, path, None if body is None else json.dumps(body), self.headers(kind))
         answer = held.getresponse()
-        said = answer.read()
+        text = answer.read()
         self._local.used = time.monotonic()
         if answer.status >= http.client.BAD_REQUEST:
-            raise BenchError(f"{method} {path}: {answer.status} {said[:300]!r}")
-        return said
+            raise BenchError(f"{method} {path}: {answer.status} {text[:300]!r}")
+        return text
 
     def headers(self, kind: str = "application/json") -> dict[str, str]:
         return {"Authorization": f"Bearer {self._server.token}", "Content-Type": kind}
@@ -100,20 +100,27 @@ class ThreadedClient:
         """Those so far that an extender may send: to pods, bindings and leases, but no lists and
         watches.
         """
-        told = self.call("GET", "/metrics").decode()
-        found = re.findall(r"^apiserver_request_total\{([^}]*)\} ([0-9.e+]+)", told, re.MULTILINE)
-        return sum(float(number) for labels, number in found if _an_extenders(labels))
+        text = self.call("GET", "/metrics").decode()
+        counters = re.findall(
+            r"^apiserver_request_total\{([^}]*)\} ([0-9.e+]+)", text, re.MULTILINE
+        )
+        return sum(float(number) for labels, number in counters if _an_extenders(labels))
 
 
 def _an_extenders(labels: str) -> bool:
-    said = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-    if said.get("resource") == "leases":
-        return said["verb"] in {
+    labels_ = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+    if labels_.get("resource") == "leases":
+        return labels_["verb"] in {
             "POST",
             "DELETE",
             "PATCH",
         }  # the API server itself renews one by PUT
-    return said.get("resource") == "pods" and said["verb"] in {"POST", "GET", "PATCH", "DELETE"}
+    return labels_.get("resource") == "pods" and labels_["verb"] in {
+        "POST",
+        "GET",
+        "PATCH",
+        "DELETE",
+    }
 
 
 class Nodes:
@@ -197,8 +204,8 @@ class Nodes:
     def pods(self, bodies: Sequence[Json]) -> list[Json]:
         """As they were stored."""
         return [
-            json.loads(one)
-            for one in self.api.each(lambda body: self.api.call("POST", PODS, body), bodies)
+            json.loads(answer)
+            for answer in self.api.each(lambda body: self.api.call("POST", PODS, body), bodies)
         ]
 
     def delete(self, name: str) -> None:
@@ -207,13 +214,13 @@ class Nodes:
     def clear(self) -> None:
         """All pods go, and, as the controller sees to it, all leases."""
         # One by one: of a request for all 8,000 the API server thinks longer than it allows itself.
-        while names := [one["metadata"]["name"] for one in self.api.get(PAGE)["items"]]:
+        while names := [pod["metadata"]["name"] for pod in self.api.get(PAGE)["items"]]:
             self.api.each(self.delete, names)
         until(lambda: self.leases() == 0, "no lease is left")
 
     def leases(self) -> int:
-        found = self.api.get(f"/apis/coordination.k8s.io/v1/namespaces/{LOCKS}/leases?limit=1")
-        return len(found["items"]) + int(found["metadata"].get("remainingItemCount", 0))
+        page = self.api.get(f"/apis/coordination.k8s.io/v1/namespaces/{LOCKS}/leases?limit=1")
+        return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
 
 
 def pod(name: str, claim: str, count: int, *, gang: int = 0, scheduler: str = SCHEDULER) -> Json:
@@ -233,19 +240,19 @@ def pod(name: str, claim: str, count: int, *, gang: int = 0, scheduler: str = SC
         )
     ]
     main: Json = {"name": "main", "image": "none", "resources": {"limits": amounts}}
-    said = {}
+    marks = {}
     if claim:
         main["env"] = [*variables, {"name": "CUDA_DEVICE_ORDER", "value": "PCI_BUS_ID"}]
-        said[f"{PREFIX}claim"] = claim
+        marks[f"{PREFIX}claim"] = claim
     spec: Json = {
         "schedulerName": scheduler,
         "terminationGracePeriodSeconds": 0,
         "containers": [main],
     }
     if gang:
-        said[f"{PREFIX}gang-size"] = str(gang)
+        marks[f"{PREFIX}gang-size"] = str(gang)
         spec["schedulingGates"] = [{"name": f"{PREFIX}waiting"}]
-    return {"metadata": {"name": name, "annotations": said}, "spec": spec}
+    return {"metadata": {"name": name, "annotations": marks}, "spec": spec}
 
 
 class _Metadata(msgspec.Struct):

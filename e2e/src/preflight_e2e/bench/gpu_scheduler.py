@@ -109,36 +109,36 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
 def bars(figures: Json) -> list[Bar]:
     """Those of 1,000 nodes; fewer make everything easier."""
     calls = [(verb, figures[verb]) for verb in ("filter", "prioritize") if verb in figures]
-    made = [
-        *(below(f"p99 of {verb}, in ms,", one["p99_ms"], 5) for verb, one in calls),
-        *(below(f"CPU of {verb}, in ms,", one["cpu_ms"], 1.5) for verb, one in calls),
+    bars = [
+        *(below(f"p99 of {verb}, in ms,", row["p99_ms"], 5) for verb, row in calls),
+        *(below(f"CPU of {verb}, in ms,", row["cpu_ms"], 1.5) for verb, row in calls),
     ]
     if bind := figures.get("bind"):
-        made += [
+        bars += [
             below("p99 of a bind of one GPU, in ms,", bind["p99_ms_1"], 60),
             below("p99 of a bind of eight GPUs, in ms,", bind["p99_ms_8"], 150),
             at_most("requests of a bind of one GPU", bind["requests_1"], 2),
             at_most("requests of a bind of eight GPUs", bind["requests_8"], 9),
         ]
     if "ratio" in figures:
-        made.append(at_least("share of the stock scheduler's rate", figures["ratio"], RATIO))
+        bars.append(at_least("share of the stock scheduler's rate", figures["ratio"], RATIO))
     if "conflicts" in figures:
-        made.append(below("share of conflicts", figures["conflicts"], 0.01))
+        bars.append(below("share of conflicts", figures["conflicts"], 0.01))
     if "reuse_p99_s" in figures:
-        made.append(below("p99 of a GPU's way to the next pod, in s,", figures["reuse_p99_s"], 2))
+        bars.append(below("p99 of a GPU's way to the next pod, in s,", figures["reuse_p99_s"], 2))
     if "gang_128_s" in figures:
-        made.append(below("a gang of 128, in s,", figures["gang_128_s"], 15))
+        bars.append(below("a gang of 128, in s,", figures["gang_128_s"], 15))
     if "health_s" in figures:
-        made += [
+        bars += [
             below("a node condition's way to the filter, in s,", figures["health_s"], 5),
             below("its clearing's, in s,", figures["well_again_s"], 5),
         ]
     return [
-        *made,
+        *bars,
         at_most("GPUs given twice", figures["double_bookings"], 0),
         *(
-            below(f"memory of the {name}, in MiB,", one, MEMORY[name])
-            for name, one in figures.get("rss_mb", {}).items()
+            below(f"memory of the {name}, in MiB,", figure, MEMORY[name])
+            for name, figure in figures.get("rss_mb", {}).items()
         ),
     ]
 
@@ -169,7 +169,7 @@ class Bench:
                 if "health" in parts:
                     figures |= self._health(cluster, memory)
                 with self._service("controller", "--namespace", HOME) as controller:
-                    _say(figures)
+                    _print_figures(figures)
                     cluster.clear()
                     rates: dict[str, float] = {}
                     if "one" in parts:
@@ -192,7 +192,7 @@ class Bench:
                     figures |= {"binds_per_s": rates, "rss_mb": memory}
                     figures["double_bookings"] = watching.doubles
                     watching.alive()
-                    _say(figures)
+                    _print_figures(figures)
             if "stock" in parts:
                 stock, _ = self._rate(cluster, watching, "", 1, ())
                 figures["stock_binds_per_s"] = stock
@@ -203,9 +203,9 @@ class Bench:
     # --- calls of the extender, without a scheduler
 
     def _calls(self, cluster: Nodes, extender: served.ReviewServer) -> Json:
-        (made,) = cluster.pods([pod("asked-about", "one", 1)])
-        body = json.dumps({"Pod": made, "NodeNames": cluster.names}).encode()
-        found = {}
+        (pod_,) = cluster.pods([pod("asked-about", "one", 1)])
+        body = json.dumps({"Pod": pod_, "NodeNames": cluster.names}).encode()
+        figures = {}
         until(
             lambda: len(self._ask("filter", body)["NodeNames"]) == len(cluster.names),
             "filter passes every node",
@@ -219,14 +219,14 @@ class Bench:
                 connection.getresponse().read()
                 seconds.append(time.perf_counter() - began)
             cpu = (extender.cpu_seconds() - before) / CALLS
-            found[verb] = {
+            figures[verb] = {
                 "p50_ms": _ms(seconds, 0.5),
                 "p99_ms": _ms(seconds, 0.99),
                 "cpu_ms": round(cpu * 1e3, 3),
             }
         connection.close()
         cluster.delete("asked-about")
-        return found
+        return figures
 
     def _ask(self, verb: str, body: bytes) -> Any:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{verb}", body) as answer:
@@ -236,7 +236,7 @@ class Bench:
         """As kube-scheduler asks for them, :data:`AT_ONCE` at a time,
         each on a node that has room.
         """
-        found: Json = {}
+        figures: Json = {}
         free = list(cluster.names)
         for count, number in DIRECT.items():
             room = (len(cluster.names) // 2) * (GPUS // count)
@@ -244,20 +244,20 @@ class Bench:
                 pod(f"direct-{count}-{n}", "one" if count == 1 else "eight", count)
                 for n in range(min(number, room))
             ]
-            made = cluster.pods(bodies)
+            pods = cluster.pods(bodies)
             time.sleep(2)  # for the extender's mirror to have them
-            nodes = [free.pop() for _ in range(-(-len(made) * count // GPUS))]
+            nodes = [free.pop() for _ in range(-(-len(pods) * count // GPUS))]
             before = self.api.requests()
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                asked = [(one, nodes[n * count // GPUS]) for n, one in enumerate(made)]
-                seconds = list(pool.map(lambda one: self._bind(*one), asked))
-            found[f"p50_ms_{count}"] = _ms(seconds, 0.5)
-            found[f"p99_ms_{count}"] = _ms(seconds, 0.99)
-            found[f"requests_{count}"] = round((self.api.requests() - before) / len(made), 3)
-        return found
+                asked = [(pod_, nodes[n * count // GPUS]) for n, pod_ in enumerate(pods)]
+                seconds = list(pool.map(lambda pod_: self._bind(*pod_), asked))
+            figures[f"p50_ms_{count}"] = _ms(seconds, 0.5)
+            figures[f"p99_ms_{count}"] = _ms(seconds, 0.99)
+            figures[f"requests_{count}"] = round((self.api.requests() - before) / len(pods), 3)
+        return figures
 
-    def _bind(self, made: Json, node: str) -> float:
-        about = made["metadata"]
+    def _bind(self, pod_: Json, node: str) -> float:
+        about = pod_["metadata"]
         args = {
             "PodName": about["name"],
             "PodNamespace": about["namespace"],
@@ -266,9 +266,9 @@ class Bench:
         }
         body = json.dumps(args).encode()
         began = time.perf_counter()
-        said = self._ask("bind", body)
-        if said["Error"]:
-            raise BenchError(f"{about['name']} was not bound to {node}: {said['Error']}.")
+        answer = self._ask("bind", body)
+        if answer["Error"]:
+            raise BenchError(f"{about['name']} was not bound to {node}: {answer['Error']}.")
         return time.perf_counter() - began
 
     # --- with an agent
@@ -278,20 +278,20 @@ class Bench:
         cluster.node(gpu_health.NODE, {})  # a device plugin's GPUs there would be a conflict
         asked = gpu_health.asked_about(cluster)
 
-        def passes(made: Json) -> bool:
-            said = self._ask(
-                "filter", json.dumps({"Pod": made, "NodeNames": [gpu_health.NODE]}).encode()
+        def passes(pod_: Json) -> bool:
+            answer = self._ask(
+                "filter", json.dumps({"Pod": pod_, "NodeNames": [gpu_health.NODE]}).encode()
             )
-            return bool(said["NodeNames"])
+            return bool(answer["NodeNames"])
 
         environ = gpu_health.driver(self._logs.parent / "nvml")
         with self._service("agent", "--node", gpu_health.NODE, environ=environ) as agent:
-            found = gpu_health.turns(self.api, passes, asked)
+            turns = gpu_health.turns(self.api, passes, asked)
             memory["agent"] = agent.resident_mb()
-        for one in asked:
-            cluster.delete(one["metadata"]["name"])
+        for pod_ in asked:
+            cluster.delete(pod_["metadata"]["name"])
         cluster.forget(gpu_health.NODE)
-        return found
+        return turns
 
     # --- with a scheduler
 
@@ -320,8 +320,8 @@ class Bench:
         rate = round((number - 1) / (times[-1] - times[0]), 1)
         print(f"{number} pods of {count} GPUs by {scheduler}: {rate} bound a second", flush=True)
         memory = {
-            name: one.resident_mb()
-            for name, one in zip(("extender", "controller"), measured, strict=False)
+            name: process.resident_mb()
+            for name, process in zip(("extender", "controller"), measured, strict=False)
         }
         return rate, memory
 
@@ -377,20 +377,20 @@ class Bench:
         folder.mkdir(exist_ok=True)
         issued = authority.issue_cert("127.0.0.1")
         (folder / "tls.key").write_bytes(issued.private_key_pem.bytes())
-        (folder / "tls.crt").write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
+        (folder / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
         (folder / "ca.crt").write_bytes(bundle)
         options = ("--certificates", str(folder), "--admission-port", str(port))
         with self._service("webhook", *options):
-            for made in render(GPU_SCHEDULER, REQUIRED[GPU_SCHEDULER], namespace=HOME):
-                for entry in made.get("webhooks", ()):
+            for item in render(GPU_SCHEDULER, REQUIRED[GPU_SCHEDULER], namespace=HOME):
+                for entry in item.get("webhooks", ()):
                     path = entry["clientConfig"]["service"]["path"]
                     url = f"https://127.0.0.1:{port}{path}"
                     entry["clientConfig"] = {
                         "url": url,
                         "caBundle": base64.b64encode(bundle).decode(),
                     }
-                if (place := PLACES.get(made["kind"])) is not None:
-                    self._server.call("POST", place, made)
+                if (place := PLACES.get(item["kind"])) is not None:
+                    self._server.call("POST", place, item)
             for process, account in ACCOUNTS.items():
                 token = self._server.token_of(HOME, f"{PART}-{account}")
                 file = self._logs.parent / f"{process}.kubeconfig"
@@ -402,8 +402,8 @@ class Bench:
         about = {"name": "probe", "annotations": {"gpu.scheduling/claim": "one"}}
         spec = {"containers": [{"name": "main", "image": "none"}]}
         path = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
-        said: Json = self._server.call("POST", path, {"metadata": about, "spec": spec})
-        return bool(said["spec"].get("tolerations"))
+        pod_: Json = self._server.call("POST", path, {"metadata": about, "spec": spec})
+        return bool(pod_["spec"].get("tolerations"))
 
     def _access(self, process: str) -> str:
         return str(self._kubeconfigs.get(process, self._kubeconfigs[""]))
@@ -467,27 +467,27 @@ def share(before: str, after: str) -> float:
     """Of the writes for binds between two readings, the part that met somebody else's: leases that
     existed, Bindings that came too late.
     """
-    told = _writes(after)
-    told.subtract(_writes(before))
+    results = _writes(after)
+    results.subtract(_writes(before))
     met = sum(
-        number for result, number in told.items() if result in {"exists", "conflict", "error"}
+        number for result, number in results.items() if result in {"exists", "conflict", "error"}
     )
-    return round(met / told.total(), 5) if told.total() else 0.0
+    return round(met / results.total(), 5) if results.total() else 0.0
 
 
 def _writes(metrics: str) -> Counter[str]:
     """By result."""
-    found: Counter[str] = Counter()
+    results: Counter[str] = Counter()
     for line in metrics.splitlines():
         if line.startswith(("gpu_scheduler_lease_writes_total{", "gpu_scheduler_binds_total{")):
-            found[line.partition('result="')[2].partition('"')[0]] += int(
+            results[line.partition('result="')[2].partition('"')[0]] += int(
                 float(line.rpartition(" ")[2])
             )
-    return found
+    return results
 
 
-def _metrics(one: served.ReviewServer) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{one.plain}/metrics") as answer:
+def _metrics(server: served.ReviewServer) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.plain}/metrics") as answer:
         return str(answer.read().decode())
 
 
@@ -507,5 +507,5 @@ def _quantile(ordered: Sequence[float], share_of: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share_of))]
 
 
-def _say(figures: Json) -> None:
+def _print_figures(figures: Json) -> None:
     print(json.dumps(figures), flush=True)

@@ -39,11 +39,11 @@ def until(true: Callable[[], Any], what: str, seconds: float = 300.0, pause: flo
     that takes longer.
     """
     end = time.monotonic() + seconds
-    while not (found := true()):
+    while not (value := true()):
         if time.monotonic() > end:
             raise BenchError(f"after {seconds:.0f} s it does not hold that {what}.")
         time.sleep(pause)
-    return found
+    return value
 
 
 def resident_mb(pid: int, what: str = "VmRSS", file: str = "status") -> float:

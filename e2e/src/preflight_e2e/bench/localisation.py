@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
 
         for path in draw(figures, args.plots, args.plot_format):
             print(f"plot: {path}")
-    told = {"localisation": {"worlds": worlds(figures), **figures}}
-    return BenchMeasurement(told, bars(figures), shown=False)
+    result = {"localisation": {"worlds": worlds(figures), **figures}}
+    return BenchMeasurement(result, bars(figures), shown=False)
 
 
 def simulated(jobs: int, scale: float, groups: list[str], keep: Path | None = None) -> Figures:
@@ -99,7 +99,7 @@ def worlds(figures: Figures) -> Figures:
     """By the name of each world: what is promised of it, in figures."""
     flat = {name: entry for name, entry in figures.items() if "gangs" in entry}
     for group, entry in figures.items():
-        flat |= {f"{group} {key}": one for key, one in entry.items() if "gangs" not in entry}
+        flat |= {f"{group} {key}": row for key, row in entry.items() if "gangs" not in entry}
     wanted = (
         "gangs",
         "judged",
@@ -111,22 +111,22 @@ def worlds(figures: Figures) -> Figures:
         "max_rounds",
     )
     return {
-        name: {"bad_nodes": one["bad"]} | {key: one[key] for key in wanted}
-        for name, one in flat.items()
+        name: {"bad_nodes": row["bad"]} | {key: row[key] for key in wanted}
+        for name, row in flat.items()
     }
 
 
 def bars(figures: Figures) -> Iterator[Bar]:
     """What localisation promises, each held against what was simulated."""
-    for name, one in worlds(figures).items():
-        yield at_most(f"{name}: healthy nodes blamed", one["healthy_blamed"], 0)
-        yield at_most(f"{name}: rounds", one["max_rounds"], 8)
-    for name, one in figures.get(STAGED, {}).items():
-        if one["judged"]:
+    for name, row in worlds(figures).items():
+        yield at_most(f"{name}: healthy nodes blamed", row["healthy_blamed"], 0)
+        yield at_most(f"{name}: rounds", row["max_rounds"], 8)
+    for name, row in figures.get(STAGED, {}).items():
+        if row["judged"]:
             least = BLAMED.get(name, 0.97)
-            yield at_least(f"{name}: recall of blamed", one["recall_blamed"], least)
-        if one["bad"]:
-            yield at_least(f"{name}: recall of named", one["recall_named"], NAMED)
+            yield at_least(f"{name}: recall of blamed", row["recall_blamed"], least)
+        if row["bad"]:
+            yield at_least(f"{name}: recall of named", row["recall_named"], NAMED)
 
 
 def table(figures: Figures) -> Iterator[str]:
@@ -142,21 +142,21 @@ def table(figures: Figures) -> Iterator[str]:
             yield _row(name, entry)
             continue
         yield f"-- {name.replace('_', ' ')}"
-        for key, one in entry.items():
-            yield _row(f"   {key}", one)
+        for key, row in entry.items():
+            yield _row(f"   {key}", row)
 
 
-def _row(name: str, one: Figures) -> str:
+def _row(name: str, row: Figures) -> str:
     def share(value: float | None) -> str:
         return "-" if value is None else f"{100 * value:.3f}%"
 
     blamed = (
-        f"{one['healthy_blamed']} in {one['gangs_healthy_blamed']} (<{one['bound_percent']:.2g}%)"
+        f"{row['healthy_blamed']} in {row['gangs_healthy_blamed']} (<{row['bound_percent']:.2g}%)"
     )
-    rounds = f"{one['mean_rounds']:.2f} max {one['max_rounds']}"
-    verdicts = ", ".join(f"{kind} {count}" for kind, count in one["kinds"].items())
+    rounds = f"{row['mean_rounds']:.2f} max {row['max_rounds']}"
+    verdicts = ", ".join(f"{kind} {count}" for kind, count in row["kinds"].items())
     return (
-        f"{name:54} {one['gangs']:>6} {blamed:>20} {share(one['recall_blamed']):>8} "
-        f"{one['judged']:>6} {share(one['recall_named']):>8} {one['bad']:>6} "
-        f"{one['inconclusive']:>12} {one['healthy_named']:>13} {rounds:>12}  {verdicts}"
+        f"{name:54} {row['gangs']:>6} {blamed:>20} {share(row['recall_blamed']):>8} "
+        f"{row['judged']:>6} {share(row['recall_named']):>8} {row['bad']:>6} "
+        f"{row['inconclusive']:>12} {row['healthy_named']:>13} {rounds:>12}  {verdicts}"
     )

@@ -54,7 +54,7 @@ def recall_against_severity(axes: Axes, figures: Figures) -> None:
     middle = (BAD_BELOW + GOOD_FROM) / 2
     axes.text(middle, 0.5, "grey zone", rotation=90, ha="center", va="center", color=GRAY)
     for key, says, color in (("recall_named", "named", ORANGE), ("recall_blamed", "blamed", BLUE)):
-        axes.plot(x, [one[key] for one in rows.values()], "o-", ms=4, color=color, label=says)
+        axes.plot(x, [row[key] for row in rows.values()], "o-", ms=4, color=color, label=says)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylim(-0.03, 1.05)
     axes.legend(frameon=False, loc="lower left")
@@ -63,14 +63,14 @@ def recall_against_severity(axes: Axes, figures: Figures) -> None:
 def blame_against_noise(axes: Axes, figures: Figures) -> None:
     rows = figures["noise"]
     x = [float(k) for k in rows]
-    healthy = [(one["gangs"], one["gangs_healthy_blamed"]) for one in rows.values()]
+    healthy = [(row["gangs"], row["gangs_healthy_blamed"]) for row in rows.values()]
     measured = [count / gangs for gangs, count in healthy]
     # Of n gangs without a case, a share of 3 / n is the most that 95 % confidence leaves open.
     bound = [max(count / gangs, 3 / gangs) for gangs, count in healthy]
     says = "95 % bound where none was seen"
     axes.fill_between(x, 0, bound, color=BLUE, alpha=0.12, linewidth=0, label=says)
     axes.plot(x, measured, "o-", ms=4, color=BLUE, label="gangs with a healthy node blamed")
-    missed = [1 - one["recall_blamed"] for one in rows.values()]
+    missed = [1 - row["recall_blamed"] for row in rows.values()]
     axes.plot(x, missed, "s--", ms=4, color=ORANGE, label="bad nodes not blamed")
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set_ylim(bottom=-0.01)
@@ -80,8 +80,8 @@ def blame_against_noise(axes: Axes, figures: Figures) -> None:
 def rounds_against_size(axes: Axes, figures: Figures) -> None:
     rows = figures["labels"]["rounds_by_size"]
     x = [int(n) for n in rows]
-    axes.plot(x, [one["max"] for one in rows.values()], "_:", color=GRAY, label="most")
-    axes.plot(x, [one["mean"] for one in rows.values()], "o-", ms=4, color=BLUE, label="mean")
+    axes.plot(x, [row["max"] for row in rows.values()], "_:", color=GRAY, label="most")
+    axes.plot(x, [row["mean"] for row in rows.values()], "o-", ms=4, color=BLUE, label="mean")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_ylim(0, 8.6)

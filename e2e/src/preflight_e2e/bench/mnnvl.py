@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
             "rss_mb_10000_podcliques": memory,
         }
     }
-    made = burst["cd_creates"]
+    domains = burst["cd_creates"]
     return BenchMeasurement(
         figures,
         [
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
             ),
             below("p99 of a decision in ms", reviews["decision_p99_ms"], 1),
             at_most("PodCliques that were refused", burst["refused"], 0),
-            Bar(f"{burst['domains']} domains made", made, made == burst["domains"]),
+            Bar(f"{burst['domains']} domains made", domains, domains == burst["domains"]),
             below("seconds from the last PodClique to the last domain", burst["seconds"], 5),
             below(f"p99 of the adoption of {args.gangs} PodGangs in s", adoption, 1),
             below(f"MB with {args.mirrored:,} PodCliques", memory, 100),
@@ -162,7 +162,7 @@ class MnnvlCluster:
 
     def reviews(self, body: Path, seconds: float) -> Json:
         """Creations of PodCliques of 20 KB whose set is known."""
-        found = clique(self._set, 0, "a", 20_000)
+        podclique = clique(self._set, 0, "a", 20_000)
         kind = {"group": "grove.io", "version": "v1alpha1", "kind": "PodClique"}
         resource = {"group": "grove.io", "version": "v1alpha1", "resource": "podcliques"}
         request: Json = {
@@ -172,7 +172,7 @@ class MnnvlCluster:
             "operation": "CREATE",
             "name": "t-0-a",
         }
-        request |= {"namespace": NAMESPACE, "userInfo": {"username": "grove"}, "object": found}
+        request |= {"namespace": NAMESPACE, "userInfo": {"username": "grove"}, "object": podclique}
         request |= {"oldObject": None, "dryRun": False}
         review = {
             "kind": "AdmissionReview",
@@ -222,14 +222,14 @@ class MnnvlCluster:
         """The PodCliques of all replicas of the set; ``seconds``: from the last of them to the last
         domain.
         """
-        made = [clique(self._set, i, name, 1) for i in range(domains) for name in CLIQUES]
-        refused = self._create("podcliques", made)
+        podcliques = [clique(self._set, i, name, 1) for i in range(domains) for name in CLIQUES]
+        refused = self._create("podcliques", podcliques)
         ended = time.monotonic()
         until(lambda: self._count("computedomains") >= domains, "all domains are there")
         seconds = time.monotonic() - ended
         until(lambda: _written(controller, "created") >= domains, "the controller has counted them")
         return {
-            "podcliques": len(made),
+            "podcliques": len(podcliques),
             "domains": self._count("computedomains"),
             "refused": refused,
             "cd_creates": int(_written(controller, "created")),
@@ -264,8 +264,8 @@ class MnnvlCluster:
         return max(controller.resident_mb(), self.webhook.resident_mb())
 
     def _count(self, plural: str) -> int:
-        found: Json = self.server.call("GET", f"{self.path(plural)}?limit=1")
-        return len(found["items"]) + int(found["metadata"].get("remainingItemCount", 0))
+        page: Json = self.server.call("GET", f"{self.path(plural)}?limit=1")
+        return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
 
     def _create(self, plural: str, bodies: list[Json]) -> int:
         """Create all by :data:`WRITERS`; how many were refused."""
@@ -317,7 +317,7 @@ def _program(
         [*command, "--host", "127.0.0.1", "--port", "0"], core, log, environ
     ) as process:
 
-        def said(message: str) -> Json | None:
+        def logged(message: str) -> Json | None:
             if process.poll() is not None:
                 raise BenchError(f"{' '.join(command[:2])} has ended: {log.read_text()[-300:]}")
             lines = (
@@ -327,12 +327,12 @@ def _program(
             )
             return next((line for line in lines if line["msg"] == message), None)
 
-        until(lambda: said("started"), f"the {command[1]} has started")
-        plain = int((said("started") or {})["port"])
+        until(lambda: logged("started"), f"the {command[1]} has started")
+        plain = int((logged("started") or {})["port"])
         if "webhook" in command:
-            until(lambda: said("serving"), "the webhook serves")
+            until(lambda: logged("serving"), "the webhook serves")
         until(lambda: _ready(plain), f"the {command[1]} is ready")
-        port = int((said("serving") or {"port": 0})["port"])
+        port = int((logged("serving") or {"port": 0})["port"])
         yield served.ReviewServer(f"127.0.0.1:{port}", path=PATH, pid=process.pid, plain=plain)
 
 
@@ -344,8 +344,8 @@ def _ready(port: int) -> bool:
         return False
 
 
-def _metrics(one: served.ReviewServer) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{one.plain}/metrics") as answer:
+def _metrics(server: served.ReviewServer) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.plain}/metrics") as answer:
         return str(answer.read().decode())
 
 

@@ -81,12 +81,12 @@ def additions(patch: list[dict[str, Any]]) -> dict[str, Any]:
         "metadata": {"labels": {}, "annotations": {}},
         "spec": {"volumes": [], "containers": [], "resources": {}},
     }
-    made = json_patch(bare, patch)
+    patched = json_patch(bare, patch)
     return {
-        "first": made["spec"].get("initContainers", []),
-        "volumes": made["spec"]["volumes"],
-        "pullSecrets": made["spec"].get("imagePullSecrets", []),
-        **{key: made["metadata"][key] for key in ("labels", "annotations")},
+        "first": patched["spec"].get("initContainers", []),
+        "volumes": patched["spec"]["volumes"],
+        "pullSecrets": patched["spec"].get("imagePullSecrets", []),
+        **{key: patched["metadata"][key] for key in ("labels", "annotations")},
     }
 
 
@@ -103,11 +103,13 @@ def difference(
 
 def _bare(value: Any) -> Any:
     if isinstance(value, dict):
-        made = {key: _bare(one) for key, one in value.items()}
+        stripped = {key: _bare(entry) for key, entry in value.items()}
         return {
-            key: one for key, one in made.items() if one is not None and one != {} and one != []
+            key: entry
+            for key, entry in stripped.items()
+            if entry is not None and entry != {} and entry != []
         }
-    return [_bare(one) for one in value] if isinstance(value, list) else value
+    return [_bare(entry) for entry in value] if isinstance(value, list) else value
 
 
 def _difference(ours: Any, theirs: Any, path: str) -> str:
@@ -116,14 +118,14 @@ def _difference(ours: Any, theirs: Any, path: str) -> str:
             _difference(ours.get(key), theirs.get(key), f"{path}/{key}")
             for key in sorted({*ours, *theirs})
         ]
-        return next((found for found in both if found), "")
+        return next((difference for difference in both if difference), "")
     if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         pairs = enumerate(zip(ours, theirs, strict=True))
         return next(
             (
-                found
-                for i, (one, other) in pairs
-                if (found := _difference(one, other, f"{path}/{i}"))
+                difference
+                for i, (ours, other) in pairs
+                if (difference := _difference(ours, other, f"{path}/{i}"))
             ),
             "",
         )

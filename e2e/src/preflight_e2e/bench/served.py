@@ -77,12 +77,12 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 def program(name: str) -> str:
     """An argument's type: where a program is that can be run."""
-    found = shutil.which(name)
-    if found is None:
+    program = shutil.which(name)
+    if program is None:
         raise argparse.ArgumentTypeError(
             f"{name} is not a program here; run this with `nox -s bench`"
         )
-    return found
+    return program
 
 
 @contextmanager
@@ -150,12 +150,12 @@ class _Claims(JsonHandler):
             "name": "nic",
             "exactly": {"deviceClassName": CLASS, "allocationMode": "ExactCount", "count": 8},
         }
-        made: object = {
+        answer: object = {
             "metadata": {"name": self.path},
             "spec": {"spec": {"devices": {"requests": [device]}}},
         }
         if self.path == "/apis/resource.k8s.io":
-            made = {"versions": [{"groupVersion": "resource.k8s.io/v1", "version": "v1"}]}
+            answer = {"versions": [{"groupVersion": "resource.k8s.io/v1", "version": "v1"}]}
         elif (
             "watch=true" in self.path
         ):  # of PreflightConfigs, of which there are none: nothing happens until the end
@@ -166,8 +166,8 @@ class _Claims(JsonHandler):
             self.server.ended.wait()
             return
         elif "preflightconfigs" in self.path:
-            made = {"metadata": {"resourceVersion": "1"}, "items": []}
-        self.say(made)
+            answer = {"metadata": {"resourceVersion": "1"}, "items": []}
+        self.answer(answer)
 
 
 class _ClaimServer(ThreadingHTTPServer):

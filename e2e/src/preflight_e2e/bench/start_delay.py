@@ -33,10 +33,10 @@ __all__ = [
     "Line",
     "StartedPod",
     "added",
+    "delays",
     "lines",
     "measure",
     "shares",
-    "told",
     "tools_of",
 ]
 
@@ -87,13 +87,13 @@ def lines(log: str) -> tuple[Line, ...]:
     """A log with timestamps (RFC 3339), as the API server gives it. Raises ValueError for another
     one.
     """
-    made = []
+    lines = []
     for line in log.splitlines():
         at, _, text = line.partition(" ")
         # The runtime writes nanoseconds, of which a datetime takes six digits.
         whole = re.sub(r"(\.\d{6})\d*", r"\1", at)
-        made.append(Line(datetime.datetime.fromisoformat(whole).timestamp(), text))
-    return tuple(made)
+        lines.append(Line(datetime.datetime.fromisoformat(whole).timestamp(), text))
+    return tuple(lines)
 
 
 def tools_of(check: Sequence[Line]) -> float:
@@ -103,10 +103,10 @@ def tools_of(check: Sequence[Line]) -> float:
     spans: list[tuple[float, float]] = []
     commands = begun = 0.0
     for line in check:
-        if found := _TOOLS.match(line.text):
-            commands += float(found[1])
-        if found := _LOADED.match(line.text):
-            spans.append((line.at - float(found[1]), line.at))
+        if match := _TOOLS.match(line.text):
+            commands += float(match[1])
+        if match := _LOADED.match(line.text):
+            spans.append((line.at - float(match[1]), line.at))
         if line.text.startswith("here: median ") and begun:
             spans.append((begun, line.at))
         if line.text.startswith("round "):
@@ -136,7 +136,7 @@ def shares(checked: Sequence[StartedPod], plain: Sequence[StartedPod]) -> dict[s
     """Where the time of ``checked`` goes, medians in seconds: up to the first check's first line
     beyond what a pod needs anyway, in each check beyond its tools, and from the last line of one
     container to the first of the next, which is the kubelet's, the runtime's and Python's."""
-    made = {
+    figures = {
         "to the first check, beyond a pod's own start": statistics.median(
             pod.checks[0][0].at - pod.created for pod in checked
         )
@@ -147,15 +147,15 @@ def shares(checked: Sequence[StartedPod], plain: Sequence[StartedPod]) -> dict[s
             pod.checks[number][-1].at - pod.checks[number][0].at - tools_of(pod.checks[number])
             for pod in checked
         ]
-        made[f"{name}, beyond its tools"] = statistics.median(own)
+        figures[f"{name}, beyond its tools"] = statistics.median(own)
     for number, name in enumerate(CHECKS):
         following = [*CHECKS[1:], "the pod's own container"][number]
         gaps = []
         for pod in checked:
             begins = pod.checks[number + 1][0].at if number + 1 < len(CHECKS) else pod.started
             gaps.append(begins - pod.checks[number][-1].at)
-        made[f"{name} to {following}"] = statistics.median(gaps)
-    return made
+        figures[f"{name} to {following}"] = statistics.median(gaps)
+    return figures
 
 
 def measure(
@@ -195,10 +195,12 @@ def _on(
             lambda: lab.api.list_namespaced_service_account(without).items,
         )
         for number in range(gangs + 1):
-            made = [_gang(lab, namespace, f"gang-{number}") for namespace in (with_checks, without)]
+            pairs = [
+                _gang(lab, namespace, f"gang-{number}") for namespace in (with_checks, without)
+            ]
             if number:  # the first one reads images from the disk
-                checked += made[0]
-                plain += made[1]
+                checked += pairs[0]
+                plain += pairs[1]
                 say(f"gang {number} of {gangs}")
     finally:
         for namespace in namespaces:
@@ -225,14 +227,14 @@ def _started(lab: Lab, namespace: str, name: str, created: float) -> StartedPod:
         return seen if seen.status.phase in {"Succeeded", "Failed"} else None
 
     seen = until(f"{name} in {namespace} ends", ended, PATIENCE)
-    names = [one.name for one in seen.spec.init_containers or []]
-    logs = {one: _log(lab, namespace, name, one) for one in [*names, "main"]}
+    names = [name_.name for name_ in seen.spec.init_containers or []]
+    logs = {name_: _log(lab, namespace, name, name_) for name_ in [*names, "main"]}
     if seen.status.phase != "Succeeded" or any(
-        " passed OK: " not in logs[one][-1].text for one in names
+        " passed OK: " not in logs[name_][-1].text for name_ in names
     ):
-        said = "; ".join(log[-1].text for log in logs.values() if log)
-        raise BenchError(f"{name} in {namespace} is not healthy: {said}")
-    return StartedPod(created, tuple(logs[one] for one in names), logs["main"][0].at)
+        words = "; ".join(log[-1].text for log in logs.values() if log)
+        raise BenchError(f"{name} in {namespace} is not healthy: {words}")
+    return StartedPod(created, tuple(logs[name_] for name_ in names), logs["main"][0].at)
 
 
 def _log(lab: Lab, namespace: str, pod: str, container: str) -> tuple[Line, ...]:
@@ -264,7 +266,7 @@ def _body(name: str, gang: str, node: str) -> dict[str, Any]:
     }
 
 
-def told(checked: Sequence[StartedPod], plain: Sequence[StartedPod]) -> Mapping[str, Any]:
+def delays(checked: Sequence[StartedPod], plain: Sequence[StartedPod]) -> Mapping[str, Any]:
     """The figures for the bench's JSON."""
     return {
         "start_delay_s": round(added(checked, plain), 3),

@@ -117,11 +117,11 @@ def measured(load: Load, ours: ReviewServer, core: int, args: argparse.Namespace
         other = peer_of(stack, load.folder, core, args, peer.patch_of(first["answer"]))
         runs: dict[str, list[Figures]] = {"webhook": [], "peer": []}
         for number in range(args.runs):  # in turn, so that both meet the same machine
-            runs["webhook"].append(told(f"alike, run {number + 1}", load.drive(ours, alike)))
+            runs["webhook"].append(reported(f"alike, run {number + 1}", load.drive(ours, alike)))
             if other is not None:
-                runs["peer"].append(told(f"peer, run {number + 1}", load.drive(other, alike)))
-        for one in runs["webhook"]:
-            check_answer(one)
+                runs["peer"].append(reported(f"peer, run {number + 1}", load.drive(other, alike)))
+        for run in runs["webhook"]:
+            check_answer(run)
         figures.update(median(runs["webhook"], ""), rss_mb=ours.resident_mb())
         if other is not None:
             result["peer"] = about_peer(
@@ -129,7 +129,7 @@ def measured(load: Load, ours: ReviewServer, core: int, args: argparse.Namespace
             )
             result["ratio"] = round(figures["reviews_per_s"] / result["peer"]["reviews_per_s"], 2)
             print(f"ratio: {result['ratio']:g} times the peer's reviews/s")
-    steady = told("steady 1,000/s", load.drive(ours, alike, rate=1000))
+    steady = reported("steady 1,000/s", load.drive(ours, alike, rate=1000))
     figures.update(
         {f"steady_1000_{key}": round(steady[key], 2) for key in ("p50_ms", "p99_ms", "max_ms")}
     )
@@ -149,13 +149,14 @@ def measured(load: Load, ours: ReviewServer, core: int, args: argparse.Namespace
     )
     figures["large_bytes"] = large.stat().st_size
     figures.update(
-        median([told("85 KB pod", load.drive(ours, large)) for _ in range(args.runs)], "large_")
+        median([reported("85 KB pod", load.drive(ours, large)) for _ in range(args.runs)], "large_")
     )
     figures["rss_claims_mb"] = with_claims(load, ours)
-    found = [
-        told("all different", load.drive(ours, different, vary=NUMBER)) for _ in range(args.runs)
+    runs_ = [
+        reported("all different", load.drive(ours, different, vary=NUMBER))
+        for _ in range(args.runs)
     ]
-    figures.update(median(found, "different_"), rss_different_mb=ours.resident_mb())
+    figures.update(median(runs_, "different_"), rss_different_mb=ours.resident_mb())
     print(
         f"memory: {figures['rss_start_mb']} MB at the start, {figures['rss_mb']} after alike pods, {figures['rss_claims_mb']} "
         f"with {CLAIMS:,} claims kept, {figures['rss_different_mb']} after pods that are all different"
@@ -177,8 +178,8 @@ def peer_of(
 
 
 def about_peer(other: ReviewServer, runs: dict[str, list[Figures]], pod: Figures) -> Figures:
-    patches = [peer.patch_of(runs[one][-1]["answer"]) for one in ("webhook", "peer")]
-    failed = sum(one["failed"] for one in runs["peer"])
+    patches = [peer.patch_of(runs[name][-1]["answer"]) for name in ("webhook", "peer")]
+    failed = sum(run["failed"] for run in runs["peer"])
     if failed:
         raise BenchError(f"the peer refused {failed} reviews; nothing was measured.")
     differs = peer.difference(pod, *patches)
@@ -204,31 +205,31 @@ def with_claims(load: Load, ours: ReviewServer) -> float:
     return ours.resident_mb()
 
 
-def told(what: str, one: Figures) -> Figures:
+def reported(what: str, run: Figures) -> Figures:
     print(
-        f"{what:16} {one['per_s']:8.0f} reviews/s  p50 {one['p50_ms']:.2f} ms  p99 {one['p99_ms']:.2f} ms"
-        f"  max {one['max_ms']:.2f} ms  {one['cpu_us']:.0f} us of CPU each",
+        f"{what:16} {run['per_s']:8.0f} reviews/s  p50 {run['p50_ms']:.2f} ms  p99 {run['p99_ms']:.2f} ms"
+        f"  max {run['max_ms']:.2f} ms  {run['cpu_us']:.0f} us of CPU each",
         flush=True,
     )
-    return one
+    return run
 
 
 def median(runs: list[Figures], prefix: str) -> Figures:
     keys = {"reviews_per_s": "per_s", "p50_ms": "p50_ms", "p99_ms": "p99_ms", "cpu_us": "cpu_us"}
     return {
-        prefix + key: round(statistics.median(one[source] for one in runs), 2)
+        prefix + key: round(statistics.median(run[source] for run in runs), 2)
         for key, source in keys.items()
     }
 
 
-def check_answer(one: Figures) -> None:
+def check_answer(run: Figures) -> None:
     """Rates of refusals are not a result: the last answer must be a patch that injects, and stamps
     the gang's member.
     """
-    patch = json.dumps(peer.patch_of(one["answer"]))
-    if one["failed"] or "initContainers" not in patch or "preflight-gang-config" not in patch:
+    patch = json.dumps(peer.patch_of(run["answer"]))
+    if run["failed"] or "initContainers" not in patch or "preflight-gang-config" not in patch:
         raise BenchError(
-            f"{one['failed']} of {one['requests']} answers were not patches; nothing was measured."
+            f"{run['failed']} of {run['requests']} answers were not patches; nothing was measured."
         )
 
 
