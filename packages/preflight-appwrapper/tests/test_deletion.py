@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import (
+    AppWrapper,
     AppWrapperStatus,
     ComponentStatus,
     Condition,
@@ -18,7 +19,7 @@ from preflight_appwrapper.api.types import (
 from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.core.deletion import DeletionProgress, progress
 from preflight_appwrapper.core.leader_state import LeaderState
-from preflight_appwrapper.core.parameters import parameters
+from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.plan import Confirm, DeleteObject, List
 from preflight_appwrapper.core.snapshot import SeenComponent, State, WrapperSnapshot
 from preflight_appwrapper.metrics import Metrics
@@ -28,14 +29,15 @@ from preflight_kube.client.client import Client, KubeError
 from preflight_kube.runtime.discovery import RESTMapper
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-P = parameters({}, WrapperRules())
 
 
 def going_on(seen: WrapperSnapshot, after: float = 0) -> DeletionProgress:
     deleting = Condition(type="DeletingResources", status="True", last_transition_time=START)
     known = ComponentStatus(name="train", kind="Job", api_version="batch/v1", uid="uid-1")
     status = AppWrapperStatus(conditions=(deleting,), component_status=(known,))
-    return progress(status, seen, P, START + timedelta(seconds=after))
+    now = START + timedelta(seconds=after)
+    context = PhaseContext.of(AppWrapper(status=status), seen, WrapperRules(), now)
+    return progress(context, status)
 
 
 def component(state: State = "present", *, ours: bool = True, uid: str = "uid-1") -> SeenComponent:

@@ -22,7 +22,7 @@ from preflight_appwrapper.api.types import (
 )
 from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.health import HealthJudgment, judge
-from preflight_appwrapper.core.parameters import parameters
+from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.pods import sick_resources
 from preflight_appwrapper.core.podsets import slack
 from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
@@ -105,11 +105,11 @@ def judged(
         if components is None
         else components
     )
-    wrapper = AppWrapper(metadata=Metadata(name="w", uid="wrapper"), status=known)
+    written = {PREFIX + key: value for key, value in (annotations or {}).items()}
+    metadata = Metadata(name="w", uid="wrapper", annotations=written)
     seen = WrapperSnapshot(components=components, pods=pods, nodes=nodes or {})
-    rules = rules or WrapperRules()
-    p = parameters({PREFIX + key: value for key, value in (annotations or {}).items()}, rules)
-    return judge(wrapper, seen, p, rules, NOW)
+    wrapper = AppWrapper(metadata=metadata, status=known)
+    return judge(PhaseContext.of(wrapper, seen, rules or WrapperRules(), NOW))
 
 
 def exited(code: int, name: str = "main") -> dict[str, Any]:
@@ -549,8 +549,7 @@ def test_an_elastic_workload_that_was_shrunk_is_healthy_down_to_its_minimum(
         pods = tuple(pod(f"p-{i}", "Running") for i in range(count))
         wrapper = AppWrapper(metadata=Metadata(name="w", uid="wrapper"), status=known, spec=spec)
         seen = WrapperSnapshot(components=(present(),), pods=pods)
-        rules = WrapperRules()
-        assert judge(wrapper, seen, parameters({}, rules), rules, NOW).result == result
+        assert judge(PhaseContext.of(wrapper, seen, WrapperRules(), NOW)).result == result
 
 
 def test_no_template_makes_the_range_raise() -> None:

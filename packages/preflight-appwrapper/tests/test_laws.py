@@ -26,14 +26,13 @@ from preflight_appwrapper.api.types import (
 )
 from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.health import judge
-from preflight_appwrapper.core.parameters import parameters
+from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
 from test_ownership import A_JOB, Cached, a_job, raw
 
 DECISIONS = 40 * settings().max_examples
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 OLD = NOW - timedelta(hours=1)
-PARAMETERS = parameters({}, WrapperRules())
 
 
 def ray(replicas: int, least: int) -> dict[str, Any]:
@@ -104,7 +103,7 @@ def test_what_is_healthy_is_never_reset_whatever_has_ended_or_shrunk_beside_it()
     results: dict[str, int] = {}
     for seed in range(DECISIONS):
         of, view = healthy(Random(seed))
-        found = judge(of, view, PARAMETERS, WrapperRules(), NOW)
+        found = judge(PhaseContext.of(of, view, WrapperRules(), NOW))
         assert found.result in {"healthy", "succeeded"}, f"seed {seed}: {found.holding.sentence}"
         results[found.result] = results.get(found.result, 0) + 1
         if found.result == "succeeded":

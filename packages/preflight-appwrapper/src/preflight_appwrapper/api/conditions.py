@@ -57,16 +57,26 @@ def find(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
     return next((one for one in conditions if one.type == type_), None)
 
 
-def is_true(status: AppWrapperStatus | ComponentStatus, type_: str) -> bool:
-    """Say whether there is such a condition, and it is True."""
-    found = find(status.conditions, type_)
-    return found is not None and found.status == "True"
+def is_true(status: AppWrapperStatus | ComponentStatus, type_: str, *reasons: str) -> bool:
+    """Say whether there is such a condition, and it is True, for one of ``reasons`` where any is
+    named.
+    """
+    return _is("True", status, type_, reasons)
 
 
-def is_false(status: AppWrapperStatus | ComponentStatus, type_: str) -> bool:
-    """Say whether there is such a condition, and it is False; absent or Unknown is not."""
+def is_false(status: AppWrapperStatus | ComponentStatus, type_: str, *reasons: str) -> bool:
+    """Say the same of False; absent or Unknown is not."""
+    return _is("False", status, type_, reasons)
+
+
+def _is(
+    value: str,
+    status: AppWrapperStatus | ComponentStatus,
+    type_: str,
+    reasons: tuple[str, ...],
+) -> bool:
     found = find(status.conditions, type_)
-    return found is not None and found.status == "False"
+    return found is not None and found.status == value and (not reasons or found.reason in reasons)
 
 
 def since(status: AppWrapperStatus, type_: str) -> datetime | None:

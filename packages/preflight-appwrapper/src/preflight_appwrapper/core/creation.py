@@ -11,14 +11,12 @@ import msgspec
 from msgspec.structs import replace
 
 from preflight_appwrapper.api import conditions as c
-from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus, ComponentStatus
+from preflight_appwrapper.api.types import AppWrapperStatus, ComponentStatus
 from preflight_appwrapper.core.components import ComponentError, Named, build, named
 from preflight_appwrapper.core.deadlines import expired
 from preflight_appwrapper.core.leader_state import Attempt
-from preflight_appwrapper.core.parameters import Parameters
+from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.plan import Confirm, CreateComponent, Next, WrapperAction
-from preflight_appwrapper.core.snapshot import WrapperSnapshot
 
 __all__ = ["Creation", "proceed"]
 
@@ -40,52 +38,36 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
 
 
-def proceed(
-    wrapper: AppWrapper,
-    status: AppWrapperStatus,
-    snapshot: WrapperSnapshot,
-    rules: WrapperRules,
-    *,
-    p: Parameters,
-    now: datetime,
-) -> Creation:
+def proceed(context: PhaseContext, status: AppWrapperStatus) -> Creation:
     """The first component that is not created decides; ``status`` is the one to go on from."""
     marked = status
     for i, known in enumerate(status.component_status):
         state = c.component_is(known)
         if state == "True":
             continue
-        if state == "Unknown" and known.name:
-            one = snapshot.component(i)
-            if one.confirmed and one.state == "present" and one.ours:
-                marked = _with(marked, i, _created(known, one.uid, now))
-                if _create(wrapper, known, i).key not in snapshot.attempts:
-                    status = marked  # an earlier leader's: who finds it says so at once
-                continue
-            creation = _begun(wrapper, marked, i, snapshot=snapshot, p=p, now=now)
-            # That others exist can wait for the next names, or for the end.
-            return replace(creation, status=status) if creation.actions else creation
-        return _begin(wrapper, marked, i, snapshot=snapshot, rules=rules, now=now)
+        if state != "Unknown" or not known.name:
+            return _begin(context, marked, i)
+        one = context.snapshot.component(i)
+        if one.confirmed and one.state == "present" and one.ours:
+            marked = _with(marked, i, _created(known, one.uid, context.now))
+            if _create(context, known, i).key not in context.snapshot.attempts:
+                status = marked  # an earlier leader's: who finds it says so at once
+            continue
+        creation = _begun(context, marked, i)
+        # That others exist can wait for the next names, or for the end.
+        return replace(creation, status=status) if creation.actions else creation
     return Creation(status=marked, done=True)
 
 
-def _begin(
-    wrapper: AppWrapper,
-    status: AppWrapperStatus,
-    first: int,
-    *,
-    snapshot: WrapperSnapshot,
-    rules: WrapperRules,
-    now: datetime,
-) -> Creation:
+def _begin(context: PhaseContext, status: AppWrapperStatus, first: int) -> Creation:
     """The names from component ``first`` on are written, and that one is created."""
     names: list[Named] = []
     for i in range(first, min(first + _BATCH, len(status.component_status))):
         if c.component_is(status.component_status[i]) not in {"", "False"}:
             break
         try:
-            name = named(wrapper, i, snapshot.suffix)
-            build(replace(wrapper, status=status), i, name.name, rules)
+            name = named(context.wrapper, i, context.snapshot.suffix)
+            build(replace(context.wrapper, status=status), i, name.name, context.rules)
         except ComponentError as error:
             if not names:
                 return Creation(status=status, fatal=str(error))
@@ -93,13 +75,13 @@ def _begin(
         if name in names:  # two of one prefix need random characters each
             break
         names.append(name)
-        status = _with(status, i, _named(status.component_status[i], name, now))
-    create = _create(wrapper, status.component_status[first], first)
-    return Creation(status=status, actions=(create,), next=_wait(str(names[0]), None))
+        status = _with(status, i, _named(status.component_status[i], name, context.now))
+    create = _create(context, status.component_status[first], first)
+    return Creation(status=status, actions=(create,), next=_wait(str(names[0])))
 
 
-def _create(wrapper: AppWrapper, known: ComponentStatus, i: int) -> CreateComponent:
-    return CreateComponent(i, known.name, wrapper.metadata.uid)
+def _create(context: PhaseContext, known: ComponentStatus, i: int) -> CreateComponent:
+    return CreateComponent(i, known.name, context.wrapper.metadata.uid)
 
 
 def _named(known: ComponentStatus, name: Named, now: datetime) -> ComponentStatus:
@@ -108,57 +90,34 @@ def _named(known: ComponentStatus, name: Named, now: datetime) -> ComponentStatu
     return c.drop(known, c.FINISHED)
 
 
-def _begun(
-    wrapper: AppWrapper,
-    status: AppWrapperStatus,
-    i: int,
-    *,
-    snapshot: WrapperSnapshot,
-    p: Parameters,
-    now: datetime,
-) -> Creation:
+def _begun(context: PhaseContext, status: AppWrapperStatus, i: int) -> Creation:
     """The name is written; whether the object exists is to be found out."""
-    known, one = status.component_status[i], snapshot.component(i)
-    what = f"{known.kind} {known.name}"
-    where = f"spec.components[{i}].template"
+    known, one, now = status.component_status[i], context.snapshot.component(i), context.now
+    what, where = f"{known.kind} {known.name}", f"spec.components[{i}].template"
     if one.state in {"present", "going"} and one.confirmed:
-        if not one.ours:
-            owner = f"belongs to {one.owner}" if one.owner else "belongs to nobody"
-            return Creation(
-                status=status,
-                fatal=f"{where}: {what} exists and {owner}; delete it, or choose another name.",
-            )
-        return Creation(
-            status=status, next=_wait(what, None, "it is created once its predecessor is gone")
-        )
-    attempt = one.attempt
-    create = _create(wrapper, known, i)
-    if attempt is None and one.state == "present" and one.ours:
-        return Creation(status=status, actions=(Confirm(i),), next=_wait(what, None))
+        if one.ours:
+            waits = _wait(what, "it is created once its predecessor is gone")
+            return Creation(status=status, next=waits)
+        fatal = f"{where}: {what} exists and belongs to {one.owner or 'nobody'}; delete it, or choose another name."
+        return Creation(status=status, fatal=fatal)
+    attempt, ask, create = one.attempt, Confirm(i), _create(context, known, i)
     if attempt is None:
-        return Creation(status=status, actions=(create,), next=_wait(what, None))
+        seen = one.state == "present" and one.ours
+        return Creation(status=status, actions=(ask if seen else create,), next=_wait(what))
+    errored = _with(status, i, _errored(known, attempt, now))
     if attempt.fatal:
-        return Creation(
-            status=_with(status, i, _errored(known, attempt, now)),
-            fatal=f"{where}: {what} was refused: {attempt.error}",
-        )
+        return Creation(status=errored, fatal=f"{where}: {what} was refused: {attempt.error}")
     if attempt.unclear and not one.confirmed:
-        return Creation(
-            status=status,
-            actions=(Confirm(i),),
-            next=_wait(what, None, "no answer came, so it is asked for"),
-        )
-    if expired(c.since(status, c.DEPLOYED) or now, p.admission, now):
-        return Creation(
-            status=_with(status, i, _errored(known, attempt, now)),
-            late=f"{where}: {what} could not be created: {attempt.error}",
-        )
+        waits = _wait(what, "no answer came, so it is asked for")
+        return Creation(status=status, actions=(ask,), next=waits)
+    if expired(c.since(status, c.DEPLOYED) or now, context.p.admission, now):
+        late = f"{where}: {what} could not be created: {attempt.error}"
+        return Creation(status=errored, late=late)
     again = attempt.at + _pause(attempt)
     if now >= again:
-        return Creation(status=status, actions=(create,), next=_wait(what, None))
-    return Creation(
-        status=status, next=_wait(what, again, f"the last try failed: {attempt.error:.300}")
-    )
+        return Creation(status=status, actions=(create,), next=_wait(what))
+    waits = _wait(what, f"the last try failed: {attempt.error:.300}", again)
+    return Creation(status=status, next=waits)
 
 
 def _pause(attempt: Attempt) -> timedelta:
@@ -180,6 +139,6 @@ def _with(status: AppWrapperStatus, i: int, known: ComponentStatus) -> AppWrappe
 
 
 def _wait(
-    what: str, at: datetime | None, why: str = "components are created one after another"
+    what: str, why: str = "components are created one after another", at: datetime | None = None
 ) -> Next:
     return Next(f"{what} is created", why, at, waits=("components", "wrapper"))

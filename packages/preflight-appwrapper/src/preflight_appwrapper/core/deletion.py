@@ -15,7 +15,7 @@ from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.types import AppWrapperStatus
 from preflight_appwrapper.core.deadlines import deadline, expired
 from preflight_appwrapper.core.decode import ComponentObject
-from preflight_appwrapper.core.parameters import Parameters
+from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.plan import Confirm, DeleteObject, List, Next, WrapperAction
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 
@@ -47,42 +47,36 @@ def _deletes(one: ComponentObject, *, force: bool) -> DeleteObject:
     return DeleteObject(one.api_version, one.kind[2], one.name, one.uid, force)
 
 
-def leftovers(status: AppWrapperStatus, snapshot: WrapperSnapshot) -> bool:
+def leftovers(context: PhaseContext) -> bool:
     """Say whether a component of this wrapper is seen, or something that only belongs to it."""
-    return bool(snapshot.strays) or any(True for _ in _things(status, snapshot))
+    return any(True for _ in _things(context.status, context.snapshot))
 
 
-def progress(
-    status: AppWrapperStatus, snapshot: WrapperSnapshot, p: Parameters, now: datetime
-) -> DeletionProgress:
+def progress(context: PhaseContext, status: AppWrapperStatus) -> DeletionProgress:
     """Decide what is to be done now; ``DeletingResources`` is True in ``status``, and its
     transition is when the deletion began.
     """
-    start = c.since(status, c.DELETING) or now
+    snapshot, period, now = context.snapshot, context.p.forceful_deletion, context.now
     things = list(_things(status, snapshot))
-    asked = [
+    asked = tuple(
         Confirm(i)
         for i, known in enumerate(status.component_status)
         if known.name and snapshot.component(i).state == "unknown"
-    ]
+    )
     if not things and not snapshot.pods:
-        return (
-            _assertion(snapshot, now)
-            if not asked
-            else DeletionProgress(actions=tuple(asked), next=_wait(None))
-        )
-    if expired(start, p.forceful_deletion, now):
-        return _force(things, snapshot, asked, deadline(start, p.forceful_deletion), now)
-    return _normal(things, snapshot, asked, deadline(start, p.forceful_deletion), now)
+        if asked:
+            return DeletionProgress(actions=asked, next=_wait(None))
+        return _assertion(snapshot, now)
+    start = c.since(status, c.DELETING) or now
+    delete = _force if expired(start, period, now) else _normal
+    return delete(things, snapshot, asked, deadline(start, period), now)
 
 
 def _things(status: AppWrapperStatus, snapshot: WrapperSnapshot) -> Iterator[ComponentObject]:
     """Components that are ours; a name under which somebody else's object lives counts as gone."""
     for i, known in enumerate(status.component_status):
         one = snapshot.component(i)
-        if one.state not in {"present", "going"} or not one.uid or not known.name:
-            continue
-        if one.ours:
+        if one.state in {"present", "going"} and one.uid and known.name and one.ours:
             yield ComponentObject(
                 kind=kind_of(known.api_version, known.kind),
                 namespace="",
@@ -102,30 +96,26 @@ def _wait(at: datetime | None, what: str = "what is left is deleted") -> Next:
 def _normal(
     things: list[ComponentObject],
     snapshot: WrapperSnapshot,
-    asked: list[Confirm],
+    asked: tuple[Confirm, ...],
     force: datetime,
     now: datetime,
 ) -> DeletionProgress:
-    actions: list[WrapperAction] = list(asked)
-    again: list[datetime] = [force]
-    for one in things:
-        if one.going:
-            continue
-        delete = _deletes(one, force=False)
-        last = snapshot.attempts.get(delete.key)
-        if last is None or now >= last + _AGAIN:
-            actions.append(delete)
-        else:
-            again.append(last + _AGAIN)
-    at = min(again)
+    deletes = [_deletes(one, force=False) for one in things if not one.going]
+    again = {
+        one.key: snapshot.attempts[one.key] + _AGAIN
+        for one in deletes
+        if one.key in snapshot.attempts
+    }
+    due = tuple(one for one in deletes if again.get(one.key, now) <= now)
+    at = min([force, *(after for after in again.values() if after > now)])
     what = "deletion by force" if at == force else "the delete is repeated"
-    return DeletionProgress(actions=tuple(actions), next=_wait(at, f"{what}, if anything is left"))
+    return DeletionProgress(actions=(*asked, *due), next=_wait(at, f"{what}, if anything is left"))
 
 
 def _force(
     things: list[ComponentObject],
     snapshot: WrapperSnapshot,
-    asked: list[Confirm],
+    asked: tuple[Confirm, ...],
     forced_at: datetime,
     now: datetime,
 ) -> DeletionProgress:
@@ -133,20 +123,13 @@ def _force(
     forced = [DeleteObject("v1", "Pod", pod.name, pod.uid, force=True) for pod in pods]
     if not snapshot.pods:
         forced = [_deletes(one, force=True) for one in things]
-    due = [
-        one
-        for one in forced
-        if one.key not in snapshot.attempts or now >= snapshot.attempts[one.key] + _FORCE_AGAIN
-    ]
-    last = [snapshot.attempts[one.key] + _FORCE_AGAIN for one in forced if one not in due]
-    listed = snapshot.attempts.get(List().key)
-    fresh = listed is not None and now < listed + _FORCE_AGAIN
-    if snapshot.pods and not fresh and any(one.key not in snapshot.attempts for one in due):
-        return DeletionProgress(
-            forced=True, actions=(*asked, List()), next=_wait(None, "pods are read before force")
-        )
-    actions = due[:_AT_ONCE]
-    at = min(last, default=now + _FORCE_AGAIN)
+    last = {key: at + _FORCE_AGAIN for key, at in snapshot.attempts.items()}
+    due = [one for one in forced if last.get(one.key, now) <= now]
+    fresh = last.get(List().key, now) > now
+    if snapshot.pods and not fresh and any(one.key not in last for one in due):
+        waits = _wait(None, "pods are read before force")
+        return DeletionProgress(forced=True, actions=(*asked, List()), next=waits)
+    at = min((last[one.key] for one in forced if one not in due), default=now + _FORCE_AGAIN)
     blocked = []
     if now >= forced_at + _FORCE_AGAIN:  # the same for each leader, so that nobody takes it back
         held = [("Pod", pod.name, pod.metadata.finalizers) for pod in snapshot.pods]
@@ -156,7 +139,7 @@ def _force(
         ]
     return DeletionProgress(
         forced=True,
-        actions=(*asked, *actions),
+        actions=(*asked, *due[:_AT_ONCE]),
         next=_wait(at, "deletion by force is repeated, if anything is left"),
         blocked=tuple(sorted(blocked)[:_MOST_NAMED]),
     )

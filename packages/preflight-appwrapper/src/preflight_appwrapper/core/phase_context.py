@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus
-from preflight_appwrapper.core.parameters import Parameters
+from preflight_appwrapper.core.parameters import Parameters, parameters
 from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 from preflight_appwrapper.core.state_machine import ROWS
 
-__all__ = ["EVACUATIONS", "PhaseContext", "at_once"]
+__all__ = ["EVACUATIONS", "PhaseContext"]
 
 EVACUATIONS: Final = frozenset({"AutopilotNoExecute", "PreflightFailed"})
 """Reasons of the condition Unhealthy by which a workload leaves its nodes, uncounted."""
@@ -34,6 +34,15 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
     p: Parameters
     now: datetime
 
+    @classmethod
+    def of(
+        cls, wrapper: AppWrapper, snapshot: WrapperSnapshot, rules: WrapperRules, now: datetime
+    ) -> Self:
+        """The context of a decision at ``now``. Never raises."""
+        status = c.repaired(wrapper.status, now, snapshot.first_seen)
+        p = parameters(wrapper.metadata.annotations, rules)
+        return cls(wrapper=wrapper, status=status, snapshot=snapshot, rules=rules, p=p, now=now)
+
     def put(
         self, status: AppWrapperStatus, type_: str, value: bool, reason: str, message: str = ""
     ) -> AppWrapperStatus:
@@ -45,42 +54,25 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
         """Once a version of the wrapper: only one leader can have written the status that this goes
         with.
         """
-        return WrapperEvent(
-            reason=reason,
-            message=message,
-            warning=warning,
-            key=f"{reason}/{self.wrapper.metadata.resource_version}",
-        )
+        key = f"{reason}/{self.wrapper.metadata.resource_version}"
+        return WrapperEvent(reason=reason, message=message, warning=warning, key=key)
 
     def take(self, row: str, status: AppWrapperStatus, **more: object) -> WrapperPlan:
-        """A step that takes a row of the table, which gives the phase; ``more``:
-        fields of the step.
-        """
-        return msgspec.structs.replace(
-            WrapperPlan(status=replace(status, phase=ROWS[row].to), row=row, parameters=self.p),
-            **more,
-        )
+        """A step that takes a row of the table, which gives the phase; ``more``: its fields."""
+        return self.stay(replace(status, phase=ROWS[row].to), row=row, **more)
 
     def stay(self, status: AppWrapperStatus, **more: object) -> WrapperPlan:
-        """A step in the same phase; ``more``: fields of the step."""
-        return msgspec.structs.replace(WrapperPlan(status=status, parameters=self.p), **more)
+        """A step in the same phase; ``more``: its fields."""
+        return replace(WrapperPlan(status=status, parameters=self.p), **more)
+
+    def at_once(self, what: str, why: str) -> Next:
+        """Return what follows in the next look, which is now."""
+        return Next(what, why, self.now)
 
     def retry_pause(self, status: AppWrapperStatus) -> float:
         """Return seconds. They double with each evacuation after the first in a row, or a label
         everywhere would move a workload for ever.
         """
-        known = c.find(status.conditions, c.UNHEALTHY)
-        pause = self.p.retry_pause
-        if (
-            known is not None
-            and known.status == "True"
-            and known.reason in EVACUATIONS
-            and status.migration_count > 1
-        ):
-            pause *= 2.0 ** min(status.migration_count - 1, 64)
-        return min(pause, self.p.maximum)
-
-
-def at_once(context: PhaseContext, what: str, why: str) -> Next:
-    """Return what follows in the next look, which is now."""
-    return Next(what, why, context.now)
+        again = max(status.migration_count - 1, 0)
+        moved = c.is_true(status, c.UNHEALTHY, *EVACUATIONS)
+        return min(self.p.retry_pause * (2.0 ** min(again, 64) if moved else 1), self.p.maximum)

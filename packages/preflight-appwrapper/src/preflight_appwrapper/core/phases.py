@@ -1,12 +1,13 @@
 """One function a phase: what follows from the status, the view and the time. Pure.
 
-Each returns a step that writes the status at most once; the row of :mod:`.table` that was taken
-gives the next phase.
+Each returns a step that writes the status at most once; the row of :mod:`.state_machine` that was
+taken gives the next phase.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from msgspec.structs import replace
 from preflight_proto.durations import format_duration
@@ -19,7 +20,7 @@ from preflight_appwrapper.core.creation import proceed
 from preflight_appwrapper.core.deadlines import deadline, expired
 from preflight_appwrapper.core.health import HealthJudgment, finished, judge
 from preflight_appwrapper.core.marks import NOT_JUDGED, not_judged
-from preflight_appwrapper.core.phase_context import EVACUATIONS, PhaseContext, at_once
+from preflight_appwrapper.core.phase_context import EVACUATIONS, PhaseContext
 from preflight_appwrapper.core.plan import (
     Confirm,
     Figures,
@@ -28,6 +29,7 @@ from preflight_appwrapper.core.plan import (
     Next,
     WrapperEvent,
     WrapperPlan,
+    warning,
 )
 from preflight_appwrapper.core.snapshot import HeldEvacuation
 
@@ -44,6 +46,9 @@ __all__ = [
     "unseen",
 ]
 
+_WATCHED: Final = ("pods", "components", "nodes", "wrapper")
+"""What is looked at sooner than time says, of a wrapper that runs."""
+
 # --- deletion, in whichever phase
 
 
@@ -56,44 +61,36 @@ def _deleting(context: PhaseContext, status: AppWrapperStatus) -> AppWrapperStat
 
 
 def _delete(context: PhaseContext, plan: WrapperPlan) -> tuple[WrapperPlan, bool]:
-    """``step`` with what deletion needs now, and whether everything is deleted."""
+    """``plan`` with what deletion needs now, and whether everything is deleted."""
     status = plan.status
     if not c.is_true(status, c.DELETING):
         return replace(plan, status=_deleting(context, status)), False
-    progress = deletion.progress(status, context.snapshot, context.p, context.now)
+    progress = deletion.progress(context, status)
     if progress.done:
         return plan, True
     blocked = "; ".join(progress.blocked)
     message = f"cannot be removed even by force: {blocked}" if blocked else ""
-    status = context.put(status, c.DELETING, True, "DeletionInitiated", message)
-    say = plan.say
-    start = c.since(status, c.DELETING)
+    events, start = list[WrapperEvent](), c.since(status, c.DELETING)
     if progress.forced:
-        event = f"not deleted within {format_duration(context.p.forceful_deletion)}; what is left is deleted by force"
-        say = (
-            *say,
-            WrapperEvent(
-                reason="DeletionForced", message=event, warning=True, key=f"DeletionForced/{start}"
-            ),
-        )
+        after = format_duration(context.p.forceful_deletion)
+        forced = f"not deleted within {after}; what is left is deleted by force"
+        events.append(warning("DeletionForced", forced, f"DeletionForced/{start}"))
     if blocked:
         key = f"DeletionBlocked/{start}/{blocked}"
-        say = (*say, WrapperEvent(reason="DeletionBlocked", message=message, warning=True, key=key))
-    return (
-        replace(
-            plan,
-            status=status,
-            actions=(*plan.actions, *progress.actions),
-            next=progress.next,
-            blocked=progress.blocked,
-            say=say,
-        ),
-        False,
+        events.append(warning("DeletionBlocked", message, key))
+    plan = replace(
+        plan,
+        status=context.put(status, c.DELETING, True, "DeletionInitiated", message),
+        actions=(*plan.actions, *progress.actions),
+        next=progress.next,
+        blocked=progress.blocked,
+        say=(*plan.say, *events),
     )
+    return plan, False
 
 
 def _begin_deletion(context: PhaseContext, plan: WrapperPlan) -> WrapperPlan:
-    """``step``, which takes a row, with the first of deletion; whether it is done is for the next
+    """``plan``, which takes a row, with the first of deletion; whether it is done is for the next
     look, for that is a row of its own.
     """
     plan = replace(plan, status=_deleting(context, plan.status))
@@ -101,8 +98,8 @@ def _begin_deletion(context: PhaseContext, plan: WrapperPlan) -> WrapperPlan:
 
 
 def _or_now(context: PhaseContext, plan: WrapperPlan, why: str) -> WrapperPlan:
-    """``step``; where it waits for nothing, deletion goes on at once."""
-    return plan if plan.next else replace(plan, next=at_once(context, "deletion", why))
+    """``plan``; where it waits for nothing, deletion goes on at once."""
+    return plan if plan.next else replace(plan, next=context.at_once("deletion", why))
 
 
 def _undeployed(
@@ -113,16 +110,19 @@ def _undeployed(
         status = context.put(status, c.DEPLOYED, False, reason, "everything is deleted")
     if quota:
         status = context.put(status, c.QUOTA, False, reason)
-    status = context.put(status, c.DELETING, False, "DeletionComplete")
-    components = tuple(_forgotten(context, one) for one in status.component_status)
-    return replace(status, component_status=components)
+    return _forgotten(context, context.put(status, c.DELETING, False, "DeletionComplete"))
 
 
-def _forgotten(context: PhaseContext, one: ComponentStatus) -> ComponentStatus:
-    if not c.component_is(one):
-        return one
-    one = c.drop(replace(one, uid=""), c.FINISHED)
-    return c.put(one, c.DEPLOYED, False, "ComponentDeleted", now=context.now)
+def _forgotten(context: PhaseContext, status: AppWrapperStatus) -> AppWrapperStatus:
+    """Say of each component that was ever begun that it was deleted."""
+
+    def deleted(one: ComponentStatus) -> ComponentStatus:
+        one = c.drop(replace(one, uid=""), c.FINISHED)
+        return c.put(one, c.DEPLOYED, False, "ComponentDeleted", now=context.now)
+
+    known = status.component_status
+    made = tuple(deleted(one) if c.component_is(one) else one for one in known)
+    return replace(status, component_status=made)
 
 
 # --- before it runs
@@ -132,12 +132,16 @@ def unseen(context: PhaseContext) -> WrapperPlan:
     """Begin with a wrapper that has no phase yet."""
     if _leftover(context):
         return leftover(context)
-    status = context.status
-    if len(status.component_status) != len(context.wrapper.spec.components):
-        status = replace(status, component_status=podsets.initial(context.wrapper.spec.components))
-    return context.take(
-        "seen", status, next=at_once(context, "Suspended", "it was seen for the first time")
-    )
+    waits = context.at_once("Suspended", "it was seen for the first time")
+    return context.take("seen", _described(context), next=waits)
+
+
+def _described(context: PhaseContext) -> AppWrapperStatus:
+    """The status with one entry for each component."""
+    status, components = context.status, context.wrapper.spec.components
+    if len(status.component_status) == len(components):
+        return status
+    return replace(status, component_status=podsets.initial(components))
 
 
 def leftover(context: PhaseContext) -> WrapperPlan:
@@ -150,9 +154,7 @@ def leftover(context: PhaseContext) -> WrapperPlan:
 
 
 def _leftover(context: PhaseContext) -> bool:
-    return c.is_true(context.status, c.DEPLOYED) or deletion.leftovers(
-        context.status, context.snapshot
-    )
+    return c.is_true(context.status, c.DEPLOYED) or deletion.leftovers(context)
 
 
 def suspended(context: PhaseContext) -> WrapperPlan:
@@ -172,70 +174,42 @@ def suspended(context: PhaseContext) -> WrapperPlan:
 
 
 def _left_alone(context: PhaseContext, status: AppWrapperStatus, why: str) -> WrapperPlan:
-    event = WrapperEvent(reason=NOT_JUDGED, message=why, warning=True, key=NOT_JUDGED)
+    event = warning(NOT_JUDGED, why, NOT_JUDGED)
     return context.stay(status, say=(event,), next=Next("Resuming", why))
 
 
 def _resume(context: PhaseContext, row: str, why: str) -> WrapperPlan:
-    status = context.status
-    if len(status.component_status) != len(context.wrapper.spec.components):
-        status = replace(status, component_status=podsets.initial(context.wrapper.spec.components))
-    status = replace(
-        status, component_status=tuple(_forgotten(context, one) for one in status.component_status)
-    )
+    status = _forgotten(context, _described(context))
     status = context.put(status, c.QUOTA, True, "Resuming", why)
     status = context.put(status, c.DEPLOYED, True, "Resuming", why)
     if row == "resume" or not c.is_false(status, c.READY):
         status = context.put(status, c.READY, False, "Resuming")
     status = context.put(status, c.UNHEALTHY, False, "Resuming")
-    plan = context.take(
-        row,
-        c.drop(status, c.DELETING),
-        say=(context.say("Resuming", f"components are created: {why}"),),
-    )
+    event = context.say("Resuming", f"components are created: {why}")
+    plan = context.take(row, c.drop(status, c.DELETING), say=(event,))
     # What was seen under the names of an earlier life says nothing of this one.
     fresh = replace(context, snapshot=replace(context.snapshot, components=()))
     return _creating(fresh, plan)
 
 
 def _creating(context: PhaseContext, plan: WrapperPlan) -> WrapperPlan:
-    creation = proceed(
-        context.wrapper, plan.status, context.snapshot, context.rules, p=context.p, now=context.now
-    )
-    if creation.fatal:
-        return _failing(
-            context, replace(plan, status=creation.status), "create-fatal", creation.fatal
-        )
-    if creation.late:
-        if creation.status.resetting_count < context.p.retry_limit:
-            return _reset(
-                context, creation.status, "create-late", "CreateFailed", creation.late, counted=True
-            )
-        return _failing(
-            context, replace(plan, status=creation.status), "create-last", creation.late
-        )
-    if creation.done and plan.row:
-        return replace(plan, next=at_once(context, "Running", "there is nothing to create"))
-    if creation.done:
-        event = context.say("Running", "all components are created")
-        return context.take(
-            "created",
-            creation.status,
-            say=(*plan.say, event),
-            next=at_once(context, "Running", "all is created"),
-        )
-    return replace(
-        plan, status=creation.status, actions=(*plan.actions, *creation.actions), next=creation.next
-    )
-
-
-def _failing(context: PhaseContext, plan: WrapperPlan, row: str, why: str) -> WrapperPlan:
-    """A wrapper whose first component cannot be created fails in a look of its own, so that each
-    row is one write.
-    """
+    creation = proceed(context, plan.status)
+    status = creation.status
+    if creation.late and status.resetting_count < context.p.retry_limit:
+        return _reset(context, status, "create-late", "CreateFailed", creation.late)
+    if why := creation.fatal or creation.late:
+        if plan.row:  # fails in a look of its own, so that each row is one write
+            return replace(plan, status=status, next=context.at_once("Failed", why))
+        row = "create-fatal" if creation.fatal else "create-last"
+        return _fail(context, status, row, "CreateFailed", why)
+    if not creation.done:
+        actions = (*plan.actions, *creation.actions)
+        return replace(plan, status=status, actions=actions, next=creation.next)
     if plan.row:
-        return replace(plan, next=at_once(context, "Failed", why))
-    return _fail(context, plan.status, row, "CreateFailed", why)
+        return replace(plan, next=context.at_once("Running", "there is nothing to create"))
+    event = context.say("Running", "all components are created")
+    waits = context.at_once("Running", "all is created")
+    return context.take("created", status, say=(event,), next=waits)
 
 
 def resuming(context: PhaseContext) -> WrapperPlan:
@@ -252,15 +226,14 @@ def running(context: PhaseContext) -> WrapperPlan:
     """All components are created; the rules of health decide."""
     if context.wrapper.spec.suspend:
         return _to_suspending(context, "running-suspend", "suspended while it ran")
-    wrapper = replace(context.wrapper, status=context.status)
-    judgment = judge(wrapper, context.snapshot, context.p, context.rules, context.now)
-    status = _marked(context, context.status, judgment)
+    judgment = judge(context)
     if judgment.result == "confirm":
         actions = tuple(Confirm(i) for i in judgment.confirm)
         waits = Next(
             "rule 1: a component is missing", judgment.holding.sentence, waits=("components",)
         )
         return context.stay(context.status, actions=actions, next=waits, holding=judgment.holding)
+    status = _marked(context, judgment.holding.figures)
     if judgment.result == "succeeded":
         return _succeed(context, status, judgment.holding)
     if judgment.result == "held" and context.snapshot.held is not None:
@@ -271,30 +244,20 @@ def running(context: PhaseContext) -> WrapperPlan:
     return _unhealthy(context, status, judgment)
 
 
-def _marked(
-    context: PhaseContext, status: AppWrapperStatus, judgment: HealthJudgment
-) -> AppWrapperStatus:
-    """Write what the judgment says of readiness, and which components have ended well."""
-    status = _readiness(context, status, judgment.holding.figures)
+def _marked(context: PhaseContext, figures: Figures) -> AppWrapperStatus:
+    """The status with what the judgment says of readiness, and which components have ended well."""
+    status, ready = context.status, figures.ready >= figures.needed
+    if ready != c.is_true(status, c.READY):
+        reason = "SufficientPodsReady" if ready else "InsufficientPodsReady"
+        message = f"{figures.ready} of {figures.needed} pods"
+        status = context.put(status, c.READY, ready, reason, message)
     components = tuple(
         c.put(one, c.FINISHED, True, "ComponentFinished", now=context.now)
-        if not c.is_true(one, c.FINISHED)
-        and c.component_is(one) == "True"
-        and finished(status, context.snapshot, i)
+        if not c.is_true(one, c.FINISHED) and c.component_is(one) == "True" and finished(context, i)
         else one
         for i, one in enumerate(status.component_status)
     )
     return replace(status, component_status=components)
-
-
-def _readiness(
-    context: PhaseContext, status: AppWrapperStatus, figures: Figures
-) -> AppWrapperStatus:
-    ready = figures.ready >= figures.needed
-    if ready == c.is_true(status, c.READY):
-        return status
-    reason = "SufficientPodsReady" if ready else "InsufficientPodsReady"
-    return context.put(status, c.READY, ready, reason, f"{figures.ready} of {figures.needed} pods")
 
 
 def _succeed(context: PhaseContext, status: AppWrapperStatus, holding: Holding) -> WrapperPlan:
@@ -316,18 +279,14 @@ def _healthy(
         status = context.put(
             status, c.UNHEALTHY, False, "FoundNoFailedPods", judgment.holding.sentence
         )
-    at, what, why = (
-        judgment.at,
-        judgment.then or "the rules are looked at again",
-        judgment.holding.sentence,
-    )
-    if status.migration_count:
-        ready, held = c.since(status, c.READY), c.is_true(status, c.READY)
-        if held and ready is not None and expired(ready, context.p.warmup, context.now):
+    at, what = judgment.at, judgment.then or "the rules are looked at again"
+    ready = c.since(status, c.READY)
+    if status.migration_count and ready is not None and c.is_true(status, c.READY):
+        if expired(ready, context.p.warmup, context.now):
             status = replace(status, migration_count=0)
-        elif held and ready is not None and at is None:
+        elif at is None:
             at, what = deadline(ready, context.p.warmup), "earlier evacuations are forgotten"
-    waits = Next(what, why, at, waits=("pods", "components", "nodes", "wrapper"))
+    waits = Next(what, judgment.holding.sentence, at, waits=_WATCHED)
     return context.stay(status, next=waits, holding=judgment.holding)
 
 
@@ -342,8 +301,7 @@ def _held(
         say = (context.say(c.HELD, message, warning=True),)
     if c.is_true(status, c.UNHEALTHY):
         status = context.put(status, c.UNHEALTHY, False, "FoundNoFailedPods", c.HELD)
-    watched = ("pods", "components", "nodes", "wrapper")
-    waits = Next("evacuation", held.sentence, held.at, waits=watched)
+    waits = Next("evacuation", held.sentence, held.at, waits=_WATCHED)
     return context.stay(
         status, say=say, next=waits, holding=judgment.holding, leaves=judgment.leaves
     )
@@ -352,63 +310,46 @@ def _held(
 def _unhealthy(
     context: PhaseContext, status: AppWrapperStatus, judgment: HealthJudgment
 ) -> WrapperPlan:
-    known = c.find(status.conditions, c.UNHEALTHY)
-    say: tuple[WrapperEvent, ...] = ()
-    if known is None or known.status != "True" or known.reason != judgment.reason:
-        status = context.put(status, c.UNHEALTHY, True, judgment.reason, judgment.holding.sentence)
-        say = (context.say(judgment.reason, judgment.holding.sentence, warning=True),)
+    holding, reason, say = judgment.holding, judgment.reason, tuple[WrapperEvent, ...]()
+    if not c.is_true(status, c.UNHEALTHY, reason):
+        status = context.put(status, c.UNHEALTHY, True, reason, holding.sentence)
+        say = (context.say(reason, holding.sentence, warning=True),)
+    left = status.resetting_count < context.p.retry_limit and judgment.result != "fail"
     since = c.since(status, c.UNHEALTHY) or context.now
     if judgment.grace and not expired(since, context.p.failure, context.now):
-        left = status.resetting_count < context.p.retry_limit and judgment.result != "fail"
         waits = Next(
             "Resetting" if left else "Failed",
-            f"FailureGracePeriod is over, unless it is healthy by then ({judgment.holding.sentence})",
+            f"FailureGracePeriod is over, unless it is healthy by then ({holding.sentence})",
             deadline(since, context.p.failure),
-            waits=("pods", "components", "nodes", "wrapper"),
+            waits=_WATCHED,
         )
-        return context.stay(status, say=say, next=waits, holding=judgment.holding)
-    if judgment.result == "fail" or status.resetting_count >= context.p.retry_limit:
-        plan = _fail(context, status, "failed", judgment.reason, judgment.holding.sentence)
-    else:
+        return context.stay(status, say=say, next=waits, holding=holding)
+    if left:
         row = "reset" if judgment.counts else "evacuate"
-        plan = _reset(
-            context,
-            status,
-            row,
-            judgment.reason,
-            judgment.holding.sentence,
-            counted=judgment.counts,
-        )
-    return replace(plan, say=(*say, *plan.say), holding=judgment.holding, leaves=judgment.leaves)
+        plan = _reset(context, status, row, reason, holding.sentence)
+    else:
+        plan = _fail(context, status, "failed", reason, holding.sentence)
+    return replace(plan, say=(*say, *plan.say), holding=holding, leaves=judgment.leaves)
 
 
 def _reset(
-    context: PhaseContext,
-    status: AppWrapperStatus,
-    row: str,
-    reason: str,
-    why: str,
-    *,
-    counted: bool,
+    context: PhaseContext, status: AppWrapperStatus, row: str, reason: str, why: str
 ) -> WrapperPlan:
+    counted = row != "evacuate"
+    status = replace(
+        status,
+        resetting_count=status.resetting_count + counted,
+        migration_count=status.migration_count + (reason in EVACUATIONS),
+    )
+    which = f"evacuation {status.migration_count}"
     if counted:
-        status = replace(status, resetting_count=status.resetting_count + 1)
-    if reason in EVACUATIONS:
-        status = replace(status, migration_count=status.migration_count + 1)
+        which = f"reset {status.resetting_count} of {context.p.retry_limit}"
     if not c.is_true(status, c.UNHEALTHY):
         status = context.put(status, c.UNHEALTHY, True, reason, why)
     status = c.drop(context.put(status, c.READY, False, "Resetting"), c.DELETING)
-    which = (
-        f"reset {status.resetting_count} of {context.p.retry_limit}"
-        if counted
-        else f"evacuation {status.migration_count}"
-    )
     again = format_duration(context.retry_pause(status))
-    event = context.say(
-        "Resetting",
-        f"{which}: {why}; created again in {again}, once everything is deleted",
-        warning=True,
-    )
+    message = f"{which}: {why}; created again in {again}, once everything is deleted"
+    event = context.say("Resetting", message, warning=True)
     return _begin_deletion(context, context.take(row, status, say=(event,)))
 
 
@@ -417,19 +358,15 @@ def _fail(
 ) -> WrapperPlan:
     if not c.is_true(status, c.UNHEALTHY):
         status = context.put(status, c.UNHEALTHY, True, reason, why)
-    status = c.drop(status, c.DELETING)
+    status, waits = c.drop(status, c.DELETING), context.at_once("deletion", "it has failed")
     if context.p.deletion_on_failure > 0 and not context.wrapper.spec.suspend:
-        status = context.put(
-            status, c.DELETING, False, "DeletionPaused", "DeletionOnFailureGracePeriod"
-        )
+        period = "DeletionOnFailureGracePeriod"
+        status = context.put(status, c.DELETING, False, "DeletionPaused", period)
         at = deadline(context.now.replace(microsecond=0), context.p.deletion_on_failure)
-        waits = Next("deletion", "DeletionOnFailureGracePeriod is over", at)
-    else:
-        waits = at_once(context, "deletion", "it has failed")
+        waits = Next("deletion", f"{period} is over", at)
     used = f" after {status.resetting_count} resets" if status.resetting_count else ""
-    return context.take(
-        row, status, say=(context.say("Failed", f"failed{used}: {why}", warning=True),), next=waits
-    )
+    event = context.say("Failed", f"failed{used}: {why}", warning=True)
+    return context.take(row, status, say=(event,), next=waits)
 
 
 # --- until nothing is left
@@ -450,12 +387,8 @@ def suspending(context: PhaseContext) -> WrapperPlan:
         if c.is_true(status, type_):
             status = context.put(status, type_, False, "Suspended")
     event = context.say("Suspended", "everything is deleted")
-    return context.take(
-        "suspended",
-        status,
-        say=(event,),
-        next=at_once(context, "Suspended", "everything is deleted"),
-    )
+    waits = context.at_once("Suspended", "everything is deleted")
+    return context.take("suspended", status, say=(event,), next=waits)
 
 
 def resetting(context: PhaseContext) -> WrapperPlan:
@@ -492,15 +425,13 @@ def succeeded(context: PhaseContext) -> WrapperPlan:
 
 def _ended(context: PhaseContext, rows: str, reason: str, *, quota: bool) -> WrapperPlan:
     status = context.status
-    if c.is_false(status, c.DEPLOYED) and not deletion.leftovers(status, context.snapshot):
+    if c.is_false(status, c.DEPLOYED) and not deletion.leftovers(context):
         return context.stay(status)
     if c.is_true(status, c.DELETING):
         plan, done = _delete(context, context.stay(status))
-        return (
-            context.take(f"{rows}-deleted", _undeployed(context, status, reason, quota=quota))
-            if done
-            else plan
-        )
+        if not done:
+            return plan
+        return context.take(f"{rows}-deleted", _undeployed(context, status, reason, quota=quota))
     at = None if c.is_false(status, c.DEPLOYED) else _deletion_due(context, reason)
     if at is not None and context.now < at:
         name = "SuccessTTL" if reason == "Succeeded" else "DeletionOnFailureGracePeriod"
@@ -523,17 +454,9 @@ def terminating(context: PhaseContext) -> WrapperPlan:
     wrapper, status = context.wrapper, context.status
     if FINALIZER not in wrapper.metadata.finalizers:
         return context.stay(status)
-    complete = c.find(status.conditions, c.DELETING)
-    told = (
-        complete is not None
-        and complete.reason == "DeletionComplete"
-        and complete.status == "False"
-    )
-    gone = (
-        not c.is_true(status, c.DEPLOYED)
-        and not deletion.leftovers(status, context.snapshot)
-        and not context.snapshot.pods
-    )
+    told = c.is_false(status, c.DELETING, "DeletionComplete")
+    left = deletion.leftovers(context) or bool(context.snapshot.pods)
+    gone = not left and not c.is_true(status, c.DEPLOYED)
     begun = bool(c.find(status.conditions, c.DEPLOYED)) or any(
         one.name for one in status.component_status
     )
@@ -550,6 +473,5 @@ def terminating(context: PhaseContext) -> WrapperPlan:
     if not done:
         return _or_now(context, plan, "it is being deleted")
     status = _undeployed(context, status, "Terminating", quota=True)
-    return context.take(
-        "gone", status, next=at_once(context, "the finalizer is removed", "everything is deleted")
-    )
+    waits = context.at_once("the finalizer is removed", "everything is deleted")
+    return context.take("gone", status, next=waits)

@@ -21,6 +21,7 @@ __all__ = [
     "WrapperAction",
     "WrapperEvent",
     "WrapperPlan",
+    "warning",
 ]
 
 
@@ -93,6 +94,11 @@ class WrapperEvent(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     warning: bool
     key: str
+
+
+def warning(reason: str, message: str, key: str) -> WrapperEvent:
+    """An Event that somebody should look into."""
+    return WrapperEvent(reason=reason, message=message, warning=True, key=key)
 
 
 class Next(msgspec.Struct, frozen=True):

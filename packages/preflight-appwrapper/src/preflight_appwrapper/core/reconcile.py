@@ -14,9 +14,8 @@ from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.core import phases
-from preflight_appwrapper.core.parameters import parameters
 from preflight_appwrapper.core.phase_context import PhaseContext
-from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
+from preflight_appwrapper.core.plan import Next, WrapperPlan, warning
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 
 __all__ = ["BAD_ANNOTATION", "reconcile"]
@@ -46,37 +45,25 @@ def reconcile(
     this is to be looked at again. Then come the actions, in their order; what each of them finds is
     seen in the next look.
     """
-    p = parameters(wrapper.metadata.annotations, rules)
+    context = PhaseContext.of(wrapper, snapshot, rules, now)
     if not wrapper.ours:
-        return WrapperPlan(status=wrapper.status, parameters=p)
+        return context.stay(wrapper.status)
     if not snapshot.complete:
         waits = Next("a decision", "not everything is seen yet", waits=("mirrors",))
-        return WrapperPlan(status=wrapper.status, next=waits, parameters=p)
-    context = PhaseContext(
-        wrapper=wrapper,
-        status=c.repaired(wrapper.status, now, snapshot.first_seen),
-        snapshot=snapshot,
-        rules=rules,
-        p=p,
-        now=now,
-    )
-    if wrapper.metadata.deletion_timestamp is not None:
-        plan = phases.terminating(context)
-    else:
-        if wrapper.status.phase in {"Resuming", "Running"} and len(
-            wrapper.status.component_status
-        ) != len(wrapper.spec.components):
-            return _restored(phases.leftover(context), context)
-        # A phase that we do not know, or one that only a deletion leads to, was written by somebody
-        # else.
-        plan = _PHASES.get(wrapper.status.phase, phases.suspending)(context)
-    events = tuple(
-        WrapperEvent(reason=BAD_ANNOTATION, message=problem, warning=True, key=f"annotation/{key}")
-        for key, problem in p.problems
-    )
+        return context.stay(wrapper.status, next=waits)
+    plan = _phase_of(wrapper)(context)
+    events = (warning(BAD_ANNOTATION, it, f"annotation/{key}") for key, it in context.p.problems)
     say = tuple(one for one in (*plan.say, *events) if one.key not in snapshot.said)
-    return _restored(replace(plan, say=say), context)
+    status = c.restored(plan.status, context.status, wrapper.status)
+    return replace(plan, say=say, status=status)
 
 
-def _restored(plan: WrapperPlan, context: PhaseContext) -> WrapperPlan:
-    return replace(plan, status=c.restored(plan.status, context.status, context.wrapper.status))
+def _phase_of(wrapper: AppWrapper) -> Callable[[PhaseContext], WrapperPlan]:
+    if wrapper.metadata.deletion_timestamp is not None:
+        return phases.terminating
+    phase, known = wrapper.status.phase, len(wrapper.status.component_status)
+    if phase in {"Resuming", "Running"} and known != len(wrapper.spec.components):
+        return phases.leftover
+    # A phase that we do not know, or one that only a deletion leads to, was written by somebody
+    # else.
+    return _PHASES.get(phase, phases.suspending)
