@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from preflight_appwrapper.core.decode import PartialObject, wrapper
+from preflight_appwrapper.api.types import Pod
+from preflight_appwrapper.core.decode import PartialObject, pod, wrapper
 from worst import worst
 
 LIMIT = 512 * 1024 * 1024
@@ -68,3 +69,29 @@ def test_a_spec_is_read_anew_only_when_its_generation_is_another() -> None:
     assert again.status.phase == "Suspended"
     assert wrapper(version(3, 5), again).spec is not first.spec
     assert wrapper(version(4, 0), wrapper(version(3, 0))).spec is not first.spec
+
+
+def test_what_thousands_of_objects_say_is_kept_once() -> None:
+    def read(name: str) -> Pod:
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": "job",
+            "uid": "u",
+            "controller": True,
+        }
+        container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": 8}}}
+        raw = {
+            "metadata": {"name": name, "namespace": "team", "ownerReferences": [owner]},
+            "spec": {"nodeName": "node-1", "containers": [container]},
+            "status": {"phase": "Running"},
+        }
+        text = msgspec.json.encode(raw)
+        return pod(msgspec.json.decode(text, type=PartialObject), ["nvidia.com/gpu"])
+
+    one, other = read("one"), read("other")
+    assert one.spec is other.spec
+    assert one.spec.asks("nvidia.com/gpu")
+    assert one.owner is other.owner
+    assert one.status.phase is other.status.phase
+    assert one.metadata.namespace is other.metadata.namespace

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
+from sys import intern
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -73,8 +75,8 @@ _OPTIONAL: Final[dict[str, Any]] = {
 _MOST_INT: Final = 2**31 - 1
 
 
-class _Object(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """Keys in camel case."""
+class _Object(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=False):
+    """Keys in camel case. None of them can be part of a cycle."""
 
 
 def _cut(one: msgspec.Struct, name: str, most: int) -> None:
@@ -102,6 +104,10 @@ class OwnerReference(_Object, frozen=True, kw_only=True):
     name: str = ""
     uid: str = ""
     controller: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("api_version", "kind", "name", "uid"):  # one owner's pods share its texts
+            msgspec.structs.force_setattr(self, name, intern(getattr(self, name)))
 
 
 class Metadata(_Object, frozen=True, kw_only=True):
@@ -311,9 +317,7 @@ class PodSpec(_Object, frozen=True, kw_only=True):
 
     def only(self, resources: Iterable[str]) -> PodSpec:
         """The same, in one container, with what is asked of these alone."""
-        asked: dict[str, str | int | float] = {name: 1 for name in resources if self.asks(name)}
-        kept = (_Container(resources=_Resources(limits=asked)),) if asked else ()
-        return PodSpec(node_name=self.node_name, containers=kept)
+        return _asking(self.node_name, tuple(name for name in resources if self.asks(name)))
 
     def asks(self, resource: str) -> bool:
         """Say whether a container, sidecars included, requests more than none of ``resource``, or
@@ -324,6 +328,14 @@ class PodSpec(_Object, frozen=True, kw_only=True):
             for one in (*self.containers, *self.init_containers)
             for amounts in (one.resources.requests, one.resources.limits)
         )
+
+
+@lru_cache(maxsize=4096)
+def _asking(node: str, resources: tuple[str, ...]) -> PodSpec:
+    """One for all pods of a node that ask for the same."""
+    limits: dict[str, str | int | float] = dict.fromkeys(resources, 1)
+    kept = (_Container(resources=_Resources(limits=limits)),) if resources else ()
+    return PodSpec(node_name=node, containers=kept)
 
 
 class _PodStatus(_Object, frozen=True, kw_only=True):

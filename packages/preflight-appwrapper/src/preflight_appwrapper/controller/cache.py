@@ -8,7 +8,7 @@ answered goes in here, too: it is newer than what a watch has brought so far.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import anyio
@@ -302,7 +302,7 @@ class WrapperCache:
         return _Pod(
             pod=decode.pod(raw, self._rules.autopilot.taints),
             version=version_of(metadata.resource_version),
-            label=(metadata.namespace, metadata.labels.get(LABEL, "")),
+            label=_once(metadata.namespace, metadata.labels.get(LABEL, "")),
             component=decode.thing(raw, POD, self._rules.failure_rules) if owned else None,
         )
 
@@ -346,6 +346,12 @@ class WrapperCache:
             name = change.object.metadata.name
             pods = self._pods.store.values()
             self._wake(self._of(pod) for pod in pods if pod.pod.node == name)
+
+
+@lru_cache(maxsize=4096)
+def _once(*key: str) -> Key:
+    """One object for all pods of a wrapper."""
+    return key[0], key[1]
 
 
 def _kinds_of(wrapper: AppWrapper) -> Iterable[Kind]:

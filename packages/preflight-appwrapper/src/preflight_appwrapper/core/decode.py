@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
+from sys import intern
 from typing import Any, Final, cast
 
 import msgspec
@@ -47,6 +48,8 @@ __all__ = [
 
 POD: Final[Kind] = ("", "v1", "Pod")
 _NULL: Final = msgspec.Raw(b"null")
+_NONE: Final[dict[str, str]] = {}
+"""No labels or annotations, of whatever has none."""
 _MOST_NAMED: Final = 8
 """Finalizers that are kept of what is not written: they say who holds it."""
 _MOST_ANNOTATIONS: Final = 64
@@ -125,7 +128,8 @@ class Packed(Sequence[Component]):
     def __init__(self, spec: bytes, components: Sequence[Component]) -> None:
         self._packed, self._count = zlib.compress(spec, 1), len(components)
         self.slacks = slacks(components)
-        self.kinds = tuple(dict.fromkeys(group_kind(one.template) for one in components))
+        kinds = dict.fromkeys(group_kind(one.template) for one in components)
+        self.kinds = tuple((intern(group), intern(v), intern(kind)) for group, v, kind in kinds)
 
     def __len__(self) -> int:
         return self._count
@@ -147,9 +151,15 @@ def wrapper(raw: PartialObject, known: AppWrapper | None = None) -> AppWrapper:
     annotations = {
         key: value for key, value in raw.metadata.annotations.items() if key.startswith(PREFIX)
     }
-    annotations = dict(islice(annotations.items(), _MOST_ANNOTATIONS))
-    metadata = replace(raw.metadata, annotations=annotations, labels={}, owner_references=())
-    status = lenient(AppWrapperStatus, _plain(raw.status))
+    metadata = replace(
+        raw.metadata,
+        namespace=intern(raw.metadata.namespace),
+        finalizers=tuple(map(intern, raw.metadata.finalizers)),
+        annotations=dict(islice(annotations.items(), _MOST_ANNOTATIONS)) or _NONE,
+        labels=_NONE,
+        owner_references=(),
+    )
+    status = lenient(AppWrapperStatus, _shared(_plain(raw.status)))
     if known is not None and 0 < known.metadata.generation == metadata.generation:
         return AppWrapper(metadata=metadata, spec=known.spec, status=status)
     spec = lenient(AppWrapperSpec, _plain(raw.spec))
@@ -161,16 +171,17 @@ def pod(raw: PartialObject, resources: Iterable[str]) -> Pod:
     """Without what nobody asks of a pod: thousands of them are kept. ``resources``: those of which
     it is asked whether it has any.
     """
-    found = lenient(Pod, {"spec": _plain(raw.spec), "status": _plain(raw.status)})
+    found = lenient(Pod, _shared({"spec": _plain(raw.spec), "status": _plain(raw.status)}))
     metadata = raw.metadata
     kept = Metadata(
         name=metadata.name,
-        namespace=metadata.namespace,
+        namespace=intern(metadata.namespace),
         uid=metadata.uid,
         deletion_timestamp=metadata.deletion_timestamp,
         finalizers=metadata.finalizers[:_MOST_NAMED],
         owner_references=tuple(one for one in metadata.owner_references if one.controller),
-        annotations={key: it for key, it in metadata.annotations.items() if key == CLAIMED},
+        labels=_NONE,
+        annotations={k: it for k, it in metadata.annotations.items() if k == CLAIMED} or _NONE,
     )
     return replace(found, metadata=kept, spec=found.spec.only(resources))
 
@@ -183,7 +194,7 @@ def thing(raw: PartialObject, kind: Kind, rules: Iterable[FailureRule]) -> Compo
     says = verdict({**whole, "spec": _plain(raw.spec), "status": _plain(raw.status)}, rules)
     return ComponentObject(
         kind=kind,
-        namespace=metadata.namespace,
+        namespace=intern(metadata.namespace),
         name=metadata.name,
         uid=metadata.uid,
         version=version_of(metadata.resource_version),
@@ -193,6 +204,17 @@ def thing(raw: PartialObject, kind: Kind, rules: Iterable[FailureRule]) -> Compo
         label=metadata.labels.get(LABEL, ""),
         verdict=says,
     )
+
+
+def _shared(value: Any) -> Any:
+    """Plain data, each text of which is kept once: thousands of objects say the same."""
+    if isinstance(value, str):
+        return intern(value)
+    if isinstance(value, list):
+        return [_shared(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _shared(item) for key, item in value.items()}
+    return value
 
 
 def _plain(raw: msgspec.Raw) -> Any:
