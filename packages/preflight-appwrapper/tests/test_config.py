@@ -13,7 +13,11 @@ import pytest
 import yaml
 from player import job, service, wrapper
 from preflight_appwrapper.api.rules import Autopilot, LabelTaint, WrapperRules
-from preflight_appwrapper.config import ConfigError, json_schema, parse
+from preflight_appwrapper.config import ConfigError, json_schema, settings
+
+
+def parse(text: str) -> WrapperRules:
+    return settings(text)[1]
 
 
 def problems(text: str) -> list[str]:

@@ -1,16 +1,16 @@
-"""The operator's configuration. One Struct is its schema; :func:`parse` lists *every* problem of a
-file with its path. Pure.
+"""The operator's configuration. One Struct is its schema; :func:`settings` lists *every* problem of
+a file with its path. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 from preflight_kube.api.node_health import SICK, TypePatterns
+from preflight_kube.api.workloads.model import at
 from preflight_kube.files import schema
 from preflight_kube.files import yaml_document as document
 from preflight_kube.files.configfile import ConfigError
@@ -26,7 +26,7 @@ from preflight_appwrapper.api.rules import (
     seconds,
 )
 
-__all__ = ["Config", "ConfigError", "NodeHealthConfig", "json_schema", "parse", "settings"]
+__all__ = ["Config", "ConfigError", "NodeHealthConfig", "json_schema", "settings"]
 
 Duration = Annotated[str, Meta(description="A Go duration, e.g. 90s, 10m or 1h30m.")]
 
@@ -121,6 +121,12 @@ _ALIASES: Final = {
 _GRACES: Final = {field: key_of(name) for field, name in PERIODS.items()}
 _PERIODS: Final = {**_GRACES, "success_ttl": "successTTL", "maximum": "gracePeriodMaximum"}
 """By field of the rules: keys of the section ``faultTolerance``."""
+_PATHS: Final[dict[str, tuple[str, ...]]] = {
+    **{field: ("faultTolerance", key) for field, key in _PERIODS.items()},
+    "lease": ("leaseDuration",),
+    "window": ("evacuationBrake", "window"),
+}
+"""Where each period stands."""
 
 
 def json_schema() -> dict[str, Any]:
@@ -128,26 +134,23 @@ def json_schema() -> dict[str, Any]:
     return msgspec.json.schema(Config)
 
 
-def parse(text: str) -> WrapperRules:
-    """The rules in the YAML document ``text``; an empty one gives the defaults. Raises
+def settings(text: str) -> tuple[Config, WrapperRules]:
+    """All that the YAML document ``text`` says; an empty one gives the defaults. Raises
     :class:`ConfigError` with every problem.
     """
-    return settings(text)[1]
-
-
-def settings(text: str) -> tuple[Config, WrapperRules]:
-    """All that the YAML document ``text`` says; as :func:`parse`."""
-    raw = document.read(text)
-    return _settings_of({} if raw is None else raw)
-
-
-def _settings_of(raw: object) -> tuple[Config, WrapperRules]:
-    problems: list[str] = []
-    raw, used = _renamed(_public(raw, problems), problems)
-    try:
-        return _of(raw, problems)
-    except ConfigError as error:
-        raise ConfigError([_as_written(problem, used) for problem in error.problems]) from None
+    written, problems = document.read(text), list[str]()
+    public = _public({} if written is None else written, problems)
+    raw, used = _renamed(public, problems)
+    problems += schema.problems(json_schema(), raw, "the file")
+    texts = _texts(raw)
+    periods = _periods(texts, problems)
+    problems += _meaning(texts, periods)
+    config = Config() if problems else msgspec.convert(raw, Config)
+    problems += _of_failure_rules(config)
+    if problems:
+        raise ConfigError([_as_written(problem, used) for problem in problems])
+    section = at(raw, ("faultTolerance",))
+    return config, _rules(config, periods, frozenset(section or ()))
 
 
 def _public(raw: object, problems: list[str]) -> object:
@@ -199,48 +202,21 @@ def _as_written(problem: str, used: Mapping[str, str]) -> str:
     return f"{section}{dot}{used[name]}{colon}{sentence}" if name in used else problem
 
 
-def _of(raw: object, problems: list[str]) -> tuple[Config, WrapperRules]:
-    problems += schema.problems(json_schema(), raw, "the file")
-    if problems:
-        raise ConfigError([*problems, *_of_the_rest(raw)])
-    config = msgspec.convert(raw, Config)
-    section = raw.get("faultTolerance", {}) if isinstance(raw, dict) else {}
-    periods = _periods(config, problems)
-    problems += _meaning(config, periods)
-    if problems:
-        raise ConfigError(problems)
-    return config, _rules(config, periods, frozenset(section))
+def _texts(raw: object) -> dict[str, tuple[str, str]]:
+    """By field: the path of a period, and what stands there, where that is a text at all."""
+    defaults = msgspec.to_builtins(Config())
+    found = {}
+    for field, keys in _PATHS.items():
+        text = at(raw, keys)
+        text = at(defaults, keys) if text is None else text
+        if isinstance(text, str):
+            found[field] = ".".join(keys), text
+    return found
 
 
-def _of_the_rest(raw: object) -> list[str]:
-    """Problems of the periods that can be read at all, beside one that cannot."""
-    section = raw.get("faultTolerance") if isinstance(raw, dict) else None
-    if not isinstance(section, dict):
-        return []
-    good: dict[str, Any] = {}
-    for key, value in section.items():
-        with suppress(msgspec.ValidationError):
-            msgspec.convert({key: value}, FaultTolerance)
-            good[key] = value
-    config, problems = Config(fault_tolerance=msgspec.convert(good, FaultTolerance)), list[str]()
-    bad, periods = section.keys() - good.keys(), _periods(config, problems)
-    known = {field: it for field, it in periods.items() if _PERIODS.get(field) not in bad}
-    return [*problems, *_meaning(config, known)]
-
-
-def _texts(config: Config) -> dict[str, tuple[str, str]]:
-    """By field: the path of a period, and what stands there."""
-    section = msgspec.to_builtins(config.fault_tolerance)
-    return {
-        **{field: (f"faultTolerance.{key}", section[key]) for field, key in _PERIODS.items()},
-        "lease": ("leaseDuration", config.lease_duration),
-        "window": ("evacuationBrake.window", config.evacuation_brake.window),
-    }
-
-
-def _periods(config: Config, problems: list[str]) -> dict[str, float]:
+def _periods(texts: Mapping[str, tuple[str, str]], problems: list[str]) -> dict[str, float]:
     found: dict[str, float] = {}
-    for field, (path, text) in _texts(config).items():
+    for field, (path, text) in texts.items():
         try:
             found[field] = seconds(text)
         except ValueError as error:
@@ -248,31 +224,28 @@ def _periods(config: Config, problems: list[str]) -> dict[str, float]:
     return found
 
 
-def _meaning(config: Config, periods: Mapping[str, float]) -> list[str]:
-    problems, texts = [], _texts(config)
+def _meaning(texts: Mapping[str, tuple[str, str]], periods: Mapping[str, float]) -> Iterator[str]:
     for field, period in periods.items():
         path, text = texts[field]
         if field in _GRACES and period < 0:
-            problems.append(f"{path}: is {text}; set a period of 0 or more.")
+            yield f"{path}: is {text}; set a period of 0 or more."
         elif field == "lease" and period < 1:
-            problems.append(f"{path}: {text} is less than a second; set e.g. 15s.")
+            yield f"{path}: {text} is less than a second; set e.g. 15s."
         elif field not in _GRACES and period <= 0:
-            problems.append(f"{path}: is {text}; set a period of more than 0.")
+            yield f"{path}: is {text}; set a period of more than 0."
     bounds = [(field, "maximum") for field in _GRACES] + [("admission", "warmup")]
     for field, bound in bounds:
         if {field, bound} <= periods.keys() and periods[field] > periods[bound]:
             (path, text), (_, most) = texts[field], texts[bound]
-            problems.append(
-                f"{path}: {text} is more than {_PERIODS[bound]}, {most}; lower the one or raise the other."
-            )
+            yield f"{path}: {text} is more than {_PERIODS[bound]}, {most}; lower the one or raise the other."
+
+
+def _of_failure_rules(config: Config) -> Iterator[str]:
     for i, rule in enumerate(config.failure_rules):
         for name, tests in (("failed", rule.failed), ("finished", rule.finished)):
             for j, test in enumerate(tests):
                 if bool(test.condition) == bool(test.path) or bool(test.path) != bool(test.values):
-                    problems.append(
-                        f"failureRules[{i}].{name}[{j}]: must have either condition, or path and values; correct it."
-                    )
-    return problems
+                    yield f"failureRules[{i}].{name}[{j}]: must have either condition, or path and values; correct it."
 
 
 def _rules(config: Config, periods: Mapping[str, float], given: frozenset[str]) -> WrapperRules:

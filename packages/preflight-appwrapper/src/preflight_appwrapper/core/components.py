@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
+from preflight_kube.api.kinds import controller_reference
 
 from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import API_VERSION, CLAIMED, KIND, LABEL
@@ -30,6 +31,8 @@ __all__ = [
     "nested_too_deeply",
     "possible_name",
 ]
+
+T = TypeVar("T")
 
 LONGEST_NAME: Final = 253
 """Characters of any object's name."""
@@ -119,11 +122,11 @@ def build(
     if not isinstance(component.template, dict):
         raise ComponentError(f"{where}.template: must be a manifest (a map); correct it.")
     made = deepcopy(component.template)
-    metadata = _map_of(made, "metadata", f"{where}.template.metadata")
+    metadata = _map_of(made, "metadata", f"{where}.template")
     _into_namespace(metadata, wrapper.metadata.namespace, where)
     metadata.pop("generateName", None)
     metadata["name"] = name
-    _merge(metadata, "labels", {LABEL: wrapper.metadata.name}, f"{where}.template.metadata.labels")
+    _merge(metadata, "labels", {LABEL: wrapper.metadata.name}, f"{where}.template.metadata")
     _own(metadata, wrapper, where)
     known = wrapper.status.component_status
     sets = known[index].pod_sets if index < len(known) else _pod_sets(component, where)
@@ -158,14 +161,7 @@ def _own(metadata: dict[str, Any], wrapper: AppWrapper, where: str) -> None:
         raise ComponentError(
             f"{where}.template.metadata.ownerReferences: names another controller, or is not a list; remove it."
         )
-    mine = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": wrapper.metadata.name,
-        "uid": wrapper.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    mine = controller_reference(API_VERSION, KIND, wrapper.metadata)
     metadata["ownerReferences"] = [*owners, mine]
 
 
@@ -183,32 +179,25 @@ def _fill(
         template = podsets.pod_template(made, one.path)
     except podsets.PodSetError as error:
         raise ComponentError(f"{where}: {error}.") from None
-    metadata, spec = _map_of(template, "metadata", f"{where}.metadata"), template["spec"]
+    metadata, spec = _map_of(template, "metadata", where), template["spec"]
     if info.annotations:
-        _merge(metadata, "annotations", info.annotations, f"{where}.metadata.annotations")
-    _merge(metadata, "labels", {**info.labels, LABEL: owner}, f"{where}.metadata.labels")
+        _merge(metadata, "annotations", info.annotations, f"{where}.metadata")
+    _merge(metadata, "labels", {**info.labels, LABEL: owner}, f"{where}.metadata")
     if info.node_selector:
-        _merge(spec, "nodeSelector", info.node_selector, f"{where}.spec.nodeSelector")
+        _merge(spec, "nodeSelector", info.node_selector, f"{where}.spec")
     if info.tolerations:
-        _list_of(spec, "tolerations", f"{where}.spec.tolerations").extend(
-            deepcopy(list(info.tolerations))
-        )
+        tolerations = _list_of(spec, "tolerations", f"{where}.spec")
+        tolerations.extend(deepcopy(list(info.tolerations)))
     if info.scheduling_gates:
-        gates = _list_of(spec, "schedulingGates", f"{where}.spec.schedulingGates")
-        present = {
-            one.get("name")
-            for one in gates
-            if isinstance(one, dict) and isinstance(one.get("name"), str)
-        }
-        for gate in info.scheduling_gates:
-            if gate.name not in present:
-                present.add(gate.name)
-                gates.append({"name": gate.name})
+        gates = _list_of(spec, "schedulingGates", f"{where}.spec")
+        for name in dict.fromkeys(gate.name for gate in info.scheduling_gates):
+            if not any(isinstance(one, dict) and one.get("name") == name for one in gates):
+                gates.append({"name": name})
     if rules.scheduler_name and not spec.get("schedulerName"):
         spec["schedulerName"] = rules.scheduler_name
     asked, given = _asked(lenient(PodSpec, spec), rules.autopilot, claims)
     if given:
-        _map_of(metadata, "annotations", f"{where}.metadata.annotations")[CLAIMED] = ",".join(given)
+        _map_of(metadata, "annotations", f"{where}.metadata")[CLAIMED] = ",".join(given)
     if rules.autopilot.inject:
         _inject(spec, rules.autopilot, asked, f"{where}.spec")
 
@@ -218,7 +207,7 @@ def _merge(holder: dict[str, Any], key: str, added: Mapping[str, str], where: st
     for name, value in added.items():
         if name in found and found[name] != value:
             raise ComponentError(
-                f'{where}: "{name}" is "{str(found[name])[:60]}" in the template and must be "{value[:60]}"; remove it there.'
+                f'{where}.{key}: "{name}" is "{str(found[name])[:60]}" in the template and must be "{value[:60]}"; remove it there.'
             )
         found[name] = value
 
@@ -262,13 +251,12 @@ def _inject(spec: dict[str, Any], autopilot: Autopilot, asked: Collection[str], 
     preferred = _expressions(autopilot, asked, ("PreferNoSchedule",))
     if not required and not preferred:
         return
-    affinity = _map_of(spec, "affinity", f"{where}.affinity")
+    node = _map_of(_map_of(spec, "affinity", where), "nodeAffinity", f"{where}.affinity")
     place = f"{where}.affinity.nodeAffinity"
-    node = _map_of(affinity, "nodeAffinity", place)
     if required:
-        _require(node, required, f"{place}.{_REQUIRED}")
+        _require(node, required, place)
     if preferred:
-        terms = _list_of(node, _PREFERRED, f"{place}.{_PREFERRED}")
+        terms = _list_of(node, _PREFERRED, place)
         made = {"weight": autopilot.weight, "preference": {"matchExpressions": preferred}}
         if made not in terms:
             terms.append(made)
@@ -278,48 +266,45 @@ def _expressions(
     autopilot: Autopilot, asked: Collection[str], effects: tuple[Effect, ...]
 ) -> list[dict[str, Any]]:
     """One a key, with the values of all resources that are asked for."""
-    values: dict[str, list[str]] = {}
+    values: dict[str, dict[str, None]] = {}
     for resource, taints in autopilot.taints.items():
-        wanted = [taint for taint in taints if taint.effect in effects]
-        if not wanted or resource not in asked:
-            continue
-        for taint in wanted:
-            known = values.setdefault(taint.key, [])
-            if taint.value not in known:
-                known.append(taint.value)
-    return [{"key": key, "operator": "NotIn", "values": found} for key, found in values.items()]
+        for taint in taints if resource in asked else ():
+            if taint.effect in effects:
+                values.setdefault(taint.key, {})[taint.value] = None
+    return [{"key": key, "operator": "NotIn", "values": [*of]} for key, of in values.items()]
 
 
-def _require(node: dict[str, Any], expressions: list[dict[str, Any]], path: str) -> None:
-    selector = _map_of(node, _REQUIRED, path)
-    terms = _list_of(selector, "nodeSelectorTerms", f"{path}.nodeSelectorTerms")
+def _require(node: dict[str, Any], expressions: list[dict[str, Any]], where: str) -> None:
+    selector, path = _map_of(node, _REQUIRED, where), f"{where}.{_REQUIRED}"
+    terms = _list_of(selector, "nodeSelectorTerms", path)
     if not terms:
         terms.append({"matchExpressions": expressions})
         return
     for i, term in enumerate(terms):
+        place = f"{path}.nodeSelectorTerms[{i}]"
         if not isinstance(term, dict):
-            raise ComponentError(f"{path}.nodeSelectorTerms[{i}]: must be a map; correct it.")
+            raise ComponentError(f"{place}: must be a map; correct it.")
         if not term.get("matchExpressions") and not term.get("matchFields"):
             continue  # matches no node; with an expression it would match many
-        known = _list_of(
-            term, "matchExpressions", f"{path}.nodeSelectorTerms[{i}].matchExpressions"
-        )
+        known = _list_of(term, "matchExpressions", place)
         known.extend(one for one in expressions if one not in known)
 
 
 def _map_of(holder: dict[str, Any], key: str, where: str) -> dict[str, Any]:
-    """The map under ``key``, made where there is none. Raises :class:`ComponentError`."""
-    found = {} if holder.get(key) is None else holder[key]
-    if not isinstance(found, dict):
-        raise ComponentError(f"{where}: must be a map; correct it.")
-    holder[key] = found
-    return found
+    """The map under ``key`` of what is at ``where``, made where there is none. Raises
+    :class:`ComponentError`.
+    """
+    return _part_of(holder, key, dict[str, Any](), f"{where}.{key}: must be a map; correct it.")
 
 
 def _list_of(holder: dict[str, Any], key: str, where: str) -> list[Any]:
     """The list under ``key``; as :func:`_map_of`."""
-    found = [] if holder.get(key) is None else holder[key]
-    if not isinstance(found, list):
-        raise ComponentError(f"{where}: must be a list; correct it.")
+    return _part_of(holder, key, list[Any](), f"{where}.{key}: must be a list; correct it.")
+
+
+def _part_of(holder: dict[str, Any], key: str, none: T, problem: str) -> T:
+    found = none if holder.get(key) is None else holder[key]
+    if not isinstance(found, type(none)):
+        raise ComponentError(problem)
     holder[key] = found
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from preflight_kube.api.jsonpatch import pointer
+from preflight_kube.api.jsonpatch import Operation, add, pointer
 
 from preflight_appwrapper.api.names import LONGEST_VALUE
 from preflight_appwrapper.api.types import AppWrapper
@@ -28,7 +28,7 @@ def label_value(text: str) -> str:
 
 def patch(
     wrapper: AppWrapper, *, user: str, uid: str, default_queue: str = "", labeled: bool
-) -> list[dict[str, Any]]:
+) -> list[Operation]:
     """A JSON Patch; what the user wrote into our two labels is replaced. ``labeled``: the object
     has a map of labels.
 
@@ -40,27 +40,22 @@ def patch(
     wanted = {
         key: value for key, value in labels.items() if wrapper.metadata.labels.get(key) != value
     }
-    ops: list[dict[str, Any]] = []
+    ops = [add(pointer("metadata", "labels", key), it) for key, it in wanted.items()]
     if wanted and not labeled:
-        ops.append({"op": "add", "path": "/metadata/labels", "value": wanted})
-    elif wanted:
-        ops += [
-            {"op": "add", "path": pointer("metadata", "labels", key), "value": it}
-            for key, it in wanted.items()
-        ]
+        ops = [add("/metadata/labels", wanted)]
     for i, component in enumerate(wrapper.spec.components):
         if component.pod_sets or podsets.kueue_knows(component.template):
             continue
         found = podsets.readable(component.template)
         if found:
             value = [{"path": one.path, "replicas": one.count} for one in found]
-            ops.append({"op": "add", "path": f"/spec/components/{i}/podSets", "value": value})
+            ops.append(add(f"/spec/components/{i}/podSets", value))
     return ops
 
 
-def annotated(raw: dict[str, Any], key: str, value: str) -> dict[str, Any]:
+def annotated(raw: dict[str, Any], key: str, value: str) -> Operation:
     """The operation of a JSON Patch that gives the object ``raw`` this annotation."""
     metadata = raw.get("metadata")
     if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
-        return {"op": "add", "path": pointer("metadata", "annotations", key), "value": value}
-    return {"op": "add", "path": "/metadata/annotations", "value": {key: value}}
+        return add(pointer("metadata", "annotations", key), value)
+    return add("/metadata/annotations", {key: value})
