@@ -135,9 +135,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def settings(text: str) -> tuple[Config, WrapperRules]:
-    """All that the YAML document ``text`` says; an empty one gives the defaults. Raises
-    :class:`ConfigError` with every problem.
-    """
+    """All that a YAML document says. Raises :class:`ConfigError` with every problem."""
     written, problems = document.read(text), list[str]()
     public = _public({} if written is None else written, problems)
     raw, used = _renamed(public, problems)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as TotalOf
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.controller import Collected, RuntimeMetrics
@@ -33,57 +34,46 @@ class Metrics:
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
-        registry = self.registry
+        self.registry = registry = CollectorRegistry()
         self.runtime = RuntimeMetrics(registry)
-        self.phases = Counter(
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        self.phases = counter(
             "appwrapper_phase",
             "Transitions of wrappers, by the phase they came to.",
             ["namespace", "phase"],
-            registry=registry,
         )
-        self.resets = Counter(
-            "appwrapper_resets",
-            "Resets, by why and by whether they count.",
-            ["reason", "counted"],
-            registry=registry,
+        self.resets = counter(
+            "appwrapper_resets", "Resets, by why and by whether they count.", ["reason", "counted"]
         )
-        self.deletion = Histogram(
+        self.deletion = histogram(
             "appwrapper_deletion_seconds",
             "From the beginning of a deletion to the moment at which nothing is left.",
             ["forced"],
             buckets=_DELETION,
-            registry=registry,
         )
-        self.blocked = Gauge(
+        self.blocked = gauge(
             "appwrapper_deletion_blocked",
             "Wrappers of which even force could not delete everything.",
-            registry=registry,
         )
-        self.lateness = Histogram(
+        self.lateness = histogram(
             "appwrapper_lateness_seconds",
             "From the end of a period to the write that acted on it.",
             buckets=_LATENESS,
-            registry=registry,
         )
-        self.looks = Histogram(
+        self.looks = histogram(
             "appwrapper_look_seconds",
             "CPU time that it takes to see one wrapper with its pods and to decide.",
             buckets=_LOOK,
-            registry=registry,
         )
-        self.writes = Counter(
-            "appwrapper_writes", "Writes by kind and result.", ["kind", "result"], registry=registry
-        )
-        self.nodes_held = Gauge(
+        self.writes = counter("appwrapper_writes", "Writes by kind and result.", ["kind", "result"])
+        self.nodes_held = gauge(
             "appwrapper_nodes_held",
             "Nodes that the brake keeps from being marked, of the node labeler.",
-            registry=registry,
         )
-        self.leader = Gauge("appwrapper_leader", "1 on the replica that leads.", registry=registry)
-        Gauge(
-            "appwrapper_build_info", "1, with the version.", ["version"], registry=registry
-        ).labels(package_version("preflight-appwrapper")).set(1)
+        self.leader = gauge("appwrapper_leader", "1 on the replica that leads.")
+        build = gauge("appwrapper_build_info", "1, with the version.", ["version"])
+        build.labels(package_version("preflight-appwrapper")).set(1)
         self.statuses: Callable[[], Iterable[AppWrapperStatus]] = tuple
         """Those of all wrappers, as the controller knows them."""
         registry.register(Collected(self._current))

@@ -36,9 +36,7 @@ __all__ = ["controller", "explain_once", "explained", "labeler", "webhook"]
 
 
 def controller(config: Config, rules: WrapperRules, args: Namespace) -> int:
-    """Be one replica of the controller until SIGTERM or SIGINT; the exit status. ``args``: those of
-    the command line, which say where it listens and where its lease is.
-    """
+    """Be one replica until SIGTERM or SIGINT; the exit status. ``args``: where it listens."""
 
     def run(client: Client, metrics: Metrics) -> Awaitable[None]:
         return Controller(client, rules, metrics).run()
@@ -119,9 +117,7 @@ async def explain_once(namespace: str, name: str, rules: WrapperRules) -> Explan
 async def explained(
     client: Client, namespace: str, name: str, rules: WrapperRules
 ) -> Explanation | None:
-    """Explain a wrapper by the step that a leader would decide on; None where there is none. Raises
-    :class:`~preflight_kube.errors.KubeError`.
-    """
+    """Explain a wrapper by the step that a leader would decide on. Raises KubeError."""
     now = datetime.now(UTC)
     applier = WrapperApplier(client, RESTMapper(client), rules, Metrics())
     raw = await applier.read(namespace, name)

@@ -58,9 +58,7 @@ def find(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
 
 
 def is_true(status: AppWrapperStatus | ComponentStatus, type_: str, *reasons: str) -> bool:
-    """Say whether there is such a condition, and it is True, for one of ``reasons`` where any is
-    named.
-    """
+    """Say whether there is such a condition, True, and for one of ``reasons`` if any is named."""
     return _is("True", status, type_, reasons)
 
 
@@ -86,9 +84,7 @@ def since(status: AppWrapperStatus, type_: str) -> datetime | None:
 
 
 def component_is(one: ComponentStatus) -> str:
-    """``True``: created. ``Unknown``: its creation was begun. ``False``: it was deleted, or
-    refused. Empty: never begun.
-    """
+    """``True``: created. ``Unknown``: begun. ``False``: deleted, or refused. Empty: never begun."""
     found = find(one.conditions, DEPLOYED)
     return found.status if found else ""
 

@@ -52,10 +52,8 @@ def crd() -> dict[str, Any]:
     component["properties"]["template"] = {"type": "object", **embedded()}
     _pod_set(_items(component, "podSets"))
     info = _items(component, "podSetInfos")
-    info["properties"]["tolerations"]["items"] = {
-        "type": "object",
-        "x-kubernetes-preserve-unknown-fields": True,
-    }
+    kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    info["properties"]["tolerations"]["items"] = kept
     _items(info, "schedulingGates")["required"] = ["name"]
     _int32(status, "resettingCount", "migrationCount")
     _conditions(status)
@@ -92,9 +90,7 @@ def _conditions(part: dict[str, Any]) -> None:
 
 
 def _plain(part: Any) -> None:
-    """Without what a Struct says and a definition does not: null has no meaning of its own, and
-    titles none at all.
-    """
+    """Without what a definition does not say: null has no meaning of its own."""
     if isinstance(part, dict):
         part.pop("nullable", None)
         for value in part.values():

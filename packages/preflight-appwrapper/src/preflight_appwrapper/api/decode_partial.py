@@ -20,9 +20,7 @@ _FAILS = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionE
 
 
 def lenient(type_: type[T], raw: object) -> T:
-    """``raw`` (plain data) as the Struct ``type_``, every field of which has a default. Never
-    raises.
-    """
+    """``raw`` as the Struct ``type_``, every field of which has a default. Never raises."""
     try:
         return msgspec.convert(raw, type_)
     except _FAILS:

@@ -320,9 +320,7 @@ class PodSpec(_Object, frozen=True, kw_only=True):
         return _asking(self.node_name, tuple(name for name in resources if self.asks(name)))
 
     def asks(self, resource: str) -> bool:
-        """Say whether a container, sidecars included, requests more than none of ``resource``, or
-        of the device class of this name.
-        """
+        """Say whether a container, or sidecar, requests any ``resource``, or that device class."""
         return any(
             _positive(amounts.get(resource)) or _positive(amounts.get(IMPLICIT + resource))
             for one in (*self.containers, *self.init_containers)
@@ -406,9 +404,7 @@ def pod_from(raw: object) -> Pod:
 
 
 def written(status: AppWrapperStatus) -> dict[str, Any]:
-    """``status`` as the API server wants it: required fields always, others only where they say
-    something.
-    """
+    """``status`` as the API server wants it: optional fields only where they say something."""
     made: dict[str, Any] = _without_defaults(msgspec.to_builtins(status))
     return made
 

@@ -49,15 +49,10 @@ from preflight_appwrapper.core.leader_state import LeaderState, Listed, Versione
 from preflight_appwrapper.core.plan import CreateComponent, DeleteObject
 from preflight_appwrapper.metrics import Metrics
 
-__all__ = [
-    "WrapperApplier",
-    "no_right",
-]
+__all__ = ["WrapperApplier", "no_right"]
 
 _FATAL: Final = frozenset({400, 404, 405, 413, 422})
-"""Statuses that an API server will answer again to the same create: malformed, not served, too
-large, invalid.
-"""
+"""Statuses that an API server answers again to the same create: malformed, too large, invalid."""
 
 _FORBIDDEN: Final = 403
 _MOST_BODIES: Final = 32
@@ -65,13 +60,9 @@ _MOST_BODIES: Final = 32
 _MOST_CLAIMS: Final = 16
 """Claims and claim templates that are read before a component is created."""
 _WORTH_A_LIST: Final = 4
-"""Wrappers whose components are read by one list instead of one by one: an API server goes through
-all objects of the namespace for it.
-"""
+"""Wrappers whose components are read by one list, which goes through all of the namespace."""
 _FOLLOWED: Final = ("ray.io", "RayJob")
-"""Group and kind of objects with pods that carry no label of ours (its submitter): they are kept by
-the API server until all that they own is gone.
-"""
+"""A kind with pods that carry no label of ours: it stays until all that it owns is gone."""
 
 log = get_logger(__name__)
 
@@ -126,9 +117,7 @@ class WrapperApplier:
     async def create(
         self, wrapper: AppWrapper, action: CreateComponent, state: LeaderState
     ) -> None:
-        """Create a component, and remember what came of it. Raises :class:`KubeError` where nobody
-        says what its pods' claims ask for.
-        """
+        """Create a component, and remember what came of it. Raises :class:`KubeError`."""
         claims = await self._claims(wrapper, action.index)
         async with self._bodies:
             try:
@@ -162,9 +151,7 @@ class WrapperApplier:
                     state.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
 
     async def _claims(self, wrapper: AppWrapper, index: int) -> dict[ClaimRef, set[str]]:
-        """The device classes that the claims of a component's pods ask for; not of those that do
-        not exist, or may not be read.
-        """
+        """The device classes of the pods' claims, as far as these exist and may be read."""
         known: dict[ClaimRef, set[str]] = {}
         if all("/" in key for key in self._rules.autopilot.taints):
             return known
@@ -196,9 +183,7 @@ class WrapperApplier:
         return found
 
     async def delete(self, namespace: str, action: DeleteObject, state: LeaderState) -> None:
-        """Delete the very object that is meant; by force, without waiting for a kubelet. Raises
-        :class:`KubeError` where no answer came.
-        """
+        """Delete the very object that is meant. Raises :class:`KubeError` without an answer."""
         kind = kind_of(action.api_version, action.kind)
         path = await self._kinds.collection(kind, namespace)
         if path is None:  # its kind is no longer served
@@ -241,9 +226,7 @@ class WrapperApplier:
         return any(await gather([pods(), self._look_at_components(wrapper, state)]))
 
     async def still(self, wrapper: AppWrapper, pod: Pod, state: LeaderState) -> bool:
-        """Say whether a pod is as it was seen; the components are read, too.
-        Raises :class:`KubeError`.
-        """
+        """Say whether a pod is as it was seen, and read the components, too."""
         path = f"{_pods(wrapper.metadata.namespace)}/{quote(pod.name, safe='')}"
 
         async def same() -> bool:
@@ -261,14 +244,10 @@ class WrapperApplier:
         it lacks, which may have lost its label, is read by itself.
         """
         namespace = wrapper.metadata.namespace
-        named = [
-            (kind_of(one.api_version, one.kind), one.name, one.uid)
-            for one in wrapper.status.component_status
-            if one.name
-        ]
-        listed = dict(
-            await gather(self._listed(kind, wrapper) for kind in {kind for kind, *_ in named})
-        )
+        known = [one for one in wrapper.status.component_status if one.name]
+        named = [(kind_of(one.api_version, one.kind), one.name, one.uid) for one in known]
+        kinds = {kind for kind, *_ in named}
+        listed = dict(await gather(self._listed(kind, wrapper) for kind in kinds))
 
         async def look(kind: Kind, name: str, uid: str) -> ComponentObject | None:
             found = listed[kind].get(name)
@@ -278,24 +257,18 @@ class WrapperApplier:
             return found
 
         found = await gather(look(*one) for one in named)
-        return any(
-            one is not None and one.owner is not None and one.owner.uid == wrapper.metadata.uid
-            for one in found
-        )
+        return any(one is not None and one.belongs_to(wrapper) for one in found)
 
     async def _listed(
         self, kind: Kind, wrapper: AppWrapper
     ) -> tuple[Kind, dict[str, ComponentObject]]:
-        """The wrapper's objects of a kind by name; none where a list is not worth it, or is not
-        allowed.
-        """
+        """The wrapper's objects of a kind by name; none where no list is worth it, or allowed."""
         metadata = wrapper.metadata
         path = await self._kinds.collection(kind, metadata.namespace)
         read = partial(decode.thing, kind=kind, rules=self._rules.failure_rules)
         try:
-            found = path and await self._components.of(
-                path, metadata.name, read, least=_WORTH_A_LIST
-            )
+            of = self._components.of
+            found = path and await of(path, metadata.name, read, least=_WORTH_A_LIST)
         except KubeError as error:
             if error.status != _FORBIDDEN:
                 raise

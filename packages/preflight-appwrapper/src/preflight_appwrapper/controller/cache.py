@@ -49,9 +49,7 @@ log = get_logger(__name__)
 
 
 class _Pod(VersionedPod, frozen=True):
-    """``label``: the wrapper that it names. ``component``: the pod as one, where a wrapper itself
-    is its controller.
-    """
+    """``label``: the wrapper that it names. ``component``: the pod as a component, if it is one."""
 
     label: Key = ("", "")
     component: ComponentObject | None = None
@@ -190,9 +188,8 @@ class WrapperCache:
         """Return what there is of one wrapper."""
         uid = wrapper.metadata.uid
         opened = [self._open[kind] for kind in _kinds_of(wrapper) if kind in self._open]
-        complete = self._pods.synced.is_set() and all(one.ready for one in opened)
-        if self._rules.autopilot.monitor:
-            complete = complete and self._nodes.synced.is_set()
+        nodes = self._nodes.synced.is_set() or not self._rules.autopilot.monitor
+        complete = nodes and self._pods.synced.is_set() and all(one.ready for one in opened)
         components = {
             (one.kind, one.name): one
             for held in self._open.values()
@@ -205,30 +202,27 @@ class WrapperCache:
                 components.update(((kind, one.name), one) for one in named)
         departed = [self._departed[one] for one in self._departed_of.keys(uid)]
         pods = self.pods_of(key, uid)
+        on = {held.pod.node for held in pods.values()}
         return Mirrored(
             complete=complete,
             things=components,
             departed={(one.kind, one.name): one for one in departed},
             pods=pods,
-            nodes={name: self._sick(name) for name in {held.pod.node for held in pods.values()}},
+            nodes={name: self._sick(self._nodes.newest("name", name)) for name in on},
             version=self._version,
             pods_version=self._version(POD),
             elsewhere=lambda pod: self.elsewhere(key, pod),
         )
 
     def pods_of(self, key: Key, uid: str) -> dict[str, VersionedPod]:
-        """The pods of the wrapper ``key``, by uid: those whose owners lead to it, and those with
-        its label whose owners lead nowhere.
-        """
+        """The pods of a wrapper by uid: by their owners, else by their label."""
         held = self._open.values()
         owners = {one.uid for kind in held for one in kind.by_index("owner", uid)}
         found = [pod for pod in self._pods.by_index("label", "/".join(key)) if self._of(pod) == key]
         for owner in (uid, *owners, *self._departed_of.keys(uid)):
             found += self._pods.by_index("owner", owner)
-        return {
-            one.pod.uid: VersionedPod(one.pod, one.version, strayed=one.label != key)
-            for one in found
-        }
+        pods = (VersionedPod(one.pod, one.version, strayed=one.label != key) for one in found)
+        return {one.pod.uid: one for one in pods}
 
     def elsewhere(self, key: Key, uid: str) -> bool:
         """Say whether the pod with this uid belongs to another wrapper than ``key``."""
@@ -245,19 +239,16 @@ class WrapperCache:
         component = component or self._departed.get(pod.pod.owner)
         return (component and _wrapper_of(component)) or pod.label
 
-    def _sick(self, node: str) -> frozenset[str]:
-        known = self._nodes.by_index("name", node)
+    def _sick(self, node: Node | None) -> frozenset[str]:
         rules = self._rules.autopilot
-        return sick_resources(known[0].metadata.labels, rules) if known else frozenset()
+        return sick_resources(node.metadata.labels, rules) if node else frozenset()
 
     def _version(self, kind: Kind) -> int:
         held = self._open.get(kind)
         return version_of(held.cache.version) if held is not None else 0
 
     async def follow(self, wrapper: AppWrapper) -> None:
-        """Open the mirrors that this wrapper needs. Raises :class:`KubeError` where the cluster
-        does not say what it serves.
-        """
+        """Open the mirrors that this wrapper needs. Raises :class:`KubeError`."""
         for kind in _kinds_of(wrapper):
             if kind in self._open:
                 continue
@@ -337,12 +328,8 @@ class WrapperCache:
     # --- nodes
 
     def _node_changed(self, change: Change[Node]) -> None:
-        def sick(node: Node | None) -> frozenset[str]:
-            rules = self._rules.autopilot
-            return sick_resources(node.metadata.labels, rules) if node else frozenset()
-
         now = None if change.kind == "deleted" else change.object
-        if sick(now) != sick(change.before):
+        if self._sick(now) != self._sick(change.before):
             name = change.object.metadata.name
             pods = self._pods.store.values()
             self._wake(self._of(pod) for pod in pods if pod.pod.node == name)

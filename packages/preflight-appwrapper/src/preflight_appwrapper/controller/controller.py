@@ -54,9 +54,7 @@ _WORKERS: Final = 128
 _DELETION_WORKERS: Final = 8
 """Deletions wait for each other, and nothing whose period is over waits for them."""
 _MAX_RECONCILES: Final = 100
-"""Decisions at one go, of which 64 components take one each; a wrapper that is not settled by then
-lets others go first.
-"""
+"""Decisions at one go (64 components take one each), before others go first."""
 _REST: Final = 0.01
 """Seconds between two looks at a wrapper: sixteen pods that change at once are one look."""
 _DEPLOYED: Final = ("Resuming", "Running", "Resetting")
@@ -64,9 +62,7 @@ _BEGINS: Final = frozenset({"resume", "retry"})
 _VERIFIED: Final = frozenset(
     {"leftover", "succeeded", "reset", "evacuate", "failed", "create-late", "create-last"}
 )
-"""Rows that cannot be taken back: they are decided once more, on what the API
-server says by then.
-"""
+"""Rows that cannot be taken back: they are decided once more, on what the API server says."""
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Letters of names that are made up: without those that are mistaken for others, or make words."""
 
@@ -107,13 +103,8 @@ class Controller:
                 (KIND, self._queue, _WORKERS),
                 (f"{KIND}Deletion", self._deletions, _DELETION_WORKERS),
             ):
-                reconciler = Reconciler(
-                    name,
-                    queue,
-                    partial(self._reconcile, queue),
-                    workers=workers,
-                    metrics=self._metrics.runtime,
-                )
+                do, metrics = partial(self._reconcile, queue), self._metrics.runtime
+                reconciler = Reconciler(name, queue, do, workers=workers, metrics=metrics)
                 group.start_soon(reconciler.run)
 
     def _changed(self, key: Key) -> None:
@@ -126,9 +117,7 @@ class Controller:
     # --- one look
 
     async def _reconcile(self, queue: Queue, key: Key) -> float | None:
-        """Decide and act until nothing is left to do now; returns after how many seconds to look
-        again.
-        """
+        """Decide and act until nothing is left to do now; seconds until the next look."""
         if key in self._busy:
             self._again.add(key)
             return None
@@ -192,19 +181,15 @@ class Controller:
                     warning=one.warning,
                 )
                 if one.reason == BAD_ANNOTATION:
-                    about = {"namespace": key[0], "name": key[1], "uid": wrapper.metadata.uid}
-                    log.warning("annotation ignored", **about, why=one.message)
+                    log.warning("annotation ignored", **_about(wrapper), why=one.message)
             self._note(wrapper, plan, state)
             if plan.actions and self._queue_of(wrapper) is queue:
                 await self._act(key, wrapper, plan.actions, state, snapshot)
             elif plan.status == wrapper.status and not plan.row:
                 return self._timer(key, plan, now)
-        log.warning(
-            "AppWrapper not settled yet, tried again",
-            namespace=key[0],
-            name=key[1],
-            next=plan.next.what if plan.next else "",
-        )
+        coming = plan.next.what if plan.next else ""
+        about = {"namespace": key[0], "name": key[1]}
+        log.warning("AppWrapper not settled yet, tried again", **about, next=coming)
         return 1.0
 
     def _held(self, key: Key, now: datetime) -> HeldEvacuation | None:
@@ -234,9 +219,7 @@ class Controller:
     async def _verify(
         self, wrapper: AppWrapper, plan: WrapperPlan, snapshot: WrapperSnapshot, state: LeaderState
     ) -> None:
-        """Ask the API server itself. One pod is enough for what one pod decides: a list of all is
-        dear in a namespace of thousands.
-        """
+        """Ask the API server itself, for one pod alone where one decides: a list of all is dear."""
         if plan.row == "evacuate":
             by = evacuation_cause(snapshot.pods, snapshot.nodes)
             if by is not None and await self._applier.still(wrapper, by.pod, state):
@@ -259,13 +242,9 @@ class Controller:
     async def _write(
         self, key: Key, wrapper: AppWrapper, plan: WrapperPlan, state: LeaderState, now: datetime
     ) -> bool:
-        """Write the status; False where the wrapper is another by now, so that all is to be looked
-        at again.
-        """
-        if (
-            await self._settled(key, wrapper, await self._applier.write(wrapper, plan.status))
-            is None
-        ):
+        """Write the status; False where the wrapper is another by now."""
+        answer = await self._applier.write(wrapper, plan.status)
+        if await self._settled(key, wrapper, answer) is None:
             return False
         if plan.row in _BEGINS:
             state.begin()
@@ -307,38 +286,23 @@ class Controller:
         if phase == "Resetting" and before.status.phase != "Resetting":
             unhealthy = c.find(plan.status.conditions, c.UNHEALTHY)
             counted = plan.status.resetting_count > before.status.resetting_count
-            self._metrics.resets.labels(
-                unhealthy.reason if unhealthy else "", str(counted).lower()
-            ).inc()
+            reason = unhealthy.reason if unhealthy else ""
+            self._metrics.resets.labels(reason, str(counted).lower()).inc()
         start = c.since(before.status, c.DELETING)
-        if (
-            start is not None
-            and c.is_true(before.status, c.DELETING)
-            and not c.is_true(plan.status, c.DELETING)
-        ):
+        deleted = c.is_true(before.status, c.DELETING) and not c.is_true(plan.status, c.DELETING)
+        if start is not None and deleted:
             forced = str(any(one.startswith("DeletionForced/") for one in state.said)).lower()
             self._metrics.deletion.labels(forced).observe(max(0.0, (now - start).total_seconds()))
         moved = {"transition": plan.row, "from": before.status.phase, "to": phase}
-        log.info(
-            "transition",
-            namespace=metadata.namespace,
-            name=metadata.name,
-            uid=metadata.uid,
-            **moved,
-            resets=plan.status.resetting_count,
-        )
+        log.info("transition", **_about(before), **moved, resets=plan.status.resetting_count)
 
     def _note(self, wrapper: AppWrapper, plan: WrapperPlan, state: LeaderState) -> None:
         if bool(plan.blocked) != state.blocked:
             state.blocked = bool(plan.blocked)
             self._metrics.blocked.inc(1 if state.blocked else -1)
             if plan.blocked:
-                log.warning(
-                    "deletion blocked",
-                    namespace=wrapper.metadata.namespace,
-                    name=wrapper.metadata.name,
-                    by=list(plan.blocked),
-                )
+                about = {"namespace": wrapper.metadata.namespace, "name": wrapper.metadata.name}
+                log.warning("deletion blocked", **about, by=list(plan.blocked))
 
     def _timer(self, key: Key, plan: WrapperPlan, now: datetime) -> float | None:
         """One timer a wrapper: a later one than what is armed is armed when that has rung."""
@@ -396,6 +360,11 @@ class Controller:
         stored = await self._settled(key, wrapper, answer)
         if stored is not None and not wanted and not stored.metadata.finalizers:
             self._cache.drop(wrapper.metadata.uid)
+
+
+def _about(wrapper: AppWrapper) -> dict[str, str]:
+    metadata = wrapper.metadata
+    return {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
 
 
 def _suffix() -> str:

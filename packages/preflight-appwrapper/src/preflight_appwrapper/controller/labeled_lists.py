@@ -28,9 +28,7 @@ _GATHER: Final = 0.02
 
 
 class LabeledList(msgspec.Struct, frozen=True):
-    """The objects of one wrapper, as they were read from a consistent list at this
-    resourceVersion.
-    """
+    """The objects of one wrapper, as a consistent list at this resourceVersion had them."""
 
     version: int
     objects: tuple[Any, ...] = ()

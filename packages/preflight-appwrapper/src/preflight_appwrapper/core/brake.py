@@ -21,18 +21,14 @@ _MANY = 3
 
 
 class Brake(Generic[K]):
-    """Remembers what was let through lately, by this process alone; ``clock`` is monotonic, in
-    seconds.
-    """
+    """Remembers what this process let through lately; ``clock`` is monotonic, in seconds."""
 
     def __init__(self, rules: BrakeRules, clock: Callable[[], float]) -> None:
         self._rules, self._clock = rules, clock
         self._spent: dict[K, float] = {}  # when; the oldest first
 
     def wait(self, key: K, total: int) -> float | None:
-        """None: ``key`` may go now, of ``total`` that there are; else the seconds until the next
-        one may.
-        """
+        """None: ``key`` may go now, of ``total``; else the seconds until the next one may."""
         now, window = self._clock(), self._rules.window
         for old in [one for one, at in self._spent.items() if at + window <= now]:
             del self._spent[old]
@@ -54,9 +50,7 @@ class Brake(Generic[K]):
 
 
 def suspicion(found: Iterable[tuple[str, str]]) -> str:
-    """Say what many nodes with one code at once probably are; empty where they are not many.
-    ``found``: nodes, and what each failed with.
-    """
+    """Say what many nodes with one code at once probably are; ``found``: nodes and codes."""
     nodes: dict[str, set[str]] = defaultdict(set)
     for node, code in found:
         nodes[code].add(node)

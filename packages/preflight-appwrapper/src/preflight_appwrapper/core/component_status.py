@@ -60,11 +60,11 @@ def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVe
 def _says(
     rule: FailureRule, raw: Mapping[str, Any], conditions: Mapping[str, Condition]
 ) -> tuple[Says, str]:
-    for says, tests in (("failed", rule.failed), ("finished", rule.finished)):
-        for test in tests:
-            said = _holds(test, raw, conditions)
-            if said is not None:
-                return ("failed", said) if says == "failed" else ("finished", said)
+    tests: list[tuple[Says, StatusMatch]] = [("failed", test) for test in rule.failed]
+    tests += [("finished", test) for test in rule.finished]
+    for says, test in tests:
+        if (said := _holds(test, raw, conditions)) is not None:
+            return says, said
     if rule.unless_finished or (rule.group == "batch" and _waves(raw)):
         return "more", ""
     return "nothing", ""
@@ -96,17 +96,11 @@ def _waves(raw: Mapping[str, Any]) -> bool:
 def _suspension(
     raw: Mapping[str, Any], conditions: Mapping[str, Condition]
 ) -> tuple[bool, datetime | None]:
-    for path in (
-        "spec.suspend",
-        "spec.runPolicy.suspend",
-    ):  # Job, JobSet, RayJob; then Kubeflow's
-        if _at(raw, path) is True:
-            return True, None
+    # Job, JobSet, RayJob; then Kubeflow's
+    if _at(raw, "spec.suspend") is True or _at(raw, "spec.runPolicy.suspend") is True:
+        return True, None
     found = conditions.get("Suspended")
-    return (
-        False,
-        found.last_transition_time if found is not None and found.status == "False" else None,
-    )
+    return False, found.last_transition_time if found and found.status == "False" else None
 
 
 def _conditions(raw: Mapping[str, Any]) -> dict[str, Condition]:

@@ -46,9 +46,7 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class ComponentError(ValueError):
-    """The component cannot be created, whatever is tried; one sentence that
-    begins with its path.
-    """
+    """The component cannot be created, ever; one sentence that begins with its path."""
 
 
 class Named(Struct, frozen=True):
@@ -63,9 +61,7 @@ class Named(Struct, frozen=True):
 
 
 def named(wrapper: AppWrapper, index: int, suffix: str) -> Named:
-    """``suffix``: five random characters, for a component that only has a ``generateName``. Raises
-    :class:`ComponentError`.
-    """
+    """``suffix``: random characters after a ``generateName``. Raises :class:`ComponentError`."""
     where = f"spec.components[{index}].template"
     template = wrapper.spec.components[index].template
     if not isinstance(template, dict):
@@ -84,9 +80,7 @@ def named(wrapper: AppWrapper, index: int, suffix: str) -> Named:
 
 
 def possible_name(name: str) -> bool:
-    """Say whether any object can have this name: one with a slash or dots alone would be a path to
-    something else.
-    """
+    """Say whether any object can have this name, which is to be a part of a path."""
     clean = name.isprintable() and not {"/", "%"} & set(name)
     return 0 < len(name) <= LONGEST_NAME and clean and name not in {".", ".."}
 
@@ -244,9 +238,7 @@ def _asked(
 
 
 def _inject(spec: dict[str, Any], autopilot: Autopilot, asked: Collection[str], where: str) -> None:
-    """Change the pod spec ``spec`` (plain data, the caller's own copy), whose path is ``where``.
-    Raises :class:`ComponentError` where nothing can be added to its own affinity.
-    """
+    """Change a pod spec, the caller's own copy, at ``where``. Raises :class:`ComponentError`."""
     required = _expressions(autopilot, asked, ("NoSchedule", "NoExecute"))
     preferred = _expressions(autopilot, asked, ("PreferNoSchedule",))
     if not required and not preferred:
@@ -291,9 +283,7 @@ def _require(node: dict[str, Any], expressions: list[dict[str, Any]], where: str
 
 
 def _map_of(holder: dict[str, Any], key: str, where: str) -> dict[str, Any]:
-    """The map under ``key`` of what is at ``where``, made where there is none. Raises
-    :class:`ComponentError`.
-    """
+    """The map under ``key``, made where there is none. Raises :class:`ComponentError`."""
     return _part_of(holder, key, dict[str, Any](), f"{where}.{key}: must be a map; correct it.")
 
 

@@ -113,6 +113,10 @@ class ComponentObject(msgspec.Struct, frozen=True, kw_only=True):
         """Group and version, as a manifest has them."""
         return "/".join(part for part in self.kind[:2] if part)
 
+    def belongs_to(self, wrapper: AppWrapper) -> bool:
+        """Say whether its controller is this very wrapper, by uid."""
+        return self.owner is not None and self.owner.uid == wrapper.metadata.uid
+
     @property
     def owner_words(self) -> str:
         """Kind and name of its controller; empty where it has none."""

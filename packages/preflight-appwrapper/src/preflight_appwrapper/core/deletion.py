@@ -32,9 +32,7 @@ _MOST_NAMED: Final = 8
 
 
 class DeletionProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """``done``: nothing is left, by two reads. ``forced``: the period for a normal deletion is
-    over.
-    """
+    """``done``: nothing is left, by two reads. ``forced``: the period for a normal one is over."""
 
     done: bool = False
     forced: bool = False

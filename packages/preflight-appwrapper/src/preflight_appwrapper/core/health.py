@@ -32,9 +32,7 @@ Result = Literal["healthy", "waiting", "confirm", "succeeded", "reset", "evacuat
 RELEASE: Final = PREFIX + "evacuate"
 """Annotation of a wrapper: since when it waits for the brake. Whoever writes it releases it."""
 _PREFLIGHTS_IN_A_ROW = 3
-"""So many evacuations in a row are not counted against the workload; a check that always fails is
-not the nodes' fault.
-"""
+"""Evacuations in a row that do not count: a check that always fails is not the nodes' fault."""
 
 
 class HealthJudgment(msgspec.Struct, frozen=True):
@@ -301,9 +299,7 @@ def _too_few(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
 
 
 def _started(context: PhaseContext) -> datetime:
-    """Since when pods are missed: creation, or the loss of readiness, or the end of a component's
-    own suspension.
-    """
+    """Since when pods are missed: creation, loss of readiness, or the end of a suspension."""
     status, now = context.status, context.now
     if c.is_true(status, c.READY):
         return now.replace(microsecond=0)

@@ -42,9 +42,7 @@ class Absent(msgspec.Struct, frozen=True):
 
 
 class VersionedPod(msgspec.Struct, frozen=True):
-    """A pod, and its resourceVersion as a number. ``strayed``: its label is another wrapper's, so
-    that a list by label says nothing of it.
-    """
+    """A pod at its resourceVersion. ``strayed``: no list by our label says anything of it."""
 
     pod: Pod
     version: int
@@ -87,17 +85,13 @@ class LeaderState(msgspec.Struct, kw_only=True):
     def tried(
         self, index: int, error: str, at: datetime, *, fatal: bool = False, unclear: bool = False
     ) -> None:
-        """A create of component ``index`` has failed; ``unclear``:
-        it may have been done all the same.
-        """
+        """A create has failed; ``unclear``: it may have been done all the same."""
         known = self.creates.get(index)
         tries = known.tries + 1 if known is not None else 1
         self.creates[index] = Attempt(error=error, at=at, tries=tries, fatal=fatal, unclear=unclear)
 
     def saw(self, name: Name, one: ComponentObject | None, uids: Iterable[str] = ()) -> None:
-        """Take in what the API server says of a name just now; ``uids``: of what was known under
-        it.
-        """
+        """Take in what is there under a name just now; ``uids``: of what was known under it."""
         before = self.found.get(name)
         known = {uid for uid in uids if uid} | (
             {before.uid} if isinstance(before, ComponentObject) else set()

@@ -31,9 +31,7 @@ _TIME: Final = re.compile(r"([0-9]{1,12})\.")
 
 
 def mark(key: bytes, namespace: str, templates: Iterable[Any], at: datetime) -> str:
-    """The annotation's value for a wrapper that is created ``at`` that time. Raises
-    :class:`RecursionError` where a template is nested too deeply.
-    """
+    """The annotation's value. Raises :class:`RecursionError` for templates nested too deeply."""
     digest = hashlib.sha256(msgspec.json.encode(list(templates), order="sorted")).hexdigest()
     seconds = int(at.timestamp())
     proof = hmac.digest(key, f"{namespace}/{seconds}/{digest}".encode(), "sha256").hex()

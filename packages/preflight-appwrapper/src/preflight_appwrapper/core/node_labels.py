@@ -61,9 +61,7 @@ def wanted(conditions: Iterable[NodeCondition], health: NodeHealthConfig) -> str
 
 
 def code(conditions: Iterable[NodeCondition], health: NodeHealthConfig) -> str:
-    """The first condition that speaks against the node, with the error code in its message; empty
-    where there is none.
-    """
+    """The first condition that speaks against the node, with its error code; empty for none."""
     bad = (one for one in conditions if makes_sick(one.type, one.status, health.conditions))
     first = next(bad, None)
     if first is None:
@@ -72,9 +70,7 @@ def code(conditions: Iterable[NodeCondition], health: NodeHealthConfig) -> str:
 
 
 def patch(uid: str, labels: Mapping[str, str], key: str, value: str) -> list[jsonpatch.Operation]:
-    """What sets the label to ``value``, or removes it, on the node with this uid; nothing where it
-    is so already.
-    """
+    """What sets the label to ``value``, or removes it, on the node with this uid, if needed."""
     if labels.get(key, "") == value:
         return []
     about = [jsonpatch.test("/metadata/uid", uid)]

@@ -23,9 +23,7 @@ EVACUATIONS: Final = frozenset({"AutopilotNoExecute", "PreflightFailed"})
 
 
 class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a phase may ask. ``status``: the wrapper's, with times that periods can be counted
-    from.
-    """
+    """All that a phase may ask. ``status``: with times that periods can be counted from."""
 
     wrapper: AppWrapper
     status: AppWrapperStatus
@@ -51,9 +49,7 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
         return c.put(status, type_, value, reason, message, now=self.now, generation=generation)
 
     def say(self, reason: str, message: str, *, warning: bool = False) -> WrapperEvent:
-        """Once a version of the wrapper: only one leader can have written the status that this goes
-        with.
-        """
+        """Once a version of the wrapper, whose status only one leader can have written."""
         key = f"{reason}/{self.wrapper.metadata.resource_version}"
         return WrapperEvent(reason=reason, message=message, warning=warning, key=key)
 
@@ -70,9 +66,7 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
         return Next(what, why, self.now)
 
     def retry_pause(self, status: AppWrapperStatus) -> float:
-        """Return seconds. They double with each evacuation after the first in a row, or a label
-        everywhere would move a workload for ever.
-        """
+        """Return seconds, doubled with each evacuation in a row: a label may be everywhere."""
         again = max(status.migration_count - 1, 0)
         moved = c.is_true(status, c.UNHEALTHY, *EVACUATIONS)
         return min(self.p.retry_pause * (2.0 ** min(again, 64) if moved else 1), self.p.maximum)

@@ -90,9 +90,7 @@ def _delete(context: PhaseContext, plan: WrapperPlan) -> tuple[WrapperPlan, bool
 
 
 def _begin_deletion(context: PhaseContext, plan: WrapperPlan) -> WrapperPlan:
-    """``plan``, which takes a row, with the first of deletion; whether it is done is for the next
-    look, for that is a row of its own.
-    """
+    """``plan``, which takes a row, with the first of deletion; its end is a row of its own."""
     plan = replace(plan, status=_deleting(context, plan.status))
     return _or_now(context, _delete(context, plan)[0], "nothing is seen of it any more")
 
@@ -145,9 +143,7 @@ def _described(context: PhaseContext) -> AppWrapperStatus:
 
 
 def leftover(context: PhaseContext) -> WrapperPlan:
-    """Its status was changed by somebody else, so that nobody knows what exists of it: everything
-    is deleted, and made anew.
-    """
+    """Somebody else wrote the status, so nobody knows what exists: all is deleted and made anew."""
     return _to_suspending(
         context, "leftover", "something of it exists that its status does not speak of"
     )

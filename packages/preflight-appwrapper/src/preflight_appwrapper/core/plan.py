@@ -41,9 +41,7 @@ class Finalizer(WrapperAction, frozen=True, tag=True):
 
 
 class CreateComponent(WrapperAction, frozen=True, tag=True):
-    """Component ``index`` under ``name``, owned by the wrapper with ``uid``; see
-    :func:`.components.build`.
-    """
+    """Component ``index`` under ``name``, owned by the wrapper with ``uid``."""
 
     index: int
     name: str
@@ -67,9 +65,7 @@ class Confirm(WrapperAction, frozen=True, tag=True):
 
 
 class DeleteObject(WrapperAction, frozen=True, tag=True):
-    """A component, or by force a pod, with ``uid`` as precondition; ``force``: with a grace period
-    of 0.
-    """
+    """A component or, by ``force`` (a grace of 0), a pod; with ``uid`` as precondition."""
 
     api_version: str
     kind: str
@@ -102,9 +98,7 @@ def warning(reason: str, message: str, key: str) -> WrapperEvent:
 
 
 class Next(msgspec.Struct, frozen=True):
-    """The next thing that happens. ``at``: when, at the latest, where time decides; ``waits``:
-    whose change is looked at before that.
-    """
+    """The next thing that happens, ``at`` the latest, or when one of ``waits`` changes."""
 
     what: str
     why: str

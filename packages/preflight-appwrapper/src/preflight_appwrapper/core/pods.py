@@ -54,9 +54,7 @@ def terminal(pods: Iterable[Pod], codes: ExitCodes) -> Exit | None:
 
 
 def examined(pods: Iterable[Pod], start: datetime, now: datetime, allowance: float) -> float:
-    """Seconds between ``start`` and ``now`` in which a preflight container of any of the pods ran,
-    at most ``allowance``.
-    """
+    """Seconds in which a preflight container of any pod ran, at most ``allowance``."""
     total, covered = 0.0, start
     for begin, end in sorted(_runs(pods, now)):
         begin, end = max(begin, covered), min(end, now)  # noqa: PLW2901
@@ -68,20 +66,17 @@ def examined(pods: Iterable[Pod], start: datetime, now: datetime, allowance: flo
 
 def is_examined(pods: Iterable[Pod]) -> bool:
     """Say whether a preflight container of any of the pods runs now."""
-    return any(one.state.running is not None for one in _checks(pods))
+    return any(it.state.running for pod in pods if not pod.going for it in _checks(pod))
 
 
-def _checks(pods: Iterable[Pod]) -> Iterator[ContainerStatus]:
-    """The containers of preflight in pods that are not being deleted."""
-    for pod in pods:
-        if not pod.going:
-            for one in pod.status.init_container_statuses:
-                if one.name.startswith(names.CONTAINER_PREFIX):
-                    yield one
+def _checks(pod: Pod) -> Iterator[ContainerStatus]:
+    """The containers of preflight."""
+    statuses = pod.status.init_container_statuses
+    return (one for one in statuses if one.name.startswith(names.CONTAINER_PREFIX))
 
 
 def _runs(pods: Iterable[Pod], now: datetime) -> Iterator[tuple[datetime, datetime]]:
-    for one in _checks(pods):
+    for one in (check for pod in pods if not pod.going for check in _checks(pod)):
         if one.state.running is not None and one.state.running.started_at is not None:
             yield one.state.running.started_at, now
         for ended in (one.state.terminated, one.last_state.terminated):
@@ -96,16 +91,12 @@ def sick_resources(labels: Mapping[str, str], autopilot: Autopilot) -> frozenset
     return frozenset(
         resource
         for resource, taints in autopilot.taints.items()
-        if any(
-            taint.effect == "NoExecute" and labels.get(taint.key) == taint.value for taint in taints
-        )
+        if any(it.effect == "NoExecute" and labels.get(it.key) == it.value for it in taints)
     )
 
 
 class EvacuationCause(msgspec.Struct, frozen=True):
-    """A pod by which its workload leaves a node, and why: a marked resource of the node, or a check
-    that has failed on the hardware, whose ``code`` that is.
-    """
+    """A pod by which its workload leaves a node; ``code``: of a failed check, if that is why."""
 
     pod: Pod
     why: str
@@ -135,9 +126,7 @@ def _failed_check(pod: Pod) -> EvacuationCause | None:
     """What a check says that *failed* in a result of its own: an exit status alone says nothing of
     the hardware, and a check that only observes decides nothing.
     """
-    for status in pod.status.init_container_statuses:
-        if not status.name.startswith(names.CONTAINER_PREFIX):
-            continue
+    for status in _checks(pod):
         check = status.name.removeprefix(names.CONTAINER_PREFIX)
         for ended in (status.state.terminated, status.last_state.terminated):
             if ended is None or ended.exit_code == 0 or not ended.message.strip():

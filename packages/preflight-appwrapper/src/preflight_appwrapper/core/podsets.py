@@ -53,9 +53,7 @@ class PodSetError(ValueError):
 
 
 def pod_template(template: object, path: str) -> dict[str, Any]:
-    """The pod template at ``path`` (``template.spec.template``) of the manifest ``template``.
-    Raises :class:`PodSetError`.
-    """
+    """The pod template at ``path`` of a manifest. Raises :class:`PodSetError`."""
     match = _PATH.fullmatch(path) if len(path) <= _LONGEST else None
     if match is None:
         raise PodSetError(
@@ -106,9 +104,7 @@ def kueue_knows(template: object) -> bool:
 
 
 def inferred(template: object) -> tuple[PodSet, ...]:
-    """The pod sets that follow from the kind; none for one that is not known. Raises
-    :class:`PodSetError`.
-    """
+    """The pod sets that follow from the kind, if it is known. Raises :class:`PodSetError`."""
     known = {**_KUEUE, **_OURS}.get(group_kind(template))
     if known is None or not isinstance(template, dict):
         return ()
@@ -128,9 +124,7 @@ def slacks(components: Sequence[_Component]) -> tuple[int, ...]:
 
 
 def slack(template: object) -> int:
-    """Pods that a RayCluster's autoscaler, or a PyTorchJob's elastic policy, may take away. Never
-    raises.
-    """
+    """Pods that Ray's autoscaler, or PyTorch's elastic policy, may take away. Never raises."""
     group, _, kind = group_kind(template)
     if not isinstance(template, dict):
         return 0
@@ -160,9 +154,7 @@ def pod_sets(component: _Component) -> tuple[PodSet, ...]:
 
 
 def readable(template: object, declared: tuple[PodSet, ...] = ()) -> tuple[PodSet, ...]:
-    """The ``declared`` pod sets, else those that follow from the kind; none where these cannot be
-    inferred. Never raises.
-    """
+    """The ``declared`` pod sets, else those of the kind, else none. Never raises."""
     try:
         return declared or inferred(template)
     except PodSetError:
@@ -240,6 +232,4 @@ _OURS: Final = {
         needs=((*_WITHIN, "workerTemplate"),)
     ),
 }
-"""Kinds that Kueue does not know: admission writes their pod sets into the wrapper, so that it need
-not.
-"""
+"""Kinds that Kueue does not know: admission writes their pod sets into the wrapper."""

@@ -111,17 +111,12 @@ def observe(
     clock: float,
     held: HeldEvacuation | None = None,
 ) -> WrapperSnapshot:
-    """``memory`` loses what the mirrors have passed. ``now`` and ``clock`` are the same moment, the
-    latter monotonic.
-    """
+    """``memory`` loses what the mirrors have passed; ``clock`` is ``now``, monotonic."""
     pods = _pods(mirrored, memory)
-    components = tuple(
-        _component(wrapper, i, known, mirrored, memory)
-        for i, known in enumerate(wrapper.status.component_status)
-    )
-    named = {
-        (kind_of(one.api_version, one.kind), one.name) for one in wrapper.status.component_status
-    }
+    every = enumerate(wrapper.status.component_status)
+    components = tuple(_component(wrapper, i, known, mirrored, memory) for i, known in every)
+    known = wrapper.status.component_status
+    named = {(kind_of(one.api_version, one.kind), one.name) for one in known}
     if len(memory.gone) > _MOST_GONE:
         memory.gone &= {*mirrored.pods, *(one.uid for one in mirrored.things.values())}
     strays = tuple(_strays(wrapper, named, mirrored, memory))
@@ -163,17 +158,15 @@ def _pods(mirrored: Mirrored, memory: LeaderState) -> tuple[Pod, ...]:
     listed = memory.listed
     if listed is not None and mirrored.pods_version >= listed.version:
         listed = memory.listed = None
-    found = {}
-    for uid, held in mirrored.pods.items():
-        if uid in memory.gone:
-            continue
-        if listed is None or held.version > listed.version or held.strayed:
-            found[uid] = held.pod
-    if listed is not None:
-        for uid, held in listed.pods.items():
-            if uid not in memory.gone and not mirrored.elsewhere(uid):
-                found.setdefault(uid, held.pod)
-    return tuple(found[uid] for uid in sorted(found))
+    found = {
+        uid: held.pod
+        for uid, held in mirrored.pods.items()
+        if listed is None or held.version > listed.version or held.strayed
+    }
+    for uid, held in listed.pods.items() if listed is not None else ():
+        if not mirrored.elsewhere(uid):
+            found.setdefault(uid, held.pod)
+    return tuple(found[uid] for uid in sorted(found) if uid not in memory.gone)
 
 
 def _component(
@@ -188,10 +181,8 @@ def _component(
         shown = None
     found = memory.found.get(name)
     one, confirmed = _newer(shown, found, mirrored.version(name[0]))
-    if one is None and isinstance(
-        found, ComponentObject
-    ):  # the mirror has passed what was known better
-        memory.found.pop(name, None)
+    if one is None and isinstance(found, ComponentObject):
+        memory.found.pop(name, None)  # the mirror has passed what was known better
     if one is None:
         says = _last(known, mirrored.departed.get(name), found)
         return SeenComponent(state="absent", confirmed=confirmed, verdict=says, attempt=attempt)
@@ -199,7 +190,7 @@ def _component(
         state="going" if one.going else "present",
         uid=one.uid,
         confirmed=confirmed,
-        ours=one.owner is not None and one.owner.uid == wrapper.metadata.uid,
+        ours=one.belongs_to(wrapper),
         owner=one.owner_words,
         finalizers=one.finalizers,
         verdict=one.verdict,
@@ -210,9 +201,7 @@ def _component(
 def _newer(
     shown: ComponentObject | None, found: ComponentObject | Absent | None, passed: int
 ) -> tuple[ComponentObject | None, bool]:
-    """Return what is there by the newest that is known, and whether the API server itself was
-    asked.
-    """
+    """Return the newest that is known, and whether the API server itself was asked."""
     if found is None:
         return shown, False
     if isinstance(found, Absent):
@@ -238,6 +227,5 @@ def _strays(
     wrapper: AppWrapper, named: set[tuple[Kind, str]], mirrored: Mirrored, memory: LeaderState
 ) -> Iterable[ComponentObject]:
     for name, one in sorted(mirrored.things.items()):
-        ours = one.owner is not None and one.owner.uid == wrapper.metadata.uid
-        if ours and name not in named and one.uid not in memory.gone:
+        if one.belongs_to(wrapper) and name not in named and one.uid not in memory.gone:
             yield one

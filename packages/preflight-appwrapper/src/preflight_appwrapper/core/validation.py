@@ -36,9 +36,7 @@ _QUEUED: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,60})")
 _LEAST_TTL: Final = 300
 _MOST_PROBLEMS: Final = 64
 _MOST_BYTES: Final = 1024 * 1024
-"""Bytes of all templates as JSON. An API server stores 1.5 MiB, and beside them stand the status
-and who has managed which field.
-"""
+"""Bytes of all templates as JSON: an API server stores 1.5 MiB, with the status."""
 
 
 class ValidationResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +53,7 @@ def created(
     namespace: str,
     served: Mapping[Kind, RESTMapping] | None = None,
 ) -> ValidationResult:
-    """A new wrapper. ``served``: the kinds of its components that the API server has; None: nobody
-    has asked.
-    """
+    """Judge a new wrapper. ``served``: its kinds that the API server has; None: not asked."""
     if beyond := limits(wrapper):
         return ValidationResult(problems=beyond)
     problems = [
@@ -260,9 +256,7 @@ def _job_warnings(template: object, where: str) -> Iterator[str]:
 
 
 def updated(old: AppWrapper, new: AppWrapper) -> tuple[str, ...]:
-    """Say why the change is denied. What Kueue writes (``suspend``, ``podSetInfos``), annotations
-    and other labels may change.
-    """
+    """Say why the change is denied: Kueue's fields, annotations and other labels may change."""
     return tuple(_changes(old, new))
 
 
@@ -270,16 +264,14 @@ def _changes(old: AppWrapper, new: AppWrapper) -> Iterator[str]:
     again = "cannot be changed; create another AppWrapper."
     if len(old.spec.components) != len(new.spec.components):
         yield f"spec.components: the number of components {again}"
-    for i, (before, after) in enumerate(
-        zip(old.spec.components, new.spec.components, strict=False)
-    ):
-        where = f"spec.components[{i}]"
-        if before.template != after.template:
-            yield f"{where}.template: {again}"
-        if [(one.path, one.count) for one in before.pod_sets] != [
-            (one.path, one.count) for one in after.pod_sets
-        ]:
-            yield f"{where}.podSets: {again}"
+    pairs = zip(old.spec.components, new.spec.components, strict=False)
+    for i, pair in enumerate(pairs):
+        templates = [one.template for one in pair]
+        pod_sets = [[(it.path, it.count) for it in one.pod_sets] for one in pair]
+        if templates[0] != templates[1]:
+            yield f"spec.components[{i}].template: {again}"
+        if pod_sets[0] != pod_sets[1]:
+            yield f"spec.components[{i}].podSets: {again}"
     if (old.spec.managed_by or "") != (new.spec.managed_by or ""):
         yield f"spec.managedBy: {again}"
     for label in (USER_LABEL, USER_ID_LABEL):

@@ -4,7 +4,7 @@ an annotation that is good for this one time, nodes by the label that they wait 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -70,9 +70,7 @@ def held(one: AppWrapper) -> HeldWorkload | None:
 
 
 async def evacuations(health: NodeHealthConfig, *, released: bool) -> Evacuations:
-    """List what waits in the cluster of KUBECONFIG, or of this pod; ``released``: until now. Raises
-    :class:`~preflight_kube.errors.KubeError`.
-    """
+    """List what waits and, if ``released``, release it. Raises :class:`~.errors.KubeError`."""
     async with Client(connection(home=Path.home()), agent="preflight-appwrapper") as client:
         found = await waiting(client, health)
         if released:
@@ -98,16 +96,10 @@ async def waiting(client: Client, health: NodeHealthConfig) -> Evacuations:
 
 async def release(client: Client, found: Evacuations, health: NodeHealthConfig) -> None:
     """Let all of it go now. Raises :class:`~preflight_kube.errors.KubeError`."""
+    held = jsonpatch.test(jsonpatch.pointer("metadata", "labels", health.key), HELD)
     for node in found.nodes:
-        labels: Mapping[str, str] = {health.key: HELD}
-        operations = patch(node.uid, labels, health.key, health.value)
-        await client.json_patch(
-            f"{_NODES}/{node.name}",
-            [
-                jsonpatch.test(jsonpatch.pointer("metadata", "labels", health.key), HELD),
-                *operations,
-            ],
-        )
+        operations = patch(node.uid, {health.key: HELD}, health.key, health.value)
+        await client.json_patch(f"{_NODES}/{node.name}", [held, *operations])
     for one in found.workloads:
         body = {"metadata": {"annotations": {RELEASE: one.since}}}
         await client.merge_patch(wrapper_path(one.namespace, one.name), body)

@@ -85,14 +85,11 @@ def explain(
     if quota is not None and quota.reason == NOT_JUDGED and not wrapper.spec.suspend:
         # the controller's word: who explains has no key
         coming = Coming(what="Resuming", why=printable(quota.message), waits=("wrapper",))
-    moved = [
-        one.last_transition_time
-        for one in wrapper.status.conditions
-        if one.last_transition_time is not None
-    ]
+    times = (one.last_transition_time for one in wrapper.status.conditions)
+    moved = [at for at in times if at is not None]
     evacuated = f", {status.migration_count} evacuations in a row" if status.migration_count else ""
     figures = holding.figures if holding else None
-    because = holding.sentence if holding else _foreign(wrapper) or _cause(wrapper)
+    because = holding.sentence if holding else _cause(wrapper)
     if figures is not None:
         because += f" (expected {figures.expected}: {figures.pending} pending, {figures.running} running, {figures.succeeded} succeeded, {figures.failed} failed, of which {figures.counting} count)"
     return Explanation(
@@ -111,16 +108,10 @@ def explain(
     )
 
 
-def _foreign(wrapper: AppWrapper) -> str:
-    return (
-        ""
-        if wrapper.ours
-        else f"it is managed by {wrapper.spec.managed_by}, so nothing is done here"
-    )
-
-
 def _cause(wrapper: AppWrapper) -> str:
-    """Say why it was reset last, or has failed."""
+    """Say why nothing is done here, or why it was reset last, or has failed."""
+    if not wrapper.ours:
+        return f"it is managed by {wrapper.spec.managed_by}, so nothing is done here"
     found = c.find(wrapper.status.conditions, c.UNHEALTHY)
     if found is None or found.status != "True":
         return ""
@@ -156,12 +147,9 @@ def _lines(one: Explanation) -> Iterator[str]:
         yield "  next: nothing; it stays as it is until it is deleted"
     else:
         when = f" in {one.next.within}, at {one.next.at}" if one.next.at else ""
-        waits = (
-            f"; sooner when one of these changes: {', '.join(one.next.waits)}"
-            if one.next.waits
-            else ""
-        )
-        yield f"  next: {one.next.what}{when}: {one.next.why}{waits}"
+        waits = ", ".join(one.next.waits)
+        sooner = f"; sooner when one of these changes: {waits}" if waits else ""
+        yield f"  next: {one.next.what}{when}: {one.next.why}{sooner}"
     yield f"  resets: {one.resets}"
     yield from (f"  cannot be deleted: {it}" for it in one.blocked)
     yield from (f"  pod {it}" for it in one.pods)
@@ -187,9 +175,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def plan(wrapper: AppWrapper, rules: WrapperRules) -> Plan:
-    """``wrapper`` as a file has it; no kind is asked for, and no right. Of a component that would
-    be denied, what else is in the way of its creation is left out. Never raises.
-    """
+    """``wrapper`` as a file has it, without a cluster. Never raises."""
     judged = created(wrapper, rules, namespace=wrapper.metadata.namespace)
     problems, objects, sets = list(judged.problems), [], []
     for i, component in enumerate(wrapper.spec.components):

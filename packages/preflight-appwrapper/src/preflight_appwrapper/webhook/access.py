@@ -39,29 +39,20 @@ def reviews(
 ) -> dict[int, dict[str, Any]]:
     """By component: the SubjectAccessReview to create. One that is not served is denied without."""
     found: dict[int, dict[str, Any]] = {}
+    who: dict[str, Any] = {"user": user.username, "uid": user.uid, "groups": [*user.groups]}
+    if user.extra:
+        who["extra"] = {key: list(values) for key, values in user.extra.items()}
     for i, component in enumerate(wrapper.spec.components):
         group, version, kind = podsets.group_kind(component.template)
         known = served.get((group, version, kind))
         if known is None:
             continue
-        spec: dict[str, Any] = {
-            "resourceAttributes": {
-                "namespace": namespace,
-                "verb": "create",
-                "group": group,
-                "version": version,
-                "resource": known.resource,
-            },
-            "user": user.username,
-            "uid": user.uid,
-            "groups": list(user.groups),
-        }
-        if user.extra:
-            spec["extra"] = {key: list(values) for key, values in user.extra.items()}
+        what = {"group": group, "version": version, "resource": known.resource}
+        wanted = {"namespace": namespace, "verb": "create", **what}
         found[i] = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
-            "spec": spec,
+            "spec": {**who, "resourceAttributes": wanted},
         }
     return found
 

@@ -95,16 +95,11 @@ class Reviewer:
         return mark(self._rules.mark_key, request.namespace, templates, at)
 
     async def validate(self, request: AdmissionRequest) -> Response:
-        """Judge whether it may be stored. What has a mark was judged when it got it, and is asked
-        about no more.
-        """
+        """Judge whether it may be stored; what has a mark was judged when it got it."""
         wrapper = wrapper_from(request.new(dict[str, Any]))
         if request.operation == "UPDATE":
-            return _answer(
-                ValidationResult(
-                    problems=updated(wrapper_from(request.old(dict[str, Any])), wrapper)
-                )
-            )
+            old = wrapper_from(request.old(dict[str, Any]))
+            return _answer(ValidationResult(problems=updated(old, wrapper)))
         if request.operation != "CREATE":
             return Response()
         key = self._rules.mark_key
@@ -116,9 +111,7 @@ class Reviewer:
         return _answer(judged)
 
     async def _judged(self, wrapper: AppWrapper, request: AdmissionRequest) -> ValidationResult:
-        """All that can be said of a new wrapper; raises :class:`Unavailable` where the API server
-        does not say what is needed.
-        """
+        """All that can be said of a new wrapper; raises :class:`Unavailable`."""
         if beyond := limits(wrapper):
             return ValidationResult(problems=beyond)
         try:
@@ -143,13 +136,8 @@ class Reviewer:
 
         once = {kinds[i]: body for i, body in wanted.items()}
         answers = dict(await gather(ask(kind, body) for kind, body in once.items()))
-        return replace(
-            judged,
-            problems=(
-                *judged.problems,
-                *refusals(wanted, {i: answers[kinds[i]] for i in wanted if kinds[i] in answers}),
-            ),
-        )
+        refused = refusals(wanted, {i: answers[kinds[i]] for i in wanted})
+        return replace(judged, problems=(*judged.problems, *refused))
 
 
 def _answer(judged: ValidationResult) -> Response:

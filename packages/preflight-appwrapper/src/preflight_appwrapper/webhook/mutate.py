@@ -20,9 +20,7 @@ _OTHERS: Final = re.compile(r"[^-_.A-Za-z0-9]")
 
 
 def label_value(text: str) -> str:
-    """``text`` as the value of a label: 63 characters, others than ``-_.A-Za-z0-9`` as ``_``,
-    alphanumeric at both ends.
-    """
+    """``text`` as the value of a label: others than ``-_.A-Za-z0-9`` become ``_``."""
     return _OTHERS.sub("_", text[:LONGEST_VALUE]).strip("-_.")
 
 
