@@ -14,26 +14,6 @@ from msgspec.structs import replace
 
 from preflight_appwrapper.api.types import AppWrapperStatus, ComponentStatus, Condition
 
-__all__ = [
-    "DELETING",
-    "DEPLOYED",
-    "FINISHED",
-    "HELD",
-    "QUOTA",
-    "READY",
-    "UNHEALTHY",
-    "component_is",
-    "drop",
-    "find",
-    "is_false",
-    "is_true",
-    "put",
-    "repaired",
-    "restored",
-    "since",
-    "written",
-]
-
 S = TypeVar("S", AppWrapperStatus, ComponentStatus)
 
 QUOTA: Final = "QuotaReserved"
@@ -68,10 +48,7 @@ def is_false(status: AppWrapperStatus | ComponentStatus, type_: str, *reasons: s
 
 
 def _is(
-    value: str,
-    status: AppWrapperStatus | ComponentStatus,
-    type_: str,
-    reasons: tuple[str, ...],
+    value: str, status: AppWrapperStatus | ComponentStatus, type_: str, reasons: tuple[str, ...]
 ) -> bool:
     found = find(status.conditions, type_)
     return found is not None and found.status == value and (not reasons or found.reason in reasons)

@@ -4,22 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "API_VERSION",
-    "CLAIMED",
-    "COMPONENT",
-    "FINALIZER",
-    "GROUP",
-    "KIND",
-    "LABEL",
-    "LONGEST_VALUE",
-    "MANAGER",
-    "PLURAL",
-    "PREFIX",
-    "WRAPPERS",
-    "wrapper_path",
-]
-
 COMPONENT: Final = "preflight-appwrapper"
 """The writer's name in Events and in managed fields."""
 GROUP: Final = "workload.codeflare.dev"

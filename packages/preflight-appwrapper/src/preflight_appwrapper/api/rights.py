@@ -34,8 +34,7 @@ _MADE: Final = (
         f"{_OWNER} && r.name == {_LABEL}.orValue(''))", f"the {names.KIND} of that label owns it"
     ),
     Constraint(
-        "!(request.?namespace.orValue('') in {excluded})",
-        "AppWrappers of its namespace are judged",
+        "!(request.?namespace.orValue('') in {excluded})", "AppWrappers of its namespace are judged"
     ),
 )
 _VERBS: Final = "get list watch create delete"

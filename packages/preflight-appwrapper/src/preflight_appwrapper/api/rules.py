@@ -10,20 +10,6 @@ from msgspec import Meta
 from preflight_proto.durations import format_duration, parse_duration
 from preflight_proto.printable import printable
 
-__all__ = [
-    "BUILT_IN",
-    "DEFAULT_TAINTS",
-    "PERIODS",
-    "Autopilot",
-    "BrakeRules",
-    "FailureRule",
-    "LabelTaint",
-    "StatusMatch",
-    "WrapperRules",
-    "key_of",
-    "seconds",
-]
-
 PERIODS: Final = {
     "admission": "AdmissionGracePeriod",
     "warmup": "WarmupGracePeriod",

@@ -20,30 +20,6 @@ from preflight_proto.devices import IMPLICIT
 from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import CLAIMED, MANAGER
 
-__all__ = [
-    "MOST_FINALIZERS",
-    "PHASES",
-    "AppWrapper",
-    "AppWrapperSpec",
-    "AppWrapperStatus",
-    "ClaimRef",
-    "Component",
-    "ComponentStatus",
-    "Condition",
-    "Metadata",
-    "OwnerReference",
-    "Phase",
-    "Pod",
-    "PodSet",
-    "PodSetInfo",
-    "PodSpec",
-    "SchedulingGate",
-    "pod_from",
-    "wrapper_from",
-    "written",
-]
-
-
 Phase = Literal[
     "",
     "Suspended",

@@ -77,11 +77,7 @@ class WrapperCache:
     """``changed`` is called with each wrapper that something has changed about."""
 
     def __init__(
-        self,
-        client: Client,
-        kinds: RESTMapper,
-        rules: WrapperRules,
-        changed: Callable[[Key], None],
+        self, client: Client, kinds: RESTMapper, rules: WrapperRules, changed: Callable[[Key], None]
     ) -> None:
         self._client, self._kinds, self._rules, self._changed = client, kinds, rules, changed
         every = rules.autopilot.taints.values()

@@ -21,17 +21,6 @@ from preflight_appwrapper.api.rules import Autopilot, Effect, WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, ClaimRef, PodSet, PodSetInfo, PodSpec
 from preflight_appwrapper.core import podsets
 
-__all__ = [
-    "LONGEST_NAME",
-    "ComponentError",
-    "Named",
-    "build",
-    "claims_of",
-    "named",
-    "nested_too_deeply",
-    "possible_name",
-]
-
 T = TypeVar("T")
 
 LONGEST_NAME: Final = 253

@@ -35,17 +35,6 @@ from preflight_appwrapper.api.types import (
 from preflight_appwrapper.core.component_status import ComponentVerdict, verdict
 from preflight_appwrapper.core.podsets import group_kind, slacks
 
-__all__ = [
-    "POD",
-    "ComponentObject",
-    "Node",
-    "PartialObject",
-    "PartialWrapper",
-    "pod",
-    "thing",
-    "wrapper",
-]
-
 POD: Final[Kind] = ("", "v1", "Pod")
 _NULL: Final = msgspec.Raw(b"null")
 _NONE: Final[dict[str, str]] = {}

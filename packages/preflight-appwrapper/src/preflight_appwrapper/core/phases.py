@@ -33,19 +33,6 @@ from preflight_appwrapper.core.plan import (
 )
 from preflight_appwrapper.core.snapshot import HeldEvacuation
 
-__all__ = [
-    "failed",
-    "leftover",
-    "resetting",
-    "resuming",
-    "running",
-    "succeeded",
-    "suspended",
-    "suspending",
-    "terminating",
-    "unseen",
-]
-
 _WATCHED: Final = ("pods", "components", "nodes", "wrapper")
 """What is looked at sooner than time says, of a wrapper that runs."""
 

@@ -9,21 +9,6 @@ import msgspec
 from preflight_appwrapper.api.types import AppWrapperStatus
 from preflight_appwrapper.core.parameters import Parameters
 
-__all__ = [
-    "Confirm",
-    "CreateComponent",
-    "DeleteObject",
-    "Figures",
-    "Finalizer",
-    "Holding",
-    "List",
-    "Next",
-    "WrapperAction",
-    "WrapperEvent",
-    "WrapperPlan",
-    "warning",
-]
-
 
 class WrapperAction(msgspec.Struct, frozen=True, tag_field="action"):
     """Something to do, after the status is written. Each ends in another look."""

@@ -18,17 +18,6 @@ from preflight_appwrapper.api.rules import Autopilot
 from preflight_appwrapper.api.types import ContainerStatus, Pod
 from preflight_appwrapper.core.parameters import ExitCodes
 
-__all__ = [
-    "EvacuationCause",
-    "Exit",
-    "evacuation_cause",
-    "examined",
-    "exits",
-    "is_examined",
-    "sick_resources",
-    "terminal",
-]
-
 
 class Exit(msgspec.Struct, frozen=True):
     """A container that ended with another code than 0."""

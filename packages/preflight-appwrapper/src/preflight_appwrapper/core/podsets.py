@@ -20,20 +20,6 @@ from preflight_appwrapper.api.names import PREFIX
 from preflight_appwrapper.api.types import Component as _Component
 from preflight_appwrapper.api.types import ComponentStatus, PodSet
 
-__all__ = [
-    "MOST_POD_SETS",
-    "PodSetError",
-    "group_kind",
-    "inferred",
-    "initial",
-    "kueue_knows",
-    "pod_sets",
-    "pod_template",
-    "readable",
-    "slack",
-    "slacks",
-]
-
 MOST_POD_SETS: Final = 8
 """Pod sets of a wrapper: Kueue's own limit for a Workload."""
 

@@ -18,12 +18,7 @@ from preflight_appwrapper.api.names import GROUP, KIND, LABEL, LONGEST_VALUE
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import MOST_FINALIZERS, AppWrapper, Component, PodSet
 from preflight_appwrapper.core import podsets
-from preflight_appwrapper.core.components import (
-    LONGEST_NAME,
-    ComponentError,
-    named,
-    possible_name,
-)
+from preflight_appwrapper.core.components import LONGEST_NAME, ComponentError, named, possible_name
 from preflight_appwrapper.core.parameters import FAULT_TOLERANCE, parameters
 
 __all__ = ["USER_ID_LABEL", "USER_LABEL", "ValidationResult", "created", "limits", "updated"]
