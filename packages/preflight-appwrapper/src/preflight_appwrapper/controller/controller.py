@@ -310,6 +310,8 @@ class Controller:
         state = self._states.get(key)
         if state is not None:
             state.due = at
+            if state == LeaderState(uid=state.uid):
+                del self._states[key]  # thousands may be queued, of which nothing is known better
         if at is None:
             return None
         seconds = max(0.0, (at - now).total_seconds())

@@ -180,6 +180,8 @@ def _component(
     if shown is not None and shown.uid in memory.gone:
         shown = None
     found = memory.found.get(name)
+    if shown is not None and shown == found:
+        memory.found[name] = shown  # which is kept anyway
     one, confirmed = _newer(shown, found, mirrored.version(name[0]))
     if one is None and isinstance(found, ComponentObject):
         memory.found.pop(name, None)  # the mirror has passed what was known better
