@@ -9,7 +9,15 @@ import msgspec
 import pytest
 from preflight_mnnvl.api.types import ComputeDomain, Metadata
 from preflight_mnnvl.core.builders import announcement
-from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, PodClaim, cliques_of, of_gang
+from preflight_mnnvl.core.fabric import (
+    DRIVER,
+    OfferedSlice,
+    PodClaim,
+    ResourceClaim,
+    cliques_of,
+    of_gang,
+    pod_claim,
+)
 from preflight_mnnvl.report.show import Pod, fabric
 
 
@@ -28,13 +36,11 @@ def pod(name: str, *, claims: bool = True, made: bool = True) -> Pod:
 def claim(node: str, uid: str = "d") -> PodClaim:
     opaque = {"driver": DRIVER, "parameters": {"domainID": uid}}
     results = [{"driver": DRIVER, "pool": node, "device": "channel-0"}] if node else []
-    return msgspec.convert(
-        {
-            "spec": {"devices": {"config": [{"opaque": opaque}]}},
-            "status": {"allocation": {"devices": {"results": results}}},
-        },
-        PodClaim,
-    )
+    body = {
+        "spec": {"devices": {"config": [{"opaque": opaque}]}},
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
+    return pod_claim(msgspec.convert(body, ResourceClaim))
 
 
 def domain(**status: Any) -> ComputeDomain:

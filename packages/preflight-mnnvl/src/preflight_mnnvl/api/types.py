@@ -1,8 +1,6 @@
-"""The fields of Kubernetes objects that are read here, and no others; and the one place where text
-of others is decoded. Pure.
+"""The fields of Kubernetes objects that are read, and where text of others is decoded. Pure.
 
-msgspec skips what is not named without building it. What a PodClique brings as its pod's template
-stays raw until it is known that the PodClique asks for anything.
+What a PodClique brings as its pod's template stays raw until it is known that it asks for anything.
 """
 
 from __future__ import annotations
@@ -45,9 +43,7 @@ T = TypeVar("T")
 Key = tuple[str, str]
 """Namespace and name, mostly of a ComputeDomain."""
 Part = Literal["domain", "template", "claim"]
-"""Parts of a domain: the ComputeDomain, the driver's claim template, and in `literal` mode the
-claim.
-"""
+"""The ComputeDomain, the driver's claim template, and in `literal` mode the claim."""
 _READ: Final = (*names.KEYS, names.GROVE_MNNVL_GROUP)
 _SHOWN: Final = 120
 _MOST_OWNERS: Final = 64
@@ -59,11 +55,11 @@ _MOST_PODS: Final = 256 * 1024
 _TOO_LARGE: Final = msgspec.Raw(b'""')
 
 
-class _Object(msgspec.Struct, rename="camel", gc=False):
+class _Fields(msgspec.Struct, rename="camel", gc=False):
     pass
 
 
-class OwnerReference(_Object):
+class OwnerReference(_Fields):
     """An owner reference; None is what an API server leaves out, and means no."""
 
     api_version: str = ""
@@ -74,7 +70,7 @@ class OwnerReference(_Object):
     block_owner_deletion: bool | None = None
 
 
-class Metadata(_Object):
+class Metadata(_Fields):
     """Times as the API server writes them (RFC 3339); what is not there is None, or empty."""
 
     name: str = ""
@@ -104,17 +100,11 @@ class Metadata(_Object):
 
     def brief(self) -> Metadata:
         """The fields that tell an object and its versions apart."""
-        return Metadata(
-            name=self.name,
-            namespace=intern(self.namespace),
-            uid=self.uid,
-            resource_version=self.resource_version,
-        )
+        version = self.resource_version
+        return Metadata(self.name, "", intern(self.namespace), self.uid, version)
 
     def only(self, labels: Iterable[str] = (), annotations: Iterable[str] = ()) -> Metadata:
-        """A copy with these labels and annotations. Of thousands of objects most say the same of
-        set, release and owner: each text is kept once.
-        """
+        """A copy with these labels and annotations; a text that many objects have is kept once."""
         kept = self.brief()
         kept.creation_timestamp = self.creation_timestamp and intern(self.creation_timestamp)
         kept.deletion_timestamp = self.deletion_timestamp
@@ -123,12 +113,12 @@ class Metadata(_Object):
         kept.annotations = picked(self.annotations, annotations)
         kept.owner_references = self.owner_references and [
             OwnerReference(
-                api_version=intern(owner.api_version),
-                kind=intern(owner.kind),
-                name=intern(owner.name),
-                uid=intern(owner.uid),
-                controller=owner.controller,
-                block_owner_deletion=owner.block_owner_deletion,
+                intern(owner.api_version),
+                intern(owner.kind),
+                intern(owner.name),
+                intern(owner.uid),
+                owner.controller,
+                owner.block_owner_deletion,
             )
             for owner in self.owner_references[:_MOST_OWNERS]
         ]
@@ -140,7 +130,7 @@ def picked(texts: Mapping[str, str] | None, keys: Iterable[str]) -> dict[str, st
     return {key: intern(texts[key]) for key in keys if key in texts} or None if texts else None
 
 
-class ResourceRequirements(_Object):
+class ResourceRequirements(_Fields):
     """Amounts are texts or numbers; what else stands there is the API server's to refuse."""
 
     requests: dict[str, Any] | None = None
@@ -148,7 +138,7 @@ class ResourceRequirements(_Object):
     claims: list[dict[str, Any]] | None = None
 
 
-class Container(_Object):
+class Container(_Fields):
     """A container of a pod's template; init containers and sidecars are the same."""
 
     name: str = ""
@@ -163,7 +153,7 @@ class ContainerPlace(NamedTuple):
     container: Container
 
 
-class PodSpec(_Object):
+class PodSpec(_Fields):
     """A pod's template. What is rebuilt is decoded whole, so that nothing of it is lost."""
 
     containers: list[Container] | None = None
@@ -173,44 +163,44 @@ class PodSpec(_Object):
 
     def everyone(self) -> Iterator[ContainerPlace]:
         """Its containers and init containers, sidecars among them."""
-        for where, some in (
-            ("containers", self.containers),
-            ("initContainers", self.init_containers),
-        ):
-            for i, container in enumerate(some or ()):
+        lists = {"containers": self.containers, "initContainers": self.init_containers}
+        for where, containers in lists.items():
+            for i, container in enumerate(containers or ()):
                 yield ContainerPlace(where, i, container)
 
 
-class CliqueSpec(_Object):
+class CliqueSpec(_Fields):
     pod_spec: msgspec.Raw = msgspec.Raw(b"null")
     replicas: int | None = None
-    min_available: int | None = None
 
 
-class CliqueStatus(_Object):
-    replicas: int | None = None
+class CliqueStatus(_Fields):
     ready_replicas: int | None = None
     scheduled_replicas: int | None = None
 
 
-class PodClique(_Object):
-    """``grove.io/v1alpha1``: pods that are alike."""
+class PartialObjectMetadata(_Fields):
+    """An object as far as its metadata: a node, a device class, and the beginning of all others."""
 
     metadata: Metadata = msgspec.field(default_factory=Metadata)
+
+
+class PodClique(PartialObjectMetadata):
+    """``grove.io/v1alpha1``: pods that are alike."""
+
     spec: CliqueSpec = msgspec.field(default_factory=CliqueSpec)
     status: CliqueStatus | None = None
 
 
-class Clique(_Object):
+class Clique(_Fields):
     """A PodClique's template in a PodCliqueSet."""
 
     name: str = ""
-    labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     spec: CliqueSpec = msgspec.field(default_factory=CliqueSpec)
 
 
-class Group(_Object):
+class Group(_Fields):
     """A scaling group's entry in a PodCliqueSet."""
 
     name: str = ""
@@ -220,22 +210,21 @@ class Group(_Object):
     min_available: int | None = None
 
 
-class Template(_Object):
+class Template(_Fields):
     """``spec.template`` of a PodCliqueSet, in the order in which it is written."""
 
     cliques: list[Clique] | None = None
     pod_clique_scaling_groups: list[Group] | None = None
 
 
-class SetSpec(_Object):
+class SetSpec(_Fields):
     replicas: int | None = None
     template: Template = msgspec.field(default_factory=Template)
 
 
-class PodCliqueSet(_Object):
+class PodCliqueSet(PartialObjectMetadata):
     """``grove.io/v1alpha1``: what the user wrote."""
 
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
     spec: SetSpec = msgspec.field(default_factory=SetSpec)
 
     @property
@@ -254,34 +243,23 @@ class PodCliqueSet(_Object):
         return {name: at for at, group in places for name in group.clique_names or ()}
 
 
-class PodGang(_Object):
+class PodGang(PartialObjectMetadata):
     """``scheduler.grove.io/v1alpha1``. That it lives, and its uid, is all that is read."""
 
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
 
-
-class PartialObjectMetadata(_Object):
-    """A node or a device class: nothing else of it is read."""
-
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
-
-
-class DomainNode(_Object):
+class DomainNode(_Fields):
     name: str = ""
     status: str = ""
 
 
-class ComputeDomainStatus(_Object):
+class ComputeDomainStatus(_Fields):
     status: str = ""
     nodes: list[DomainNode] | None = None
 
 
-class ComputeDomain(_Object):
-    """``resource.nvidia.com``; also read as a claim or claim template, of which only the metadata
-    matters.
-    """
+class ComputeDomain(PartialObjectMetadata):
+    """``resource.nvidia.com``; also read as a claim or claim template: of those the metadata."""
 
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
     status: ComputeDomainStatus | None = None
 
 
@@ -321,8 +299,10 @@ def decode_pod(raw: bytes | msgspec.Raw) -> PodSpec:
 
 
 def trimmed(set_: PodCliqueSet) -> PodCliqueSet:
-    """Cut a set to what is read of it and of its pods' templates: whole ones would take hundreds of
-    megabytes, and text that is kept as it came keeps the whole answer that it came in.
+    """Cut a set to what is read of it and of its pods' templates.
+
+    Whole ones would take hundreds of megabytes, and text that is kept as it came keeps the whole
+    answer that it came in.
     """
     room = _MOST_PODS
     for clique in set_.cliques:
@@ -335,7 +315,7 @@ def trimmed(set_: PodCliqueSet) -> PodCliqueSet:
             kept = raw.copy()
         room -= len(kept)
         clique.spec.pod_spec = kept if room >= 0 else _TOO_LARGE
-        clique.labels, clique.annotations = None, picked(clique.annotations, _READ)
+        clique.annotations = picked(clique.annotations, _READ)
     left = {clique.name for clique in set_.cliques}
     for group in set_.groups:  # a clique is of the first group that lists it
         group.annotations = picked(group.annotations, _READ)

@@ -37,7 +37,15 @@ from preflight_mnnvl.controller.informers import (
     MnnvlInformers,
     ServedKind,
 )
-from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, PodClaim, cliques_of, one_fabric
+from preflight_mnnvl.core.fabric import (
+    DRIVER,
+    OfferedSlice,
+    PodClaim,
+    ResourceClaim,
+    cliques_of,
+    one_fabric,
+    pod_claim,
+)
 from preflight_mnnvl.core.reconcile import announced
 from preflight_mnnvl.core.snapshot import (
     AUDITED_ANNOTATIONS,
@@ -142,14 +150,14 @@ class MnnvlCache(MnnvlInformers):
         if not self._driver:
             self.parts["claim"] = self._part("claim")
             return
-        self._pod_claims = self._resource(
+        self._pod_claims: ServedKind[PodClaim] = self._resource(
             "resourceclaims",
-            PodClaim,
+            ResourceClaim,
             on_change=self._claim,
-            kept=PodClaim.brief,
+            decode=pod_claim,
             indexes={"podclique": _podclique, "node": lambda it: (it.node,)},
         )
-        self._slices = self._resource(
+        self._slices: ServedKind[OfferedSlice] = self._resource(
             "resourceslices",
             OfferedSlice,
             on_change=lambda change: self._node(change.object.spec.node_name),

@@ -109,7 +109,7 @@ class MnnvlInformers:
     def _resource(
         self,
         plural: str,
-        type_: type[T],
+        type_: type[Any],
         *,
         on_change: Callable[[Change[T]], None] = lambda _: None,
         **more: Any,
@@ -161,7 +161,7 @@ class AdmissionInformers(MnnvlInformers):
         self._domains = self._named("domain")
         self._taken = [self._domains, self._named("template" if driver else "claim")]
         self._sets = self._grove("podcliquesets", PodCliqueSet, kept=trimmed)
-        self._class = (
+        self._class: ServedKind[PartialObjectMetadata] | None = (
             self._resource(
                 "deviceclasses",
                 PartialObjectMetadata,

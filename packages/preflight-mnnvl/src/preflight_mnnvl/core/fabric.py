@@ -1,5 +1,4 @@
-"""The answer whether pods of a domain, and of a PodGang, share one fabric: claims of one
-ComputeDomain, on nodes of one NVLink clique. Pure.
+"""The answer whether pods share one fabric: one ComputeDomain, one NVLink clique. Pure.
 
 Nobody asks IMEX: of its daemons is told what the ComputeDomain's status has.
 """
@@ -12,9 +11,19 @@ from typing import Any, Final
 import msgspec
 
 from preflight_mnnvl.api.names import CLAIM
-from preflight_mnnvl.api.types import ComputeDomain, Metadata, shown
+from preflight_mnnvl.api.types import ComputeDomain, Metadata, PartialObjectMetadata, shown
 
-__all__ = ["DRIVER", "WAITING", "OfferedSlice", "PodClaim", "cliques_of", "of_gang", "one_fabric"]
+__all__ = [
+    "DRIVER",
+    "WAITING",
+    "OfferedSlice",
+    "PodClaim",
+    "ResourceClaim",
+    "cliques_of",
+    "of_gang",
+    "one_fabric",
+    "pod_claim",
+]
 
 DRIVER: Final = "compute-domain.nvidia.com"
 WAITING: Final = "not known yet"
@@ -52,47 +61,35 @@ class _Status(msgspec.Struct, gc=False):
     allocation: _Spec | None = None
 
 
-class PodClaim(msgspec.Struct, gc=False):
-    """A ResourceClaim, as far as it says whose channel a pod has."""
+class ResourceClaim(PartialObjectMetadata):
+    """The fields of a claim of which a :class:`PodClaim` is made."""
 
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _Status = msgspec.field(default_factory=_Status)
 
-    @property
-    def domain(self) -> str:
-        """The uid of the ComputeDomain that its configuration names; empty for none."""
-        opaque = [config.opaque for config in self.spec.devices.config or () if config.opaque]
-        uids = [
-            (config.parameters or {}).get("domainID")
-            for config in opaque
-            if config.driver == DRIVER
-        ]
-        return str(next(filter(None, uids), ""))
 
-    @property
-    def node(self) -> str:
-        """Where it is allocated; empty for nowhere yet."""
-        allocated = self.status.allocation
-        results = (allocated and allocated.devices.results) or ()
-        return next((result.pool for result in results if result.driver == DRIVER), "")
+class PodClaim(msgspec.Struct, frozen=True, gc=False):
+    """``pod``: for which it was made, empty where it is not the claim of ours; ``domain``: the uid
+    of the ComputeDomain that it names; ``node``: where it is allocated. Empty for none yet.
+    """
 
-    @property
-    def pod(self) -> str:
-        """The pod for which it was made; empty where it is not the claim of ours."""
-        owner = next(iter(self.metadata.owner_references or ()), None)
-        ours = self.metadata.annotation(_OF_POD) == CLAIM
-        return owner.name if ours and owner is not None and owner.kind == "Pod" else ""
+    metadata: Metadata
+    pod: str
+    domain: str
+    node: str
 
-    def brief(self) -> PodClaim:
-        """The part that is kept: of claims of others what tells one version from the next."""
-        if not self.pod:
-            return PodClaim(self.metadata.brief())
-        meta = self.metadata.only(annotations=(_OF_POD,))
-        opaque = _Opaque(DRIVER, {"domainID": self.domain} if self.domain else None)
-        spec = _Spec(_Devices(config=[_Configuration(opaque)]))
-        allocated = _Spec(_Devices(results=[_Result(DRIVER, self.node)] if self.node else None))
-        return PodClaim(meta, spec, _Status(allocated))
+
+def pod_claim(claim: ResourceClaim) -> PodClaim:
+    """The part of a claim that says whose channel a pod has."""
+    owner = next(iter(claim.metadata.owner_references or ()), None)
+    ours = claim.metadata.annotation(_OF_POD) == CLAIM
+    pod = owner.name if ours and owner is not None and owner.kind == "Pod" else ""
+    opaque = [config.opaque for config in claim.spec.devices.config or () if config.opaque]
+    uids = ((it.parameters or {}).get("domainID") for it in opaque if it.driver == DRIVER)
+    allocated = claim.status.allocation
+    results = (allocated and allocated.devices.results) or ()
+    nodes = (result.pool for result in results if result.driver == DRIVER)
+    return PodClaim(claim.metadata.brief(), pod, str(next(filter(None, uids), "")), next(nodes, ""))
 
 
 class _Attribute(msgspec.Struct, gc=False):
@@ -114,10 +111,9 @@ class _SliceSpec(msgspec.Struct, rename="camel", gc=False):
     devices: list[_Device] | None = None
 
 
-class OfferedSlice(msgspec.Struct, gc=False):
+class OfferedSlice(PartialObjectMetadata):
     """A ResourceSlice of the ComputeDomain driver's."""
 
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
     spec: _SliceSpec = msgspec.field(default_factory=_SliceSpec)
 
 

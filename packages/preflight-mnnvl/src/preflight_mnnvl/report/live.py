@@ -23,7 +23,7 @@ from preflight_mnnvl.api.types import (
     shown,
 )
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, PodClaim, cliques_of
+from preflight_mnnvl.core.fabric import DRIVER, OfferedSlice, ResourceClaim, cliques_of, pod_claim
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import Ignored, World, member_of
 from preflight_mnnvl.core.support import CLAIM_VERSIONS, DOMAIN_VERSIONS, ClusterFacts, judge
@@ -49,7 +49,7 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
         claims = await _list(
             client,
             f"{resources}/namespaces/{namespace}/resourceclaims",
-            PodClaim,
+            ResourceClaim,
             absent=KubeError,
         )
         slices = await _list(
@@ -67,7 +67,7 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
         judge(facts, config),
         time.time(),
         only=only,
-        claims={(namespace, claim.metadata.name): claim for claim in claims or ()},
+        claims={(namespace, claim.metadata.name): pod_claim(claim) for claim in claims or ()},
         cliques={**nodes, **cliques_of(slices or ())},
     )
 

@@ -1,17 +1,17 @@
-"""A cluster for people: set → domain → owner → nodes → pods, with the state that the
-controller's own decision gives it, and whether the pods of a domain, and of a PodGang, share one
-fabric. Pure.
-"""
+"""A cluster for people: set → domain → owner → nodes → pods, with the controller's plans. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 from preflight_proto import result
+from preflight_proto.names import NCCL_ALLREDUCE as ALLREDUCE
+from preflight_proto.names import container_name
 
 from preflight_mnnvl.api.names import CLAIM, PCS_NAME
-from preflight_mnnvl.api.types import ComputeDomain, Key, Metadata, shown
+from preflight_mnnvl.api.types import ComputeDomain, Key, PartialObjectMetadata, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.fabric import PodClaim, of_gang, one_fabric
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
@@ -19,6 +19,9 @@ from preflight_mnnvl.core.snapshot import World
 from preflight_mnnvl.core.support import Support
 
 __all__ = ["Pod", "fabric", "show"]
+
+POD_OF = "grove.io/podclique"
+"""Label of a pod: its PodClique."""
 
 
 class _PodSpec(msgspec.Struct, rename="camel", gc=False):
@@ -50,10 +53,9 @@ class _PodStatus(msgspec.Struct, rename="camel", gc=False):
     init_container_statuses: list[_InitStatus] | None = None
 
 
-class Pod(msgspec.Struct, rename="camel", gc=False):
+class Pod(PartialObjectMetadata):
     """As far as it is shown."""
 
-    metadata: Metadata = msgspec.field(default_factory=Metadata)
     spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
     status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
@@ -72,15 +74,9 @@ class Pod(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def measured(self) -> str:
-        """The result of `nccl-allreduce` in it: outcome, bandwidth, and by which network NCCL went;
-        empty where it has not ended.
-        """
+        """The result of `nccl-allreduce` in it; empty where it has not ended."""
         containers = self.status.init_container_statuses or ()
-        ended = (
-            container.state.terminated
-            for container in containers
-            if container.name == f"preflight-{ALLREDUCE}"
-        )
+        ended = (it.state.terminated for it in containers if it.name == container_name(ALLREDUCE))
         if (run := next(filter(None, ended), None)) is None:
             return ""
         answer = result.from_termination(ALLREDUCE, run.message, run.exit_code)
@@ -90,20 +86,13 @@ class Pod(msgspec.Struct, rename="camel", gc=False):
         return f"{answer.outcome}{rate}{network and f' by {network}'}"
 
 
-POD_OF = "grove.io/podclique"
-"""Label of a pod: its PodClique."""
-ALLREDUCE = "nccl-allreduce"
-
-
 def fabric(
     domain: ComputeDomain | None,
     pods: Sequence[Pod],
     claims: Mapping[str, PodClaim],
     cliques: Mapping[str, str],
 ) -> str:
-    """Tell whether all ``pods`` of a domain share one fabric, and what `nccl-allreduce` measured
-    there. ``claims``: the namespace's, by name.
-    """
+    """Tell whether all ``pods`` of a domain share one fabric, and what was measured there."""
     claim_of = {pod.metadata.name: claims[pod.claim] for pod in pods if pod.claim in claims}
     without = [pod.metadata.name for pod in pods if not pod.claims]
     answer = one_fabric(domain, len(pods), claim_of, cliques, without)
@@ -122,9 +111,7 @@ def show(
     claims: Mapping[Key, PodClaim] = {},
     cliques: Mapping[str, str] = {},
 ) -> str:
-    """Text, one set after the other; ``only`` the PodCliqueSet of this name. ``claims``,
-    ``cliques``: those of pods, and of nodes (:func:`~.fabric.one_fabric`).
-    """
+    """Text, one set after the other; ``only`` the PodCliqueSet of this name."""
     wants = world.wanted()
     plan_of = plans(world, config, support, now)
     of_clique: dict[Key, list[Pod]] = {}
@@ -149,20 +136,12 @@ def show(
             lines += _domain(key, plan_of[key], domain)
             if (want := wants.get(key)) is None:
                 continue
-            own = [
-                pod
-                for member in want.members
-                for pod in of_clique.get((namespace, member.name), ())
-            ]
-            answer = gangs.setdefault(want.owner(domain), {})[key[1]] = fabric(
-                domain, own, here, cliques
-            )
+            own = {it.name: of_clique.get((namespace, it.name), []) for it in want.members}
+            answer = fabric(domain, [*chain.from_iterable(own.values())], here, cliques)
+            gangs.setdefault(want.owner(domain), {})[key[1]] = answer
             lines.append(f"    One fabric: {answer}")
-            for member in want.members:
-                lines.append(f"    PodClique {member.name}")
-                lines += [
-                    f"      {_pod(pod)}" for pod in of_clique.get((namespace, member.name), ())
-                ]
+            for name, of in own.items():
+                lines += [f"    PodClique {name}", *(f"      {_pod(pod)}" for pod in of)]
         lines += [
             f"  PodGang {shown(name)}, one fabric: {of_gang(answers)}"
             for name, answers in sorted(gangs.items())
