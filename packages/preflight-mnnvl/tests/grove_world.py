@@ -302,7 +302,7 @@ class Cluster:
     def _act(self, action: ClusterWrite) -> None:
         kind = "cd" if action.kind == "ComputeDomain" else "claim"
         self._alive(f"{action.why} {action.name}")
-        if action.verb == "create":
+        if action.why == "make":
             self.put(kind, copy.deepcopy(action.body))
             return
         try:

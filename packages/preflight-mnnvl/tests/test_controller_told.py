@@ -288,7 +288,7 @@ async def test_in_a_namespace_that_is_ending_nothing_can_be_made_and_that_is_no_
         "spec": {"numNodes": 0, "channel": {"resourceClaimTemplate": {"name": "x"}}},
     }
     controller = Controller(space.client, DRIVER, Metrics())
-    write = ClusterWrite("create", "ComputeDomain", space.namespace, "t-0-cd", body, "make")
+    write = ClusterWrite("ComputeDomain", space.namespace, "t-0-cd", body, "make")
     with pytest.raises(Unwritten) as unwritten:
         await controller._act(space.client, write, support(DRIVER))
     assert unwritten.value.again is None

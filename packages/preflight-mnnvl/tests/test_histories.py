@@ -134,7 +134,7 @@ class History(Cluster):
             mirror.unclaimed_since[key] = turn.unclaimed_since
         for action in turn.actions:
             store = self.store["cd" if action.kind == "ComputeDomain" else "claim"]
-            if (action.verb == "create") == (action.name in store):
+            if (action.why == "make") == (action.name in store):
                 continue  # the name is taken, or it has gone: this replica is behind
             self._act(action)
         self.reasons |= {event.reason for event in turn.events}

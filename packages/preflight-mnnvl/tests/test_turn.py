@@ -108,7 +108,7 @@ def test_a_domain_that_is_being_deleted_is_waited_for() -> None:
     found.delete("cd", "t-0-cd")
     assert (the_turn(found).state, the_turn(found).actions) == ("ending", ())
     found.collect()
-    assert [action.verb for action in the_turn(found).actions] == ["create"]
+    assert [action.why for action in the_turn(found).actions] == ["make"]
     found.turn()
     assert "MnnvlDomainRecreated" in found.told.values()
 

@@ -173,7 +173,8 @@ class Controller:
         view = self.cache.view(key)
         plan = reconcile(view, self._config, support, now)
         self._note(key, view, plan)
-        if plan.releases and not self.cache.cliques_are_level:
+        releases = any(action.why == "release" for action in plan.actions)
+        if releases and not self.cache.cliques_are_level:
             return OVERLAY_TTL  # who needs it may be there, and not seen
         for action in plan.actions:
             # Else decided when the mode was another; there is no right to claims now.
@@ -233,8 +234,9 @@ class Controller:
         if part == "claim":
             group, version = names.RESOURCE_GROUP, support.claim_version
         path = f"/apis/{group}/{version}/namespaces/{action.namespace}/{PLURALS[part]}"
-        new = action.verb == "create"
-        write = Create(path, action.body) if new else Patch(f"{path}/{action.name}", action.body)
+        write: Create | Patch = Create(path, action.body)
+        if action.why != "make":
+            write = Patch(f"{path}/{action.name}", action.body)
         about = {"kind": action.kind, "namespace": action.namespace, "name": action.name}
         stored = self._stored(about, _DONE[action.why], await apply(client, write))
         log.info(_DONE[action.why], **about)

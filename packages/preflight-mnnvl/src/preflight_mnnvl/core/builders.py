@@ -1,12 +1,12 @@
-"""The objects that are written: the shapes of ComputeDomain, claim and owners, and the patches that
-make objects a PodGang's. Pure.
-"""
+"""The objects that are written, and the patches that make them a PodGang's. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from msgspec import to_builtins
+from preflight_kube.api.jsonpatch import Operation, add, pointer, test
 from preflight_proto.devices import request_in
 
 from preflight_mnnvl.api import names
@@ -15,42 +15,26 @@ from preflight_mnnvl.core.domain import Domain
 from preflight_mnnvl.core.fabric import WAITING
 from preflight_mnnvl.core.support import Support
 
-__all__ = [
-    "Head",
-    "abandoned",
-    "adopted",
-    "adoption",
-    "alive",
-    "announcement",
-    "compute_domain",
-    "gang_owner",
-    "owned_by_set",
-    "resource_claim",
-    "set_owner",
-]
-
 Body = dict[str, Any]
 
 
 class Head(NamedTuple):
-    """The metadata that objects of a domain have in common. ``owner`` is None where the set is not
-    known to the webhook.
-    """
+    """The metadata that objects of a domain have in common."""
 
     namespace: str
     labels: Mapping[str, str]
-    owner: Mapping[str, Any] | None
+    owner: OwnerReference | None
 
     def of(self, name: str) -> Body:
         """The metadata of the object called ``name``."""
         metadata: Body = {"name": name, "namespace": self.namespace, "labels": dict(self.labels)}
-        return {**metadata, "ownerReferences": [dict(self.owner)]} if self.owner else metadata
+        if self.owner is not None:
+            metadata["ownerReferences"] = [to_builtins(self.owner)]
+        return metadata
 
 
 def compute_domain(domain: Domain, head: Head, support: Support, recreated: str = "") -> Body:
-    """The ComputeDomain. ``recreated``: the uid of a lost one whose place it takes, "unknown", or
-    nothing.
-    """
+    """The ComputeDomain. ``recreated``: uid of the lost one that it replaces, or "unknown"."""
     metadata = head.of(domain.name)
     if recreated:
         metadata["annotations"] = {names.RECREATED: recreated}
@@ -68,46 +52,28 @@ def compute_domain(domain: Domain, head: Head, support: Support, recreated: str 
 
 def resource_claim(domain: Domain, head: Head, support: Support, device_class: str) -> Body:
     """The requirement's claim, in the shape of the version that is served."""
-    selector = {
-        "cel": {
-            "expression": f'device.attributes["compute-domain.nvidia.com"].name == "{domain.name}"'
-        }
-    }
-    wanted: Body = {"deviceClassName": device_class, "selectors": [selector]}
+    of_domain = f'device.attributes["compute-domain.nvidia.com"].name == "{domain.name}"'
+    selectors = [{"cel": {"expression": of_domain}}]
+    wanted: Body = {"deviceClassName": device_class, "selectors": selectors}
     request = request_in(support.claim_version, names.CLAIM, wanted)
-    version = f"{names.RESOURCE_GROUP}/{support.claim_version}"
     return {
-        "apiVersion": version,
+        "apiVersion": f"{names.RESOURCE_GROUP}/{support.claim_version}",
         "kind": "ResourceClaim",
         "metadata": head.of(domain.claim),
         "spec": {"devices": {"requests": [request]}},
     }
 
 
-def gang_owner(name: str, uid: str) -> Body:
+def gang_owner(gang: Metadata) -> OwnerReference:
     """The final owner."""
-    return {
-        "apiVersion": f"{names.SCHEDULER_GROUP}/v1alpha1",
-        "kind": "PodGang",
-        "name": name,
-        "uid": uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    group = f"{names.SCHEDULER_GROUP}/v1alpha1"
+    return OwnerReference(group, "PodGang", gang.name, gang.uid, True, True)
 
 
-def set_owner(name: str, uid: str) -> Body:
-    """The owner for as long as there is no PodGang. No controller: Grove deletes what it takes for
-    its own.
-    """
-    return {
-        "apiVersion": "grove.io/v1alpha1",
-        "kind": "PodCliqueSet",
-        "name": name,
-        "uid": uid,
-        "controller": False,
-        "blockOwnerDeletion": False,
-    }
+def set_owner(set_: Metadata) -> OwnerReference:
+    """The owner before; no controller, as Grove deletes what it takes for its own."""
+    group = f"{names.GROVE_GROUP}/v1alpha1"
+    return OwnerReference(group, "PodCliqueSet", set_.name, set_.uid, False, False)
 
 
 _NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -120,9 +86,7 @@ def alive(meta: Metadata | None) -> bool:
 
 def adopted(meta: Metadata, gang: Metadata | None) -> bool:
     """Tell whether this PodGang, of this uid, is its one owner."""
-    return gang is not None and [_whole(owner) for owner in meta.owner_references or ()] == [
-        gang_owner(gang.name, gang.uid)
-    ]
+    return gang is not None and meta.owner_references == [gang_owner(gang)]
 
 
 def owned_by_set(meta: Metadata) -> bool:
@@ -130,47 +94,34 @@ def owned_by_set(meta: Metadata) -> bool:
     return all(owner.kind == "PodCliqueSet" for owner in meta.owner_references or ())
 
 
-def adoption(meta: Metadata, gang: Metadata) -> list[dict[str, Any]]:
-    """The JSONPatch after which ``gang`` is the one owner; it fails where the object is no longer
-    the one that was read.
-    """
-    patch = [
-        *_guards(meta),
-        {
-            "op": "add",
-            "path": "/metadata/ownerReferences",
-            "value": [gang_owner(gang.name, gang.uid)],
-        },
-    ]
-    if meta.label(names.PODGANG) != names.label_value(gang.name):
-        patch.append(
-            {
-                "op": "add",
-                "path": f"/metadata/labels/{names.PODGANG.replace('/', '~1')}",
-                "value": names.label_value(gang.name),
-            }
-        )
+def adoption(meta: Metadata, gang: Metadata) -> list[Operation]:
+    """The patch after which ``gang`` is the one owner; it fails where the object was changed."""
+    patch = [*_guards(meta), _owned(gang_owner(gang))]
+    value = names.label_value(gang.name)
+    if meta.label(names.PODGANG) != value:
+        patch.append(add(pointer("metadata", "labels", names.PODGANG), value))
     return patch
 
 
-def abandoned(meta: Metadata) -> list[dict[str, Any]]:
-    """The JSONPatch that hands an object to the garbage collector: its owner is a PodGang that
-    cannot exist.
+def abandoned(meta: Metadata) -> list[Operation]:
+    """The patch that hands an object to the garbage collector, by an owner that cannot exist.
 
     There is no right to delete, on purpose; and this fails, as a deletion would not, where a
     PodGang has adopted the object meanwhile.
     """
-    owner = {
-        **gang_owner(meta.label(names.PODGANG) or "none", _NOBODY),
-        "blockOwnerDeletion": False,
-    }
-    return [*_guards(meta), {"op": "add", "path": "/metadata/ownerReferences", "value": [owner]}]
+    owner = gang_owner(Metadata(name=meta.label(names.PODGANG) or "none", uid=_NOBODY))
+    owner.block_owner_deletion = False
+    return [*_guards(meta), _owned(owner)]
+
+
+def _owned(owner: OwnerReference) -> Operation:
+    return add("/metadata/ownerReferences", [to_builtins(owner)])
 
 
 def announcement(gang: Metadata, *, whole: bool = True, fabric: str = "") -> dict[str, Any] | None:
-    """The merge patch after which a PodGang says that its objects belong to it exactly where that
-    is so (``whole``), and whether its pods share one fabric; None where nothing changes. That pods
-    wait is only said where something else was.
+    """The merge patch that says on a PodGang whether its objects are its own (``whole``), and
+    whether its pods share one fabric; None where nothing changes. That pods wait is only said where
+    something else was.
     """
     annotations: dict[str, str | None] = {}
     if (gang.annotation(names.ADOPTED) == "true") != whole:
@@ -181,27 +132,13 @@ def announcement(gang: Metadata, *, whole: bool = True, fabric: str = "") -> dic
     return {"metadata": {"uid": gang.uid, "annotations": annotations}} if annotations else None
 
 
-def _guards(meta: Metadata) -> list[dict[str, Any]]:
-    """It is the object that was read, and its owners are those; what else others write into it, as
-    the driver does, is in nobody's way.
+def _guards(meta: Metadata) -> list[Operation]:
+    """It is the object that was read, with those owners; what else others write into it, as the
+    driver does, does not matter.
     """
     owners = [
-        {key: value for key, value in _whole(owner).items() if value is not None}
+        {key: value for key, value in to_builtins(owner).items() if value is not None}
         for owner in meta.owner_references or ()
     ]
     now = {"ownerReferences": owners} if owners else {"resourceVersion": meta.resource_version}
-    return [
-        {"op": "test", "path": f"/metadata/{key}", "value": value}
-        for key, value in ({"uid": meta.uid} | now).items()
-    ]
-
-
-def _whole(owner: OwnerReference) -> dict[str, Any]:
-    return {
-        "apiVersion": owner.api_version,
-        "kind": owner.kind,
-        "name": owner.name,
-        "uid": owner.uid,
-        "controller": owner.controller,
-        "blockOwnerDeletion": owner.block_owner_deletion,
-    }
+    return [test(f"/metadata/{key}", value) for key, value in ({"uid": meta.uid} | now).items()]

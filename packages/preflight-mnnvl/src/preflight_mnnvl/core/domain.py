@@ -18,25 +18,14 @@ from preflight_mnnvl.api.annotations import SCOPES, Scope, scope_of
 from preflight_mnnvl.api.identity import CliqueIdentity, CliqueRefused
 from preflight_mnnvl.api.types import Metadata, shown
 
-__all__ = [
-    "Domain",
-    "bad_name",
-    "domain_of",
-    "identity_labels",
-    "labels_of",
-    "other_identity",
-    "owned_by",
-]
-
 _index_in = re.compile(r"-(?:0|[1-9][0-9]*)(?:-|\Z)", re.ASCII).search
 """Looks for an index among the parts of a name, but for its first."""
 
 
 class Domain(NamedTuple):
-    """One ComputeDomain. ``clique`` is set for the scope `clique` alone, ``group`` and
-    ``group_index`` for `scalingGroupReplica` alone. ``indexed``: the name of its clique or scaling
-    group has an index among its parts. ``earlier``: with the
-    names of release 0.2, which had a hash for the set's name alone.
+    """One ComputeDomain: of the scope `clique` with ``clique``, of `scalingGroupReplica` with
+    ``group`` and ``group_index``. ``indexed``: the name of that has an index among its parts.
+    ``earlier``: with the names of release 0.2, which had a hash for the set's name alone.
     """
 
     scope: Scope
@@ -72,19 +61,9 @@ class Domain(NamedTuple):
         """The name of the claim template, or in `literal` mode of the claim."""
         return f"{self.stem}-mnnvl-claim"
 
-    def __str__(self) -> str:
-        what = {
-            "replica": "",
-            "clique": f", clique {shown(self.clique)}",
-            "scalingGroupReplica": f", replica {self.group_index} of the scaling group {shown(self.group)}",
-        }[self.scope]
-        return f"replica {self.replica} of {shown(self.pcs)}{what}"
-
 
 def domain_of(identity: CliqueIdentity, scope: str) -> Domain:
-    """The domain of a PodClique. Raises :class:`~.identity.CliqueRefused` for a scope that is none,
-    and for names that Kubernetes does not take.
-    """
+    """The domain of a PodClique. Raises :class:`CliqueRefused` for a bad scope, and bad names."""
     known = scope_of(scope)
     if known is None:
         raise CliqueRefused(
@@ -95,10 +74,8 @@ def domain_of(identity: CliqueIdentity, scope: str) -> Domain:
         indexed = _index_in(f"-{identity.group}-{identity.template}") is not None
         domain = domain._replace(clique=identity.clique, indexed=indexed)
     elif known == "scalingGroupReplica":
-        indexed = _index_in(f"-{identity.group}") is not None
-        domain = domain._replace(
-            group=identity.group, group_index=identity.group_index, indexed=indexed
-        )
+        group, indexed = identity.group, _index_in(f"-{identity.group}") is not None
+        domain = domain._replace(group=group, group_index=identity.group_index, indexed=indexed)
     if problem := bad_name(domain.claim) or bad_name(domain.name):
         raise CliqueRefused(problem)
     return domain
@@ -125,9 +102,7 @@ def identity_labels(domain: Domain) -> dict[str, str]:
 
 
 def labels_of(domain: Domain, gang: str, instance: str) -> dict[str, str]:
-    """All labels of its objects; ``gang`` is the PodGang that will own them, ``instance`` the
-    release that made them.
-    """
+    """All labels of its objects; ``gang``: the PodGang that will own them."""
     return {
         **identity_labels(domain),
         names.MANAGED: "true",
@@ -138,17 +113,13 @@ def labels_of(domain: Domain, gang: str, instance: str) -> dict[str, str]:
 
 
 def other_identity(given: Mapping[str, str] | None, domain: Domain, instance: str) -> str:
-    """Whose an object is that has our name and the labels ``given``, in words; empty where it is
-    ours.
-    """
+    """Whose an object of our name and the labels ``given`` is, in words; empty where it is ours."""
     labels = given or {}
-    if labels.get(names.MANAGED) != "true" or labels.get(names.MANAGED_BY) != names.MANAGED_BY_US:
-        by = labels.get(names.MANAGED_BY)
-        return (
-            f"is managed by {shown(by)}"
-            if by and by != names.MANAGED_BY_US
-            else f"does not carry the label {names.MANAGED}"
-        )
+    by = labels.get(names.MANAGED_BY)
+    if by and by != names.MANAGED_BY_US:
+        return f"is managed by {shown(by)}"
+    if not by or labels.get(names.MANAGED) != "true":
+        return f"does not carry the label {names.MANAGED}"
     if labels.get(names.INSTANCE) != names.label_value(instance):
         return f'belongs to the release "{shown(labels.get(names.INSTANCE, ""))}", not to "{shown(instance)}"'
     wanted = identity_labels(domain)

@@ -1,22 +1,17 @@
-"""The claim in a pod's template, as a JSONPatch (RFC 6902) on what is there. Pure.
-
-Built anew each time: ours from an earlier pass is taken out and put in again, after what is there,
-so that a second pass changes nothing.
-"""
+"""The claim in a pod's template, as a JSONPatch on what is there; a second one is empty. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from preflight_kube.api.jsonpatch import pointer
+from preflight_kube.api.jsonpatch import Operation, add, pointer, remove, replace
 
 from preflight_mnnvl.api.names import CLAIM, FABRIC_LABEL
 from preflight_mnnvl.api.types import Container, ContainerPlace, PodSpec
 
 __all__ = ["annotate", "inject"]
 
-Operation = dict[str, Any]
 _ROOT = "/spec/podSpec"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -24,9 +19,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 def inject(
     pod: PodSpec, entry: Mapping[str, str], gpus: Sequence[ContainerPlace], *, fabric: bool
 ) -> list[Operation]:
-    """Our claim in the pod and in the containers ``gpus``, and nowhere else; ``fabric``: only on
-    nodes of a fabric. Without any such container, nothing of ours.
-    """
+    """Our claim in the pod and in the containers ``gpus``; ``fabric``: on nodes of a fabric."""
     patch = _claims(f"{_ROOT}/resourceClaims", pod.resource_claims, [dict(entry)] if gpus else [])
     uses = {(place.list, place.position) for place in gpus}
     for where, i, container in pod.everyone():
@@ -39,21 +32,18 @@ def annotate(
 ) -> list[Operation]:
     """The annotations ``wanted`` on an object that has ``annotations``, and none of ``without``."""
     if annotations is None:
-        return [_add("/metadata/annotations", dict(wanted))] if wanted else []
-    patch = [
-        {"op": "remove", "path": _key(key)}
-        for key in sorted(without)
-        if key in annotations and key not in wanted
-    ]
+        return [add("/metadata/annotations", dict(wanted))] if wanted else []
+    gone = [key for key in sorted(without) if key in annotations and key not in wanted]
+    patch = [remove(_key(key)) for key in gone]
     return patch + [
-        _add(_key(key), value) for key, value in wanted.items() if annotations.get(key) != value
+        add(_key(key), value) for key, value in wanted.items() if annotations.get(key) != value
     ]
 
 
 def _use(path: str, container: Container, *, uses: bool) -> list[Operation]:
     ours = [{"name": CLAIM}] if uses else []
     if container.resources is None:
-        return [_add(path, {"claims": ours})] if ours else []
+        return [add(path, {"claims": ours})] if ours else []
     return _claims(f"{path}/claims", container.resources.claims, ours)
 
 
@@ -61,22 +51,20 @@ def _claims(
     path: str, claims: Sequence[Mapping[str, Any]] | None, ours: list[dict[str, str]]
 ) -> list[Operation]:
     if not claims:
-        return [_add(path, ours)] if ours else []
+        return [add(path, ours)] if ours else []
     others = [claim for claim in claims if claim.get("name") != CLAIM]
     wanted = [*others, *ours]
     if wanted == list(claims):
         return []
     if not wanted:
-        return [{"op": "remove", "path": path}]
+        return [remove(path)]
     if len(others) == len(claims):
-        return [_add(f"{path}/-", claim) for claim in ours]
-    return [{"op": "replace", "path": path, "value": wanted}]
+        return [add(f"{path}/-", claim) for claim in ours]
+    return [replace(path, wanted)]
 
 
 def _affinity(affinity: Mapping[str, Any] | None) -> list[Operation]:
-    """A node of a fabric is required, in addition to what every term requires. A term without any
-    requirement matches no node, and stays so.
-    """
+    """A node of a fabric is required by every term, but for those that match no node at all."""
     ours = {"key": FABRIC_LABEL, "operator": "Exists"}
     terms_of = {"nodeSelectorTerms": [{"matchExpressions": [ours]}]}
     path = f"{_ROOT}/affinity"
@@ -88,26 +76,21 @@ def _affinity(affinity: Mapping[str, Any] | None) -> list[Operation]:
         ("nodeSelectorTerms", terms_of),
     ):
         if not isinstance(place, Mapping):
-            return [_add(path, whole)]
+            return [add(path, whole)]
         place, path = place.get(key), f"{path}/{key}"
     if not isinstance(place, list):
-        return [_add(path, terms_of["nodeSelectorTerms"])]
+        return [add(path, terms_of["nodeSelectorTerms"])]
     patch: list[Operation] = []
     for i, term in enumerate(place):
-        if not isinstance(term, Mapping) or not (
-            term.get("matchExpressions") or term.get("matchFields")
-        ):
+        if not isinstance(term, Mapping):
             continue
         expressions = term.get("matchExpressions")
         if not expressions:
-            patch.append(_add(f"{path}/{i}/matchExpressions", [ours]))
+            if term.get("matchFields"):
+                patch.append(add(f"{path}/{i}/matchExpressions", [ours]))
         elif isinstance(expressions, list) and ours not in expressions:
-            patch.append(_add(f"{path}/{i}/matchExpressions/-", ours))
+            patch.append(add(f"{path}/{i}/matchExpressions/-", ours))
     return patch
-
-
-def _add(path: str, value: object) -> Operation:
-    return {"op": "add", "path": path, "value": value}
 
 
 def _key(key: str) -> str:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal, NamedTuple
 
+from preflight_kube.api.jsonpatch import Operation
+
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.annotations import (
     CLASS_WITHOUT_EFFECT,
@@ -62,7 +64,7 @@ from preflight_mnnvl.core.domain import (
     other_identity,
     owned_by,
 )
-from preflight_mnnvl.core.injection import Operation, annotate, inject
+from preflight_mnnvl.core.injection import annotate, inject
 from preflight_mnnvl.core.support import Support
 
 __all__ = ["MOST_LOOKUPS", "ClusterView", "Needs", "Review", "ReviewAnswer", "decide"]

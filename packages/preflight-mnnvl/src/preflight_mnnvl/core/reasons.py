@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from preflight_kube.runtime.events import Regarding
@@ -10,25 +11,6 @@ from preflight_kube.runtime.events import Regarding
 from preflight_mnnvl.api.names import GROVE_GROUP
 from preflight_mnnvl.api.types import Metadata, OwnerReference, shown
 from preflight_mnnvl.core.snapshot import DomainMember
-
-__all__ = [
-    "ADOPTED",
-    "ANNOUNCEMENT_REFUSED",
-    "BLOCKED",
-    "CREATED",
-    "ENDING",
-    "RECREATED",
-    "RELEASED",
-    "RESTORED",
-    "TEMPLATE_MISSING",
-    "UNCLAIMED",
-    "UNSUPPORTED",
-    "Event",
-    "about",
-    "refused_announcement",
-    "regarding",
-    "unclaimed",
-]
 
 CREATED = "MnnvlDomainCreated"
 ADOPTED = "MnnvlDomainAdopted"
@@ -41,20 +23,13 @@ UNCLAIMED = "MnnvlUnclaimed"
 RESTORED = "MnnvlClaimRestored"
 UNSUPPORTED = "MnnvlUnsupported"
 ANNOUNCEMENT_REFUSED = "MnnvlAnnouncementRefused"
-_WARNINGS = frozenset(
-    {
-        *(BLOCKED, ENDING, RECREATED, RESTORED, TEMPLATE_MISSING, UNCLAIMED, UNSUPPORTED),
-        ANNOUNCEMENT_REFUSED,
-    }
-)
+_GOOD = frozenset({CREATED, ADOPTED, RELEASED})
 MOST_SUBJECTS = 16
 """PodCliques that one fact is said on."""
 
 
 class Event(NamedTuple):
-    """``reason``: one of the constants above. ``about``: the fact, by which the recorder tells it
-    from others on the object, and writes each once.
-    """
+    """``about``: the fact, by which the recorder tells it from others on the object."""
 
     regarding: Regarding
     reason: str
@@ -64,7 +39,7 @@ class Event(NamedTuple):
     @property
     def warning(self) -> bool:
         """Tell whether somebody has to do something."""
-        return self.reason in _WARNINGS
+        return self.reason not in _GOOD
 
 
 def regarding(
@@ -75,33 +50,22 @@ def regarding(
 
 
 def about(subjects: Iterable[Regarding], reason: str, message: str, fact: str) -> tuple[Event, ...]:
-    """The Events that say ``message`` of the first subjects; ``fact`` says what is the same
-    however often it is said.
-    """
-    first = list(subjects)[: MOST_SUBJECTS + 1]
+    """The Events that say ``message`` of the first subjects; ``fact``: what is said once."""
+    first = islice(subjects, MOST_SUBJECTS + 1)
     return tuple(Event(subject, reason, message, f"{reason} {fact}") for subject in first)
 
 
 def unclaimed(clique: Metadata, set_: Metadata | None, why: str) -> tuple[Event, ...]:
-    """The Events about a PodClique whose pods get no claim; ``why``: that the cluster cannot have
-    any, a clause; empty where it can.
-    """
+    """The Events about a PodClique whose pods get no claim; ``why``: a clause, where none can."""
     sets = [regarding("PodCliqueSet", clique.namespace, set_)] if set_ is not None else []
     subjects = [*sets, regarding("PodClique", clique.namespace, clique)]
-    name = shown(clique.name)
-    message = (
-        f"PodClique {name} asks for multi-node NVLink, and its pods get no claim: {why}."
-        if why
-        else f"PodClique {name} asks for multi-node NVLink, and its pods get no claim: it was written while no webhook of MNNVL answered, or before it "
-        "asked. Delete it, and Grove makes it anew with its claim."
-    )
+    late = "it was written while no webhook of MNNVL answered, or before it asked. Delete it, and Grove makes it anew with its claim"
+    message = f"PodClique {shown(clique.name)} asks for multi-node NVLink, and its pods get no claim: {why or late}."
     return about(subjects, UNSUPPORTED if why else UNCLAIMED, message, f"unclaimed {clique.uid}")
 
 
 def refused_announcement(gang: str, account: str) -> str:
-    """The message where a PodGang may not be annotated: Grove's own authorizer refuses whom it does
-    not know.
-    """
+    """The message where Grove's own authorizer, which does not know us, refuses an annotation."""
     return (
         f"PodGang {gang}: its objects are adopted, and the annotation that says so was refused; adoption counts without it. Add {account} to "
         "config.authorizer.exemptServiceAccountUserNames of Grove, if it is wanted."

@@ -1,8 +1,6 @@
-"""One reconcile of one domain: what is seen, and the time → what is to be done, said in Events, and
-reconciled again. Pure.
+"""One reconcile of one domain: objects and time → writes, Events, and the next time. Pure.
 
-Nothing is remembered that a restart would miss: each begins from the objects, and ends where it
-ended the last time if nothing has changed.
+Nothing is remembered that a restart would miss: each begins from the objects.
 """
 
 from __future__ import annotations
@@ -50,9 +48,7 @@ BLOCKED_AGAIN = 60.0
 ENDING_PATIENCE = 60.0
 """Seconds after which an Event says what keeps a domain that is being deleted."""
 RELEASE_PATIENCE = 5.0
-"""Seconds for which nobody must want a domain: different kinds are not listed at the same
-moment.
-"""
+"""Seconds for which nobody must want a domain: kinds are not listed at the same moment."""
 TOLD_FOR = 3600.0
 """Seconds that the API server keeps an Event: of older objects nothing is said again."""
 
@@ -66,11 +62,8 @@ State = Literal[
 
 
 class ClusterWrite(NamedTuple):
-    """One write. ``verb``: `create` with the object, or `patch` with a JSONPatch of the object
-    called ``name``.
-    """
+    """One write. ``body``: to `make` it, the object; else a JSONPatch of it."""
 
-    verb: Literal["create", "patch"]
     kind: Kind
     namespace: str
     name: str
@@ -79,8 +72,8 @@ class ClusterWrite(NamedTuple):
 
 
 class DomainPlan(NamedTuple):
-    """``again``: when to look again even if nothing changes, in seconds of the epoch. ``why``: one
-    sentence for people. ``unclaimed_since``: to be kept until the next reconcile.
+    """``why``: for people. ``again``: when to reconcile even if nothing changes, in seconds of the
+    epoch. ``unclaimed_since``: to be kept until then.
     """
 
     state: State
@@ -90,16 +83,9 @@ class DomainPlan(NamedTuple):
     again: float | None = None
     unclaimed_since: float | None = None
 
-    @property
-    def releases(self) -> bool:
-        """Tell whether it lets go of something."""
-        return any(action.why == "release" for action in self.actions)
-
 
 def reconcile(view: DomainView, config: Config, support: Support, now: float) -> DomainPlan:
-    """Plan what is to be done about the domain. The actions are in order; each reconcile after one
-    of them failed begins anew.
-    """
+    """Plan what is to be done about the domain, in order."""
     if (wanted := view.wanted) is None:
         return _unwanted(view, config, now)
     return _Needed(view, wanted, config, support, now).plan()
@@ -154,10 +140,7 @@ class _Needed(NamedTuple):
         late = (_when(meta.deletion_timestamp) or self.now) + ENDING_PATIENCE
         if self.now < late:
             return DomainPlan("ending", why, again=late)
-        held = (
-            ", ".join(shown(finalizer) for finalizer in meta.finalizers or ())
-            or "none that is known"
-        )
+        held = ", ".join(map(shown, meta.finalizers or ())) or "none that is known"
         why = (
             f"{why[:-1]}, for more than {ENDING_PATIENCE:.0f} s; its finalizers are {held}: is the DRA driver's "
             "controller running, and have the pods of the old domain ended?"
@@ -187,9 +170,7 @@ class _Needed(NamedTuple):
         return plan._replace(state="adopted" if mine else "owned-by-set", why=why)
 
     def _gang(self, meta: Metadata) -> Metadata | None:
-        """The PodGang to which it is to belong: the recorded one as long as members name it, and it
-        lives.
-        """
+        """The PodGang that is to own it: the recorded one while members name it, and it lives."""
         recorded, first = meta.label(names.PODGANG), self.wanted.gang
         named = {member.decision.gang for member in self.wanted.members}
         order = sorted(
@@ -210,9 +191,7 @@ class _Needed(NamedTuple):
         return DomainPlan("wanted", "", (_adopt(view, "ResourceClaim", meta, gang),))
 
     def _template(self, meta: Metadata) -> DomainPlan:
-        """The driver makes the claim template; one that is not of this domain is never replaced by
-        it, and it does not say so.
-        """
+        """The driver makes the claim template, and never replaces one of another domain."""
         view, now, template = self.view, self.now, self.view.claim
         late = (_when(meta.creation_timestamp) or now) + TEMPLATE_PATIENCE
         if template is None:
@@ -237,9 +216,9 @@ class _Needed(NamedTuple):
         """The head of objects that ``gang`` owns where it lives, and the set before."""
         set_, owner = self.view.set_, None
         if gang is not None and alive(gang):
-            owner = gang_owner(gang.name, gang.uid)
+            owner = gang_owner(gang)
         elif set_ is not None and alive(set_):
-            owner = set_owner(set_.name, set_.uid)
+            owner = set_owner(set_)
         labels = labels_of(self.wanted.domain, name, self.config.instance)
         return Head(self.view.namespace, labels, owner)
 
@@ -250,18 +229,13 @@ class _Needed(NamedTuple):
 
 
 def _unwanted(view: DomainView, config: Config, now: float) -> DomainPlan:
-    """Nobody needs it. What a living PodGang owns stays with it; what only the set owns would stay
-    for ever, and is let go.
-    """
+    """What a living PodGang owns stays with it; what only the set owns is let go."""
     # A claim template is the driver's, whatever its labels say.
     claim = view.claim if config.mode == "literal" else None
-    kinds: tuple[tuple[Kind, ComputeDomain | None], ...] = (
-        ("ComputeDomain", view.domain),
-        ("ResourceClaim", claim),
-    )
+    there: dict[Kind, ComputeDomain | None] = {"ComputeDomain": view.domain, "ResourceClaim": claim}
     parts = [
         (kind, part.metadata)
-        for kind, part in kinds
+        for kind, part in there.items()
         if part is not None and not part.metadata.going and _ours(part.metadata, config)
     ]
     if not parts:
@@ -287,7 +261,10 @@ def _unwanted(view: DomainView, config: Config, now: float) -> DomainPlan:
     if now < (late := since + RELEASE_PATIENCE):
         why = "no PodClique needs it."
         return DomainPlan("unclaimed", why, again=late, unclaimed_since=since)
-    actions = [_patch(view, kind, meta, abandoned(meta), "release") for kind, meta in left]
+    actions = [
+        ClusterWrite(kind, view.namespace, meta.name, abandoned(meta), "release")
+        for kind, meta in left
+    ]
     kind, meta = left[0]
     message = f"The {kind} {meta.name} is removed: no PodClique needs it, and no PodGang owns it."
     events = _events(view, reasons.RELEASED, message, meta.uid)
@@ -296,17 +273,7 @@ def _unwanted(view: DomainView, config: Config, now: float) -> DomainPlan:
 
 
 def _adopt(view: DomainView, kind: Kind, meta: Metadata, gang: Metadata) -> ClusterWrite:
-    return _patch(view, kind, meta, adoption(meta, gang), "adopt")
-
-
-def _patch(
-    view: DomainView,
-    kind: Kind,
-    meta: Metadata,
-    body: list[dict[str, Any]],
-    why: Literal["adopt", "release"],
-) -> ClusterWrite:
-    return ClusterWrite("patch", kind, view.namespace, meta.name, body, why)
+    return ClusterWrite(kind, view.namespace, meta.name, adoption(meta, gang), "adopt")
 
 
 def _ours(meta: Metadata, config: Config) -> bool:
@@ -319,9 +286,7 @@ def _ours(meta: Metadata, config: Config) -> bool:
 
 
 def _made(view: DomainView, meta: Metadata, now: float) -> tuple[Event, ...]:
-    """Told from the object itself, so that a controller that dies after the creation has not
-    swallowed it.
-    """
+    """By the object itself: a controller that dies after the creation has not swallowed it."""
     if not _young(meta, now):
         return ()
     before = meta.annotation(names.RECREATED)
@@ -366,7 +331,7 @@ def _blocked(view: DomainView, kind: str, meta: Metadata, whose: str, now: float
 
 def _create(kind: Kind, body: dict[str, Any]) -> ClusterWrite:
     meta = body["metadata"]
-    return ClusterWrite("create", kind, meta["namespace"], meta["name"], body, "make")
+    return ClusterWrite(kind, meta["namespace"], meta["name"], body, "make")
 
 
 def _events(view: DomainView, reason: str, message: str, fact: str) -> tuple[Event, ...]:
@@ -410,9 +375,8 @@ def announced(
     objects: Objects,
     fabric: Callable[[Wanted, ComputeDomain | None], str] | None = None,
 ) -> dict[str, Any] | None:
-    """The merge patch of a PodGang that owns all of its domains, and in `literal` mode claims, of
-    those that ``wants`` has, or of one that was said to and does not; and whether its pods share
-    one fabric, as ``fabric`` says of each domain. None where nothing changes.
+    """The merge patch that says on a PodGang whether it owns its domains among ``wants``, and
+    whether its pods share one fabric, as ``fabric`` says of each. None where nothing changes.
     """
     parts: list[ComputeDomain | None] = []
     answers: dict[str, str] = {}

@@ -1,12 +1,11 @@
-"""The support of multi-node NVLink: facts of the cluster and the configuration make one
-answer. Pure.
-"""
+"""The support of multi-node NVLink: facts and configuration make one answer. Pure."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
+from preflight_mnnvl.api.annotations import Mode
 from preflight_mnnvl.api.names import COMPUTE_DOMAIN_GROUP, ENABLED, FABRIC_LABEL
 from preflight_mnnvl.config import Config
 
@@ -14,7 +13,6 @@ __all__ = ["CHANNEL_CLASS", "CLAIM_VERSIONS", "DOMAIN_VERSIONS", "ClusterFacts",
 
 CHANNEL_CLASS: Final = "compute-domain-default-channel.nvidia.com"
 """The device class of the driver's own claim templates."""
-Mode = Literal["driver", "literal"]
 DOMAIN_VERSIONS: Final[dict[Mode, tuple[str, ...]]] = {
     "driver": ("v1beta1",),
     "literal": ("v1beta1", "v1alpha1"),
@@ -31,9 +29,8 @@ _INSTEAD: Final = f"install NVIDIA's DRA driver, or remove {ENABLED}"
 class ClusterFacts(NamedTuple):
     """The cluster as it is seen; None is what has not been asked yet.
 
-    ``domain``, ``claim``: the best version that is served of computedomains and of resourceclaims,
-    empty where none is that is known. ``device_class``: the class of the driver's templates exists.
-    ``fabric_nodes``: nodes with a fabric's label.
+    ``domain``, ``claim``: the best version of computedomains and resourceclaims that is served,
+    empty for none. ``device_class``: that of the driver's templates exists.
     """
 
     domain: str | None = None
@@ -43,9 +40,9 @@ class ClusterFacts(NamedTuple):
 
 
 class Support(NamedTuple):
-    """``state``: `unknown` is a cluster that has not been asked yet. ``why``: for what is not
-    supported, one sentence without its end. ``domain_version``, ``claim_version``: those to write.
-    ``warnings``: what hardware says, which is no reason to refuse."""
+    """``state``: `unknown` is a cluster that has not been asked yet. ``why``: one sentence without
+    its end. ``domain_version``, ``claim_version``: those to write.
+    """
 
     state: Literal["supported", "unsupported", "unknown", "off"]
     why: str = ""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 import yaml
-from preflight_kube.api.jsonpatch import keys
+from preflight_kube.api.jsonpatch import Operation, keys
 
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import (
@@ -25,7 +25,6 @@ from preflight_mnnvl.api.types import (
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import claim_refs, matches
 from preflight_mnnvl.core.expansion import ExpandedClique, Planned, expand, nodes_needed, plan
-from preflight_mnnvl.core.injection import Operation
 from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, ReviewAnswer, decide
 from preflight_mnnvl.core.support import CHANNEL_CLASS, ClusterFacts, judge
 from preflight_mnnvl.core.validate_podcliqueset import problems, surprises, warnings
