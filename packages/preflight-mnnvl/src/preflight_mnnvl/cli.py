@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-EXIT_REFUSED: Final = 1
 _SERVICES: Final = (["controller"], ["webhook"])
 
 _ABOUT = """Multi-node NVLink for Grove workloads: three annotations of a PodCliqueSet, and the pods of a replica share one ComputeDomain.
@@ -51,9 +50,7 @@ _EXAMPLES = """examples:
 
 
 def main() -> NoReturn:
-    """Run one command and exit: 0 done, 1 the set would be refused or the cluster refuses, 2 bad
-    input.
-    """
+    """Run one command and exit: 0 done, 1 the set, or the cluster, refuses, 2 bad input."""
     commands.main(_parser)
 
 
@@ -147,8 +144,7 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
 
 
 def _services(added: Any) -> None:
-    run = command(added, "controller", _controller, help="be one replica of the controller")
-    commands.add_lease(run)
+    run = commands.add_controller(added, _controller)
     hook = command(added, "webhook", _webhook, help="be one replica of the webhook")
     hook.add_argument(
         "--certificate",
@@ -159,9 +155,9 @@ def _services(added: Any) -> None:
     )
     commands.add_client_ca(hook)
     commands.add_port(hook, "--admission-port", "LISTEN_TLS", 8443, "for reviews, over TLS")
+    commands.add_address(hook)
     for program in (run, hook):
         commands.add_config(program)
-        commands.add_address(program)
 
 
 def _live(value: str) -> str:
@@ -230,10 +226,8 @@ def _explain(args: argparse.Namespace) -> int:
 
     reports, differs = _explained_live(args) if args.live else (_explained(args), None)
     if args.output == "text":
-        print(
-            "\n".join(text(report, color=commands.colored(args.color)) for report in reports),
-            end="",
-        )
+        color = commands.colored(args.color)
+        print("\n".join(text(report, color=color) for report in reports), end="")
         if differs is not None:
             differences = "\n".join(f"differs  {report}" for report in differs)
             print(f"\n{differences or 'The cluster is as expected.'}")
@@ -245,7 +239,7 @@ def _explain(args: argparse.Namespace) -> int:
     refused = any(
         report.problems or any(clique.message for clique in report.cliques) for report in reports
     )
-    return EXIT_REFUSED if refused else 0
+    return commands.FAILED if refused else commands.DONE
 
 
 def _explained(args: argparse.Namespace) -> list[ExplainedSet]:

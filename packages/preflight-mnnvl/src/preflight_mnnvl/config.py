@@ -1,6 +1,4 @@
-"""The configuration of a release. One Struct is the schema; :func:`parse` lists every problem of a
-file with its path. Pure.
-"""
+"""The configuration of a release: one Struct is its schema. Pure."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def parse(text: str) -> Config:
-    """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every
-    problem.
-    """
+    """The configuration in the YAML ``text``. Raises :class:`ConfigError` with every problem."""
     raw = document.read(text)
     values = {} if raw is None else raw
     if problems := schema.problems(json_schema(), values, "the file"):
@@ -83,10 +79,8 @@ def parse(text: str) -> Config:
 
 def _meaning(config: Config) -> list[str]:
     problems: list[str] = []
-    for key, globs in (
-        ("gpuResources", config.gpu_resources),
-        ("gpuDeviceClasses", config.gpu_device_classes),
-    ):
+    lists = {"gpuResources": config.gpu_resources, "gpuDeviceClasses": config.gpu_device_classes}
+    for key, globs in lists.items():
         twice = sorted({glob for glob in globs if globs.count(glob) > 1})
         problems += [f'{key}: "{glob}" is in it more than once; remove one.' for glob in twice]
     if config.mode == "literal" and config.placement == "fabric":

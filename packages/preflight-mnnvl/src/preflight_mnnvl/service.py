@@ -61,9 +61,7 @@ def run_webhook(
     certificate: Path,
     client_ca: Path | None = None,
 ) -> int:
-    """Be one replica of the webhook until SIGTERM; the exit status. Raises OSError or ValueError
-    for a certificate that cannot be used.
-    """
+    """Be one replica of the webhook until SIGTERM; the exit status."""
     # What serves reviews is memory that the controller need not carry.
     from preflight_kube.admission.metrics import AdmissionMetrics
     from preflight_kube.admission.server import HttpServer

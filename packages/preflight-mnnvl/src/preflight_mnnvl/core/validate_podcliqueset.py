@@ -1,8 +1,6 @@
-"""The page of a PodCliqueSet's review: what would fail later is said when it is applied, and what
-was decided stays. Pure.
+"""The page of a PodCliqueSet's review: what would fail later is said when it is applied. Pure.
 
-Older objects, deletion and the removal of finalizers always pass: only what a change brings is
-judged.
+Older objects, deletion and the removal of finalizers pass: only what a change brings is judged.
 """
 
 from __future__ import annotations
@@ -40,9 +38,7 @@ class SetAnswer(NamedTuple):
 
     @property
     def message(self) -> str:
-        """The sentences for the user: the first problems, and how many more there are;
-        empty where there is none.
-        """
+        """The first problems, and how many more there are; empty where there is none."""
         if self.allowed:
             return ""
         rest = len(self.problems) - MOST_PROBLEMS
@@ -53,9 +49,7 @@ class SetAnswer(NamedTuple):
 def review(
     operation: str, new: bytes | None, old: bytes | None, config: Config, support: Support
 ) -> SetAnswer:
-    """The answer about the PodCliqueSet ``new`` that takes the place of ``old`` (JSON; None at
-    CREATE). Never raises.
-    """
+    """The answer about the PodCliqueSet ``new`` in place of ``old`` (JSON); never raises."""
     if operation == "DELETE" or new is None:
         return SetAnswer()
     try:
@@ -88,9 +82,7 @@ _PLACE: Final = re.compile(r"(cliques|podCliqueScalingGroups)\[([0-9]{1,9})\]")
 
 
 def _by_name(set_: PodCliqueSet, problem: str) -> str:
-    """A problem with the names of entries in place of where they stand: one that is moved is no
-    worse than before.
-    """
+    """A problem with names in place of places: an entry that is moved is no worse than before."""
     entries = {path.rpartition(".")[2]: listed for path, listed in _entries(set_)}
 
     def name(at: re.Match[str]) -> str:
@@ -104,34 +96,25 @@ def _by_name(set_: PodCliqueSet, problem: str) -> str:
 def problems(
     set_: PodCliqueSet, planned: list[Planned], config: Config, support: Support
 ) -> list[str]:
-    """Why PodCliques of the set would be refused: one sentence each, with its path. ``planned``:
-    its cliques (:func:`~.expansion.plan`).
-    """
-    sentences = [
-        problem for clique in planned if clique.wish.enabled for problem in _of_clique(set_, clique)
-    ]
-    if (
-        config.on_unsupported == "deny"
-        and not support.ok
-        and any(clique.enrolled for clique in planned)
-    ):
-        asked = next(clique for clique in planned if clique.enrolled)
-        sentences.append(
-            f"{asked.wish.at.get(names.ENABLED, SET_PATH)}.annotations[{names.ENABLED}]: {support.why}."
-        )
+    """Why PodCliques of the set would be refused: one sentence each, with its path."""
+    asked = [clique for clique in planned if clique.wish.enabled]
+    sentences = [problem for clique in asked for problem in _of_clique(set_, clique)]
+    enrolled = next((clique for clique in planned if clique.enrolled), None)
+    if config.on_unsupported == "deny" and not support.ok and enrolled is not None:
+        path = enrolled.wish.at[names.ENABLED]
+        sentences.append(f"{path}.annotations[{names.ENABLED}]: {support.why}.")
     return sentences
 
 
 def _of_clique(set_: PodCliqueSet, planned: Planned) -> Iterator[str]:
-    """What would refuse its PodCliques, of the functions that do: no rule is here but that of
-    scaling groups, of which a PodClique knows by labels alone.
+    """What would refuse its PodCliques, of the functions that do; the rule of scaling groups is
+    here alone, as a PodClique knows of those by labels.
     """
     if planned.problem:
         yield f"{planned.problem}."
         return
-    if (
-        not planned.gpus or planned.pod is None
-    ):  # where a claim may give the GPUs, it is not known here whether ours is added at all
+    # Where a claim may give the GPUs, it is not known here whether ours is added at all.
+    if not planned.gpus or planned.pod is None:
         return
     pod, path = planned.pod, f"{planned.path}.spec.podSpec"
     where = f"{planned.wish.at.get(names.SCOPE, planned.wish.at[names.ENABLED])}.annotations[{names.SCOPE}]"
@@ -169,9 +152,7 @@ def _last(replicas: int | None) -> str:
 
 
 def changed(old: PodCliqueSet, new: PodCliqueSet) -> list[str]:
-    """Changes of the three annotations, layer by layer; cliques and scaling groups
-    are found by name.
-    """
+    """Changes of the three annotations, layer by layer; entries are found by name."""
     changes = _changed(SET_PATH, old.metadata.annotations, new.metadata.annotations)
     for (path, before), (_, after) in zip(_entries(old), _entries(new), strict=True):
         named = {entry.name: entry.annotations for entry in reversed(before)}
@@ -201,17 +182,12 @@ def _was(value: str | None) -> str:
 
 
 def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) -> list[str]:
-    """Where a clique's wish is not what one layer alone says: values that another layer hides, and
-    a scope from elsewhere than what switches it on. For who asks, as most of it is meant so.
-    """
+    """Where a clique's wish is not what one layer alone says. For who asks: most is meant so."""
     sentences: list[str] = []
     if set_.spec.replicas is None:
         sentences.append("spec.replicas is not written: Grove's default is 0, and it makes nothing")
     for template in planned:
-        wish, layers = (
-            template.wish,
-            [(template.path, template.clique.annotations)],
-        )
+        wish, layers = template.wish, [(template.path, template.clique.annotations)]
         if template.group is not None:
             at = f"spec.template.podCliqueScalingGroups[{set_.groups.index(template.group)}]"
             layers.append((at, template.group.annotations))
@@ -220,20 +196,16 @@ def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) ->
                 value, used = (own or {}).get(key), wish.keys.get(key)
                 if value is None or value == used:
                     continue
-                why = (
-                    f"in mode {config.mode} a clique of a scaling group does not ask the set"
-                    if used is None
-                    else f"what counts is {_was(used)} of {wish.at[key]}"
-                )
+                why = f"in mode {config.mode} a clique of a scaling group does not ask the set"
+                if used is not None:
+                    why = f"what counts is {_was(used)} of {wish.at[key]}"
                 sentences.append(
                     f"{template.path}: {key} {_was(value)} of {where} has no effect; {why}"
                 )
-        if (
-            wish.enabled
-            and wish.at.get(names.SCOPE, wish.at[names.ENABLED]) != wish.at[names.ENABLED]
-        ):
+        on, scope = wish.at.get(names.ENABLED), wish.at.get(names.SCOPE)
+        if wish.enabled and scope not in {None, on}:
             sentences.append(
-                f"{template.path}: {names.ENABLED} is of {wish.at[names.ENABLED]}, and {names.SCOPE} {_was(wish.scope)} of {wish.at[names.SCOPE]}; each counts by itself"
+                f"{template.path}: {names.ENABLED} is of {on}, and {names.SCOPE} {_was(wish.scope)} of {scope}; each counts by itself"
             )
     return sentences
 

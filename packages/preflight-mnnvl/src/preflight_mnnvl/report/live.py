@@ -1,6 +1,4 @@
-"""One look at a cluster for `show` and `explain --live`: all that is read is listed once, and
-compared with what `explain` expects.
-"""
+"""One look at a cluster for `show` and `explain --live`: all that is read is listed once."""
 
 from __future__ import annotations
 
@@ -12,7 +10,6 @@ from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError, NotFound, Params
 
 from preflight_mnnvl.api import names
-from preflight_mnnvl.api.names import MANAGED_BY_US as AGENT
 from preflight_mnnvl.api.types import (
     ComputeDomain,
     Key,
@@ -39,26 +36,15 @@ Listed = TypeVar("Listed", PodClique, PodCliqueSet, PodGang, ComputeDomain)
 
 
 async def show_live(target: Connection, namespace: str, only: str, config: Config) -> str:
-    """The text of `show` about ``namespace``; ``only`` the PodCliqueSet of this name. Raises
-    :class:`~preflight_kube.errors.KubeError`.
-    """
-    async with Client(target, agent=AGENT) as client:
+    """The text of `show` about ``namespace``; ``only`` the PodCliqueSet of this name."""
+    async with Client(target, agent=names.MANAGED_BY_US) as client:
         world, facts = await _listed(client, namespace, config)
         pods = await _list(client, f"/api/v1/namespaces/{namespace}/pods", Pod)
         resources = f"/apis/{names.RESOURCE_GROUP}/{facts.claim or 'v1'}"
-        claims = await _list(
-            client,
-            f"{resources}/namespaces/{namespace}/resourceclaims",
-            ResourceClaim,
-            absent=KubeError,
-        )
-        slices = await _list(
-            client,
-            f"{resources}/resourceslices",
-            OfferedSlice,
-            absent=KubeError,
-            params={"fieldSelector": f"spec.driver={DRIVER}"},
-        )
+        path, ours = f"{resources}/namespaces/{namespace}/resourceclaims", f"spec.driver={DRIVER}"
+        claims = await _list(client, path, ResourceClaim, absent=KubeError)
+        path, params = f"{resources}/resourceslices", {"fieldSelector": ours}
+        slices = await _list(client, path, OfferedSlice, absent=KubeError, params=params)
         nodes = await _fabric_nodes(client) or {}
     return show(
         world,
@@ -75,13 +61,11 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
 async def explain_live(
     target: Connection, namespace: str, name: str, config: Config
 ) -> tuple[ExplainedSet, list[str]] | None:
-    """Compare the cluster with what is expected of a PodCliqueSet as it is stored; None where
-    there is no such set.
+    """Compare the cluster with what is expected of a PodCliqueSet; None where there is no such set.
 
-    Raises :class:`~preflight_kube.errors.KubeError`, and :class:`~.types.BadObject` for what is no
-    PodCliqueSet.
+    Raises :class:`~.types.BadObject` for what is no PodCliqueSet.
     """
-    async with Client(target, agent=AGENT) as client:
+    async with Client(target, agent=names.MANAGED_BY_US) as client:
         path = f"/apis/{names.GROVE_GROUP}/v1alpha1/namespaces/{namespace}/podcliquesets/{name}"
         if (set_ := await client.get_or_none(path, dict[str, Any])) is None:
             return None
@@ -138,9 +122,7 @@ async def _list(
     absent: type[KubeError] = NotFound,
     params: Params | None = None,
 ) -> list[T] | None:
-    """List a path; None where that fails with ``absent``: it is not served, or, by KubeError, not
-    everybody's to read.
-    """
+    """List a path; None where that fails with ``absent``, as what is not served does."""
     try:
         pages = client.pages(path, type_, params=params)
         return [item async for page, _ in pages for item in page]
@@ -150,13 +132,8 @@ async def _list(
 
 async def _fabric_nodes(client: Client) -> dict[str, str] | None:
     """The fabrics of nodes; None for who may not read them, as often who may read a namespace."""
-    nodes = await _list(
-        client,
-        "/api/v1/nodes",
-        PartialObjectMetadata,
-        absent=KubeError,
-        params={"labelSelector": names.FABRIC_LABEL},
-    )
+    path, params = "/api/v1/nodes", {"labelSelector": names.FABRIC_LABEL}
+    nodes = await _list(client, path, PartialObjectMetadata, absent=KubeError, params=params)
     if nodes is None:
         return None
     labels = {node.metadata.name: node.metadata.label(names.FABRIC_LABEL) for node in nodes}
@@ -166,9 +143,7 @@ async def _fabric_nodes(client: Client) -> dict[str, str] | None:
 def differences(
     explained: ExplainedSet, world: World, current: Mapping[Key, DomainPlan], namespace: str
 ) -> list[str]:
-    """How ``world``, what there is in ``namespace``, and ``current``, the controller's plans about
-    it, differ from what is expected; objects of other sets are passed over.
-    """
+    """How ``world``, and the controller's ``current`` plans, differ from what is expected."""
     expected = {member: domain.name for domain in explained.domains for member in domain.members}
     there = {name: clique for (space, name), clique in world.cliques.items() if space == namespace}
     reports = [
