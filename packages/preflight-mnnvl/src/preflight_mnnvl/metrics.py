@@ -17,14 +17,8 @@ from preflight_mnnvl.api.types import Key
 __all__ = ["Metrics"]
 
 STATES: Final = (
-    "wanted",
-    "made",
-    "owned-by-set",
-    "adopted",
-    "blocked",
-    "ending",
-    "unsupported",
-    "unclaimed",
+    *("wanted", "made", "owned-by-set", "adopted"),
+    *("blocked", "ending", "unsupported", "unclaimed"),
 )
 _SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _LATENCY: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

@@ -1,5 +1,4 @@
-"""The wish: three annotations, each by itself from the nearest layer that has it; and what
-was decided about a PodClique at its creation, as it carries it for life in one annotation. Pure.
+"""The wish, in three annotations; and what was decided at the creation, in one for life. Pure.
 
 The webhook writes the decision; the controller reads it, and the webhook at each update, from the
 stored object. Readers ignore unknown fields and refuse a higher version.
@@ -15,33 +14,12 @@ import msgspec
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import Group, Metadata, PodCliqueSet, shown
 
-__all__ = [
-    "CLASS_WITHOUT_EFFECT",
-    "SCOPES",
-    "VERSION",
-    "FabricRequest",
-    "Layer",
-    "MnnvlDecision",
-    "Mode",
-    "Newer",
-    "Scope",
-    "fabric_request",
-    "odd",
-    "pod_claim",
-    "read_decision",
-    "resolve",
-    "scope_of",
-    "write_decision",
-]
-
 Mode = Literal["driver", "literal"]
 Scope = Literal["replica", "clique", "scalingGroupReplica"]
 CLASS_WITHOUT_EFFECT: Final = (
     f"{names.DEVICE_CLASS} has no effect here: the DRA driver makes the claims (mode: driver)"
 )
 SCOPES: Final[tuple[Scope, ...]] = ("replica", "clique", "scalingGroupReplica")
-Layer = tuple[str, Mapping[str, str]]
-"""Where annotations stand, in words, and the annotations."""
 
 
 class FabricRequest(NamedTuple):
@@ -72,26 +50,19 @@ def resolve(
     `driver`: the clique's own annotations, then the group's, then the set's. `literal`, as the
     requirement has it: of a scaling group's clique the group, then the clique, and never the set.
     """
-    clique: Layer = (called[0], own or {})
-    entry: Layer = (called[1], (group and group.annotations) or {})
-    whole: Layer = (called[2], (set_ and set_.annotations) or {})
-    nearest = (
-        [clique, entry, whole] if grouped else [clique, whole]
-    )  # as Grove inherits its own, whatever our mode is
+    clique = (called[0], own or {})
+    entry = (called[1], (group and group.annotations) or {})
+    whole = (called[2], (set_ and set_.annotations) or {})
+    # As Grove inherits its own, whatever our mode is.
+    nearest = [clique, entry, whole] if grouped else [clique, whole]
     keys: dict[str, str] = {}
     at: dict[str, str] = {}
     for where, layer in [entry, clique] if grouped and mode == "literal" else nearest:
         for key in names.KEYS:
             if key not in keys and key in layer:
                 keys[key], at[key] = layer[key], where
-    groves = next(
-        (
-            (layer[names.GROVE_MNNVL_GROUP], where)
-            for where, layer in nearest
-            if names.GROVE_MNNVL_GROUP in layer
-        ),
-        None,
-    )
+    key = names.GROVE_MNNVL_GROUP
+    groves = next(((layer[key], where) for where, layer in nearest if key in layer), None)
     return FabricRequest(
         keys.get(names.ENABLED) == "true",
         keys.get(names.SCOPE) or "replica",
@@ -103,34 +74,21 @@ def resolve(
 
 
 def fabric_request(meta: Metadata, set_: PodCliqueSet | None, mode: Mode) -> FabricRequest:
-    """The annotations in force for the PodClique ``meta``. Its scaling group is found by exact
-    names: Grove's own search by the name's end would take `worker` for `gpu-worker`.
-    """
-    short, full = (meta.label(key) for key in names.PCSG_NAME)
-    grouped = bool(short or full)
-    group = None
-    if set_ is not None and grouped:
-        ends = {name for name in (short, full) if name}
-        group = next(
-            (
-                entry
-                for entry in set_.groups
-                if entry.name == short
-                or any(
-                    end == entry.name or _is_full(end, set_.metadata.name, entry.name)
-                    for end in ends
-                )
-            ),
-            None,
-        )
-    return resolve(
-        meta.annotations, group, set_.metadata if set_ else None, grouped=grouped, mode=mode
-    )
+    """The annotations in force for the PodClique ``meta``."""
+    named = [name for key in names.PCSG_NAME if (name := meta.label(key))]
+    group, whole = None, None
+    if set_ is not None:
+        whole, pcs = set_.metadata, set_.metadata.name
+        groups = set_.groups if named else ()
+        group = next((it for it in groups if any(_is(it.name, pcs, name) for name in named)), None)
+    return resolve(meta.annotations, group, whole, grouped=bool(named), mode=mode)
 
 
-def _is_full(full: str, pcs: str, group: str) -> bool:
-    replica = full.removeprefix(f"{pcs}-").removesuffix(f"-{group}")
-    return full == f"{pcs}-{replica}-{group}" and replica.isascii() and replica.isdecimal()
+def _is(group: str, pcs: str, name: str) -> bool:
+    """Tell whether it is the group's short or full name; by its end `worker` were `gpu-worker`."""
+    replica = name.removeprefix(f"{pcs}-").removesuffix(f"-{group}")
+    full = name == f"{pcs}-{replica}-{group}" and replica.isascii() and replica.isdecimal()
+    return name == group or full
 
 
 def scope_of(text: str) -> Scope | None:
@@ -139,9 +97,7 @@ def scope_of(text: str) -> Scope | None:
 
 
 def odd(value: str | None) -> str:
-    """A warning where ``value`` of the first annotation looks like a switch and is none; else
-    empty.
-    """
+    """A warning where ``value`` of the first annotation is no switch; else empty."""
     if value is None or value in {"true", "false"}:
         return ""
     return f'{names.ENABLED} is "{shown(value, 40)}"; only "true" switches it on'
@@ -152,9 +108,8 @@ MOST_TEXT: Final = 16 * 1024
 
 
 class MnnvlDecision(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """``gpu_claims``: the pod's own claims that give GPUs, as they were looked up
-    at the creation. ``restored``: when the decision was taken from the living domain, as the
-    PodClique had lost its own, in seconds of the epoch; else 0.
+    """``gpu_claims``: the pod's own claims that give GPUs. ``restored``: in seconds of the epoch,
+    when it was taken from the living domain, as the PodClique had lost its own; else 0.
     """
 
     v: int
@@ -188,9 +143,7 @@ def write_decision(decision: MnnvlDecision) -> str:
 
 
 def read_decision(text: str | None) -> MnnvlDecision | None:
-    """The decision in the annotation; None where there is none that we wrote. Raises
-    :class:`Newer`.
-    """
+    """The decision in the annotation; None for none that we wrote. Raises :class:`Newer`."""
     if not text or len(text) > MOST_TEXT:
         return None
     try:
@@ -205,8 +158,6 @@ def read_decision(text: str | None) -> MnnvlDecision | None:
 
 
 def pod_claim(decision: MnnvlDecision) -> dict[str, str]:
-    """The entry among the pod's resource claims. `driver`: a claim for each pod, from the template;
-    `literal`: one claim for all.
-    """
+    """The entry among the pod's resource claims: of a template, or of one claim for all."""
     key = "resourceClaimTemplateName" if decision.mode == "driver" else "resourceClaimName"
     return {"name": names.CLAIM, key: decision.claim}

@@ -1,6 +1,4 @@
-"""Which replica a PodClique belongs to, by its labels: those of the requirement and those of
-Grove's operator. Pure.
-"""
+"""Which replica a PodClique belongs to, by the requirement's labels and Grove's. Pure."""
 
 from __future__ import annotations
 
@@ -39,31 +37,23 @@ class CliqueIdentity(NamedTuple):
 
 
 def set_of(metadata: Metadata) -> str:
-    """The PodCliqueSet that the labels name, the operator's own first;
-    empty where they name none.
-    """
+    """The PodCliqueSet that the labels name, the operator's own first; empty for none."""
     return next((value for key in reversed(names.PCS_NAME) if (value := metadata.label(key))), "")
 
 
 def of_another(metadata: Metadata, set_: Metadata) -> bool:
-    """Tell whether a PodClique belongs to a set of the same name that was there before or after
-    ``set_``: a cache is behind, or it ends with the one before. One of a scaling group does not
-    say to which, but it is never older than its set.
+    """Tell whether a PodClique belongs to a set of the same name before or after ``set_``.
+
+    One of a scaling group does not say to which, but it is never older than its set.
     """
-    owners = (
-        reference
-        for reference in metadata.owner_references or ()
-        if reference.kind == "PodCliqueSet"
-    )
+    owners = (owner for owner in metadata.owner_references or () if owner.kind == "PodCliqueSet")
     if (owner := next(owners, None)) is not None:
         return owner.name == set_.name and owner.uid != set_.uid
     return (metadata.creation_timestamp or "~") < (set_.creation_timestamp or "")
 
 
 def identify(metadata: Metadata, scope: str) -> CliqueIdentity:
-    """The identity of a PodClique that is there by name. Raises :class:`CliqueRefused` for what
-    ``scope`` needs and is missing, and for labels that contradict.
-    """
+    """The identity of a PodClique; ``scope`` says what it needs. Raises :class:`CliqueRefused`."""
     if not metadata.name:
         raise CliqueRefused(
             "it has no name yet (generateName), and the names of its objects are made of it; give it a name"
@@ -101,9 +91,7 @@ def identify(metadata: Metadata, scope: str) -> CliqueIdentity:
 
 
 def gang_of(identity: CliqueIdentity, scope: str) -> str:
-    """The PodGang to which the domain is to belong: of a domain of the whole replica, the one that
-    the others build upon.
-    """
+    """The PodGang to which the domain is to belong: of a replica the one that others build upon."""
     return identity.base or identity.gang if scope == "replica" else identity.gang
 
 
@@ -129,7 +117,7 @@ def _index(metadata: Metadata, keys: tuple[str, str], scope: str) -> str:
 def _group(metadata: Metadata, prefix: str) -> str:
     """The scaling group's short name; the operator's label has the full one."""
     short, full = (metadata.label(key) for key in names.PCSG_NAME)
-    if full is not None and full != "":
+    if full:
         if not full.startswith(prefix) or full == prefix:
             raise CliqueRefused(
                 f'the label {names.PCSG_NAME[1]} is "{shown(full)}", expected a name that begins with "{shown(prefix)}"; correct it'

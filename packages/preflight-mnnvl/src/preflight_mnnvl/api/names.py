@@ -21,15 +21,11 @@ GROVE_MNNVL_GROUP: Final = "grove.io/mnnvl-group"
 ADOPTED: Final = "grove.io/mnnvl-resources-adopted"
 """Annotation of a PodGang to which all of its domains belong."""
 ONE_FABRIC: Final = "grove.io/mnnvl-one-fabric"
-"""Annotation of a PodGang: whether its pods share one fabric, and why. Grove keeps what stands
-under its own prefix.
-"""
+"""The same, whether its pods share one fabric, and why. Grove keeps what has its own prefix."""
 DECISION: Final = "mnnvl.nvsentinel.nvidia.com/domain"
 """Annotation of a PodClique: what was decided at its creation (see :mod:`.decision`)."""
 RECREATED: Final = "mnnvl.nvsentinel.nvidia.com/recreated"
-"""Annotation of a ComputeDomain that takes the place of a lost one: the lost one's uid, or
-"unknown".
-"""
+"""Annotation of a ComputeDomain: the uid of the lost one that it replaces, or "unknown"."""
 
 CLAIM: Final = "mnnvl"
 """Our entry among a pod's resource claims, and the request of a claim in `literal` mode."""
@@ -42,7 +38,6 @@ PCS_NAME: Final = ("grove.io/pcs-name", "app.kubernetes.io/part-of")
 PCS_INDEX: Final = ("grove.io/pcs-replica-index", "grove.io/podcliqueset-replica-index")
 PCSG_NAME: Final = ("grove.io/pcsg-name", "grove.io/podcliquescalinggroup")
 PCSG_INDEX: Final = ("grove.io/pcsg-replica-index", "grove.io/podcliquescalinggroup-replica-index")
-PART_OF: Final = PCS_NAME[1]
 PODGANG: Final = "grove.io/podgang"
 BASE_PODGANG: Final = "grove.io/base-podgang"
 CLIQUE_NAME: Final = "grove.io/clique-name"
@@ -79,9 +74,7 @@ def domain_of_claim(claim: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Tell whether Kubernetes takes ``text`` as an object's name: a DNS subdomain (RFC 1123) of at
-    most 253 characters.
-    """
+    """Tell whether Kubernetes takes ``text`` as an object's name: a DNS subdomain (RFC 1123)."""
     return len(text) <= MOST_NAME and _SUBDOMAIN.fullmatch(text) is not None
 
 
@@ -91,9 +84,7 @@ def hashed(text: str) -> str:
 
 
 def label_value(text: str) -> str:
-    """``text`` as the value of a label; what is too long or not allowed there keeps apart by its
-    hash.
-    """
+    """``text`` as the value of a label; what cannot be one is kept apart by its hash."""
     if len(text) <= MOST_LABEL and (not text or _LABEL.fullmatch(text)):
         return text
     kept = re.sub(r"[^-A-Za-z0-9_.]", "-", text)[: MOST_LABEL - 11].strip("-._")

@@ -1,8 +1,6 @@
-"""The cluster as the controller sees it: each change → the domains that must be reconciled, and
-for each of them all that a reconcile reads.
+"""The cluster as the controller sees it: each change → what to reconcile, and what that reads.
 
-A PodClique is kept as a member, or as one without its claim: its pod's template is read once, as it
-passes.
+A PodClique is kept as a member, or as one without its claim: its pod's template is read once.
 """
 
 from __future__ import annotations
@@ -31,12 +29,7 @@ from preflight_mnnvl.api.types import (
     picked,
 )
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.informers import (
-    ABSENT_RETRY,
-    PLURALS,
-    MnnvlInformers,
-    ServedKind,
-)
+from preflight_mnnvl.controller.informers import ABSENT_RETRY, PLURALS, MnnvlInformers, ServedKind
 from preflight_mnnvl.core.fabric import (
     DRIVER,
     OfferedSlice,
@@ -106,9 +99,7 @@ class CliqueState(msgspec.Struct, gc=False):
 
 
 class MnnvlCache(MnnvlInformers):
-    """``touch`` is called with each key that changed: a domain's, or one of :func:`gang_key` or
-    :func:`clique_key`.
-    """
+    """``touch`` is called with each key that changed: of a domain, a PodGang or a PodClique."""
 
     def __init__(self, client: Client, config: Config, touch: Callable[[Key], None]) -> None:
         super().__init__(client, config)
@@ -126,8 +117,10 @@ class MnnvlCache(MnnvlInformers):
             indexes={
                 "name": namespaced_name,
                 "domain": lambda it: ["/".join(_domain_of(it.member))] if it.member else (),
-                "gang": lambda it: _labeled(it.member, lambda of: of.decision.gang),
-                "set": lambda it: _labeled(it.member, lambda of: of.domain.pcs),
+                "gang": lambda it: (
+                    _labeled(it.member, it.member.decision.gang) if it.member else ()
+                ),
+                "set": lambda it: _labeled(it.member, it.member.domain.pcs) if it.member else (),
                 "lacking": _lacking,
             },
             absent_retry=ABSENT_RETRY,
@@ -243,15 +236,13 @@ class MnnvlCache(MnnvlInformers):
         """Remember who needs a domain as it begins to go: who comes later has no pods in it."""
         if now is not None and not now.going:
             self.lost.pop(key, None)
-        elif before is not None and not before.metadata.going and self._other(key, before) is None:
+        elif before is not None and not before.metadata.going:
+            there = self.part("domain", key)
+            if there is not None and there.metadata.uid != before.metadata.uid:
+                return  # another one of the same name is there instead
             states = self.cliques.by_index("domain", "/".join(key))
             if uids := {state.metadata.uid for state in states}:
                 self.lost[key] = before.metadata.uid, uids
-
-    def _other(self, key: Key, domain: ComputeDomain) -> ComputeDomain | None:
-        """A domain of the same name that is there instead."""
-        there = self.part("domain", key)
-        return there if there and there.metadata.uid != domain.metadata.uid else None
 
     def wrote(self, part: Part, stored: ComputeDomain) -> None:
         """Take in the answer to a write of ours, which counts until the watch has brought it."""
@@ -304,23 +295,19 @@ class MnnvlCache(MnnvlInformers):
         return list(keys)
 
     def every(self) -> Iterator[Key]:
-        """Every domain that is wanted, or of which an object carries our label; every PodGang that
-        is named; and every PodClique without its claim.
-        """
+        """Every domain that is wanted or ours, PodGang of one, and PodClique without its claim."""
         keys = {_domain_of(it.member) for it in self.cliques.store.values() if it.member}
         for part, of in self.parts.items():
             for item in of.cache.store.values() if of.cache is not None else ():
                 if _named(item, names.MANAGED):
                     keys.add(_key_of(part, item.metadata.namespace, item.metadata.name))
         yield from sorted(keys)
+        gangs = (gang.metadata for gang in self.gangs.store.values())
         yield from sorted(
-            gang_key(gang.metadata.namespace, gang.metadata.name)
-            for gang in self.gangs.store.values()
-            if self._linked("gang", gang.metadata)
+            gang_key(it.namespace, it.name) for it in gangs if self._linked("gang", it)
         )
-        yield from sorted(
-            clique_key(it.metadata.namespace, it.metadata.uid) for it in self.unclaimed()
-        )
+        lacking = (state.metadata for state in self.unclaimed())
+        yield from sorted(clique_key(it.namespace, it.uid) for it in lacking)
 
     def unclaimed(self) -> list[CliqueState]:
         """PodCliques that ask for the fabric, and whose pods do not get the claim."""
@@ -366,15 +353,11 @@ class MnnvlCache(MnnvlInformers):
         lost, _ = self.lost.get(key, ("", None))
         return view._replace(lost=lost, unclaimed_since=self.unclaimed_since.get(key))
 
-    def announced(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """The merge patch that says on the PodGang that all its domains are its own, and whether
-        its pods share one fabric; None where it says so.
-        """
-        if (gang := self.gang(namespace, name)) is None:
-            return None
-        linked = self._linked("gang", gang.metadata)
+    def announced(self, gang: Metadata) -> dict[str, Any] | None:
+        """The merge patch of a PodGang (:func:`~.reconcile.announced`)."""
+        linked = self._linked("gang", gang)
         wants = {key: want for key in linked if (want := self.wants(key)) is not None}
-        return announced(gang.metadata, wants, self, self._fabric if self._driver else None)
+        return announced(gang, wants, self, self._fabric if self._driver else None)
 
 
 def _key_of(part: Part, namespace: str, name: str) -> Key:
@@ -391,8 +374,8 @@ def _label(meta: Metadata) -> str:
     return f"{meta.namespace}/{names.label_value(meta.name)}"
 
 
-def _labeled(member: DomainMember | None, of: Callable[[DomainMember], str]) -> tuple[str, ...]:
-    return (f"{member.namespace}/{names.label_value(of(member))}",) if member else ()
+def _labeled(member: DomainMember, name: str) -> tuple[str, ...]:
+    return (f"{member.namespace}/{names.label_value(name)}",)
 
 
 def _lacking(state: CliqueState) -> tuple[str, ...]:

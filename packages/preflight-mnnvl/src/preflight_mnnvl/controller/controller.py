@@ -1,8 +1,7 @@
-"""The loop: what changes in the cluster → which domains to reconcile → a plan for each → its writes
-→ adoption → Events.
+"""The loop: what changes → domains to reconcile → a plan for each → writes → adoption → Events.
 
-All replicas follow the cluster; the one that leads writes. It keeps nothing that matters: each
-reconcile begins from the objects, so whoever leads next goes on from there.
+All replicas follow the cluster; the one that leads writes. Each reconcile begins from the objects,
+so whoever leads next goes on from there.
 """
 
 from __future__ import annotations
@@ -32,20 +31,11 @@ from preflight_kube.runtime.writes import (
 )
 
 from preflight_mnnvl.api import names
-from preflight_mnnvl.api.names import ADOPTED
-from preflight_mnnvl.api.names import MANAGED_BY_US as AGENT
 from preflight_mnnvl.api.types import ComputeDomain, Key, Part, PodGang
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.cache import OVERLAY_TTL, MnnvlCache, gang_key, is_clique, is_gang
 from preflight_mnnvl.controller.informers import PLURALS
-from preflight_mnnvl.core.reasons import (
-    ANNOUNCEMENT_REFUSED,
-    Event,
-    about,
-    refused_announcement,
-    regarding,
-    unclaimed,
-)
+from preflight_mnnvl.core import reasons
 from preflight_mnnvl.core.reconcile import ClusterWrite, DomainPlan, reconcile
 from preflight_mnnvl.core.snapshot import DomainView
 from preflight_mnnvl.core.support import Support
@@ -54,9 +44,7 @@ from preflight_mnnvl.metrics import Metrics
 __all__ = ["Controller"]
 
 WORKERS: Final = 48
-"""Domains looked at at the same time; mostly they wait for answers to their writes, of which fewer
-are under way.
-"""
+"""Domains looked at at the same time; mostly they wait for answers to their writes."""
 BEHIND_AGAIN: Final = 0.2
 """Seconds after which a domain is reconciled again of which the cache was behind."""
 UNCLAIMED_PATIENCE: Final = 10.0
@@ -73,9 +61,7 @@ log = get_logger(__name__)
 
 
 class Unwritten(Exception):
-    """An object of this name is there, or is not, and the cache will say so; or its namespace is
-    being deleted. ``again``: seconds until the next reconcile.
-    """
+    """The cache is behind, or the namespace goes; ``again``: seconds until the next reconcile."""
 
     def __init__(self, again: float | None) -> None:
         super().__init__()
@@ -124,7 +110,9 @@ class Controller:
     async def lead(self, leadership: Leadership) -> None:
         """Reconcile every domain, and again whenever something of it changes, until cancelled."""
         client = self._client.fenced(leadership.valid)
-        self._events = events = EventRecorder(client, AGENT, counted=self._metrics.event)
+        self._events = events = EventRecorder(
+            client, names.MANAGED_BY_US, counted=self._metrics.event
+        )
         reconciler = Reconciler(
             "ComputeDomain",
             self.domains,
@@ -137,7 +125,7 @@ class Controller:
         self._leads = True
         self._reconcile_all()
         try:
-            with self._metrics.runtime.leading(AGENT, self._metrics.leader):
+            with self._metrics.runtime.leading(names.MANAGED_BY_US, self._metrics.leader):
                 async with anyio.create_task_group() as group:
                     group.start_soon(reconciler.run)
                     group.start_soon(events.run)
@@ -156,9 +144,7 @@ class Controller:
                 self._reconcile_all()
 
     async def _reconcile(self, client: Client, key: Key) -> float | None:
-        """Reconcile one domain, one PodGang, or one PodClique without its claim; the seconds until
-        the next time. Raises :class:`KubeError`.
-        """
+        """Reconcile what waits under a key; the seconds until the next time."""
         try:
             if name := is_gang(key):
                 return await self._announce(client, key[0], name)
@@ -195,7 +181,7 @@ class Controller:
         if (wait := self._lacking.setdefault(uid, now) + UNCLAIMED_PATIENCE - now) > 0:
             return wait
         why = "" if self.cache.support.ok else self.cache.support.why
-        self._record(unclaimed(*lacking, why))
+        self._record(reasons.unclaimed(*lacking, why))
         return None
 
     def _note(self, key: Key, view: DomainView, plan: DomainPlan) -> None:
@@ -208,13 +194,9 @@ class Controller:
         )
 
     def _adopted(self, key: Key, view: DomainView, plan: DomainPlan) -> None:
-        """Count an adoption, and have the PodGangs looked at to which the domain
-        may belong by now, or no longer.
-        """
-        adopts = any(
-            action.why == "adopt" and action.kind == "ComputeDomain" for action in plan.actions
-        )
-        announced = any(gang.annotation(ADOPTED) for gang in view.gangs.values())
+        """Count an adoption, and reconcile PodGangs that may own the domain now, or no longer."""
+        adopts = ("ComputeDomain", "adopt") in {(it.kind, it.why) for it in plan.actions}
+        announced = any(gang.annotation(names.ADOPTED) for gang in view.gangs.values())
         if not adopts and not announced and plan.state != "adopted":
             return
         for gang in view.gangs.values():
@@ -226,17 +208,14 @@ class Controller:
     # --- writes: each is sent once, and what became of it is seen at the next reconcile
 
     async def _act(self, client: Client, action: ClusterWrite, support: Support) -> None:
-        """Send one write of a plan; its answer counts as seen. Raises :class:`Unwritten`, and
-        :class:`KubeError` where it was refused, or is no longer what was read.
-        """
+        """Send one write of a plan; its answer counts as seen. Raises :class:`Unwritten`."""
         part: Part = "domain" if action.kind == "ComputeDomain" else "claim"
         group, version = names.COMPUTE_DOMAIN_GROUP, support.domain_version
         if part == "claim":
             group, version = names.RESOURCE_GROUP, support.claim_version
         path = f"/apis/{group}/{version}/namespaces/{action.namespace}/{PLURALS[part]}"
-        write: Create | Patch = Create(path, action.body)
-        if action.why != "make":
-            write = Patch(f"{path}/{action.name}", action.body)
+        new = action.why == "make"
+        write = Create(path, action.body) if new else Patch(f"{path}/{action.name}", action.body)
         about = {"kind": action.kind, "namespace": action.namespace, "name": action.name}
         stored = self._stored(about, _DONE[action.why], await apply(client, write))
         log.info(_DONE[action.why], **about)
@@ -261,12 +240,9 @@ class Controller:
         raise error
 
     async def _announce(self, client: Client, namespace: str, name: str) -> float | None:
-        """Say on a PodGang that all its domains are its own, or take that back; adoption counts
-        without it.
-        """
+        """Say on a PodGang that its domains are its own, or not; adoption counts without it."""
         gang = self.cache.gang(namespace, name)
-        patch = self.cache.announced(namespace, name)
-        if gang is None or patch is None:
+        if gang is None or (patch := self.cache.announced(gang.metadata)) is None:
             return None
         uid = gang.metadata.uid
         if (wait := self._announced.get(uid, 0.0) - self._client.clock()) > 0:
@@ -286,19 +262,15 @@ class Controller:
 
     def _refused(self, gang: PodGang, error: KubeError) -> None:
         meta = gang.metadata
-        message = refused_announcement(meta.name, self._account)
-        about_gang = f"{meta.namespace}/{meta.name}"
-        log.warning(
-            "a PodGang may not be annotated", podgang=about_gang, error=str(error), advice=message
-        )
-        subjects = [
-            regarding(owner.kind, meta.namespace, owner)
-            for owner in meta.owner_references or ()
-            if owner.kind == "PodCliqueSet"
-        ]
-        self._record(about(subjects, ANNOUNCEMENT_REFUSED, message, meta.uid))
+        message = reasons.refused_announcement(meta.name, self._account)
+        gang_name = f"{meta.namespace}/{meta.name}"
+        fields = {"podgang": gang_name, "error": str(error), "advice": message}
+        log.warning("a PodGang may not be annotated", **fields)
+        owners = [it for it in meta.owner_references or () if it.kind == "PodCliqueSet"]
+        subjects = [reasons.regarding(owner.kind, meta.namespace, owner) for owner in owners]
+        self._record(reasons.about(subjects, reasons.ANNOUNCEMENT_REFUSED, message, meta.uid))
 
-    def _record(self, events: Iterable[Event]) -> None:
+    def _record(self, events: Iterable[reasons.Event]) -> None:
         if (recorder := self._events) is None:
             return
         for event in events:

@@ -1,6 +1,4 @@
-"""The informers of controller and webhook. A kind that is not served is an empty collection, until
-it is; nothing here ends the process.
-"""
+"""The informers of controller and webhook. A kind that is not served is an empty collection."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ T = TypeVar("T")
 
 
 class ServedKind(Generic[T]):
-    """A kind by its versions that are known here, best first, with a cache of each: that of the
-    best one that is served counts.
-    """
+    """A cache for each version of a kind, best first: that of the first that is served counts."""
 
     def __init__(self, caches: Mapping[str, Cache[T]]) -> None:
         self.caches = caches
@@ -118,9 +114,9 @@ class MnnvlInformers:
         group, versions = names.RESOURCE_GROUP, CLAIM_VERSIONS[self._config.mode]
         if plural == "computedomains":
             group, versions = names.COMPUTE_DOMAIN_GROUP, DOMAIN_VERSIONS[self._config.mode]
-        options: dict[str, Any] = {"on_change": on_change, "absent_retry": ABSENT_RETRY, **more}
+        more |= {"on_change": on_change, "absent_retry": ABSENT_RETRY}
         caches = {
-            version: Cache[T](self._client, f"/apis/{group}/{version}/{plural}", type_, **options)
+            version: Cache[T](self._client, f"/apis/{group}/{version}/{plural}", type_, **more)
             for version in versions
         }
         self.reflectors += caches.values()
@@ -182,16 +178,14 @@ class AdmissionInformers(MnnvlInformers):
 
     def _named(self, part: Part) -> ServedKind[ComputeDomain]:
         def names_of(item: ComputeDomain) -> tuple[str, ...]:
-            meta = item.metadata
-            ours = meta.name.endswith(_ENDS[part])
+            meta, end = item.metadata, "-cd" if part == "domain" else "-mnnvl-claim"
+            ours = meta.name.endswith(end)
             return (f"{meta.namespace}/{meta.name}", f"{meta.namespace}/") if ours else ()
 
         return self._resource(PLURALS[part], ComputeDomain, kept=_owned, indexes={"name": names_of})
 
     def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
-        """The PodCliqueSet of this name; None while sets are not followed, too: it may have been
-        made anew, and a clique of a scaling group does not say of which it is.
-        """
+        """The PodCliqueSet of this name; None while sets are not followed: another may be there."""
         if self._sets.problem is not None:
             return None
         return self._sets.newest("name", f"{namespace}/{name}")
@@ -199,13 +193,6 @@ class AdmissionInformers(MnnvlInformers):
     def taken(self, namespace: str) -> Mapping[str, Metadata]:
         """By name, the ComputeDomains and claim templates or claims that may have names of ours."""
         return _Taken(self._taken, namespace)
-
-
-_ENDS: Final[dict[Part, str]] = {
-    "domain": "-cd",
-    "template": "-mnnvl-claim",
-    "claim": "-mnnvl-claim",
-}
 
 
 class _Taken(Mapping[str, Metadata]):

@@ -15,18 +15,10 @@ from preflight_mnnvl.api.names import CLAIM, ENABLED, GROVE_CLAIM, GROVE_MNNVL_G
 from preflight_mnnvl.api.types import Container, ContainerPlace, PodSpec, shown
 from preflight_mnnvl.config import Config
 
-__all__ = [
-    "ClaimRef",
-    "claim_refs",
-    "claims_of",
-    "gpu_claims",
-    "matches",
-    "places",
-    "refuse_claims",
-    "refuse_group",
-    "without_gpus",
-]
-
+_REFERS: Final = {
+    "resourceClaimName": "ResourceClaim",
+    "resourceClaimTemplateName": "ResourceClaimTemplate",
+}
 LONGEST_NAME: Final = 317
 """Characters of a resource's name: a domain of 253, a slash, and 63."""
 
@@ -39,56 +31,40 @@ class ClaimRef(NamedTuple):
 
 
 def claim_refs(pod: PodSpec) -> dict[str, ClaimRef]:
-    """The claims to which a pod's entries refer, by the name of the entry; entries that are not
-    whole are left to the API server.
-    """
+    """By the name of a pod's entry, what it refers to; what is not whole the API server refuses."""
     refs: dict[str, ClaimRef] = {}
     for entry in pod.resource_claims or ():
         name = entry.get("name")
-        for key, kind in (
-            ("resourceClaimName", "ResourceClaim"),
-            ("resourceClaimTemplateName", "ResourceClaimTemplate"),
-        ):
-            if isinstance(name, str) and isinstance(entry.get(key), str) and entry[key]:
-                refs[name] = ClaimRef(kind, entry[key])
+        for key, kind in _REFERS.items():
+            named = entry.get(key)
+            if isinstance(name, str) and isinstance(named, str) and named:
+                refs[name] = ClaimRef(kind, named)
     return refs
 
 
 def gpu_claims(
-    pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]], of_gpus: Collection[str]
+    pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]], of_gpus: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Names of the pod's claims that give GPUs; ``classes`` are the device
-    classes each asks for.
-    """
-    globs = tuple(of_gpus)
-    return tuple(
-        sorted(
-            name
-            for name, ref in claim_refs(pod).items()
-            if any(matches(of, globs) for of in classes.get(ref, ()))
-        )
-    )
+    """Names of the pod's claims that give GPUs, by the device ``classes`` that each asks for."""
+    refs = claim_refs(pod).items()
+    gives = (name for name, ref in refs if any(matches(it, of_gpus) for it in classes.get(ref, ())))
+    return tuple(sorted(gives))
 
 
 def places(
-    pod: PodSpec, resources: Collection[str], claims: Collection[str]
+    pod: PodSpec, resources: tuple[str, ...], claims: Collection[str]
 ) -> list[ContainerPlace]:
-    """The containers and init containers, sidecars among them, that use GPUs: by a resource that a
-    glob of ``resources`` matches, or a claim of ``claims``.
+    """The containers that use GPUs, by a resource that globs match, or by one of ``claims``.
 
-    Raises :class:`~.identity.CliqueRefused` for an amount that is none.
+    Raises :class:`CliqueRefused` for an amount that is none.
     """
-    globs = tuple(resources)
-    return [place for place in pod.everyone() if _uses(place, globs, claims)]
+    return [place for place in pod.everyone() if _uses(place, resources, claims)]
 
 
 def _uses(place: ContainerPlace, resources: tuple[str, ...], claims: Collection[str]) -> bool:
-    path, wanted = (
-        f"spec.podSpec.{place.list}[{place.position}].resources",
-        place.container.resources,
-    )
-    if wanted is None:
+    if (wanted := place.container.resources) is None:
         return False
+    path = f"spec.podSpec.{place.list}[{place.position}].resources"
     for part, amounts in (("limits", wanted.limits), ("requests", wanted.requests)):
         for name, amount in (amounts or {}).items():
             if matches(name, resources) and _asks(amount, f"{path}.{part}[{shown(name)}]"):
@@ -103,9 +79,7 @@ def claims_of(container: Container) -> set[str]:
 
 
 def matches(name: str, globs: tuple[str, ...]) -> bool:
-    """Tell whether one of ``globs`` matches the whole of ``name``; what is too long to be a name
-    matches none, and is remembered nowhere.
-    """
+    """Tell whether one of ``globs`` matches ``name``; none does what is too long for one."""
     return len(name) <= LONGEST_NAME and _matches(name, globs)
 
 
@@ -133,10 +107,9 @@ def without_gpus(config: Config) -> str:
 
 
 def refuse_group(group: tuple[str, str] | None) -> None:
-    """``group``: the value in force and where it stands. Grove's own feature and ours would put two
-    claims into a pod.
+    """Refuse Grove's own feature beside ours; ``group``: its value in force, and where it stands.
 
-    Raises :class:`~.identity.CliqueRefused`.
+    The two would put two claims into a pod. Raises :class:`CliqueRefused`.
     """
     if group is not None:
         raise CliqueRefused(
@@ -150,8 +123,9 @@ def refuse_claims(
     classes: Mapping[ClaimRef, Collection[str]],
     path: str = "spec.podSpec",
 ) -> None:
-    """Refuse claims that cannot stand beside ours, which is ``ours`` where it is known. Raises
-    :class:`~.identity.CliqueRefused`.
+    """Refuse claims that cannot stand beside ours, which is ``ours`` where it is known.
+
+    Raises :class:`CliqueRefused`.
     """
     refs = claim_refs(pod)
     for i, entry in enumerate(pod.resource_claims or ()):

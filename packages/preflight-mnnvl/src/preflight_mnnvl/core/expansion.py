@@ -1,12 +1,12 @@
 """A PodCliqueSet's templates: what each asks for, and what Grove will make of them. Pure.
 
-What Grove will make is for telling people beforehand. Nothing is decided by it: there the labels of
-what Grove made are read.
+That is for telling people beforehand; what is decided goes by the labels of what Grove made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from preflight_mnnvl.api.annotations import FabricRequest, Scope, resolve, scope_of
@@ -22,8 +22,8 @@ SET_PATH = "metadata"
 
 class Planned(NamedTuple):
     """One clique template. ``gpus``: None where a claim may give them, which only the cluster
-    knows. ``scope``: None for one that is none. ``pod``: None where ``problem`` says why it cannot
-    be read."""
+    knows. ``scope``: None for a bad one. ``pod``: None where ``problem`` says why it is unreadable.
+    """
 
     path: str
     clique: Clique
@@ -41,9 +41,7 @@ class Planned(NamedTuple):
 
 
 class ExpandedClique(NamedTuple):
-    """A PodClique as Grove will make it. ``gang``, ``base``: its PodGang, and the one that builds
-    upon where that is another.
-    """
+    """A PodClique as Grove will make it: in ``gang``, which builds upon ``base`` where it does."""
 
     name: str
     replica: int
@@ -87,31 +85,23 @@ def _planned(set_: PodCliqueSet, i: int, clique: Clique, at: int | None, config:
 
 def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[ExpandedClique]:
     """The PodCliques that Grove makes for the set as it is written, at most ``most`` of them."""
-    count = 0
-    pcs = set_.metadata.name
+    return islice(_expanded(set_, planned), most)
+
+
+def _expanded(set_: PodCliqueSet, planned: list[Planned]) -> Iterator[ExpandedClique]:
     for replica in range(_count(set_.spec.replicas or 0)):
-        base = f"{pcs}-{replica}"
+        base = f"{set_.metadata.name}-{replica}"
         for template in planned:
-            group = template.group
-            for index in range(_count(group.replicas)) if group else (None,):
-                if count == most:
-                    return
-                count += 1
-                if group is None or index is None:
-                    yield ExpandedClique(
-                        f"{base}-{template.clique.name}", replica, template, None, base, ""
-                    )
-                    continue
-                least = _count(group.min_available)
-                gang = base if index < least else f"{base}-{group.name}-{index - least}"
-                yield ExpandedClique(
-                    f"{base}-{group.name}-{index}-{template.clique.name}",
-                    replica,
-                    template,
-                    index,
-                    gang,
-                    base if gang != base else "",
-                )
+            name, group = template.clique.name, template.group
+            if group is None:
+                yield ExpandedClique(f"{base}-{name}", replica, template, None, base, "")
+                continue
+            least = _count(group.min_available)
+            for index in range(_count(group.replicas)):
+                full, gang, of = f"{base}-{group.name}-{index}-{name}", base, ""
+                if index >= least:
+                    gang, of = f"{base}-{group.name}-{index - least}", base
+                yield ExpandedClique(full, replica, template, index, gang, of)
 
 
 def nodes_needed(set_: PodCliqueSet, planned: list[Planned]) -> int:

@@ -1,5 +1,4 @@
-"""The page: one PodClique's way through admission, as a pure function of the review and of what is
-known.
+"""The page: one PodClique's way through admission, from the review and what is known. Pure.
 
 review → wish → GPUs → conflicts → support → identity → domain → decision → injection → patch
 
@@ -29,7 +28,6 @@ from preflight_mnnvl.api.annotations import (
     write_decision,
 )
 from preflight_mnnvl.api.identity import (
-    CliqueIdentity,
     CliqueRefused,
     gang_of,
     identify,
@@ -58,12 +56,7 @@ from preflight_mnnvl.core.claims import (
     refuse_group,
     without_gpus,
 )
-from preflight_mnnvl.core.domain import (
-    Domain,
-    domain_of,
-    other_identity,
-    owned_by,
-)
+from preflight_mnnvl.core.domain import Domain, domain_of, other_identity, owned_by
 from preflight_mnnvl.core.injection import annotate, inject
 from preflight_mnnvl.core.support import Support
 
@@ -78,9 +71,7 @@ Result = Literal[
 
 
 class Review(NamedTuple):
-    """One review. ``object`` and ``old`` are JSON; ``old`` is None at CREATE. ``now``: seconds
-    of the epoch.
-    """
+    """``object`` and ``old`` are JSON; ``old`` is None at CREATE. ``now``: seconds of the epoch."""
 
     operation: str
     namespace: str
@@ -90,12 +81,9 @@ class Review(NamedTuple):
 
 
 class ClusterView(NamedTuple):
-    """The cluster as it is known. ``set_``: the PodCliqueSet of the labels, None where it does
-    not exist; ``has_set``: whether that is known at all.
-
-    ``classes``: the device classes that claims and templates ask for, of those that exist; None
-    where nobody looked. ``taken``: by name, the ComputeDomains, templates and claims of the
-    namespace that may have our names already.
+    """``set_``: the PodCliqueSet of the labels, None where it does not exist; ``has_set``: whether
+    that is known. ``classes``: what claims and templates that exist ask for; None where that is not
+    known. ``taken``: by name, the ComputeDomains, templates and claims that may have our names.
     """
 
     support: Support
@@ -124,15 +112,9 @@ class ReviewAnswer(NamedTuple):
 
     @property
     def allowed(self) -> bool:
-        """Tell whether the PodClique is admitted, with ``patch``; an answer that ``needs``
-        something is none yet.
-        """
-        return self.result not in {"denied", "needs"} and not (
-            self.result == "unsupported" and self.message
-        )
-
-
-_NO_CLASSES: Final[Mapping[ClaimRef, Collection[str]]] = {}
+        """Tell whether it is admitted; an answer that ``needs`` something is none yet."""
+        refused = self.result == "unsupported" and self.message
+        return self.result not in {"denied", "needs"} and not refused
 
 
 def decide(
@@ -141,9 +123,7 @@ def decide(
     known: ClusterView,
     mirrored: Callable[[str], PodCliqueSet | None] = lambda _: None,
 ) -> ReviewAnswer:
-    """The answer. Never raises: what cannot be read is refused in one sentence. ``mirrored``: by
-    name, sets of the namespace that need not be looked up.
-    """
+    """The answer; never raises. ``mirrored``: by name, sets that need no lookup."""
     meta = None
     try:
         clique = decode(review.object, PodClique)
@@ -189,7 +169,7 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
     pod = decode_pod(clique.spec.pod_spec)
     if (answer := _lookups(pod, known)) is not None:
         return answer
-    classes = known.classes or _NO_CLASSES
+    classes = known.classes or {}
     of_gpus = gpu_claims(pod, classes, config.gpu_device_classes)
     used = places(pod, config.gpu_resources, of_gpus)
     if not used:
@@ -203,13 +183,11 @@ def _create(clique: PodClique, config: Config, known: ClusterView) -> ReviewAnsw
             raise _Unsupported(known.support.why)
         without = f"{known.support.why}; its pods get no claim"
         return ReviewAnswer("unsupported", patch=_unmarked(meta), warnings=(without,))
-    identity = identify(meta, wish.scope)
-    domain = _named(domain_of(identity, wish.scope), known, config)
-    _refuse_taken(domain, known, config)
-    decision = _decision(domain, identity, wish, config, of_gpus=of_gpus)
-    refuse_claims(pod, pod_claim(decision), classes)
+    decision = _decision(meta, pod, wish, known, config, of_gpus=of_gpus)
     patch = _patch(meta, pod, decision, used=used, keys=wish.keys)
-    notes = _noted(wish, config, known.support)
+    notes = known.support.warnings
+    if config.mode == "driver" and names.DEVICE_CLASS in wish.keys:
+        notes = (*notes, CLASS_WITHOUT_EFFECT)
     return ReviewAnswer("injected" if patch else "unchanged", "", patch, notes, decision)
 
 
@@ -230,15 +208,20 @@ def _lookups(
 
 
 def _decision(
-    domain: Domain,
-    identity: CliqueIdentity,
+    meta: Metadata,
+    pod: PodSpec,
     wish: FabricRequest,
+    known: ClusterView,
     config: Config,
     *,
     of_gpus: tuple[str, ...] = (),
     restored: int = 0,
 ) -> MnnvlDecision:
-    return MnnvlDecision(
+    """Whose domain it gets, unless something stands in the way of that, or of its claim."""
+    identity = identify(meta, wish.scope)
+    domain = _named(domain_of(identity, wish.scope), known, config)
+    _refuse_taken(domain, known, config)
+    decision = MnnvlDecision(
         v=VERSION,
         mode=config.mode,
         scope=domain.scope,
@@ -250,13 +233,15 @@ def _decision(
         gpu_claims=of_gpus,
         restored=restored,
     )
+    refuse_claims(pod, pod_claim(decision), known.classes or {})
+    return decision
 
 
 def _update(
     clique: PodClique, stored: PodClique, config: Config, known: ClusterView, now: int
 ) -> ReviewAnswer:
-    """Repeat what the stored object carries, and ask nobody but about claims that it has not;
-    what carries nothing stays without, unless its living domain proves that it had one.
+    """Repeat what the stored object carries, and look up no claims but new ones; what carries
+    nothing stays without, unless its living domain proves that it had one.
     """
     meta, old = clique.metadata, stored.metadata
     decision = read_decision(old.annotation(names.DECISION))
@@ -271,7 +256,7 @@ def _update(
     pod = decode_pod(clique.spec.pod_spec)
     own = meta.annotation(names.GROVE_MNNVL_GROUP)
     refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
-    refuse_claims(pod, pod_claim(decision), known.classes or _NO_CLASSES)
+    refuse_claims(pod, pod_claim(decision), known.classes or {})
     if (answer := _lookups(pod, known, stored)) is not None:
         return answer
     used = places(pod, config.gpu_resources, decision.gpu_claims)
@@ -282,9 +267,7 @@ def _update(
 
 
 def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -> None:
-    """A claim that does not exist may be the one that gives the GPUs, and its pods would run
-    without ours in silence.
-    """
+    """A claim that does not exist may be the one that gives the GPUs."""
     used = {name for place in pod.everyone() for name in claims_of(place.container)}
     for name, ref in claim_refs(pod).items():
         if name in used and ref not in classes:
@@ -295,9 +278,7 @@ def _refuse_unknown(pod: PodSpec, classes: Mapping[ClaimRef, Collection[str]]) -
 
 
 def _named(domain: Domain, known: ClusterView, config: Config) -> Domain:
-    """Where this very domain lives under a name of the release before, it keeps that name: one gang
-    has one domain.
-    """
+    """A domain that lives under its name of the release before keeps it."""
     if not domain.indexed:
         return domain  # its names were the same
     earlier = domain._replace(earlier=True)
@@ -317,8 +298,8 @@ def _refuse_taken(domain: Domain, known: ClusterView, config: Config) -> None:
 
 
 def _whose(kind: str, there: Metadata, domain: Domain, known: ClusterView, config: Config) -> str:
-    """Whose an object under our name is; empty for ours. The driver makes our template, so that it
-    has a label of the driver's: with a uid that is not mirrored yet it may be ours.
+    """Whose an object under our name is; empty for ours. A template has a label of the driver's,
+    which makes it: with a uid that is not mirrored yet it may be ours.
     """
     if kind != "ResourceClaimTemplate":
         return other_identity(there.labels, domain, config.instance)
@@ -345,38 +326,27 @@ def _patch(
 
 
 def _unmarked(meta: Metadata) -> tuple[Operation, ...]:
-    """A decision that a template brought along is nobody's: the controller would
-    make what it says.
-    """
+    """A decision that a template brought along must go: the controller would make what it says."""
     return tuple(annotate(meta.annotations, {}, (names.DECISION,)))
 
 
 def _restored(
     clique: PodClique, config: Config, known: ClusterView, now: int
 ) -> ReviewAnswer | None:
-    """Grove writes its template over a PodClique, and so its decision away where no webhook
-    answers. The domain is its second copy.
-    """
+    """Grove writes a decision away where no webhook answers; the domain is its second copy."""
     meta, set_ = clique.metadata, known.set_
     wish = fabric_request(meta, set_, config.mode)
     if set_ is None or not wish.enabled or wish.group is not None or not known.support.ok:
         return None
     pod = decode_pod(clique.spec.pod_spec)
     used = places(pod, config.gpu_resources, ())
-    identity = identify(meta, wish.scope)
-    domain = _named(domain_of(identity, wish.scope), known, config)
-    there = known.taken.get(domain.name)
+    decision = _decision(meta, pod, wish, known, config, restored=now)
+    there = known.taken.get(decision.cd)
     if not used or there is None or there.going:
         return None
-    _refuse_taken(domain, known, config)
-    decision = _decision(domain, identity, wish, config, restored=now)
-    refuse_claims(pod, pod_claim(decision), _NO_CLASSES)
     patch = _patch(meta, pod, decision, used=used, keys=wish.keys)
-    warned = (
-        f"PodClique {shown(meta.name)} had lost its claim, and has it again, as its domain {shown(domain.name)} lives; "
-        "restart those of its pods that were made without it",
-    )
-    return ReviewAnswer("injected", "", patch, warned, decision)
+    warning = f"PodClique {shown(meta.name)} had lost its claim, and has it again, as its domain {shown(decision.cd)} lives; restart those of its pods that were made without it"
+    return ReviewAnswer("injected", "", patch, (warning,), decision)
 
 
 def _late(clique: PodClique, config: Config, set_: PodCliqueSet | None) -> tuple[str, ...]:
@@ -390,8 +360,3 @@ def _late(clique: PodClique, config: Config, set_: PodCliqueSet | None) -> tuple
     name = shown(clique.metadata.name)
     warning = f"PodClique {name} asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one"
     return (warning,) if used else ()
-
-
-def _noted(wish: FabricRequest, config: Config, support: Support) -> tuple[str, ...]:
-    without_effect = config.mode == "driver" and names.DEVICE_CLASS in wish.keys
-    return (*support.warnings, CLASS_WITHOUT_EFFECT) if without_effect else support.warnings

@@ -1,5 +1,4 @@
-"""The snapshot: living PodCliques and the domains that they need, all objects, and what a reconcile
-reads of them. Pure.
+"""The snapshot: living PodCliques, the domains that they need, and what a reconcile reads. Pure.
 
 What a PodClique says it was given is compared with what its labels say it is: an annotation that
 somebody else wrote makes nothing.
@@ -8,6 +7,7 @@ somebody else wrote makes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -22,7 +22,6 @@ from preflight_mnnvl.api.annotations import (
     read_decision,
 )
 from preflight_mnnvl.api.identity import CliqueRefused, identify, of_another
-from preflight_mnnvl.api.names import DECISION, PCS_NAME, PODGANG, claim_of, label_value
 from preflight_mnnvl.api.types import (
     BadObject,
     ComputeDomain,
@@ -38,26 +37,10 @@ from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import places
 from preflight_mnnvl.core.domain import Domain, domain_of
 
-__all__ = [
-    "AUDITED_ANNOTATIONS",
-    "AUDITED_LABELS",
-    "DomainMember",
-    "DomainView",
-    "Ignored",
-    "Objects",
-    "Wanted",
-    "World",
-    "asks",
-    "lacks_claim",
-    "member_of",
-    "view_of",
-    "wanted",
-]
-
 
 class DomainMember(NamedTuple):
     """A living PodClique that carries a decision. ``placed``: pods of it were scheduled, so that
-    their claims, and a domain, have been there. ``pods``: how many it is to have.
+    a domain has been there. ``pods``: how many it is to have.
     """
 
     namespace: str
@@ -78,57 +61,56 @@ class Ignored(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """One domain that living PodCliques need; ``gang`` is the PodGang that most of its labels name
-    (see :func:`wanted`).
-    """
+    """One domain that living PodCliques need."""
 
-    namespace: str
-    domain: Domain
     members: tuple[DomainMember, ...]
-    gang: str
+
+    @property
+    def domain(self) -> Domain:
+        """The domain of the first member: that of all."""
+        return self.members[0].domain
 
     @property
     def decision(self) -> MnnvlDecision:
         """The decision of the first member: mode, names and class are alike in all."""
         return self.members[0].decision
 
+    @property
+    def gang(self) -> str:
+        """The PodGang of the shortest name: those that build upon it begin with its name."""
+        gangs = (member.decision.gang for member in self.members)
+        return min(gangs, key=lambda gang: (len(gang), gang))
+
     def owner(self, there: ComputeDomain | None) -> str:
         """The PodGang that owns it: the one that is recorded on it, as long as members name it."""
-        recorded = there.metadata.label(PODGANG) if there is not None else None
+        recorded = there.metadata.label(names.PODGANG) if there is not None else None
         gangs = (member.decision.gang for member in self.members)
-        return next((gang for gang in gangs if label_value(gang) == recorded), self.gang)
+        return next((gang for gang in gangs if names.label_value(gang) == recorded), self.gang)
 
 
 def member_of(clique: PodClique) -> DomainMember | Ignored | None:
-    """The member that a PodClique is; None for one without a decision, and for one that is being
-    deleted.
-    """
+    """The member that a PodClique is; None without a decision, and while it is being deleted."""
     meta = clique.metadata
-    text = meta.annotation(DECISION)
+    text = meta.annotation(names.DECISION)
     if text is None or meta.going:
         return None
     try:
         decision = read_decision(text)
         if decision is None:
-            return Ignored(
-                meta.namespace,
-                meta.name,
-                f"the annotation {DECISION} is none that the webhook wrote",
-            )
+            raise CliqueRefused(f"the annotation {names.DECISION} is none that the webhook wrote")
         domain = domain_of(identify(meta, decision.scope), decision.scope)
+        given, current = (decision.cd, decision.claim), domain.name
+        if (domain.name, domain.claim) != given:
+            domain = domain._replace(earlier=True)  # a name once given holds for life
+        if (domain.name, domain.claim) != given:
+            raise CliqueRefused(
+                f"the annotation {names.DECISION} names {decision.cd}, and its labels {current}"
+            )
     except (Newer, CliqueRefused) as error:
         return Ignored(meta.namespace, meta.name, str(error))
-    if (domain.name, domain.claim) != (decision.cd, decision.claim):
-        domain = domain._replace(earlier=True)  # a name once given holds for life
-    if (domain.name, domain.claim) != (decision.cd, decision.claim):
-        return Ignored(
-            meta.namespace,
-            meta.name,
-            f"the annotation {DECISION} names {decision.cd}, and its labels {domain._replace(earlier=False).name}",
-        )
-    status = clique.status
+    status, pods = clique.status, clique.spec.replicas
     placed = status is not None and bool(status.scheduled_replicas or status.ready_replicas)
-    pods = 1 if clique.spec.replicas is None else clique.spec.replicas
+    pods = 1 if pods is None else pods
     return DomainMember(meta.namespace, meta.name, meta.uid, decision, domain, placed, pods)
 
 
@@ -169,32 +151,18 @@ def asks(meta: Metadata, set_: PodCliqueSet | None, config: Config) -> bool:
 
 
 def wanted(members: Iterable[DomainMember]) -> dict[Key, Wanted]:
-    """The domains by namespace and name, of which no two have one.
-
-    Where members name several PodGangs (one domain for a whole replica, with the operator's
-    `base-podgang` label missing), it is the one with the shortest name: the others build upon it,
-    and their names begin with its.
-    """
+    """The domains by namespace and name, of which no two have one."""
     by_domain: dict[Key, list[DomainMember]] = {}
     for member in sorted(members):
         by_domain.setdefault((member.namespace, member.decision.cd), []).append(member)
-    return {key: _wanted(key, of) for key, of in by_domain.items()}
-
-
-def _wanted(key: Key, members: list[DomainMember]) -> Wanted:
-    gangs = [member.decision.gang for member in members]
-    first = min(gangs, key=lambda gang: (len(gang), gang))
-    return Wanted(key[0], members[0].domain, tuple(members), first)
+    return {key: Wanted(tuple(of)) for key, of in by_domain.items()}
 
 
 class DomainView(NamedTuple):
     """``wanted`` is None where no living PodClique needs the domain. ``claim``: the claim template,
-    in `literal` mode the claim.
-
-    ``gangs``: the PodGangs by name that exist, of those that the domain's members and label name.
-    ``lost``: the uid of a domain of this name that was seen and is gone, and that living members
-    needed then. ``unclaimed_since``: when it was first seen that nobody needs it, in seconds of the
-    epoch.
+    in `literal` mode the claim. ``gangs``: by name, those that members and label name. ``lost``:
+    the uid of a domain of this name that is gone, and that living members needed then.
+    ``unclaimed_since``: when it was first seen that nobody needs it, in seconds of the epoch.
     """
 
     name: str
@@ -222,9 +190,7 @@ class Objects(Protocol):
 
 
 class World(msgspec.Struct, kw_only=True):
-    """Objects that were listed once, by namespace and name. ``claims``: claim templates, in
-    `literal` mode claims.
-    """
+    """Objects that were listed once; ``claims``: claim templates, in `literal` mode claims."""
 
     cliques: dict[Key, PodClique] = {}
     sets: dict[Key, PodCliqueSet] = {}
@@ -238,10 +204,8 @@ class World(msgspec.Struct, kw_only=True):
 
     def gangs_called(self, namespace: str, label: str) -> Iterable[PodGang]:
         """See :class:`Objects`."""
-        named = self.gangs.items()
-        return [
-            gang for (of, name), gang in named if of == namespace and label_value(name) == label
-        ]
+        here = (gang for (space, _), gang in self.gangs.items() if space == namespace)
+        return [gang for gang in here if names.label_value(gang.metadata.name) == label]
 
     def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
         """See :class:`Objects`."""
@@ -262,28 +226,19 @@ class World(msgspec.Struct, kw_only=True):
 def view_of(objects: Objects, key: Key, wants: Wanted | None, mode: Mode) -> DomainView:
     """All that one reconcile reads; ``mode``: of what nobody wants."""
     namespace, name = key
-    mode, claim_name = (
-        (wants.decision.mode, wants.domain.claim) if wants else (mode, claim_of(name))
-    )
+    claim_name = names.claim_of(name)
+    if wants is not None:
+        mode, claim_name = wants.decision.mode, wants.domain.claim
     domain = objects.part("domain", key)
     claim = objects.part("claim" if mode == "literal" else "template", (namespace, claim_name))
     labels = [part.metadata.labels for part in (domain, claim) if part is not None]
     recorded = next(filter(None, labels), {})
-    gangs, pcs = {recorded.get(PODGANG)}, recorded.get(PCS_NAME[0], "")
+    called, pcs = {recorded.get(names.PODGANG)}, recorded.get(names.PCS_NAME[0], "")
     if wants is not None:
-        gangs |= {label_value(member.decision.gang) for member in wants.members}
+        called |= {names.label_value(member.decision.gang) for member in wants.members}
         pcs = wants.domain.pcs
+    gangs = [objects.gangs_called(namespace, label) for label in filter(None, called)]
+    by_name = {gang.metadata.name: gang.metadata for gang in chain.from_iterable(gangs)}
     set_ = objects.set_(namespace, pcs)
-    return DomainView(
-        name,
-        namespace,
-        wants,
-        domain,
-        claim,
-        {
-            gang.metadata.name: gang.metadata
-            for label in filter(None, gangs)
-            for gang in objects.gangs_called(namespace, label)
-        },
-        set_.metadata if set_ is not None else None,
-    )
+    whole = set_.metadata if set_ is not None else None
+    return DomainView(name, namespace, wants, domain, claim, by_name, whole)

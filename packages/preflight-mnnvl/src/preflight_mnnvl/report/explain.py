@@ -1,6 +1,4 @@
-"""The future of a PodCliqueSet, found without a cluster: the same decisions, on the
-PodCliques that Grove would make. Pure.
-"""
+"""The future of a PodCliqueSet: the same decisions, on the PodCliques that Grove makes. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +12,7 @@ import yaml
 from preflight_kube.api.jsonpatch import Operation, keys
 
 from preflight_mnnvl.api import names
-from preflight_mnnvl.api.types import (
-    BadObject,
-    Metadata,
-    PodCliqueSet,
-    PodSpec,
-    decode,
-    shown,
-)
+from preflight_mnnvl.api.types import BadObject, Metadata, PodCliqueSet, PodSpec, decode, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import claim_refs, matches
 from preflight_mnnvl.core.expansion import ExpandedClique, Planned, expand, nodes_needed, plan
@@ -40,9 +31,7 @@ Object = dict[str, Any]
 
 
 class ExplainedDomain(msgspec.Struct, rename="camel"):
-    """``gang``: the PodGang that will own it, by Grove's arithmetic; what is decided reads it from
-    a label. ``gpus``: of all its pods.
-    """
+    """``gang``: the PodGang that will own it, by Grove's arithmetic. ``gpus``: of all its pods."""
 
     name: str
     claim: str
@@ -54,9 +43,7 @@ class ExplainedDomain(msgspec.Struct, rename="camel"):
 
 
 class ExplainedClique(msgspec.Struct, rename="camel"):
-    """One clique template, by the first PodClique of it. ``diff``: of that PodClique, as lines of a
-    unified diff.
-    """
+    """One clique template, by its first PodClique; ``diff``: lines of a unified diff of that."""
 
     name: str
     podclique: str
@@ -68,9 +55,7 @@ class ExplainedClique(msgspec.Struct, rename="camel"):
 
 
 class ExplainedSet(msgspec.Struct, rename="camel"):
-    """``nodes_needed``: one for each pod with a claim. ``complete``: false where the set makes more
-    PodCliques than were looked at.
-    """
+    """``complete``: false where the set makes more PodCliques than were looked at."""
 
     name: str
     problems: list[str]
@@ -88,11 +73,10 @@ def explain(
     facts: ClusterFacts = SERVED,
     there: Mapping[str, Metadata] = {},
 ) -> ExplainedSet:
-    """``written``: the PodCliqueSet as it is written; ``nodes``: how many nodes carry the fabric's
-    label, where that is known; ``facts``: of its cluster; ``there``: by name, what may have the
-    names of its objects.
+    """What becomes of the PodCliqueSet ``written``. Raises :class:`BadObject` for what is none.
 
-    Raises :class:`~.objects.BadObject` for what is not a PodCliqueSet.
+    ``nodes``: how many carry the fabric's label, where that is known; ``facts``: of its cluster;
+    ``there``: by name, what may have the names of its objects.
     """
     set_ = decode(msgspec.json.encode(written), PodCliqueSet)
     support = judge(facts._replace(fabric_nodes=nodes), config)
@@ -102,12 +86,8 @@ def explain(
     namespace = set_.metadata.namespace or "default"
     domains: dict[str, ExplainedDomain] = {}
     cliques: dict[str, ExplainedClique] = {}
-    refs = [
-        ref
-        for clique_plan in planned
-        if clique_plan.pod is not None
-        for ref in claim_refs(clique_plan.pod).values()
-    ]
+    pods = [clique.pod for clique in planned if clique.pod is not None]
+    refs = [ref for pod in pods for ref in claim_refs(pod).values()]
     known = ClusterView(support, set_, True, dict.fromkeys(refs, ()), there)
     expanded = list(expand(set_, planned, MOST_PODCLIQUES + 1))
     for expanded_clique in expanded[:MOST_PODCLIQUES]:
@@ -120,10 +100,10 @@ def explain(
             domain = domains.setdefault(
                 given.cd, ExplainedDomain(given.cd, given.claim, given.scope, given.gang, [], 0, 0)
             )
-            pods = 1 if clique.spec.replicas is None else clique.spec.replicas
+            count = 1 if clique.spec.replicas is None else clique.spec.replicas
             domain.members.append(expanded_clique.name)
-            domain.pods += pods
-            domain.gpus += pods * _gpus(expanded_clique.planned.pod, config)
+            domain.pods += count
+            domain.gpus += count * _gpus(expanded_clique.planned.pod, config)
     warned = warnings(set_, planned, config, support)
     return ExplainedSet(
         set_.metadata.name,
@@ -137,9 +117,7 @@ def explain(
 
 
 def stored(objects: Sequence[Object]) -> list[Object]:
-    """Give PodCliqueSets, as they are written, the claims that their pods will have, and add the
-    claim templates that the driver makes for them; all else stays as it is.
-    """
+    """Give PodCliqueSets the claims that their pods will have, and add the driver's templates."""
     return [item for written in objects for item in _stored(written)]
 
 
@@ -176,7 +154,7 @@ def _podclique(
 ) -> Object:
     """As Grove's operator writes it, as far as anything here reads it."""
     labels = {
-        names.PART_OF: pcs,
+        names.PCS_NAME[1]: pcs,
         names.PCS_INDEX[1]: str(expanded.replica),
         names.PODGANG: expanded.gang,
     }
@@ -185,11 +163,8 @@ def _podclique(
     if expanded.planned.group is not None:
         labels[names.PCSG_NAME[1]] = f"{pcs}-{expanded.replica}-{expanded.planned.group.name}"
         labels[names.PCSG_INDEX[1]] = str(expanded.group_index)
-    metadata: Object = {
-        "name": expanded.name,
-        "namespace": namespace,
-        "labels": {**(template.get("labels") or {}), **labels},
-    }
+    labels = {**(template.get("labels") or {}), **labels}
+    metadata: Object = {"name": expanded.name, "namespace": namespace, "labels": labels}
     if template.get("annotations"):
         metadata["annotations"] = dict(template["annotations"])
     return {
@@ -201,10 +176,8 @@ def _podclique(
 
 
 def _explained(expanded: ExpandedClique, built: Object, answer: ReviewAnswer) -> ExplainedClique:
-    before, after = (
-        yaml.safe_dump(state, sort_keys=False).splitlines()
-        for state in (built, _after(built, answer.patch))
-    )
+    states = built, _after(built, answer.patch)
+    before, after = (yaml.safe_dump(it, sort_keys=False).splitlines() for it in states)
     titles = f"{expanded.name} as Grove makes it", f"{expanded.name} as it is stored"
     return ExplainedClique(
         expanded.planned.clique.name,
@@ -235,9 +208,7 @@ def _after(written: Object, patch: tuple[Operation, ...]) -> Object:
 
 
 def _gpus(pod: PodSpec | None, config: Config) -> int:
-    """Whole GPUs of one pod by its containers' limits; what is not a whole number
-    counts as none.
-    """
+    """Whole GPUs of one pod by its containers' limits; what is no whole number counts as none."""
     containers = (pod.containers if pod else None) or ()
     amounts = [
         str(amount)
@@ -249,9 +220,7 @@ def _gpus(pod: PodSpec | None, config: Config) -> int:
 
 
 def _unseen(planned: Sequence[Planned]) -> list[str]:
-    named = [
-        shown(clique.clique.name) for clique in planned if clique.pod and clique.pod.resource_claims
-    ]
+    named = [shown(it.clique.name) for it in planned if it.pod and it.pod.resource_claims]
     why = "what their resource claims ask for is in the cluster, and was not looked up"
     return [f"{', '.join(named)}: {why}"] if named else []
 

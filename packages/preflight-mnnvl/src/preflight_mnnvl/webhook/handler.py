@@ -1,5 +1,6 @@
-"""The shell around admission: a review → what is known → the decision → its answer. What the
-cache lacks is read live, no update asks anybody, and nothing is written.
+"""The shell around admission: a review → what is known → the decision → its answer.
+
+What the cache lacks is read live, and nothing is written.
 """
 
 from __future__ import annotations
@@ -101,14 +102,9 @@ class Webhook:
     def validate_at_once(self, request: AdmissionRequest) -> Response:
         """Answer the same at once; nobody is ever asked."""
         started = time.perf_counter()
-        new, old = bytes(request.object), bytes(request.old_object)
-        answer = sets.review(
-            request.operation,
-            None if new == _NULL else new,
-            None if old == _NULL else old,
-            self._config,
-            self._informers.support,
-        )
+        new, old = _written(request.object), _written(request.old_object)
+        support = self._informers.support
+        answer = sets.review(request.operation, new, old, self._config, support)
         result = "unchanged" if answer.allowed else "denied"
         self._note("PodCliqueSet", request, result, answer.message, started)
         if not answer.allowed:
@@ -148,11 +144,8 @@ class Webhook:
         self._metrics.latency.observe(seconds)
         level = "info" if result in {"injected", "denied", "unsupported"} else "debug"
         if log.enabled(level):
-            about: dict[str, object] = {
-                "uid": request.uid[:128],
-                "object": f"{request.namespace}/{request.name}"[:300],
-                "seconds": round(seconds, 6),
-            }
+            name = f"{request.namespace}/{request.name}"[:300]
+            about = {"uid": request.uid[:128], "object": name, "seconds": round(seconds, 6)}
             if message:
                 about["why"] = message
             logs.line_of(self._part(level, kind, request.operation, result, request.dry_run), about)
@@ -167,15 +160,13 @@ def _part(level: str, kind: str, operation: str, result: str, dry_run: bool) -> 
     return logs.part(level, "reviewed", about)
 
 
+def _written(raw: msgspec.Raw) -> bytes | None:
+    return None if (written := bytes(raw)) == _NULL else written
+
+
 def _review(request: AdmissionRequest) -> Review:
-    old = bytes(request.old_object)
-    return Review(
-        request.operation,
-        request.namespace,
-        bytes(request.object),
-        None if old == _NULL else old,
-        time.time(),
-    )
+    new, old = bytes(request.object), _written(request.old_object)
+    return Review(request.operation, request.namespace, new, old, time.time())
 
 
 # --- what a decision needs and the informers do not have: read once, live, within bounds
@@ -185,9 +176,7 @@ LONGEST: Final = 2.0
 
 
 class GroveLookups:
-    """Each raises :class:`~preflight_kube.admission.reviews.Unavailable` where the cluster does not
-    say.
-    """
+    """Each raises :class:`Unavailable` where the cluster does not say."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -222,10 +211,5 @@ class GroveLookups:
         except NotFound:
             return None
         except (KubeError, TimeoutError) as error:
-            raise Unavailable(
-                f"{what} cannot be read ({_why(error)}); this is tried again"
-            ) from error
-
-
-def _why(error: Exception) -> str:
-    return shown(str(error).rstrip(".") or f"no answer within {LONGEST:g} s", 300)
+            why = shown(str(error).rstrip(".") or f"no answer within {LONGEST:g} s", 300)
+            raise Unavailable(f"{what} cannot be read ({why}); this is tried again") from error
