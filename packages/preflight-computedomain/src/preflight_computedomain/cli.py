@@ -1,6 +1,4 @@
-"""Three programs: ``compute-domain-controller``, ``compute-domain-kubelet-plugin``, and
-``preflight-computedomain``, what an administrator asks, which reads and changes nothing.
-"""
+"""Three programs: the controller, the kubelet plugin, and what an administrator asks."""
 
 from __future__ import annotations
 
@@ -77,9 +75,7 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
 
 
 def _values(text: str) -> object:
-    """The values of the chart, or of the umbrella with a part of this name. Raises ConfigError and
-    DocumentError.
-    """
+    """The values of the chart, or of the umbrella with a part of this name."""
     from preflight_kube.files import yaml_document
 
     from preflight_computedomain.config import CHART, OWN, problems

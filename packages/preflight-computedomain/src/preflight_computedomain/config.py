@@ -1,9 +1,7 @@
-"""The values that the programs read: the feature gates, IMEX's mode, the log, and the
-leader's lease; and the gates themselves: read, forced, and judged, in this order.
+"""The values that the programs read, and feature gates: read, forced, and judged. Pure.
 
-Pure. The programs get it in their environment and arguments; ``validate-config`` judges the values
-as the programs will. The gate ``HostManagedIMEX`` says that the operator owns ``nvidia-imex``; it
-is all that this package does.
+The programs get it in their environment and arguments; ``validate-config`` judges the values as
+the programs will. The gate ``HostManagedIMEX`` says that the operator owns ``nvidia-imex``.
 """
 
 from __future__ import annotations
@@ -102,9 +100,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def problems(raw: object, path: str = "") -> list[str]:
-    """All that is wrong with ``raw``, which stands at ``path`` in its file; also that IMEX is not
-    host-managed.
-    """
+    """All that is wrong with ``raw``, which stands at ``path``; so is IMEX not host-managed."""
     # The names of gates are judged below, in better words.
     problems = [
         problem if problem.startswith("the file") else f"{path}{problem}"
@@ -188,11 +184,10 @@ class Gates:
 
 
 def read_gates(text: str, *, mode: str = "", isolation: str = "") -> Gates:
-    """The gates in ``text`` (``Name=true,Other=false``), with ``IMEX_MODE`` and ``IMEX_ISOLATION``.
+    """The gates in ``text`` (``Name=true,Other=false``). Raises :class:`GatesInvalid`.
 
     Forced before they are judged: with host-managed IMEX ``IMEXDaemonsWithDNSNames`` and
-    ``ComputeDomainCliques`` are false, whatever was given. Raises :class:`GatesInvalid` with every
-    problem.
+    ``ComputeDomainCliques`` are false, whatever was given.
     """
     given, ignored, problems = _parse(text)
     values = {**KNOWN, **given}

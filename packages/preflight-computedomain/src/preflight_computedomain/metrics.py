@@ -48,9 +48,7 @@ class ControllerMetrics:
         )
 
     def show(self, client: Client, statuses: Callable[[], Mapping[str, int]]) -> None:
-        """Show what ``client`` sends and how far its mirrors are, and how many ComputeDomains have
-        which status.
-        """
+        """Show what ``client`` sends, how far mirrors are, and ComputeDomains by status."""
         self.runtime.sends(client)
 
         def collect() -> Iterator[Metric]:

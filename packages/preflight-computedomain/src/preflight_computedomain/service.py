@@ -39,9 +39,7 @@ class Start:
 
 
 def controller(start: Start, *, namespace: str, lease_seconds: float) -> int:
-    """Mirror the cluster, stand for leadership, and act while leading, until SIGTERM or SIGINT;
-    then the lease is given back, so that the other replica leads at once. The exit status.
-    """
+    """Be one replica of the controller until SIGTERM or SIGINT; the exit status."""
     from preflight_kube.client.client import Client
     from preflight_kube.runtime.manager import Election, Parts, run
 
@@ -70,9 +68,7 @@ def controller(start: Start, *, namespace: str, lease_seconds: float) -> int:
 
 
 def plugin(start: Start) -> int:
-    """Serve the kubelet of this node until SIGTERM or SIGINT; the exit status. Raises CommandFailed
-    where this node is not fit.
-    """
+    """Serve the kubelet of this node until SIGTERM or SIGINT; the exit status."""
     import anyio
     from preflight_kube import logs
     from preflight_proto import nvml

@@ -1,8 +1,6 @@
-"""The CDI document of a prepared claim: by it the container runtime puts channel 0 into the
-container.
+"""The CDI document of a prepared claim, by which a container gets channel 0. Pure.
 
-Pure. The runtime makes the device node inside the container and opens the cgroup for it; the host's
-own node is not needed.
+The runtime makes the device node inside the container; the host's own node is not needed.
 """
 
 from __future__ import annotations
@@ -18,9 +16,7 @@ __all__ = ["document", "is_document", "uid_of"]
 
 
 def document(uid: str, major: int) -> bytes:
-    """The file's content for the claim ``uid``; ``major`` is that of the IMEX channels' device
-    nodes.
-    """
+    """The file's content for the claim ``uid``; ``major``: of the IMEX channels' device nodes."""
     # 0.5.0 is the first version in which a device's name may begin with a digit, as a uid does.
     node = {"path": DEVICE_NODE, "type": "c", "major": major, "minor": 0, "fileMode": 0o666}
     spec: dict[str, Any] = {
@@ -32,17 +28,13 @@ def document(uid: str, major: int) -> bytes:
 
 
 def is_document(uid: str, data: bytes) -> bool:
-    """Tell whether ``data`` is :func:`document` of the claim ``uid`` with some major: that of the
-    driver at the time when it was written.
-    """
+    """Tell whether ``data`` is the :func:`document` of the claim ``uid`` with some major."""
     match = re.search(rb'"major":([0-9]{1,4}),', data)
     return match is not None and data == document(uid, int(match[1]))
 
 
 def uid_of(file: str) -> str:
-    """The claim's uid in the name of such a file, finished or not;
-    empty where it is none of ours.
-    """
+    """The claim's uid in the name of such a file, finished or not; empty where it is another's."""
     if not file.startswith(CDI_PREFIX):
         return ""
     return file.removeprefix(CDI_PREFIX).removesuffix(".tmp").removesuffix(".json")

@@ -1,8 +1,7 @@
-"""The checkpoint: which claims are prepared, as one line of JSON with checksums, in the schema of
-NVIDIA's driver.
+"""The checkpoint: which claims are prepared, in the schema of NVIDIA's driver. Pure.
 
-Pure. Version 2 with version 1 beside it, for a driver that is older. The checksums are held against
-the very bytes that were read, so that a field which somebody adds later makes no file unreadable.
+Version 2 with version 1 beside it, for a driver that is older. The checksums are held against the
+very bytes that were read, so that a field which somebody adds later makes no file unreadable.
 """
 
 from __future__ import annotations
@@ -47,9 +46,7 @@ class Corrupt(ValueError):
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One claim. ``status`` and ``devices`` are JSON, kept as read. ``channel``: whether it is
-    channel 0, by this driver's name.
-
-    ``requests``: the claim's requests that got it; ``pool``: the node.
+    channel 0, by this driver's name; ``requests``: those that got it; ``pool``: the node.
     """
 
     state: str
@@ -70,18 +67,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """``claims`` by uid. ``boot``: the node's boot in which they were prepared; empty in older
-    files.
-    """
+    """``claims`` by uid. ``boot``: the node's boot of their preparation; empty in older files."""
 
     claims: Mapping[str, Entry] = field(default_factory=dict)
     boot: str = ""
 
 
 def checksum(data: bytes) -> int:
-    """FNV-1a, 32 bit, of the decimal numbers of the bytes, as the kubelet's checkpoint manager
-    prints them before it hashes.
-    """
+    """FNV-1a, 32 bit, of the bytes' decimal numbers, as the kubelet's checkpoint manager has it."""
     value = 0x811C9DC5
     for byte in b"([]uint8)[" + b" ".join(_DECIMAL[byte] for byte in data) + b"]":
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -92,9 +85,7 @@ _DECIMAL: Final = tuple(str(byte).encode() for byte in range(256))
 
 
 def completed(requests: Sequence[str], node: str, uid: str, domain: str) -> bytes:
-    """The prepared devices of a claim: channel 0 for ``requests`` (none: for all that it has), for
-    the ComputeDomain ``domain``.
-    """
+    """A claim's prepared devices: channel 0 for ``requests`` (none: for all that it has)."""
     device = {
         "Requests": requests,
         "PoolName": node,
@@ -236,9 +227,7 @@ def entry_of(
 
 
 def _channel(uid: str, devices: bytes) -> tuple[tuple[str, ...] | None, str]:
-    """The requests and the pool, where ``devices`` are channel 0 alone under the CDI name that this
-    driver gives.
-    """
+    """The requests and the pool, where ``devices`` are channel 0 alone under this driver's name."""
     if not devices:
         return None, ""
     try:

@@ -1,7 +1,4 @@
-"""The CustomResourceDefinition of ComputeDomain, field by field as NVIDIA's driver installs it.
-
-Pure.
-"""
+"""The CustomResourceDefinition of ComputeDomain, as NVIDIA's driver installs it. Pure."""
 
 from __future__ import annotations
 

@@ -29,9 +29,7 @@ FINALIZER: Final = f"{GROUP}/computeDomain"
 LABEL: Final = FINALIZER
 """Finalizer and label have one name; the label's value is the ComputeDomain's uid."""
 GRANTED: Final = "preflight.nvsentinel.nvidia.com/nvlink-cliques"
-"""Annotation of a ComputeDomain: the NVLink cliques that it has for itself, with a comma between;
-written and asked for where `exclusiveCliques` is set.
-"""
+"""Annotation of a ComputeDomain: the NVLink cliques that it has for itself (`exclusiveCliques`)."""
 TARGET_LABEL: Final = f"{GROUP}/computeDomainTarget"
 WORKLOAD: Final = "Workload"
 DAEMON: Final = "Daemon"
@@ -67,9 +65,7 @@ def fits_as_namespace(text: str) -> bool:
 
 
 def fits_as_name(text: str) -> bool:
-    """Tell whether ``text`` can name a claim or a node (RFC 1123 subdomain, 253 characters at
-    most).
-    """
+    """Tell whether ``text`` can name a claim or a node (RFC 1123 subdomain)."""
     return len(text) <= 253 and all(_LABEL_1123.fullmatch(part) for part in text.split("."))
 
 
@@ -94,9 +90,7 @@ def cdi_file(uid: str) -> str:
 
 
 def slice_name(node: str) -> str:
-    """The name of a node's ResourceSlice: of 253 characters at most, a longer one cut and made
-    unique by a hash of the node.
-    """
+    """The name of a node's ResourceSlice; a long one is cut, and has a hash of the node."""
     name = f"{node}-{DRIVER}"
     if len(name) <= 253:
         return name

@@ -1,8 +1,4 @@
-"""The configuration by which a claim says which ComputeDomain it belongs to: read strictly, or only
-recognized.
-
-Pure. It comes as JSON that the API server has kept as its author wrote it.
-"""
+"""The configuration by which a claim names its ComputeDomain, read strictly or recognized. Pure."""
 
 from __future__ import annotations
 
@@ -27,9 +23,7 @@ class ConfigInvalid(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChannelConfig:
-    """``domain``: the ComputeDomain's uid. ``mode``: the allocation mode as given, or empty; it is
-    not judged here.
-    """
+    """``domain``: the ComputeDomain's uid. ``mode``: the allocation mode as given, or empty."""
 
     domain: str
     mode: str = ""

@@ -1,8 +1,4 @@
-"""Rights of the controller and of the plugin of a node, down to the field: the chart's roles and
-policies are made of it.
-
-Pure.
-"""
+"""Rights of controller and plugin, down to the field, for roles and policies. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The fields of Kubernetes objects that the programs read, and no others.
+"""The fields of Kubernetes objects that the programs read, and no others. Pure.
 
-Pure. Decoded by msgspec from what the API server sends. What is kept as it came (a claim's status,
-a configuration's parameters) stays bytes: the status goes into the checkpoint unchanged, the
+What is kept as it came stays bytes: a claim's status goes into the checkpoint unchanged, and
 parameters are judged by :mod:`.opaque_config`.
 """
 
@@ -58,10 +57,8 @@ Place = tuple[str, str]
 
 class Metadata(_Object, frozen=True, kw_only=True):
     """Times are RFC 3339 as sent; empty where there is none. ``labels``: those that are read;
-    ``owner_references``: the controller.
-
-    An object with more finalizers than anybody has cannot be read: all are written back, and
-    Kubernetes bounds them by an object's bytes alone.
+    ``owner_references``: the controller. An object with more finalizers than anybody has cannot be
+    read: all are written back, and Kubernetes bounds them by an object's bytes alone.
     """
 
     name: str
@@ -167,9 +164,7 @@ class Opaque(_Object, frozen=True, kw_only=True):
 
 
 class DeviceConfig(_Object, frozen=True, kw_only=True):
-    """A configuration in a claim or template. ``requests``: to which ones it applies; none means
-    all.
-    """
+    """A configuration in a claim or template; ``requests``: to which it applies, none means all."""
 
     requests: tuple[str, ...] = ()
     opaque: Opaque | None = None

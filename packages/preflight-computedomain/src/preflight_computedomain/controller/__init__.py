@@ -1,3 +1,1 @@
-"""The work of one leader of the cluster: templates for ComputeDomains.
-It does not know the plugin.
-"""
+"""The work of one leader of the cluster; it does not know the plugin."""

@@ -1,5 +1,4 @@
-"""Carries out what :mod:`~.core.reconcile` decides: one request for each action, in order, and the
-first that fails ends the plan.
+"""Carries out what :mod:`~.core.reconcile` decides, in order, until a request fails.
 
 Every write says which version it is about, so that one by a leader who has not noticed that he
 leads no more, or of an object made anew, is refused.

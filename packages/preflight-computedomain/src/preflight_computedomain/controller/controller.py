@@ -1,13 +1,13 @@
-"""The main loop: what changes in the cluster → which ComputeDomains to look at → decide
-(:mod:`~.core.reconcile`) → act (:mod:`.apply`).
+"""The main loop: what changes → which ComputeDomains to reconcile → decide → act.
 
 Both replicas mirror the cluster; the one that leads acts. Nothing that matters is remembered: all
-of it stands in the objects, so whoever leads next goes on from there.
+of it stands in the objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 import anyio
@@ -59,9 +59,7 @@ log = get_logger(__name__)
 
 
 class Controller:
-    """Mirrors while its ``reflectors`` run; acts while :meth:`lead` does. ``exclusive``: it says of
-    each NVLink clique which ComputeDomain has it.
-    """
+    """Acts while :meth:`lead` runs. ``exclusive``: it says of each clique whose it is."""
 
     def __init__(
         self,
@@ -124,12 +122,8 @@ class Controller:
             self.queue.add(about.place)
 
     def _template_changed(self, change: Change[ClaimTemplate]) -> None:
-        self._enqueue(
-            uid
-            for item in (change.before, change.object)
-            if item is not None
-            for uid in _uids(item)
-        )
+        items = filter(None, (change.before, change.object))
+        self._enqueue(chain.from_iterable(map(_uids, items)))
         wanted = "/".join(change.object.metadata.place)
         for domain in self._domains.by_index("template", wanted):
             self.queue.add(domain.metadata.place)
@@ -173,9 +167,8 @@ class Controller:
             return None
         seen = self._seen(domain)
         plan = reconcile(domain, seen)
-        self._conflict(
-            place, any(item.reason == "ResourceClaimTemplateConflict" for item in plan.events)
-        )
+        reasons = {item.reason for item in plan.events}
+        self._conflict(place, "ResourceClaimTemplateConflict" in reasons)
         again: float | None = None
         try:
             await self._apply(client, place[0], domain, seen, plan.actions)
@@ -205,9 +198,7 @@ class Controller:
         return again
 
     async def _grant(self, client: Client, place: Place) -> bool:
-        """Say on a ComputeDomain which cliques it has; False where it is active in one that it has
-        not. One at a time, so that no two get one.
-        """
+        """Say on a ComputeDomain which cliques it has; False where it is active in others, too."""
         async with self._grants:
             domain = next(reversed(self._domains.by_index("place", "/".join(place))), None)
             if domain is None:
@@ -240,9 +231,7 @@ class Controller:
         return [item for item in seen.values() if item.metadata.namespace == namespace]
 
     def _neighbors(self, domain: ComputeDomain) -> dict[str, list[str]]:
-        """By NVLink clique, who else is active in it: those of the ComputeDomain's namespace, of
-        which alone its people may know.
-        """
+        """By NVLink clique, who else of the ComputeDomain's namespace is active in it."""
         namespace = domain.metadata.namespace
         return {
             clique: sorted(
@@ -258,9 +247,7 @@ class Controller:
         self._metrics.conflicts.set(len(self._conflicts))
 
     async def _sweep(self, client: Client) -> None:
-        """Remove templates of ours whose ComputeDomain has gone: its finalizer was removed by
-        hand.
-        """
+        """Remove templates of ours whose ComputeDomain has gone without its finalizer."""
         while True:
             for item in list(self._templates.store.values()):
                 about = item.metadata

@@ -1,9 +1,7 @@
-"""The decision of Prepare about a claim: what it asks of this node's driver, judged; then with the
-checkpoint and the node's facts one decision.
+"""The decision of Prepare: what a claim asks of this node, and whether it can have it. Pure.
 
-Pure, and never raises: whatever stands in a claim ends in a :class:`ChannelRequest` or in a
-:class:`Refusal`. The checks 1 to 4 of Prepare need nothing but the claim; 5 to 7 are
-:func:`decide`'s.
+Never raises: whatever stands in a claim ends in a :class:`ChannelRequest` or a :class:`Refusal`.
+The checks 1 to 4 of Prepare need nothing but the claim; 5 to 7 are :func:`decide`'s.
 """
 
 from __future__ import annotations
@@ -93,9 +91,7 @@ class KubeletClaim:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a claim is not prepared. ``permanent``: no use in waiting for it within a call.
-    ``reason``: one of :data:`REASONS`.
-    """
+    """Why a claim is not prepared, by :data:`REASONS`. ``permanent``: no use in waiting for it."""
 
     reason: str
     sentence: str
@@ -108,9 +104,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ChannelRequest:
-    """Channel 0 for a claim. ``request``: its base name. ``domain``: uid of its ComputeDomain.
-    ``status``: the claim's, as JSON.
-    """
+    """Channel 0 for a claim. ``request``: its base name. ``domain``: a uid. ``status``: as JSON."""
 
     ref: KubeletClaim
     request: str
@@ -119,9 +113,7 @@ class ChannelRequest:
 
 
 def unusable(ref: KubeletClaim) -> Refusal | None:
-    """A refusal where the kubelet's words cannot name a claim: they become part of a path and of a
-    file's name.
-    """
+    """A refusal where the kubelet's words, which become part of a path, cannot name a claim."""
     for field, fits in (
         ("namespace", names.fits_as_namespace(ref.namespace)),
         ("name", names.fits_as_name(ref.name)),
@@ -233,9 +225,7 @@ def _applies(config: AllocationConfig, result: AllocationResult) -> bool:
 
 
 def known(entries: Mapping[str, Entry], ref: KubeletClaim) -> Entry | Refusal | None:
-    """Decide by the checkpoint alone: the entry of a claim that is prepared, or why it cannot
-    be; None where the claim itself must be read.
-    """
+    """Decide by the checkpoint alone: an entry, a refusal, or None: the claim must be read."""
     entry = entries.get(ref.uid)
     if entry is None or entry.state != COMPLETED:
         return None
@@ -271,8 +261,8 @@ def decide(
     now: datetime,
 ) -> Entry | Refusal | None:
     """None: prepare it now; else as :func:`known`, of which an entry is the same devices again.
-    ``domains``: uids of the ComputeDomains in the claim's namespace. ``clique``: the node's, empty
-    for none. ``now``: UTC.
+
+    ``domains``: uids of the namespace's ComputeDomains. ``clique``: the node's, empty for none.
     """
     if (decided := known(entries, request.ref)) is not None:
         return decided
@@ -298,9 +288,7 @@ def decide(
 
 
 def alone(request: ChannelRequest, granted: Collection[str], clique: str) -> Refusal | None:
-    """Where cliques are exclusive: a refusal unless the node's clique is among those that the
-    claim's ComputeDomain has for itself.
-    """
+    """Where cliques are exclusive: a refusal unless the ComputeDomain has the node's for itself."""
     if clique in granted:
         return None
     return Refusal(

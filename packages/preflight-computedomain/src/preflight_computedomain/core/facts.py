@@ -1,7 +1,6 @@
-"""Facts about the plugin's node, from text that somebody else has read, and from what NVML
-says of each GPU's NVLink fabric: the node's clique.
+"""Facts about the plugin's node, from text and from what NVML says of each GPU's fabric. Pure.
 
-Pure. Nothing here comes from IMEX, and nothing says how IMEX fares.
+Nothing here comes from IMEX, and nothing says how IMEX fares.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ __all__ = [
 
 
 class Unfit(Exception):
-    """The plugin cannot start on this node, or the driver has gone since; one sentence says what
-    was found where, and what to do.
-    """
+    """The plugin cannot start here, or the driver has gone since; one sentence says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +50,7 @@ _MOST_MAJOR: Final = 4095
 
 
 def imex_major(text: str, where: str = "/proc/devices") -> int:
-    """The major of the IMEX channels, from the section ``Character devices:``. Raises
-    :class:`Unfit`.
-    """
+    """The major of the IMEX channels, among ``Character devices:``. Raises :class:`Unfit`."""
     majors = []
     section = ""
     for line in text.splitlines():
@@ -81,9 +76,7 @@ def imex_major(text: str, where: str = "/proc/devices") -> int:
 
 
 def driver_fits(version: str) -> str:
-    """The NVIDIA driver's version as a semantic one: `570.158.01` is 570.158.1. Raises
-    :class:`Unfit` where it is older than :data:`OLDEST_DRIVER`, or none.
-    """
+    """The driver's version as a semantic one: `570.158.01` is 570.158.1. Raises :class:`Unfit`."""
     parts = version.strip().split(".")
     if not 2 <= len(parts) <= 4 or not all(re.fullmatch(r"[0-9]{1,6}", part) for part in parts):
         raise Unfit(
@@ -134,17 +127,13 @@ _HEALTH: Final = (
 
 
 class FabricBroken(Unfit):
-    """The node's GPUs do not belong to one clique; one sentence. The plugin refuses to start with
-    it.
-    """
+    """The node's GPUs do not belong to one clique; the plugin refuses to start with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FabricInfo:
     """One GPU: its UUID, and the fields of ``nvmlGpuFabricInfo``. ``cluster``: 16 bytes.
     ``health``: the mask, 0 where the driver has none.
-
-    A GPU or a driver without a fabric has the state :data:`NOT_SUPPORTED`.
     """
 
     gpu: str
@@ -156,9 +145,7 @@ class FabricInfo:
 
 
 def unjoined(gpus: Sequence[FabricInfo]) -> str:
-    """The registration of the first GPU that has a fabric and has not joined it; empty
-    where all have.
-    """
+    """The registration of the first GPU that has not joined its fabric; empty where all have."""
     for gpu in gpus:
         if gpu.state == NOT_SUPPORTED or (gpu.state == COMPLETED and gpu.status == _SUCCESS):
             continue
@@ -169,8 +156,9 @@ def unjoined(gpus: Sequence[FabricInfo]) -> str:
 
 
 def unwell(gpus: Sequence[FabricInfo]) -> str:
-    """Problems that the health masks say against the fabric; empty where nothing does. Whoever has
-    joined stays in the clique: how bad it is for a job shows in the job, or in a check.
+    """Problems that the health masks say against the fabric; empty where nothing does.
+
+    Who has joined stays in the clique: how bad it is for a job shows in the job, or in a check.
     """
     return "; ".join(
         f"GPU {one_line(gpu.gpu, 60)}: {what}"
@@ -195,12 +183,10 @@ def clique(gpus: Sequence[FabricInfo], *, crash: bool = True) -> str:
         )
     cliques: dict[tuple[str, int], str] = {}
     for gpu in gpus:
-        if gpu.state != COMPLETED or gpu.status != _SUCCESS:
-            continue
-        if len(gpu.cluster) != 16 or gpu.cluster == bytes(16):
-            continue
-        name = one_line(gpu.gpu, 60)
-        cliques.setdefault((str(uuid.UUID(bytes=gpu.cluster)), gpu.clique), name)
+        joined = gpu.state == COMPLETED and gpu.status == _SUCCESS
+        if joined and len(gpu.cluster) == 16 and gpu.cluster != bytes(16):
+            name = one_line(gpu.gpu, 60)
+            cliques.setdefault((str(uuid.UUID(bytes=gpu.cluster)), gpu.clique), name)
     if len(cliques) > 1:
         shown = ", ".join(
             f"{cluster}.{ident} (GPU {gpu})"

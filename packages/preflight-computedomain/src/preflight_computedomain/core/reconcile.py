@@ -1,9 +1,8 @@
-"""The plan for one ComputeDomain, from it and the templates that are seen: the controller's
-decision as one function.
+"""The plan for one ComputeDomain, from it and the templates that are seen. Pure.
 
-Pure. It starts from what is there and remembers nothing, so that whoever leads next goes on where
-the last one stopped. Ready means that the template exists; it says nothing about IMEX. Pods and
-their claims are not looked at: they keep their channel when the ComputeDomain goes.
+It starts from what is there and remembers nothing, so that whoever leads next goes on. Ready means
+that the template exists; it says nothing about IMEX. Pods and their claims are not looked at: they
+keep their channel when the ComputeDomain goes.
 """
 
 from __future__ import annotations
@@ -69,9 +68,7 @@ class DomainAction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DomainEvent:
-    """A Warning Event of the ComputeDomain. ``about``: what tells this one from others with the
-    same reason; said once for each.
-    """
+    """A Warning Event; ``about``: what tells it from others of the same reason."""
 
     reason: str
     message: str
@@ -80,11 +77,8 @@ class DomainEvent:
 
 @dataclass(frozen=True, slots=True)
 class TemplatePlan:
-    """``actions``: in this order, each only when the one before it has succeeded; one that has not
-    ends the plan.
-
-    ``status``: what the ComputeDomain is to show once they are done. ``next``: what is waited for,
-    in words; empty for nothing.
+    """``actions``: in order, until one fails. ``status``: what the ComputeDomain shows after them.
+    ``next``: what is waited for, in words; empty for nothing.
     """
 
     actions: tuple[DomainAction, ...] = ()
@@ -94,9 +88,7 @@ class TemplatePlan:
 
 
 def reconcile(domain: ComputeDomain, seen: Iterable[ClaimTemplate]) -> TemplatePlan:
-    """``seen``: the templates of the ComputeDomain's namespace that have its template's name, or
-    its uid as label.
-    """
+    """What to do, by the templates ``seen`` that have its template's name, or its uid as label."""
     templates = sorted(seen, key=lambda item: item.metadata.name)
     if domain.metadata.deletion_timestamp:
         return _deleting(domain, templates)
@@ -142,17 +134,16 @@ def _deleting(domain: ComputeDomain, templates: list[ClaimTemplate]) -> Template
 
 def _removal(item: ClaimTemplate) -> list[DomainAction]:
     about = item.metadata
-    deletes = (
-        [] if about.deletion_timestamp else [DomainAction("DeleteTemplate", about.name, about.uid)]
-    )
-    held = FINALIZER in about.finalizers
-    return [*deletes, *([DomainAction("ReleaseTemplate", about.name, about.uid)] if held else [])]
+    actions = []
+    if not about.deletion_timestamp:
+        actions.append(DomainAction("DeleteTemplate", about.name, about.uid))
+    if FINALIZER in about.finalizers:
+        actions.append(DomainAction("ReleaseTemplate", about.name, about.uid))
+    return actions
 
 
 def sweep(item: ClaimTemplate) -> tuple[DomainAction, ...]:
-    """Actions that remove a template of ours whose ComputeDomain is not seen: none where it is
-    nobody's, or has lost its label.
-    """
+    """Actions that remove a template of ours without a ComputeDomain; none where it is nobody's."""
     about, uid = item.metadata, template.owner(item)
     if not uid or about.labels.get(LABEL) != uid:
         return ()
@@ -161,9 +152,7 @@ def sweep(item: ClaimTemplate) -> tuple[DomainAction, ...]:
 
 
 def shares(named: Mapping[str, Sequence[str]]) -> list[DomainEvent]:
-    """``named``: by NVLink clique in which others are active, too, those that people of the
-    ComputeDomain's namespace may know.
-    """
+    """Events about cliques in which others are active; ``named``: those that it may name."""
     return [
         DomainEvent(
             "SharedIMEXDomain",

@@ -1,12 +1,12 @@
-"""Which ComputeDomains are active in the same NVLink clique: they share channel 0, so that their
-jobs reach each other's memory.
+"""Which ComputeDomains share an NVLink clique: their jobs reach each other's memory. Pure.
 
-Pure. By allocated claims and by what the nodes offer; nothing is asked of IMEX.
+By allocated claims and by what the nodes offer; nothing is asked of IMEX.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from preflight_kube.runtime.indexes import Index
@@ -18,9 +18,7 @@ __all__ = ["Sharing"]
 
 
 class Sharing:
-    """Kept up to date one object at a time; ComputeDomains are uids, and may have been deleted
-    while their pods run.
-    """
+    """Kept up to date one object at a time; ComputeDomains are uids, of which some may be gone."""
 
     def __init__(self) -> None:
         self._claims: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {}
@@ -54,9 +52,7 @@ class Sharing:
         return set() if before == clique else concerned | self._active([clique])
 
     def slice(self, item: Slice, *, gone: bool = False) -> set[str]:
-        """A node's ResourceSlice, by which its clique is known. A node that offers nothing now may
-        have pods that have the channel, and keeps its clique.
-        """
+        """A node's ResourceSlice, by which its clique is known; kept where nothing is offered."""
         clique = "" if gone else next(filter(None, map(_clique, item.spec.devices)), "")
         if not clique and not gone:
             return set()
@@ -75,12 +71,10 @@ class Sharing:
         is active there, and of others where it is those that no other one has, of all that are
         ``living``. One that is gone has its cliques until its pods have ended.
         """
-        about, known = domain.metadata, {domain.metadata.uid}
-        taken: set[str] = set()
-        for other in living:
-            if other.metadata.uid != about.uid:
-                known.add(other.metadata.uid)
-                taken |= other.metadata.cliques
+        about = domain.metadata
+        others = [it.metadata for it in living if it.metadata.uid != about.uid]
+        known = {about.uid, *(other.uid for other in others)}
+        taken = set(chain.from_iterable(other.cliques for other in others))
         return {
             clique
             for clique in self.cliques(about.uid)
@@ -89,11 +83,8 @@ class Sharing:
 
     def others(self, domain: str) -> dict[str, set[str]]:
         """By clique, who else is active where ``domain`` is."""
-        return {
-            clique: active - {domain}
-            for clique, active in self.shared().items()
-            if domain in active
-        }
+        shared = self.shared().items()
+        return {clique: active - {domain} for clique, active in shared if domain in active}
 
     def shared(self) -> dict[str, set[str]]:
         """Cliques in which more than one is active, each with all of them."""

@@ -1,8 +1,7 @@
-"""The node's ResourceSlice: channel 0 where the node can have it; and whether the one in the
-cluster is it.
+"""The node's ResourceSlice: channel 0 where the node can have it. Pure.
 
-Pure. The kubelet removes the slices of its node when it starts; so what is there is looked at again
-and again, and written only where it is not as it should be.
+The kubelet removes the slices of its node when it starts; so what is there is looked at again and
+again, and written only where it is not as it should be.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ _ATTRIBUTES: Final = {"type": {"string": "channel"}, "id": {"int": 0}}
 
 
 def channel(clique: str, driver: str) -> list[dict[str, Any]]:
-    """The devices of a node in the NVLink clique ``clique``, with the NVIDIA driver ``driver``
-    (semantic version); none without a clique: no pod could have the channel there.
-    """
+    """The devices of a node in ``clique``; none without one, as no pod could have the channel."""
     if not clique:
         return []
     known = {"cliqueID": {"string": clique}, "driverVersion": {"version": driver}}
@@ -36,9 +33,7 @@ def body(
     generation: int = 1,
     resource_version: str = "",
 ) -> dict[str, Any]:
-    """The slice to create, or with ``resource_version`` to update. ``node_uid``: it is collected
-    with this Node.
-    """
+    """The slice to create, or with ``resource_version`` to update; it ends with its Node."""
     metadata: dict[str, Any] = {
         "name": slice_name(node),
         "ownerReferences": [
@@ -63,9 +58,7 @@ def body(
 def wanted(
     node: str, node_uid: str, devices: list[dict[str, Any]], there: Slice | None
 ) -> dict[str, Any] | None:
-    """The slice to write instead of ``there``; None where it is as it should be. A change has the
-    next generation.
-    """
+    """The slice to write instead of ``there``, in its next generation; None where it is right."""
     if there is None:
         return body(node, node_uid, devices)
     about, spec = there.metadata, there.spec

@@ -1,8 +1,4 @@
-"""The ResourceClaimTemplate that a ComputeDomain asks for: its content, and whose a template in the
-cluster is.
-
-Pure.
-"""
+"""The ResourceClaimTemplate that a ComputeDomain asks for, and whose one is. Pure."""
 
 from __future__ import annotations
 
@@ -63,9 +59,8 @@ def body(domain: ComputeDomain) -> dict[str, Any]:
 def owner(template: ClaimTemplate) -> str:
     """The uid of the ComputeDomain whose template this is; empty where it is nobody's.
 
-    It is whose uid its one configuration for this driver names, if its labels, where it still has
-    them, say so too. (A template cannot be changed but for its metadata, so the configuration is as
-    this controller wrote it, or its author means to have it so.)
+    It is whose uid its one configuration for this driver names, which nobody can change, if its
+    labels, where it still has them, say so too.
     """
     configs = template.configs
     uid = domain_of(configs[0]) if len(configs) == 1 else ""
@@ -78,9 +73,7 @@ def owner(template: ClaimTemplate) -> str:
 
 
 def repair_patch(template: ClaimTemplate, uid: str) -> dict[str, Any] | None:
-    """A merge patch that puts back labels and finalizer which were removed by hand; None where all
-    are there.
-    """
+    """A merge patch that puts back labels and finalizer; None where all are there."""
     about = template.metadata
     change: dict[str, Any] = {}
     if missing := dict(labels_of(uid).items() - about.labels.items()):
@@ -91,8 +84,6 @@ def repair_patch(template: ClaimTemplate, uid: str) -> dict[str, Any] | None:
 
 
 def released(finalizers: Iterable[str], resource_version: str) -> dict[str, Any]:
-    """A merge patch without our finalizer. ``finalizers``, ``resource_version``: as they are now; a
-    version that is older is refused.
-    """
+    """A merge patch without our finalizer; of another version it is refused."""
     kept = [name for name in finalizers if name != names.FINALIZER]
     return {"metadata": {"finalizers": kept or None, "resourceVersion": resource_version}}

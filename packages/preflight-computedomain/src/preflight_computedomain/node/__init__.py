@@ -1,3 +1,1 @@
-"""The program of every node: the DRA driver that puts channel 0 into pods. It does not know the
-controller.
-"""
+"""The program of every node, which puts channel 0 into pods; it does not know the controller."""

@@ -26,9 +26,7 @@ class Disk:
         self._step = step
 
     def write(self, path: Path, data: bytes, mode: int = 0o600) -> None:
-        """Put ``data`` into ``path``: written under another name, synced, renamed, and the folder
-        synced.
-        """
+        """Put ``data`` into ``path``: under another name, synced, renamed, the folder synced."""
         part = path.with_name(path.name + TEMPORARY)
         path.parent.mkdir(parents=True, exist_ok=True)
         for folder in (place for place in (part, path) if place.is_dir()):

@@ -1,5 +1,4 @@
-"""Both sockets of the plugin from start to end: bound in order, looked after, probed as the kubelet
-would, and taken away in order.
+"""Both sockets of the plugin: bound in order, probed as the kubelet would, taken away in order.
 
 Handlers take and return bytes; the messages are betterproto2's. An unknown service or method is
 answered UNIMPLEMENTED by grpcio itself.
@@ -58,12 +57,9 @@ _Unary = tuple[type[betterproto2.Message], Callable[[Any], Awaitable[betterproto
 
 
 class GrpcServer:
-    """``registry``: the kubelet's folder of registrations; ``folder``: the plugin's own. ``check``,
-    ``again``: seconds.
-
-    ``check``: between two looks at the sockets' files. ``again``: after the kubelet's refusal,
-    until the socket is made anew. ``on_registered`` is called each time the kubelet says that it
-    knows the plugin: it may have removed the slices before.
+    """``registry``: the kubelet's folder of registrations; ``folder``: the plugin's own. ``check``:
+    seconds between two looks at the sockets' files; ``again``: from the kubelet's refusal until the
+    socket is made anew. ``on_registered``: called when the kubelet says that it knows the plugin.
     """
 
     def __init__(
@@ -90,9 +86,7 @@ class GrpcServer:
         self._registration = _Socket(registry / f"{DRIVER}-reg.sock", {_REGISTRATION: methods})
 
     async def start(self) -> None:
-        """Serve, and then be found. Raises :class:`Unfit` where the kubelet's folder is missing,
-        and OSError.
-        """
+        """Serve, and then be found. Raises :class:`Unfit` without that folder, and OSError."""
         if not self._registry.is_dir():
             raise Unfit(
                 f"{self._registry}: no such folder; mount the kubelet's plugins_registry there."
@@ -132,9 +126,7 @@ class GrpcServer:
         await self._dra.stop(grace)
 
     async def alive(self, patience: float = 5.0) -> bool:
-        """Tell whether both sockets answer, asked as the kubelet asks: who are you, and prepare
-        nothing.
-        """
+        """Tell whether both sockets answer as the kubelet asks: who are you, prepare nothing."""
         info, prepare = f"/{_REGISTRATION}/GetInfo", f"/{_service(_VERSIONS[0])}/{PREPARE}"
         try:
             name = await self._registration.ask(info, bytes(InfoRequest()), patience)
@@ -169,9 +161,7 @@ class GrpcServer:
 
 
 class _Socket:
-    """A gRPC server on a unix socket that comes back when its file is removed. ``services``: by
-    full name, their methods. Use within one event loop.
-    """
+    """A gRPC server on a unix socket; ``services``: methods by full name. Within one event loop."""
 
     def __init__(self, path: Path, services: Mapping[str, Mapping[str, _Unary]]) -> None:
         self.path, self._services = path, services
@@ -179,9 +169,7 @@ class _Socket:
         self._made: tuple[int, int] | None = None
 
     async def start(self) -> None:
-        """Serve; a file that is there, of a process before or beside this one, is replaced. Raises
-        OSError.
-        """
+        """Serve; a file of a process before or beside this one is replaced. Raises OSError."""
         # Bound under another name, and renamed: a server that stops removes the path that it has
         # bound, though that may be another server's by then. The kubelet passes over names that
         # begin with a dot.
@@ -199,9 +187,7 @@ class _Socket:
         self._server, self._made = server, self._identity()
 
     async def stop(self, grace: float = 0.0) -> None:
-        """Take the file away, so that nobody comes any more; finish what runs within ``grace``
-        seconds.
-        """
+        """Take the file away, and finish what runs within ``grace`` seconds."""
         server, self._server = self._server, None
         if self._identity() == self._made:
             self.path.unlink(missing_ok=True)
@@ -214,12 +200,10 @@ class _Socket:
         await self.start()
 
     async def restore(self) -> None:
-        """Make the socket again where its file has gone, or nobody answers behind it. Calls that
-        run are finished.
+        """Make the socket again where its file has gone, or nobody answers behind it.
 
-        One that another process serves is left to it: while the DaemonSet is updated two plugins
-        run on a node, and the kubelet would otherwise learn of one and the other in turn, or of the
-        new one never.
+        One that another process serves is left to it: two plugins run on a node while the DaemonSet
+        is updated, and the kubelet would otherwise learn of one and the other in turn.
         """
         if (self._made and self._identity() == self._made) or await self._served():
             return
@@ -230,9 +214,7 @@ class _Socket:
             await old.stop(45.0)
 
     async def ask(self, method: str, data: bytes, patience: float) -> bytes:
-        """Call ``method`` over a connection of its own: one that is shared may be to a server whose
-        file has gone.
-        """
+        """Call ``method`` over a connection of its own: a shared one's file may have gone."""
         async with grpc.aio.insecure_channel(
             f"unix://{self.path.absolute()}", options=(("grpc.use_local_subchannel_pool", 1),)
         ) as channel:
@@ -260,9 +242,7 @@ class _Socket:
 
 
 def _handler(method: _Unary) -> grpc.RpcMethodHandler[Any, Any]:
-    """Refuses bytes that cannot be read as INVALID_ARGUMENT. Only root on the node can send any,
-    and what could be a claim's name is judged before it is used.
-    """
+    """Refuses bytes that cannot be read as INVALID_ARGUMENT; only root can send any."""
     type_, answer = method
 
     async def call(data: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:

@@ -1,7 +1,4 @@
-"""Facts that the plugin reads of its node: files of the kernel, and NVML in a thread, as it blocks.
-
-Nothing is read of IMEX, and no program is started.
-"""
+"""Facts of the node: files of the kernel, and NVML in a thread, as it blocks; nothing of IMEX."""
 
 from __future__ import annotations
 
@@ -41,9 +38,7 @@ _MOST_BYTES: Final = 1024 * 1024
 
 
 class NvmlUnavailable(Unfit):
-    """NVML is not there, has answered with an error, or has not answered; one sentence. ``gone``:
-    it says that the driver is not loaded, or is another than the library's.
-    """
+    """NVML is not there, or has not answered well. ``gone``: its driver is not loaded any more."""
 
     def __init__(self, sentence: str, *, gone: bool = False) -> None:
         super().__init__(sentence)
@@ -77,9 +72,8 @@ def _text(path: str) -> str:
 
 
 class ChannelMajor:
-    """The major of the IMEX channels' device nodes, read at each call: the kernel gives it anew
-    whenever the driver is loaded, and the old number to another driver. ``ALT_PROC_DEVICES_PATH``
-    names another file. Blocking.
+    """The major of the IMEX channels, read at each call, as the kernel gives it anew whenever the
+    driver is loaded. ``ALT_PROC_DEVICES_PATH`` names another file. Blocking.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -106,9 +100,7 @@ class ChannelMajor:
 
 
 class CliqueOwner:
-    """The one who knows the node's clique. ``answers``: is called with each change of whether NVML
-    answers.
-    """
+    """The one who knows the node's clique; ``answers`` is told whether NVML does."""
 
     def __init__(
         self,
@@ -123,15 +115,11 @@ class CliqueOwner:
         self.driver = ""
         """Its version when the clique was last read, a semantic one."""
         self.unknown = ""
-        """Why the clique is not known, or not yet, by what NVML last said, a sentence; empty: it is
-        known, or there is none.
-        """
+        """Why the clique is not known, by NVML, a sentence; empty: known, or there is none."""
         self._reading: asyncio.Task[str] | None = None
 
     async def start(self) -> str:
-        """Judge the driver's version, and read the clique. Raises :class:`Unfit`, with the sentence
-        to end with.
-        """
+        """Judge the driver's version, and read the clique. Raises :class:`Unfit`."""
         self.driver = driver_fits(await asyncio.to_thread(self._nvml.driver_version))
         gpus = await asyncio.to_thread(self._nvml.fabric)
         self.current = clique(gpus, crash=self._crash)
@@ -140,9 +128,7 @@ class CliqueOwner:
         return self.current
 
     async def refreshed(self) -> str:
-        """Read anew; whoever asks meanwhile gets the same answer. What cannot be read leaves the
-        last one, unless the driver has gone.
-        """
+        """Read anew, once for all who ask; the last one stays where that fails, unless ``gone``."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read())
         return await asyncio.shield(self._reading)

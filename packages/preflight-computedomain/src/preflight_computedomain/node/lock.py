@@ -1,6 +1,4 @@
-"""One mutation at a time: of this process, and of another plugin that an update lets run beside it
-on the node.
-"""
+"""One mutation at a time, of this process and of another plugin of the node."""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ _INIT_FLAG_NO_GPUS: Final = 1
 
 
 class NvmlLibrary:
-    """``root``: where the NVIDIA driver's files are mounted; empty for the dynamic linker's own
-    paths. Each question loads the library anew: after an upgrade of the driver it is another.
+    """``root``: where the driver's files are mounted; empty for the linker's own paths.
+
+    Each question loads the library anew: after an upgrade of the driver it is another.
     """
 
     def __init__(self, root: str = "") -> None:
@@ -48,9 +49,7 @@ class NvmlLibrary:
         return self._asked(_version)
 
     def fabric(self) -> list[FabricInfo]:
-        """The fabric of each GPU, in NVML's order; a GPU or driver without a fabric has the state
-        :data:`NOT_SUPPORTED`. Raises :class:`NvmlUnavailable`.
-        """
+        """The fabric of each GPU, in NVML's order. Raises :class:`NvmlUnavailable`."""
         return self._asked(_fabric)
 
     def _asked(self, question: Callable[[Any], T]) -> T:

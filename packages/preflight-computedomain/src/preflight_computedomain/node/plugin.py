@@ -1,6 +1,4 @@
-"""The plugin of one node from start to end: facts, files, sockets, slice; and what is looked after
-while it runs.
-"""
+"""The plugin of one node from start to end."""
 
 from __future__ import annotations
 
@@ -38,30 +36,22 @@ from preflight_computedomain.node.state_dir import ClaimStore
 __all__ = ["Folders", "run"]
 
 EVERY: Final = 600.0
-"""Seconds between two looks at the clique, and at claims that have gone; spread, so that the nodes
-do not ask together.
-"""
+"""Seconds between two looks at the clique, and at claims that have gone; nodes spread them."""
 LOOK: Final = 5.0
 """Seconds between two looks at the CDI files of prepared claims, and at the driver."""
 UNKNOWN: Final = 60.0
-"""Seconds between two looks at the clique where there is none, NVML did not say it, or the driver
-is away: the node offers nothing until then.
-"""
+"""The same where the node offers nothing, as there is no clique, or it is not known."""
 GRACE: Final = 10.0
 PROBE: Final = 5.0
 ANSWER: Final = 15.0
-"""Seconds that the API server has for one answer: of the two questions of a claim, both may be
-late.
-"""
+"""Seconds that the API server has for one of the two answers about a claim."""
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """``registry``: the kubelet's of registrations. ``own``: the plugin's. ``cdi``: what the
-    container runtime reads.
-    """
+    """``registry``: the kubelet's, of registrations; ``cdi``: where the container runtime reads."""
 
     registry: Path
     own: Path
@@ -89,9 +79,7 @@ async def run(
     *,
     nvml: NvmlReader | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; ``address``: host and port of /healthz, /readyz and /metrics.
-    Raises CommandFailed where this node is not fit.
-    """
+    """Serve until SIGTERM or SIGINT. Raises CommandFailed where this node is not fit."""
     try:
         facts, major = node_facts(environ), ChannelMajor(environ)
         number = major()
@@ -209,9 +197,7 @@ async def _now_and_then(what: Callable[[], Awaitable[object]]) -> None:
 async def _follow(
     major: ChannelMajor, last: int, clique: CliqueOwner, publisher: Publisher
 ) -> None:
-    """Offer the channel for as long as the node has driver and clique. ``last``: the major when the
-    clique was read.
-    """
+    """Offer the channel while the node has driver and clique; ``last``: the major known."""
     looked = anyio.current_time()
     while True:
         await anyio.sleep(LOOK)

@@ -45,9 +45,7 @@ _log = get_logger(__name__)
 
 
 class ClusterReader:
-    """Questions of the plugin to the API server about a claim: two consistent reads, nothing kept
-    and nothing watched. Both raise KubeError.
-    """
+    """Questions to the API server about a claim: two consistent reads. Both raise KubeError."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -76,9 +74,7 @@ class ClaimAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds: of one call in all; after which a caller is answered though the disk has not; of
-    pauses between attempts.
-    """
+    """Seconds: of one call; until a caller is answered without the disk; between attempts."""
 
     call: float = 40.0
     answer: float = 43.0
@@ -109,9 +105,7 @@ _INTERNAL: Final = Refusal(
 
 
 class ClaimPreparer:
-    """Use within one event loop. ``exclusive``: only where the ComputeDomain has the node's NVLink
-    clique for itself.
-    """
+    """Use within one event loop. ``exclusive``: the ComputeDomain must have the node's clique."""
 
     def __init__(
         self,
@@ -152,8 +146,7 @@ class ClaimPreparer:
         return await self._each(refs, self._unprepare_one)
 
     async def sweep(self) -> tuple[KubeletClaim, ...]:
-        """Undo begun preparations of claims that are gone. Returns the prepared ones that are:
-        their containers may still run.
+        """Undo begun preparations of claims that are gone; the prepared ones that are, too.
 
         Raises KubeError, OSError and :class:`Corrupt`.
         """
@@ -261,8 +254,7 @@ class ClaimPreparer:
     async def _retried(
         self, flight: Flight[Result], attempt: Callable[[Refusal], Awaitable[Result]], last: Refusal
     ) -> Result:
-        """Try again what may go away by waiting, in growing pauses, for as long as a call may take;
-        then the last cause.
+        """Try again what may go away by waiting, in growing pauses; then the last cause.
 
         ``last``: the cause where not even the first attempt has ended.
         """
@@ -288,9 +280,8 @@ class ClaimPreparer:
         try:
             return await attempt(last)
         except KubeError as error:
-            sentence = (
-                f"the claim or its ComputeDomain cannot be read ({one_line(str(error), 300)})"
-            )
+            why = one_line(str(error), 300)
+            sentence = f"the claim or its ComputeDomain cannot be read ({why})"
             return Refusal("api-server", sentence, False)
         except LockHeld as error:
             return Refusal("lock", f"the plugin's folder is in use ({error})", False)
@@ -374,9 +365,7 @@ def _named(ref: KubeletClaim) -> dict[str, str]:
 
 
 async def _whole(work: Callable[[], T]) -> T:
-    """Run ``work`` in a thread, to its end: whoever is cancelled meanwhile learns
-    of it afterwards.
-    """
+    """Run ``work`` in a thread, to its end; who is cancelled meanwhile learns of it afterwards."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -1,5 +1,4 @@
-"""Keeps the node's ResourceSlice in the cluster: one watch of our own slices, and a write wherever
-one is not as it should be.
+"""Keeps the node's ResourceSlice in the cluster: a write wherever one is not as it should be.
 
 The kubelet removes the slices of its node when it starts, and those of a driver whose socket has
 been away for long; so it is put back as often as it goes.
@@ -49,12 +48,9 @@ class Publisher:
     @property
     def published(self) -> bool:
         """Tell whether the cluster has the slice as it should be, by what is known of it."""
-        there = self._ours()
-        return (
-            there is not None
-            and bool(self._uid)
-            and slices.wanted(self._node, self._uid, self._devices, there) is None
-        )
+        if (there := self._ours()) is None or not self._uid:
+            return False
+        return slices.wanted(self._node, self._uid, self._devices, there) is None
 
     def offer(self, devices: list[dict[str, Any]]) -> None:
         """Have the slice offer ``devices`` (of :func:`~.core.slices.channel`) from now on."""
@@ -67,9 +63,7 @@ class Publisher:
         self._look.set()
 
     async def run(self) -> None:
-        """Publish, and keep it so until cancelled. The slice stays: pods are scheduled while the
-        plugin is updated.
-        """
+        """Publish, and keep it so until cancelled; the slice stays while the plugin is updated."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._mirror.run)
             await self._mirror.synced.wait()
@@ -87,10 +81,8 @@ class Publisher:
                 await self._look.wait()
 
     def _ours(self) -> Slice | None:
-        name = slice_name(self._node)
-        return next(
-            (item for item in self._mirror.store.values() if item.metadata.name == name), None
-        )
+        name, there = slice_name(self._node), self._mirror.store.values()
+        return next((item for item in there if item.metadata.name == name), None)
 
     async def _publish(self) -> None:
         name, there = slice_name(self._node), self._ours()

@@ -41,9 +41,7 @@ class Flight(Generic[T]):
 
     @contextmanager
     def writes(self) -> Generator[None]:
-        """Within it the call is neither ended nor too late: what has begun on the disk is finished,
-        and undone afterwards.
-        """
+        """Within it the call is not ended: what has begun is finished, and undone afterwards."""
         self.writing = True
         if self._limit is not None:
             self._limit.reschedule(None)
@@ -60,9 +58,7 @@ class Flight(Generic[T]):
 
 
 class Flights(Generic[T]):
-    """The calls under way, by their claims' uids. ``patience``: seconds after which a caller is
-    answered in any case.
-    """
+    """The calls under way by their claims' uids; a caller has ``patience`` seconds."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -71,10 +67,9 @@ class Flights(Generic[T]):
     async def run(
         self, uid: str, work: Callable[[Flight[T]], Coroutine[Any, Any, T]], *, prepares: bool
     ) -> T:
-        """The result of ``work``, or of the like call that is under way.
+        """The result of ``work``, or of the like call under way, which ends with its last caller.
 
-        Raises :class:`CallEnded` and :class:`Late`. Whose caller is cancelled is ended too, once
-        nobody waits for it any more.
+        Raises :class:`CallEnded` and :class:`Late`.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + self._patience

@@ -1,5 +1,4 @@
-"""The checkpoint and the CDI files on the node's disk, changed in an order that a crash can
-interrupt anywhere.
+"""The checkpoint and the CDI files on the node's disk; a crash may interrupt any change of them.
 
 Everything that changes them is called with the lock held, and reads the checkpoint anew: another
 plugin may have written it.
@@ -39,17 +38,14 @@ __all__ = ["CHECKPOINT", "ClaimStore"]
 
 CHECKPOINT: Final = "checkpoint.json"
 MAX_BYTES: Final = 1 << 20
-"""The size that a checkpoint may have: a node has one prepared claim, and a status of some
-kilobytes.
-"""
+"""The size that a checkpoint may have: of one prepared claim, whose status has kilobytes."""
 _NOW: Final = partial(datetime.now, UTC)
 _log = get_logger(__name__)
 
 
 class ClaimStore:
     """``folder``: the plugin's own; ``cdi``: where the container runtime reads. ``major``: that of
-    the IMEX channels, as the driver has it when it is called; raises Unfit where there is none.
-    Blocking; raises OSError.
+    the IMEX channels, now; raises Unfit where there is none. Blocking; raises OSError.
     """
 
     def __init__(
@@ -71,9 +67,7 @@ class ClaimStore:
         """Checkpoints that had to be moved aside so far."""
 
     def entries(self) -> Mapping[str, Entry]:
-        """The claims of the checkpoint now. Needs no lock, as the file is replaced whole. Raises
-        :class:`Corrupt`.
-        """
+        """The claims of the checkpoint now, without the lock. Raises :class:`Corrupt`."""
         try:
             stat = self._path.stat()
             signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -88,9 +82,7 @@ class ClaimStore:
         return sum(entry.prepared for entry in self._last.claims.values())
 
     def start(self) -> None:
-        """Take over what the last process left: drop the claims of another boot, and make the CDI
-        files what the entries say.
-        """
+        """Drop the claims of another boot, and make the CDI files what the entries say."""
         self._disk.remove(self._path.with_name(CHECKPOINT + TEMPORARY))
         last = self._read()
         if last.boot and last.boot != self._facts.boot:
@@ -115,9 +107,7 @@ class ClaimStore:
     def prepare(
         self, request: ChannelRequest, domains: Collection[str], clique: str
     ) -> Entry | Refusal:
-        """Decide once more, with what the disk says now, and do it. Raises Unfit where the driver
-        goes or changes meanwhile; nothing of the claim is left then.
-        """
+        """Decide once more, by the disk of now, and do it. Raises Unfit where the driver goes."""
         claims = dict(self._read().claims)
         done = decide(request, domains, clique, claims, self.now())
         if done is not None:
@@ -136,9 +126,7 @@ class ClaimStore:
         return claims[ref.uid]
 
     def _confirm(self, major: int, undo: Callable[[], object]) -> None:
-        """Undo what was written with ``major`` where the driver does not have it any more: the
-        number may be another driver's by now. Raises Unfit.
-        """
+        """Undo what was written with ``major`` where that may be another driver's. Raises Unfit."""
         try:
             if self.major() != major:
                 raise Unfit("the NVIDIA driver was loaded anew at this very moment; try again")
@@ -147,21 +135,15 @@ class ClaimStore:
             raise
 
     def current(self, uid: str) -> bool:
-        """Tell whether the CDI file of a completed claim is there, with the driver's major of now.
-        Raises Unfit.
-        """
+        """Tell whether a completed claim's CDI file has the driver's major of now. Raises Unfit."""
         return self._held(uid) == document(uid, self.major())
 
     def whole(self, uid: str) -> bool:
-        """Tell whether the CDI file of a completed claim is as it was written, be it with the major
-        that the driver had then.
-        """
+        """Tell whether a completed claim's CDI file is as it was written, with some major."""
         return is_document(uid, self._held(uid))
 
     def restore(self, uid: str) -> bool:
-        """Make the CDI file of a completed claim again, where it is missing or differs; False where
-        the claim is not completed, or no channel's. Raises Unfit.
-        """
+        """Make the CDI file of a prepared claim again; False where it is not that. Raises Unfit."""
         entry = self._read().claims.get(uid)
         if entry is None or not entry.prepared:
             return False
@@ -232,9 +214,7 @@ class ClaimStore:
         self._write(claims)
 
     def _in_files(self) -> Mapping[str, Entry]:
-        """The prepared claim, where one CDI file is as this driver writes them. It does not say
-        which of the claim's requests the channel is for: so it is for all of them.
-        """
+        """The prepared claim, where one CDI file is as this driver writes them."""
         uids = {uid_of(path.name) for path in self._files()}
         whole = [uid for uid in uids if fits_as_uid(uid) and self.whole(uid)]
         if len(whole) != 1:

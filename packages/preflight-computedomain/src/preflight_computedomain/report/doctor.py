@@ -1,8 +1,4 @@
-"""Problems of ComputeDomains in a cluster, from what was read of it, and what to do about
-it.
-
-Pure. Nothing is said of IMEX: nobody here asks it.
-"""
+"""Problems of ComputeDomains in a cluster, and what to do about them. Pure; nobody asks IMEX."""
 
 from __future__ import annotations
 
@@ -60,9 +56,7 @@ def report(seen: ClusterObjects) -> tuple[list[str], bool]:
 
 
 def before_uninstall(seen: ClusterObjects) -> tuple[list[str], bool]:
-    """The objects that would never end once controller and plugins are gone, and whether there is
-    nothing.
-    """
+    """The objects that would never end without the programs, and whether there is none."""
     held = [
         *(
             f"ComputeDomain {item.metadata}: delete it, and wait until it is gone"

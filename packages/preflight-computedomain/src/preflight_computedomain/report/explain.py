@@ -1,8 +1,4 @@
-"""One ComputeDomain as a person wants to see it: its template, and of each claim where it is and
-who uses it.
-
-Pure.
-"""
+"""One ComputeDomain as a person wants to see it: its template, claims and who uses them. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Reads what there is in a cluster about ComputeDomains, once and with the administrator's own
-rights. It writes nothing.
-"""
+"""Reads what there is in a cluster about ComputeDomains, once; it writes nothing."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ _PLUGINS: Final = (
 
 
 async def read_cluster(namespace: str = "") -> ClusterObjects:
-    """The whole cluster; with ``namespace`` that one, and its pods. Raises KubeError where the
-    cluster is not reached.
-    """
+    """The whole cluster; with ``namespace`` that one, and its pods. Raises KubeError."""
     async with Client(connection(home=Path.home()), agent="preflight-computedomain") as client:
         return await _read(client, namespace)
 

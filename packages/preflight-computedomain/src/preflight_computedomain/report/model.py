@@ -1,8 +1,4 @@
-"""The objects in a cluster about ComputeDomains, as far as the administrator's commands speak of
-it.
-
-Pure: :mod:`.live` reads it.
-"""
+"""The objects in a cluster that the administrator's commands speak of; :mod:`.live` reads them."""
 
 from __future__ import annotations
 
@@ -45,9 +41,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class ClusterObjects:
-    """``plugins``: pods of the kubelet plugin. ``unread``: what could not be read, one sentence
-    each; what is said of it then rests on nothing.
-    """
+    """``plugins``: pods of the kubelet plugin. ``unread``: what could not be read, in sentences."""
 
     domains: list[ComputeDomain] = field(default_factory=list)
     templates: list[ClaimTemplate] = field(default_factory=list)
