@@ -22,6 +22,7 @@ __all__ = [
     "ContainerPlace",
     "Group",
     "Key",
+    "KubeObject",
     "Metadata",
     "OwnerReference",
     "Part",
@@ -55,11 +56,11 @@ _MOST_PODS: Final = 256 * 1024
 _TOO_LARGE: Final = msgspec.Raw(b'""')
 
 
-class _Fields(msgspec.Struct, rename="camel", gc=False):
+class _Object(msgspec.Struct, rename="camel", gc=False):
     pass
 
 
-class OwnerReference(_Fields):
+class OwnerReference(_Object):
     """An owner reference; None is what an API server leaves out, and means no."""
 
     api_version: str = ""
@@ -70,7 +71,7 @@ class OwnerReference(_Fields):
     block_owner_deletion: bool | None = None
 
 
-class Metadata(_Fields):
+class Metadata(_Object):
     """Times as the API server writes them (RFC 3339); what is not there is None, or empty."""
 
     name: str = ""
@@ -130,7 +131,7 @@ def picked(texts: Mapping[str, str] | None, keys: Iterable[str]) -> dict[str, st
     return {key: intern(texts[key]) for key in keys if key in texts} or None if texts else None
 
 
-class ResourceRequirements(_Fields):
+class ResourceRequirements(_Object):
     """Amounts are texts or numbers; what else stands there is the API server's to refuse."""
 
     requests: dict[str, Any] | None = None
@@ -138,7 +139,7 @@ class ResourceRequirements(_Fields):
     claims: list[dict[str, Any]] | None = None
 
 
-class Container(_Fields):
+class Container(_Object):
     """A container of a pod's template; init containers and sidecars are the same."""
 
     name: str = ""
@@ -153,7 +154,7 @@ class ContainerPlace(NamedTuple):
     container: Container
 
 
-class PodSpec(_Fields):
+class PodSpec(_Object):
     """A pod's template. What is rebuilt is decoded whole, so that nothing of it is lost."""
 
     containers: list[Container] | None = None
@@ -169,30 +170,34 @@ class PodSpec(_Fields):
                 yield ContainerPlace(where, i, container)
 
 
-class CliqueSpec(_Fields):
+class CliqueSpec(_Object):
     pod_spec: msgspec.Raw = msgspec.Raw(b"null")
     replicas: int | None = None
 
 
-class CliqueStatus(_Fields):
+class CliqueStatus(_Object):
     ready_replicas: int | None = None
     scheduled_replicas: int | None = None
 
 
-class PartialObjectMetadata(_Fields):
-    """An object as far as its metadata: a node, a device class, and the beginning of all others."""
+class KubeObject(_Object):
+    """The part that all objects have."""
 
     metadata: Metadata = msgspec.field(default_factory=Metadata)
 
 
-class PodClique(PartialObjectMetadata):
+class PartialObjectMetadata(KubeObject):
+    """A node or a device class: nothing else of it is read."""
+
+
+class PodClique(KubeObject):
     """``grove.io/v1alpha1``: pods that are alike."""
 
     spec: CliqueSpec = msgspec.field(default_factory=CliqueSpec)
     status: CliqueStatus | None = None
 
 
-class Clique(_Fields):
+class Clique(_Object):
     """A PodClique's template in a PodCliqueSet."""
 
     name: str = ""
@@ -200,7 +205,7 @@ class Clique(_Fields):
     spec: CliqueSpec = msgspec.field(default_factory=CliqueSpec)
 
 
-class Group(_Fields):
+class Group(_Object):
     """A scaling group's entry in a PodCliqueSet."""
 
     name: str = ""
@@ -210,19 +215,19 @@ class Group(_Fields):
     min_available: int | None = None
 
 
-class Template(_Fields):
+class Template(_Object):
     """``spec.template`` of a PodCliqueSet, in the order in which it is written."""
 
     cliques: list[Clique] | None = None
     pod_clique_scaling_groups: list[Group] | None = None
 
 
-class SetSpec(_Fields):
+class SetSpec(_Object):
     replicas: int | None = None
     template: Template = msgspec.field(default_factory=Template)
 
 
-class PodCliqueSet(PartialObjectMetadata):
+class PodCliqueSet(KubeObject):
     """``grove.io/v1alpha1``: what the user wrote."""
 
     spec: SetSpec = msgspec.field(default_factory=SetSpec)
@@ -243,21 +248,21 @@ class PodCliqueSet(PartialObjectMetadata):
         return {name: at for at, group in places for name in group.clique_names or ()}
 
 
-class PodGang(PartialObjectMetadata):
+class PodGang(KubeObject):
     """``scheduler.grove.io/v1alpha1``. That it lives, and its uid, is all that is read."""
 
 
-class DomainNode(_Fields):
+class DomainNode(_Object):
     name: str = ""
     status: str = ""
 
 
-class ComputeDomainStatus(_Fields):
+class ComputeDomainStatus(_Object):
     status: str = ""
     nodes: list[DomainNode] | None = None
 
 
-class ComputeDomain(PartialObjectMetadata):
+class ComputeDomain(KubeObject):
     """``resource.nvidia.com``; also read as a claim or claim template: of those the metadata."""
 
     status: ComputeDomainStatus | None = None

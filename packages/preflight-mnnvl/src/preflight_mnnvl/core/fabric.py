@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from preflight_mnnvl.api.names import CLAIM
-from preflight_mnnvl.api.types import ComputeDomain, Metadata, PartialObjectMetadata, shown
+from preflight_mnnvl.api.types import ComputeDomain, KubeObject, Metadata, shown
 
 __all__ = [
     "DRIVER",
@@ -61,7 +61,7 @@ class _Status(msgspec.Struct, gc=False):
     allocation: _Spec | None = None
 
 
-class ResourceClaim(PartialObjectMetadata):
+class ResourceClaim(KubeObject):
     """The fields of a claim of which a :class:`PodClaim` is made."""
 
     spec: _Spec = msgspec.field(default_factory=_Spec)
@@ -111,7 +111,7 @@ class _SliceSpec(msgspec.Struct, rename="camel", gc=False):
     devices: list[_Device] | None = None
 
 
-class OfferedSlice(PartialObjectMetadata):
+class OfferedSlice(KubeObject):
     """A ResourceSlice of the ComputeDomain driver's."""
 
     spec: _SliceSpec = msgspec.field(default_factory=_SliceSpec)

@@ -11,7 +11,7 @@ from preflight_proto.names import NCCL_ALLREDUCE as ALLREDUCE
 from preflight_proto.names import container_name
 
 from preflight_mnnvl.api.names import CLAIM, PCS_NAME
-from preflight_mnnvl.api.types import ComputeDomain, Key, PartialObjectMetadata, shown
+from preflight_mnnvl.api.types import ComputeDomain, Key, KubeObject, shown
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.fabric import PodClaim, of_gang, one_fabric
 from preflight_mnnvl.core.reconcile import DomainPlan, plans
@@ -53,7 +53,7 @@ class _PodStatus(msgspec.Struct, rename="camel", gc=False):
     init_container_statuses: list[_InitStatus] | None = None
 
 
-class Pod(PartialObjectMetadata):
+class Pod(KubeObject):
     """As far as it is shown."""
 
     spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
