@@ -71,8 +71,8 @@ def test_invented_codes_of_a_built_in_check_are_one_value_and_true_ones_stay_wha
 ):
     metrics = Metrics()
     for number in range(2100):
-        metrics.failed("flood", "dcgm-diag", "node-a", f"INVENTED_{number}")
-    metrics.failed("honest", "dcgm-diag", "node-a", "DCGM_FR_FAULTY_MEMORY")
+        metrics.failures.inc("flood", "dcgm-diag", "node-a", f"INVENTED_{number}")
+    metrics.failures.inc("honest", "dcgm-diag", "node-a", "DCGM_FR_FAULTY_MEMORY")
     assert series(metrics, "preflight_check_failures_total") == {
         ("dcgm-diag", "node-a", error_codes.OTHER),
         ("dcgm-diag", "node-a", "DCGM_FR_FAULTY_MEMORY"),
@@ -81,9 +81,9 @@ def test_invented_codes_of_a_built_in_check_are_one_value_and_true_ones_stay_wha
 
 def test_invented_codes_of_somebodys_own_check_push_out_only_those_of_their_own_namespace() -> None:
     metrics = Metrics()
-    metrics.failed("honest", "disk", "node-a", "DISK_SLOW")
+    metrics.failures.inc("honest", "disk", "node-a", "DISK_SLOW")
     for number in range(2100):
-        metrics.failed("flood", "disk", "node-a", f"INVENTED_{number}")
+        metrics.failures.inc("flood", "disk", "node-a", f"INVENTED_{number}")
     shown = series(metrics, "preflight_check_failures_total")
     assert ("disk", "node-a", "DISK_SLOW") in shown
     assert len(shown) == 64
@@ -92,9 +92,9 @@ def test_invented_codes_of_somebodys_own_check_push_out_only_those_of_their_own_
 def test_a_verdict_that_blames_its_node_is_counted_beside_the_failures() -> None:
     metrics = Metrics()
     for node in ("node-a", "node-b"):
-        metrics.failed("ns", "nccl-allreduce", node, "LOW_BANDWIDTH")
-    metrics.blames("ns", "nccl-allreduce", "node-b", "NODE_SLOW")
-    metrics.blames("ns", "nccl-allreduce", "node-b", "INVENTED")
+        metrics.failures.inc("ns", "nccl-allreduce", node, "LOW_BANDWIDTH")
+    metrics.blamed.inc("ns", "nccl-allreduce", "node-b", "NODE_SLOW")
+    metrics.blamed.inc("ns", "nccl-allreduce", "node-b", "INVENTED")
     assert series(metrics, "preflight_blamed_total") == {
         ("nccl-allreduce", "node-b", "NODE_SLOW"),
         ("nccl-allreduce", "node-b", error_codes.OTHER),
@@ -104,8 +104,8 @@ def test_a_verdict_that_blames_its_node_is_counted_beside_the_failures() -> None
 
 def test_no_metric_has_a_second_series_of_when_it_was_made() -> None:
     metrics = Metrics()
-    metrics.formed("labels", 1.0)
-    metrics.failed("ns", "dcgm-diag", "node-a", "OK")
+    metrics.gang_wait.labels("labels").observe(1.0)
+    metrics.failures.inc("ns", "dcgm-diag", "node-a", "OK")
     assert not [
         line
         for line in generate_latest(metrics.registry).decode().splitlines()

@@ -53,12 +53,12 @@ def add_show(show: argparse.ArgumentParser) -> None:
     show.add_argument(
         "-n", "--namespace", default="default", help="namespace of the pods (%(default)s)"
     )
-    show.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="the controller's configuration or Helm values, for its own sources",
-    )
+    _add_config(show, "its own sources")
+
+
+def _add_config(parser: argparse.ArgumentParser, purpose: str) -> None:
+    about = f"the controller's configuration or Helm values, for {purpose}"
+    parser.add_argument("--config", type=Path, metavar="FILE", help=about)
 
 
 def add_report(made: argparse.ArgumentParser) -> None:
@@ -74,8 +74,7 @@ def add_report(made: argparse.ArgumentParser) -> None:
 
 def add_nodes(nodes: argparse.ArgumentParser) -> None:
     """Say of each node with GPUs how it is, since when and who found it, when it last passed a
-    check, and its bandwidth beside what is usual for it.
-    """
+    check, and its bandwidth beside what is usual for it."""
     nodes.set_defaults(run=_nodes)
     _add_output(nodes, "text", "wide", "json")
 
@@ -89,12 +88,7 @@ def add_node(node: argparse.ArgumentParser) -> None:
 
 def _add_output(parser: argparse.ArgumentParser, *choices: str) -> None:
     parser.add_argument("-o", "--output", choices=choices, default="text", help="%(default)s")
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="the controller's configuration or Helm values, for nodeConditions of its own",
-    )
+    _add_config(parser, "nodeConditions of its own")
 
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
@@ -113,19 +107,22 @@ def _run(args: argparse.Namespace) -> int:
     )
 
 
+def _config(args: argparse.Namespace) -> Config:
+    return commands.load(parse_values, args.config)[0] if args.config else Config()
+
+
 def _show(args: argparse.Namespace) -> int:
     import anyio
 
     from preflight_gang.report.show import show
 
-    config = commands.load(parse_values, args.config)[0] if args.config else Config()
-    found = anyio.run(show, args.namespace, args.gang, sources_of(config))
-    if not found:
+    shown = anyio.run(show, args.namespace, args.gang, sources_of(_config(args)))
+    if not shown:
         what = f'no gang "{args.gang}"' if args.gang else "no gang"
         raise commands.CommandFailed(
             f"{what} in namespace {args.namespace}; `-n` names another one."
         )
-    commands.say(found)
+    commands.say(shown)
     return commands.DONE
 
 
@@ -133,6 +130,7 @@ def _report(args: argparse.Namespace) -> int:
     from datetime import UTC, datetime, timedelta
 
     import anyio
+    from preflight_kube.runtime.events import timestamp
     from preflight_proto.durations import parse_duration
 
     from preflight_gang.report import fleet
@@ -145,7 +143,7 @@ def _report(args: argparse.Namespace) -> int:
         raise commands.BadInput(
             f'--since: "{args.since:.40}" is not a time; give one such as 7d or 12h30m.'
         ) from None
-    found = anyio.run(fleet.read, since.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    found = anyio.run(fleet.read, timestamp(since))
     print(fleet.page(found) if args.output == "html" else fleet.as_json(found))
     return commands.DONE
 
@@ -157,8 +155,7 @@ def _nodes(args: argparse.Namespace) -> int:
 
     from preflight_gang.report import nodes
 
-    config = commands.load(parse_values, args.config)[0] if args.config else Config()
-    found, missing = anyio.run(nodes.read, config.node_conditions)
+    found, missing = anyio.run(nodes.read, _config(args).node_conditions)
     for sentence in missing:
         print(f"Not read: {sentence}.", file=sys.stderr)
     name, now = getattr(args, "node", None), datetime.now(UTC)

@@ -32,24 +32,21 @@ _MOST_NAMESPACES = 2000
 _MOST_CODES = 64
 """Of each check that is not a built-in one."""
 
+Series = tuple[str, str, str]
+
 
 class LabelValues:
-    """At most ``most`` values. Beyond, the namespace that brought the most of them loses the one
-    that was not used for longest.
-    """
+    """At most ``most`` values: beyond, who brought the most loses the one used longest ago."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._values: dict[
-            str, OrderedDict[str, None]
-        ] = {}  # by who brought them, least recently used first
+        self._values: dict[str, OrderedDict[str, None]] = {}
+        """By namespace, the least recently used first."""
         self._count = 0
         self._holders: TotalOf[str] = TotalOf()
 
     def use(self, namespace: str, value: str) -> list[str]:
-        """Note that ``value`` is used; the values that are now nobody's, whose series are to be
-        removed.
-        """
+        """Note that ``value`` is used; what is nobody's now, whose series are to be removed."""
         own = self._values.setdefault(namespace, OrderedDict())
         if value in own:
             own.move_to_end(value)
@@ -73,41 +70,38 @@ class LabelValues:
 
 
 class _ByNode:
-    """A counter by check, node and error code: so many nodes, and of somebody else's check so many
-    codes, at a time.
-    """
+    """A counter by check, node and error code, of so many nodes, and unknown codes, at a time."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
         self._nodes = LabelValues(_MOST_NODES)
         self._codes: dict[str, LabelValues] = {}
-        self._series: set[tuple[str, str, str]] = set()
+        self._series: set[Series] = set()
 
     def inc(self, namespace: str, check: str, node: str, code: str) -> None:
+        """Count one of a pod of ``namespace``; ``node``: one that the cluster has, else empty."""
         for gone in self._nodes.use("", node):
-            self._remove([series for series in self._series if series[1] == gone])
+            self._remove({series for series in self._series if series[1] == gone})
         label = error_codes.known(check, code)
         if label is None:
             label = code
-            for gone in self._codes.setdefault(check, LabelValues(_MOST_CODES)).use(
-                namespace, code
-            ):
-                self._remove(
-                    [series for series in self._series if (series[0], series[2]) == (check, gone)]
-                )
+            codes = self._codes.setdefault(check, LabelValues(_MOST_CODES))
+            for gone in codes.use(namespace, code):
+                self._remove({s for s in self._series if (s[0], s[2]) == (check, gone)})
         self._series.add((check, node, label))
         self._counter.labels(check, node, label).inc()
 
-    def _remove(self, gone: Iterable[tuple[str, str, str]]) -> None:
+    def _remove(self, gone: set[Series]) -> None:
+        self._series -= gone
         for series in gone:
-            self._series.discard(series)
             self._counter.remove(*series)
 
 
 class Metrics:
-    """One registry. Label values come from closed sets: configured checks, outcomes, codes, nodes
-    of the cluster. What users name is bounded, and a namespace's values push out its own:
-    :class:`LabelValues`."""
+    """One registry. Label values come from closed sets: configured checks, outcomes, codes, nodes.
+
+    What users name is bounded, and a namespace's values push out its own: :class:`LabelValues`.
+    """
 
     def __init__(self) -> None:
         # Else each has a second series: when this process began.
@@ -119,12 +113,12 @@ class Metrics:
         self.fleet: Callable[[], Iterable[tuple[str, NodeHealthStatus]]] = lambda: ()
         """What is written of each node, while this replica leads."""
         self.registry.register(Collected(self._show_fleet))
-        Gauge(
+        build = gauge(
             "preflight_build_info",
             "1; which version of which program runs.",
             ["program", "version"],
-            registry=self.registry,
-        ).labels("preflight-gang", package_version("preflight-gang")).set(1)
+        )
+        build.labels("preflight-gang", package_version("preflight-gang")).set(1)
         self.checks = counter(
             "preflight_check", "Runs of checks, each counted once, by outcome.", ["check", "result"]
         )
@@ -134,17 +128,20 @@ class Metrics:
             ["check"],
             buckets=_SECONDS,
         )
-        self.failures = counter(
-            "preflight_check_failures",
-            "Runs of checks that failed, were inconclusive or misconfigured, by node and error code.",
-            ["check", "node", "error_code"],
+        self.failures = _ByNode(
+            counter(
+                "preflight_check_failures",
+                "Runs of checks that failed, were inconclusive or misconfigured, by node and error code.",
+                ["check", "node", "error_code"],
+            )
         )
-        self.blamed = counter(
-            "preflight_blamed",
-            "Verdicts that blame the node they were reached on, or a GPU of it; of a gang with one slow node that one.",
-            ["check", "node", "error_code"],
+        self.blamed = _ByNode(
+            counter(
+                "preflight_blamed",
+                "Verdicts that blame the node they were reached on, or a GPU of it; of a gang with one slow node that one.",
+                ["check", "node", "error_code"],
+            )
         )
-        self._failed, self._blamed = _ByNode(self.failures), _ByNode(self.blamed)
         self.gang_wait = histogram(
             "preflight_gang_wait_seconds",
             "From a gang's first address to its roster, by how the gang is known.",
@@ -184,37 +181,25 @@ class Metrics:
                 "Bytes of bodies sent to the API server by verb.",
                 labels=["verb"],
             )
-            for verb, value in sorted(dict(requests.bytes).items()):
-                size.add_metric([verb], value)
-            yield size
             behind = GaugeMetricFamily(
                 "preflight_gang_behind",
                 "1 while a mirror of the collection is behind the cluster.",
                 labels=["path"],
             )
-            for path, seconds in sorted(mirrors.behind().items()):
-                behind.add_metric([path], float(seconds > 0))
-            yield behind
             unreadable = CounterMetricFamily(
                 "preflight_gang_unreadable",
                 "Objects, as often as they were read, that could not be and are passed over.",
                 labels=["path"],
             )
+            for verb, value in sorted(dict(requests.bytes).items()):
+                size.add_metric([verb], value)
+            for path, seconds in sorted(mirrors.behind().items()):
+                behind.add_metric([path], float(seconds > 0))
             for path, times in sorted(dict(mirrors.unreadable).items()):
                 unreadable.add_metric([path], times)
-            yield unreadable
+            yield from (size, behind, unreadable)
 
         self.registry.register(Collected(collect))
-
-    def failed(self, namespace: str, check: str, node: str, code: str) -> None:
-        """Count a failure. ``node``: one that the cluster has, else empty; ``namespace``: of the
-        pod.
-        """
-        self._failed.inc(namespace, check, node, code)
-
-    def blames(self, namespace: str, check: str, node: str, code: str) -> None:
-        """Count a verdict that blames its own node with ``code``; as for :meth:`failed`."""
-        self._blamed.inc(namespace, check, node, code)
 
     def _show_fleet(self) -> Iterator[Metric]:
         passed = GaugeMetricFamily(
@@ -247,22 +232,13 @@ class Metrics:
             nodes.add_metric([state], count)
         yield from (passed, measured, usual, nodes)
 
-    def formed(self, source: str, seconds: float) -> None:
-        """Observe that a gang was sealed after so many ``seconds``; ``source``: one that is built
-        in or configured.
-        """
-        self.gang_wait.labels(source).observe(seconds)
-
     def count_unchecked(self, found: Mapping[tuple[str, str], int]) -> None:
-        """Show ``found``: pods by namespace and reason. The namespaces beyond the 2,000 with the
-        most pods are one, `other`.
-        """
+        """Show pods by namespace and reason; namespaces beyond the 2,000 with the most: `other`."""
         by_namespace: TotalOf[str] = TotalOf()
         for (namespace, _), pods in found.items():
             by_namespace[namespace] += pods
         shown = {namespace for namespace, _ in by_namespace.most_common(_MOST_NAMESPACES)}
         self.unchecked.clear()
         for (namespace, reason), pods in found.items():
-            self.unchecked.labels(
-                namespace if namespace in shown else error_codes.OTHER, reason
-            ).inc(pods)
+            label = namespace if namespace in shown else error_codes.OTHER
+            self.unchecked.labels(label, reason).inc(pods)

@@ -17,9 +17,7 @@ LEASE = "preflight-gang"
 
 
 def run(target: Connection, config: Config, *, namespace: str, host: str, port: int) -> int:
-    """Run until SIGTERM or SIGINT; the exit status of the process
-    (:func:`preflight_kube.runtime.manager.run`).
-    """
+    """Run until SIGTERM or SIGINT; the exit status of the process (:func:`manager.run`)."""
     metrics = Metrics()
 
     async def build(client: Client) -> manager.Parts:
@@ -31,10 +29,8 @@ def run(target: Connection, config: Config, *, namespace: str, host: str, port: 
                 await controller.lead(leadership)
 
         def unready() -> str:
-            if controller.synced or client.mirrors.trouble(
-                manager.BEHIND
-            ):  # the manager says the latter
-                return ""
+            if controller.synced or client.mirrors.trouble(manager.BEHIND):
+                return ""  # or the manager says it
             return client.mirrors.trouble(0.0) or "the cluster has not been read yet"
 
         return manager.Parts(tasks={"mirrors": controller.mirror}, lead=lead, ready=[unready])

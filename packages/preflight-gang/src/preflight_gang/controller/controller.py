@@ -438,7 +438,7 @@ class Controller:
         if pace is not None and self.reports.namespaces.opted_in(key[0]):
             source = key[1].partition(":")[0]
             source = source if source in self._sources or source in BUILT_IN else OTHER
-            self._metrics.formed(source, self._client.clock() - pace.since)
+            self._metrics.gang_wait.labels(source).observe(self._client.clock() - pace.since)
 
     def _hold_back(self, key: Key, error: KubeError, cause: str) -> float:
         """Seconds until the record may be written again."""

@@ -1,5 +1,5 @@
-"""What concerns one injected pod alone: its checks' results become counts and Events, and facts
-about its node are written to it.
+"""What concerns one injected pod alone: its checks' results are counted and become Events, and
+facts about its node are written to it.
 
 Both replicas keep up, the one that leads writes. What has been counted follows from the Events in
 the cluster, what has been written from the pod itself. Only pods of opted-in namespaces are
@@ -8,6 +8,7 @@ counted: in any other one anybody may write what looks like a check.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,6 +17,7 @@ import msgspec
 from preflight_kube.client.client import Client
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller
+from preflight_kube.runtime.events import timestamp
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.workqueue import Queue
 from preflight_proto import names
@@ -26,7 +28,6 @@ from preflight_gang.config import Config
 from preflight_gang.controller.apply import Writer
 from preflight_gang.controller.namespaces import Namespaces
 from preflight_gang.controller.node_health import NodeHealthController
-from preflight_gang.core.events import timestamp
 from preflight_gang.core.membership import code_word
 from preflight_gang.core.node_facts import facts_patch, goes_with_roster, missing_annotations
 from preflight_gang.core.plan import RosterWrite
@@ -47,9 +48,7 @@ log = get_logger(__name__)
 
 WORKERS: Final = 24
 NODES_LATEST: Final = 5.0
-"""Seconds that a new leader waits, at most, until the nodes are read: a roster that is written
-before goes without them.
-"""
+"""Seconds that a new leader waits for the nodes, at most: a roster written before goes without."""
 
 
 class Reports:
@@ -58,17 +57,16 @@ class Reports:
     def __init__(self, client: Client, config: Config, metrics: Metrics) -> None:
         self._config, self._metrics, self._clock = config, metrics, client.clock
         self.namespaces = Namespaces(client, config, self._namespace_changed)
-        self._left_out: set[str] = (
-            set()
-        )  # namespaces whose results are not counted, logged once each
+        self._left_out: set[str] = set()
+        """Namespaces whose results are not counted, logged once each."""
         self.queue = Queue("uid", clock=client.clock)
         self._pods: dict[str, Pod] = {}
         self._counted: dict[str, set[str]] = {}
-        self._stuck: dict[
-            tuple[str, str], float
-        ] = {}  # (uid, check) → since when it is not started
+        self._stuck: dict[str, dict[str, float]] = {}
+        """By uid and check, since when it is not started."""
         self._facts_written: set[str] = set()  # about their nodes; the watch says so a moment later
-        self._waiting_for_node: dict[str, set[str]] = {}  # pods by the node that is not known yet
+        self._waiting_for_node: defaultdict[str, set[str]] = defaultdict(set)
+        """Pods by the node that is not known yet."""
         labels = {config.instance_type_label, *config.topology_labels}
         self._nodes: Reflector[Node] = Reflector(
             client,
@@ -89,28 +87,21 @@ class Reports:
 
     def seen(self, pod: Pod) -> None:
         """An injected pod as it is now."""
-        uid = pod.metadata.uid
+        uid, now = pod.metadata.uid, self._clock()
         self._pods[uid] = pod
-        stuck = {check for check, _ in stuck_checks(pod, self._config.checks)}
-        for check in self._config.checks:
-            if check in stuck:
-                self._stuck.setdefault((uid, check), self._clock())
-            else:
-                self._stuck.pop((uid, check), None)
+        known, stuck = self._stuck.pop(uid, {}), stuck_checks(pod, self._config.checks)
+        if since := {check: known.get(check, now) for check, _ in stuck}:
+            self._stuck[uid] = since
         self.queue.add((pod.metadata.namespace, uid))
 
     def gone(self, uid: str) -> None:
         """The pod has been deleted: forget what is known of it."""
         pod = self._pods.pop(uid, None)
-        if (
-            pod is not None
-            and (waiting := self._waiting_for_node.get(pod.spec.node_name)) is not None
-        ):
-            waiting.discard(uid)
+        if pod is not None and pod.spec.node_name in self._waiting_for_node:
+            self._waiting_for_node[pod.spec.node_name].discard(uid)
         self._counted.pop(uid, None)
         self._facts_written.discard(uid)
-        for check in self._config.checks:
-            self._stuck.pop((uid, check), None)
+        self._stuck.pop(uid, None)
 
     def _node_changed(self, change: Change[Node]) -> None:
         self.health.node_changed(change.key, gone=change.kind == "deleted")
@@ -120,28 +111,19 @@ class Reports:
                     self.queue.add((pod.metadata.namespace, uid))
 
     def static(self) -> list[str]:
-        """The namespaces of checked pods that are a kubelet's own, once for each: it runs what its
-        file says, and no check.
-        """
-        return [
-            pod.metadata.namespace
-            for pod in self._pods.values()
-            if any(
-                one.kind == "Node" and one.api_version == "v1"
-                for one in pod.metadata.owner_references
-            )
-        ]
+        """The namespace of each checked pod that is a kubelet's own: none of its checks run."""
+        pods = (pod.metadata for pod in self._pods.values())
+        owned = ((pod, owner) for pod in pods for owner in pod.owner_references)
+        return [pod.namespace for pod, by in owned if (by.api_version, by.kind) == ("v1", "Node")]
 
     def doubtful(self) -> set[str]:
-        """The namespaces of pods with the label of checked ones of which admission has written down
-        what their claims were, or that have no container of a check."""
+        """Namespaces of pods labeled as checked whose claims admission wrote down, or without any
+        container of a check."""
         return {
             pod.metadata.namespace
             for pod in self._pods.values()
             if names.CLAIMS_ANNOTATION in pod.metadata.annotations
-            or not any(
-                one.name.startswith(names.CONTAINER_PREFIX) for one in pod.spec.init_containers
-            )
+            or not any(c.name.startswith(names.CONTAINER_PREFIX) for c in pod.spec.init_containers)
         }
 
     def _namespace_changed(self, name: str) -> None:
@@ -183,27 +165,19 @@ class Reports:
         name = pod.spec.node_name
         if not pod.spec.volumes or not name:
             return {}
-        node = self._nodes.store.get(name)
+        node, config = self._nodes.store.get(name), self._config
         if node is None:
-            self._waiting_for_node.setdefault(name, set()).add(pod.metadata.uid)
-        return missing_annotations(
-            pod, node, self._config.instance_type_label, self._config.topology_labels
-        )
+            self._waiting_for_node[name].add(pod.metadata.uid)
+        return missing_annotations(pod, node, config.instance_type_label, config.topology_labels)
 
     async def _reconcile(self, writer: Writer, uid: str) -> float | None:
-        """Write facts about its node to the pod, and count each run of its checks once; after how
-        many seconds to look again.
-        """
+        """Write facts about its node to the pod; count each run of its checks once."""
         pod = self._pods.get(uid)
         if pod is None:
             return None
-        if (
-            uid not in self._facts_written
-            and not goes_with_roster(pod)
-            and (facts := self._facts(pod))
-        ):
-            written = await writer.annotate(pod.metadata, facts_patch(pod, facts))
-            if written:
+        if uid not in self._facts_written and not goes_with_roster(pod):
+            facts = self._facts(pod)
+            if facts and await writer.annotate(pod.metadata, facts_patch(pod, facts)):
                 self._facts_written.add(uid)
         if not self._counts(pod):
             return writer.left(uid) or None
@@ -212,19 +186,16 @@ class Reports:
         for ended in [*ended_checks(pod, self._config.checks), *late]:
             if ended.run in counted:
                 continue
-            new = await writer.event(event_of(pod, ended, timestamp(datetime.now(UTC))))
+            now = datetime.now(UTC)
+            new = await writer.event(event_of(pod, ended, timestamp(now)))
             if new is None:
                 break
             counted.add(ended.run)
-            node = self._node_label(pod)
             if ended.finished is not None and ended.result.outcome in {"passed", "failed"}:
-                self.health.ended(pod.spec.node_name, check_run(pod, ended, datetime.now(UTC)))
+                self.health.ended(pod.spec.node_name, check_run(pod, ended, now))
             if new:
-                self._count(pod, node, ended)
-        return min(
-            (seconds for seconds in (again, writer.left(uid) or None) if seconds is not None),
-            default=None,
-        )
+                self._count(pod, ended)
+        return min(filter(None, (again, writer.left(uid))), default=None)
 
     def _counts(self, pod: Pod) -> bool:
         """Whether what a pod says of itself is counted."""
@@ -239,30 +210,27 @@ class Reports:
         return False
 
     def _late(self, pod: Pod) -> tuple[float | None, list[EndedCheck]]:
-        """Checks that have not been started for too long, and the seconds until the next one will
-        be.
-        """
-        waits, late = [], []
+        """Checks that have not been started for too long; the seconds until there is one more."""
+        now, waits, late = self._clock(), [], []
+        since = self._stuck.get(pod.metadata.uid, {})
         for check, status in stuck_checks(pod, self._config.checks):
-            left = (
-                self._stuck.get((pod.metadata.uid, check), self._clock()) + PATIENCE - self._clock()
-            )
+            left = since.get(check, now) + PATIENCE - now
             if left > 0:
                 waits.append(left)
             else:
                 late.append(not_started(status, check))
         return min(waits, default=None), late
 
-    def _count(self, pod: Pod, node: str, ended: EndedCheck) -> None:
+    def _count(self, pod: Pod, ended: EndedCheck) -> None:
         """In one step: whoever is cut off or read meanwhile has counted all of a run or nothing."""
-        result, namespace = ended.result, pod.metadata.namespace
+        result, namespace, node = ended.result, pod.metadata.namespace, self._node_label(pod)
         self._metrics.checks.labels(ended.check, result.outcome).inc()
         if ended.ran:
             self._metrics.duration.labels(ended.check).observe(ended.seconds)
         if result.outcome in {"failed", "inconclusive", "misconfigured"}:
-            self._metrics.failed(namespace, ended.check, node, result.code)
+            self._metrics.failures.inc(namespace, ended.check, node, result.code)
         if result.outcome == "failed" and (code := code_word(result.blames or "")):
-            self._metrics.blames(namespace, ended.check, node, code)
+            self._metrics.blamed.inc(namespace, ended.check, node, code)
 
     def _node_label(self, pod: Pod) -> str:
         """Where a pod runs, if the cluster has such a node: who creates a pod may name any."""
