@@ -1,6 +1,4 @@
-"""The controller's configuration. One Struct is the schema; :func:`parse` lists *every* problem of
-a file with its path.
-"""
+"""The controller's configuration: one Struct is the schema; :func:`parse` lists *every* problem."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ TOPOLOGY_LABELS: Final = (
     "network.topology.nvidia.com/datacenter",
     "nvidia.com/gpu.clique",
 )
-"""As Kubernetes, AWS, Google, NVIDIA's topograph (accelerator … datacenter) and its GPU feature
-discovery (clique) name them.
-"""
+"""As Kubernetes, AWS, Google, NVIDIA's topograph (accelerator …) and GPU discovery (clique) say."""
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50)]
 Label = Annotated[
@@ -113,18 +109,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
 
 def sources_of(config: Config) -> Sources:
-    """All sources that the controller knows: its own and the configured ones. Makes types: ask
-    once.
-    """
+    """All sources that the controller knows, also the configured ones. Makes types: ask once."""
+    types = {one.name: sized_by(expression.parse(one.size)) for one in config.sources}
     configured = {
-        one.name: (
-            SizedKind(
-                group=one.group,
-                resource=one.resource,
-                kind=one.kind,
-                type=sized_by(expression.parse(one.size)),
-            ),
-        )
+        one.name: (SizedKind(one.group, one.resource, one.kind, types[one.name]),)
         for one in config.sources
     }
     return {**BUILT_IN, **configured}
@@ -138,41 +126,33 @@ def json_schema() -> dict[str, Any]:
 _RETIRED: Final = "history: is no setting any more, as nothing is remembered of nodes from gang to gang; remove it."
 CHART: Final = "preflight-gang"
 OWN: Final = helm_values.DEPLOYED | {"crd"}
-"""Values that say how the chart itself is deployed; the others are the
-controller's configuration.
-"""
+"""Values that say how the chart itself is deployed; the others are our configuration."""
 
 
 def parse(text: str) -> Config:
-    """The configuration in the YAML document ``text``. Raises :class:`ConfigError` with every
-    problem.
-    """
-    return _of(_raw(text), "")
+    """The configuration in a YAML document. Raises :class:`ConfigError` with every problem."""
+    return _of(document.read(text), "")
 
 
 def parse_values(text: str) -> tuple[Config, str]:
-    """The configuration in a configuration file or in Helm values, and what of the latter was
-    taken. Raises as :func:`parse`.
+    """The configuration in a configuration file or Helm values, and what of these was taken.
+
+    Raises as :func:`parse`.
     """
-    part = helm_values.part_of(_raw(text), CHART, OWN, _merged)
+    raw = document.read(text)
+    part = helm_values.part_of({} if raw is None else raw, CHART, OWN, _merged)
     return _of(part.config, part.path), part.said
 
 
-def _raw(text: str) -> Any:
-    raw = document.read(text)
-    return {} if raw is None else raw
-
-
 def _of(raw: Any, path: str) -> Config:
-    problems = [
-        _RETIRED if problem.startswith("history: unknown key") else problem
-        for problem in schema.problems(json_schema(), raw, "the file")
-    ]
+    raw = {} if raw is None else raw
+    problems = schema.problems(json_schema(), raw, "the file")
     if not problems:
         config = msgspec.convert(raw, Config)
-        problems = _meaning(config)
-        if not problems:
+        if not (problems := _meaning(config)):
             return config
+    retired = "history: unknown key"
+    problems = [_RETIRED if problem.startswith(retired) else problem for problem in problems]
     raise ConfigError(
         [problem if problem.startswith("the file") else f"{path}{problem}" for problem in problems]
     )
@@ -183,10 +163,9 @@ def _merged(config: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]
     made = dict(config)
     if "checks" not in made and isinstance(checks := common.get("checks"), list):
         made["checks"] = [one.get("name") if isinstance(one, dict) else one for one in checks]
-    if isinstance(sources := common.get("gangSources"), list) and isinstance(
-        made.get("sources") or [], list
-    ):
-        made["sources"] = [*(made.get("sources") or []), *sources]
+    sources, own = common.get("gangSources"), made.get("sources") or []
+    if isinstance(sources, list) and isinstance(own, list):
+        made["sources"] = [*own, *sources]
     if isinstance(sick := common.get("sickNodeConditions"), list):
         made["nodeConditions"] = sick
     if label := common.get("instanceTypeLabel"):

@@ -19,8 +19,7 @@ __all__ = ["RULES", "OverrideRule", "crd", "node_health_crd"]
 
 
 class OverrideRule(NamedTuple):
-    """What a schema cannot say about the object at ``at``: in CEL for the API server, as a function
-    for ourselves.
+    """What a schema cannot say about the object ``at``: in CEL for the API server, and for us.
 
     A test asks both about the same objects.
     """
@@ -88,6 +87,9 @@ _COLUMNS: Final = (
 
 def crd() -> dict[str, Any]:
     """The object, ready for `kubectl apply --server-side`."""
+    rules = [
+        definitions.ValidationRule(("spec", *rule.at), rule.cel, rule.message) for rule in RULES
+    ]
     return definitions.crd(
         GROUP,
         KIND,
@@ -96,9 +98,7 @@ def crd() -> dict[str, Any]:
         status=OverrideStatus,
         plural=PLURAL,
         description="What a namespace sets for itself. Of several the oldest is in force; the condition Accepted says which, and why not.",
-        rules=[
-            definitions.ValidationRule(("spec", *rule.at), rule.cel, rule.message) for rule in RULES
-        ],
+        rules=rules,
         columns=_COLUMNS,
     )
 

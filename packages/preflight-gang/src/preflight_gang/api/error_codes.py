@@ -1,8 +1,7 @@
 """Codes that checks can end with, by check: what may become a label of a metric.
 
-Anybody's check writes its code. Of the built-in ones those listed here are shown as they are, and
-every other one as `other`, so none can push a true one out. A test compares the lists with the
-checks' own sources.
+Anybody's check writes its code. Of the built-in ones those listed here are shown, every other one
+as `other`, so none can push a true one out. A test compares the lists with the checks' own sources.
 """
 
 from __future__ import annotations
@@ -17,15 +16,11 @@ OTHER: Final = "other"
 
 
 def known(check: str, code: str) -> str | None:
-    """The label for a code of a built-in check; None where the check is somebody else's and its
-    codes are not known.
-    """
-    if code in _STATUS:
-        return code
+    """The label for a code of a built-in check; None for what is not known of anybody else's."""
     codes = _BY_CHECK.get(check)
-    if codes is None:
-        return None
-    return code if code in codes else OTHER
+    if code in _STATUS or (codes is not None and code in codes):
+        return code
+    return None if codes is None else OTHER
 
 
 def _words(text: str) -> frozenset[str]:

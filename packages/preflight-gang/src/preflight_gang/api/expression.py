@@ -67,11 +67,8 @@ def parse(text: str) -> Expression:
     """Raises :class:`ExpressionError`."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"it is {len(text)} characters long; {MAX_LENGTH} are allowed")
-    return Expression(
-        tuple(
-            tuple(_factor(factor.strip()) for factor in term.split("*")) for term in text.split("+")
-        )
-    )
+    terms = (term.split("*") for term in text.split("+"))
+    return Expression(tuple(tuple(_factor(f.strip()) for f in factors) for factors in terms))
 
 
 def _factor(text: str) -> Path | int:
@@ -82,9 +79,8 @@ def _factor(text: str) -> Path | int:
         steps.append(found[1] or found[2] or _ELEMENTS)
         at = found.end()
     if at < len(dotted):
-        raise ExpressionError(
-            f'"{text}" is neither a number nor a path such as spec.minMember or spec.roles[].replicas'
-        )
+        shapes = "neither a number nor a path such as spec.minMember or spec.roles[].replicas"
+        raise ExpressionError(f'"{text}" is {shapes}')
     if len(steps) > MAX_STEPS:
         raise ExpressionError(f'"{text}" has {len(steps)} steps; {MAX_STEPS} are allowed')
     if not any(tuple(steps[: root.count(".") + 1]) == tuple(root.split(".")) for root in ROOTS):

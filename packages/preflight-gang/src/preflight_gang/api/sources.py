@@ -1,7 +1,7 @@
 """Which objects know the size of a gang, for each source that the webhook stamps.
 
-Pure. The webhook knows pods; this table knows objects. The first of a source's kinds that has an
-object of that name says it. Kinds beside the Kubernetes layer's are described by the configuration.
+Pure. The first of a source's kinds that has an object of that name says it. Kinds beside the
+Kubernetes layer's are described by the configuration.
 """
 
 from __future__ import annotations
@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from preflight_kube.api.workloads import (
-    batch,
-    grove,
-    jobset,
-    kubeflow,
-    leaderworkerset,
-    podgroups,
-)
+from preflight_kube.api.workloads import batch, grove, jobset, kubeflow, leaderworkerset, podgroups
 from preflight_kube.api.workloads.model import WorkloadKind
 from preflight_kube.api.workloads.sizes import DeclaredSize, SizedMetadata, SizedObject, counted
 
@@ -26,13 +19,18 @@ from preflight_gang.api.expression import Expression, NoNumber
 __all__ = ["BUILT_IN", "SizedKind", "Sources", "sized_by"]
 
 
-class SizedKind(msgspec.Struct, frozen=True, kw_only=True):
+class SizedKind(msgspec.Struct, frozen=True):
     """A resource, and the Struct that reads it."""
 
     group: str
     resource: str
     kind: str
     type: type[SizedObject]
+
+    @property
+    def absent(self) -> str:
+        """What is said of its objects where the cluster does not serve it."""
+        return f"cannot be read: the cluster does not serve {self.resource}.{self.group}"
 
 
 class _Labeled(SizedMetadata, kw_only=True):
@@ -51,12 +49,9 @@ def sized_by(expression: Expression) -> type[SizedObject]:
 
         def __post_init__(self) -> None:
             about = {"labels": self.metadata.labels, "annotations": self.metadata.annotations}
+            item = {"metadata": about, "spec": self.spec, "status": self.status}
             try:
-                self.declared = counted(
-                    expression.value({"metadata": about, "spec": self.spec, "status": self.status}),
-                    "pods",
-                    least=True,
-                )
+                self.declared = counted(expression.value(item), "pods", least=True)
             except NoNumber as error:
                 self.declared = DeclaredSize(unknown=str(error))
             self.spec = self.status = None
@@ -69,7 +64,7 @@ def sized_by(expression: Expression) -> type[SizedObject]:
 
 
 def _kind(kind: WorkloadKind, type_: type[SizedObject]) -> SizedKind:
-    return SizedKind(group=kind.group, resource=kind.plural, kind=kind.kind, type=type_)
+    return SizedKind(kind.group, kind.plural, kind.kind, type_)
 
 
 _KAI: Final = _kind(podgroups.KAI, podgroups.MinMemberPodGroup)

@@ -38,19 +38,15 @@ __all__ = [
 
 GANG_ID_ANNOTATION: Final = names.PREFIX + "gang-id"
 GANG_SOURCE_ANNOTATION: Final = names.PREFIX + "gang-source"
-"""On a gang's ConfigMap: the raw id and the source that its name follows from; releases that
-stamped version 1 wrote no source.
-"""
+"""On a gang's ConfigMap: the raw id, and the source, which version 1 had not, of its name."""
 POD_GROUP_ANNOTATION: Final = "pod-group-name"
-"""What KAI writes after admission: the PodGroup of a gang that is known by its owner. The gang
-keeps its name.
-"""
+"""What KAI writes after admission: the PodGroup of a gang by owner, which keeps its name."""
 
 _LABELS: Final = (names.GANG_LABEL, names.CHECKED_LABEL, names.MANAGED_BY_LABEL)
 _ANNOTATIONS: Final = {
     names.GANG_ANNOTATION: 4096,  # an id and a few names of 253 at most
-    names.ROSTER_ANNOTATION: 32
-    * 1024,  # ours name eight missing members, each with what the scheduler says of it
+    # Ours name eight missing members, each with what the scheduler says of it.
+    names.ROSTER_ANNOTATION: 32 * 1024,
     names.INSTANCE_TYPE_ANNOTATION: 64,  # these two: only whether they are there
     names.TOPOLOGY_ANNOTATION: 64,
     names.CLAIMS_ANNOTATION: 1,  # as these two: the audit reads it anew
@@ -65,9 +61,7 @@ _MOST_CONTAINERS: Final = 128
 _MOST_OWNER: Final = 1024
 """Characters of an owner reference's texts: names have 253."""
 _MOST_MESSAGE: Final = 4096
-"""Characters: a kubelet's limit for one termination message
-(MaxContainerTerminationMessageLength).
-"""
+"""Characters: a kubelet's limit of a termination message (MaxContainerTerminationMessageLength)."""
 _MOST_WORDS: Final = 400
 """Characters of what a condition says: eight of them must fit into a roster."""
 
@@ -88,15 +82,11 @@ class OwnerReference(_Object, frozen=True, kw_only=True):
     @property
     def fits(self) -> bool:
         """Whether its texts together are no longer than names in Kubernetes can be."""
-        return (
-            len(self.api_version) + len(self.kind) + len(self.name) + len(self.uid) <= _MOST_OWNER
-        )
+        return len(self.api_version + self.kind + self.name + self.uid) <= _MOST_OWNER
 
 
 class Metadata(_Object, frozen=True, kw_only=True):
-    """``labels``, ``annotations``: those that are read. ``annotated``: whether there are any at
-    all. ``owner_references``: the controller.
-    """
+    """Labels and annotations that are read; ``annotated``: any at all. Of owners the controller."""
 
     name: str
     namespace: str = ""
@@ -122,11 +112,8 @@ class Metadata(_Object, frozen=True, kw_only=True):
                     kept[key] = value[: most - 1] + "…"
             put(self, "annotations", kept)
         if owners:
-            put(
-                self,
-                "owner_references",
-                tuple(one for one in owners if one.controller and one.fits)[:1],
-            )
+            controllers = (one for one in owners if one.controller and one.fits)
+            put(self, "owner_references", tuple(controllers)[:1])
 
 
 class VolumeMount(_Object, frozen=True, kw_only=True):
@@ -141,10 +128,8 @@ class Container(_Object, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.volume_mounts:
-            kept = tuple(
-                mount for mount in self.volume_mounts if mount.name.startswith(names.VOLUME_PREFIX)
-            )
-            msgspec.structs.force_setattr(self, "volume_mounts", kept[:_MOST_CONTAINERS])
+            ours = (one for one in self.volume_mounts if one.name.startswith(names.VOLUME_PREFIX))
+            msgspec.structs.force_setattr(self, "volume_mounts", tuple(ours)[:_MOST_CONTAINERS])
 
 
 class FieldRef(_Object, frozen=True, kw_only=True):
@@ -167,26 +152,30 @@ class Projected(_Object, frozen=True, kw_only=True):
     sources: tuple[ProjectedSource, ...] = ()
 
 
+_OF_THE_NODE: Final = {
+    f"metadata.annotations['{annotation}']": annotation
+    for annotation in (names.INSTANCE_TYPE_ANNOTATION, names.TOPOLOGY_ANNOTATION)
+}
+
+
 class Volume(_Object, frozen=True, kw_only=True):
-    """A volume, as far as it shows fields of its pod."""
+    """A volume; one of ours keeps which annotations about the node it ``shows``, in files."""
 
     name: str
     downward_api: ShownFields | None = msgspec.field(name="downwardAPI", default=None)
     projected: Projected | None = None
+    shows: tuple[str, ...] = ()
 
-    def shows(self, annotation: str) -> bool:
-        """Whether it has a file with the value of the pod's ``annotation``."""
-        sources = [
-            self.downward_api,
-            *(s.downward_api for s in (self.projected.sources if self.projected else ())),
-        ]
-        path = f"metadata.annotations['{annotation}']"
-        return any(
-            i.field_ref is not None and i.field_ref.field_path == path
-            for s in sources
-            if s
-            for i in s.items
-        )
+    def __post_init__(self) -> None:
+        put, shown = msgspec.structs.force_setattr, set[str]()
+        if self.name.startswith(names.VOLUME_PREFIX):
+            projected = self.projected.sources if self.projected is not None else ()
+            sources = [self.downward_api, *(source.downward_api for source in projected)]
+            items = (item for source in sources if source is not None for item in source.items)
+            shown = {item.field_ref.field_path for item in items if item.field_ref is not None}
+        put(self, "shows", tuple(_OF_THE_NODE[path] for path in _OF_THE_NODE if path in shown))
+        put(self, "downward_api", None)
+        put(self, "projected", None)
 
 
 _SAME: Final[dict[tuple[Volume, ...], tuple[Volume, ...]]] = {}
@@ -196,9 +185,7 @@ _MOST_VOLUMES: Final = 4
 
 
 class PodSpec(_Object, frozen=True, kw_only=True):
-    """``volumes``: only ours that show something of the node. Pods have them from one template, so
-    equal ones are one object.
-    """
+    """``volumes``: ours that show something of the node; pods of one template share an object."""
 
     node_name: str = ""
     host_network: bool = False
@@ -206,10 +193,7 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     volumes: tuple[Volume, ...] = ()
 
     def __post_init__(self) -> None:
-        kept = tuple(
-            v for v in self.volumes if v.name.startswith(names.VOLUME_PREFIX) and _shows_the_node(v)
-        )
-        kept = tuple(_node_alone(v) for v in kept[:_MOST_VOLUMES])
+        kept = tuple(volume for volume in self.volumes if volume.shows)[:_MOST_VOLUMES]
         if len(_SAME) < _MOST_SAME:
             kept = _SAME.setdefault(kept, kept)
         msgspec.structs.force_setattr(self, "volumes", _SAME.get(kept, kept))
@@ -217,21 +201,6 @@ class PodSpec(_Object, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(
                 self, "init_containers", self.init_containers[:_MOST_CONTAINERS]
             )
-
-
-def _node_alone(volume: Volume) -> Volume:
-    """The volume as if it showed nothing but what is read of it."""
-    shown = [
-        a for a in (names.INSTANCE_TYPE_ANNOTATION, names.TOPOLOGY_ANNOTATION) if volume.shows(a)
-    ]
-    items = tuple(
-        ShownField(field_ref=FieldRef(field_path=f"metadata.annotations['{one}']")) for one in shown
-    )
-    return Volume(name=volume.name, downward_api=ShownFields(items=items))
-
-
-def _shows_the_node(volume: Volume) -> bool:
-    return volume.shows(names.INSTANCE_TYPE_ANNOTATION) or volume.shows(names.TOPOLOGY_ANNOTATION)
 
 
 def _cut(
@@ -323,9 +292,7 @@ class Pod(_Object, frozen=True, kw_only=True):
 
 
 class ConfigMap(_Object, frozen=True, kw_only=True):
-    """Of a ConfigMap that is not a gang's, by its name, the metadata alone; of one that is, what
-    makes its record.
-    """
+    """Its metadata, and of one that is a gang's by its name, what makes the record."""
 
     metadata: Metadata
     data: dict[str, str] = {}
@@ -339,20 +306,17 @@ class ConfigMap(_Object, frozen=True, kw_only=True):
 
     @property
     def gang(self) -> tuple[str, str] | None:
-        """(source, raw id) of the gang whose ConfigMap this is by its name, the source empty where
-        it does not say it; None where the name does not follow from them."""
+        """(source, raw id) of the gang whose ConfigMap this is, if its name follows from them.
+
+        The source is empty where it does not say it.
+        """
         about = self.metadata
-        raw, source = (
-            about.annotations.get(GANG_ID_ANNOTATION),
-            about.annotations.get(GANG_SOURCE_ANNOTATION, ""),
-        )
+        raw = about.annotations.get(GANG_ID_ANNOTATION)
+        source = about.annotations.get(GANG_SOURCE_ANNOTATION, "")
         if raw is None or not about.name.startswith(names.GANG_CONFIGMAP_PREFIX):
             return None
-        named = any(
-            about.name == configmap_name(about.namespace, raw, by)
-            for by in dict.fromkeys((source, ""))
-        )
-        return (source, raw) if named else None
+        expected = (configmap_name(about.namespace, raw, by) for by in dict.fromkeys((source, "")))
+        return (source, raw) if about.name in expected else None
 
 
 _RECORD: Final = ("generation", "members")
@@ -372,9 +336,7 @@ class NodeStatus(_Object, frozen=True, kw_only=True):
 
 
 class Node(_Object, frozen=True, kw_only=True):
-    """A node's labels, its GPUs and what speaks against it; what else it reports, every few
-    minutes, makes no difference here.
-    """
+    """A node's labels, its GPUs and what speaks against it; other reports make no difference."""
 
     metadata: NodeMetadata
     status: NodeStatus = NodeStatus()
@@ -383,8 +345,9 @@ class Node(_Object, frozen=True, kw_only=True):
 def node_with(
     labels: Collection[str], gpus: Collection[str] = (), sick: Collection[str] = ()
 ) -> type[Node]:
-    """A :class:`Node` that keeps ``labels`` alone, of its capacity the resources ``gpus``, and the
-    conditions that make it sick: a node has about fifty labels, and a cluster thousands of nodes.
+    """A :class:`Node` that keeps ``labels``, of its capacity ``gpus``, and what makes it ``sick``.
+
+    A node has about fifty labels, and a cluster thousands of nodes.
     """
     wanted, resources, patterns = frozenset(labels), frozenset(gpus), tuple(sick)
 

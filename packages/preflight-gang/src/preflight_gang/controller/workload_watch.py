@@ -1,7 +1,6 @@
 """The objects that know sizes, mirrored from the moment a gang asks for one of their kind.
 
-The served version of each API is discovered; an API that the cluster does not have is looked for
-again every minute, and until then its objects are simply not there.
+The served version of each API is discovered, every minute again while the cluster has none.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from preflight_kube.runtime.reflector import Reflector
 from preflight_gang.api.sources import SizedKind, Sources
 from preflight_gang.api.types import OwnerReference
 
-__all__ = ["WorkloadWatch", "served"]
+__all__ = ["WorkloadWatch"]
 
 ABSENT_RETRY: Final = 60.0
 _FIRST_RETRY: Final = 1.0
@@ -29,8 +28,7 @@ log = get_logger(__name__)
 
 
 class WorkloadWatch:
-    """``changed(kind, namespace, name)`` is called, in the event loop, when an object has come,
-    changed or gone.
+    """``changed(kind, namespace, name)`` is called when an object has come, changed or gone.
 
     ``changed(kind, "", "")`` says that it is known by now which objects of a kind there are, or
     that there can be none.
@@ -46,16 +44,14 @@ class WorkloadWatch:
         self._group: anyio.abc.TaskGroup | None = None
 
     def find(self, source: str, namespace: str, name: str) -> SizedObject | str:
-        """The object, or why it cannot be had (fits behind its kind and name). The first question
-        begins the mirroring.
-        """
-        troubles = []
+        """The object, or why it cannot be had, in words. To ask begins the mirroring."""
+        troubles, key = [], f"{namespace}/{name}"
         for kind in self._sources[source]:
-            key, mirror = f"{namespace}/{name}", self._mirrors.get(kind)
-            if mirror is not None and (item := mirror.get(key)) is not None:
-                return item
-            if mirror is not None and (unreadable := mirror.unreadable.get(key)) is not None:
-                return f"cannot be read: {unreadable.why}"
+            if (mirror := self._mirrors.get(kind)) is not None:
+                if (item := mirror.get(key)) is not None:
+                    return item
+                if (unreadable := mirror.unreadable.get(key)) is not None:
+                    return f"cannot be read: {unreadable.why}"
             if kind not in self._state:
                 self._state[kind] = "cannot be read yet"
                 if self._group is not None:
@@ -68,12 +64,8 @@ class WorkloadWatch:
         for kind in self._sources.get(source, ()):
             mirror = self._mirrors.get(kind)
             if mirror is not None and (item := mirror.get(f"{namespace}/{name}")) is not None:
-                return OwnerReference(
-                    api_version=self._version[kind],
-                    kind=kind.kind,
-                    name=name,
-                    uid=item.metadata.uid,
-                )
+                version, uid = self._version[kind], item.metadata.uid
+                return OwnerReference(api_version=version, kind=kind.kind, name=name, uid=uid)
         return None
 
     async def run(self) -> None:
@@ -117,9 +109,7 @@ class WorkloadWatch:
             if path is not None:
                 log.info("watching workload objects", path=path)
                 return path
-            self._set_state(
-                kind, f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}"
-            )
+            self._set_state(kind, kind.absent)
             await anyio.sleep(ABSENT_RETRY)
 
     def _set_state(self, kind: SizedKind, state: str) -> None:

@@ -39,14 +39,12 @@ def missing_annotations(
     return {
         key: value
         for key, value in sorted(values.items())
-        if key not in known and any(volume.shows(key) for volume in pod.spec.volumes)
+        if key not in known and any(key in volume.shows for volume in pod.spec.volumes)
     }
 
 
 def goes_with_roster(pod: Pod) -> bool:
-    """Whether nobody but the gang's check reads about the node, and its first roster is still to
-    come.
-    """
+    """Whether only the gang's check reads about the node, and its first roster is still to come."""
     if pod.metadata.annotations.get(names.ROSTER_ANNOTATION) != "":
         return False
     shown = {volume.name for volume in pod.spec.volumes}
