@@ -12,7 +12,6 @@ from preflight_gang.core.claims import (
     GpuClaims,
     Origin,
     ResourceClaim,
-    ResourceClaimTemplate,
     gives_gpus,
     resource_names,
 )
@@ -216,7 +215,7 @@ def test_a_claim_with_nothing_in_it_gives_nothing(spec: Any) -> None:
         msgspec.convert({"metadata": {"name": "c"}, "spec": spec}, ResourceClaim), GPUS
     )
     assert not gives_gpus(
-        msgspec.convert({"metadata": {"name": "c"}, "spec": {"spec": spec}}, ResourceClaimTemplate),
+        msgspec.convert({"metadata": {"name": "c"}, "spec": {"spec": spec}}, ResourceClaim),
         GPUS,
     )
 

@@ -40,13 +40,15 @@ log = get_logger(__name__)
 
 
 RESERVED: Final = 4
-"""To so many places there is one more, for namespaces that have none: writes of one namespace that
-take long leave room for the next one's, though nothing is kept from it while it is alone."""
+"""To so many places there is one more, for namespaces that have none: nothing is kept from one that
+is alone, and writes of it that take long leave room for the next one's."""
 
 
 class FairLimiter:
-    """At most ``total`` at once, and one for each of a few namespaces more. Who waits is let in
-    namespace by namespace, in turn; within one, in the order of coming."""
+    """At most ``total`` at once, and one for each of a few namespaces more.
+
+    Who waits is let in namespace by namespace, in turn; within one, in the order of coming.
+    """
 
     def __init__(self, total: int) -> None:
         self._reserved = total // RESERVED
@@ -89,26 +91,21 @@ class FairLimiter:
             if mine.is_set():
                 self._give(namespace)
             else:
-                queue = self._waiting[namespace]
-                queue.remove(mine)
-                if not queue:
+                self._waiting[namespace].remove(mine)
+                if not self._waiting[namespace]:
                     del self._waiting[namespace]
             raise
 
     def _let_in(self) -> None:
-        """Whose turn it is and who may. Those who may not hold some place already, so there are
-        never more of them than places.
-        """
+        """Let in who may, in turn; who may not has a place already, so of those there are few."""
         while self._free:
             namespace = next((one for one in self._waiting if self._may(one)), None)
             if namespace is None:
                 return
-            queue = self._waiting[namespace]
-            queue.popleft().set()
+            self._waiting[namespace].popleft().set()
             self._take(namespace)
-            if queue:
-                self._waiting.move_to_end(namespace)
-            else:
+            self._waiting.move_to_end(namespace)
+            if not self._waiting[namespace]:
                 del self._waiting[namespace]
 
 
@@ -124,11 +121,10 @@ class Sent(NamedTuple):
 
 
 class Writer:
-    """Writes as the leader of ``epoch``. ``client`` is fenced by that leadership. ``pods`` and
-    ``events`` are what has been refused lately: writes to pods by their uid, Events by whom they
-    are about.
+    """Writes as the leader of ``epoch``, by whose leadership ``client`` is fenced.
 
-    At most ``at_once`` writes are under way.
+    ``pods`` and ``events`` are what has been refused lately: writes to pods by their uid, Events by
+    whom they are about. At most ``at_once`` writes are under way.
     """
 
     def __init__(self, client: Client, epoch: int, metrics: Metrics, at_once: int = 32) -> None:
@@ -140,37 +136,12 @@ class Writer:
     async def commit(
         self, gang: GangView, record: Record, at: ConfigMap | None
     ) -> ConfigMap | None:
-        """Seal a generation: one write of the gang's ConfigMap, with the resourceVersion it was
-        seen ``at``.
+        """Seal a generation, or write down that it has passed, in the ConfigMap as it was ``at``.
 
         None when somebody else has written first; what they wrote decides. Raises
         :class:`KubeError`, and :class:`TooLarge`.
         """
         body = config_map(gang, record, at.metadata.resource_version if at is not None else "")
-        if (written := await self._record(gang, body, at)) is None:
-            return None
-        note = {"note": body["data"]["note"]} if "note" in body["data"] else {}
-        name = f"{gang.namespace}/{gang.source}:{gang.id}"
-        log.info(
-            "gang sealed",
-            gang=name,
-            generation=record.generation,
-            members=len(record.assignments),
-            **note,
-        )
-        return written
-
-    async def note_pass(self, gang: GangView, at: ConfigMap) -> ConfigMap | None:
-        """Write down that the generation has passed; None when somebody else has written first.
-        Raises :class:`KubeError`.
-        """
-        assert gang.record is not None
-        record = msgspec.structs.replace(gang.record, passed=True)
-        return await self._record(gang, config_map(gang, record, at.metadata.resource_version), at)
-
-    async def _record(
-        self, gang: GangView, body: dict[str, Any], at: ConfigMap | None
-    ) -> ConfigMap | None:
         collection = f"/api/v1/namespaces/{gang.namespace}/configmaps"
         try:
             async with self._fair.of(gang.namespace):
@@ -187,12 +158,15 @@ class Writer:
             self._count("configmap", "failed")
             raise
         self._count("configmap", "written")
+        if not record.passed:
+            note = {"note": body["data"]["note"]} if "note" in body["data"] else {}
+            about = {"generation": record.generation, "members": len(record.assignments)}
+            name = f"{gang.namespace}/{gang.source}:{gang.id}"
+            log.info("gang sealed", gang=name, **about, **note)
         return msgspec.json.decode(written, type=ConfigMap)
 
     async def _replace(self, collection: str, body: dict[str, Any], at: ConfigMap) -> bytes:
-        """Replace our record, even where it was made immutable: it is all ours, so it is deleted
-        and created again.
-        """
+        """Replace our record; one that was made immutable is all ours, so it is created again."""
         path = f"{collection}/{at.metadata.name}"
         try:
             return await self._client.replace(path, body)
@@ -207,46 +181,28 @@ class Writer:
         return await self._client.create(collection, {**body, "metadata": about})
 
     async def read(self, gang: GangView) -> ConfigMap | None:
-        """The ConfigMap of that name, ours or not; None where there is none. Raises
-        :class:`KubeError`.
-        """
-        try:
-            return await self._client.get(
-                f"/api/v1/namespaces/{gang.namespace}/configmaps/{gang.config_map}", ConfigMap
-            )
-        except NotFound:
-            return None
+        """The ConfigMap of that name, ours or not, if there is one. Raises :class:`KubeError`."""
+        path = f"/api/v1/namespaces/{gang.namespace}/configmaps/{gang.config_map}"
+        return await self._client.get_or_none(path, ConfigMap)
 
     async def send(self, namespace: str, writes: Iterable[RosterWrite]) -> Sent:
-        """Write the rosters of one gang, many at a time. A pod that was refused lately is left out
-        until its time has come.
-        """
+        """Write the rosters of one gang, many at a time, but to pods that were refused just now."""
         written: list[RosterWrite] = []
         left: list[float] = []
 
         async def one(write: RosterWrite) -> None:
             uid = write.member.uid
             try:
-                async with self._fair.of(namespace):
-                    path = f"/api/v1/namespaces/{namespace}/pods/{write.member.name}"
-                    await self._client.json_patch(path, write.patch())
+                await self._patch("roster", namespace, write.member.name, write.patch())
             except Fenced:
                 left.append(FIRST)  # the next leader writes it
             except NotFound:
-                self._count("roster", "stale")
                 self.pods.done(uid)  # the watch brings it
+            except PreconditionFailed as error:  # another pod, or another roster: as well
+                left.append(self._refused(self.pods, uid, error))
             except KubeError as error:
-                stale = isinstance(
-                    error, PreconditionFailed
-                )  # another pod, or another roster: the watch brings it
-                self._count("roster", "stale" if stale else "failed")
-                left.append(
-                    self._refused(
-                        self.pods, uid, error, "" if stale else "roster not written, requeued"
-                    )
-                )
+                left.append(self._refused(self.pods, uid, error, "roster not written, requeued"))
             else:
-                self._count("roster", "written")
                 self.pods.done(uid)
                 written.append(write)
 
@@ -258,35 +214,38 @@ class Writer:
                     group.start_soon(one, write)
         return Sent(written, min(left, default=None))
 
-    async def annotate(self, pod: Metadata, patch: list[dict[str, Any]]) -> bool | None:
-        """Write annotations to a pod: True when done, False when it is another pod by now, None
-        when it could not be written.
-
-        None too, with nothing sent, while the time for another try has not come: :meth:`left`.
-        """
+    async def annotate(self, pod: Metadata, patch: list[dict[str, Any]]) -> bool:
+        """Write annotations to a pod, but to one that was refused just now; whether it was done."""
         if self.pods.left(pod.uid, self._client.clock()) > 0:
-            return None
-        try:
-            async with self._fair.of(pod.namespace):
-                await self._client.json_patch(
-                    f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", patch
-                )
-        except (PreconditionFailed, NotFound):
-            self._count("node", "stale")
             return False
+        try:
+            await self._patch("node", pod.namespace, pod.name, patch)
         except Fenced:
             raise
+        except (PreconditionFailed, NotFound):  # another pod by now
+            return False
         except KubeError as error:
-            self._count("node", "failed")
             self._refused(self.pods, pod.uid, error, "node facts not written, requeued")
-            return None
-        self._count("node", "written")
+            return False
         self.pods.done(pod.uid)
         return True
 
+    async def _patch(
+        self, kind: str, namespace: str, pod: str, patch: list[dict[str, Any]]
+    ) -> None:
+        try:
+            async with self._fair.of(namespace):
+                await self._client.json_patch(f"/api/v1/namespaces/{namespace}/pods/{pod}", patch)
+        except Fenced:
+            raise
+        except KubeError as error:
+            stale = isinstance(error, PreconditionFailed | NotFound)
+            self._count(kind, "stale" if stale else "failed")
+            raise
+        self._count(kind, "written")
+
     async def event(self, body: dict[str, Any]) -> bool | None:
-        """Create an Event: True when it is new, False when it was there already, None when it could
-        not be written.
+        """Create an Event: True when it is new, False when it was there, None when it failed.
 
         None too, with nothing sent, while one about the same object was refused lately:
         :meth:`left`.
@@ -313,13 +272,10 @@ class Writer:
         return True
 
     def left(self, uid: str) -> float:
-        """Seconds until something about a pod that was refused may be tried again; 0 where nothing
-        was.
-        """
+        """Seconds until something about a pod that was refused may be tried again; 0: now."""
         now = self._client.clock()
         return min(
-            (s for s in (self.pods.left(uid, now), self.events.left(uid, now)) if s > 0),
-            default=0.0,
+            filter(None, (self.pods.left(uid, now), self.events.left(uid, now))), default=0.0
         )
 
     def forget(self, uid: str) -> None:
@@ -327,7 +283,9 @@ class Writer:
         self.pods.done(uid)
         self.events.done(uid)
 
-    def _refused(self, refusals: Refusals[str], uid: str, error: KubeError, message: str) -> float:
+    def _refused(
+        self, refusals: Refusals[str], uid: str, error: KubeError, message: str = ""
+    ) -> float:
         """Note it, and log it once; the seconds until the next try."""
         seconds = refusals.refused(uid, error, self._client.clock())
         if message and refusals.first(uid):
@@ -335,9 +293,7 @@ class Writer:
         return seconds
 
     async def status(self, path: str, body: dict[str, Any]) -> bool:
-        """Write an object's status: False when it is another version by now, or gone. Raises
-        :class:`KubeError`.
-        """
+        """Write a status: False when the object changed or went. Raises :class:`KubeError`."""
         try:
             async with self._fair.of(body.get("metadata", {}).get("namespace", "")):
                 await self._client.replace(f"{path}/status", body)

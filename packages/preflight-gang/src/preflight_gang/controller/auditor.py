@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Collection
 
 import anyio
 from preflight_kube.client.client import Client, KubeError
@@ -14,13 +14,13 @@ from preflight_kube.runtime.discovery import served
 from preflight_proto.devices import GROUP
 
 from preflight_gang.config import Config
-from preflight_gang.controller.namespaces import Namespaces
+from preflight_gang.controller.reports import Reports
 from preflight_gang.core.claims import (
+    NO_CLAIMS,
     DeviceClass,
     GpuClaims,
     Origin,
     ResourceClaim,
-    ResourceClaimTemplate,
     gives_gpus,
     resource_names,
 )
@@ -35,24 +35,11 @@ log = get_logger(__name__)
 
 
 class Auditor:
-    """The leader's: its numbers go with the leadership.
+    """The leader's: its numbers go with the leadership. ``reports`` knows who carries checks."""
 
-    Of pods that carry checks, namespaces: ``static``, once for each that can run none;
-    ``doubtful``, those with any that has claims, or the label alone.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        config: Config,
-        metrics: Metrics,
-        namespaces: Namespaces,
-        *,
-        static: Callable[[], Iterable[str]] = tuple,
-        doubtful: Callable[[], Collection[str]] = frozenset,
-    ) -> None:
+    def __init__(self, client: Client, config: Config, metrics: Metrics, reports: Reports) -> None:
         self._client, self._config, self._metrics = client, config, metrics
-        self._namespaces, self._static, self._doubtful = namespaces, static, doubtful
+        self._namespaces, self._reports = reports.namespaces, reports
 
     async def lead(self) -> None:
         """Count now and every ``auditInterval``, until cancelled."""
@@ -81,64 +68,57 @@ class Auditor:
         """Unchecked pods by namespace and reason. Raises :class:`KubeError`."""
         found: Counter[tuple[str, str]] = Counter()
         path, gpus = await self._devices()
-        doubtful = self._doubtful()
+        config, doubtful = self._config, self._reports.doubtful()
         for name in self._namespaces.all_opted_in():
             claims: GpuClaims | None = None
-            for selector in [LEFT_OUT, *([CARRIES_CHECKS] if name in doubtful else [])]:
-                params = {
-                    "labelSelector": selector,
-                    "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed",
-                }
-                pages = self._client.pages(
-                    f"/api/v1/namespaces/{name}/pods", AuditedPod, params=params
-                )
-                async for pods, _ in pages:
-                    if claims is None and path and any(pod.claims for pod in pods):
-                        claims = await self._claims(path, name)
-                    config = self._config
-                    reasons = (
-                        why_unchecked(
-                            pod,
-                            gpus,
-                            claims,
-                            gpu_claims=config.gpu_claims,
-                            others=config.other_resource_names,
-                        )
-                        for pod in pods
+            async for pods in self._pods(name, every=name in doubtful):
+                if claims is None and path and any(pod.claims for pod in pods):
+                    claims = await self._claims(path, name)
+                reasons = (
+                    why_unchecked(
+                        pod,
+                        gpus,
+                        claims or NO_CLAIMS,
+                        gpu_claims=config.gpu_claims,
+                        others=config.other_resource_names,
                     )
-                    found.update((name, reason) for reason in reasons if reason)
-        for name in self._static():
+                    for pod in pods
+                )
+                found.update((name, reason) for reason in reasons if reason)
+        for name in self._reports.static():
             if self._namespaces.opted_in(name):
                 found[name, "static-pod"] += 1
         return found
 
+    async def _pods(self, namespace: str, *, every: bool) -> AsyncIterator[list[AuditedPod]]:
+        """Page by page the running pods without checks; ``every``: then those with checks, too."""
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        running = "status.phase!=Succeeded,status.phase!=Failed"
+        for selector in (LEFT_OUT, CARRIES_CHECKS)[: 1 + every]:
+            params = {"labelSelector": selector, "fieldSelector": running}
+            async for pods, _ in self._client.pages(path, AuditedPod, params=params):
+                yield pods
+
     async def _devices(self) -> tuple[str, Collection[str]]:
-        """Where the API of claims is served, empty where it is not; and the resources by which a
-        container asks for GPUs.
-        """
-        config = self._config
-        classes = await served(self._client, *_CLASSES) if config.gpu_device_classes else None
-        if classes is None:
-            return "", resource_names(config.gpu_resource_names, config.gpu_device_classes, ())
+        """Where the API of claims is, if anywhere; by which resources containers ask for GPUs."""
+        named, classes = self._config.gpu_resource_names, self._config.gpu_device_classes
+        path = await served(self._client, *_CLASSES) if classes else None
+        if path is None:
+            return "", resource_names(named, classes, ())
         known: list[DeviceClass] = []
-        async for page, _ in self._client.pages(classes, DeviceClass):
-            known.extend(one for one in page if one.metadata.name in config.gpu_device_classes)
-        path = classes.rpartition("/")[0]
-        return path, resource_names(config.gpu_resource_names, config.gpu_device_classes, known)
+        async for page, _ in self._client.pages(path, DeviceClass):
+            known.extend(one for one in page if one.metadata.name in classes)
+        return path.rpartition("/")[0], resource_names(named, classes, known)
 
     async def _claims(self, path: str, namespace: str) -> GpuClaims:
-        gpus = self._config.gpu_device_classes
-        claims, gpu_claims, gpu_templates = set[str](), dict[str, Origin](), dict[str, Origin]()
-        async for made, _ in self._client.pages(
-            f"{path}/namespaces/{namespace}/resourceclaims", ResourceClaim
-        ):
-            claims.update(one.metadata.name for one in made)
-            gpu_claims.update(
-                (one.metadata.name, one.metadata) for one in made if gives_gpus(one, gpus)
-            )
-        templates = f"{path}/namespaces/{namespace}/resourceclaimtemplates"
-        async for page, _ in self._client.pages(templates, ResourceClaimTemplate):
-            gpu_templates.update(
-                (one.metadata.name, one.metadata) for one in page if gives_gpus(one, gpus)
-            )
-        return GpuClaims(claims, gpu_claims, gpu_templates)
+        claims, giving = await self._origins(f"{path}/namespaces/{namespace}/resourceclaims")
+        templates = await self._origins(f"{path}/namespaces/{namespace}/resourceclaimtemplates")
+        return GpuClaims(claims, giving, templates[1])
+
+    async def _origins(self, path: str) -> tuple[set[str], dict[str, Origin]]:
+        """The names of all claims, or templates, of a collection; by name those that give GPUs."""
+        every, giving, classes = set[str](), dict[str, Origin](), self._config.gpu_device_classes
+        async for page, _ in self._client.pages(path, ResourceClaim):
+            every.update(claim.metadata.name for claim in page)
+            giving.update((c.metadata.name, c.metadata) for c in page if gives_gpus(c, classes))
+        return every, giving

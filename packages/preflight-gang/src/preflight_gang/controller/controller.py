@@ -1,9 +1,7 @@
-"""The main flow: what changes in the cluster → which gangs to look at → decide → commit → publish
-rosters.
+"""The main flow: what changes → which gangs to look at → decide → commit → publish rosters.
 
-Both replicas mirror the cluster; the one that leads acts. It keeps no state of its own that
-matters: all of it stands in the pods and in one ConfigMap a gang, so whoever leads next goes on
-from there.
+Both replicas mirror the cluster; the one that leads acts. All of its state stands in the pods and
+in one ConfigMap a gang, so whoever leads next goes on from there.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import anyio
 import msgspec
@@ -28,6 +26,7 @@ from preflight_kube.client.client import (
 )
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller as Reconciler
+from preflight_kube.runtime.events import timestamp
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.retry import Obstructed, Refusals, cause_of
@@ -45,7 +44,6 @@ from preflight_gang.controller.auditor import Auditor
 from preflight_gang.controller.overrides import OverrideController
 from preflight_gang.controller.reports import Reports
 from preflight_gang.controller.workload_watch import WorkloadWatch
-from preflight_gang.core.events import timestamp
 from preflight_gang.core.gangs import Gangs, GangState
 from preflight_gang.core.membership import GangMember, Key, MemberStage
 from preflight_gang.core.participants import GangSize, object_of
@@ -59,18 +57,13 @@ from preflight_gang.metrics import Metrics
 __all__ = ["Controller"]
 
 LOOK_AGAIN: Final = 0.1
-"""Seconds after which a gang is looked at again whose record somebody else has written: the watch
-brings it.
-"""
+"""Seconds until the watch has brought, mostly, what somebody else has written."""
 OBSTRUCTED: Final = 5.0
 """Seconds after which it is seen whether a ConfigMap that could not be kept can be by now."""
 MIN_INTERVAL, MAX_INTERVAL = 100e-6, 0.25
-"""Seconds a member, and at most, between two looks at a gang: a look costs 4 µs a member, a burst
-of changes needs one.
-"""
+"""Seconds a member, and at most, from one look at a gang to the next: it costs 4 µs a member."""
 WORKERS: Final = 48
-"""Gangs looked at at the same time, two thirds of them of one namespace; mostly they wait for
-answers to their writes, of which fewer are under way."""
+"""Gangs looked at at the same time, two thirds of one namespace; mostly they wait for answers."""
 
 log = get_logger(__name__)
 
@@ -92,14 +85,10 @@ class Controller:
         )
         self.reports = Reports(client, config, metrics)
         self._config = config
-        static, doubtful = self.reports.static, self.reports.doubtful
-        self._audit = Auditor(
-            client, config, metrics, self.reports.namespaces, static=static, doubtful=doubtful
-        )
+        self._audit = Auditor(client, config, metrics, self.reports)
         self._policies = OverrideController(client, metrics)
         self._objects = WorkloadWatch(client, self._object_changed, self._sources)
-        selected = (names.GANG_LABEL, f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
-        self._reflectors = [
+        self._reflectors: list[Reflector[Any]] = [
             Reflector(
                 client,
                 "/api/v1/pods",
@@ -107,50 +96,40 @@ class Controller:
                 on_change=self._pod_changed,
                 params={"labelSelector": selector},
             )
-            for selector in selected
+            for selector in (names.GANG_LABEL, f"!{names.GANG_LABEL},{names.CHECKED_LABEL}=true")
         ]
-        self._mirrored_config_maps = Reflector(
-            client,
-            "/api/v1/configmaps",
-            ConfigMap,
-            on_change=self._config_map_changed,
-            on_unreadable=self._config_map_unreadable,
-            kept=lambda found: ConfigMap(metadata=found.metadata),
-            params={"labelSelector": f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"},
+        self._reflectors.append(
+            Reflector(
+                client,
+                "/api/v1/configmaps",
+                ConfigMap,
+                on_change=self._config_map_changed,
+                on_unreadable=self._config_map_unreadable,
+                kept=lambda found: ConfigMap(metadata=found.metadata),
+                params={"labelSelector": f"{names.MANAGED_BY_LABEL}={names.MANAGED_BY}"},
+            )
         )
-
-        self._synced = [
-            *(reflector.synced for reflector in self._reflectors),
-            self._mirrored_config_maps.synced,
-        ]
 
     # --- what changes in the cluster
 
     async def mirror(self) -> None:
         """Keep up with the cluster until cancelled."""
         async with anyio.create_task_group() as group:
-            others = (
-                self._objects.run,
-                self.reports.mirror,
-                self._policies.mirror,
-                self._read_left_out,
-            )
-            for run in (
-                *(r.run for r in self._reflectors),
-                self._mirrored_config_maps.run,
-                *others,
-            ):
-                group.start_soon(run)
+            for mirror in (self._objects.run, self.reports.mirror, self._policies.mirror):
+                group.start_soon(mirror)
+            for reflector in self._reflectors:
+                group.start_soon(reflector.run)
+            group.start_soon(self._read_left_out)
 
     @property
     def synced(self) -> bool:
         """Whether everything has been read once."""
-        return all(event.is_set() for event in self._synced)
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     async def wait_synced(self) -> None:
         """Until every mirror has read the cluster once."""
-        for event in self._synced:
-            await event.wait()
+        for reflector in self._reflectors:
+            await reflector.wait_synced()
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         pod, uid = change.object, change.key
@@ -163,9 +142,9 @@ class Controller:
         before, now, dissolved = self._gangs.place(pod, gone=change.kind == "deleted")
         if before is not None and dissolved:
             self._refused.done(before)
-        if now is not None and (state := self._gangs.get(now)) is not None and state.pace is None:
-            one = state.members[uid]
-            if one.ip and one.alive:
+        if now is not None:
+            state, one = self._gangs[now], self._gangs[now].members[uid]
+            if state.pace is None and one.ip and one.alive:
                 state.pace = AnswerPace(self._client.clock())
         self._metrics.gangs.set(len(self._gangs))
         for key in {before, now}:
@@ -196,9 +175,7 @@ class Controller:
             self.gangs.add(key)
 
     def _config_map_unreadable(self, one: Unreadable, there: bool) -> None:
-        """It may be a gang's: then its members wait, with this reason, and no second record is
-        made.
-        """
+        """It may be a gang's: then its members wait, with this reason, for no second record."""
         place = (one.metadata.namespace, one.metadata.name)
         if there and place[1].startswith(names.GANG_CONFIGMAP_PREFIX):
             self._config_maps.cannot_read(place, one.why)
@@ -229,29 +206,18 @@ class Controller:
 
     def _forget_departed(self, state: GangState, place: Place) -> None:
         """Forget those that the record counts as passed, or does not contain."""
-        try:
-            record = self._config_maps.record(place)
-        except (LeftOut, NotYet):
-            return
-        if record is not None:
-            state.forget_departed(
-                but=set() if record.passed else {assigned.uid for assigned in record.assignments}
-            )
+        with suppress(LeftOut, NotYet):
+            if (record := self._config_maps.record(place)) is not None:
+                sealed = {assigned.uid for assigned in record.assignments}
+                state.forget_departed(but=set() if record.passed else sealed)
 
     def _object_changed(self, kind: SizedKind, namespace: str, name: str) -> None:
-        """Have the gangs looked at that an object concerns; without a name, all that have asked for
-        its kind.
-        """
+        """Have the gangs looked at that an object concerns; without a name, all of its kind."""
         for key in self._gangs:
-            if namespace and key[0] != namespace:
-                continue
-            named = object_of(tuple(self._gangs.members(key)))
-            if (
-                named is not None
-                and kind in self._sources.get(named[0], ())
-                and (not name or named[1] == name)
-            ):
-                self.gangs.add(key)
+            if namespace in {"", key[0]}:
+                source, of = object_of(tuple(self._gangs.members(key))) or ("", "")
+                if kind in self._sources.get(source, ()) and name in {"", of}:
+                    self.gangs.add(key)
 
     # --- what the leader does
 
@@ -282,20 +248,19 @@ class Controller:
             self._writer = None
 
     def gang(self, key: Key, obstructed: str = "") -> GangView | None:
-        """All that is known of a gang now; None when it has no member left, or when its record is
-        not to be looked at yet.
-        """
+        """All that is known of a gang now; None when it is gone, or its record not readable yet."""
         if (state := self._gangs.get(key)) is None:
             return None
+        place, record = self._place(key), None
         try:
-            record, blocked = self._config_maps.record(place := self._place(key)), obstructed
+            record = self._config_maps.record(place)
         except LeftOut as error:
-            record, blocked = None, str(error)
+            obstructed = str(error)
         except NotYet as error:
             self.gangs.add_after(key, error.seconds)
             return None
         members = state.members.values()
-        named = object_of(tuple(members))
+        source, name = object_of(tuple(members)) or ("", "")
         return assemble(
             key,
             members,
@@ -303,18 +268,15 @@ class Controller:
             self._sources,
             config_map=place[1],
             record=record,
-            owner=self._objects.reference(named[0], key[0], named[1])
-            if named is not None
-            else None,
-            obstacle=blocked,
+            owner=self._objects.reference(source, key[0], name),
+            obstacle=obstructed,
             departed=tuple(state.departed.values()),
             refused=self._unreachable(members),
         )
 
     def _place(self, key: Key) -> Place:
-        return self._config_maps.place(
-            key, earlier=any(one.earlier for one in self._gangs.members(key))
-        )
+        earlier = any(one.earlier for one in self._gangs.members(key))
+        return self._config_maps.place(key, earlier=earlier)
 
     def _unreachable(self, members: Iterable[GangMember]) -> dict[str, str]:
         """Those whose pods cannot be written to, and why."""
@@ -355,10 +317,8 @@ class Controller:
         if self._unreachable(gang.members).keys() != gang.refused.keys():
             times.append(0.0)  # it concerns the answers of the others, too
         if self.reports.namespaces.opted_in(key[0]):
-            asking = (
-                answers.get(one.uid) for one in gang.members if one.stage is MemberStage.WAITING
-            )
-            waits = any(answer is not None and answer.answer == "wait" for answer in asking)
+            asking = (one.uid for one in gang.members if one.stage is MemberStage.WAITING)
+            waits = any(uid in answers and answers[uid].answer == "wait" for uid in asking)
             if waits or writer.pods:
                 times.append(await self._emit_events(writer, key, answers, waits=waits))
         return min((seconds for seconds in times if seconds is not None), default=None)
@@ -379,9 +339,7 @@ class Controller:
     async def _publish(
         self, writer: Writer, key: Key, gang: GangView, answers: Mapping[str, MemberAnswer]
     ) -> float | None:
-        """Write the rosters that the answers make; after how many seconds to try again, if some
-        could not be written.
-        """
+        """Write the rosters that the answers make; after how many seconds to try again, if so."""
         writes = plan(gang, answers, writer.epoch)
         sent = await writer.send(key[0], [self.reports.completed(write) for write in writes])
         for write in sent.written:
@@ -391,17 +349,19 @@ class Controller:
     async def _write(
         self, writer: Writer, key: Key, gang: GangView, decision: GangDecision
     ) -> GangView | None:
-        """The gang once its record holds what was decided, or as it is where no ConfigMap can hold
-        that. Raises :class:`KubeError`.
+        """The gang once its record holds what was decided, or as it is where none can hold that.
+
+        Raises :class:`KubeError`.
         """
         at = self._config_maps.at((gang.namespace, gang.config_map))
         state = self._gangs.get(key) or GangState()
+        if decision.seal:
+            record = self._next_record(gang, decision.seal, state)
+        else:
+            assert gang.record is not None
+            record = msgspec.structs.replace(gang.record, passed=True)
         try:
-            if decision.seal:
-                record = self._next_record(gang, decision.seal, state)
-                written = await writer.commit(gang, record, at)
-            else:
-                written = await writer.note_pass(gang, at) if at is not None else None
+            written = await writer.commit(gang, record, at)
         except TooLarge as error:
             if not state.too_large:
                 state.too_large = True
@@ -423,9 +383,7 @@ class Controller:
     def _next_record(
         self, gang: GangView, chosen: tuple[GangMember, ...], state: GangState
     ) -> Record:
-        """The record of the next generation. Where it has ports of its nodes, gangs that are sealed
-        meanwhile take others.
-        """
+        """The next generation's. With ports of its nodes, gangs sealed meanwhile take others."""
         own_ports = any(one.host_network for one in chosen)
         used = self._used_ports({one.node for one in chosen}) if own_ports else set[int]()
         record = seal(gang, chosen, secrets.token_hex(32), used)
@@ -465,20 +423,18 @@ class Controller:
                     break
                 state.waiting.emitted(one)
             times += [again] if again is not None else []
+        silent = gang.refused.keys() & answers.keys() - state.with_event
         for one in gang.members:
-            answer = answers.get(one.uid)
-            if answer is None or one.uid not in gang.refused or one.uid in state.with_event:
+            if one.uid not in silent:
                 continue
-            if await writer.event(refused_event(gang, one, answer, _now())) is None:
+            if await writer.event(refused_event(gang, one, answers[one.uid], _now())) is None:
                 times.append(writer.left(one.uid) or LOOK_AGAIN)
             else:
                 state.with_event.add(one.uid)
         return min(times, default=None)
 
     async def _locate_record(self, writer: Writer, gang: GangView) -> NoReturn:
-        """After a write of the record that came to nothing: see what is there. Raises
-        :class:`KubeError`.
-        """
+        """See what is there after a write that came to nothing. Raises :class:`KubeError`."""
         place = (gang.namespace, gang.config_map)
         # Somebody else wrote, or has taken the name, or it was deleted: the cluster knows, and the
         # watch may be behind.
@@ -500,10 +456,8 @@ class Controller:
         )
 
     def _used_ports(self, nodes: set[str]) -> set[int]:
-        """The ports on these nodes that gangs have been given, the asking one's last ones among
-        them.
-        """
-        records = [state.sealing for state in self._gangs.states()]
+        """The ports on these nodes that gangs have been given, also the asking one's last ones."""
+        records = [state.sealing for state in self._gangs.values()]
         for key in self._gangs:
             with suppress(LeftOut, NotYet):
                 records.append(self._config_maps.record(self._place(key)))

@@ -1,5 +1,4 @@
-"""Which namespaces are opted in: results of pods in other namespaces are not counted, for anybody
-may write them.
+"""Which namespaces are opted in: results in others are not counted, for anybody may write them.
 
 The webhook works in the same ones: the label, or the lists that injector and controller are given
 alike.
@@ -8,7 +7,6 @@ alike.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.reflector import Reflector
@@ -18,21 +16,15 @@ from preflight_gang.core.unchecked import Namespace, opted_in
 
 __all__ = ["Namespaces"]
 
-PATH: Final = "/api/v1/namespaces"
-
 
 class Namespaces:
-    """Mirrored while :meth:`mirror` runs. ``changed`` is called with the name of one that has come,
-    changed its label, or gone.
-    """
+    """Mirrored while :meth:`mirror` runs; ``changed`` gets the name of one that is new or other."""
 
-    def __init__(
-        self, client: Client, config: Config, changed: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, client: Client, config: Config, changed: Callable[[str], None]) -> None:
         self._config = config
         self._reflector = Reflector(
             client,
-            PATH,
+            "/api/v1/namespaces",
             Namespace,
             on_change=lambda change: changed(change.key),
             key=lambda namespace: namespace.metadata.name,
@@ -40,13 +32,9 @@ class Namespaces:
         self.mirror, self.synced = self._reflector.run, self._reflector.synced
 
     def opted_in(self, name: str) -> bool:
-        """Whether the pods of a namespace are checked, as far as is known; not those of an unknown
-        one.
-        """
-        found = self._reflector.store.get(name)
-        return found is not None and opted_in(
-            found, self._config.namespaces, self._config.exclude_namespaces
-        )
+        """Whether the pods of a namespace are checked; not those of an unknown one."""
+        found, config = self._reflector.store.get(name), self._config
+        return found is not None and opted_in(found, config.namespaces, config.exclude_namespaces)
 
     def all_opted_in(self) -> list[str]:
         """The names of those whose pods are checked, sorted."""

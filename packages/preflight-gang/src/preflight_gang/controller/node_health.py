@@ -29,7 +29,7 @@ from preflight_kube.runtime.cache import Cache
 from preflight_kube.runtime.controller import Controller
 from preflight_kube.runtime.event_recorder import EventRecorder
 from preflight_kube.runtime.events import Regarding, timestamp
-from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.reflector import Reflector
 from preflight_kube.runtime.workqueue import Key, Queue
 from preflight_kube.runtime.writes import Create, Exists, ReplaceStatus, Stored, apply
 
@@ -42,9 +42,7 @@ __all__ = ["MIN_INTERVAL", "NodeHealthController"]
 MIN_INTERVAL: Final = 5.0
 """Seconds between two looks at a node, so between two writes, however much changes."""
 LOOK_AGAIN: Final = 10.0
-"""Seconds after which it is seen whether the record of a node that was there before under this name
-has been collected by now.
-"""
+"""Seconds until it is seen whether the record of an earlier node of this name was collected."""
 MOST_WAITING: Final = 20_000
 """Nodes with runs that are not written: twice as many as clusters have. A pod may name any."""
 WORKERS: Final = 8
@@ -67,7 +65,7 @@ class NodeHealthController:
             client,
             path(),
             NodeHealth,
-            on_change=self._changed,
+            on_change=lambda change: self.queue.add(("", change.key)),
             key=lambda health: health.metadata.name,
         )
 
@@ -86,9 +84,6 @@ class NodeHealthController:
         if len(self._runs) > MOST_WAITING:
             self._runs.pop(next(iter(self._runs)))
         self.queue.add(("", node))
-
-    def _changed(self, change: Change[NodeHealth]) -> None:
-        self.queue.add(("", change.key))
 
     def records(self) -> Iterator[tuple[str, NodeHealthStatus]]:
         """What is written of the nodes that there are, by name."""
@@ -120,7 +115,7 @@ class NodeHealthController:
                 group.start_soon(events.run)
                 group.start_soon(reconciler.run)
         finally:
-            self._metrics.fleet = lambda: ()  # the next leader shows it
+            self._metrics.fleet = tuple  # the next leader shows it
 
     async def _reconcile(self, client: Client, events: EventRecorder, key: Key) -> float | None:
         name = key[1]
@@ -142,13 +137,10 @@ class NodeHealthController:
         written = dict(runs)
         status = self._judged(health.status, node, written)
         if status != health.status:
-            body = _body(
-                health.metadata.name, status, resourceVersion=health.metadata.resource_version
-            )
-            answer = await apply(client, ReplaceStatus(path(name), body))
+            body = _body(name, status, resourceVersion=health.metadata.resource_version)
+            answer = await self.cache.apply(client, ReplaceStatus(path(name), body))
             if not isinstance(answer, Stored):  # another version by now: the watch brings it
                 raise _error(answer)
-            self.cache.wrote(answer.object(NodeHealth))
             if status.state != health.status.state and BAD & {status.state, health.status.state}:
                 self._record_event(events, node, status)
         runs = self._runs.get(name, {})  # what has ended during the write is there, too
@@ -199,11 +191,7 @@ def _body(name: str, status: NodeHealthStatus, **metadata: Any) -> dict[str, Any
 
 def _new(node: Node) -> dict[str, Any]:
     """The garbage collector deletes it with its node."""
-    owner = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "name": node.metadata.name,
-        "uid": node.metadata.uid,
-    }
-    body = _body(node.metadata.name, NodeHealthStatus(), ownerReferences=[owner])
-    return {**body, "spec": {"nodeUID": node.metadata.uid}}
+    name, uid = node.metadata.name, node.metadata.uid
+    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}
+    body = _body(name, NodeHealthStatus(), ownerReferences=[owner])
+    return {**body, "spec": {"nodeUID": uid}}

@@ -1,6 +1,4 @@
-"""PreflightConfigs: followed by every replica; judged, and the verdict written as their status, by
-the one that leads.
-"""
+"""PreflightConfigs: followed by every replica; the one that leads writes its verdict as status."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from typing import Final
 from preflight_kube.client.client import Client
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller
+from preflight_kube.runtime.events import timestamp
 from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_kube.runtime.workqueue import Queue
 from preflight_proto.policy import path
@@ -62,7 +61,7 @@ class OverrideController:
         ).run()
 
     async def _reconcile(self, writer: Writer, namespace: str) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = timestamp(datetime.now(UTC))
         for policy, verdict in judge(self.reflector.by_index("namespace", namespace)):
             body = status(policy, verdict, now)
             if body is None:

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from preflight_proto.devices import IMPLICIT, is_for_gpus, requests_of
 
 __all__ = [
+    "NO_CLAIMS",
     "DeviceClass",
     "GpuClaims",
     "Origin",
     "ResourceClaim",
-    "ResourceClaimTemplate",
     "gives_gpus",
     "resource_names",
 ]
@@ -51,18 +51,11 @@ class Origin(_Object, frozen=True, kw_only=True):
 
 
 class ResourceClaim(_Object, frozen=True, kw_only=True):
-    """A claim as it is now: what was asked for, what was allocated, and to whom it is reserved."""
+    """What is asked for, and what was allocated; or a template, of which each pod gets a claim."""
 
     metadata: Origin
     spec: Any = None
     status: _Status | None = None
-
-
-class ResourceClaimTemplate(_Object, frozen=True, kw_only=True):
-    """A template, of which each pod gets a claim of its own."""
-
-    metadata: Origin
-    spec: Any = None
 
 
 class _ClassSpec(_Object, frozen=True, kw_only=True):
@@ -77,43 +70,38 @@ class DeviceClass(_Object, frozen=True, kw_only=True):
 
 
 class GpuClaims(msgspec.Struct, frozen=True):
-    """Of one namespace: names of claims; those among them that give GPUs, by name; the templates
-    whose claims do, by name.
-    """
+    """Names of a namespace's claims; by name those that give GPUs, and templates of such claims."""
 
     claims: Collection[str] = frozenset()
     gpu_claims: Mapping[str, Origin] = {}
     gpu_templates: Mapping[str, Origin] = {}
 
 
+NO_CLAIMS: Final = GpuClaims()
+
+
 def resource_names(
     named: Iterable[str], classes: Collection[str], found: Iterable[DeviceClass]
 ) -> frozenset[str]:
-    """Extended resources by which a container asks for GPUs: those ``named``, and by any of the
-    device ``classes``.
-    """
+    """Extended resources that are GPUs: those ``named``, and those of the device ``classes``."""
     own = (
         one.spec.extended_resource_name
         for one in found
         if one.spec is not None and one.metadata.name in classes
     )
-    return frozenset(
-        [*named, *(IMPLICIT + one for one in classes), *(name for name in own if name)]
-    )
+    return frozenset([*named, *(IMPLICIT + one for one in classes), *filter(None, own)])
 
 
-def gives_gpus(made: ResourceClaim | ResourceClaimTemplate, classes: Collection[str]) -> bool:
-    """Whether a claim has GPUs, or while it has nothing yet, whether it may get some by any of its
-    alternatives.
+def gives_gpus(claim: ResourceClaim, classes: Collection[str]) -> bool:
+    """Whether a claim has GPUs; while it has nothing yet, whether it may get some.
 
     Administrative access gives a pod no device of its own.
     """
-    status = made.status if isinstance(made, ResourceClaim) else None
     met = None
-    if status is not None and status.allocation is not None:
-        devices = status.allocation.devices
+    if claim.status is not None and claim.status.allocation is not None:
+        devices = claim.status.allocation.devices
         met = {one.request for one in (devices.results if devices is not None else None) or ()}
     return any(
         is_for_gpus(request.classes, classes, admin=request.admin)
-        for request in requests_of({"spec": made.spec}, met)
+        for request in requests_of({"spec": claim.spec}, met)
     )

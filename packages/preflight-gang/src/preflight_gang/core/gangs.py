@@ -5,7 +5,7 @@ Pure: it follows pods one at a time, as they change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import msgspec
@@ -22,9 +22,7 @@ __all__ = ["GangState", "Gangs", "Placed"]
 
 
 class Placed(NamedTuple):
-    """Where a pod's member was and where it is now. ``dissolved``: the gang it was in has no member
-    left.
-    """
+    """Where a pod's member was and is; ``dissolved``: the gang it was in has no member left."""
 
     before: Key | None
     now: Key | None
@@ -55,96 +53,69 @@ class GangState:
         self.departed = {uid: one for uid, one in self.departed.items() if uid in but}
 
 
-class Gangs:
-    """All gangs that have a member; iterates over their keys. ``on_ignored`` is called once for
-    each pod with an invalid stamp: its uid, and why."""
+class Gangs(dict[Key, GangState]):
+    """All gangs that have a member.
+
+    ``on_ignored`` is called once for each pod with an invalid stamp: its uid, and why.
+    """
 
     def __init__(self, on_ignored: Callable[[str, ContractError], None]) -> None:
+        super().__init__()
         self._on_ignored = on_ignored
         self._ignored: set[str] = set()
-        self._states: dict[Key, GangState] = {}
         self._key_by_uid: dict[str, Key] = {}
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._states)
-
-    def get(self, key: Key) -> GangState | None:
-        """What is known of a gang; None where it has no member."""
-        return self._states.get(key)
-
-    def states(self) -> Collection[GangState]:
-        """Those of all gangs."""
-        return self._states.values()
 
     def members(self, key: Key) -> Collection[GangMember]:
         """The gang's members; empty when it has none left."""
-        return state.members.values() if (state := self._states.get(key)) is not None else ()
+        return state.members.values() if (state := self.get(key)) is not None else ()
 
     def at(self, place: tuple[str, str]) -> list[Key]:
-        """The gangs whose ConfigMap has, or may have, this namespace and name: more than one where
-        ids hash alike, and where they were stamped before names contained sources."""
-        return [key for key in self._states if key[0] == place[0] and place[1] in config_maps(key)]
+        """The gangs whose ConfigMap has, or may have, this namespace and name.
+
+        More than one where ids hash alike, and where names contained no sources yet.
+        """
+        return [key for key in self if key[0] == place[0] and place[1] in config_maps(key)]
 
     def of_record(self, namespace: str, source: str, raw: str) -> list[Key]:
-        """The gangs that a record is of: all of that raw id, where it was written before names
-        contained sources.
-        """
+        """The gangs that a record is of: all of that raw id, where it names no source."""
         if source:
             return [(namespace, gang_id(source, raw))]
-        return [
-            key for key in self._states if key[0] == namespace and key[1].partition(":")[2] == raw
-        ]
+        return [key for key in self if key[0] == namespace and key[1].partition(":")[2] == raw]
 
     def place(self, pod: Pod, *, gone: bool) -> Placed:
         """Put the pod's member where it belongs now."""
-        uid = pod.metadata.uid
-        stamped = None
+        uid, stamped = pod.metadata.uid, None
+        try:
+            stamped = key_of(pod)
+        except ContractError as error:
+            if not gone and uid not in self._ignored:
+                self._ignored.add(uid)
+                self._on_ignored(uid, error)
         if gone:
             self._ignored.discard(uid)
-        else:
-            try:
-                stamped = key_of(pod)
-            except ContractError as error:
-                if uid not in self._ignored:
-                    self._ignored.add(uid)
-                    self._on_ignored(uid, error)
+        now = stamped[0] if stamped is not None and not gone else None
+        placed = member(pod, stamped[1]) if stamped is not None else None
         before, dissolved = self._key_by_uid.pop(uid, None), False
-        if before is not None and (stamped is None or stamped[0] != before):
-            state = self._states[before]
+        if before is not None and before != now:
+            state = self[before]
             state.members.pop(uid, None)
             state.with_event.discard(uid)
-            if gone and (last := _as_it_was(pod)) is not None:
-                state.departed[uid] = last
+            if gone and placed is not None and placed.passed and placed.sealed:
+                state.departed[uid] = placed
             if dissolved := not state.members:
-                del self._states[before]
-        if stamped is None:
-            return Placed(before, None, dissolved)
-        key, stamp = stamped
-        if (state_now := self._states.get(key)) is None:
-            state_now = self._states[key] = GangState()
-        state_now.members[uid] = member(pod, stamp)
-        self._key_by_uid[uid] = key
-        return Placed(before, key, dissolved)
+                del self[before]
+        if now is not None and placed is not None:
+            if now not in self:
+                self[now] = GangState()
+            self[now].members[uid] = placed
+            self._key_by_uid[uid] = now
+        return Placed(before, now, dissolved)
 
     def published(self, key: Key, write: RosterWrite) -> None:
         """A member's roster has been written. The watch says so too, a moment later or already."""
-        uid, state = write.member.uid, self._states.get(key)
+        uid, state = write.member.uid, self.get(key)
         known = state.members.get(uid) if state is not None else None
         if state is not None and known is not None and known.roster == write.member.roster:
             state.members[uid] = msgspec.structs.replace(
                 known, roster=write.text, published=decode_roster(write.text)
             )
-
-
-def _as_it_was(pod: Pod) -> GangMember | None:
-    """The member that a deleted pod was, if it had passed the test of a generation."""
-    try:
-        stamped = key_of(pod)
-    except ContractError:
-        return None
-    last = member(pod, stamped[1]) if stamped is not None else None
-    sealed = last is not None and last.published is not None and last.published.answer == "sealed"
-    return last if last is not None and last.passed and sealed else None

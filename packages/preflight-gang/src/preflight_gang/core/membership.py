@@ -7,15 +7,16 @@ Pure. The stamp is the webhook's word about identity; here it is believed only w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
+from itertools import takewhile
 from typing import Final
 
 import msgspec
 from preflight_proto import names
 from preflight_proto.result import Result, from_termination
-from preflight_proto.roster import Roster, decode_roster
+from preflight_proto.roster import Answer, Roster, decode_roster
 from preflight_proto.stamp import (
     ContractError,
     Stamp,
@@ -73,9 +74,7 @@ _RUNTIMES_WORDS: Final = {
 _TERMINATED: Final = 143  # 128 + SIGTERM: somebody ended it; says nothing about hardware
 
 Key = tuple[str, str]
-"""A gang: its namespace, and source and raw id as
-:func:`~preflight_proto.stamp.gang_id` has them.
-"""
+"""A gang: its namespace, and source and raw id as :func:`~preflight_proto.stamp.gang_id` says."""
 
 
 class MemberStage(StrEnum):
@@ -90,9 +89,7 @@ class MemberStage(StrEnum):
 
 
 class CheckFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """The check that failed last. ``own``: it was the gang's own test, so every member of that
-    generation has the same.
-    """
+    """The check that failed last. ``own``: the gang's test, so all of its generation have that."""
 
     check: str
     code: str
@@ -140,6 +137,16 @@ class GangMember(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it still can take part in a test."""
         return self.takes_part and self.stage is not MemberStage.GONE and not self.terminal
 
+    @property
+    def sealed(self) -> bool:
+        """Whether its last roster gave it a rank."""
+        return self.published is not None and self.published.answer == "sealed"
+
+    def answered(self, answer: Answer, generation: int) -> bool:
+        """Whether its last roster is this answer, about this generation."""
+        roster = self.published
+        return roster is not None and (roster.answer, roster.generation) == (answer, generation)
+
 
 def key_of(pod: Pod) -> tuple[Key, Stamp] | None:
     """The gang that a pod is stamped for; None when it carries no stamp.
@@ -151,21 +158,18 @@ def key_of(pod: Pod) -> tuple[Key, Stamp] | None:
         return None
     stamp = decode_stamp(text)
     namespace, source = pod.metadata.namespace, naming_source(stamp)
+    wrong = ""
     if stamp.config_map != configmap_name(namespace, stamp.id, source):
-        raise ContractError(
-            f"gang stamp: ConfigMap {stamp.config_map} does not follow from the id {stamp.id!r}"
-        )
-    if pod.metadata.labels.get(names.GANG_LABEL) != gang_hash(namespace, stamp.id, source):
-        raise ContractError(
-            f"gang stamp: the label {names.GANG_LABEL} does not follow from the id {stamp.id!r}"
-        )
+        wrong = f"ConfigMap {stamp.config_map}"
+    elif pod.metadata.labels.get(names.GANG_LABEL) != gang_hash(namespace, stamp.id, source):
+        wrong = f"the label {names.GANG_LABEL}"
+    if wrong:
+        raise ContractError(f"gang stamp: {wrong} does not follow from the id {stamp.id!r}")
     return (namespace, gang_id(stamp.source, stamp.id)), stamp
 
 
 def config_maps(key: Key) -> tuple[str, str]:
-    """The names that the ConfigMap of a gang may have: the true one, and that of members that were
-    stamped as version 1.
-    """
+    """The names that a gang's ConfigMap may have: the true one, and that of version 1's stamps."""
     source, _, raw = key[1].partition(":")
     return configmap_name(key[0], raw, source), configmap_name(key[0], raw, "")
 
@@ -173,9 +177,8 @@ def config_maps(key: Key) -> tuple[str, str]:
 def gang_check(pod: Pod) -> str | None:
     """The init container that reads the roster: the first that mounts its volume."""
     for container in pod.spec.init_containers:
-        if container.name.startswith(names.CONTAINER_PREFIX) and any(
-            mount.name == names.GANG_VOLUME for mount in container.volume_mounts
-        ):
+        mounted = any(mount.name == names.GANG_VOLUME for mount in container.volume_mounts)
+        if mounted and container.name.startswith(names.CONTAINER_PREFIX):
             return container.name
     return None
 
@@ -184,8 +187,8 @@ def member(pod: Pod, stamp: Stamp) -> GangMember:
     """The member that ``pod`` is."""
     check = gang_check(pod)
     own = next((s for s in pod.status.init_container_statuses if s.name == check), None)
-    terminal = pod.status.phase in {"Succeeded", "Failed"}
     roster = pod.metadata.annotations.get(names.ROSTER_ANNOTATION, "")
+    group = pod.metadata.annotations.get(POD_GROUP_ANNOTATION)
     before = _before(pod, check)
     failure = _failure(before, own)
     stage, why = _stage(pod, own, before, failure)
@@ -203,16 +206,14 @@ def member(pod: Pod, stamp: Stamp) -> GangMember:
         why=why,
         failure=failure,
         passed=failure is None and own is not None and own.state.terminated is not None,
-        terminal=terminal,
+        terminal=pod.status.phase in {"Succeeded", "Failed"},
         roster=roster,
         published=_published(roster),
-        owner=next((owner for owner in pod.metadata.owner_references if owner.controller), None),
+        owner=next(iter(pod.metadata.owner_references), None),
         size=stamp.size,
         object=stamp.object,
         source=stamp.source,
-        pod_group=pod.metadata.annotations.get(POD_GROUP_ANNOTATION)
-        if stamp.source == "owner"
-        else None,
+        pod_group=group if stamp.source == "owner" else None,
         earlier=not naming_source(stamp),
         can_start=bool(pod.spec.node_name) or _unscheduled(pod) is None,
     )
@@ -226,9 +227,7 @@ def _published(roster: str) -> Roster | None:
 
 
 def _ended(status: ContainerStatus) -> ContainerTerminated | None:
-    """How a container ended when it is not running again: terminated, or waiting to be started once
-    more.
-    """
+    """How a container ended that does not run again: terminated, or waiting for its next start."""
     if status.state.terminated:
         return status.state.terminated
     return status.last_state.terminated if status.state.waiting else None
@@ -237,61 +236,45 @@ def _ended(status: ContainerStatus) -> ContainerTerminated | None:
 def _before(pod: Pod, check: str | None) -> Sequence[ContainerStatus]:
     """The init containers that run before the gang check (all of them where there is none)."""
     statuses = {status.name: status for status in pod.status.init_container_statuses}
-    found = []
-    for container in pod.spec.init_containers:
-        if container.name == check:
-            break
-        if container.name in statuses:
-            found.append(statuses[container.name])
-    return found
+    first = takewhile(lambda container: container.name != check, pod.spec.init_containers)
+    return [statuses[container.name] for container in first if container.name in statuses]
 
 
-def _failure(before: Iterable[ContainerStatus], own: ContainerStatus | None) -> CheckFailure | None:
-    for status, is_own in [*((s, False) for s in before), *([(own, True)] if own else [])]:
+def _failure(before: Sequence[ContainerStatus], own: ContainerStatus | None) -> CheckFailure | None:
+    for status in [*before, *([own] if own is not None else [])]:
         end = _ended(status)
         if end is not None and end.exit_code != 0:
             return CheckFailure(
                 check=status.name.removeprefix(names.CONTAINER_PREFIX),
                 code=read(status.name, end).code,
-                own=is_own,
+                own=status is own,
                 at=end.finished_at,
             )
     return None
 
 
 def read(container: str, end: ContainerTerminated) -> Result:
-    """The result of a terminated check (never raises). Where it left none, its container's status
-    gives one.
-    """
-    result = from_termination(
-        container.removeprefix(names.CONTAINER_PREFIX), end.message, end.exit_code
-    )
+    """A terminated check's result, by its container's status where it left none; never raises."""
+    check = container.removeprefix(names.CONTAINER_PREFIX)
+    result = from_termination(check, end.message, end.exit_code)
     if result.outcome not in OUTCOMES:
-        said = result.outcome[:40]
-        return msgspec.structs.replace(
-            result,
-            outcome="inconclusive",
-            code="BAD_RESULT",
-            reason=f"its result says {said!r}, which is not an outcome",
-        )
+        reason = f"its result says {result.outcome[:40]!r}, which is not an outcome"
+        return _inconclusive(result, "BAD_RESULT", reason)
     if code_word(result.code) != result.code:
         result = msgspec.structs.replace(result, code="BAD_CODE")
     if result.code not in {f"EXIT_{end.exit_code}", "KILLED"}:
         return result
     if end.reason in _RUNTIMES_WORDS:
         code, reason = _RUNTIMES_WORDS[end.reason]
-        said = (
-            f"{reason} ({end.message[:200]})" if code == "START_ERROR" and end.message else reason
-        )
-        return msgspec.structs.replace(result, outcome="inconclusive", code=code, reason=said)
+        detail = f" ({end.message[:200]})" if code == "START_ERROR" and end.message else ""
+        return _inconclusive(result, code, reason + detail)
     if end.exit_code == _TERMINATED:
-        return msgspec.structs.replace(
-            result,
-            outcome="inconclusive",
-            code="TERMINATED",
-            reason="it was ended before it had a result",
-        )
+        return _inconclusive(result, "TERMINATED", "it was ended before it had a result")
     return result
+
+
+def _inconclusive(result: Result, code: str, reason: str) -> Result:
+    return msgspec.structs.replace(result, outcome="inconclusive", code=code, reason=reason)
 
 
 def code_word(code: str) -> str:
@@ -313,31 +296,23 @@ def _stage(
     if own is not None and own.state.terminated is not None:
         return MemberStage.PASSED, "passed"
     if pod.status.phase in {"Succeeded", "Failed"}:
-        return MemberStage.GONE, f"{pod.status.phase.lower()}"
+        return MemberStage.GONE, pod.status.phase.lower()
     if not pod.status.pod_ip:
         return MemberStage.STARTING, _why_no_address(pod)
     if own is not None and own.state.running is not None:
         return MemberStage.WAITING, "waiting"
     # Addressed, and on its way through what runs before: the slowest of it is worth naming.
+    for status in before:
+        if status.state.waiting is not None and status.state.waiting.reason in STUCK:
+            return MemberStage.CHECKING, f"{status.name}: {status.state.waiting.reason}"
     running = next((s.name for s in before if s.state.running is not None), "")
-    blocked = next(
-        (s for s in before if s.state.waiting is not None and s.state.waiting.reason in STUCK), None
-    )
-    if blocked is not None and blocked.state.waiting is not None:
-        return MemberStage.CHECKING, f"{blocked.name}: {blocked.state.waiting.reason}"
     return MemberStage.CHECKING, f"running {running}" if running else "starting its checks"
 
 
 def _unscheduled(pod: Pod) -> PodCondition | None:
     """What the scheduler says of a pod that it has no node for."""
-    return next(
-        (
-            one
-            for one in pod.status.conditions
-            if one.type == "PodScheduled" and one.status != "True"
-        ),
-        None,
-    )
+    scheduled = (one for one in pod.status.conditions if one.type == "PodScheduled")
+    return next((one for one in scheduled if one.status != "True"), None)
 
 
 def _why_no_address(pod: Pod) -> str:

@@ -19,13 +19,7 @@ from preflight_proto.policy import ACCEPTED, GROUP, KIND, VERSION, PreflightConf
 
 from preflight_gang.api.crd import RULES
 
-__all__ = [
-    "OverrideVerdict",
-    "StoredOverride",
-    "judge",
-    "problems",
-    "status",
-]
+__all__ = ["OverrideVerdict", "StoredOverride", "judge", "problems", "status"]
 
 LONGEST: Final = 4000
 """Characters of a message; Kubernetes allows 32,768."""
@@ -91,32 +85,29 @@ def _at(spec: Any, way: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def judge(policies: Iterable[StoredOverride]) -> list[tuple[StoredOverride, OverrideVerdict]]:
-    """What becomes of the objects of one namespace: of the valid ones the oldest is in force, by
-    name where several are as old.
+    """What becomes of the objects of one namespace, of which the oldest valid one is in force.
 
-    In the order in which it is to be written: whatever loses comes before what wins, so that never
-    two are in force.
+    By name where several are as old; whatever loses comes before what wins, so that never two are
+    in force while it is written in this order.
     """
     judged: list[tuple[StoredOverride, OverrideVerdict]] = []
     winner: StoredOverride | None = None
     for one in sorted(policies, key=_age):
-        about = one.metadata
-        if about.deletion_timestamp is not None:
-            judged.append(
-                (one, OverrideVerdict(False, "Terminating", "Not in force: it is being deleted."))
-            )
+        namespace = one.metadata.namespace
+        if one.metadata.deletion_timestamp is not None:
+            reason, why = "Terminating", "Not in force: it is being deleted."
         elif wrong := problems(one.spec):
-            judged.append((one, OverrideVerdict(False, "Invalid", _cut(" ".join(wrong)))))
+            reason, why = "Invalid", _cut(" ".join(wrong))
         elif winner is None:
             winner = one
+            continue
         else:
-            why = f"Not in force: superseded by {winner.metadata.name}, the oldest of namespace {about.namespace}; keep one of them."
-            judged.append((one, OverrideVerdict(False, "Superseded", why)))
+            reason = "Superseded"
+            why = f"Not in force: superseded by {winner.metadata.name}, the oldest of namespace {namespace}; keep one of them."
+        judged.append((one, OverrideVerdict(False, reason, why)))
     if winner is not None:
-        verdict = OverrideVerdict(
-            True, "InForce", f"In force in namespace {winner.metadata.namespace}."
-        )
-        judged.append((winner, verdict))
+        why = f"In force in namespace {winner.metadata.namespace}."
+        judged.append((winner, OverrideVerdict(True, "InForce", why)))
     return judged
 
 
@@ -130,8 +121,7 @@ def _cut(text: str) -> str:
 
 
 def status(one: StoredOverride, verdict: OverrideVerdict, now: str) -> dict[str, Any] | None:
-    """The object to write as its status, with the version it was seen at; None where it says so
-    already.
+    """The object to write as its status, in the version it was read; None where it says so already.
 
     ``now`` is RFC 3339. Conditions of others stay as they are.
     """
@@ -151,14 +141,10 @@ def status(one: StoredOverride, verdict: OverrideVerdict, now: str) -> dict[str,
     if merged == list(one.status.conditions):
         return None
     about = one.metadata
+    metadata = {"name": about.name, "namespace": about.namespace, "uid": about.uid}
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
-        "metadata": {
-            "name": about.name,
-            "namespace": about.namespace,
-            "uid": about.uid,
-            "resourceVersion": about.resource_version,
-        },
+        "metadata": {**metadata, "resourceVersion": about.resource_version},
         "status": {"conditions": merged},
     }

@@ -18,15 +18,11 @@ from preflight_gang.core.membership import GangMember, MemberStage
 __all__ = ["GangSize", "Lookup", "object_of", "size"]
 
 Lookup = Callable[[str, str, str], SizedObject | str]
-"""(source, namespace, object name) → the object, or why it cannot be had (fits behind its kind and
-name).
-"""
+"""(source, namespace, object name) → the object, or why it cannot be had, to stand behind both."""
 
 
 class GangSize(msgspec.Struct, frozen=True, kw_only=True):
-    """``participants`` to seal with, or ``skip`` with the reason, or neither and ``unknown`` says
-    what is missing.
-    """
+    """``participants`` to seal with, or why to ``skip`` it, or what is ``unknown`` so far."""
 
     participants: int | None = None
     skip: str = ""
@@ -47,21 +43,15 @@ def size(
     without = len({m.name for m in members if not m.takes_part})
     participants = said.count - without
     if said.least:
-        there = [
-            m for m in members if m.alive and m.can_start and m.stage is not MemberStage.PASSED
-        ]
+        startable = [m for m in members if m.alive and m.can_start]
+        there = [m for m in startable if m.stage is not MemberStage.PASSED]
         participants = max(participants, len(there))
-        if participants < 2 <= said.count and any(
-            m.stage is not MemberStage.WAITING for m in there or members
-        ):
+        on_their_way = any(m.stage is not MemberStage.WAITING for m in there or members)
+        if participants < 2 <= said.count and on_their_way:
             return GangSize(unknown="one member with the check is there so far, and more may come")
     if participants < 2:
-        only = (
-            f"{said.count} member(s), of which {without} without the check"
-            if without
-            else f"{said.count} member(s)"
-        )
-        return GangSize(skip=f"the gang has {only}; a fabric test needs two")
+        but = f", of which {without} without the check" if without else ""
+        return GangSize(skip=f"the gang has {said.count} member(s){but}; a fabric test needs two")
     return GangSize(participants=participants)
 
 
@@ -76,27 +66,26 @@ def _pods(
 ) -> DeclaredSize:
     stamped = {m.size for m in members if m.size is not None}
     if len(stamped) > 1:
-        return DeclaredSize(
-            unknown=f"its members disagree about the size ({', '.join(map(str, sorted(stamped)))})"
-        )
+        sizes = ", ".join(map(str, sorted(stamped)))
+        return DeclaredSize(unknown=f"its members disagree about the size ({sizes})")
     if stamped:
         return DeclaredSize(count=stamped.pop())
     named = object_of(members)
     if named is None:
-        return DeclaredSize(
-            unknown=f"the size is not known: no member says it or names who does ({members[0].source})"
-        )
+        return _unknown(f"no member says it or names who does ({members[0].source})")
     source, name = named
     kinds = sources.get(source)
     if kinds is None:
-        return DeclaredSize(
-            unknown=f"the size is not known: a gang by {source} has it from its pods, and they do not say it"
-        )
+        return _unknown(f"a gang by {source} has it from its pods, and they do not say it")
     found = lookup(source, namespace, name)
     about = f"{' or '.join(kind.kind for kind in kinds[:2])} {name}"
     if isinstance(found, str):
-        return DeclaredSize(unknown=f"the size is not known: {about} {found}")
+        return _unknown(f"{about} {found}")
     said = found.size(raw_id)
     if said.unknown:
-        return DeclaredSize(unknown=f"the size is not known: {about}: {said.unknown}")
+        return _unknown(f"{about}: {said.unknown}")
     return DeclaredSize(skip=f"{about}: {said.skip}") if said.skip else said
+
+
+def _unknown(why: str) -> DeclaredSize:
+    return DeclaredSize(unknown=f"the size is not known: {why}")

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Final
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 from preflight_kube.api import jsonpatch
 from preflight_proto import names
-from preflight_proto.roster import Roster, encode_roster
+from preflight_proto.roster import VERSION, Roster, encode_roster
 
 from preflight_gang.api.types import (
     GANG_ID_ANNOTATION,
@@ -25,10 +26,15 @@ from preflight_gang.api.types import (
 )
 from preflight_gang.core.membership import GangMember
 from preflight_gang.core.reconcile import MemberAnswer
-from preflight_gang.core.snapshot import GangView, RankAssignment, Record
+from preflight_gang.core.snapshot import (
+    MOST_MEMBERS,
+    GangView,
+    RankAssignment,
+    Record,
+    StoredRecord,
+)
 
 __all__ = [
-    "ROSTER_VERSION",
     "RosterWrite",
     "TooLarge",
     "config_map",
@@ -41,11 +47,8 @@ __all__ = [
     "unpacked_size",
 ]
 
-ROSTER_VERSION: Final = 1
 PORT: Final = 29500
-"""torch's own default for the rendezvous, as in ADR-026; the parents' channel
-takes the next one.
-"""
+"""torch's own default for the rendezvous, as in ADR-026; the parents' channel takes the next."""
 
 _HOST_PORTS: Final = range(20000, 30000, 2)
 """Where pods share their node's ports, each generation of each gang has a pair of its own, outside
@@ -54,47 +57,24 @@ same time seldom want the same."""
 
 _MAX_OWNERS: Final = 16
 _SUCCESSORS: Final = 4
-"""Members who may lead when rank 0 is lost; a roster is an annotation of every member, and each has
-all of them.
-"""
+"""Members who may lead when rank 0 is lost: all of them are in every member's annotation."""
 _RECORD: Final = "members"
 _ROOM: Final = 1024 * 1024
-"""Bytes: what the values of a ConfigMap may be together (MaxSecretSize of k8s.io/api/core/v1, which
-holds for ConfigMaps, too).
-"""
-_MOST_MEMBERS: Final = 100_000
-"""Four times as many as there is room for: a uid alone has 122 bits of chance, so 1 MiB holds less
-than 70,000 of them.
-"""
-_MOST_UNPACKED: Final = 160 * _MOST_MEMBERS
+"""Bytes of a ConfigMap's values together (MaxSecretSize of k8s.io/api/core/v1 holds here, too)."""
+_MOST_UNPACKED: Final = 160 * MOST_MEMBERS
 _MOST_DIGITS: Final = 18
 _MOST_RATIO: Final = 40
-"""How many bytes one packed byte may stand for. Ours are about 4, and 15 with names as long as they
-can be.
-"""
+"""Bytes that a packed byte may stand for. Ours: about 4, and 15 with the longest names."""
 
 
 class TooLarge(Exception):
     """A generation with so many members that no ConfigMap can hold its record."""
 
 
-class _Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """The value of ``members``: one line of JSON."""
-
-    v: int
-    token: str
-    master_port: int
-    control_port: int
-    members: Annotated[tuple[RankAssignment, ...], msgspec.Meta(max_length=_MOST_MEMBERS)]
-    passed: bool = False
-
-
 def seal(
     gang: GangView, chosen: Sequence[GangMember], token: str, taken: Collection[int] = ()
 ) -> Record:
-    """The next generation of ``gang``, ranks in the order of ``chosen``; on its nodes' own ports
-    but those ``taken``.
-    """
+    """The next generation, ranks as ``chosen`` stand; on its nodes' own ports but the ``taken``."""
     generation = gang.generation + 1
     port = PORT
     if any(m.host_network for m in chosen):
@@ -117,8 +97,7 @@ def seal(
 
 
 def config_map(gang: GangView, record: Record, resource_version: str) -> dict[str, Any]:
-    """The ConfigMap that commits ``record``: ADR-026's keys for people, and all of it for the next
-    leader.
+    """The ConfigMap that commits ``record``: ADR-026's keys for people, all for the next leader.
 
     ``resource_version`` is that of the ConfigMap to replace, empty for a new one. What does not fit
     is packed or left out, and ``note`` says so. Raises :class:`TooLarge`.
@@ -136,27 +115,17 @@ def config_map(gang: GangView, record: Record, resource_version: str) -> dict[st
 
 
 def _content(record: Record) -> dict[str, Any]:
-    """All of the record as one can read it (to about 5,000 members), else packed, else without the
-    list of peers beside it.
-    """
-    stored = _Stored(
-        v=1,
-        token=record.token,
-        master_port=record.master_port,
-        control_port=record.control_port,
-        members=record.assignments,
-        passed=record.passed,
-    )
+    """All of it, readable (to about 5,000 members), else packed, else without the list of peers."""
     everyone = len(record.assignments)
+    peers = sorted((assigned.name, assigned.ip) for assigned in record.assignments)
     data = {
         "expected_count": str(everyone),
         "generation": str(record.generation),
         "master_addr": record.assignments[0].ip,
-        "peers": "".join(
-            f"{name}:{ip}\n" for name, ip in sorted((s.name, s.ip) for s in record.assignments)
-        ),
+        "peers": "".join(f"{name}:{ip}\n" for name, ip in peers),
     }
-    members = msgspec.json.encode(stored)
+    stored = {name: getattr(record, name) for name in StoredRecord.__struct_fields__}
+    members = msgspec.json.encode(StoredRecord(**stored))
     if _fits([*data.values(), members]):
         return {"data": {**data, _RECORD: members.decode()}}
     packed = zlib.compress(members, 9)
@@ -173,9 +142,8 @@ def _content(record: Record) -> dict[str, Any]:
 
 
 def _fits(values: Sequence[str | bytes]) -> bool:
-    return (
-        sum(len(value if isinstance(value, bytes) else value.encode()) for value in values) <= _ROOM
-    )
+    encoded = (value if isinstance(value, bytes) else value.encode() for value in values)
+    return sum(map(len, encoded)) <= _ROOM
 
 
 def owned_by(found: ConfigMap) -> bool:
@@ -195,8 +163,7 @@ def unpacked_size(found: ConfigMap) -> int:
 def record_of(found: ConfigMap) -> Record | None:
     """The record in one of our ConfigMaps; None when a hand has made it unreadable.
 
-    No more is unpacked than a record can mean, and all that it costs is in proportion to the bytes
-    that the ConfigMap has.
+    No more is unpacked than a record can mean: it costs in proportion to the ConfigMap's bytes.
     """
     try:
         generation = int(found.data.get("generation", "0")[:_MOST_DIGITS])
@@ -207,17 +174,10 @@ def record_of(found: ConfigMap) -> Record | None:
             members = unpacking.decompress(packed, _most_unpacked(packed))
             if unpacking.unconsumed_tail:
                 return None
-        stored = msgspec.json.decode(members, type=_Stored)
+        stored = msgspec.json.decode(members, type=StoredRecord)
     except (KeyError, ValueError, zlib.error, msgspec.MsgspecError, RecursionError):
         return None
-    return Record(
-        generation=generation,
-        assignments=stored.members,
-        token=stored.token,
-        master_port=stored.master_port,
-        control_port=stored.control_port,
-        passed=stored.passed,
-    )
+    return Record(generation=generation, **msgspec.structs.asdict(stored))
 
 
 def obstacle(found: ConfigMap | None) -> str:
@@ -257,9 +217,7 @@ class RosterWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(gang: GangView, answers: Mapping[str, MemberAnswer], epoch: int) -> list[RosterWrite]:
-    """What is to be written so that each member has its answer; again to those whose pods were
-    refused: whether they can be by now.
-    """
+    """What is to be written so that each member has its answer; tried again with refused pods."""
     writes = []
     for one in gang.members:
         if (answer := answers.get(one.uid)) is None:
@@ -284,21 +242,14 @@ def roster_write(
         )
         if known == roster:
             return None
-        if (
-            answer.answer == published.answer == "fail"
-            and published.generation == answer.generation
-        ):
+        if answer.answer == "fail" and member.answered("fail", answer.generation):
             return None  # a generation ends once, and for all with the cause that was seen first
     return RosterWrite(member=member, roster=roster)
 
 
 def _roster(member: GangMember, answer: MemberAnswer, record: Record | None, epoch: int) -> Roster:
-    common: dict[str, Any] = {
-        "v": ROSTER_VERSION,
-        "pod_uid": member.uid,
-        "generation": answer.generation,
-        "epoch": epoch,
-    }
+    common: dict[str, Any] = {"v": VERSION, "pod_uid": member.uid}
+    common |= {"generation": answer.generation, "epoch": epoch}
     if answer.rank is None or record is None:
         return Roster(**common, answer=answer.answer, missing=answer.missing, reason=answer.reason)
     return Roster(
@@ -328,13 +279,12 @@ def _successors(assignments: Sequence[RankAssignment]) -> tuple[tuple[int, str],
 
 
 def _owners(gang: GangView, sealed: set[str]) -> list[Mapping[str, Any]]:
-    """Whose end ends the ConfigMap: the object that knows the size, else the members' common
-    controller, else some of them.
-    """
+    """With whom the ConfigMap ends: what knows the size, else the members' controller, or some."""
     here = [m for m in gang.members if m.uid in sealed]
     owners = {m.owner for m in here}
     owner = gang.owner or (owners.pop() if len(owners) == 1 else None)
-    references = [owner] if owner is not None else [_pod_reference(m) for m in here[:_MAX_OWNERS]]
+    pods = (OwnerReference(api_version="v1", kind="Pod", name=m.name, uid=m.uid) for m in here)
+    references = [owner] if owner is not None else islice(pods, _MAX_OWNERS)
     return [
         {
             "apiVersion": o.api_version,
@@ -345,7 +295,3 @@ def _owners(gang: GangView, sealed: set[str]) -> list[Mapping[str, Any]]:
         }
         for o in references
     ]
-
-
-def _pod_reference(member: GangMember) -> OwnerReference:
-    return OwnerReference(api_version="v1", kind="Pod", name=member.name, uid=member.uid)

@@ -49,10 +49,7 @@ class GangDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(gang: GangView) -> GangDecision:
-    """What is to be done about ``gang`` now.
-
-    While ``seal`` is set the answers are left out: they follow once the record is committed.
-    """
+    """What is to be done about ``gang`` now; with ``seal`` most answers follow the commit."""
     alive = sorted((m for m in gang.members if m.alive), key=lambda m: m.name)
     active, failure, note_pass = _generation(gang)
     if active and not failure:
@@ -60,9 +57,8 @@ def decide(gang: GangView) -> GangDecision:
     generation = gang.generation
     # Who runs with the others of a generation that is over ends with them, with one cause; the rest
     # form the next one.
-    answers = {
-        uid: MemberAnswer(answer="fail", generation=generation, reason=failure) for uid in active
-    }
+    fail = MemberAnswer(answer="fail", generation=generation, reason=failure)
+    answers = dict.fromkeys(active, fail)
     forming = [m for m in alive if m.uid not in active and m.stage is not MemberStage.PASSED]
     ready = [m for m in forming if _ready(gang, m)]
     wanted = gang.sized.participants
@@ -72,11 +68,10 @@ def decide(gang: GangView) -> GangDecision:
 
 
 def _generation(gang: GangView) -> tuple[frozenset[str], str, bool]:
-    """Who of the record is still on its way to the test or in it; why the generation is over (empty
-    while it is not); whether it is to be written down that it has passed.
+    """Who of the record is on its way to the test or in it; why the generation is over, if it is.
 
-    One member that has passed has had the verdict of all: from then on nothing that happens to the
-    others changes it, nor that its pod is deleted.
+    And whether it is to be written down that it has passed. One member that has passed has had the
+    verdict of all: nothing that happens to the others changes it, nor that its pod is deleted.
     """
     if gang.record is None:
         return frozenset(), "", False
@@ -101,15 +96,12 @@ def _generation(gang: GangView) -> tuple[frozenset[str], str, bool]:
 
 
 def _departed(assigned: RankAssignment, now: GangMember | None) -> tuple[int, str] | None:
-    """How grave it is (0 the most) that this member takes part no longer, and why; None while it
-    does.
-    """
+    """How grave it is (0 the most) that it takes part no longer, and why; None while it does."""
     if now is None:
         return 4, f"{assigned.name} is gone"
     if now.stage is MemberStage.FAILED and now.failure is not None:
-        if now.failure.code == PEER_FAILED:
-            return 5, _cause(now, now.failure)
-        return (1 if now.failure.own else 0), _cause(now, now.failure)
+        passed_on = now.failure.code == PEER_FAILED
+        return 5 if passed_on else int(now.failure.own), _cause(now, now.failure)
     if now.stage is MemberStage.GONE:
         return 4, f"{assigned.name} is gone: {now.why}"
     if now.attempt != assigned.attempt:
@@ -122,20 +114,13 @@ def _departed(assigned: RankAssignment, now: GangMember | None) -> tuple[int, st
 def _unreachable(
     gang: GangView, assigned: RankAssignment, now: GangMember | None
 ) -> tuple[int, str] | None:
-    """The same of a member that will never have its sealed roster; None when it has it, or may
-    still get it.
-    """
+    """The same of a member that never gets its sealed roster; None when it has it, or still may."""
     assert now is not None
     assert gang.record is not None
-    published, generation = now.published, gang.record.generation
-    if published is not None and (published.answer, published.generation) == (
-        "wait",
-        generation + 1,
-    ):
+    generation = gang.record.generation
+    if now.answered("wait", generation + 1):
         return 6, f"{assigned.name} takes part in the next generation"
-    if assigned.uid not in gang.refused or (
-        published is not None and (published.answer, published.generation) == ("sealed", generation)
-    ):
+    if assigned.uid not in gang.refused or now.answered("sealed", generation):
         return None
     return 4, f"{assigned.name} cannot have its rank: {gang.refused[assigned.uid]}"
 
@@ -148,19 +133,17 @@ def _ready(gang: GangView, one: GangMember) -> bool:
 def _sealed(gang: GangView, alive: Sequence[GangMember]) -> dict[str, MemberAnswer]:
     record = gang.record
     assert record is not None
-    ranks = {assigned.uid: rank for rank, assigned in enumerate(record.assignments)}
+    generation, everyone = record.generation, record.assignments
+    reason = f"the gang was sealed with the {len(everyone)} members it needs, and this is not one of them"
+    skip = MemberAnswer(answer="skip", generation=generation + 1, reason=reason)
+    ranks = {assigned.uid: rank for rank, assigned in enumerate(everyone)}
     answers = {}
     for one in alive:
         rank = ranks.get(one.uid)
-        if rank is not None and one.attempt == record.assignments[rank].attempt:
-            answers[one.uid] = MemberAnswer(
-                answer="sealed", generation=record.generation, rank=rank
-            )
+        if rank is not None and one.attempt == everyone[rank].attempt:
+            answers[one.uid] = MemberAnswer(answer="sealed", generation=generation, rank=rank)
         elif one.stage is not MemberStage.PASSED:
-            reason = f"the gang was sealed with the {len(record.assignments)} members it needs, and this is not one of them"
-            answers[one.uid] = MemberAnswer(
-                answer="skip", generation=record.generation + 1, reason=reason
-            )
+            answers[one.uid] = skip
     return answers
 
 
@@ -170,20 +153,15 @@ def _forming(
     wanted = gang.sized.participants
     on_their_way = [m for m in forming if m.stage is not MemberStage.FAILED]
     short = wanted is None or len(on_their_way) < wanted
-    if gang.sized.skip:
-        skip = MemberAnswer(answer="skip", generation=generation, reason=gang.sized.skip)
-        return {m.uid: skip for m in forming}
-    if short and any(m.stage is MemberStage.PASSED and not m.terminal for m in gang.members):
+    reason = gang.sized.skip
+    started = (m.stage is MemberStage.PASSED and not m.terminal for m in gang.members)
+    if not reason and short and any(started):
         reason = "the other members have passed their test and have started; there is nobody to test with"
-        return {
-            m.uid: MemberAnswer(answer="skip", generation=generation, reason=reason)
-            for m in forming
-        }
-    failed = [
-        m
-        for m in gang.members
-        if m.stage is MemberStage.FAILED and m.failure is not None and not m.failure.own
-    ]
+    if reason:
+        skip = MemberAnswer(answer="skip", generation=generation, reason=reason)
+        return {m.uid: skip for m in forming}
+    failures = [m for m in gang.members if m.stage is MemberStage.FAILED]
+    failed = [m for m in failures if m.failure is not None and not m.failure.own]
     over = _not_replaced(gang, len(forming))
     present = len(forming) + len(over)
     late = [*(m for m in forming if not _ready(gang, m)), *over]
@@ -194,35 +172,29 @@ def _forming(
         if cause is not None:
             answers[one.uid] = MemberAnswer(answer="fail", generation=generation, reason=cause)
         else:
-            missing = (
-                everyone if _ready(gang, one) else _missing(gang, late, present, excluding=one.uid)
-            )
+            missing = everyone
+            if not _ready(gang, one):
+                missing = _missing(gang, late, present, excluding=one.uid)
             answers[one.uid] = MemberAnswer(answer="wait", generation=generation, missing=missing)
     return answers
 
 
 def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
-    """The pods that failed last and are over, as many as members are missing: they exist, but take
-    part no more.
-    """
+    """The pods that failed last and are over, as many as are missing: they take part no more."""
+
+    def ended(one: GangMember) -> tuple[float, str]:
+        at = one.failure.at if one.failure is not None else None
+        return at.timestamp() if at is not None else 0.0, one.name
+
     places = (gang.sized.participants or 0) - forming
-    over = [
-        m
-        for m in gang.members
-        if m.takes_part and m.terminal and m.stage is MemberStage.FAILED and m.failure is not None
-    ]
-    if places <= 0 or not over:
-        return []
-    return sorted(
-        over,
-        key=lambda m: (m.failure.at.timestamp() if m.failure and m.failure.at else 0.0, m.name),
-    )[-places:]
+    over = (
+        m for m in gang.members if m.takes_part and m.terminal and m.stage is MemberStage.FAILED
+    )
+    return sorted(over, key=ended)[-places:] if places > 0 else []
 
 
 def _cause_for(one: GangMember, failed: Sequence[GangMember]) -> str | None:
-    """The failed check of another member that ``one`` need not wait for; a failure before its time
-    is not its own.
-    """
+    """The failed check of another that ``one`` need not wait for; none from before its own time."""
     for other in failed:
         if other.uid == one.uid or other.failure is None:
             continue
@@ -240,20 +212,15 @@ def _cause(who: GangMember, failure: CheckFailure) -> str:
 def _missing(
     gang: GangView, late: Sequence[GangMember], present: int, excluding: str = ""
 ) -> tuple[str, ...]:
-    """Who is missing, for a member to read: the ``late`` ones, ``excluding`` itself. Costs the same
-    however many they are.
-    """
+    """Who is missing: the ``late`` ones but the reader. Costs the same however many they are."""
     wanted = gang.sized.participants
     if gang.obstacle:
         return (gang.obstacle,)
     if wanted is None:
         return (gang.sized.unknown,)
     others = len(late) - bool(excluding)
-    missing = [
-        f"{m.name}: {gang.refused.get(m.uid, m.why)}"
-        for m in late[: NAMED + 1]
-        if m.uid != excluding
-    ][:NAMED]
+    first = [m for m in late[: NAMED + 1] if m.uid != excluding][:NAMED]
+    missing = [f"{m.name}: {gang.refused.get(m.uid, m.why)}" for m in first]
     if others > NAMED:
         missing.append(f"and {others - NAMED} more")
     if wanted > present:

@@ -8,6 +8,7 @@ the gangs of that namespace.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
@@ -40,7 +41,6 @@ class NotYet(Exception):
     """The record changes faster than it is looked at; ``seconds`` until it will be."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"the next look is in {seconds:.1f} s")
         self.seconds = seconds
 
 
@@ -54,14 +54,10 @@ class Records:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._found: dict[Place, ConfigMap] = {}
-        self._bytes: dict[str, int] = {}  # kept of each namespace
+        self._bytes: Counter[str] = Counter()  # kept of each namespace
         self._left_out: dict[Place, str] = {}
-        self._no_room: dict[
-            Place, None
-        ] = {}  # those of them that may be read when others have gone
-        self._records: dict[
-            Place, tuple[ConfigMap, Record | None]
-        ] = {}  # the one used last stands last
+        self._no_room: dict[Place, None] = {}  # of these, what may be read when others have gone
+        self._records: dict[Place, tuple[ConfigMap, Record | None]] = {}  # the last used one last
         self._members_kept = 0
         self._free_at: dict[Place, float] = {}
 
@@ -70,37 +66,27 @@ class Records:
         return self._found.get(place)
 
     def place(self, key: Key, *, earlier: bool) -> Place:
-        """Where a gang's record is, or is to be. ``earlier``: some of its members were stamped as
-        version 1.
+        """Where a gang's record is, or is to be.
 
-        Then, and where its record was begun there, it has the name without a source; unless another
-        gang has it.
+        With members that were stamped as version 1 (``earlier``), and where its record was begun
+        there, it has the name without a source; unless another gang has it.
         """
         name, before = ((key[0], name) for name in config_maps(key))
         found = self._found.get(before)
-        source = (
-            found.metadata.annotations.get(GANG_SOURCE_ANNOTATION, "") if found is not None else ""
-        )
-        if source:
-            return before if source == key[1].partition(":")[0] else name
+        if found is not None and (source := found.metadata.annotations.get(GANG_SOURCE_ANNOTATION)):
+            earlier = source == key[1].partition(":")[0]
         return before if earlier else name
 
     def keep(self, found: ConfigMap, *, ours: bool = False) -> None:
-        """The newer of what is known and what is found: our own write (``ours``) may be ahead of
-        the watch.
-        """
-        place = (found.metadata.namespace, found.metadata.name)
+        """The newer of what is known and what is found; our own write (``ours``) may be ahead."""
+        place, about = (found.metadata.namespace, found.metadata.name), found.metadata
         known = self._found.get(place)
-        if (
-            known is not None
-            and known.metadata.uid == found.metadata.uid
-            and version_of(known.metadata.resource_version)
-            > version_of(found.metadata.resource_version)
-        ):
+        same = known.metadata if known is not None and known.metadata.uid == about.uid else about
+        if version_of(same.resource_version) > version_of(about.resource_version):
             return
         self.drop(place, moved=True)
         namespace, size = place[0], _size(found)
-        if self._bytes.get(namespace, 0) + size > MOST_OF_A_NAMESPACE:
+        if self._bytes[namespace] + size > MOST_OF_A_NAMESPACE:
             self._no_room[place] = None
             self._left_out[place] = (
                 f"the ConfigMap {place[1]} is not kept: those of gangs in this namespace have more than "
@@ -108,7 +94,7 @@ class Records:
             )
             return
         self._found[place] = found
-        self._bytes[namespace] = self._bytes.get(namespace, 0) + size
+        self._bytes[namespace] += size
         if ours:
             self._unpack(place, found)
 
@@ -131,16 +117,13 @@ class Records:
 
     def left_out(self) -> Sequence[Place]:
         """Some of those that did not fit and may be read now, if they are still there."""
-        room = (
-            place
-            for place in self._no_room
-            if self._bytes.get(place[0], 0) < MOST_OF_A_NAMESPACE // 2
+        half = MOST_OF_A_NAMESPACE // 2
+        return list(
+            islice((at for at in self._no_room if self._bytes[at[0]] < half), _MOST_AT_ONCE)
         )
-        return list(islice(room, _MOST_AT_ONCE))
 
     def record(self, place: Place) -> Record | None:
-        """What the ConfigMap says; None where there is none, it is not ours, or a hand has made it
-        unreadable.
+        """What the ConfigMap says; None where there is none, it is not ours, or unreadable.
 
         Raises :class:`LeftOut` and :class:`NotYet`.
         """

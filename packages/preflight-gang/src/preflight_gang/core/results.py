@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 from preflight_kube.api.node_health import CheckEnd, EndedRun
+from preflight_kube.runtime.events import Regarding, event, timestamp
 from preflight_proto import names
 from preflight_proto.result import VERSION, Result
 
-from preflight_gang.api.types import ContainerStatus, ContainerTerminated, Pod
-from preflight_gang.core.events import event, timestamp
+from preflight_gang.api.types import ContainerStatus, Pod
 from preflight_gang.core.membership import STUCK, code_word, read
 
 __all__ = [
@@ -29,39 +29,28 @@ __all__ = [
     "stuck_checks",
 ]
 
-_REASONS: Final = {
-    "passed": "PreflightPassed",
-    "skipped": "PreflightSkipped",
-    "failed": "PreflightFailed",
-    "misconfigured": "PreflightMisconfigured",
-    "inconclusive": "PreflightInconclusive",
-}
-
 
 _MOST_SECONDS: Final = 86_400.0
 """More than any check's time; a forged one must not spoil the sum of true ones."""
 
 
 class EndedCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of one check. ``run`` is its container's id: a restarted check is another run. Times
-    are the kubelet's.
+    """One run of one check. ``run`` is its container's id: a restarted check is another run.
 
-    ``ran`` is false where the kubelet could not start it.
+    Times are the kubelet's. ``ran`` is false where the kubelet could not start it.
     """
 
     run: str
     check: str
     result: Result
     exit_code: int
-    started: datetime | None
-    finished: datetime | None
+    started: datetime | None = None
+    finished: datetime | None = None
     ran: bool = True
 
     @property
     def seconds(self) -> float:
-        """How long it took: by its own account, but not longer than by the kubelet's, nor than any
-        check may take.
-        """
+        """How long it took by its own account, no longer than the kubelet says and a check may."""
         own = self.result.duration
         if self.started is None or self.finished is None:
             return min(own, _MOST_SECONDS)
@@ -71,14 +60,23 @@ class EndedCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ended_checks(pod: Pod, configured: Collection[str]) -> Iterator[EndedCheck]:
-    """The runs in the pod's status: of each configured check the last, and the one before it where
-    it was restarted.
+    """The last run of each configured check, and the one before it where it was restarted.
 
     What calls itself a check without being configured is not read: its name would become a label of
     ours.
     """
     for check, status in _configured(pod, configured):
-        yield from _of(status, check)
+        for end in (status.last_state.terminated, status.state.terminated):
+            # Without an id the container was never started: it says nothing about a run.
+            if end is not None and end.container_id:
+                yield EndedCheck(
+                    run=end.container_id,
+                    check=check,
+                    result=read(status.name, end),
+                    exit_code=end.exit_code,
+                    started=end.started_at,
+                    finished=end.finished_at,
+                )
 
 
 def _configured(pod: Pod, configured: Collection[str]) -> Iterator[tuple[str, ContainerStatus]]:
@@ -88,25 +86,8 @@ def _configured(pod: Pod, configured: Collection[str]) -> Iterator[tuple[str, Co
             yield check, status
 
 
-def _of(status: ContainerStatus, check: str) -> Iterator[EndedCheck]:
-    ends: list[ContainerTerminated | None] = [status.last_state.terminated, status.state.terminated]
-    for end in ends:
-        # Without an id the container was never started: it says nothing about a run.
-        if end is not None and end.container_id:
-            yield EndedCheck(
-                run=end.container_id,
-                check=check,
-                result=read(status.name, end),
-                exit_code=end.exit_code,
-                started=end.started_at,
-                finished=end.finished_at,
-            )
-
-
 PATIENCE: Final = 60.0
-"""Seconds after which a check that the kubelet cannot start is inconclusive; a registry that
-hiccups is back by then.
-"""
+"""Seconds until a check that cannot be started is inconclusive; a registry that hiccups is back."""
 
 _ADVICE: Final = {
     "IMAGE_PULL": "see that the image exists under this name and that the node may pull it",
@@ -124,9 +105,7 @@ def stuck_checks(pod: Pod, configured: Collection[str]) -> Iterator[tuple[str, C
 
 
 def not_started(status: ContainerStatus, check: str) -> EndedCheck:
-    """The result that is counted for a check of :func:`stuck_checks`, once for each start that is
-    tried.
-    """
+    """What is counted for a check of :func:`stuck_checks`, once for each start that is tried."""
     waiting = status.state.waiting
     assert waiting is not None
     code = STUCK[waiting.reason]
@@ -142,13 +121,7 @@ def not_started(status: ContainerStatus, check: str) -> EndedCheck:
         reason=reason,
     )
     return EndedCheck(
-        run=f"start {status.restart_count}",
-        check=check,
-        result=result,
-        exit_code=0,
-        started=None,
-        finished=None,
-        ran=False,
+        run=f"start {status.restart_count}", check=check, result=result, exit_code=0, ran=False
     )
 
 
@@ -173,18 +146,16 @@ def check_run(pod: Pod, ended: EndedCheck, now: datetime) -> EndedRun:
 
 def event_of(pod: Pod, ended: EndedCheck, now: str) -> dict[str, Any]:
     """The Event about one run, to be created at ``now`` (RFC 3339)."""
-    about = pod.metadata
+    about, field = pod.metadata, f"spec.initContainers{{{names.container_name(ended.check)}}}"
     return event(
-        pod=about.name,
-        namespace=about.namespace,
-        uid=about.uid,
-        node=pod.spec.node_name,
-        container=names.container_name(ended.check),
+        names.MANAGED_BY,
+        Regarding("v1", "Pod", about.name, about.uid, about.namespace, field),
         about=f"{ended.check}\0{ended.run}",
         good=ended.result.outcome in {"passed", "skipped"},
-        reason=_REASONS.get(ended.result.outcome, "PreflightInconclusive"),
+        reason=f"Preflight{ended.result.outcome.title()}",
         message=_message(pod, ended),
         now=now,
+        host=pod.spec.node_name,
     )
 
 

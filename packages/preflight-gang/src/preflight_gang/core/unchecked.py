@@ -1,14 +1,13 @@
-"""Which namespaces are opted in, and which of their pods have GPUs that no check was injected for,
-and why that may be.
+"""Which namespaces are opted in, and why pods of theirs have GPUs that no check was injected for.
 
-Pure. The admission webhook is the only moment at which a pod can get its checks; what slipped past
-it stays unchecked until it is created anew. What a pod's claims were then it has written down; they
-are compared with what they are now.
+Pure. A pod gets its checks at admission or never: what slipped past the webhook stays unchecked
+until it is created anew. What a pod's claims were then it has written down; they are compared with
+what they are now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -17,7 +16,7 @@ from preflight_proto import names
 from preflight_proto.admitted import ContractError, SeenClaim, decode_admitted, swapped
 from preflight_proto.devices import OTHER_RESOURCES, may_be_gpus
 
-from preflight_gang.core.claims import GpuClaims, Origin
+from preflight_gang.core.claims import NO_CLAIMS, GpuClaims, Origin
 
 __all__ = ["CARRIES_CHECKS", "LEFT_OUT", "AuditedPod", "Namespace", "opted_in", "why_unchecked"]
 
@@ -27,9 +26,7 @@ CARRIES_CHECKS: Final = f"{names.CHECKED_LABEL}={names.CHECKED}"
 """The label selector of pods with checks."""
 
 _DECIDED: Final = frozenset({names.CHECKED, names.NO_CHECK_APPLIES})
-"""What the webhook writes to pods that it has decided about; any other value is somebody else's,
-and says nothing.
-"""
+"""What the webhook writes to pods that it has decided about; any other value says nothing."""
 # The API server's picture of a pod that the kubelet has from a file.
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _ANNOTATIONS: Final = frozenset(
@@ -100,9 +97,7 @@ class _Status(_Object):
 
 
 class AuditedPod(_Object):
-    """A pod that :data:`LEFT_OUT` or :data:`CARRIES_CHECKS` selects. Of its annotations those that
-    are read here are kept.
-    """
+    """A pod that :data:`LEFT_OUT` or :data:`CARRIES_CHECKS` selects; it keeps what is read here."""
 
     metadata: _About
     spec: _Spec = msgspec.field(default_factory=_Spec)
@@ -110,9 +105,8 @@ class AuditedPod(_Object):
 
     def __post_init__(self) -> None:
         if annotations := self.metadata.annotations:
-            self.metadata.annotations = {
-                key: annotations[key] for key in _ANNOTATIONS & annotations.keys()
-            }
+            read = _ANNOTATIONS & annotations.keys()
+            self.metadata.annotations = {key: annotations[key] for key in read}
 
     @property
     def claims(self) -> bool:
@@ -123,13 +117,12 @@ class AuditedPod(_Object):
 def why_unchecked(
     pod: AuditedPod,
     gpus: Collection[str],
-    claims: GpuClaims | None = None,
+    claims: GpuClaims = NO_CLAIMS,
     *,
     gpu_claims: bool = False,
     others: Collection[str] = OTHER_RESOURCES,
 ) -> str | None:
-    """Why a pod of an opted-in namespace may have no checks, or others than for the GPUs that it
-    has; None where it needs none.
+    """Why a pod of an opted-in namespace may lack the checks for its GPUs; None where it does not.
 
     ``gpus``: extended resources; ``claims``: what its namespace's claims give now, whatever they
     gave when it was admitted; ``gpu_claims``: whether the annotation of a GpuClaim gives GPUs;
@@ -145,11 +138,11 @@ def why_unchecked(
     if pod.metadata.deletion_timestamp is not None or pod.status.phase in {"Succeeded", "Failed"}:
         return None
     if (pod.metadata.labels or {}).get(names.CHECKED_LABEL) in _DECIDED and not _forged(pod):
-        return "claim-differs" if claims is not None and _differs(pod, claims) else None
+        return "claim-differs" if _differs(pod, claims) else None
     annotations, asked = pod.metadata.annotations or {}, _resources(pod)
     known = (
         not asked.isdisjoint(gpus)
-        or (claims is not None and _asks_by_claim(pod, claims))
+        or any(_gpus_by_claim(pod, claims))
         or (gpu_claims and names.GPU_CLAIM_ANNOTATION in annotations)
     )
     if not known and not any(may_be_gpus(name, others) for name in asked):
@@ -158,7 +151,7 @@ def why_unchecked(
         return "static-pod"
     if annotations.get(names.CHECKS_ANNOTATION, "every").strip() == "":
         return "asked-for-none"
-    if claims is not None and _differs(pod, claims):
+    if _differs(pod, claims):
         return "claim-differs"
     if not known:
         return "unknown-resource"
@@ -167,34 +160,28 @@ def why_unchecked(
 
 def _forged(pod: AuditedPod) -> bool:
     """Whether it says that it carries checks, and has no container of any."""
+    if (pod.metadata.labels or {}).get(names.CHECKED_LABEL) != names.CHECKED:
+        return False
     every = pod.spec.init_containers or ()
-    said = (pod.metadata.labels or {}).get(names.CHECKED_LABEL) == names.CHECKED
-    return said and not any(one.name.startswith(names.CONTAINER_PREFIX) for one in every)
+    return not any(one.name.startswith(names.CONTAINER_PREFIX) for one in every)
 
 
 def _resources(pod: AuditedPod) -> set[str]:
-    """What it asks for. Init containers count, sidecars or not, whatever they are called: a device
-    that one of them has is the pod's.
-    """
+    """What it asks for: a device that any init container has, sidecar or not, is the pod's."""
     spec = pod.spec
-    every = [
-        spec.resources,
-        *(one.resources for one in [*(spec.containers or ()), *(spec.init_containers or ())]),
-    ]
+    containers = [*(spec.containers or ()), *(spec.init_containers or ())]
     return {
         name
-        for resources in every
+        for resources in (spec.resources, *(one.resources for one in containers))
         if resources is not None
         for asked in (resources.limits, resources.requests)
         for name, quantity in (asked or {}).items()
-        if _some(str(quantity))
+        if not set("123456789").isdisjoint(str(quantity))
     }
 
 
 class _Gpus(NamedTuple):
-    """By which entry of a pod's claims it has GPUs: the claim, None while it is not made; the
-    template of that name that there is now.
-    """
+    """A claim of a pod that gives GPUs, None while it is not made; its template as it is now."""
 
     entry: str
     claim: Origin | None
@@ -212,47 +199,28 @@ def _gpus_by_claim(pod: AuditedPod, claims: GpuClaims) -> Iterator[_Gpus]:
             yield _Gpus(asked.name, claim, template)
 
 
-def _asks_by_claim(pod: AuditedPod, claims: GpuClaims) -> bool:
-    return any(True for _ in _gpus_by_claim(pod, claims))
-
-
 def _differs(pod: AuditedPod, claims: GpuClaims) -> bool:
-    """Whether the pod has GPUs by a claim that admission did not decide about. Not where nothing
-    readable says what it was.
-    """
-    seen = _seen(pod)
-    return seen is not None and any(
-        _anew(seen.get(one.entry), one) for one in _gpus_by_claim(pod, claims)
-    )
-
-
-def _seen(pod: AuditedPod) -> Mapping[str, SeenClaim] | None:
+    """Whether admission decided about other claims, as far as something readable says so."""
     text = (pod.metadata.annotations or {}).get(names.CLAIMS_ANNOTATION)
     if text is None or not pod.claims:
-        return None
+        return False
     try:
-        return decode_admitted(text).claims
+        admitted = decode_admitted(text).claims
     except ContractError:
-        return None
+        return False
+    return any(_anew(admitted.get(one.entry), one) for one in _gpus_by_claim(pod, claims))
 
 
 def _anew(seen: SeenClaim | None, now: _Gpus) -> bool:
     live = now.claim or now.template
     if swapped(seen, live.uid if live is not None else "", gpu=True):
         return True
-    if (
-        seen is None
-        or seen.kind != "ResourceClaimTemplate"
-        or now.template is None
-        or seen.uid in {"", now.template.uid}
-    ):
+    if seen is None or seen.kind != "ResourceClaimTemplate" or now.template is None:
+        return False
+    if seen.uid in {"", now.template.uid}:
         return False
     # There is another template by now. The claim was made of it, unless the claim is older. Both
     # are known to the second.
     claim = now.claim.creation_timestamp if now.claim is not None else None
     template = now.template.creation_timestamp
     return claim is None or template is None or template <= claim
-
-
-def _some(quantity: str) -> bool:
-    return any(digit in "123456789" for digit in quantity)

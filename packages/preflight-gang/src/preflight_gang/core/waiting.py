@@ -1,4 +1,4 @@
-"""When the members of an incomplete gang get the answer who is missing, and which of them an Event;
+"""When members of an incomplete gang are answered who is missing, and which of them get an Event;
 and the Events of members whose pods cannot be annotated.
 
 Pure: the caller gives the time (seconds of one clock).
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from preflight_gang.core.events import event
+from preflight_kube.runtime.events import Regarding, event
+from preflight_proto import names
+
 from preflight_gang.core.membership import GangMember, MemberStage
 from preflight_gang.core.reconcile import MemberAnswer
 from preflight_gang.core.snapshot import GangView
@@ -17,19 +19,13 @@ from preflight_gang.core.snapshot import GangView
 __all__ = ["ANSWERS", "PATIENCE", "AnswerPace", "WaitingEvents", "refused_event", "waiting_event"]
 
 FIRST: Final = 1.0
-"""Seconds, at least, that a new gang is given to complete before its members get the answer to
-wait: most do, and need one write.
-"""
+"""Seconds, at least, until a new gang's members are answered to wait: most need but one write."""
 NEXT: Final = 5.0
 """Seconds, at least, between two rounds of answers who is still missing."""
 _FIRST_MEMBERS, _NEXT_MEMBERS = 200, 20
-"""Members a second for which a round is put off further: a large gang takes longer to come, and to
-write to.
-"""
+"""Members a second for which a round is put off: a large gang takes longer to come and to write."""
 ANSWERS: Final = 64
-"""Members written to before it is seen again whether the gang is complete: nobody's rank waits
-behind a thousand waits.
-"""
+"""Members written to at once: nobody's rank in a complete gang waits behind a thousand waits."""
 
 
 class AnswerPace:
@@ -43,8 +39,7 @@ class AnswerPace:
     def due(
         self, members: Iterable[GangMember], answers: Mapping[str, MemberAnswer], now: float
     ) -> tuple[dict[str, MemberAnswer], float | None]:
-        """The answers but for the waits whose turn it is not; and after how many seconds to ask
-        again.
+        """The answers but for waits whose turn it is not; the seconds until there may be more.
 
         A member without a roster whose gang check does not run yet gets no answer to wait: most
         gangs are complete before their first member asks.
@@ -58,14 +53,7 @@ class AnswerPace:
             if one.published is None and one.stage is not MemberStage.WAITING:
                 left_out.add(one.uid)
             else:
-                published = one.published
-                waiting[one.uid] = published is None or (
-                    published.answer,
-                    published.generation,
-                ) != (
-                    "wait",
-                    answer.generation,
-                )
+                waiting[one.uid] = not one.answered("wait", answer.generation)
         again: float | None = None
         if waiting:
             turn, again = self.turn(waiting, now)
@@ -73,8 +61,7 @@ class AnswerPace:
         return {uid: answer for uid, answer in answers.items() if uid not in left_out}, again
 
     def turn(self, waiting: Mapping[str, bool], now: float) -> tuple[list[str], float | None]:
-        """Who gets an answer now, and after how many seconds to ask again (None: when something has
-        changed).
+        """Who gets an answer now; after how many seconds to ask again (None: after a change).
 
         ``waiting``: uids of those who wait, and whether each has still to hear it for the first
         time.
@@ -105,18 +92,14 @@ SLICE: Final = 16
 
 
 class WaitingEvents:
-    """Of one gang: since when which member waits, and which of them has its Event. One a member and
-    generation.
-    """
+    """Of one gang: since when who waits, and who has an Event. One a member and generation."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], float] = {}
         self._emitted: set[tuple[str, int]] = set()
 
     def due(self, gang: GangView, now: float) -> tuple[list[GangMember], float | None]:
-        """Who is to have an Event now, and after how many seconds to ask again (None: when
-        something has changed).
-        """
+        """Who is to have an Event now; when to ask again, in seconds (None: after a change)."""
         here = {
             _wait(m): m
             for m in gang.members
@@ -124,10 +107,9 @@ class WaitingEvents:
         }
         self._since = {wait: self._since.get(wait, now) for wait in here}
         self._emitted &= here.keys()
+        silent = self._since.keys() - self._emitted
         left = {
-            wait: since + PATIENCE - now
-            for wait, since in self._since.items()
-            if wait not in self._emitted
+            wait: since + PATIENCE - now for wait, since in self._since.items() if wait in silent
         }
         due = [wait for wait, seconds in left.items() if seconds <= 0]
         if len(due) > SLICE:
@@ -146,12 +128,9 @@ def _wait(one: GangMember) -> tuple[str, int]:
 def waiting_event(gang: GangView, one: GangMember, now: str) -> dict[str, Any]:
     """The Event that says for whom ``one`` waits, to be created at ``now`` (RFC 3339)."""
     assert one.published is not None
-    return event(
-        pod=one.name,
-        namespace=gang.namespace,
-        uid=one.uid,
-        node=one.node,
-        container=one.check,
+    return _event(
+        gang,
+        one,
         about=f"waiting\0{one.published.generation}",
         good=True,
         reason="PreflightWaiting",
@@ -163,25 +142,20 @@ def waiting_event(gang: GangView, one: GangMember, now: str) -> dict[str, Any]:
 def refused_event(
     gang: GangView, one: GangMember, answer: MemberAnswer, now: str
 ) -> dict[str, Any]:
-    """The Event that says why ``one`` has no answer in its annotation, and what the answer is, to
-    be created at ``now`` (RFC 3339).
-    """
+    """The Event that says why ``one`` has no answer, and which, to be created at ``now``."""
     words = {
         "wait": "; ".join(answer.missing),
         "sealed": f"rank {answer.rank} of generation {answer.generation}",
     }
-    return event(
-        pod=one.name,
-        namespace=gang.namespace,
-        uid=one.uid,
-        node=one.node,
-        container=one.check,
-        about="refused",
-        good=False,
-        reason="PreflightAnswerRefused",
-        message=(
-            f"gang {gang.id}: {gang.refused[one.uid]}; it cannot take part until the pod can be annotated, or is created anew. "
-            f"Its answer would be {answer.answer}: {words.get(answer.answer, answer.reason)}"
-        ),
-        now=now,
+    message = (
+        f"gang {gang.id}: {gang.refused[one.uid]}; it cannot take part until the pod can be annotated, or is created anew. "
+        f"Its answer would be {answer.answer}: {words.get(answer.answer, answer.reason)}"
     )
+    reason = "PreflightAnswerRefused"
+    return _event(gang, one, about="refused", good=False, reason=reason, message=message, now=now)
+
+
+def _event(gang: GangView, one: GangMember, **more: Any) -> dict[str, Any]:
+    field = f"spec.initContainers{{{one.check}}}"
+    regarding = Regarding("v1", "Pod", one.name, one.uid, gang.namespace, field)
+    return event(names.MANAGED_BY, regarding, host=one.node, **more)
