@@ -68,7 +68,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "preflight-appwrapper": (11, 209),
     "preflight-cli": (0, 0),
     "preflight-computedomain": (8, 0),
-    "preflight-gang": (4, 114),
+    "preflight-gang": (3, 105),
     "preflight-gpu-scheduler": (7, 1),
     "preflight-kube": (2, 0),
     "preflight-proto": (1, 1),

@@ -66,9 +66,7 @@ class NodeLine(msgspec.Struct, rename="camel"):
 
 
 class FleetReport(msgspec.Struct, frozen=True, rename="camel"):
-    """``since``: what was asked for; ``oldest``: the first Event that there is, for an API server
-    keeps them for an hour unless it is told otherwise.
-    """
+    """``since``: what was asked for; ``oldest``: the first Event, mostly of the last hour."""
 
     since: str
     oldest: str
@@ -99,11 +97,9 @@ def assemble(
     for one in sorted(events, key=lambda one: moment(str(one.get("lastTimestamp"))), reverse=True):
         source, time = one.get("source") or {}, str(one.get("lastTimestamp") or "")
         said = _SAID.fullmatch(str(one.get("message") or ""))
-        if (
-            source.get("component") != names.MANAGED_BY
-            or said is None
-            or moment(time) < moment(since)
-        ):
+        if source.get("component") != names.MANAGED_BY or moment(time) < moment(since):
+            continue
+        if said is None:
             continue
         times.append(time)
         node, outcome, why = str(source.get("host") or ""), said["outcome"], said["why"]
@@ -114,12 +110,9 @@ def assemble(
         if outcome not in {"passed", "skipped"}:
             about = one.get("involvedObject") or {}
             pod = f"{about.get('namespace')}/{about.get('name')}"
-            observed = why.endswith(_OBSERVED)
+            check, code, observed = said["check"], said["code"] or "", why.endswith(_OBSERVED)
             why = why.removesuffix(_OBSERVED)
-            finding = ReportedRun(
-                time, node, said["check"], outcome, said["code"] or "", pod, observed, why
-            )
-            findings.append(finding)
+            findings.append(ReportedRun(time, node, check, outcome, code, pod, observed, why))
     findings.sort(key=lambda one: (_OUTCOMES.index(one.outcome), one.time, one.node))
     bad = Counter(one.node for one in findings)
     lines = sorted(nodes.values(), key=lambda one: (one.state != "Sick", -bad[one.name], one.name))
@@ -157,9 +150,7 @@ def _page(report: FleetReport) -> Iterator[str]:
     most = max([*(max(one.measured or 0, one.usual or 0) for one in report.nodes), 1e-9])
     yield '<h2>Nodes</h2><div class="scroll"><table><tr><th>node<th>state<th>found by<th>last pass<th>runs<th>GB/s, and what is usual'
     for one in report.nodes:
-        runs = ", ".join(
-            f"{one.runs[outcome]} {outcome}" for outcome in _OUTCOMES if outcome in one.runs
-        )
+        runs = ", ".join(f"{one.runs[known]} {known}" for known in _OUTCOMES if known in one.runs)
         state = f"{one.state} since {one.since}" if one.since else one.state
         cells = [one.name, state, one.found_by, one.last_pass, runs]
         row = "".join(f"<td>{escape(cell)}" for cell in cells)
@@ -191,13 +182,12 @@ def _bar(line: NodeLine, most: float) -> str:
 
 def _line(health: Mapping[str, Any]) -> NodeLine:
     status = health.get("status") or {}
+    found_by = (status.get(key) for key in ("foundBy", "code", "gpu"))
     return NodeLine(
         name=str(health["metadata"]["name"]),
         state=str(status.get("state") or ""),
         since=str(status.get("since") or ""),
-        found_by=" ".join(
-            str(status[key]) for key in ("foundBy", "code", "gpu") if status.get(key)
-        ),
+        found_by=" ".join(str(part) for part in found_by if part),
         last_pass=str(status.get("lastPass") or ""),
         measured=status.get("measured"),
         usual=status.get("usual"),

@@ -1,4 +1,5 @@
 """`preflight nodes` and `preflight node NAME`: how each node is, since when, and who found it.
+
 Reads the cluster once; writes nothing.
 
 What is written of a node is judged anew by its conditions of now, by the definition that the
@@ -32,13 +33,11 @@ from preflight_kube.runtime.events import timestamp
 from preflight_gang.api.types import Node, node_with
 from preflight_gang.config import Config
 
-__all__ = ["Fleet", "as_json", "read", "record", "table"]
+__all__ = ["Fleet", "aligned", "as_json", "read", "record", "table"]
 
 
 class Fleet(NamedTuple):
-    """By name, how each node is that has GPUs, or of which something is known; ``missing``: what
-    could not be read, one sentence each.
-    """
+    """How each node with GPUs, or of which something is known, is; what is not read, in words."""
 
     nodes: dict[str, NodeHealthStatus]
     missing: list[str]
@@ -86,13 +85,11 @@ def fleet(
     else:
         now, states = timestamp(datetime.now(UTC)), {}
         for node in nodes:
-            health = written.get(node.metadata.name)
-            if health is None or health.spec.node_uid != node.metadata.uid:
-                if not (node.status.capacity or node.status.conditions):
-                    continue
-                status = NodeHealthStatus()
-            else:
+            health, status = written.get(node.metadata.name), NodeHealthStatus()
+            if health is not None and health.spec.node_uid == node.metadata.uid:
                 status = health.status
+            elif not (node.status.capacity or node.status.conditions):
+                continue
             states[node.metadata.name] = judge(status, node.status.conditions, now, patterns)
     return dict(sorted(states.items(), key=lambda it: (STATES.index(it[1].state), it[0])))
 
@@ -107,21 +104,15 @@ def table(nodes: dict[str, NodeHealthStatus], now: datetime, *, wide: bool = Fal
     head = ["NODE", "STATE", "SINCE", "FOUND BY", "LAST PASS", "GB/S", "USUAL"]
     rows = [head + (["CODE", "GPU", "BY WORD OF", "REPAIRED", "REVALIDATED"] if wide else [])]
     for name, status in nodes.items():
-        row = [
-            name,
-            status.state,
-            _ago(status.since, now),
-            status.found_by,
-            _ago(status.last_pass, now),
-        ]
-        row += [_gbps(status.measured), _gbps(status.usual)]
+        row = [name, status.state, _ago(status.since, now), status.found_by]
+        row += [_ago(status.last_pass, now), _gbps(status.measured), _gbps(status.usual)]
         if wide:
             row += [status.code, status.gpu, status.by_word_of or ""]
             row += [_ago(status.repaired, now), _ago(status.revalidated, now)]
         rows.append(row)
     counts = {state: sum(status.state == state for status in nodes.values()) for state in STATES}
     total = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    return f"{_aligned(rows)}\n{len(nodes)} nodes: {total or 'none has GPUs that are known'}."
+    return f"{aligned(rows)}\n{len(nodes)} nodes: {total or 'none has GPUs that are known'}."
 
 
 def record(name: str, status: NodeHealthStatus, now: datetime) -> str:
@@ -135,13 +126,13 @@ def record(name: str, status: NodeHealthStatus, now: datetime) -> str:
     if status.gpus:
         rows = [["GPU", "STATE", "SINCE", "FOUND BY", "CODE"]]
         rows += [[g.uuid, g.state, _ago(g.since, now), g.found_by, g.code] for g in status.gpus]
-        lines += ["", _aligned(rows, "  ")]
+        lines += ["", aligned(rows, "  ")]
     if status.checks:
         rows = [["CHECK", "LAST PASS", "LAST FAILURE", "GB/S", "USUAL", "OF"]]
         for check in status.checks:
             ends = [_end(check.passed, now), _end(check.failed, now)]
             rows.append([check.name, *ends, _gbps(check.measured), _gbps(check.usual), check.of])
-        lines += ["", _aligned(rows, "  ")]
+        lines += ["", aligned(rows, "  ")]
     else:
         lines.append("  no check has ended here that is known of")
     return "\n".join(lines)
@@ -169,11 +160,9 @@ def _ago(time: str | None, now: datetime) -> str:
     return f"{seconds:.0f}s"
 
 
-def _aligned(rows: Sequence[Sequence[str]], indent: str = "") -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+def aligned(rows: Sequence[Sequence[str]], indent: str = "") -> str:
+    """A table for people; a cell that has nothing is a dash."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     filled = ([cell or "-" for cell in row] for row in rows)
-    return "\n".join(
-        indent
-        + "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in filled
-    )
+    cells = ([f"{cell:{w}}" for cell, w in zip(row, widths, strict=True)] for row in filled)
+    return "\n".join(indent + "  ".join(row).rstrip() for row in cells)

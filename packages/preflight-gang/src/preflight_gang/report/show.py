@@ -1,6 +1,4 @@
-"""`preflight-gang show`: gangs as a person wants to see them. Reads the cluster once; writes
-nothing.
-"""
+"""`preflight-gang show`: gangs as a person wants to see them. Reads the cluster, writes nothing."""
 
 from __future__ import annotations
 
@@ -23,6 +21,7 @@ from preflight_gang.core.plan import obstacle, owned_by, record_of
 from preflight_gang.core.reconcile import MemberAnswer, decide
 from preflight_gang.core.records import Records
 from preflight_gang.core.snapshot import GangView, assemble
+from preflight_gang.report.nodes import aligned
 
 __all__ = ["render", "show"]
 
@@ -30,9 +29,7 @@ _WORDS: Final = {"wait": "wait", "sealed": "begin", "skip": "skip", "fail": "end
 
 
 async def show(namespace: str, wanted: str | None, sources: Sources) -> str:
-    """The text about the gang that ``wanted`` names, or about all; empty when there is none. Raises
-    :class:`KubeError`.
-    """
+    """The text about the gang that ``wanted`` names, or about all. Raises :class:`KubeError`."""
     async with Client(connection(home=Path.home()), agent="preflight-gang") as client:
         members: dict[Key, list[GangMember]] = {}
         async for pods, _ in client.pages(
@@ -57,14 +54,11 @@ async def _gang(client: Client, key: Key, members: list[GangMember], sources: So
     namespace = key[0]
     records, stored = Records(client.clock), dict[str, ConfigMap]()
     for name in dict.fromkeys(config_maps(key)):
-        try:
-            stored[name] = await client.get(
-                f"/api/v1/namespaces/{namespace}/configmaps/{name}", ConfigMap
-            )
-        except NotFound:
-            continue
-        if owned_by(stored[name]):
-            records.keep(stored[name])
+        path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+        if (config_map := await client.get_or_none(path, ConfigMap)) is not None:
+            stored[name] = config_map
+            if owned_by(config_map):
+                records.keep(config_map)
     name = records.place(key, earlier=any(one.earlier for one in members))[1]
     about: SizedObject | str = "is not looked for"
     if (named := object_of(members)) is not None:
@@ -89,7 +83,7 @@ async def _object(
         try:
             path = await served(client, kind.group, kind.resource)
             if path is None:
-                state = f"cannot be read: the cluster does not serve {kind.resource}.{kind.group}"
+                state = kind.absent
                 continue
             root, _, plural = path.rpartition("/")
             return await client.get(f"{root}/namespaces/{namespace}/{plural}/{name}", kind.type)
@@ -101,9 +95,7 @@ async def _object(
 
 
 def render(gang: GangView) -> str:
-    """A paragraph about one gang: how far it is, what it waits for or ended with (once, not for
-    each member), and a table of its members.
-    """
+    """A paragraph about one gang: how far it is, what it waits for or ended with, its members."""
     answers = decide(gang).answers
     first = gang.members[0]
     by = f"{first.source} {first.object}" if first.object else first.source
@@ -118,22 +110,13 @@ def render(gang: GangView) -> str:
     )
     if missing and not gang.sized.unknown:
         lines += ["  waits for", *(f"    {text}" for text in missing)]
-    ranks = (
-        {assigned.uid: rank for rank, assigned in enumerate(gang.record.assignments)}
-        if gang.record
-        else {}
-    )
+    sealed = gang.record.assignments if gang.record is not None else ()
+    ranks = {assigned.uid: str(rank) for rank, assigned in enumerate(sealed)}
     table = [("POD", "RANK", "NODE", "ADDRESS", "STATE")]
     for one in gang.members:
-        rank = str(ranks[one.uid]) if one.uid in ranks else "-"
-        table.append(
-            (one.name, rank, one.node or "-", one.ip or "-", _stage(one, answers.get(one.uid)))
-        )
-    widths = [max(len(row[column]) for row in table) for column in range(4)]
-    lines += [
-        "  " + "  ".join([*(f"{row[i]:{widths[i]}}" for i in range(4)), row[4]]) for row in table
-    ]
-    return "\n".join(lines)
+        stage = _stage(one, answers.get(one.uid))
+        table.append((one.name, ranks.get(one.uid, ""), one.node, one.ip, stage))
+    return "\n".join([*lines, aligned(table, "  ")])
 
 
 def _state(gang: GangView) -> str:
@@ -142,9 +125,8 @@ def _state(gang: GangView) -> str:
     if gang.sized.participants is None:
         size_ = gang.sized.unknown
     else:
-        ready = sum(
-            m.alive and m.stage in {MemberStage.CHECKING, MemberStage.WAITING} for m in gang.members
-        )
+        here = {MemberStage.CHECKING, MemberStage.WAITING}
+        ready = sum(m.alive and m.stage in here for m in gang.members)
         size_ = f"{gang.sized.participants} members take part, {ready} of them ready"
     blocked = f"; {gang.obstacle}" if gang.obstacle else ""
     if gang.record is None:
@@ -165,13 +147,7 @@ def _stage(one: GangMember, answer: MemberAnswer | None) -> str:
     if answer is None:
         return said + again
     words = f"; skips: {answer.reason}" if answer.answer == "skip" else ""
-    published = one.published is not None and (one.published.answer, one.published.generation) == (
-        answer.answer,
-        answer.generation,
-    )
-    silent = (
-        f"; not told to {_WORDS[answer.answer]} yet"
-        if one.stage is MemberStage.WAITING and not published
-        else ""
-    )
+    silent = ""
+    if one.stage is MemberStage.WAITING and not one.answered(answer.answer, answer.generation):
+        silent = f"; not told to {_WORDS[answer.answer]} yet"
     return said + again + words + silent
