@@ -102,9 +102,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def of(raw: object) -> Config:
-    """The configuration in the data of a file; None is an empty one. Raises :class:`ConfigError`
-    with every problem.
-    """
+    """The configuration in a file's data. Raises :class:`ConfigError` with every problem."""
     raw, meant = {} if raw is None else raw, list[str]()
     if isinstance(raw, dict):
         meant = [

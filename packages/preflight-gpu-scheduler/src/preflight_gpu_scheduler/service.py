@@ -109,9 +109,7 @@ class Process(NamedTuple):
         return self._run("controller", build, registry, election=election, uvloop=True)
 
     def webhook(self, certificates: Path, client_ca: Path | None, port: int) -> int:
-        """Admit pods at ``port``. ``certificates``: the folder with tls.crt, tls.key and ca.crt,
-        read again when they change.
-        """
+        """Admit pods at ``port``; ``certificates``: a folder, read again when they change."""
         from preflight_kube.admission.metrics import AdmissionMetrics
         from preflight_kube.admission.reviews import Reviews
         from preflight_kube.admission.server import HttpServer

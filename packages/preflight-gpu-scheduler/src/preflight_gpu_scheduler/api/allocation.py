@@ -68,9 +68,7 @@ class Reserved(GangStart, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=_MOST_KNOWN)
 def parse_allocated(text: str) -> Allocation | None:
-    """`<node>:<id>,<id>`; None where it is anything else, or an id stands twice. A node's name has
-    no colon.
-    """
+    """`<node>:<id>,<id>`; None where it is anything else, or an id stands twice."""
     node, colon, listed = text.partition(":") if len(text) <= _MOST_TEXT else ("", "", "")
     words = listed.split(",")
     if not node or not colon or not all(_NUMBER.fullmatch(word) for word in words):
@@ -105,16 +103,12 @@ def _decoded(text: str, type_: type[S]) -> S | None:
 
 
 def written(reserved: GangStart) -> str:
-    """The text of the annotation by which a gang starts; :func:`parse_start` and
-    :func:`parse_reserved` read it.
-    """
+    """The text of the annotation by which a gang starts, for :func:`parse_start` and its like."""
     return msgspec.json.encode(reserved).decode()
 
 
 def reclaimed(text: str) -> int:
-    """How many reservations have been taken back. What is not a number counts as none: the next
-    raise writes a number over it.
-    """
+    """How many reservations have been taken back; what is no number counts as none."""
     return int(text) if _NUMBER.fullmatch(text) else 0
 
 

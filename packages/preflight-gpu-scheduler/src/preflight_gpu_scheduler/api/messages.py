@@ -50,8 +50,6 @@ UNRESOLVABLE: Final = frozenset(
 
 
 def misfit(error: Exception, whole: str, remedy: str = "correct it") -> str:
-    """One sentence, with its path, for what types refuse; ``whole`` is what people call all of the
-    data.
-    """
+    """One sentence, with its path, for what types refuse; ``whole``: what the data is called."""
     what, _, where = str(error).partition(" - at `$.")
     return f"{where.rstrip('`') or whole}: {what[:1].lower()}{what[1:200]}; {remedy}."

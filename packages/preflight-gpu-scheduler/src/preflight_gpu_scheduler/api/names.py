@@ -1,6 +1,4 @@
-"""Every name that crosses a border: annotations, labels, the gate, the resource, and how a Lease is
-named after a GPU.
-"""
+"""Every name that crosses a border: annotations, labels, gate, resource, and the Leases' names."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ GANG_SIZE_ANNOTATION: Final = PREFIX + "gang-size"
 ALLOCATED_ANNOTATION: Final = PREFIX + "allocated"
 """`<node>:<id>,<id>`: written by the Binding, in the same update that assigns the pod."""
 RESERVED_ANNOTATION: Final = PREFIX + "reserved"
-"""What a gang's plan gave this pod; from this write on its leases are taken back behind the fence
-only.
-"""
+"""What a gang's plan gave this pod; from now on its leases are taken back behind the fence only."""
 RECLAIMED_ANNOTATION: Final = PREFIX + "reclaimed"
 """How many reservations have been taken back from this pod; absent means none."""
 NUDGED_ANNOTATION: Final = PREFIX + "nudged"
@@ -53,9 +49,7 @@ FORGEABLE: Final = (
     NVIDIA_ANNOTATION,
     CUDA_ANNOTATION,
 )
-"""Annotations of a claim pod that only this system writes; whoever creates a pod with one has
-forged it.
-"""
+"""Annotations of a claim pod that only this system writes: one at creation is a forgery."""
 
 UNHEALTHY_ANNOTATION: Final = PREFIX + "unhealthy"
 

@@ -1,6 +1,4 @@
-"""What a Node object says against its GPUs: conditions that HealthEvents became, and the operator's
-annotation.
-"""
+"""What a Node says against its GPUs: conditions from HealthEvents, the operator's annotation."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ _MOST_REASON: Final = 200
 
 
 class Complaints(msgspec.Struct, frozen=True, kw_only=True):
-    """``all``: why no GPU of the node is to be given, empty where nothing speaks against all;
-    ``by_uuid``: why not this one.
-    """
+    """Why GPUs of the node are not given: ``all`` for no GPU of it, ``by_uuid`` for this one."""
 
     all: str = ""
     by_uuid: dict[str, str] = {}

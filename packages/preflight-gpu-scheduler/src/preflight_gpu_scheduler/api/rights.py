@@ -1,6 +1,4 @@
-"""What each account of the GPU scheduler may do, down to the field: the chart's roles and policies
-are made of it.
-"""
+"""Rights of the GPU scheduler, down to the field: the chart's roles and policies follow."""
 
 from __future__ import annotations
 

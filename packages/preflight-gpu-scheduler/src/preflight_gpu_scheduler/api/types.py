@@ -128,9 +128,7 @@ class _Container(_Object, frozen=True, kw_only=True):
 
 
 class _ContainerStatus(_Object, frozen=True, kw_only=True):
-    """``state``: which one it is, of running, terminated and waiting; what there is more of it is
-    left out.
-    """
+    """``state``: running, terminated or waiting; what there is more of it is left out."""
 
     state: Any = None
 
@@ -344,9 +342,7 @@ class LeaseSpec(_Object, frozen=True, kw_only=True):
 
 
 class Lease(_NamedObject, frozen=True, kw_only=True):
-    """One GPU's lock. Whose it is stands in ``holder``; what it is about in its annotations, as its
-    name may carry a hash.
-    """
+    """One GPU's lock: ``holder`` says whose it is, annotations what it is about."""
 
     spec: LeaseSpec = LeaseSpec()
 
@@ -368,9 +364,7 @@ class Lease(_NamedObject, frozen=True, kw_only=True):
 
     @property
     def gpu(self) -> tuple[str, int] | None:
-        """(node, id); None where annotations and name do not agree, as in a Lease that somebody
-        made by hand.
-        """
+        """(node, id); None where annotations and name do not agree, as in one made by hand."""
         return _locked(self.metadata.name, self.annotation(names.NODE_ANNOTATION))
 
     @property

@@ -176,9 +176,7 @@ class Executor:
 
 
 def pod_patch(pod: Pod, annotations: dict[str, str], *, ungate: bool = False) -> dict[str, Any]:
-    """A strategic patch, which is refused on another version of the pod. ``ungate``: take our gate
-    away; gates of others stay.
-    """
+    """A strategic patch, refused on another version of the pod. ``ungate``: take our gate away."""
     gates = {"schedulingGates": [{"$patch": "delete", "name": names.GATE}]}
     return {"metadata": _versioned(pod, annotations), **({"spec": gates} if ungate else {})}
 

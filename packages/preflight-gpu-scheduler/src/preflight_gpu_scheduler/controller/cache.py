@@ -37,9 +37,7 @@ _LEASE_INDEXES: Final[dict[str, Callable[[Lease], tuple[str, ...]]]] = {
 
 
 class GpuCache(GpuSnapshot):
-    """The snapshot of a process that runs ``reflectors``. ``gangs``: whether PodGroups are
-    mirrored, too.
-    """
+    """The snapshot of a process that runs ``reflectors``; ``gangs``: PodGroups, too."""
 
     def __init__(self, client: Client, config: Config, *, gangs: bool = False) -> None:
         def cache(path: str, type_: type[Any], **more: Any) -> Cache[Any]:

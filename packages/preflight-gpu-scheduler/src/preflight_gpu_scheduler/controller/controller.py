@@ -106,9 +106,7 @@ class Controller:
             seen.listeners.remove(self._changed)
 
     def _status_rest(self, claim: Key) -> float:
-        """Seconds between two writes of a claim's status; what it says of thousands of pods is a
-        walk over all of them.
-        """
+        """Seconds between two writes of a claim's status; more where it has thousands of pods."""
         pods = self._seen.pods.count("claim", "/".join(claim))
         return max(_STATUS_REST, pods * _STATUS_REST / 1000)
 
@@ -274,9 +272,7 @@ class Controller:
         return min((seconds for seconds in waits if seconds is not None), default=None)
 
     def _left(self, since: str, value: object, seconds: float) -> float | None:
-        """The rest of the ``seconds`` for which ``since`` has had ``value``; None once they are
-        over.
-        """
+        """The rest of the ``seconds`` for which ``since`` has had ``value``; None after them."""
         waited = self._since.note(since, value, self._client.clock())
         return seconds - waited + _MARGIN if waited < seconds else None
 
@@ -327,9 +323,7 @@ class Controller:
     async def _patch(
         self, pod: Pod, annotations: dict[str, str] | None = None, *, ungate: bool = False
     ) -> None:
-        """Where it has changed meanwhile nothing is written: that is an event by itself, and a
-        reason to look again.
-        """
+        """Where it has changed meanwhile nothing is written: that event comes by itself."""
         patch = pod_patch(pod, annotations or {}, ungate=ungate)
         with contextlib.suppress(PreconditionFailed, Conflict, NotFound):
             await self._client.strategic_patch(pod_path(pod.key), patch)

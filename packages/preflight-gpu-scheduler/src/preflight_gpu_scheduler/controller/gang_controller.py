@@ -1,6 +1,4 @@
-"""Gangs at work: who is whole may start, and every member that has its GPUs is told so. One round
-at a time, by whoever leads.
-"""
+"""Gangs at work: whole ones may start, members with GPUs are told; one round at a time."""
 
 from __future__ import annotations
 

@@ -261,9 +261,7 @@ def tolerated(toleration: Mapping[str, Any]) -> bool:
 
 
 def claim_of(pod: Mapping[str, Any]) -> str:
-    """The name of the claim that a pod names as it came; empty where it has none, or one that no
-    object can have.
-    """
+    """The name of the claim that a pod names as it came; empty where there is none."""
     about = pod.get("metadata")
     annotations = about.get("annotations") if isinstance(about, dict) else None
     name = annotations.get(names.CLAIM_ANNOTATION) if isinstance(annotations, dict) else None

@@ -145,9 +145,7 @@ def _only_of(
 def _written(
     job: BindJob, ids: tuple[int, ...], created: Mapping[str, Lease]
 ) -> Steps[BindOutcome]:
-    """The Binding. After a 409 once more with the pod's new version, if that is still unbound and
-    of the same number.
-    """
+    """The Binding; after a 409 once more, if the new version is unbound and of the same number."""
     pod, uid = job.pod, job.pod.uid
     annotations = allocation.binding_annotations(job.node, ids, job.uuids)
     error = "the pod keeps changing"

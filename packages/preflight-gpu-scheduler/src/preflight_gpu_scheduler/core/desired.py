@@ -18,9 +18,7 @@ MAX_WOKEN: Final = 16
 
 
 def opens(pod: Pod, claim: Claim | None) -> bool:
-    """Tell whether a pod's gate is taken away: its claim is there, and its gang, if it is of one,
-    may start.
-    """
+    """Tell whether a pod's gate goes: its claim is there, and its gang, if any, may start."""
     waits = bool(pod.claim) if claim is None else claim.gang is not None and pod.start is None
     return pod.gated and not waits
 
@@ -102,9 +100,7 @@ MOST_SHOWN: Final = 100
 
 
 def could_ever(claim: Claim, nodes: Iterable[tuple[Topology, dict[str, str]]]) -> bool:
-    """Tell whether some node, with all its usable GPUs free, could meet the claim. ``nodes``:
-    topology and labels.
-    """
+    """Tell whether some node could meet the claim with all its usable GPUs free."""
     wanted = claim.spec.selector.match_labels
     return any(
         not choose(slots, (1 << len(slots)) - 1, claim.want).why

@@ -63,9 +63,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
-    """``size``: None where nobody says how many there are. ``members``: living ones, bound or not,
-    by name.
-    """
+    """``size``: None where nobody says it. ``members``: living ones, bound or not, by name."""
 
     key: tuple[str, str, str]
     size: int | None
@@ -309,9 +307,7 @@ def _share(member: Assignment, plan: str, first: Assignment, members: int) -> pr
 
 
 def _confirmed(write: protocol.ReservePod, answer: Answer) -> Steps[Pod | bool]:
-    """The pod with what it has; else whether it may have it without our knowing. ``answer``: to the
-    first try.
-    """
+    """The pod with what it has; else whether it may have it without our knowing."""
     pod, reserved, unknown = write.pod, write.reserved, False
     for left in reversed(range(_TRIES)):
         if isinstance(answer, protocol.Stored) and isinstance(answer.object, Pod):

@@ -29,9 +29,7 @@ _MOST_COVERS: Final = 20_000
 first ones in order of size are.
 """
 _MOST_KNOWN: Final = 4096
-"""Topologies, and choices, that are kept: each may have 256 GPUs, and a node may say others at any
-time.
-"""
+"""Topologies, and choices, that are kept: of up to 256 GPUs each, and a node may change its own."""
 
 
 class Slot(msgspec.Struct, frozen=True):

@@ -26,9 +26,7 @@ class LeaseState(Enum):
     """The state of a lease; who may do what with it is said beside each."""
 
     HELD = "held"
-    """Its pod is bound to this node with this GPU, and has not ended: it ends with the pod, not
-    with time.
-    """
+    """Its pod is bound to this node with this GPU and has not ended; it does not end with time."""
     RESERVED = "reserved"
     """Its pod is unbound, its number current, its time not over."""
     OVER = "over"
@@ -63,9 +61,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def judge(lease: Lease, holder: Holder, *, over: bool = False) -> LeaseState:
-    """``over``: whether this observer has seen the lease unchanged for longer than it lasts (see
-    :class:`FirstSeen`).
-    """
+    """``over``: whether this observer has seen the lease unchanged for longer than it lasts."""
     gpu, pod = lease.gpu, holder.pod
     if not lease.ours or gpu is None:
         return LeaseState.FREE if over and lease.locks else LeaseState.FOREIGN
@@ -110,9 +106,7 @@ def reason(lease: Lease, holder: Holder) -> str:
 
 
 def is_own(lease: Lease, pod: Pod) -> bool:
-    """Tell whether ``pod``, in this version, may go on with the lease. A lease of an earlier number
-    was taken back.
-    """
+    """Tell whether ``pod``, in this version, may go on with the lease: no earlier number's."""
     return lease.ours and lease.holder == pod.uid and lease.number == pod.number
 
 

@@ -66,9 +66,7 @@ class _PodWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateLease(_PodWrite, frozen=True, kw_only=True):
-    """The Lease by which one GPU becomes the pod's, in the pod's current number. ``uuid``: empty
-    where it is not known.
-    """
+    """The Lease by which a GPU becomes the pod's, in its number; ``uuid``: empty if unknown."""
 
     node: str
     gpu: int
@@ -133,9 +131,7 @@ class Exists(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """409: another uid or version, or a pod that is assigned, gated or being deleted. Nothing was
-    stored.
-    """
+    """409: another uid or version; or it is assigned, gated or being deleted. Not stored."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -145,9 +141,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """No answer, or one that leaves open what happened: it was stored, or never will be, or will be
-    later.
-    """
+    """No answer, or one that leaves open whether it was stored, or will be later."""
 
 
 Answer = Stored | Missing | Exists | Conflict | Refused | Lost
@@ -279,9 +273,7 @@ def _settle(
 
 
 def read_holder(lease: Lease, look: Look) -> Steps[Holder | None]:
-    """The lease's pod by the mirror where that suffices, else by the API server; None where that
-    does not answer.
-    """
+    """The lease's pod by the mirror, else by the API server; None where that does not answer."""
     pod = lease.pod
     if pod is None:
         return Holder(None)
@@ -325,9 +317,7 @@ def relocked(
 
 
 class Done(Enum):
-    """The end of a look at a lease; KEPT stands for now, and AGAIN for a try that has to be
-    repeated.
-    """
+    """The end of a look at a lease; KEPT stands for now, AGAIN for a try to be repeated."""
 
     KEPT = "kept"
     COLLECTED = "collected"
@@ -399,8 +389,6 @@ def _dissolve(pod: Pod, reserved: Reserved, look: Look) -> Steps[Done | None]:
 
 
 def raise_number(pod: Pod, number: int) -> Steps[bool]:
-    """Tell whether the pod, unbound in this very version, now counts ``number`` reservations as
-    taken back.
-    """
+    """Tell whether the pod, unbound in this version, counts ``number`` reservations taken back."""
     answer = yield from only(RaiseReclaimed(pod=pod, number=number))
     return isinstance(answer, Stored)

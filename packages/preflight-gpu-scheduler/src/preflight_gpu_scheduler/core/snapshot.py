@@ -191,9 +191,7 @@ class GpuSnapshot:
         return self._ledger.others(node, uid)
 
     def device_states(self) -> dict[str, dict[str, int]]:
-        """By node, how many GPUs are leased, free, and neither: sick,
-        unknown or cut into slices.
-        """
+        """By node, how many GPUs are leased, free, and neither: sick, unknown or cut up."""
         states = {}
         for name, inventory in self.inventories.items():
             leased = {gpu for gpu, _ in self.leases_on(name)} | self.others(name)
@@ -240,9 +238,7 @@ class GpuSnapshot:
     # --- what this process does
 
     def hold(self, node: str, ids: Iterable[int], pod: Pod) -> None:
-        """From the choice on nobody else here chooses these; what the same pod held there before is
-        let go.
-        """
+        """From now on nobody else here chooses these; what the pod held there before is let go."""
         self._ledger.hold(node, pod, ids)
 
     def let_go(self, node: str, pod: Pod, *, sent: bool = False) -> None:

@@ -33,9 +33,7 @@ _NUMA: Final = Path("/sys/bus/pci/devices")
 
 
 class NvmlFailed(Exception):
-    """Nothing can be read just now, as while the driver is being reloaded; the message is one
-    sentence.
-    """
+    """Nothing can be read just now, as while the driver is reloaded; one sentence."""
 
 
 class Nvml:
@@ -96,9 +94,7 @@ class Nvml:
         return pynvml
 
     def _register(self, nvml: Any) -> None:
-        """Subscribe to critical XIDs. Where that is not possible health rests on the other
-        signs.
-        """
+        """Subscribe to critical XIDs. Where that is impossible the other signs show health."""
         uuids: dict[int | None, str] = {}
         self._events, self._uuids = nvml.nvmlEventSetCreate(), uuids
         for n in range(nvml.nvmlDeviceGetCount()):
@@ -228,9 +224,7 @@ class NvmlProcess:
         self._listed: set[str] = set()
 
     def facts(self) -> list[Facts]:
-        """As :meth:`Nvml.facts`, with the XIDs since :meth:`kept`; a crash and a silence are a
-        NvmlFailed, too.
-        """
+        """As :meth:`Nvml.facts`, with XIDs since :meth:`kept`; a silence is a NvmlFailed, too."""
         # First and by themselves, as the library says them once.
         seen = reader.ask(_xids, patience=PATIENCE, otherwise=lambda _: {})
         for uuid, xids in seen.items():

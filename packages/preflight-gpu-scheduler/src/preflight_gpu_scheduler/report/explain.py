@@ -109,9 +109,7 @@ def files(paths: list[str]) -> Files:
 
 
 def explain(given: Files, config: Config) -> Explained:
-    """Nodes are listed in the order in which the extender likes them: best first, then those that
-    fail.
-    """
+    """Nodes stand in the order in which the extender likes them, then those that fail."""
     claim = given.claim
     verdict = admit(given.pod, claim, config)
     if verdict.refused:

@@ -216,9 +216,7 @@ class Extender:
         return pod if pod is not None and pod.uid == args.pod_uid else None
 
     def _question(self, pod: Pod) -> Question:
-        """The scheduler's pod may be of an older version than the mirror's: of two the higher
-        number of reservations counts.
-        """
+        """Of an older version than the mirror's the higher number of reservations counts."""
         shown = self._state.pod(pod.key)
         if shown is not None and shown.uid == pod.uid:
             pod = shown

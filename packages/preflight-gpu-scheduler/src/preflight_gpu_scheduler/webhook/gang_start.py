@@ -38,9 +38,7 @@ __all__ = ["GangBarrier", "GangStarts", "Rung"]
 _FRESH: Final = 30.0
 """Seconds for which the nodes count on which the scheduler would have had a member."""
 _SOON: Final = 15.0
-"""Seconds within which the scheduler asks again about a pod that some node might have: its back-off
-is 10 at most.
-"""
+"""Seconds within which the scheduler asks about a pod again: its back-off is 10 at most."""
 _MOST_REST: Final = 20.0
 """Seconds at most from an attempt that failed to the next."""
 _KEPT_FOR: Final = 0.5
@@ -259,9 +257,7 @@ class GangStarts:
         return more
 
     def _new_for(self, attempt: _Attempt, now: float) -> set[str]:
-        """Nodes that have got GPUs since the scheduler was asked about the gang, and about which it
-        may still be.
-        """
+        """Nodes with more GPUs since the scheduler was asked about the gang; it may be again."""
         grown = self._grown.items()
         return {name for name, (_, at) in grown if attempt.last < at and now - at < _SOON}
 
@@ -410,9 +406,7 @@ class GangStarts:
         return await self._turn(pod, reserved)
 
     async def _reserved(self, pod: Pod, node: str) -> str:
-        """Wait until all have arrived, their leases are stored, and ``pod`` is told so; or why
-        not.
-        """
+        """Wait until all are there, their leases stored and ``pod`` told; or why not."""
         uid, now = pod.uid, self._state.now()
         self._expire(now)
         mine = self._tries.get(self._of.get(pod.key, GangStart()))
