@@ -138,9 +138,10 @@ class NodeHealthController:
         status = self._judged(health.status, node, written)
         if status != health.status:
             body = _body(name, status, resourceVersion=health.metadata.resource_version)
-            answer = await self.cache.apply(client, ReplaceStatus(path(name), body))
+            answer = await apply(client, ReplaceStatus(path(name), body))
             if not isinstance(answer, Stored):  # another version by now: the watch brings it
                 raise _error(answer)
+            self.cache.wrote(answer.object(NodeHealth))
             if status.state != health.status.state and BAD & {status.state, health.status.state}:
                 self._record_event(events, node, status)
         runs = self._runs.get(name, {})  # what has ended during the write is there, too
