@@ -22,24 +22,6 @@ from preflight_testing.helm import Object, Release, Values
 
 from .impersonation import CHECKED, GANG, RECORD, ROSTER
 
-__all__ = [
-    "BOTH",
-    "CERTS",
-    "CONTROLLER",
-    "GANG_CHART",
-    "INJECTOR",
-    "LISTED",
-    "OFF",
-    "SYSTEM",
-    "TENANT",
-    "TRAINING",
-    "WEB",
-    "PolicyServer",
-    "checked_pod",
-    "mounting",
-    "plain_pod",
-]
-
 RELEASE = "preflight"
 INJECTOR, GANG_CHART = "preflight-injector", "preflight-gang"
 BOTH = (INJECTOR, GANG_CHART)

@@ -14,8 +14,6 @@ from preflight_testing.apiserver import ASSETS, ApiServer, assets
 
 from .admission_policies import BOTH, GANG_CHART, INJECTOR, PolicyServer
 
-__all__ = ["ASSETS_135", "api_server", "policies", "records"]
-
 ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
 """Names a folder with another kube-apiserver, of 1.35."""
 

@@ -35,8 +35,6 @@ from .attack_requests import ATTACKS, HOME, MEDIA, Attacked, merged, read
 from .filled import FilledCluster
 from .installed_release import until
 
-__all__ = ["ON_NODES", "PORTS", "PROCESSES", "attacked", "missing", "started"]
-
 PAGE: Final = ATTACKS.parents[1] / "docs" / "threat-model.md"
 ATTEMPTS: Final = 3
 """To start a program: somebody else may take its port before it listens."""

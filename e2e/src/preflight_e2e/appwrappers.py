@@ -15,20 +15,6 @@ from kubernetes import client
 
 from .lab import BASE_VALUES, GANG_VALUES, Lab, until
 
-__all__ = [
-    "ALL_REDUCE",
-    "IMAGE",
-    "LABEL",
-    "VALUES",
-    "WRAPPED",
-    "WrappedRelease",
-    "asks",
-    "connector",
-    "prefers",
-    "verdict",
-    "wrapped",
-]
-
 LABEL = "preflight.nvsentinel.nvidia.com/gpu-health"
 WRAPPED = "workload.codeflare.dev/appwrapper"
 IMAGE = "preflight-webhook:dev"

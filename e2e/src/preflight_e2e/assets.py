@@ -22,16 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "BESIDE",
-    "CONTROL_PLANES",
-    "TOOLS",
-    "AssetsError",
-    "ControlPlane",
-    "bring",
-    "bring_tool",
-]
-
 PINS: Final = Path(__file__).parents[2] / "control-plane"
 TOOL_PINS: Final = Path(__file__).parents[2] / "tools"
 TOOLS: Final[Mapping[str, tuple[str, ...]]] = {

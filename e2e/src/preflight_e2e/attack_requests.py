@@ -20,8 +20,6 @@ from preflight_testing.apiserver import ApiServer
 from preflight_testing.fields import Answer, Impersonator
 from preflight_testing.helm import Object
 
-__all__ = ["ATTACKS", "HOME", "MEDIA", "Attack", "Attacked", "merged", "read", "rows"]
-
 ATTACKS: Final = Path(__file__).parents[2] / "attacks"
 HOME: Final = "preflight"
 MEDIA: Final = {"patch": "application/merge-patch+json", "json": "application/json-patch+json"}

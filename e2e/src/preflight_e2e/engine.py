@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Engine", "ImageError", "find_engine"]
-
 
 class ImageError(Exception):
     """No image came out; the message is one sentence, the engine's own words having gone to stderr

@@ -23,8 +23,6 @@ from preflight_testing.apiserver import ApiServer
 
 from .attack_requests import Attacked, at, merged
 
-__all__ = ["FilledCluster", "largest_of_each"]
-
 SIZE: Final = 1_000_000
 """Bytes of one object: of 1.5 MiB, in which an API server keeps who wrote each field, too."""
 

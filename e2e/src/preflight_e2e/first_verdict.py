@@ -24,18 +24,6 @@ from pathlib import Path
 
 from .program import leave
 
-__all__ = [
-    "README",
-    "STEPS",
-    "Shell",
-    "WalkError",
-    "WalkStep",
-    "commands",
-    "files",
-    "local",
-    "step",
-]
-
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "README.md"
 IMAGES = {

@@ -11,8 +11,6 @@ from .bench.cluster import addressed, member
 from .impersonation import GANG, OURS, ROSTER
 from .installed_release import Installed, until
 
-__all__ = ["Story"]
-
 
 class Story:
     """Pods as the webhook leaves them, of which no scheduler and no kubelet knows."""

@@ -17,8 +17,6 @@ from .installed_release import Installed, until
 from .kube_scheduler import IMAGE
 from .lab import Lab
 
-__all__ = ["CHECKS", "COUNT", "DCGM", "LOOK", "GpuClaimsRelease", "GpuPlace"]
-
 Json = dict[str, Any]
 GROUP = "gpu.scheduling"
 COUNT = f"{GROUP}/gpu"

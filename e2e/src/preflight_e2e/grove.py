@@ -11,8 +11,6 @@ from typing import Any
 from kubernetes import client
 from preflight_testing.grove import gang, made, podclique, pods, reapplied
 
-__all__ = ["Grove"]
-
 Json = dict[str, Any]
 
 

@@ -17,8 +17,6 @@ from preflight_testing.helm import ChartError, Release
 
 from .program import leave
 
-__all__: list[str] = []
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="helm", allow_abbrev=False)

@@ -12,8 +12,6 @@ from typing import Any
 
 from .images import BuiltImage
 
-__all__ = ["Images", "loading"]
-
 Build = Callable[[], BuiltImage]
 
 

@@ -18,20 +18,6 @@ from preflight_testing.helm import Release, Values
 from .images import FAKE_NODE
 from .installed_release import until
 
-__all__ = [
-    "CLASS",
-    "DEVICE",
-    "DRIVER",
-    "DRIVERS",
-    "GPU",
-    "MAJOR",
-    "RESOURCE",
-    "SEEN",
-    "ChannelNamespace",
-    "Channels",
-    "config",
-]
-
 DRIVER = "compute-domain.nvidia.com"
 CLASS = "compute-domain-default-channel.nvidia.com"
 DEVICE = "/dev/nvidia-caps-imex-channels/channel0"

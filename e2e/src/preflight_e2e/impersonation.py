@@ -14,26 +14,6 @@ from kubernetes import client
 
 from .installed_release import Installed, until
 
-__all__ = [
-    "CHECKED",
-    "GANG",
-    "LEASE",
-    "MANAGED_BY",
-    "OURS",
-    "RECORD",
-    "ROSTER",
-    "Actor",
-    "Patch",
-    "TenantNamespace",
-    "account",
-    "add",
-    "annotation",
-    "error_of",
-    "label",
-    "prepared",
-    "remove",
-]
-
 OURS = "preflight.nvsentinel.nvidia.com/"
 ROSTER, GANG, CHECKED = OURS + "roster", OURS + "gang", OURS + "checked"
 LEASE = "preflight-gang"

@@ -15,8 +15,6 @@ from typing import Any
 from kubernetes import client
 from preflight_testing.helm import Release, Values
 
-__all__ = ["Installed", "until"]
-
 DEFINITIONS = (
     "nodehealths.preflight.nvsentinel.nvidia.com",
     "preflightconfigs.preflight.nvsentinel.nvidia.com",

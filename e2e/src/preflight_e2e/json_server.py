@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from http.server import BaseHTTPRequestHandler
 
-__all__ = ["JsonHandler"]
-
 
 class JsonHandler(BaseHTTPRequestHandler):
     """Subclasses answer requests with :meth:`answer`; nothing is logged."""

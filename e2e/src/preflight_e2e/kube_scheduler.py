@@ -14,8 +14,6 @@ from preflight_testing.apiserver import ASSETS
 from .engine import Engine, ImageError
 from .images import ROOT, BuiltImage, cache_folder
 
-__all__ = ["IMAGE", "MISSING", "build"]
-
 IMAGE = "preflight-kube-scheduler:dev"
 MISSING = "PREFLIGHT_KUBE_SCHEDULER_MISSING"
 """For tests on a cluster: why the image is not on the nodes; not set where it is."""

@@ -14,8 +14,6 @@ from jsonschema import Draft202012Validator
 from kubernetes_validate.utils import schema_contents
 from referencing import Registry, Resource
 
-__all__ = ["validate"]
-
 
 def validate(document: dict[str, Any], version: str) -> None:
     """Hold an object against Kubernetes ``version``, such as "1.36". Raises

@@ -19,8 +19,6 @@ from kubernetes import client, config, stream, utils, watch
 from preflight_testing.helm import Release
 from preflight_testing.matrix.facts import GPUS, node_json
 
-__all__ = ["FAKES", "Lab", "LabError", "injector_values", "until"]
-
 FAKES = "preflight-fakes"
 NODE_ACCOUNT = "fake-node"
 """The fake nodes' ServiceAccount."""

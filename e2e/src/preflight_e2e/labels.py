@@ -12,8 +12,6 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["changed", "image_id", "labels", "version"]
-
 PREFIX = "org.opencontainers.image."
 
 

@@ -17,8 +17,6 @@ from preflight_testing.matrix.rollout import RIGHT, SETTINGS
 
 from .lab import GANG_VALUES, injector_values
 
-__all__ = ["REASONS", "as_pod", "pod", "settings", "values"]
-
 REASONS: Final = {
     "passed": "PreflightPassed",
     "misconfigured": "PreflightMisconfigured",

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Final, NoReturn
 
-__all__ = ["UNREAD", "add_version", "leave"]
-
 UNREAD: Final = 141
 """Exit status where whoever read the output has gone, as of a program that SIGPIPE ended: 128 +
 SIGPIPE.

@@ -15,8 +15,6 @@ from kubernetes import client, utils
 
 from .lab import Lab, until
 
-__all__ = ["HOME", "PODS", "ValidationProvider", "rendered", "rights"]
-
 FILES: Final = Path(__file__).resolve().parents[3] / "docs" / "revalidation"
 HOME: Final = "nvsentinel"
 PODS: Final = "gpu-validation"

@@ -11,8 +11,6 @@ from typing import Any
 import trustme
 from preflight_testing.apiserver import ApiServer
 
-__all__ = ["register", "write_certificate"]
-
 
 def write_certificate(folder: Path) -> str:
     """tls.crt and tls.key for 127.0.0.1 into ``folder``; the CA bundle as a clientConfig has it."""

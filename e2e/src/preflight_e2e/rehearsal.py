@@ -31,8 +31,6 @@ from .assets import AssetsError, bring_tool
 from .images import ROOT
 from .labels import image_id
 
-__all__ = ["WORKFLOW", "RehearsalError", "Workflow", "rehearse"]
-
 WORKFLOW = ROOT / ".github/workflows/release.yaml"
 USER = PASSWORD = "rehearsal"
 HTPASSWD = f"{USER}:$2b$04$0c2W7BAfYzLzb0CmqeLYVOgy9UlH73ASXNBqqAq6e5iP0DEUuMmTe\n"

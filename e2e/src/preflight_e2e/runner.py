@@ -24,8 +24,6 @@ from preflight_testing.matrix.scenario import (
 
 from .lab import Lab, LabError, until
 
-__all__ = ["ScenarioOutcome", "run"]
-
 IMAGE = "preflight-fake-node:dev"
 PATIENCE = 300.0
 """Seconds for one pod to end: schedule, diagnose, report within a budget of 10 s."""

@@ -17,8 +17,6 @@ from .images import FAKE_NODE
 from .imex_channels import RESOURCE, ChannelNamespace
 from .installed_release import until
 
-__all__ = ["OTHER", "OTHER_VARIABLE", "beside"]
-
 OTHER: Final = "gpu.example.com"
 OTHER_VARIABLE: Final = "BESIDE_GPU"
 _SERVES = f"""

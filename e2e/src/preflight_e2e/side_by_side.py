@@ -16,8 +16,6 @@ from preflight_testing.matrix.scenario import Scenario
 from .lab import Lab
 from .runner import ScenarioOutcome, run
 
-__all__ = ["run_all"]
-
 
 def run_all(
     lab: Lab,

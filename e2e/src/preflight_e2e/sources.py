@@ -11,8 +11,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PinnedSource", "RigError", "SourceError", "checkout"]
-
 
 @dataclass(frozen=True)
 class PinnedSource:

@@ -13,8 +13,6 @@ from urllib3.exceptions import HTTPError
 
 from .installed_release import until
 
-__all__ = ["Moment", "Watched"]
-
 
 @dataclass(frozen=True)
 class Moment:

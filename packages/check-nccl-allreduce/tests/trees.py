@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["EFA", "MELLANOX", "counters", "node", "write"]
-
 MELLANOX, EFA = ("0x15b3", "0x1021"), ("0x1d0f", "0xefa1")
 
 

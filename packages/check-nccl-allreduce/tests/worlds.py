@@ -22,19 +22,6 @@ from check_nccl_allreduce.control.rounds import LaunchRound, ProbeRound, Probes
 from check_nccl_allreduce.ports import PortFault
 from check_nccl_allreduce.settings import Settings
 
-__all__ = [
-    "HEALTHY",
-    "Answer",
-    "World",
-    "hangs",
-    "sick",
-    "slow",
-    "split",
-    "spoils",
-    "took",
-    "troubled",
-]
-
 MIB = 1024**2
 DOWN = PortFault("mlx5_3:1", "state", "is DOWN (Polling)", "not ACTIVE")
 HEALTHY = 0.2

@@ -10,8 +10,6 @@ from leading import OneNamespace
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Conflict, Gone
 
-__all__ = ["ConflictingClient", "ForgetfulClient"]
-
 
 class ConflictingClient(OneNamespace):
     """Each write of a status is first refused as if somebody had written before."""

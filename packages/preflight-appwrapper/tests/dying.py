@@ -17,8 +17,6 @@ from preflight_appwrapper.controller.controller import Controller
 from preflight_appwrapper.metrics import Metrics
 from preflight_kube.auth.connection import Connection
 
-__all__ = ["DyingClient", "Fault", "Requests", "dies"]
-
 Fault = Literal["", "lost", "answer lost", "unread"]
 """Of a write; the last one is of a read, for which both are the same."""
 

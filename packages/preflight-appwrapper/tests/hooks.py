@@ -21,8 +21,6 @@ from preflight_kube.admission.tls import Certificate
 from preflight_kube.client.client import KubeError
 from prometheus_client import CollectorRegistry
 
-__all__ = ["Hook", "denied", "hooked", "serving"]
-
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 

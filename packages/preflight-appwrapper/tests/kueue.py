@@ -16,8 +16,6 @@ from hooks import Hook
 from lab import Lab, condition
 from preflight_kube.admission.review import AdmissionRequest, Response
 
-__all__ = ["QUEUE", "Kueue"]
-
 QUEUE = "kueue.x-k8s.io/queue-name"
 CONFIGURATION = "kueue-mutating-webhook-configuration"
 KNOWN = ("template", "podSets", "podSetInfos", "annotations")

@@ -23,7 +23,7 @@ from preflight_kube.client.client import Client, Conflict, Invalid, KubeError, N
 from preflight_testing.apiserver import ApiServer
 from versions import Seen, condition, problems
 
-__all__ = ["Lab", "condition", "lab"]
+__all__ = ["condition"]
 
 PATIENCE = 45.0
 _WRAPPERS = "/apis/workload.codeflare.dev/v1beta2"

@@ -14,8 +14,6 @@ from preflight_appwrapper.metrics import Metrics
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 
-__all__ = ["Leading", "OneNamespace", "leads"]
-
 
 class OneNamespace(Client):
     """Sees one namespace alone, so that tests on one API server do not look after each other's

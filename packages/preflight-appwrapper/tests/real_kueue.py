@@ -22,8 +22,6 @@ import yaml
 from lab import Lab
 from preflight_testing.apiserver import ApiServer, free_port
 
-__all__ = ["FLAVOR", "PROGRAM", "RealKueue", "running"]
-
 PROGRAM: Final = Path(os.environ.get("PREFLIGHT_KUEUE", "/nowhere"))
 FLAVOR: Final[Mapping[str, Any]] = {
     "nodeLabels": {"flavor": "a100"},

@@ -15,8 +15,6 @@ from player import bare_pod, job, service
 from preflight_appwrapper.api.names import LABEL
 from preflight_testing.apiserver import ApiServer
 
-__all__ = ["SCENARIOS", "Scenario", "played"]
-
 FAST: dict[str, Any] = {
     "failureGracePeriodDuration": "0s",
     "retryPausePeriodDuration": "0s",

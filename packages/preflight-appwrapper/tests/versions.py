@@ -10,8 +10,6 @@ from typing import Any
 
 from preflight_appwrapper.api.names import LABEL
 
-__all__ = ["Seen", "condition", "problems"]
-
 Json = dict[str, Any]
 
 FOLLOWS: dict[str, set[str]] = {

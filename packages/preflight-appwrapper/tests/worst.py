@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import string
 
-__all__ = ["SIZE", "worst"]
-
 SIZE = 990_000
 _PIECES = {"objects": "{}", "lists": "[]", "strings": '""'}
 

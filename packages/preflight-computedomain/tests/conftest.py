@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from preflight_testing.plugin import real_api_server
 
-__all__ = ["anyio_backend", "google", "real_api_server", "short"]
+__all__ = ["real_api_server"]
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

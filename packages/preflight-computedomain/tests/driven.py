@@ -25,8 +25,6 @@ from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.lease import Leadership, lead
 
-__all__ = ["CLAIMS", "User", "leads", "until"]
-
 Body = dict[str, Any]
 CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 

@@ -18,8 +18,6 @@ from pathlib import PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["Clockwork", "Files", "Paths"]
-
 
 class Content:
     """An inode. ``synced``: what is sure to survive a power failure."""

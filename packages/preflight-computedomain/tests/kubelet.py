@@ -12,8 +12,6 @@ from typing import Any
 import grpc
 from preflight_computedomain.core.claims import KubeletClaim
 
-__all__ = ["Kubelet", "connection"]
-
 
 def connection(path: object) -> grpc.aio.Channel:
     """A connection that no other call shares, as after a restart."""

@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 from preflight_testing.apiserver import free_port
 
-__all__ = ["PLUGIN", "MachineNode", "library"]
-
 PLUGIN = Path(sys.executable).parent / "compute-domain-kubelet-plugin"
 _LIBRARY = r"""
 #include <stdlib.h>

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from leading import Leading
     from played import Cluster
 
-__all__ = ["anyio_backend", "api", "client", "real_api_server", "target"]
+__all__ = ["api", "real_api_server"]
 
 sys.path.insert(0, str(Path(__file__).parent))  # what several tests share
 

@@ -9,8 +9,6 @@ from typing import Any
 from preflight_proto import names
 from preflight_proto.stamp import configmap_name
 
-__all__ = ["DEEP", "bomb", "deep", "gang_map", "giant_record"]
-
 
 def deep(levels: int) -> str:
     return '{"v":1,"x":' + "[" * levels + "]" * levels + "}"

@@ -17,8 +17,6 @@ from preflight_kube.client.client import Client
 from preflight_kube.runtime.lease import Leadership
 from wire import Wire, wired
 
-__all__ = ["Leading", "leads", "settled"]
-
 
 @dataclass
 class Leading:

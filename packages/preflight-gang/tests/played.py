@@ -16,8 +16,6 @@ from preflight_proto.roster import ContractError, Roster, decode_roster
 from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash
 from preflight_testing.waiting import until
 
-__all__ = ["CHECKS", "GANG", "Cluster", "clock", "container", "opt_in", "played", "result_line"]
-
 CHECKS = ("dcgm-diag", "nccl-allreduce")
 GANG = "job-1"
 

@@ -22,8 +22,6 @@ from preflight_testing.waiting import until
 from prometheus_client.parser import text_string_to_metric_families
 from wire import Sent, Wire, wired
 
-__all__ = ["LEASE_SECONDS", "Replica", "replica"]
-
 LEASE_SECONDS = 900
 """Who leads goes on leading, however busy the machine is. Tests of what happens otherwise name
 another."""

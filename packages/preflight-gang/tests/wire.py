@@ -18,8 +18,6 @@ import msgspec
 from preflight_kube.auth.connection import Connection
 from preflight_testing.tcp import TcpServer
 
-__all__ = ["Sent", "Wire", "refusal", "wired"]
-
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 
 

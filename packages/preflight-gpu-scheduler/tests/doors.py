@@ -18,8 +18,6 @@ from plane import Plane
 from preflight_kube.client.client import KubeError
 from preflight_testing.apiserver import free_port
 
-__all__ = ["PATH", "admitting", "ask_preflight", "preflight"]
-
 PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 

@@ -17,8 +17,6 @@ import yaml
 from preflight_kube.auth.connection import Connection
 from preflight_testing.tcp import TcpServer
 
-__all__ = ["Sent", "Wire", "wired"]
-
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 
 

@@ -9,7 +9,7 @@ from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client.client import Client
 from preflight_testing.plugin import ApiFixture, api, real_api_server
 
-__all__ = ["anyio_backend", "api", "client", "real_api_server", "target"]
+__all__ = ["api", "real_api_server"]
 
 sys.path.insert(0, str(Path(__file__).parent))  # what several tests share
 

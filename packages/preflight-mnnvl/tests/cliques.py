@@ -14,24 +14,6 @@ from preflight_mnnvl.core.reconcile import plans
 from preflight_mnnvl.core.snapshot import World
 from preflight_mnnvl.core.support import ClusterFacts, Support, judge
 
-__all__ = [
-    "DRIVER",
-    "GPU",
-    "LITERAL",
-    "SERVED",
-    "admit",
-    "applied",
-    "clique",
-    "container",
-    "decoded_set",
-    "group",
-    "makes",
-    "on_update",
-    "patched",
-    "pcs",
-    "podclique",
-]
-
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
 DRIVER = Config()

@@ -26,8 +26,6 @@ from preflight_testing.grove import (
     scaling_groups,
 )
 
-__all__ = ["Driver", "Grove"]
-
 Json = dict[str, Any]
 
 

@@ -18,8 +18,6 @@ from preflight_mnnvl.core.snapshot import World, view_of
 from preflight_mnnvl.core.validate_podcliqueset import review
 from preflight_testing import grove
 
-__all__ = ["Cluster", "Died"]
-
 Key = tuple[str, str]
 NOW = 1_800_000_000.0
 AT = "2027-01-15T08:00:00Z"  # the same moment

@@ -34,8 +34,6 @@ from preflight_mnnvl.metrics import Metrics
 from preflight_testing.apiserver import ASSETS, ApiServer, assets, free_port
 from preflight_testing.grove_kinds import GROVE, compute_domains
 
-__all__ = ["FIXTURES", "Leading", "Space", "api_server", "fixture", "leading", "space_of"]
-
 Json = dict[str, Any]
 FIXTURES = Path(__file__).parent / "fixtures"
 CONTROLLERS = (

@@ -11,8 +11,6 @@ from preflight_mnnvl.api.types import ComputeDomain, Key, Part, PodClique, PodCl
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.cache import MnnvlCache
 
-__all__ = ["Mirror"]
-
 
 class Mirror(MnnvlCache):
     """All kinds are served, as what a reflector would have read of them."""

@@ -18,8 +18,6 @@ import yaml
 from preflight_testing.apiserver import ApiServer, free_port
 from registered import certified
 
-__all__ = ["OUT", "kinds", "operator"]
-
 OUT = Path(os.environ.get("PREFLIGHT_REAL_GROVE") or "/nonexistent")
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 READY_SECONDS = 120.0

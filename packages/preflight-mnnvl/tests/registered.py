@@ -22,8 +22,6 @@ from preflight_mnnvl.controller.informers import AdmissionInformers
 from preflight_mnnvl.metrics import Metrics
 from preflight_mnnvl.webhook.handler import PODCLIQUES, SETS, Webhook
 
-__all__ = ["Registered", "certified", "configured", "registered"]
-
 
 class Registered:
     """``client``: the webhook's own, which counts what it asks. ``url`` and ``trusted``: where it

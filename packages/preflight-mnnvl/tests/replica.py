@@ -16,8 +16,6 @@ import anyio
 import httpx
 from preflight_testing.waiting import until
 
-__all__ = ["LEASE_SECONDS", "Replica", "hook", "mortal", "replica"]
-
 LEASE_SECONDS = 2
 
 

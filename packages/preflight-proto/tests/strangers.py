@@ -11,8 +11,6 @@ import pytest
 from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
 from preflight_testing.forked import ForkServer
 
-__all__ = ["run"]
-
 
 @cache
 def _argv() -> list[str]:

@@ -20,18 +20,6 @@ import pytest
 import trustme
 from preflight_testing.apiserver import ASSETS, ApiServer, assets, version
 
-__all__ = [
-    "Webhook",
-    "api_server",
-    "asking",
-    "client_of",
-    "entry",
-    "kube_apiserver",
-    "wait_until",
-    "webhook",
-    "write_certificate",
-]
-
 ASSETS_135 = "PREFLIGHT_KUBEBUILDER_ASSETS_135"
 """Names a folder with the kube-apiserver of Kubernetes 1.35."""
 PATIENCE = 300.0

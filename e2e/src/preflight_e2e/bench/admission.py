@@ -24,8 +24,6 @@ from .bars import BenchMeasurement, at_most
 from .cluster import BenchServer
 from .load import BenchError, binaries
 
-__all__ = ["add_arguments", "quantile", "run"]
-
 CONFIG = """
 checks:
   - {name: dcgm-diag, image: d}

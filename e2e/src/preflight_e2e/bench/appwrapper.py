@@ -23,8 +23,6 @@ from .appwrapper_world import EVICTED, FAILED, WrapperWorld, api_server
 from .bars import Bar, BenchMeasurement, at_most, below
 from .load import BenchError, until
 
-__all__ = ["PROGRAM", "add_arguments", "controller", "run"]
-
 PROGRAM = "preflight-appwrapper"
 CONFIG = """
 evacuationBrake: {percent: 100}

@@ -29,8 +29,6 @@ from .cluster import BenchServer
 from .following import Follow
 from .load import BenchError, until
 
-__all__ = ["SCENARIOS", "Play", "add_arguments", "read", "run"]
-
 Json = dict[str, Any]
 
 SCENARIOS = Path(__file__).resolve().parents[3] / "bench" / "appwrapper"

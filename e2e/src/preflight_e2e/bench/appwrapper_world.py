@@ -25,22 +25,6 @@ from .cluster import BenchServer
 from .following import Follow
 from .load import BenchError, binaries
 
-__all__ = [
-    "EVICTED",
-    "FAILED",
-    "LOADS",
-    "MERGE",
-    "NODES",
-    "PODS",
-    "WRAPPERS",
-    "WrapperWorld",
-    "api_server",
-    "load",
-    "load_of",
-    "pod_of",
-    "wrapper",
-]
-
 Json = dict[str, Any]
 
 GROUP: Final = "bench.example.com"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-__all__ = ["Bar", "BenchMeasurement", "all_hold", "at_least", "at_most", "below"]
-
 
 class Bar(NamedTuple):
     """One figure that must hold."""

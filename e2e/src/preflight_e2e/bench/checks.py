@@ -30,8 +30,6 @@ from . import start_delay
 from .bars import Bar, BenchMeasurement, below
 from .load import BenchError
 
-__all__ = ["add_arguments", "bars", "image_sizes", "run", "starts_of"]
-
 MOST_MS: Final = 400.0
 MOST_S: Final = 4.0
 WITHIN: Final = 30.0

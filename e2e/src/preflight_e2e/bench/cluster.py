@@ -23,8 +23,6 @@ from preflight_testing.apiserver import ApiServer
 from .following import Follow
 from .load import BenchError, until
 
-__all__ = ["PREFIX", "BenchServer", "RosterWatch", "addressed", "member", "record_name"]
-
 PREFIX = "preflight.nvsentinel.nvidia.com/"
 _WRITERS = 8
 

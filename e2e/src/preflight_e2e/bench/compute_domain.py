@@ -28,8 +28,6 @@ from .compute_domain_plugin import PLUGIN, plugin, requests_of
 from .compute_domain_plugin import measured as measured_plugin
 from .load import BenchError, binaries, resident_mb, until
 
-__all__ = ["add_arguments", "bars", "run"]
-
 PROGRAM, COMMAND = "compute-domain-controller", "preflight-computedomain"
 DOMAINS = "/apis/resource.nvidia.com/v1beta1/namespaces/default/computedomains"
 AT_ONCE = 16

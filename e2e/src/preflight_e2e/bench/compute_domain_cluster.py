@@ -15,8 +15,6 @@ from kubernetes import client, config, watch
 from ..imex_channels import ChannelNamespace, Channels
 from .load import BenchError, until
 
-__all__ = ["overhead"]
-
 
 def overhead(kubeconfig: Path, pods: int) -> dict[str, Any]:
     """``pods``: of each kind. Milliseconds from a pod being bound until its container runs, as a

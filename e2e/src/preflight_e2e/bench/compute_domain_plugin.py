@@ -25,17 +25,6 @@ from preflight_testing.fakes import FAKES, NVML, NvmlError, build_nvml
 from ..imex_channels import DRIVER, GPU, config
 from .load import BenchError, resident_mb, until
 
-__all__ = [
-    "NODE",
-    "PLUGIN",
-    "Plugin",
-    "allocated",
-    "measured",
-    "node_of_files",
-    "plugin",
-    "requests_of",
-]
-
 PLUGIN, NODE = "compute-domain-kubelet-plugin", "bench-node"
 SLICE = f"/apis/resource.k8s.io/v1/resourceslices/{NODE}-{DRIVER}"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"

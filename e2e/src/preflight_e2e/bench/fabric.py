@@ -19,18 +19,6 @@ from typing import Any, NamedTuple
 from .bars import Bar, BenchMeasurement, at_least, at_most, below
 from .load import BenchError
 
-__all__ = [
-    "CLEAN",
-    "REALS",
-    "SCALE",
-    "VERDICT",
-    "FabricBench",
-    "clean_bars",
-    "reals_bars",
-    "scale_bars",
-    "verdict_bars",
-]
-
 Figures = dict[str, Any]
 
 

@@ -9,8 +9,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-__all__ = ["Follow"]
-
 T = TypeVar("T")
 _SECONDS = 7200
 

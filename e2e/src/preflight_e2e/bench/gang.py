@@ -26,8 +26,6 @@ from .bars import BenchMeasurement
 from .cluster import BenchServer, RosterWatch, addressed, member
 from .load import BenchError
 
-__all__ = ["add_arguments", "run"]
-
 SIZES = (2, 16, 64, 256, 512, 1000, 2000, 4000)
 WATCHED, HELD = 10_000, 100_000
 """Stamped pods that the controller mirrors, of all pods that the double holds."""

@@ -9,8 +9,6 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from .plots import BLUE, GRAY, ORANGE, picture
 
-__all__ = ["BARS", "draw"]
-
 BARS: Final = {2: 0.3, 1000: 5.0}
 """Seconds that a gang of so many may take."""
 

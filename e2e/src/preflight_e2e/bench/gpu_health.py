@@ -15,8 +15,6 @@ from preflight_testing.fakes import NVML, NvmlError, build_nvml
 from .gpu_nodes import GPUS, Nodes, ThreadedClient, pod
 from .load import BenchError, until
 
-__all__ = ["NODE", "asked_about", "driver", "turns"]
-
 Json = dict[str, Any]
 Passes = Callable[[Json], bool]
 NODE: Final = "with-an-agent"

@@ -22,19 +22,6 @@ from preflight_testing.apiserver import ApiServer
 
 from .load import BenchError, until
 
-__all__ = [
-    "GPUS",
-    "LOCKS",
-    "NAMESPACE",
-    "SCHEDULER",
-    "STOCK",
-    "BindTally",
-    "Nodes",
-    "ThreadedClient",
-    "Watching",
-    "pod",
-]
-
 Json = dict[str, Any]
 GPUS = 8
 """On each node, on one NVLink island."""

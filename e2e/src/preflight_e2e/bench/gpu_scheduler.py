@@ -34,8 +34,6 @@ from .bars import Bar, BenchMeasurement, at_least, at_most, below
 from .gpu_nodes import GPUS, NAMESPACE, SCHEDULER, STOCK, Nodes, ThreadedClient, Watching, pod
 from .load import BenchError, binaries, until
 
-__all__ = ["add_arguments", "run", "share"]
-
 Json = dict[str, Any]
 AT_ONCE = 16
 CALLS = 400

@@ -16,8 +16,6 @@ from typing import Any
 from preflight_testing.apiserver import ASSETS, assets
 from preflight_testing.cores import started
 
-__all__ = ["BenchError", "binaries", "built", "drive", "resident_mb", "server_of_nothing", "until"]
-
 SOURCE = Path(__file__).resolve().parents[3] / "bench" / "load"
 
 

@@ -16,8 +16,6 @@ from typing import Any
 from .bars import Bar, BenchMeasurement, at_least, at_most
 from .load import BenchError
 
-__all__ = ["add_arguments", "bars", "run", "table", "worlds"]
-
 Figures = dict[str, Any]
 
 STAGED = "staged"

@@ -13,8 +13,6 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from .plots import BLUE, GRAY, ORANGE, picture
 
-__all__ = ["draw"]
-
 Figures = dict[str, Any]
 BAD_BELOW, GOOD_FROM = 0.80, 0.88
 PICTURES = {

@@ -25,8 +25,6 @@ from .bars import Bar, BenchMeasurement, at_least, at_most, below
 from .cluster import BenchServer
 from .load import BenchError, binaries, drive, server_of_nothing, until
 
-__all__ = ["add_arguments", "clique", "run"]
-
 Json = dict[str, Any]
 
 NAMESPACE = "ml"

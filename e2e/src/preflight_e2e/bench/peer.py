@@ -23,8 +23,6 @@ from preflight_testing.apiserver import free_port
 from .load import BenchError, built
 from .served import PATIENCE, ReviewServer, pinned
 
-__all__ = ["SKIPPED", "additions", "by_url", "difference", "patch_of", "serving"]
-
 SOURCE = Path(__file__).resolve().parents[3] / "bench" / "peers" / "controller-runtime"
 SKIPPED = "peer: SKIPPED, as it is written in Go and go is not on PATH; install Go 1.26, or give another webhook's --peer-url."
 

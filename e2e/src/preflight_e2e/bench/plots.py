@@ -10,8 +10,6 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["BLUE", "GRAY", "ORANGE", "picture"]
-
 BLUE, ORANGE, GRAY = "#1f5fa8", "#d95f02", "#777777"
 
 

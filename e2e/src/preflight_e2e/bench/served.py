@@ -29,8 +29,6 @@ from preflight_testing.reviews import CLASS
 from ..json_server import JsonHandler
 from .load import BenchError, resident_mb
 
-__all__ = ["ReviewServer", "add_server", "claims", "paused", "pinned", "program", "webhook"]
-
 PATIENCE = 60.0
 """Seconds for a server to listen."""
 

@@ -33,8 +33,6 @@ from .compute_domain_plugin import Plugin, node_of_files
 from .load import BenchError, binaries, resident_mb
 from .soak_life import SoakLife
 
-__all__ = ["PERIODIC", "add_arguments", "growth", "needless", "requests", "run"]
-
 SCALE: Final = 8
 MOST_MB, MOST_SHARE = 2.0, 0.03
 """What a process may have more at the end: two of the megabytes in which Python's allocator and

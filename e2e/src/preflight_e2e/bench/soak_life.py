@@ -16,8 +16,6 @@ from ..attack_requests import Attacked, merged
 from .compute_domain_plugin import Plugin, allocated
 from .load import BenchError, until
 
-__all__ = ["SoakLife"]
-
 TEAM: Final = "team"
 MADE: Final = (
     *("podgangs", "podcliques", "podcliquesets", "appwrappers", "pods", "gpuclaims"),

@@ -28,18 +28,6 @@ from ..images import FAKE_NODE, build_all, build_fake_node
 from ..lab import Lab, LabError, until
 from .load import BenchError
 
-__all__ = [
-    "CHECKS",
-    "Line",
-    "StartedPod",
-    "added",
-    "delays",
-    "lines",
-    "measure",
-    "shares",
-    "tools_of",
-]
-
 CHECKS: Final = ("dcgm-diag", "nccl-loopback", "nccl-allreduce")
 GANG: Final = 2
 PATIENCE: Final = 120.0

@@ -26,8 +26,6 @@ from .bars import Bar, BenchMeasurement, all_hold, at_least, below
 from .load import BenchError, drive, server_of_nothing
 from .served import ReviewServer
 
-__all__ = ["add_arguments", "bars", "run"]
-
 LEAST_BYTES = 7 * 1024
 """What the API server sends about a training pod; a smaller review would flatter the server."""
 LARGE_BYTES = 85 * 1024

@@ -11,8 +11,6 @@ from typing import Protocol
 
 from . import existing, kind
 
-__all__ = ["Cluster", "ClusterError", "cluster"]
-
 
 class Cluster(Protocol):
     """A cluster with an admin's kubeconfig, and a way to bring an image archive to its nodes."""

@@ -8,8 +8,6 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ClusterUnusable", "Existing"]
-
 
 class ClusterUnusable(Exception):
     """One sentence."""

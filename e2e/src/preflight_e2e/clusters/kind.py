@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["KindCluster", "KindUnusable", "created"]
-
 CONFIG = """kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 nodes: [{role: control-plane}, {role: worker}, {role: worker}]

@@ -37,8 +37,6 @@ from ..simcluster.admission import SimulatedAdmission
 from ..simcluster.nodes import Kubelets, SimulatedNode, unimplemented
 from ..simcluster.scheduler import schedule
 
-__all__ = ["COMMANDS", "SimulatedLab"]
-
 COMMANDS = {
     "preflight-webhook": "preflight-webhook",
     "preflight-gang": "preflight-gang",

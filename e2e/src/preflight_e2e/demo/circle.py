@@ -18,8 +18,6 @@ from ..appwrappers import WrappedRelease, asks, connector
 from ..clusters.simulated import SimulatedLab
 from ..lab import LabError, until
 
-__all__ = ["CircleStep", "CircleStory", "play"]
-
 GPU = 3
 CONDITION = "DcgmDiagnosticMemory"
 FAULT: dict[str, Any] = {

@@ -11,8 +11,6 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-__all__ = ["made_of", "read_stamp", "sources", "take"]
-
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _KEY: Final = b"made-of\0"
 _SIZE: Final = "1100,1180"

@@ -18,8 +18,6 @@ from rich.text import Text
 
 from .story import DemoCheck, DemoStory, PodStory, State, changes, tell
 
-__all__ = ["Screen", "final"]
-
 STYLES = {
     "passed": "green",
     "skipped": "cyan",

@@ -16,8 +16,6 @@ from preflight_e2e.bench.cluster import PREFIX, addressed, member
 from .shots import MERGE, Shot, deep, nested, pod_path
 from .vectors import OPTED_IN, STRAY, status
 
-__all__ = ["Maker"]
-
 _WORKLOADS = (
     ("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"),
     ("scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup"),

@@ -25,8 +25,6 @@ from ..registered_webhook import register, write_certificate
 from .shots import Shot, ShotSender
 from .vectors import OPTED_IN, STRAY
 
-__all__ = ["ORDINARY", "VICTIM", "FuzzError", "FuzzPlace", "Program", "place"]
-
 VICTIM, ORDINARY = "victim", "ordinary"
 """Namespaces of tenants who do nothing wrong; the webhook serves both."""
 _LABEL = {"nvsentinel.nvidia.com/preflight": "enabled"}

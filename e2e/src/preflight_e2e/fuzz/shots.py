@@ -12,8 +12,6 @@ from typing import Any
 
 from preflight_testing.apiserver import ApiServer
 
-__all__ = ["MERGE", "Shot", "ShotSender", "deep", "fields", "nested", "pod_path"]
-
 MERGE = "application/merge-patch+json"
 _DEEP = re.compile(rb'"@(deep|fields):(\d+)@"')
 _PARTS = {b"deep": (b"[", b"", b"]"), b"fields": (b'{"f:a":', b"{}", b"}")}

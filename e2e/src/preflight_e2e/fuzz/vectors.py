@@ -20,20 +20,6 @@ from preflight_e2e.bench.cluster import PREFIX, member
 
 from .shots import MERGE, Shot, deep, fields, nested, pod_path
 
-__all__ = [
-    "OPTED_IN",
-    "STRAY",
-    "VECTORS",
-    "Vector",
-    "created",
-    "fresh",
-    "record",
-    "status",
-    "stray",
-    "user",
-    "vector",
-]
-
 OPTED_IN, STRAY = "fuzz", "stray"
 """A namespace that the webhook serves, and one that it does not."""
 Vector = Callable[[float], Iterator[Shot]]

@@ -22,8 +22,6 @@ from preflight_e2e.bench.cluster import PREFIX, addressed, record_name
 from .place import ORDINARY, VICTIM, FuzzPlace, Program
 from .shots import MERGE, Shot, ShotSender, pod_path
 
-__all__ = ["Watch", "WatchLimits", "WatchedProperty"]
-
 _TICK = 0.25
 _GROUPS, _GROUP_LABEL = "scheduling.x-k8s.io/v1alpha1", "scheduling.x-k8s.io/pod-group"
 

@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 from .parse import DocumentProblem
 
-__all__ = ["Circumstances", "KnownAlarm", "explains", "hang", "names_a_fault", "rows", "version"]
-
 Effect = Literal["inconclusive", "not tested", "fatal", "hang"]
 
 _LOST = re.compile(

@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["Anonymizer"]
-
 _UUID: Final = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F]{4,}(?:-[0-9a-fA-F]+)*")
 _SERIALS: Final = (
     re.compile(r'("serial_num"\s*:\s*")([^"]+)(")'),

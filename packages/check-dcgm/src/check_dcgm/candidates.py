@@ -21,8 +21,6 @@ from preflight_proto.check import Gpu, Inconclusive
 from . import hostengine, identity
 from .hostengine import Command, Hostengine
 
-__all__ = ["AGAIN", "Candidates", "connect"]
-
 AGAIN: Final = (1.0, 3.0)
 """Seconds before an engine that did not answer is asked once more."""
 CONNECT: Final = 3.0

@@ -16,24 +16,6 @@ from typing import Any, Final
 
 from preflight_proto.check import Action
 
-__all__ = [
-    "ENVIRONMENT",
-    "HARDWARE",
-    "PERFORMANCE",
-    "SOFTWARE",
-    "STRESS",
-    "BadTable",
-    "ErrorSeverity",
-    "KnownError",
-    "action_for",
-    "by_words",
-    "canonical_test",
-    "is_deployment",
-    "known",
-    "overridden",
-    "required",
-]
-
 
 class ErrorSeverity(IntEnum):
     """DCGM's error severities (dcgm_errors.h)."""

@@ -37,8 +37,6 @@ from .settings import TIMEOUTS, Settings
 if TYPE_CHECKING:
     from . import judge, parse
 
-__all__ = ["CHECK", "main"]
-
 PAUSE: Final = (2.0, 5.0)
 """Seconds between two looks at a busy engine: at random, or the pods of a node stay in step."""
 STILL_RUNNING: Final = 30.0

@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-__all__ = ["MAX_DEPTH", "objects"]
-
 MAX_DEPTH: Final = 64
 """Levels of nesting; DCGM's documents have nine."""
 MAX_STARTS: Final = 256

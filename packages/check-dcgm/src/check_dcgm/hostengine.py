@@ -16,26 +16,6 @@ from preflight_proto.check import Completed, Inconclusive, ToolMissing
 
 from .identity import parse_serial
 
-__all__ = [
-    "BUSY",
-    "OURS_AFTER",
-    "UNREACHABLE",
-    "VERSION_MISMATCH",
-    "Hostengine",
-    "ToolsMissing",
-    "connect",
-    "diag_argv",
-    "inactive",
-    "lists_all",
-    "parse_listing",
-    "parse_statuses",
-    "parse_versions",
-    "refusal",
-    "serials",
-    "stop_signal",
-    "unconnected",
-]
-
 VERSION_MISMATCH: Final = 244
 UNREACHABLE: Final = 235
 _NO_CONNECTION: Final = "unable to establish a connection"

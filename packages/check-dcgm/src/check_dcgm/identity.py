@@ -12,8 +12,6 @@ import ipaddress
 import re
 from collections.abc import Mapping
 
-__all__ = ["differences", "known_serial", "parse_serial", "redirected", "same_serial"]
-
 _SERIAL = re.compile(r"[0-9A-Za-z][0-9A-Za-z_./-]*")
 _UNKNOWN = frozenset({"n/a", "0", "unknown"})
 

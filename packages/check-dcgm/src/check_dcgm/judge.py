@@ -29,8 +29,6 @@ from .catalogue import (
 )
 from .parse import UNREADABLE, Document, DocumentProblem, TestResult
 
-__all__ = ["DiagRequest", "by_exit_status", "judge", "presence_of"]
-
 RAN = frozenset({0, 205, 226})
 """Exit statuses of a diagnostic that ran: nothing found, an isolate error (-51),
 some error (-30).

@@ -13,8 +13,6 @@ from typing import Final
 
 from preflight_proto.check import Finding, Verdict
 
-__all__ = ["GONE", "confirmed"]
-
 GONE: Final = frozenset({"LOST", "INACCESSIBLE"})
 """Statuses in the engine's list of all GPUs that mean that it cannot reach one."""
 

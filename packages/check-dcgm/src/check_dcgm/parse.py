@@ -28,16 +28,6 @@ from .catalogue import by_words, is_deployment
 from .extract import objects
 from .identity import known_serial
 
-__all__ = [
-    "UNREADABLE",
-    "Document",
-    "DocumentProblem",
-    "Entity",
-    "TestResult",
-    "UnreadableDocument",
-    "parse",
-]
-
 ROOTS: Final = ("DCGM Diagnostic", "DCGM GPU Diagnostic")  # DCGM 4 and later; up to 3.3
 GPU_GROUP: Final = 1
 UNREADABLE: Final = "unreadable"

@@ -26,8 +26,6 @@ from .anonymous import Anonymizer
 from .hostengine import Hostengine, diag_argv, parse_listing, parse_versions
 from .settings import TIMEOUTS
 
-__all__ = ["main", "record"]
-
 FIELDS = "index,uuid,name,pci.bus_id,serial,driver_version,vbios_version,persistence_mode,mig.mode.current"
 
 

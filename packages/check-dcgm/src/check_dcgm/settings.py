@@ -13,8 +13,6 @@ from preflight_proto.settings import endpoint_problems
 if TYPE_CHECKING:
     from .catalogue import KnownError
 
-__all__ = ["TIMEOUTS", "Settings"]
-
 TIMEOUTS: Final = time_limits.DCGM_DIAG
 """Seconds a diagnostic of each level may take."""
 

@@ -9,8 +9,6 @@ from preflight_proto.check import Action, Finding, Gpu
 from .catalogue import SOFTWARE, ErrorSeverity, canonical_test
 from .parse import Document, Entity
 
-__all__ = ["lines", "reason", "serial", "short"]
-
 _DO = {
     Action.CONTACT_SUPPORT: "take the node out of service and contact support",
     Action.RUN_DCGMEUD: "take the node out of service and run the DCGM EUD on it",

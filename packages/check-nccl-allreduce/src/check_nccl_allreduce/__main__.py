@@ -6,8 +6,6 @@ from typing import NoReturn
 
 from preflight_proto.sigterm import remember
 
-__all__ = ["main"]
-
 
 def main() -> NoReturn:
     """Run the check; the heavy imports come after the start time is noted."""

@@ -20,8 +20,6 @@ from .control.messages import Failure, VerdictMessage
 from .localise import Kind, Status, Zone
 from .probing import EndpointMap
 
-__all__ = ["Localized", "by_syndrome", "together", "verdict", "verdict_of"]
-
 _MESSAGES: Final = {
     "LOW_BANDWIDTH": "the gang's all-reduce was too slow",
     "WRONG_DATA": "the gang's all-reduce gave wrong data",

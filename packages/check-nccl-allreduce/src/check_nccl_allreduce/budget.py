@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["GANG_SHARE", "LOCALIZATION_SHARE", "REPORT", "Budget"]
-
 GANG_SHARE: Final = 0.4
 LOCALIZATION_SHARE: Final = 0.5
 REPORT: Final = 10.0

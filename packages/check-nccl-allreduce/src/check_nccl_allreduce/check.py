@@ -41,8 +41,6 @@ from .control.rounds import LaunchRound, Probes
 from .ranks import TOPOLOGY_FILE, Ranks
 from .settings import Settings
 
-__all__ = ["CHECK", "main"]
-
 MAX_TOPOLOGY_FILE: Final = 1024 * 1024
 """Bytes of a topology file that are compared; published ones have some ten thousand."""
 NARRATION: Final = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-__all__ = ["LEVELS", "NVLINK", "choose", "kept", "places"]
-
 LEVELS: Final = (
     "network.topology.nvidia.com/accelerator",
     "network.topology.nvidia.com/leaf",

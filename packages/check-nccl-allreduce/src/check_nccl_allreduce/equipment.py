@@ -12,8 +12,6 @@ from . import nics
 from .control.messages import Hello, RankReport
 from .ports import AGES, Local, PortFault, bounded, merged
 
-__all__ = ["GPUS", "Comparable", "devices", "errors", "of_gang", "of_node", "silence"]
-
 USUAL = 0.5
 """Of the nodes with these GPUs, more than this share must have the same adapters, to be what such a
 node has.

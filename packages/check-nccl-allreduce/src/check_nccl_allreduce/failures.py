@@ -15,17 +15,6 @@ from preflight_proto.check import nccl
 
 from .control.messages import Failure
 
-__all__ = [
-    "MAX_OUTPUT",
-    "MAX_TEXT",
-    "MULTI_NODE_NVLINK",
-    "Output",
-    "by_output",
-    "died",
-    "stuck",
-    "unresponsive",
-]
-
 MAX_TEXT: Final = 400
 MAX_OUTPUT: Final = 256 * 1024
 MAX_LINE: Final = 64 * 1024

@@ -16,8 +16,6 @@ from .control.messages import Hello, VerdictMessage, among
 from .control.rounds import LaunchRound
 from .failures import MULTI_NODE_NVLINK
 
-__all__ = ["chosen", "noted", "verdict"]
-
 _TCP: Final = ("Socket", "(tcp", "(sockets")
 _LOOK: Final = {
     "ib": "look for libibverbs and its driver in the image, NCCL_IB_HCA, and the container's memlock limit",

@@ -11,17 +11,6 @@ from .control.rounds import LaunchRound
 from .localise import Zone
 from .settings import Settings, show_size
 
-__all__ = [
-    "FloorComparison",
-    "compare_with_floor",
-    "fabric_of",
-    "gbps",
-    "no_row",
-    "ring_fabric",
-    "table_row",
-    "verdict",
-]
-
 
 @dataclass(frozen=True)
 class FloorComparison:

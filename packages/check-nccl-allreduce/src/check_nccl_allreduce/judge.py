@@ -49,8 +49,6 @@ so that healthy ones hardly differ.
 SUSPECTS: Final = 8
 """Names in a line of the log."""
 
-__all__ = ["ROUNDS", "JudgePlan", "first", "judge", "next_step", "remarks", "spread"]
-
 ROUNDS: Final = 2
 """Launches at most: what may be an accident of starting (a port that was taken, a rank that was
 killed) is tried once more.

@@ -40,8 +40,6 @@ from .control.messages import (
 )
 from .lines import Began, Worker, WorkerLine, numbers, order_of, residuals, slowest
 
-__all__ = ["LaunchAgent"]
-
 AGENT: Final = "check_nccl_allreduce.worker.agent"
 MAX_LINE: Final = 1024 * 1024
 LAST_WORDS: Final = 2.0

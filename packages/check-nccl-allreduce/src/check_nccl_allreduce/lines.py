@@ -11,8 +11,6 @@ from anyio.abc import SocketStream
 
 from .control.messages import STAGES, RankReport, RankStage, Residuals
 
-__all__ = ["Began", "Worker", "WorkerLine", "numbers", "order_of", "residuals", "slowest"]
-
 SILENT_AFTER: Final = 5.0
 """Seconds without a worker's sign of life, which comes each second."""
 

@@ -7,8 +7,6 @@ import socket
 
 import psutil
 
-__all__ = ["free_port", "interface_of"]
-
 
 def interface_of(address: str) -> str | None:
     """The interface that has ``address``, else the one in whose subnet it lies, or None."""

@@ -14,8 +14,6 @@ from .control.rounds import ProbeRound, Probes
 from .localise import FactKind, Status
 from .ports import UNKNOWN, Local, bounded
 
-__all__ = ["EndpointMap", "causes", "finish", "last_start", "next_probes", "outcomes", "replay"]
-
 TRIALS: Final = 3
 WARMUP: Final = 1
 INIT_SHARE: Final = 0.6

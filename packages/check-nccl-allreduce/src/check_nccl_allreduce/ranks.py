@@ -31,8 +31,6 @@ from .launch import LaunchAgent
 from .settings import show_size
 from .sysfs import Counters
 
-__all__ = ["TOPOLOGY_FILE", "Ranks"]
-
 TOPOLOGY_FILE: Final = "NCCL_TOPO_FILE"
 NVML_WITHIN: Final = 5.0
 """Seconds that the driver has to report a lost GPU: others wait to hear how this member fared."""

@@ -11,8 +11,6 @@ from preflight_proto import names
 from preflight_proto.check import gbps, one_of, setting, size, text, whole_number
 from preflight_proto.check.topology import TopologySettings
 
-__all__ = ["DEFAULT_SIZE", "Settings", "show_size"]
-
 DEFAULT_SIZE: Final = {"nccl": 4 * 1024**3, "gloo": 8 * 1024**2}
 """Bytes per rank: 4 GiB is ADR-026's; gloo, the stand-in on machines without GPUs, moves a few
 hundred MB/s.

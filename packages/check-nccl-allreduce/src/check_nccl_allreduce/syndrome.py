@@ -21,8 +21,6 @@ from typing import Final, NamedTuple
 from .control.messages import Hello, RankReport, Residuals
 from .worker import pattern
 
-__all__ = ["LEAST_ODDS", "Culprit", "Decoded", "ResidualSample", "decode", "gang", "holding"]
-
 LEAST_ODDS: Final = 1e6
 """A rank is named where residuals that have nothing to do with its data would follow them at most
 once in so many times.

@@ -20,8 +20,6 @@ import anyio
 
 from . import nics, ports
 
-__all__ = ["Counters", "counters", "interface", "snapshot"]
-
 _DEVICE: Final = f"{nics.PORTS}/*/device"
 _FILES: Final = (
     f"{nics.PORTS}/*/ports/*/rate",

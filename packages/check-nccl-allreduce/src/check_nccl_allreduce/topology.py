@@ -15,8 +15,6 @@ import msgspec
 from .control.messages import Hello, VerdictMessage, among
 from .control.rounds import LaunchRound
 
-__all__ = ["compared", "suspected", "untried"]
-
 
 def suspected(hellos: Mapping[int, Hello], last: LaunchRound, verdict: VerdictMessage) -> bool:
     """Whether this launch, whose ``verdict`` that is, may be slow for a topology file."""

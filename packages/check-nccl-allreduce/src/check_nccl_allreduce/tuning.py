@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
-__all__ = ["FRESH", "HAIRPIN", "PATTERNS", "digest", "hairpin_workers", "without_hairpin"]
-
 PATTERNS: Final = ("NCCL_*", "UCX_*", "OMPI_*", "FI_*", "GLOO_*")
 """Families of variables that steer NCCL, its network plugins and gloo."""
 FRESH: Final = {"NCCL_IB_TIMEOUT": "17", "NCCL_IB_RETRY_CNT": "7"}

@@ -27,8 +27,6 @@ from .settings import Settings
 from .tool import find_tool
 from .watch import DriverWatch
 
-__all__ = ["CHECK", "main"]
-
 
 async def probe(run: Run[Settings]) -> Verdict:
     """Reduce over all GPUs of this pod, and find out why where that is slow,

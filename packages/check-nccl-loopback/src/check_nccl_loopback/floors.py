@@ -12,8 +12,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-__all__ = ["Floor", "LinkClass", "Published", "find", "published", "table", "uniform"]
-
 FEWER: Final = 0.5
 """Of a whole board's floor by rings, for fewer GPUs of the same board: each has the same port,
 whoever takes part.

@@ -20,7 +20,7 @@ from . import localize, unjudged, verdicts
 from .localize import Contrast, Mode
 from .progress import SMALLER, SWEEP, Progress, Step, StepKind, StepResult
 
-__all__ = ["SMALLER", "SWEEP", "Progress", "Step", "StepKind", "StepResult", "decide"]
+__all__ = ["SMALLER", "SWEEP", "Progress", "Step", "StepKind", "StepResult"]
 
 LOCALIZABLE: Final = frozenset(
     {"NCCL_SYSTEM_ERROR", "NCCL_INTERNAL_ERROR", "NCCL_CUDA_ERROR", "NCCL_REMOTE_ERROR"}

@@ -17,8 +17,6 @@ from preflight_proto.check import Completed, Gpu, ToolMissing
 
 from .floors import LinkClass
 
-__all__ = ["find", "parse_matrix"]
-
 PATIENCE: Final = 30.0
 _NVLINK_CAPABILITY: Final = 2  # nvml.h: NVML_P2P_CAPS_INDEX_NVLINK
 _LEVELS: Final = {

@@ -17,8 +17,6 @@ from preflight_proto.check.nccl import ErrorKind
 
 from .measurement import Measurement
 
-__all__ = ["Contrast", "Mode", "Pair", "contrast", "left_out", "next_pair"]
-
 GOOD: Final = 0.88
 BAD: Final = 0.80
 """Fractions of the reference pair; what lies between neither clears nor accuses."""

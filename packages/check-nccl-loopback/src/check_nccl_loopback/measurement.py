@@ -8,8 +8,6 @@ from preflight_proto.check.nccl import NcclError, classify
 
 from . import parse
 
-__all__ = ["Measurement", "read"]
-
 WRONG_STATUSES = frozenset({1, 7})
 """How a run with wrong data exits: 1 until nccl-tests 2.17.0, 7 from 2.17.6."""
 

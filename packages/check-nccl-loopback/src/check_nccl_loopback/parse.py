@@ -18,8 +18,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Half", "PerfRow", "Report", "parse", "parse_json"]
-
 _LAUNCHER: Final = re.compile(
     r"^\s*(?:\[(?:\d+|[\w.@-]{1,200}),\d+\]<std(?:out|err)>:|\d{1,5}:(?= ))"
 )  # mpirun's (4, 5), or srun -l's

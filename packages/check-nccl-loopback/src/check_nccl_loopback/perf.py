@@ -23,8 +23,6 @@ from .measurement import Measurement
 from .settings import Settings
 from .tool import Tool
 
-__all__ = ["argv", "environment", "run", "shared_memory"]
-
 SHM: Final = Path("/dev/shm")  # noqa: S108 (NCCL's, not ours)
 MAX_DOCUMENT: Final = 8 << 20
 

@@ -15,8 +15,6 @@ from .floors import Floor
 from .localize import Pair
 from .measurement import Measurement
 
-__all__ = ["SMALLER", "SWEEP", "Progress", "Step", "StepKind", "StepResult"]
-
 SWEEP: Final = 256 << 20
 """Where ADR-026's sweep ends (`-b 8 -e 256M -f 2`), in bytes."""
 SMALLER: Final = (256 << 20, 64 << 20)

@@ -24,8 +24,6 @@ from preflight_proto.check import Completed, Gpu, ToolMissing, child, counters, 
 from preflight_proto.check import gpus as devices
 from preflight_proto.check.nccl import clean_environment
 
-__all__ = ["main", "record", "stripped"]
-
 TOOL: Final = "all_reduce_perf"
 PATIENCE: Final = 900.0
 USAGE: Final = "usage: check-nccl-loopback record [FILE]"

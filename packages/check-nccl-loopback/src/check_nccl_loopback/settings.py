@@ -11,8 +11,6 @@ from preflight_proto.check import gbps, setting, size, text, whole_number
 from preflight_proto.check.settings import Parser
 from preflight_proto.check.topology import TopologySettings
 
-__all__ = ["Settings", "size_text"]
-
 _UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 

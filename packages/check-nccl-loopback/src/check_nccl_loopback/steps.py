@@ -23,8 +23,6 @@ from .settings import Settings, size_text
 from .tool import Tool
 from .watch import DriverWatch
 
-__all__ = ["measure"]
-
 RESERVE: Final = 25.0
 """Seconds kept of the time allowed: to end a tool that hangs, to ask the driver, to judge."""
 FIRST: Final = 0.45

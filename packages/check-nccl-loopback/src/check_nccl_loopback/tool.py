@@ -11,8 +11,6 @@ from preflight_proto.check import nccl as words
 
 from .settings import Settings
 
-__all__ = ["Tool", "find_tool"]
-
 PATIENCE: Final = 30.0
 """Seconds that `all_reduce_perf -h` may take, which touches no GPU."""
 

@@ -12,17 +12,6 @@ from preflight_proto.check.nccl import NcclError
 from .measurement import Measurement
 from .settings import size_text
 
-__all__ = [
-    "contradictory",
-    "environment",
-    "held",
-    "memory",
-    "not_verified",
-    "refused",
-    "throttled",
-    "unexplained",
-]
-
 _SIGNALS = {7: "; is /dev/shm large enough?", 9: "; did it meet the container's memory limit?"}
 
 

@@ -18,24 +18,6 @@ from .localize import Contrast, Pair
 from .measurement import Measurement
 from .settings import size_text
 
-__all__ = [
-    "Comparison",
-    "cost_of_variables",
-    "device",
-    "failed_class",
-    "hung",
-    "lost",
-    "passed",
-    "slow",
-    "slow_without",
-    "stuck",
-    "topology",
-    "unconfirmed",
-    "unknown",
-    "without_nvls",
-    "wrong",
-]
-
 BANDWIDTH, DATA, DEVICE = "Bandwidth", "Data", "Device"
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from preflight_proto.check import Gpu, counters, scan
 
-__all__ = ["DriverWatch"]
-
 
 class DriverWatch:
     """What the driver said before, under and after the load."""

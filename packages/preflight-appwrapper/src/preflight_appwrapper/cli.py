@@ -24,8 +24,6 @@ from preflight_appwrapper.api.types import wrapper_from
 from preflight_appwrapper.config import Config, json_schema, settings
 from preflight_appwrapper.report.explain import plan, plan_text, text
 
-__all__ = ["CONFIGURATION", "add_evacuations", "add_explain", "add_validate", "main"]
-
 CONFIGURATION: Final = "appwrapper-preflight"
 """The name of both webhook configurations. Those that change objects are called in the order of
 their names, and Kueue's begins with ``kueue-``.

@@ -26,7 +26,7 @@ from preflight_appwrapper.api.rules import (
     seconds,
 )
 
-__all__ = ["Config", "ConfigError", "NodeHealthConfig", "json_schema", "settings"]
+__all__ = ["ConfigError"]
 
 Duration = Annotated[str, Meta(description="A Go duration, e.g. 90s, 10m or 1h30m.")]
 

@@ -22,8 +22,6 @@ from prometheus_client.core import GaugeMetricFamily
 from preflight_appwrapper.api.conditions import HELD, is_true
 from preflight_appwrapper.api.types import PHASES, AppWrapperStatus
 
-__all__ = ["Metrics"]
-
 _DELETION = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 3600)
 _LOOK = (0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.002, 0.005, 0.01, 0.1)
 _LATENESS = (0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30)

@@ -32,8 +32,6 @@ from preflight_appwrapper.metrics import Metrics
 from preflight_appwrapper.report.explain import Explanation, explain
 from preflight_appwrapper.webhook.handler import Reviewer
 
-__all__ = ["controller", "explain_once", "explained", "labeler", "webhook"]
-
 
 def controller(config: Config, rules: WrapperRules, args: Namespace) -> int:
     """Be one replica until SIGTERM or SIGINT; the exit status. ``args``: where it listens."""

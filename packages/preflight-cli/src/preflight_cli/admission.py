@@ -23,8 +23,6 @@ from preflight_cli.cluster import (
     upgrade_of,
 )
 
-__all__ = ["policies", "webhooks"]
-
 ENDING: Final = timedelta(days=14)
 """A certificate that ends sooner is told: the CronJob renews long before."""
 _POLICY: Final = "ValidatingAdmissionPolicy"

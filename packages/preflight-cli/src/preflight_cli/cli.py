@@ -15,8 +15,6 @@ from typing import Final, NoReturn
 
 from preflight_kube.cli import commands
 
-__all__ = ["GROUP", "main"]
-
 GROUP: Final = "preflight.reports"
 VERBS: Final = {
     "doctor": "what is wrong in the cluster, and what to do; without KIND all parts",

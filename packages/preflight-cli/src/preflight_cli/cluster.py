@@ -12,27 +12,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-__all__ = [
-    "Installation",
-    "Object",
-    "Problem",
-    "about",
-    "differs",
-    "has_gpus",
-    "is_global",
-    "key_of",
-    "labels_of",
-    "latest",
-    "manifest_of",
-    "minor_of",
-    "of_helm",
-    "part_of",
-    "shown",
-    "tag_minor",
-    "template_of",
-    "upgrade_of",
-]
-
 Object = Mapping[str, Any]
 
 

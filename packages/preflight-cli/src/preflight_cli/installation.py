@@ -36,8 +36,6 @@ from preflight_cli.cluster import (
 )
 from preflight_cli.nodes import SKEW, clocks, nodes
 
-__all__ = ["RULES", "problems"]
-
 LATE: Final = timedelta(days=1)
 """Of a CronJob that runs several times a day."""
 WAITING: Final = timedelta(minutes=15)

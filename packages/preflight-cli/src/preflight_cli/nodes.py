@@ -11,8 +11,6 @@ from preflight_proto import names
 
 from preflight_cli.cluster import Installation, Object, Problem, about, has_gpus, key_of, labels_of
 
-__all__ = ["SKEW", "clocks", "nodes"]
-
 SKEW: Final = timedelta(seconds=10)
 """Between clocks; a kubelet renews its lease each ten seconds, and leases last fifteen."""
 _LABEL: Final = f"{names.PREFIX}gpu-health"

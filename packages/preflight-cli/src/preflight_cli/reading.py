@@ -20,8 +20,6 @@ from preflight_proto import names, policy
 from preflight_cli.cluster import Installation, Object, key_of
 from preflight_cli.installation import problems
 
-__all__ = ["add_install", "read_cluster"]
-
 _OURS: Final = "app.kubernetes.io/part-of=preflight"
 _CORE, _APPS, _BATCH = "/api/v1", "/apis/apps/v1", "/apis/batch/v1"
 _RBAC, _ADMISSION = "/apis/rbac.authorization.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"

@@ -13,8 +13,6 @@ from preflight_kube.files.configfile import ConfigError
 from preflight_computedomain import service
 from preflight_computedomain.api.names import CONTROLLER, PLUGIN
 
-__all__ = ["controller", "main", "plugin"]
-
 _LEVELS: Final = ("debug", "info", "warning", "error")
 
 _ABOUT = """Host-managed IMEX: ComputeDomains whose channel 0 reaches pods, while the operator owns nvidia-imex.

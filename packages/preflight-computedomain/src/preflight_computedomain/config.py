@@ -16,23 +16,6 @@ from preflight_kube.files import schema
 from preflight_kube.text import one_line
 from preflight_proto import helm_values
 
-__all__ = [
-    "CHART",
-    "EXCLUSIVE",
-    "GATE",
-    "IGNORED",
-    "KNOWN",
-    "OFF",
-    "OWN",
-    "Config",
-    "Gates",
-    "GatesInvalid",
-    "host_managed",
-    "json_schema",
-    "problems",
-    "read_gates",
-]
-
 CHART: Final = "preflight-computedomain"
 EXCLUSIVE: Final = "EXCLUSIVE_CLIQUES"
 """The variable by which the programs get ``exclusiveCliques``."""
@@ -63,17 +46,23 @@ class Imex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ComputeDomains(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether ComputeDomains are served, and by whose IMEX daemons."""
+
     enabled: bool = True
     imex: Imex = Imex()
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """GPUs by claim, which another driver serves."""
+
     enabled: bool = False
 
 
 class Resources(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
+    """The kinds of device that this driver may serve."""
+
     compute_domains: ComputeDomains = ComputeDomains()
     gpus: Gpus = Gpus()
 

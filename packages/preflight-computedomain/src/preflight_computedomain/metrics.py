@@ -12,8 +12,6 @@ from prometheus_client.core import GaugeMetricFamily
 
 from preflight_computedomain.api.names import DRIVER
 
-__all__ = ["OPERATIONS", "PREPARE", "UNPREPARE", "ControllerMetrics", "PluginMetrics"]
-
 PREPARE = "NodePrepareResources"
 UNPREPARE = "NodeUnprepareResources"
 OPERATIONS = {PREPARE: "prepare", UNPREPARE: "unprepare"}

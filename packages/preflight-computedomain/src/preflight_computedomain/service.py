@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 from preflight_computedomain.api.names import CONTROLLER, PLUGIN
 
-__all__ = ["Start", "controller", "plugin"]
-
 log = get_logger(__name__)
 
 

@@ -13,8 +13,6 @@ from preflight_kube.cli import commands
 
 from preflight_gang.config import Config, json_schema, parse, parse_values, sources_of
 
-__all__ = ["add_node", "add_nodes", "add_report", "add_show", "add_validate", "main"]
-
 _ABOUT = """Preflight's gang controller: lets the pods of one distributed job find each other.
 
 The cluster is the one of KUBECONFIG when that is set (one file, or several as for kubectl), else the one this pod runs in; for `show` else

@@ -19,7 +19,7 @@ from preflight_proto.gang_source import GangSource
 from preflight_gang.api import expression
 from preflight_gang.api.sources import BUILT_IN, SizedKind, Sources, sized_by
 
-__all__ = ["Config", "ConfigError", "json_schema", "parse", "parse_values", "sources_of"]
+__all__ = ["ConfigError"]
 
 TOPOLOGY_LABELS: Final = (
     "topology.kubernetes.io/region",

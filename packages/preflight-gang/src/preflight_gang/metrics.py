@@ -23,8 +23,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from preflight_gang.api import error_codes
 
-__all__ = ["LabelValues", "Metrics"]
-
 _SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 180, 300, 600, 900, 1800, 3600)
 _GANG_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
 _MOST_NODES = 2000

@@ -11,8 +11,6 @@ from preflight_gang.config import Config
 from preflight_gang.controller.controller import Controller
 from preflight_gang.metrics import Metrics
 
-__all__ = ["LEASE", "run"]
-
 LEASE = "preflight-gang"
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
     from preflight_gpu_scheduler.service import Process
 
-__all__ = ["main"]
-
 T = TypeVar("T")
 
 _ABOUT = """A GPU scheduler: the very GPUs, for one pod, as long as it lives.

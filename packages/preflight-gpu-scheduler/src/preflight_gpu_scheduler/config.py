@@ -16,7 +16,7 @@ from preflight_proto.durations import parse_duration
 
 from preflight_gpu_scheduler.api import messages, names
 
-__all__ = ["EXTENDER_PORT", "Config", "ConfigError", "json_schema", "of", "scheduler_config"]
+__all__ = ["ConfigError"]
 
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 Label = Annotated[

@@ -12,8 +12,6 @@ from prometheus_client.core import GaugeMetricFamily
 
 from preflight_gpu_scheduler.api.names import COLLECTED_REASONS
 
-__all__ = ["AgentMetrics", "ExtenderMetrics", "GpuControllerMetrics", "WriteMetrics", "show_lag"]
-
 _MILLISECONDS: Final = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
 PHASES: Final = ("Pending", "Reserved", "Bound", "Failed")
 """Of a GpuClaim."""

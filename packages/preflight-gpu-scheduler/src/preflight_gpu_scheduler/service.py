@@ -24,8 +24,6 @@ from preflight_gpu_scheduler.config import Config
 if TYPE_CHECKING:
     from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 
-__all__ = ["LEASE", "Process", "read"]
-
 LEASE: Final = "gpu-scheduler-controller"
 T = TypeVar("T")
 _PATIENCE: Final = 30.0

@@ -12,8 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """Call it for the seconds since some moment; ``read`` is what it goes by."""

@@ -18,8 +18,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Logger", "fault", "flush", "get_logger", "line", "line_of", "part", "set_up"]
-
 _FRAMES: Final = 5
 _MOST: Final = 1000
 _RESERVED: Final = frozenset({"time", "level", "msg", "component"})

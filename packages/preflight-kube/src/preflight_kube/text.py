@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["one_line", "printable", "printable_lines"]
-
 
 def printable(text: str) -> str:
     """``text`` with a space for each character that no terminal should get."""

@@ -18,8 +18,6 @@ from preflight_mnnvl.config import Config, json_schema, parse
 if TYPE_CHECKING:
     from preflight_mnnvl.report.explain import ExplainedSet
 
-__all__ = ["main"]
-
 _SERVICES: Final = (["controller"], ["webhook"])
 
 _ABOUT = """Multi-node NVLink for Grove workloads: three annotations of a PodCliqueSet, and the pods of a replica share one ComputeDomain.

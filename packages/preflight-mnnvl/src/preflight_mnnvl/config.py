@@ -10,7 +10,7 @@ from preflight_kube.files import schema
 from preflight_kube.files import yaml_document as document
 from preflight_kube.files.configfile import ConfigError
 
-__all__ = ["Config", "ConfigError", "json_schema", "parse"]
+__all__ = ["ConfigError"]
 
 Glob = Annotated[
     str,

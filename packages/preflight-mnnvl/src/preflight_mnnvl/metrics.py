@@ -14,8 +14,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from preflight_mnnvl.api.types import Key
 
-__all__ = ["Metrics"]
-
 STATES: Final = (
     *("wanted", "made", "owned-by-set", "adopted"),
     *("blocked", "ending", "unsupported", "unclaimed"),

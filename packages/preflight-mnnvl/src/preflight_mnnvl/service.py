@@ -17,8 +17,6 @@ from preflight_mnnvl.controller.controller import Controller
 from preflight_mnnvl.controller.informers import AdmissionInformers
 from preflight_mnnvl.metrics import Metrics
 
-__all__ = ["LEASE", "run_controller", "run_webhook"]
-
 LEASE: Final = "preflight-mnnvl"
 LINGER: Final = 5.0
 """Seconds for which a webhook answers after SIGTERM, while the Service's endpoints are updated."""

@@ -18,15 +18,7 @@ import msgspec
 
 from ._versioned import ContractError, decode
 
-__all__ = [
-    "VERSION",
-    "Admitted",
-    "ContractError",
-    "SeenClaim",
-    "decode_admitted",
-    "encode_admitted",
-    "swapped",
-]
+__all__ = ["ContractError"]
 
 VERSION: Final = 1
 _MOST: Final = 1024

@@ -9,18 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-__all__ = [
-    "GROUP",
-    "IMPLICIT",
-    "OTHER_RESOURCES",
-    "VERSIONS",
-    "DeviceRequest",
-    "is_for_gpus",
-    "may_be_gpus",
-    "request_in",
-    "requests_of",
-]
-
 GROUP: Final = "resource.k8s.io"
 VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 """Those of the API of claims whose shape is known, newest first."""

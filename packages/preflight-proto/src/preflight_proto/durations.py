@@ -6,8 +6,6 @@ import re
 from fractions import Fraction
 from typing import Final
 
-__all__ = ["format_duration", "gang_run", "parse_duration"]
-
 _RUN: Final = 300.0
 _LARGE: Final = 512
 _EACH: Final = 0.1

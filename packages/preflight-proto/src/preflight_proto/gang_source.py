@@ -14,8 +14,6 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-__all__ = ["BUILT_IN", "GangSource", "problems"]
-
 BUILT_IN: Final = (
     *(
         "schedulingGroup",

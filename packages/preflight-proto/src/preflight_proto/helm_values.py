@@ -12,8 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from . import names
 
-__all__ = ["ALIKE", "CHARTS", "DEPLOYED", "Part", "part_of"]
-
 CHARTS: Final = ("preflight-injector", "preflight-gang")
 """The charts whose values hold the configuration of a program, by their names in the umbrella
 chart.

@@ -27,8 +27,6 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any, Final, NoReturn, TypeVar
 
-__all__ = ["ask", "fabric_info", "field", "renew", "start", "without"]
-
 T = TypeVar("T")
 
 SILENCE: Final = 10.0

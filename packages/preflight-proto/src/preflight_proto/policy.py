@@ -15,27 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ._versioned import ContractError
 
-__all__ = [
-    "ACCEPTED",
-    "GROUP",
-    "KIND",
-    "PLURAL",
-    "VERSION",
-    "Condition",
-    "ContractError",
-    "Enforcement",
-    "GangDiscoveryOverride",
-    "GangLabelsOverride",
-    "LabelKey",
-    "Method",
-    "OptIn",
-    "PreflightConfig",
-    "PreflightConfigSpec",
-    "accepted",
-    "decode_spec",
-    "path",
-    "refusal",
-]
+__all__ = ["ContractError"]
 
 GROUP: Final = "preflight.nvsentinel.nvidia.com"
 VERSION: Final = "v1alpha1"

@@ -7,8 +7,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["printable"]
-
 _SEQUENCES: Final = re.compile(
     # ECMA-48: control sequences (CSI), then control strings (OSC, DCS, SOS, PM, APC) that are
     # terminated, then character sets.

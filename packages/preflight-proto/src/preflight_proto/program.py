@@ -9,8 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NoReturn
 
-__all__ = ["CANCELLED", "UNREAD", "leave", "package_version", "version_of"]
-
 CANCELLED: Final = 130
 """Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
 UNREAD: Final = 141

@@ -16,15 +16,7 @@ from ._versioned import ContractError, decode
 from .printable import printable
 from .settings import MAX_GBPS
 
-__all__ = [
-    "MAX_BYTES",
-    "MAX_GBPS",
-    "VERSION",
-    "Result",
-    "bounded",
-    "encode_result",
-    "from_termination",
-]
+__all__ = ["MAX_GBPS"]
 
 VERSION: Final = 1
 MAX_BYTES: Final = 768

@@ -15,16 +15,7 @@ import msgspec
 from ._versioned import ContractError, decode
 from .names import ROSTER_FILE as FILE
 
-__all__ = [
-    "FILE",
-    "VERSION",
-    "Answer",
-    "ContractError",
-    "Roster",
-    "decode_roster",
-    "encode_roster",
-    "read_roster",
-]
+__all__ = ["FILE", "ContractError"]
 
 VERSION: Final = 1
 

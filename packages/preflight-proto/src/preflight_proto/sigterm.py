@@ -19,8 +19,6 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["notify", "remember"]
-
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 

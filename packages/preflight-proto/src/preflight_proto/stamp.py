@@ -14,18 +14,7 @@ import msgspec
 from ._versioned import ContractError, decode
 from .names import GANG_CONFIGMAP_PREFIX
 
-__all__ = [
-    "NATIVE",
-    "VERSION",
-    "ContractError",
-    "Stamp",
-    "configmap_name",
-    "decode_stamp",
-    "encode_stamp",
-    "gang_hash",
-    "gang_id",
-    "naming_source",
-]
+__all__ = ["ContractError"]
 
 VERSION: Final = 2
 """1 named gangs by their raw ids alone: the source was not part of :func:`gang_hash` and

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 import pytest
 
-__all__ = ["ATTACKS", "BEYOND", "BOMB", "attack", "reading", "refuses_bomb", "sent"]
-
 MOST_KEPT: Final = 1024 * 1024
 """Bytes that a webhook may hold after an attack and did not before."""
 MOST_AT_ONCE: Final = 96 * 1024 * 1024

@@ -7,8 +7,6 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["started"]
-
 
 def started(command: Sequence[str], core: int | None, **options: Any) -> subprocess.Popen[Any]:
     """A process on ``core`` from its first instruction, with all its threads: a runtime looks there

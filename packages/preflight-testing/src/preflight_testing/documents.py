@@ -14,8 +14,6 @@ from unittest import mock
 import yaml
 from hypothesis import strategies as st
 
-__all__ = ["CommandEnd", "ended", "mutants"]
-
 Path = tuple[str | int, ...]
 _ODD: Final[tuple[Any, ...]] = (
     *(None, True, False, 0, -1, 1.5, 10**30, float("inf"), "", "true", "1e400"),

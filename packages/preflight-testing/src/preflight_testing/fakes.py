@@ -12,17 +12,6 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "DEVICES",
-    "DRIVERS",
-    "FAKES",
-    "NVML",
-    "NvmlError",
-    "build_nvml",
-    "nvml_header",
-    "nvml_node",
-]
-
 FAKES = Path(__file__).resolve().parents[4] / "e2e" / "fakes"
 """The folder: `bin` (dcgmi, nvidia-smi, all_reduce_perf), `node`, `net`, `nvml`."""
 NVML = FAKES / "nvml" / "nvml.c"

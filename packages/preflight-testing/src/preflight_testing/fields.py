@@ -20,20 +20,6 @@ from typing import Any, NamedTuple
 from .apiserver import ApiServer
 from .helm import Object
 
-__all__ = [
-    "ADMISSION",
-    "OURS",
-    "RBAC",
-    "Answer",
-    "Fields",
-    "Impersonator",
-    "RightCase",
-    "Tried",
-    "example",
-    "kept",
-    "rows",
-]
-
 OURS = {"managedFields", "resourceVersion", "generation"}
 """Fields of metadata that the API server itself keeps, whatever a client sends."""
 NEW = {"uid", "creationTimestamp", "name", "generateName"}

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["ForkServer"]
-
 
 class ForkServer:
     """Use as ``with``; ``folder`` is for its socket. ``code`` runs once in the module, as a part of

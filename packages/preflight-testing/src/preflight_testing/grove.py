@@ -14,21 +14,6 @@ from collections.abc import Collection, Mapping
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
-__all__ = [
-    "FINALIZER",
-    "GROUP_FINALIZER",
-    "HASH",
-    "Labels",
-    "MadeClique",
-    "gang",
-    "made",
-    "owner",
-    "podclique",
-    "pods",
-    "reapplied",
-    "scaling_groups",
-]
-
 Json = dict[str, Any]
 Labels = Literal["grove", "requirement"]
 """Grove's own set of labels, or that of the requirement."""

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["GROVE", "compute_domains", "crd"]
-
 Json = dict[str, Any]
 
 INTEGER: Json = {"type": "integer", "format": "int32"}

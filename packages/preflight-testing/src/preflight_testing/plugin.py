@@ -14,8 +14,6 @@ import pytest
 from .apidouble import ApiDouble, write_kubeconfig
 from .apiserver import ASSETS, GANG_APIS, ApiServer, assets, version
 
-__all__ = ["ABSENT", "ApiFixture", "api", "real_api_server"]
-
 ABSENT = "absent.example.com/v1"
 """An API group that neither server has."""
 

@@ -11,10 +11,8 @@ from urllib.parse import urlsplit
 
 from .tcp import TcpServer
 
-__all__ = ["Proxy", "proxied"]
 
-
-class ProxyTarget(Protocol):
+class _ProxyTarget(Protocol):
     """A frozen dataclass that says where an API server is."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -23,7 +21,7 @@ class ProxyTarget(Protocol):
     def server(self) -> str: ...
 
 
-T = TypeVar("T", bound=ProxyTarget)
+T = TypeVar("T", bound=_ProxyTarget)
 
 
 class Proxy:

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CLASS", "EVERYTHING", "NUMBER", "realistic_review"]
-
 NUMBER = "#" * 8
 """Stands in the review for digits that the load generator makes different in every request, or
 leaves at zero.

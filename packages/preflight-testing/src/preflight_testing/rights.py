@@ -15,18 +15,6 @@ from typing import Any, Final
 
 from .helm import Object
 
-__all__ = [
-    "AUDIT_LOG",
-    "NOT_SENT",
-    "Right",
-    "Rights",
-    "compared",
-    "granted",
-    "lines",
-    "read",
-    "together",
-]
-
 AUDIT_LOG: Final = "PREFLIGHT_AUDIT_LOG"
 """Names the API server's audit log, for the tests that run on a cluster."""
 

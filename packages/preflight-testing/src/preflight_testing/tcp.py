@@ -8,8 +8,6 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-__all__ = ["TcpServer"]
-
 
 class TcpServer:
     """A server on loopback. Each connection is a task of ``serve``; :meth:`stop` cancels these, and

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-__all__ = ["until"]
-
 
 async def until(true: Callable[[], object], what: str, seconds: float = 600) -> None:
     """Wait for the thing; ``seconds`` only bounds a failure, on a busy machine too."""

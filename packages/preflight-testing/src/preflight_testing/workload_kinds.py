@@ -8,8 +8,6 @@ from typing import Any
 
 from .grove_kinds import CONDITIONS, INTEGER, TEXT, crd
 
-__all__ = ["WORKLOADS"]
-
 Json = dict[str, Any]
 
 KEPT: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from preflight_webhook.report.release import InstalledRelease
 
-__all__ = ["add_validate", "main"]
-
 _ABOUT = """Preflight's mutating admission webhook: injects check init containers into GPU pods.
 
   preflight-webhook serve --config FILE --cert-dir DIR     answer the API server

@@ -26,8 +26,6 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
-
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 # A review takes some tens of microseconds; what is above a second is the machine's trouble, not
 # ours.

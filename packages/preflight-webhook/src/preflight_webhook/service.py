@@ -26,8 +26,6 @@ from preflight_webhook.webhook.claim_lookups import Lookups
 from preflight_webhook.webhook.handler import Admission, Plain, ServingState
 from preflight_webhook.webhook.namespace_overrides import NamespaceOverrides
 
-__all__ = ["serve"]
-
 POLL_EVERY: Final = 5.0
 """Seconds between two looks at the configuration; a kubelet itself takes about a minute to bring a
 new one.

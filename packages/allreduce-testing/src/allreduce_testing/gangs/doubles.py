@@ -13,8 +13,6 @@ from check_nccl_allreduce.settings import Settings
 from preflight_proto.check import Run
 from preflight_proto.check.topology import find_topology
 
-__all__ = ["gloo_gets_a_topology_file"]
-
 
 def gloo_gets_a_topology_file() -> None:
     """From now on a check in this process looks for a topology file, whatever its backend."""

@@ -28,8 +28,6 @@ from pathlib import Path
 
 from check_nccl_allreduce.worker.process import end_with_parent
 
-__all__ = ["PLACE", "place"]
-
 PLACE = "PRELOADED_AT"
 """Variable: path of the socket at which the loaded process listens."""
 MUTANTS = "allreduce_testing.gangs.mutants"
@@ -202,11 +200,13 @@ def enter(network: int) -> None:
 
 
 def kill(group: int) -> None:
+    """End a process group that may have gone."""
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
 
 def main() -> None:
+    """Serve, where a socket is named; else stand in for `torchrun`."""
     if len(sys.argv) == 1:
         sys.exit(stand_in())
     from check_nccl_allreduce.worker import agent, rank  # noqa: F401

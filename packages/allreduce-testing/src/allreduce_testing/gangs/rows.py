@@ -15,8 +15,6 @@ from preflight_testing.matrix.fault import Act, Fault
 from .gang import GangUnderTest, MemberProcess
 from .links import SwitchedGang
 
-__all__ = ["Discarded", "idle_share", "play", "play_together", "processors"]
-
 LOADED_WITHIN = 120.0
 """Seconds for torch to be imported, several times at once on whatever machine this is; no row's own
 time.

@@ -25,8 +25,6 @@ from check_nccl_allreduce.localise import (
     Zone,
 )
 
-__all__ = ["SECONDS", "Fabric", "FabricWorld"]
-
 MOST_NODES: Final = 4096
 SECONDS: Final = 5.0
 """A round takes so long."""

@@ -12,23 +12,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from .stages import Spans, StagedFabric
 
-__all__ = [
-    "Beyond",
-    "Bundle",
-    "Busy",
-    "Collisions",
-    "Fast",
-    "Fewer",
-    "Hosts",
-    "Kinds",
-    "Marks",
-    "Older",
-    "Pauses",
-    "SickNode",
-    "SlowToThemselves",
-    "Storm",
-]
-
 FOREVER: Final = 1e9
 LONGEST: Final = 400.0
 """Seconds, more than any test takes."""

@@ -21,8 +21,6 @@ from check_nccl_allreduce import localise
 from . import fabrics, faults, stages, tally
 from .tally import Tally
 
-__all__ = ["Kept", "code"]
-
 
 @dataclass
 class Kept:

@@ -37,18 +37,7 @@ from .staged import WORLDS
 from .stages import StagedFabric, StagedWorld
 from .tally import Tally, bound
 
-__all__ = [
-    "Fabric",
-    "FabricWorld",
-    "StagedFabric",
-    "StagedWorld",
-    "Tally",
-    "bound",
-    "play",
-    "play_staged",
-    "simulate",
-    "worlds",
-]
+__all__ = ["Fabric", "FabricWorld", "StagedFabric", "StagedWorld", "Tally", "bound"]
 
 World = FabricWorld | StagedWorld
 

@@ -23,8 +23,6 @@ from .faults import (
 )
 from .stages import StagedWorld, WorldFault
 
-__all__ = ["WORLDS", "known"]
-
 W = StagedWorld
 TRUE: Final = ("true",)
 BLIND: Final = ("absent",)

@@ -45,8 +45,6 @@ from check_nccl_allreduce.localise import (
     Zone,
 )
 
-__all__ = ["LABELS", "NORMAL", "Shape", "StagedFabric", "StagedWorld", "Truth", "WorldFault"]
-
 Stage = tuple[str, int]
 Spans = tuple[tuple[float, float], ...]
 ALWAYS: Final[Spans] = ((-math.inf, math.inf),)

@@ -9,8 +9,6 @@ from typing import Any
 
 from check_nccl_allreduce.localise import Verdict
 
-__all__ = ["Tally", "bound"]
-
 
 @dataclass(slots=True)
 class Tally:

@@ -19,8 +19,6 @@ from .frames import NotAuthentic
 from .messages import Message, decode, encode
 from .pace import HeartbeatPace
 
-__all__ = ["Awake", "ChannelOwner", "ControlChannel", "connect"]
-
 FIRST_MESSAGE: Final = 8 * 1024
 """Bytes that a peer may send before it has proven that it holds the token."""
 LATE: Final = 0.05

@@ -19,8 +19,6 @@ from .channel import Awake, ControlChannel
 from .messages import Alive, Hello, Message, encode
 from .pace import HeartbeatPace
 
-__all__ = ["Crowd", "Hub"]
-
 MAX_UNAUTHENTICATED: Final = 256
 MAX_UNAUTHENTICATED_PER_ADDRESS: Final = 8
 """Connections that have not proven themselves yet, or as many as there are members, who may all

@@ -39,8 +39,6 @@ from .pace import HeartbeatPace
 from .rounds import LaunchRound, ProbeRound, Probes
 from .waits import Wait
 
-__all__ = ["Leader", "Next", "Rounds"]
-
 ACK_WITHIN: Final = 5.0
 """Seconds; in a large gang as long as a member may be silent."""
 HELD_WITHIN: Final = 2.0

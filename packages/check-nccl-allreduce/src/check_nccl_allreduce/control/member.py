@@ -36,8 +36,6 @@ from .messages import (
 )
 from .pace import HeartbeatPace
 
-__all__ = ["MemberSession", "Tell", "Work"]
-
 RETRY: Final = 0.2
 """Seconds until the leader is asked again, at first; each time half as long again, to a heartbeat's
 interval.

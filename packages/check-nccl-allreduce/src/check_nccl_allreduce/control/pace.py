@@ -7,8 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["HeartbeatPace"]
-
 INTERVAL: Final = 1.0
 """Seconds between two heartbeats in a gang of up to :data:`MEMBERS_PER_SECOND`."""
 MEMBERS_PER_SECOND: Final = 300

@@ -7,8 +7,6 @@ from typing import Generic, TypeVar
 
 from .messages import LaunchOrder, Leaving, Opened, RankReport, RankStage
 
-__all__ = ["LaunchRound", "ProbeRound", "Probes"]
-
 
 @dataclass(frozen=True)
 class Probes:

@@ -20,8 +20,6 @@ from preflight_proto.roster import Roster
 from .messages import Hello, VerdictMessage, few
 from .pace import HeartbeatPace
 
-__all__ = ["SuccessorAddress", "concluded", "gathers_for", "leaders", "tries_for"]
-
 TRIES: Final = 1.5
 """Times what a loss takes to be noticed, in which a successor, which may be later, answers."""
 GATHERS: Final = 2.0

@@ -10,8 +10,6 @@ from typing import Final
 from .pace import HeartbeatPace
 from .rounds import LaunchRound, ProbeRound
 
-__all__ = ["SETTLE", "Wait", "of_launch", "of_probe"]
-
 SETTLE: Final = 3.0
 """Seconds to hear the others once one member has failed: who fell over whom is in them."""
 STALLED_AFTER: Final = 30.0

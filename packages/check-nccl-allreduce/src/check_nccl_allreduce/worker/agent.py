@@ -23,8 +23,6 @@ from . import ending
 from .ending import kill
 from .process import AGENT, LINK, end_with_parent
 
-__all__ = ["launch", "main"]
-
 
 def main() -> None:
     """Load torch, then fork workers as the check orders, until it ends."""
@@ -85,6 +83,7 @@ def end(children: list[int], within: float) -> list[int]:
 
 
 def asleep(left: list[int]) -> bool:
+    """Whether those that are left wait in the kernel, where no signal reaches them."""
     return ending.asleep(left)
 
 

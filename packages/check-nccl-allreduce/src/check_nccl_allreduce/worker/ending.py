@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["adopt_orphans", "asleep", "end", "kill", "threads"]
-
 EVERY: Final = 0.05
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _ENDED: Final = frozenset("ZX")

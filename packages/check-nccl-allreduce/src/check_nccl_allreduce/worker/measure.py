@@ -15,8 +15,6 @@ import torch.distributed as dist
 
 from . import pattern
 
-__all__ = ["MeasureTask", "MeasuredTimes", "Task", "device_of", "measure", "reduce_all", "timed"]
-
 ROWS_AT_ONCE = 256
 """Rows of the period compared in one step: verifying takes about 80 MB."""
 SAMPLES = 48

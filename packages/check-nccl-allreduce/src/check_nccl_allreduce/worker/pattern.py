@@ -15,8 +15,6 @@ from functools import lru_cache
 from operator import gt, lt
 from typing import Final
 
-__all__ = ["M", "P", "Q", "bound", "expected", "first_row", "reduced", "sums", "values"]
-
 M: Final = 65521
 """The largest prime below 2^16: the period of every rank's data, in elements."""
 P: Final = 7919

@@ -16,8 +16,6 @@ import torch.distributed as dist
 
 from .measure import MeasuredTimes, Task, device_of, reduce_all, timed
 
-__all__ = ["ProbeTask", "Prober"]
-
 STORE_TIMEOUT: Final = datetime.timedelta(seconds=300)
 SMALL: Final = 10
 """Small all-reduces of a pair, the fastest of which shows how many switches are between the two."""

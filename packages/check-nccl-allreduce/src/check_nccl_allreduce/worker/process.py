@@ -14,8 +14,6 @@ import threading
 import time
 from typing import Any, Final
 
-__all__ = ["AGENT", "LINK", "ParentPipe", "end_with_parent"]
-
 LINK: Final = "PREFLIGHT_WORKER_LINK"
 """Variable: path of the parent's socket."""
 AGENT: Final = "PREFLIGHT_WORKER_AGENT"

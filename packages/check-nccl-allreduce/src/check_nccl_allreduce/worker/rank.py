@@ -14,8 +14,6 @@ from functools import partial
 from . import measure, probes
 from .process import AGENT, LINK, ParentPipe, end_with_parent
 
-__all__ = ["main", "probes_only"]
-
 ORDER = "PREFLIGHT_WORKER_ORDER"
 
 

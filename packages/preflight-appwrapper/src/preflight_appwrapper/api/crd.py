@@ -16,8 +16,6 @@ from preflight_kube.api.crd import Column, condition_column, embedded, list_map
 from preflight_appwrapper.api.names import GROUP, KIND, PLURAL
 from preflight_appwrapper.api.types import AppWrapperSpec, AppWrapperStatus
 
-__all__ = ["crd"]
-
 _VERSION: Final = "v1beta2"
 _COLUMNS: Final = (
     Column("Status", ".status.phase"),

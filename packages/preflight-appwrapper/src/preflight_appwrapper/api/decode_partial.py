@@ -12,8 +12,6 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-__all__ = ["lenient"]
-
 T = TypeVar("T")
 
 _FAILS = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)

@@ -20,8 +20,6 @@ from preflight_kube.api.rights import (
 
 from preflight_appwrapper.api import names
 
-__all__ = ["RIGHTS"]
-
 _LABEL: Final = f"o.?metadata.?labels[?'{names.LABEL}']"
 _OWNER: Final = (
     "o.?metadata.?ownerReferences.orValue([]).exists(r, r.?controller.orValue(false)"

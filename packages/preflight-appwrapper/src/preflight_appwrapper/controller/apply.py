@@ -49,8 +49,6 @@ from preflight_appwrapper.core.leader_state import LeaderState, Listed, Versione
 from preflight_appwrapper.core.plan import CreateComponent, DeleteObject
 from preflight_appwrapper.metrics import Metrics
 
-__all__ = ["WrapperApplier", "no_right"]
-
 _FATAL: Final = frozenset({400, 404, 405, 413, 422})
 """Statuses that an API server answers again to the same create: malformed, too large, invalid."""
 

@@ -38,8 +38,6 @@ from preflight_appwrapper.core.leader_state import VersionedPod
 from preflight_appwrapper.core.pods import sick_resources
 from preflight_appwrapper.core.snapshot import Mirrored
 
-__all__ = ["WrapperCache"]
-
 _LABELED: Final = {"labelSelector": LABEL}
 _LOOK: Final = 1.0
 """Seconds between two looks at a cache that cannot be opened."""

@@ -47,8 +47,6 @@ from preflight_appwrapper.core.reconcile import BAD_ANNOTATION, reconcile
 from preflight_appwrapper.core.snapshot import HeldEvacuation, WrapperSnapshot, observe
 from preflight_appwrapper.metrics import Metrics
 
-__all__ = ["Controller"]
-
 _WORKERS: Final = 128
 """More than requests under way at once: most of them wait for one list."""
 _DELETION_WORKERS: Final = 8

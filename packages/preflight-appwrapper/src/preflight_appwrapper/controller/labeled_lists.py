@@ -19,8 +19,6 @@ from preflight_kube.runtime.writes import gather
 from preflight_appwrapper.api.names import LABEL, LONGEST_VALUE
 from preflight_appwrapper.core.decode import PartialObject
 
-__all__ = ["LabeledList", "LabeledLists"]
-
 _TOGETHER: Final = 32
 """Wrappers of one request: their names stand in its URL, of which proxies bound the length."""
 _GATHER: Final = 0.02

@@ -24,8 +24,6 @@ from preflight_appwrapper.core.brake import Brake, suspicion
 from preflight_appwrapper.core.node_labels import HELD, LabeledNode, code, patch, wanted
 from preflight_appwrapper.metrics import Metrics
 
-__all__ = ["Labeler"]
-
 _WORKERS: Final = 4
 
 log = get_logger(__name__)

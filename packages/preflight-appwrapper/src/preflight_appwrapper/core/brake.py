@@ -12,8 +12,6 @@ from typing import Generic, TypeVar
 
 from preflight_appwrapper.api.rules import BrakeRules
 
-__all__ = ["Brake", "suspicion"]
-
 K = TypeVar("K", bound=Hashable)
 
 _MANY = 3

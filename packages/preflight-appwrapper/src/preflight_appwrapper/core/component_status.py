@@ -21,8 +21,6 @@ from preflight_appwrapper.api.rules import BUILT_IN, FailureRule, StatusMatch
 from preflight_appwrapper.api.types import Condition
 from preflight_appwrapper.core.podsets import group_kind
 
-__all__ = ["ComponentVerdict", "Says", "verdict"]
-
 Says = Literal["nothing", "failed", "finished", "more"]
 
 _MOST_CONDITIONS: Final = 64

@@ -18,8 +18,6 @@ from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.plan import Confirm, CreateComponent, Next, WrapperAction
 
-__all__ = ["Creation", "proceed"]
-
 _LONGEST_PAUSE: Final = 10
 _BATCH: Final = 16
 """Components whose names are written at once; each write of a status is as long as all of them."""

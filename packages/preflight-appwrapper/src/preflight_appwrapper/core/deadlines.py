@@ -7,8 +7,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-__all__ = ["deadline", "expired", "text"]
-
 _LAST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 

@@ -19,8 +19,6 @@ from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.plan import Confirm, DeleteObject, List, Next, WrapperAction
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 
-__all__ = ["DeletionProgress", "leftovers", "progress"]
-
 _AGAIN: Final = timedelta(seconds=10)
 """A delete is repeated when the object is still there, and not even going, after so long."""
 _FORCE_AGAIN: Final = timedelta(seconds=5)

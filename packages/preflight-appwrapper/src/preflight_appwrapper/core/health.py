@@ -25,8 +25,6 @@ from preflight_appwrapper.core.pods import (
     terminal,
 )
 
-__all__ = ["RELEASE", "HealthJudgment", "finished", "judge"]
-
 Result = Literal["healthy", "waiting", "confirm", "succeeded", "reset", "evacuate", "held", "fail"]
 
 RELEASE: Final = PREFIX + "evacuate"

@@ -19,8 +19,6 @@ from preflight_appwrapper.api.conditions import Written
 from preflight_appwrapper.api.types import Pod
 from preflight_appwrapper.core.decode import ComponentObject
 
-__all__ = ["Absent", "Attempt", "LeaderState", "Listed", "Name", "VersionedPod"]
-
 Name = tuple[Kind, str]
 """An object in the wrapper's namespace."""
 _MOST_SAID: Final = 512

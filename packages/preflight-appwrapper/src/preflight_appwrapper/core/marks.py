@@ -20,8 +20,6 @@ from preflight_appwrapper.api.names import PREFIX
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper
 
-__all__ = ["MARK", "NOT_JUDGED", "is_judged", "mark", "not_judged"]
-
 MARK: Final = PREFIX + "judged"
 NOT_JUDGED: Final = "NotJudged"
 """Reason of a condition and an Event: nothing is created."""

@@ -12,8 +12,6 @@ from preflight_kube.api.node_health import code_of, makes_sick
 
 from preflight_appwrapper.config import NodeHealthConfig
 
-__all__ = ["HELD", "LabeledNode", "NodeCondition", "code", "patch", "wanted"]
-
 HELD: Final = "HELD"
 """The label's value for a node that is to be left, and that the brake has wait."""
 

@@ -18,8 +18,6 @@ from preflight_proto.printable import printable
 from preflight_appwrapper.api.names import PREFIX
 from preflight_appwrapper.api.rules import PERIODS, WrapperRules, key_of, seconds
 
-__all__ = ["FAULT_TOLERANCE", "ExitCodes", "Parameter", "Parameters", "parameters"]
-
 Source = Literal["default", "operator", "annotation", "clipped", "malformed", "ignored"]
 
 _LONGEST: Final = 256

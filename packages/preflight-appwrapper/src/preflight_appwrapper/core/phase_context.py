@@ -16,8 +16,6 @@ from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 from preflight_appwrapper.core.state_machine import ROWS
 
-__all__ = ["EVACUATIONS", "PhaseContext"]
-
 EVACUATIONS: Final = frozenset({"AutopilotNoExecute", "PreflightFailed"})
 """Reasons of the condition Unhealthy by which a workload leaves its nodes, uncounted."""
 

@@ -18,8 +18,6 @@ from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.plan import Next, WrapperPlan, warning
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 
-__all__ = ["BAD_ANNOTATION", "reconcile"]
-
 BAD_ANNOTATION: Final = "BadAnnotation"
 """Reason of an Event about a parameter that cannot be read."""
 

@@ -17,8 +17,6 @@ from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.leader_state import Absent, Attempt, LeaderState, VersionedPod
 
-__all__ = ["HeldEvacuation", "Mirrored", "SeenComponent", "WrapperSnapshot", "observe"]
-
 _MOST_GONE: Final = 4096
 """Uids that are kept although no mirror shows them any more."""
 

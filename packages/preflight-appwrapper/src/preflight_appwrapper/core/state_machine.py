@@ -10,8 +10,6 @@ import msgspec
 
 from preflight_appwrapper.api.types import PHASES, Phase
 
-__all__ = ["ROWS", "Row", "markdown"]
-
 _TABLE: Final = """\
 | row | phase | when | next | effects |
 | --- | --- | --- | --- | --- |

@@ -21,8 +21,6 @@ from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.components import LONGEST_NAME, ComponentError, named, possible_name
 from preflight_appwrapper.core.parameters import FAULT_TOLERANCE, parameters
 
-__all__ = ["USER_ID_LABEL", "USER_LABEL", "ValidationResult", "created", "limits", "updated"]
-
 USER_LABEL: Final = f"{GROUP}/user"
 USER_ID_LABEL: Final = f"{GROUP}/userid"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"

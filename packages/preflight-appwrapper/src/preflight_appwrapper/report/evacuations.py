@@ -24,8 +24,6 @@ from preflight_appwrapper.core.decode import PartialObject, wrapper
 from preflight_appwrapper.core.health import RELEASE
 from preflight_appwrapper.core.node_labels import HELD, LabeledNode, code, patch
 
-__all__ = ["Evacuations", "HeldNode", "HeldWorkload", "evacuations", "lines", "release"]
-
 _NODES: Final = "/api/v1/nodes"
 
 

@@ -25,8 +25,6 @@ from preflight_appwrapper.core.pods import exits
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 from preflight_appwrapper.core.validation import created
 
-__all__ = ["Explanation", "Plan", "explain", "plan", "plan_text", "text"]
-
 _MOST_PODS = 32
 
 

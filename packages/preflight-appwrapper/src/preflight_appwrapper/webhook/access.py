@@ -15,8 +15,6 @@ from preflight_proto.printable import printable
 from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.core import podsets
 
-__all__ = ["SubjectAccessReview", "refusals", "reviews"]
-
 
 class _Access(msgspec.Struct, frozen=True):
     allowed: bool = False

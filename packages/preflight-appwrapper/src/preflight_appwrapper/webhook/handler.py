@@ -27,8 +27,6 @@ from preflight_appwrapper.core.validation import ValidationResult, created, limi
 from preflight_appwrapper.webhook.access import SubjectAccessReview, refusals, reviews
 from preflight_appwrapper.webhook.mutate import annotated, patch
 
-__all__ = ["MUTATE", "VALIDATE", "Reviewer"]
-
 MUTATE: Final = "/mutate-workload-codeflare-dev-v1beta2-appwrapper"
 VALIDATE: Final = "/validate-workload-codeflare-dev-v1beta2-appwrapper"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

@@ -14,8 +14,6 @@ from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.validation import QUEUE_LABEL, USER_ID_LABEL, USER_LABEL
 
-__all__ = ["annotated", "label_value", "patch"]
-
 _OTHERS: Final = re.compile(r"[^-_.A-Za-z0-9]")
 
 

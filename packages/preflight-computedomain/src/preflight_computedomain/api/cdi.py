@@ -12,8 +12,6 @@ import msgspec
 
 from preflight_computedomain.api.names import CDI_KIND, CDI_PREFIX, DEVICE_NODE, cdi_device
 
-__all__ = ["document", "is_document", "uid_of"]
-
 
 def document(uid: str, major: int) -> bytes:
     """The file's content for the claim ``uid``; ``major``: of the IMEX channels' device nodes."""

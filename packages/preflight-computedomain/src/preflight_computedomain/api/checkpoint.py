@@ -17,20 +17,6 @@ from preflight_kube.text import one_line
 
 from preflight_computedomain.api.names import DEVICE, cdi_id
 
-__all__ = [
-    "ABORTED",
-    "COMPLETED",
-    "STARTED",
-    "Checkpoint",
-    "Corrupt",
-    "Entry",
-    "checksum",
-    "completed",
-    "decode",
-    "encode",
-    "entry_of",
-]
-
 STARTED: Final = "PrepareStarted"
 COMPLETED: Final = "PrepareCompleted"
 ABORTED: Final = "PrepareAborted"

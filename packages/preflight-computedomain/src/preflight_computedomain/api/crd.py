@@ -8,8 +8,6 @@ from preflight_kube.api.crd import list_map
 
 from preflight_computedomain.api.names import GROUP, KIND, PLURAL, VERSION
 
-__all__ = ["crd"]
-
 _TEXT: Final = {"type": "string"}
 _STATUS: Final = {"type": "string", "enum": ["Ready", "NotReady"], "default": "NotReady"}
 

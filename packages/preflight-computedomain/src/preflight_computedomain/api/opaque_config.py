@@ -10,8 +10,6 @@ from preflight_kube.text import one_line
 
 from preflight_computedomain.api.names import API_VERSION, CHANNEL_CONFIG, DAEMON_CONFIG, GROUP
 
-__all__ = ["ChannelConfig", "ConfigInvalid", "channel_config", "domain_of", "is_daemon"]
-
 _MOST_BYTES: Final = 10 * 1024
 """The API server takes no longer parameters (OpaqueParametersMaxLength of resource.k8s.io)."""
 _FIELDS: Final = ("allocationMode", "apiVersion", "domainID", "kind")

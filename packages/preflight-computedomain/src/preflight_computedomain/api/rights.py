@@ -9,8 +9,6 @@ from preflight_kube.api.rights import OWN_NODE, Account, Chart, Constraint, Righ
 
 from preflight_computedomain.api import names
 
-__all__ = ["RIGHTS"]
-
 _DRA: Final = "resource.k8s.io"
 _LABELS: Final = (f"metadata.labels[{names.LABEL}]", f"metadata.labels[{names.TARGET_LABEL}]")
 _OURS: Final = Constraint(

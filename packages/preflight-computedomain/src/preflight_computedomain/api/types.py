@@ -12,26 +12,6 @@ import msgspec
 
 from preflight_computedomain.api.names import DRIVER, GRANTED, LABEL, TARGET_LABEL
 
-__all__ = [
-    "CLIQUE_LABEL",
-    "AllocationConfig",
-    "AllocationResult",
-    "ClaimTemplate",
-    "ComputeDomain",
-    "ComputeDomainStatus",
-    "DeviceConfig",
-    "DomainMetadata",
-    "Identified",
-    "Metadata",
-    "Opaque",
-    "Place",
-    "ResourceClaim",
-    "Slice",
-    "SliceSpec",
-    "UsedClaim",
-]
-
-
 CLIQUE_LABEL: Final = "nvidia.com/gpu.clique"
 """Of a node: its NVLink clique, as GPU feature discovery says it."""
 _LABELS: Final = (LABEL, TARGET_LABEL, CLIQUE_LABEL)

@@ -19,8 +19,6 @@ from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Iden
 from preflight_computedomain.core import template
 from preflight_computedomain.core.reconcile import DomainAction
 
-__all__ = ["Applier", "Blocked"]
-
 
 class Blocked(Exception):
     """The cluster is not as the plan needs it; it is decided anew when that changes. A clause."""

@@ -46,8 +46,6 @@ from preflight_computedomain.core.reconcile import (
 from preflight_computedomain.core.sharing import Sharing
 from preflight_computedomain.metrics import ControllerMetrics
 
-__all__ = ["Controller"]
-
 WORKERS: Final = 24
 """ComputeDomains reconciled at the same time; mostly they wait for answers to their writes."""
 AGAIN: Final = 1.0

@@ -25,22 +25,6 @@ from preflight_computedomain.api.types import (
     ResourceClaimStatus,
 )
 
-__all__ = [
-    "IN_USE",
-    "NO_CLIQUE",
-    "NO_DAEMONS",
-    "REASONS",
-    "ChannelRequest",
-    "KubeletClaim",
-    "Refusal",
-    "alone",
-    "decide",
-    "in_use",
-    "known",
-    "read",
-    "unusable",
-]
-
 NO_DAEMONS: Final = (
     "ComputeDomain daemon claims are not supported under the HostManagedIMEX feature gate"
 )

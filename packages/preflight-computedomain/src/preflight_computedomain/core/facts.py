@@ -15,22 +15,6 @@ from preflight_kube.text import one_line
 
 from preflight_computedomain.api.names import MAJOR_NAME, OLDEST_DRIVER, fits_as_name
 
-__all__ = [
-    "COMPLETED",
-    "NOT_SUPPORTED",
-    "FabricBroken",
-    "FabricInfo",
-    "NodeFacts",
-    "Unfit",
-    "boot_id",
-    "clique",
-    "driver_fits",
-    "imex_major",
-    "node_name",
-    "unjoined",
-    "unwell",
-]
-
 
 class Unfit(Exception):
     """The plugin cannot start here, or the driver has gone since; one sentence says what to do."""

@@ -17,17 +17,6 @@ from preflight_computedomain.api.names import FINALIZER, LABEL, fits_as_name
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain
 from preflight_computedomain.core import template
 
-__all__ = [
-    "NOT_READY",
-    "READY",
-    "DomainAction",
-    "DomainEvent",
-    "TemplatePlan",
-    "reconcile",
-    "shares",
-    "sweep",
-]
-
 READY: Final = "Ready"
 NOT_READY: Final = "NotReady"
 

@@ -14,8 +14,6 @@ from preflight_kube.runtime.indexes import Index
 from preflight_computedomain.api.opaque_config import domain_of
 from preflight_computedomain.api.types import ComputeDomain, Slice, UsedClaim
 
-__all__ = ["Sharing"]
-
 
 class Sharing:
     """Kept up to date one object at a time; ComputeDomains are uids, of which some may be gone."""

@@ -13,8 +13,6 @@ import msgspec
 from preflight_computedomain.api.names import DEVICE, DRIVER, slice_name
 from preflight_computedomain.api.types import Slice, SliceSpec
 
-__all__ = ["body", "channel", "wanted"]
-
 _ATTRIBUTES: Final = {"type": {"string": "channel"}, "id": {"int": 0}}
 
 

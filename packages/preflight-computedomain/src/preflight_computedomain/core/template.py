@@ -9,8 +9,6 @@ from preflight_computedomain.api import names
 from preflight_computedomain.api.opaque_config import domain_of
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain
 
-__all__ = ["body", "labels_of", "owner", "released", "repair_patch"]
-
 _REQUEST: Final = "channel"
 
 

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-__all__ = ["TEMPORARY", "Disk"]
-
 TEMPORARY: Final = ".tmp"
 """The end of an unfinished file's name; a container runtime reads no such file as CDI."""
 

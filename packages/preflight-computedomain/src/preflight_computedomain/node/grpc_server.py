@@ -40,8 +40,6 @@ from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.metrics import OPERATIONS, PREPARE, UNPREPARE, PluginMetrics
 from preflight_computedomain.node.prepare import ClaimAnswer, ClaimPreparer
 
-__all__ = ["GrpcServer"]
-
 _log = get_logger(__name__)
 _CHECK: Final = 5.0
 _AGAIN: Final = 30.0

@@ -23,14 +23,6 @@ from preflight_computedomain.core.facts import (
     unwell,
 )
 
-__all__ = [
-    "ChannelMajor",
-    "CliqueOwner",
-    "NvmlReader",
-    "NvmlUnavailable",
-    "node_facts",
-]
-
 _log = get_logger(__name__)
 _PROC_DEVICES: Final = "/proc/devices"
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"

@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Lock", "LockHeld"]
-
 _POLL: Final = 0.05
 """Seconds between two attempts; a waiting flock would hold a thread, and could not be cancelled."""
 

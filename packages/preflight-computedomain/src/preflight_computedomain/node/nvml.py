@@ -17,8 +17,6 @@ from preflight_proto import nvml as reader
 from preflight_computedomain.core.facts import NOT_SUPPORTED, FabricInfo
 from preflight_computedomain.node.host import NvmlUnavailable
 
-__all__ = ["NvmlLibrary"]
-
 T = TypeVar("T")
 PATIENCE: Final = 30.0
 """Seconds: a driver without persistence mode initialises each GPU first, some seconds apiece."""

@@ -33,8 +33,6 @@ from preflight_computedomain.node.prepare import ClaimPreparer, ClusterReader
 from preflight_computedomain.node.publisher import Publisher
 from preflight_computedomain.node.state_dir import ClaimStore
 
-__all__ = ["Folders", "run"]
-
 EVERY: Final = 600.0
 """Seconds between two looks at the clique, and at claims that have gone; nodes spread them."""
 LOOK: Final = 5.0

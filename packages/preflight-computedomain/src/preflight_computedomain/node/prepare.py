@@ -39,8 +39,6 @@ from preflight_computedomain.node.lock import Lock, LockHeld
 from preflight_computedomain.node.singleflight import CallEnded, Flight, Flights, Late
 from preflight_computedomain.node.state_dir import ClaimStore
 
-__all__ = ["ClaimAnswer", "ClaimPreparer", "ClusterReader", "Times"]
-
 _log = get_logger(__name__)
 
 

@@ -18,8 +18,6 @@ from preflight_computedomain.api.names import DRIVER, SLICES, slice_name
 from preflight_computedomain.api.types import Identified, Slice
 from preflight_computedomain.core import slices
 
-__all__ = ["Publisher"]
-
 FIRST: Final = 0.1
 LONGEST: Final = 10.0
 """Seconds, from the first and at most, until a write that was refused is tried again."""

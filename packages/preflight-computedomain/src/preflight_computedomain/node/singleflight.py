@@ -12,8 +12,6 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-__all__ = ["CallEnded", "Flight", "Flights", "Late"]
-
 T = TypeVar("T")
 
 

@@ -34,8 +34,6 @@ from preflight_computedomain.core.claims import ChannelRequest, Refusal, decide
 from preflight_computedomain.core.facts import NodeFacts, Unfit
 from preflight_computedomain.node.atomic_file import TEMPORARY, Disk
 
-__all__ = ["CHECKPOINT", "ClaimStore"]
-
 CHECKPOINT: Final = "checkpoint.json"
 MAX_BYTES: Final = 1 << 20
 """The size that a checkpoint may have: of one prepared claim, whose status has kilobytes."""

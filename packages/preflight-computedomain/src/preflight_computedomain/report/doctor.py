@@ -13,8 +13,6 @@ from preflight_computedomain.core.sharing import Sharing
 from preflight_computedomain.core.template import owner
 from preflight_computedomain.report.model import ClusterObjects
 
-__all__ = ["RUNBOOK", "before_uninstall", "report"]
-
 _SHARED: Final = (
     "NVLink cliques with jobs that reach each other's memory (run one ComputeDomain at a time)"
 )

@@ -9,8 +9,6 @@ from preflight_computedomain.api.types import ComputeDomain, UsedClaim
 from preflight_computedomain.core.template import owner
 from preflight_computedomain.report.model import ClusterObjects
 
-__all__ = ["explain"]
-
 
 def explain(seen: ClusterObjects, namespace: str, name: str) -> list[str]:
     """Lines for a person; none where there is no such ComputeDomain."""

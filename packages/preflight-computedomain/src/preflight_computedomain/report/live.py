@@ -12,8 +12,6 @@ from preflight_computedomain.api import names
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Slice, UsedClaim
 from preflight_computedomain.report.model import ClusterObjects, Labeled, Pod
 
-__all__ = ["read_cluster"]
-
 T = TypeVar("T")
 _PLUGINS: Final = (
     "app.kubernetes.io/name=preflight-computedomain,app.kubernetes.io/component=kubelet-plugin"

@@ -14,8 +14,6 @@ from preflight_computedomain.api.types import (
     UsedClaim,
 )
 
-__all__ = ["ClusterObjects", "Labeled", "Pod"]
-
 
 class Labeled(msgspec.Struct, frozen=True, kw_only=True):
     """Any object of which its name and labels are enough."""

@@ -15,8 +15,6 @@ from preflight_kube.api.crd import Column, condition_column
 from preflight_proto import names
 from preflight_proto.policy import ACCEPTED, GROUP, KIND, PLURAL, VERSION, PreflightConfigSpec
 
-__all__ = ["RULES", "OverrideRule", "crd", "node_health_crd"]
-
 
 class OverrideRule(NamedTuple):
     """What a schema cannot say about the object ``at``: in CEL for the API server, and for us.

@@ -10,8 +10,6 @@ from typing import Final
 
 from preflight_proto import names
 
-__all__ = ["OTHER", "known"]
-
 OTHER: Final = "other"
 
 

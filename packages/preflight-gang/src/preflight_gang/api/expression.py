@@ -18,8 +18,6 @@ from typing import Any, Final
 import msgspec
 from preflight_kube.api.workloads.sizes import MAX_SIZE, beyond
 
-__all__ = ["MAX_LENGTH", "Expression", "ExpressionError", "NoNumber", "parse"]
-
 MAX_LENGTH: Final = 256
 MAX_STEPS: Final = 16
 MAX_VALUES: Final = 10_000

@@ -16,8 +16,6 @@ from preflight_proto import names, policy
 from preflight_gang.api.sources import BUILT_IN
 from preflight_gang.api.types import GANG_ID_ANNOTATION, GANG_SOURCE_ANNOTATION
 
-__all__ = ["RIGHTS"]
-
 _STAMPED: Final = Constraint(
     f"[o.?metadata.?labels.orValue({{}})].exists(l, '{names.CHECKED_LABEL}' in l"
     f" || '{names.GANG_LABEL}' in l)",

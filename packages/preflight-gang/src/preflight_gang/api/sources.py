@@ -16,8 +16,6 @@ from preflight_kube.api.workloads.sizes import DeclaredSize, SizedMetadata, Size
 
 from preflight_gang.api.expression import Expression, NoNumber
 
-__all__ = ["BUILT_IN", "SizedKind", "Sources", "sized_by"]
-
 
 class SizedKind(msgspec.Struct, frozen=True):
     """A resource, and the Struct that reads it."""

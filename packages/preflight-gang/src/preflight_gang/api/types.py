@@ -16,26 +16,6 @@ from preflight_kube.api.node_health import NodeCondition, speaks_against
 from preflight_proto import names
 from preflight_proto.stamp import configmap_name
 
-__all__ = [
-    "GANG_ID_ANNOTATION",
-    "GANG_SOURCE_ANNOTATION",
-    "POD_GROUP_ANNOTATION",
-    "ConfigMap",
-    "ContainerRunning",
-    "ContainerState",
-    "ContainerStatus",
-    "ContainerTerminated",
-    "ContainerWaiting",
-    "Metadata",
-    "Node",
-    "OwnerReference",
-    "Pod",
-    "PodCondition",
-    "Volume",
-    "node_with",
-]
-
-
 GANG_ID_ANNOTATION: Final = names.PREFIX + "gang-id"
 GANG_SOURCE_ANNOTATION: Final = names.PREFIX + "gang-source"
 """On a gang's ConfigMap: the raw id, and the source, which version 1 had not, of its name."""
@@ -116,7 +96,7 @@ class Metadata(_Object, frozen=True, kw_only=True):
             put(self, "owner_references", tuple(controllers)[:1])
 
 
-class VolumeMount(_Object, frozen=True, kw_only=True):
+class _VolumeMount(_Object, frozen=True, kw_only=True):
     name: str
 
 
@@ -124,7 +104,7 @@ class Container(_Object, frozen=True, kw_only=True):
     """``volume_mounts``: those of our volumes."""
 
     name: str
-    volume_mounts: tuple[VolumeMount, ...] = ()
+    volume_mounts: tuple[_VolumeMount, ...] = ()
 
     def __post_init__(self) -> None:
         if self.volume_mounts:
@@ -132,24 +112,24 @@ class Container(_Object, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "volume_mounts", tuple(ours)[:_MOST_CONTAINERS])
 
 
-class FieldRef(_Object, frozen=True, kw_only=True):
+class _FieldRef(_Object, frozen=True, kw_only=True):
     field_path: str = ""
 
 
-class ShownField(_Object, frozen=True, kw_only=True):
-    field_ref: FieldRef | None = None
+class _ShownField(_Object, frozen=True, kw_only=True):
+    field_ref: _FieldRef | None = None
 
 
-class ShownFields(_Object, frozen=True, kw_only=True):
-    items: tuple[ShownField, ...] = ()
+class _ShownFields(_Object, frozen=True, kw_only=True):
+    items: tuple[_ShownField, ...] = ()
 
 
-class ProjectedSource(_Object, frozen=True, kw_only=True):
-    downward_api: ShownFields | None = msgspec.field(name="downwardAPI", default=None)
+class _ProjectedSource(_Object, frozen=True, kw_only=True):
+    downward_api: _ShownFields | None = msgspec.field(name="downwardAPI", default=None)
 
 
-class Projected(_Object, frozen=True, kw_only=True):
-    sources: tuple[ProjectedSource, ...] = ()
+class _Projected(_Object, frozen=True, kw_only=True):
+    sources: tuple[_ProjectedSource, ...] = ()
 
 
 _OF_THE_NODE: Final = {
@@ -162,8 +142,8 @@ class Volume(_Object, frozen=True, kw_only=True):
     """A volume; one of ours keeps which annotations about the node it ``shows``, in files."""
 
     name: str
-    downward_api: ShownFields | None = msgspec.field(name="downwardAPI", default=None)
-    projected: Projected | None = None
+    downward_api: _ShownFields | None = msgspec.field(name="downwardAPI", default=None)
+    projected: _Projected | None = None
     shows: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -272,6 +252,8 @@ class PodCondition(_Object, frozen=True, kw_only=True):
 
 
 class PodStatus(_Object, frozen=True, kw_only=True):
+    """What a kubelet says of a pod."""
+
     phase: str = "Pending"
     pod_ip: str = msgspec.field(name="podIP", default="")
     conditions: tuple[PodCondition, ...] = ()
@@ -323,6 +305,8 @@ _RECORD: Final = ("generation", "members")
 
 
 class NodeMetadata(_Object, frozen=True, kw_only=True):
+    """A node's name, identity and labels."""
+
     name: str
     uid: str = ""
     labels: dict[str, str] = {}

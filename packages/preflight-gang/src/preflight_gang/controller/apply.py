@@ -34,8 +34,6 @@ from preflight_gang.core.plan import RosterWrite, config_map
 from preflight_gang.core.snapshot import GangView, Record
 from preflight_gang.metrics import Metrics
 
-__all__ = ["FairLimiter", "Sent", "Writer"]
-
 log = get_logger(__name__)
 
 

@@ -27,8 +27,6 @@ from preflight_gang.core.claims import (
 from preflight_gang.core.unchecked import CARRIES_CHECKS, LEFT_OUT, AuditedPod, why_unchecked
 from preflight_gang.metrics import Metrics
 
-__all__ = ["Auditor"]
-
 _CLASSES = (GROUP, "deviceclasses")
 
 log = get_logger(__name__)

@@ -54,8 +54,6 @@ from preflight_gang.core.snapshot import GangView, Record, assemble
 from preflight_gang.core.waiting import AnswerPace, refused_event, waiting_event
 from preflight_gang.metrics import Metrics
 
-__all__ = ["Controller"]
-
 LOOK_AGAIN: Final = 0.1
 """Seconds until the watch has brought, mostly, what somebody else has written."""
 OBSTRUCTED: Final = 5.0

@@ -14,8 +14,6 @@ from preflight_kube.runtime.reflector import Reflector
 from preflight_gang.config import Config
 from preflight_gang.core.unchecked import Namespace, opted_in
 
-__all__ = ["Namespaces"]
-
 
 class Namespaces:
     """Mirrored while :meth:`mirror` runs; ``changed`` gets the name of one that is new or other."""

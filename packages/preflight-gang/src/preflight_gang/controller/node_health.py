@@ -37,8 +37,6 @@ from preflight_gang.api.types import Node
 from preflight_gang.config import Config
 from preflight_gang.metrics import Metrics
 
-__all__ = ["MIN_INTERVAL", "NodeHealthController"]
-
 MIN_INTERVAL: Final = 5.0
 """Seconds between two looks at a node, so between two writes, however much changes."""
 LOOK_AGAIN: Final = 10.0

@@ -17,8 +17,6 @@ from preflight_gang.controller.apply import Writer
 from preflight_gang.core.overrides import StoredOverride, judge, status
 from preflight_gang.metrics import Metrics
 
-__all__ = ["OverrideController"]
-
 ABSENT_RETRY: Final = 60.0
 """Seconds after which it is seen whether the cluster has the definition by now."""
 WORKERS: Final = 4

@@ -42,8 +42,6 @@ from preflight_gang.core.results import (
 )
 from preflight_gang.metrics import Metrics
 
-__all__ = ["Reports"]
-
 log = get_logger(__name__)
 
 WORKERS: Final = 24

@@ -19,8 +19,6 @@ from preflight_kube.runtime.reflector import Reflector
 from preflight_gang.api.sources import SizedKind, Sources
 from preflight_gang.api.types import OwnerReference
 
-__all__ = ["WorkloadWatch"]
-
 ABSENT_RETRY: Final = 60.0
 _FIRST_RETRY: Final = 1.0
 

@@ -11,16 +11,6 @@ from typing import Any, Final
 import msgspec
 from preflight_proto.devices import IMPLICIT, is_for_gpus, requests_of
 
-__all__ = [
-    "NO_CLAIMS",
-    "DeviceClass",
-    "GpuClaims",
-    "Origin",
-    "ResourceClaim",
-    "gives_gpus",
-    "resource_names",
-]
-
 
 class _Object(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
     pass

@@ -18,8 +18,6 @@ from preflight_gang.core.plan import RosterWrite
 from preflight_gang.core.snapshot import Record
 from preflight_gang.core.waiting import AnswerPace, WaitingEvents
 
-__all__ = ["GangState", "Gangs", "Placed"]
-
 
 class Placed(NamedTuple):
     """Where a pod's member was and is; ``dissolved``: the gang it was in has no member left."""

@@ -36,20 +36,6 @@ from preflight_gang.api.types import (
     PodCondition,
 )
 
-__all__ = [
-    "STUCK",
-    "CheckFailure",
-    "GangMember",
-    "Key",
-    "MemberStage",
-    "code_word",
-    "config_maps",
-    "gang_check",
-    "key_of",
-    "member",
-    "read",
-]
-
 STUCK: Final = {
     "ErrImagePull": "IMAGE_PULL",
     "ImagePullBackOff": "IMAGE_PULL",

@@ -18,8 +18,6 @@ from preflight_proto import names
 from preflight_gang.api.types import Node, Pod
 from preflight_gang.core.membership import gang_check
 
-__all__ = ["facts_patch", "goes_with_roster", "missing_annotations"]
-
 
 def missing_annotations(
     pod: Pod, node: Node | None, instance_type: str, topology: Collection[str]

@@ -19,8 +19,6 @@ from preflight_proto.policy import ACCEPTED, GROUP, KIND, VERSION, PreflightConf
 
 from preflight_gang.api.crd import RULES
 
-__all__ = ["OverrideVerdict", "StoredOverride", "judge", "problems", "status"]
-
 LONGEST: Final = 4000
 """Characters of a message; Kubernetes allows 32,768."""
 

@@ -15,8 +15,6 @@ from preflight_kube.api.workloads.sizes import DeclaredSize, SizedObject
 from preflight_gang.api.sources import BUILT_IN, Sources
 from preflight_gang.core.membership import GangMember, MemberStage
 
-__all__ = ["GangSize", "Lookup", "object_of", "size"]
-
 Lookup = Callable[[str, str, str], SizedObject | str]
 """(source, namespace, object name) → the object, or why it cannot be had, to stand behind both."""
 

@@ -34,19 +34,6 @@ from preflight_gang.core.snapshot import (
     StoredRecord,
 )
 
-__all__ = [
-    "RosterWrite",
-    "TooLarge",
-    "config_map",
-    "obstacle",
-    "owned_by",
-    "plan",
-    "record_of",
-    "roster_write",
-    "seal",
-    "unpacked_size",
-]
-
 PORT: Final = 29500
 """torch's own default for the rendezvous, as in ADR-026; the parents' channel takes the next."""
 

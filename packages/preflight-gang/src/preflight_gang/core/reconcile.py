@@ -19,8 +19,6 @@ from preflight_proto.roster import Answer as Word
 from preflight_gang.core.membership import CheckFailure, GangMember, MemberStage
 from preflight_gang.core.snapshot import GangView, RankAssignment
 
-__all__ = ["GangDecision", "MemberAnswer", "decide"]
-
 PEER_FAILED: Final = "PEER_FAILED"
 """The code of a member whose answer was to fail: it passes a cause on and is not one itself."""
 NAMED: Final = 8

@@ -20,8 +20,6 @@ from preflight_gang.core.membership import Key, config_maps
 from preflight_gang.core.plan import owned_by, record_of, unpacked_size
 from preflight_gang.core.snapshot import Record
 
-__all__ = ["LeftOut", "NotYet", "Place", "Records"]
-
 MOST_OF_A_NAMESPACE: Final = 16 * 1024 * 1024
 """Bytes of records: 100,000 members, as people can read them."""
 _MOST_MEMBERS: Final = 200_000

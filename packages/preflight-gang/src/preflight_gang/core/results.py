@@ -19,17 +19,6 @@ from preflight_proto.result import VERSION, Result
 from preflight_gang.api.types import ContainerStatus, Pod
 from preflight_gang.core.membership import STUCK, code_word, read
 
-__all__ = [
-    "PATIENCE",
-    "EndedCheck",
-    "check_run",
-    "ended_checks",
-    "event_of",
-    "not_started",
-    "stuck_checks",
-]
-
-
 _MOST_SECONDS: Final = 86_400.0
 """More than any check's time; a forged one must not spoil the sum of true ones."""
 

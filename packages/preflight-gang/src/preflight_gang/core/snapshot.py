@@ -14,8 +14,6 @@ from preflight_gang.api.types import OwnerReference
 from preflight_gang.core.membership import GangMember, Key
 from preflight_gang.core.participants import GangSize, Lookup, size
 
-__all__ = ["MOST_MEMBERS", "GangView", "RankAssignment", "Record", "StoredRecord", "assemble"]
-
 MOST_MEMBERS: Final = 100_000
 """Four times as many as a ConfigMap has room for: a uid alone has 122 bits of chance, so 1 MiB
 holds less than 70,000 of them."""

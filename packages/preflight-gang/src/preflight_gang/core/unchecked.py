@@ -18,8 +18,6 @@ from preflight_proto.devices import OTHER_RESOURCES, may_be_gpus
 
 from preflight_gang.core.claims import NO_CLAIMS, GpuClaims, Origin
 
-__all__ = ["CARRIES_CHECKS", "LEFT_OUT", "AuditedPod", "Namespace", "opted_in", "why_unchecked"]
-
 LEFT_OUT: Final = f"{names.CHECKED_LABEL}!={names.CHECKED}"
 """The label selector of pods without checks."""
 CARRIES_CHECKS: Final = f"{names.CHECKED_LABEL}={names.CHECKED}"

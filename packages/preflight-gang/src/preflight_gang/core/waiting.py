@@ -16,8 +16,6 @@ from preflight_gang.core.membership import GangMember, MemberStage
 from preflight_gang.core.reconcile import MemberAnswer
 from preflight_gang.core.snapshot import GangView
 
-__all__ = ["ANSWERS", "PATIENCE", "AnswerPace", "WaitingEvents", "refused_event", "waiting_event"]
-
 FIRST: Final = 1.0
 """Seconds, at least, until a new gang's members are answered to wait: most need but one write."""
 NEXT: Final = 5.0

@@ -21,8 +21,6 @@ from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, NotFound
 from preflight_proto import names
 
-__all__ = ["FleetReport", "NodeLine", "ReportedRun", "as_json", "assemble", "page", "read"]
-
 _EVENTS: Final = "/api/v1/events"
 _OBSERVED: Final = "; observed only, the pod is not held back"
 _SAID: Final = re.compile(

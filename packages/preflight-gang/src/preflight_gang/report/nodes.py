@@ -33,8 +33,6 @@ from preflight_kube.runtime.events import timestamp
 from preflight_gang.api.types import Node, node_with
 from preflight_gang.config import Config
 
-__all__ = ["Fleet", "aligned", "as_json", "read", "record", "table"]
-
 
 class Fleet(NamedTuple):
     """How each node with GPUs, or of which something is known, is; what is not read, in words."""

@@ -23,8 +23,6 @@ from preflight_gang.core.records import Records
 from preflight_gang.core.snapshot import GangView, assemble
 from preflight_gang.report.nodes import aligned
 
-__all__ = ["render", "show"]
-
 _WORDS: Final = {"wait": "wait", "sealed": "begin", "skip": "skip", "fail": "end"}
 
 

@@ -14,10 +14,10 @@ from preflight_kube.api.crd import Column, Int32
 from preflight_gpu_scheduler.api import claim, names
 from preflight_gpu_scheduler.api import gpu_node_status as inventory
 
-__all__ = ["crds"]
-
 
 class PodAllocation(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """The GPUs of one pod."""
+
     pod: str = ""
     pod_uid: str = msgspec.field(name="podUID", default="")
     node_name: str = ""
@@ -40,6 +40,8 @@ class ClaimStatus(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 class GpuNodeStatusSpec(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """The node that it is of."""
+
     node_name: Annotated[str, Meta(max_length=253)] = ""
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["UNRESOLVABLE", "misfit"]
-
 CLAIM_NOT_FOUND: Final = "GpuClaim not found"
 CLAIM_NOT_VALID: Final = "GpuClaim is not valid"
 COUNT_DIFFERS: Final = "pod was admitted for another number of GPUs than its GpuClaim's"

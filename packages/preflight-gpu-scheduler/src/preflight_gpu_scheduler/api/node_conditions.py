@@ -11,8 +11,6 @@ from preflight_kube.api.node_health import gpus_named, makes_sick
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.types import Node
 
-__all__ = ["Complaints", "complaints"]
-
 _MOST_REASON: Final = 200
 
 

@@ -18,8 +18,6 @@ from preflight_kube.api.rights import (
 
 from preflight_gpu_scheduler.api import names
 
-__all__ = ["RIGHTS"]
-
 _ours = partial(Right, group=names.GROUP)
 _CLAIMS: Final = _ours(resource="gpuclaims", verbs="list watch")
 _STATUSES: Final = _ours(resource="gpunodestatuses", verbs="list watch")

@@ -21,8 +21,6 @@ from preflight_gpu_scheduler.core.protocol import Steps
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import WriteMetrics
 
-__all__ = ["Executor", "pod_patch", "pod_path"]
-
 T = TypeVar("T")
 _MAX_MESSAGE: Final = 300
 _OPS: Final = {

@@ -21,8 +21,6 @@ from preflight_gpu_scheduler.api.types import Lease, Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
-__all__ = ["GpuCache"]
-
 _GROUPS: Final[tuple[tuple[WorkloadKind, type[SizedObject]], ...]] = (
     (podgroups.POD_GROUP, podgroups.PodGroup),
     (podgroups.COSCHEDULING, podgroups.MinMemberPodGroup),

@@ -36,8 +36,6 @@ from preflight_gpu_scheduler.core.protocol import Done, collect, relock, relocke
 from preflight_gpu_scheduler.core.snapshot import Key
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 
-__all__ = ["CLAIM_PATIENCE", "COMPONENT", "Controller"]
-
 log = get_logger(__name__)
 
 COMPONENT: Final = "gpu-scheduler-controller"

@@ -17,8 +17,6 @@ from preflight_gpu_scheduler.core.gangs import Assignment, Gang, Member
 from preflight_gpu_scheduler.core.protocol import Lost, Refused, ReservePod, together
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 
-__all__ = ["GangController"]
-
 log = get_logger(__name__)
 
 _GATHERED: Final = 0.2

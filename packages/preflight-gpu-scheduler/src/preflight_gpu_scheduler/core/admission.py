@@ -20,8 +20,6 @@ from preflight_gpu_scheduler.api import allocation, messages, names
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.config import Config
 
-__all__ = ["AdmissionVerdict", "admit", "claim_of", "tolerated"]
-
 Operation = dict[str, Any]
 Entry = dict[str, Any]
 _TOLERATION: Final = {

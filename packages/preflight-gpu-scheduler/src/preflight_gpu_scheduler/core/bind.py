@@ -21,8 +21,6 @@ from preflight_gpu_scheduler.core.gpu_selection import Chosen
 from preflight_gpu_scheduler.core.ledger import is_own
 from preflight_gpu_scheduler.core.protocol import Look, Lost, Steps, give_back, only, read_pod, take
 
-__all__ = ["BindJob", "BindOutcome", "Choose", "bind"]
-
 Choose = Callable[[frozenset[int], tuple[int, ...]], Chosen]
 """(ids found busy just now, ids whose leases the pod has) → the choice."""
 _CHOICES: Final = 4  # the first, and three more

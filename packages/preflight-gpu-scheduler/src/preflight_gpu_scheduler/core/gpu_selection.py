@@ -22,8 +22,6 @@ from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.claim import Want
 from preflight_gpu_scheduler.api.gpu_node_status import Device
 
-__all__ = ["Chosen", "Slot", "Topology", "choose", "mask_of", "score", "topology"]
-
 _MOST_COVERS: Final = 20_000
 """Sets of islands that are compared; beyond, as on a node with more than 16 GPUs without links, the
 first ones in order of size are.

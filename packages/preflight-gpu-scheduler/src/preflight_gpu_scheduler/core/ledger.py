@@ -19,8 +19,6 @@ import msgspec
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Lease, Pod
 
-__all__ = ["FirstSeen", "Holder", "LeaseState", "Ledger", "Use", "is_own", "judge", "reason"]
-
 
 class LeaseState(Enum):
     """The state of a lease; who may do what with it is said beside each."""

@@ -24,13 +24,11 @@ from preflight_gpu_scheduler.core.ledger import FirstSeen, Holder, Ledger
 from preflight_gpu_scheduler.core.protocol import Answer, DeleteLease, ReadLease, ReadPod, Request
 from preflight_gpu_scheduler.core.protocol import Stored as Done
 
-__all__ = ["GpuSnapshot", "Key"]
-
 Key = tuple[str, str]
 T = TypeVar("T")
 
 
-class ObjectStore(Protocol[T]):
+class _ObjectStore(Protocol[T]):
     """A cache of one kind, as the kit has it. Pods and claims have the key ``namespace/name``,
     nodes and statuses their name, leases their uid.
     """
@@ -49,11 +47,11 @@ class ObjectStore(Protocol[T]):
 
 
 GpuStores = tuple[
-    ObjectStore[Pod],
-    ObjectStore[Node],
-    ObjectStore[Claim | list[str]],
-    ObjectStore[Inventory],
-    ObjectStore[Lease],
+    _ObjectStore[Pod],
+    _ObjectStore[Node],
+    _ObjectStore[Claim | list[str]],
+    _ObjectStore[Inventory],
+    _ObjectStore[Lease],
 ]
 
 

@@ -24,8 +24,6 @@ from preflight_gpu_scheduler.node import status as node_status
 from preflight_gpu_scheduler.node.nvml import NvmlFailed
 from preflight_gpu_scheduler.node.status import Facts
 
-__all__ = ["Agent"]
-
 T = TypeVar("T")
 log = get_logger(__name__)
 
@@ -35,7 +33,7 @@ SETTLE: Final = 0.2
 """Seconds from a change to the look, as changes come together."""
 
 
-class Driver(Protocol):
+class _Driver(Protocol):
     """The reader of the GPUs; blocks. Raises :class:`~.nvml.NvmlFailed`."""
 
     def facts(self) -> list[Facts]: ...
@@ -68,7 +66,7 @@ class Agent:
         client: Client,
         config: Config,
         node: str,
-        driver: Driver,
+        driver: _Driver,
         metrics: AgentMetrics,
         *,
         boot: str = "",

@@ -18,8 +18,6 @@ from preflight_proto import nvml as reader
 
 from preflight_gpu_scheduler.node.status import Facts, Link, Place, bus_id
 
-__all__ = ["Nvml", "NvmlFailed", "NvmlProcess"]
-
 T = TypeVar("T")
 PATIENCE: Final = 60.0
 """Seconds: a driver without persistence mode initialises each GPU first, some seconds apiece."""

@@ -19,8 +19,6 @@ from preflight_gpu_scheduler.core.filter_prioritize import known, refusal, view
 from preflight_gpu_scheduler.core.gpu_selection import choose
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 
-__all__ = ["Explained", "Files", "NodeSays", "explain", "files", "text"]
-
 
 class Files(msgspec.Struct, kw_only=True):
     """The objects of some files, by kind and name. ``busy``: ids by node that others hold."""

@@ -13,8 +13,6 @@ from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.core.ledger import LeaseState, judge
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
-__all__ = ["pod_text", "table"]
-
 
 def table(seen: GpuSnapshot, now: datetime) -> str:
     """Devices by island, islands apart. A cell is the pod that has the GPU, ``-`` where it is free,

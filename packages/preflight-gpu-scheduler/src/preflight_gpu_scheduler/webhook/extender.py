@@ -44,8 +44,6 @@ from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 from preflight_gpu_scheduler.metrics import ExtenderMetrics
 from preflight_gpu_scheduler.webhook.gang_start import GangStarts
 
-__all__ = ["Application", "Extender", "on_loopback", "serving"]
-
 log = get_logger(__name__)
 
 NOT_READY: Final = "the cluster has not been read yet"

@@ -33,8 +33,6 @@ from preflight_gpu_scheduler.core.gangs import (
 from preflight_gpu_scheduler.core.protocol import Runner
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
-__all__ = ["GangBarrier", "GangStarts", "Rung"]
-
 _FRESH: Final = 30.0
 """Seconds for which the nodes count on which the scheduler would have had a member."""
 _SOON: Final = 15.0

@@ -22,8 +22,6 @@ from preflight_gpu_scheduler.api.claim import Claim, RawClaim
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.admission import admit, claim_of
 
-__all__ = ["MUTATE", "Webhook"]
-
 MUTATE: Final = "/mutate-pods"
 _REFUSED: Final = 403
 _CLAIM_KINDS: Final = (

@@ -42,8 +42,6 @@ from preflight_kube.client.client import Client
 from preflight_kube.errors import Conflict, KubeError, NotFound, PreconditionFailed
 from preflight_kube.logs import get_logger
 
-__all__ = ["MANAGED_BY", "CertificateTarget", "Configuration", "add_command", "keep", "publish"]
-
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 """The label by which the command knows its Secret: one without it is somebody else's, and left
 alone.

@@ -23,8 +23,6 @@ from uvicorn.protocols.utils import is_ssl
 from preflight_kube.admission.request_body import BODY, Body
 from preflight_kube.logs import get_logger
 
-__all__ = ["Bounded", "Connections", "Counted", "Limits", "limits"]
-
 HANDSHAKE: Final = 5.0
 """Seconds; an API server takes some milliseconds."""
 MOST_HEAD: Final = 16 * 1024

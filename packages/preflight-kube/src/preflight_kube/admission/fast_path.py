@@ -12,8 +12,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from preflight_kube.admission.connections import Bounded
 
-__all__ = ["AsgiApplication", "AtOnce", "HttpAnswer"]
-
 LONGEST: Final = 128 * 1024
 """Bytes of a body that is kept here until it is whole; a longer one is the application's to bound
 as it comes.

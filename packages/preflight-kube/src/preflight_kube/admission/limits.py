@@ -17,23 +17,6 @@ import msgspec
 from preflight_kube.admission.review import AdmissionRequest, Alike
 from preflight_kube.text import one_line
 
-__all__ = [
-    "CALLER_AT_ONCE",
-    "CALLER_A_SECOND",
-    "CONTAINERS",
-    "ENTRIES",
-    "LISTS",
-    "NAME",
-    "NESTING",
-    "REQUESTS",
-    "USER",
-    "VALUES",
-    "of_list",
-    "of_object",
-    "of_request",
-    "of_value",
-]
-
 VALUES: Final = 100_000
 """Objects and lists in a whole object."""
 NESTING: Final = 128

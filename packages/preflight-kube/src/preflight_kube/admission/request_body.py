@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final
 
-__all__ = ["BODY", "MAX_BODY", "Body", "Receive", "ReviewRefused", "Scope", "problem", "read"]
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 

@@ -16,22 +16,6 @@ import msgspec
 from preflight_kube.api.jsonpatch import Operation
 from preflight_kube.text import one_line
 
-__all__ = [
-    "API_VERSION",
-    "MOST_TEXT",
-    "MOST_WARNINGS",
-    "AdmissionRequest",
-    "Alike",
-    "BadReview",
-    "GroupVersionKind",
-    "GroupVersionResource",
-    "Response",
-    "UserInfo",
-    "decode",
-    "encode",
-    "uid_of",
-]
-
 T = TypeVar("T")
 API_VERSION: Final = "admission.k8s.io/v1"
 MOST_TEXT: Final = 1024

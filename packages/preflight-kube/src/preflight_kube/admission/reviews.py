@@ -22,8 +22,6 @@ from preflight_kube.admission.review import AdmissionRequest, BadReview, Respons
 from preflight_kube.client import budget
 from preflight_kube.logs import get_logger
 
-__all__ = ["Application", "Reviews", "Send", "Unavailable"]
-
 Application = Callable[[AdmissionRequest], Awaitable[Response]]
 """Decides about one request. Where it raises :class:`~.review.BadReview` the request is denied, and
 :class:`~.request_body.ReviewRefused` is answered as it says; whatever else it raises is answered

@@ -30,8 +30,6 @@ from preflight_kube.files.polling import Polling
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.ports import listen
 
-__all__ = ["Closing", "HttpServer"]
-
 KEEP_ALIVE: Final = 120
 """Seconds an idle connection stays open: longer than the API server's own 90, so that it is never
 us who close one in use.

@@ -13,8 +13,6 @@ from typing import Final
 from preflight_kube.cli.commands import BadInput
 from preflight_kube.logs import get_logger
 
-__all__ = ["Certificate", "CertificateError"]
-
 CERT: Final = "tls.crt"
 KEY: Final = "tls.key"
 _NO_CHECK_TIME: Final = 0x200000

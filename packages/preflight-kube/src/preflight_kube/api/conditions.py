@@ -13,8 +13,6 @@ from msgspec import Meta
 
 from preflight_kube.api.crd import list_map
 
-__all__ = ["Condition", "Conditions", "find", "merge"]
-
 _SCHEMA: Final[dict[str, Any]] = {
     "required": ["type", "status", "reason", "message", "lastTransitionTime"],
     "properties": {

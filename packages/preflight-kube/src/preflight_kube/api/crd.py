@@ -13,18 +13,6 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-__all__ = [
-    "Column",
-    "Int32",
-    "Schema",
-    "ValidationRule",
-    "condition_column",
-    "crd",
-    "embedded",
-    "list_map",
-    "structural",
-]
-
 Schema = dict[str, Any]
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]

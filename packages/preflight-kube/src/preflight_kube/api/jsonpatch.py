@@ -5,18 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "Operation",
-    "add",
-    "keys",
-    "pointer",
-    "remove",
-    "replace",
-    "set_annotation",
-    "set_annotations",
-    "test",
-]
-
 Operation = dict[str, Any]
 
 

@@ -6,17 +6,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = [
-    "Kind",
-    "ObjectMeta",
-    "OwnerReference",
-    "RESTMapping",
-    "controller_reference",
-    "kind_of",
-    "root",
-    "version_of",
-]
-
 Kind = tuple[str, str, str]
 """Group, version, kind."""
 

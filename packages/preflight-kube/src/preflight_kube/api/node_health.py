@@ -20,32 +20,6 @@ from msgspec import Meta, structs
 
 from preflight_kube.api.crd import list_map
 
-__all__ = [
-    "GROUP",
-    "KIND",
-    "PLURAL",
-    "SICK",
-    "STATES",
-    "VERSION",
-    "CheckHealth",
-    "EndedRun",
-    "GpuHealth",
-    "NodeCondition",
-    "NodeHealth",
-    "NodeHealthSpec",
-    "NodeHealthStatus",
-    "State",
-    "TypePatterns",
-    "code_of",
-    "gpus_named",
-    "judge",
-    "makes_sick",
-    "moment",
-    "noted",
-    "path",
-    "speaks_against",
-]
-
 GROUP: Final = "preflight.nvsentinel.nvidia.com"
 VERSION: Final = "v1alpha1"
 KIND: Final = "NodeHealth"

@@ -12,16 +12,6 @@ from functools import lru_cache
 from math import ceil
 from typing import Final
 
-__all__ = [
-    "MILLI",
-    "UNIT",
-    "fractional_cpu",
-    "parse_quantity",
-    "quantity_text",
-    "whole_bytes",
-    "whole_millicores",
-]
-
 UNIT: Final = 10**9
 """Nano-units in one: a core, a byte, a device."""
 MILLI: Final = UNIT // 1000

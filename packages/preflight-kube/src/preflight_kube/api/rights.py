@@ -16,18 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = [
-    "EVENT",
-    "OWN_NODE",
-    "Account",
-    "Chart",
-    "Constraint",
-    "Right",
-    "certificate_account",
-    "leader",
-    "speaker",
-]
-
 
 @dataclass(frozen=True)
 class Constraint:

@@ -28,8 +28,6 @@ from preflight_kube.errors import BadAccess, NoCluster
 from preflight_kube.files import yaml_document as document
 from preflight_kube.text import one_line
 
-__all__ = ["Connection", "by_kubeconfig", "connection"]
-
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its token and the cluster's authority."""
 DEFAULT: Final = Path(".kube", "config")

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["KubeconfigContext", "KubeconfigError", "chosen", "paths"]
-
 Entry = dict[str, Any]
 _FILES: Final = frozenset(
     {"certificate-authority", "client-certificate", "client-key", "tokenFile"}

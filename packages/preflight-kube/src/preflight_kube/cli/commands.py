@@ -36,36 +36,6 @@ from preflight_kube.text import printable_lines
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-__all__ = [
-    "BAD_INPUT",
-    "DONE",
-    "EXIT_CODES",
-    "FAILED",
-    "BadInput",
-    "CommandFailed",
-    "add_address",
-    "add_client_ca",
-    "add_config",
-    "add_controller",
-    "add_crd",
-    "add_lease",
-    "add_schema",
-    "colored",
-    "command",
-    "load",
-    "main",
-    "manifests",
-    "number",
-    "parser",
-    "port",
-    "read",
-    "report",
-    "say",
-    "seconds",
-    "validates",
-    "version_of",
-]
-
 T = TypeVar("T")
 
 DONE: Final = 0

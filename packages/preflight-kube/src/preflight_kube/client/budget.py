@@ -21,8 +21,6 @@ import anyio
 
 from preflight_kube.clock import Clock
 
-__all__ = ["BudgetSpent", "Callers", "Throttle", "requests", "spend"]
-
 _SPREAD: Final = 1.5
 """Who has waited goes on within 1.5 times the pause: all at once would be turned away once more."""
 _left: Final[ContextVar[_Budget | None]] = ContextVar("requests_left", default=None)

@@ -52,17 +52,13 @@ from preflight_kube.errors import (
 )
 
 __all__ = [
-    "Client",
     "Conflict",
     "Fenced",
     "Gone",
     "Invalid",
     "KubeError",
     "NotFound",
-    "Params",
     "PreconditionFailed",
-    "Propagation",
-    "Requests",
     "Unreadable",
     "Unusable",
     "WatchEvent",

@@ -13,18 +13,6 @@ import msgspec
 
 from preflight_kube.errors import KubeError
 
-__all__ = [
-    "MOST_BYTES",
-    "Identity",
-    "Undecodable",
-    "Unreadable",
-    "decode",
-    "decoded",
-    "identified",
-    "metadata_of",
-    "unreadable",
-]
-
 T = TypeVar("T")
 
 MOST_BYTES: Final = 4 * 1024 * 1024

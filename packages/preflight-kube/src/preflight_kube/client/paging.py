@@ -21,8 +21,6 @@ from preflight_kube.client.decoding import (
 )
 from preflight_kube.errors import KubeError
 
-__all__ = ["FIRST", "Page", "TooMuch", "next_limit", "read_page"]
-
 T = TypeVar("T")
 
 FIRST: Final = 100

@@ -17,18 +17,6 @@ from preflight_kube.client.decoding import MOST_BYTES, Undecodable, decode, unre
 from preflight_kube.client.paging import TooMuch
 from preflight_kube.errors import KubeError, Status, Unusable, refused
 
-__all__ = [
-    "LONGEST",
-    "kind_of",
-    "known",
-    "refusal",
-    "retry_after",
-    "succeeded",
-    "timely",
-    "whole",
-    "words",
-]
-
 LONGEST: Final = 120.0
 """Seconds that one answer may take in all; one that comes byte by byte never meets the time for its
 next bytes.

@@ -23,8 +23,6 @@ from preflight_kube.auth.connection import Connection
 from preflight_kube.errors import KubeError
 from preflight_kube.logs import get_logger
 
-__all__ = ["UNREACHABLE", "ConnectionPool", "Http1Connection", "connection"]
-
 TOKEN_AGE: Final = 60.0
 """The kubelet replaces a token when a fifth of its life is left (12 minutes of an hour): a minute
 is early enough.

@@ -15,8 +15,6 @@ from typing import Final
 from preflight_kube.client.decoding import Unreadable
 from preflight_kube.logs import get_logger
 
-__all__ = ["Mirrors", "collection"]
-
 _MOST_NAMED: Final = 10_000
 """Objects that are remembered as named in the log; beyond, they are counted only."""
 _NAMESPACED: Final = re.compile(r"/namespaces/[^/]+/(?=[^/])")

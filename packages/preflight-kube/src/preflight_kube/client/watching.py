@@ -22,8 +22,6 @@ from preflight_kube.client.decoding import (
 )
 from preflight_kube.errors import KubeError, Status, refused
 
-__all__ = ["WatchEvent", "events"]
-
 T = TypeVar("T")
 
 _BEGINS: Final = re.compile(rb'\s*\{\s*"type"\s*:\s*"([A-Z]+)"')

@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 
 from preflight_kube.text import printable
 
-__all__ = ["ConfigError", "ConfigFile", "read"]
-
 T = TypeVar("T")
 Stamp = tuple[int, int, int] | None
 

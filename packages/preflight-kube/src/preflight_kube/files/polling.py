@@ -13,8 +13,6 @@ from prometheus_client import Gauge
 
 from preflight_kube.logs import get_logger
 
-__all__ = ["Polling"]
-
 FAILING: Final = 60.0
 """Seconds of failed polls after which requests should go elsewhere."""
 

@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-__all__ = ["problems", "sentences"]
-
 _Problem = Any
 """A jsonschema.ValidationError, whose own types say that any of its fields may be unset."""
 _SHOWN: Final = 60

@@ -18,8 +18,6 @@ import yaml
 from preflight_kube.files.configfile import ConfigError
 from preflight_kube.text import one_line
 
-__all__ = ["MANIFEST", "Bounds", "DocumentError", "read", "read_all"]
-
 _PLAIN: Final = frozenset(
     f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map")
 )

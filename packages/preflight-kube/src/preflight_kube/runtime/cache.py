@@ -17,8 +17,6 @@ from preflight_kube.client.client import Client
 from preflight_kube.runtime.reflector import Reflector
 from preflight_kube.runtime.writes import Answer, Delete, Missing, Stored, Write, apply
 
-__all__ = ["OVERLAY_TTL", "Cache"]
-
 T = TypeVar("T")
 
 OVERLAY_TTL: Final = 10.0

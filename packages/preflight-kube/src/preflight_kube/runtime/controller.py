@@ -21,8 +21,6 @@ from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.reflector import Reflector
 from preflight_kube.runtime.workqueue import Key, Queue
 
-__all__ = ["Collected", "Controller", "RuntimeMetrics", "leads"]
-
 T = TypeVar("T")
 
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60)

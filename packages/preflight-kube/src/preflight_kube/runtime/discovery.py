@@ -13,8 +13,6 @@ from preflight_kube.api.kinds import Kind, RESTMapping, root
 from preflight_kube.client.client import Client
 from preflight_kube.errors import NotFound
 
-__all__ = ["RESTMapper", "served", "versions"]
-
 
 class _Version(msgspec.Struct, rename="camel"):
     group_version: str

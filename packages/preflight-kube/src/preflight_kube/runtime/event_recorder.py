@@ -23,8 +23,6 @@ from preflight_kube.logs import get_logger
 from preflight_kube.runtime.events import Regarding, event, timestamp
 from preflight_kube.runtime.workqueue import Backoff, Key, Queue
 
-__all__ = ["MAX_PENDING", "MAX_TRIES", "MAX_WRITTEN", "EventRecorder"]
-
 MAX_PENDING: Final = 10_000
 MAX_TRIES: Final = 5
 MAX_WRITTEN: Final = 20_000

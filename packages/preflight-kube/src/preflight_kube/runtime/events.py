@@ -12,8 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from preflight_kube.text import printable
 
-__all__ = ["Regarding", "event", "timestamp"]
-
 _MAX_MESSAGE: Final = 1024  # the API server's own limit for an Event's message
 
 

@@ -18,8 +18,6 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-__all__ = ["HealthServer"]
-
 Probe = Callable[[], str]
 """Empty when all is well, else what is not."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Index", "namespaced_name", "owner_uids"]
-
 T = TypeVar("T")
 
 

@@ -22,8 +22,6 @@ from preflight_kube.client.client import Client
 from preflight_kube.errors import Conflict, KubeError, NotFound
 from preflight_kube.logs import get_logger
 
-__all__ = ["Leadership", "LeaseLock", "LeaseLost", "lead"]
-
 RELEASE_SECONDS: Final = 3.0
 """How long an orderly end may take to inform the others; after that they find out by themselves."""
 

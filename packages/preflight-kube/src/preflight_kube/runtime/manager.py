@@ -42,8 +42,6 @@ from preflight_kube.runtime.ports import PortTaken
 from preflight_kube.runtime.reflector import Reflector
 from preflight_kube.runtime.workqueue import Backoff
 
-__all__ = ["Election", "Ended", "Parts", "Server", "run", "serve"]
-
 STUCK: Final = 30.0
 """Seconds without a turn of the event loop after which the process is not healthy."""
 BEHIND: Final = 30.0

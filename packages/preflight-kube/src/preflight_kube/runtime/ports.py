@@ -6,8 +6,6 @@ import socket
 
 from preflight_kube.cli.commands import BadInput
 
-__all__ = ["PortTaken", "listen"]
-
 
 class PortTaken(BadInput):
     """A port cannot be listened on. The message is one sentence."""

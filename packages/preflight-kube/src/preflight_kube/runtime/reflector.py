@@ -15,8 +15,6 @@ from preflight_kube.errors import Gone, KubeError, NotFound
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.indexes import Index
 
-__all__ = ["Change", "Reflector", "uid"]
-
 T = TypeVar("T")
 
 BACK_OFF: Final = (0.1, 30.0)

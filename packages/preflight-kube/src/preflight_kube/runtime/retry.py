@@ -13,8 +13,6 @@ import msgspec
 from preflight_kube.errors import Conflict, KubeError, NotFound, PreconditionFailed
 from preflight_kube.text import printable
 
-__all__ = ["FIRST", "LONGEST", "Obstructed", "Refusals", "cause_of", "for_good"]
-
 K = TypeVar("K", bound=Hashable)
 
 FIRST: Final = 1.0

@@ -22,8 +22,6 @@ from preflight_kube.clock import Clock
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.retry import Refusals
 
-__all__ = ["AT_ONCE", "RESERVED", "Backoff", "Key", "Queue"]
-
 Key = tuple[str, str]
 """A thing: its namespace, and what tells it from others there."""
 

@@ -16,22 +16,6 @@ from preflight_kube.client.client import Client, Propagation
 from preflight_kube.client.decoding import decoded
 from preflight_kube.errors import Conflict, Fenced, KubeError, NotFound, PreconditionFailed
 
-__all__ = [
-    "Answer",
-    "Create",
-    "Delete",
-    "Exists",
-    "Lost",
-    "Missing",
-    "Patch",
-    "Refused",
-    "ReplaceStatus",
-    "Stored",
-    "Write",
-    "apply",
-    "gather",
-]
-
 T = TypeVar("T")
 
 

@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import Metadata, shown
 
-__all__ = ["CliqueIdentity", "CliqueRefused", "gang_of", "identify", "of_another", "set_of"]
-
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 

@@ -21,8 +21,6 @@ from preflight_kube.api.rights import (
 
 from preflight_mnnvl.api import names
 
-__all__ = ["RIGHTS"]
-
 _LABELS: Final = tuple(
     f"metadata.labels[{key}]"
     for key in (*names.IDENTITY, names.MANAGED, names.MANAGED_BY, names.INSTANCE, names.PODGANG)

@@ -14,32 +14,6 @@ from preflight_proto.printable import printable
 
 from preflight_mnnvl.api import names
 
-__all__ = [
-    "BadObject",
-    "Clique",
-    "ComputeDomain",
-    "Container",
-    "ContainerPlace",
-    "Group",
-    "Key",
-    "KubeObject",
-    "Metadata",
-    "OwnerReference",
-    "Part",
-    "PartialObjectMetadata",
-    "PodClique",
-    "PodCliqueSet",
-    "PodGang",
-    "PodSpec",
-    "ResourceRequirements",
-    "Template",
-    "decode",
-    "decode_pod",
-    "picked",
-    "shown",
-    "trimmed",
-]
-
 T = TypeVar("T")
 Key = tuple[str, str]
 """Namespace and name, mostly of a ComputeDomain."""
@@ -171,11 +145,15 @@ class PodSpec(_Object):
 
 
 class CliqueSpec(_Object):
+    """What a clique's pods are made of, and how many."""
+
     pod_spec: msgspec.Raw = msgspec.Raw(b"null")
     replicas: int | None = None
 
 
 class CliqueStatus(_Object):
+    """How many pods a clique has."""
+
     ready_replicas: int | None = None
     scheduled_replicas: int | None = None
 
@@ -223,6 +201,8 @@ class Template(_Object):
 
 
 class SetSpec(_Object):
+    """What a set is made of, and how often."""
+
     replicas: int | None = None
     template: Template = msgspec.field(default_factory=Template)
 
@@ -253,11 +233,15 @@ class PodGang(KubeObject):
 
 
 class DomainNode(_Object):
+    """A node of a domain, with the state of its daemon."""
+
     name: str = ""
     status: str = ""
 
 
 class ComputeDomainStatus(_Object):
+    """The driver's word on a domain and its nodes."""
+
     status: str = ""
     nodes: list[DomainNode] | None = None
 

@@ -55,7 +55,7 @@ from preflight_mnnvl.core.snapshot import (
 )
 from preflight_mnnvl.core.support import ClusterFacts
 
-__all__ = ["OVERLAY_TTL", "MnnvlCache", "clique_key", "gang_key", "is_clique", "is_gang"]
+__all__ = ["OVERLAY_TTL"]
 
 T = TypeVar("T")
 _GANG: Final = "gang/"

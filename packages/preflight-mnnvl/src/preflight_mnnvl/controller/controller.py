@@ -41,8 +41,6 @@ from preflight_mnnvl.core.snapshot import DomainView
 from preflight_mnnvl.core.support import Support
 from preflight_mnnvl.metrics import Metrics
 
-__all__ = ["Controller"]
-
 WORKERS: Final = 48
 """Domains looked at at the same time; mostly they wait for answers to their writes."""
 BEHIND_AGAIN: Final = 0.2

@@ -30,8 +30,6 @@ from preflight_mnnvl.core.support import (
     judge,
 )
 
-__all__ = ["PLURALS", "AdmissionInformers", "MnnvlInformers", "ServedKind"]
-
 ABSENT_RETRY: Final = 30.0
 """Seconds after which a kind that is not served is asked for again."""
 PLURALS: Final[dict[Part, str]] = {

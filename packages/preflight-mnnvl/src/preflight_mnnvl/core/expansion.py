@@ -15,8 +15,6 @@ from preflight_mnnvl.api.types import BadObject, Clique, Group, PodCliqueSet, Po
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.claims import claims_of, places
 
-__all__ = ["ExpandedClique", "Planned", "expand", "nodes_needed", "plan"]
-
 SET_PATH = "metadata"
 
 

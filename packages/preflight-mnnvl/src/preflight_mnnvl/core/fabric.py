@@ -13,18 +13,6 @@ import msgspec
 from preflight_mnnvl.api.names import CLAIM
 from preflight_mnnvl.api.types import ComputeDomain, KubeObject, Metadata, shown
 
-__all__ = [
-    "DRIVER",
-    "WAITING",
-    "OfferedSlice",
-    "PodClaim",
-    "ResourceClaim",
-    "cliques_of",
-    "of_gang",
-    "one_fabric",
-    "pod_claim",
-]
-
 DRIVER: Final = "compute-domain.nvidia.com"
 WAITING: Final = "not known yet"
 """Begins the answer about pods that are not all there yet."""

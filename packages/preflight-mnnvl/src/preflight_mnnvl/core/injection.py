@@ -10,8 +10,6 @@ from preflight_kube.api.jsonpatch import Operation, add, pointer, remove, replac
 from preflight_mnnvl.api.names import CLAIM, FABRIC_LABEL
 from preflight_mnnvl.api.types import Container, ContainerPlace, PodSpec
 
-__all__ = ["annotate", "inject"]
-
 _ROOT = "/spec/podSpec"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -60,8 +60,6 @@ from preflight_mnnvl.core.domain import Domain, domain_of, other_identity, owned
 from preflight_mnnvl.core.injection import annotate, inject
 from preflight_mnnvl.core.support import Support
 
-__all__ = ["MOST_LOOKUPS", "ClusterView", "Needs", "Review", "ReviewAnswer", "decide"]
-
 MOST_LOOKUPS: Final = 11
 """Claims and claim templates that one review reads: with the set it is 12 requests at most."""
 

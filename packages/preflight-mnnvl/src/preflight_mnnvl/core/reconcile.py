@@ -39,8 +39,6 @@ from preflight_mnnvl.core.snapshot import (
 )
 from preflight_mnnvl.core.support import Support
 
-__all__ = ["ClusterWrite", "DomainPlan", "announced", "plans", "reconcile"]
-
 TEMPLATE_PATIENCE = 30.0
 """Seconds after which an Event says that a ComputeDomain has no claim template."""
 BLOCKED_AGAIN = 60.0

@@ -9,8 +9,6 @@ from preflight_mnnvl.api.annotations import Mode
 from preflight_mnnvl.api.names import COMPUTE_DOMAIN_GROUP, ENABLED, FABRIC_LABEL
 from preflight_mnnvl.config import Config
 
-__all__ = ["CHANNEL_CLASS", "CLAIM_VERSIONS", "DOMAIN_VERSIONS", "ClusterFacts", "Support", "judge"]
-
 CHANNEL_CLASS: Final = "compute-domain-default-channel.nvidia.com"
 """The device class of the driver's own claim templates."""
 DOMAIN_VERSIONS: Final[dict[Mode, tuple[str, ...]]] = {

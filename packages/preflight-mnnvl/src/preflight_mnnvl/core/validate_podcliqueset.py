@@ -19,8 +19,6 @@ from preflight_mnnvl.core.domain import domain_of
 from preflight_mnnvl.core.expansion import SET_PATH, Planned, nodes_needed, plan
 from preflight_mnnvl.core.support import Support
 
-__all__ = ["SetAnswer", "changed", "problems", "review", "surprises", "warnings"]
-
 MOST_PROBLEMS = 20
 
 

@@ -20,8 +20,6 @@ from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, ReviewAns
 from preflight_mnnvl.core.support import CHANNEL_CLASS, ClusterFacts, judge
 from preflight_mnnvl.core.validate_podcliqueset import problems, surprises, warnings
 
-__all__ = ["ExplainedClique", "ExplainedDomain", "ExplainedSet", "explain", "stored", "text"]
-
 MOST_PODCLIQUES: Final = 2000
 MOST_DOMAINS: Final = 64
 """Domains that are written out; the others are counted."""

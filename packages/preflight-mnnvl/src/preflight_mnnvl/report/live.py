@@ -27,8 +27,6 @@ from preflight_mnnvl.core.support import CLAIM_VERSIONS, DOMAIN_VERSIONS, Cluste
 from preflight_mnnvl.report.explain import ExplainedSet, explain
 from preflight_mnnvl.report.show import Pod, show
 
-__all__ = ["differences", "explain_live", "show_live"]
-
 _MADE_BEFORE: Final = "it was made before the add-on was there, or while it was not supported; delete it, and Grove makes it anew"
 
 T = TypeVar("T")

@@ -18,8 +18,6 @@ from preflight_mnnvl.core.reconcile import DomainPlan, plans
 from preflight_mnnvl.core.snapshot import World
 from preflight_mnnvl.core.support import Support
 
-__all__ = ["Pod", "fabric", "show"]
-
 POD_OF = "grove.io/podclique"
 """Label of a pod: its PodClique."""
 

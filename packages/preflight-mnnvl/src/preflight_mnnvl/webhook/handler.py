@@ -28,8 +28,6 @@ from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, ReviewAns
 from preflight_mnnvl.core.support import Support
 from preflight_mnnvl.metrics import Metrics
 
-__all__ = ["PODCLIQUES", "SETS", "Webhook"]
-
 PODCLIQUES: Final = "/mutate-podclique"
 SETS: Final = "/validate-podcliqueset"
 _NULL: Final = b"null"

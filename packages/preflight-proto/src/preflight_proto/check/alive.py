@@ -19,8 +19,6 @@ import anyio
 from .. import nvml
 from .gpus import Gpu
 
-__all__ = ["silent"]
-
 _OK: Final = ""
 _CANNOT_SAY: Final = None
 _BESIDES: Final = 5.0

@@ -20,8 +20,6 @@ import anyio
 
 from . import processes
 
-__all__ = ["MAX_OUTPUT", "Completed", "ToolMissing", "run"]
-
 MAX_OUTPUT = 8 * 1024 * 1024
 GRACE = 5.0
 """Seconds between the first signal and SIGKILL."""

@@ -14,8 +14,6 @@ from . import scan
 from .presence import PRESENCE
 from .verdict import Outcome, Subject, Verdict
 
-__all__ = ["cleared"]
-
 
 def cleared(verdict: Verdict, declared: Sequence[str] | None, present: Sequence[str]) -> Verdict:
     """``verdict`` with all that a pass clears on the GPUs that are ``present`` (UUIDs): that they

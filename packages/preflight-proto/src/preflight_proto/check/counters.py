@@ -18,8 +18,6 @@ from .. import nvml
 from .facts import CounterSample, DeviceFacts
 from .gpus import Gpu
 
-__all__ = ["nvlink_domain", "sample", "sampled", "snapshot"]
-
 T = TypeVar("T")
 
 PATIENCE: Final = 30.0

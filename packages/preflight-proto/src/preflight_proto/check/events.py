@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from ..names import container_name
 from .verdict import NODE, Action, Finding, Outcome, Subject, Verdict
 
-__all__ = ["EventDraft", "events"]
-
 GPU_ENTITY = "GPU_UUID"
 GPU_COMPONENT = "GPU"
 """The componentClass of what is about a GPU, whatever the check's own is."""

@@ -10,8 +10,6 @@ from enum import IntEnum
 
 from .verdict import Action
 
-__all__ = ["CounterSample", "DeviceFacts", "FactSeverity", "Sign"]
-
 
 class FactSeverity(IntEnum):
     """What a sign makes of a run: a line of the log, an event beside a pass, a failure, or one that

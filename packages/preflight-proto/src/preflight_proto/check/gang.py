@@ -26,15 +26,6 @@ from .verdict import Inconclusive, Skipped
 if TYPE_CHECKING:
     from ..roster import Roster
 
-__all__ = [
-    "GENERATION_FILE",
-    "POLL",
-    "GangMembership",
-    "GangSettings",
-    "read_generation",
-    "write_generation",
-]
-
 POLL: Final = 0.05
 """Seconds between two looks at the roster."""
 UNANSWERED: Final = "no answer from the gang controller yet"

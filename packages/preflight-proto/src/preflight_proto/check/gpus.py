@@ -24,8 +24,6 @@ from . import presence
 from .child import Completed, ToolMissing
 from .presence import MissingDevice, PresenceEvidence
 
-__all__ = ["Gpu", "GpusMissing", "GpusShared", "GpusUnavailable", "find", "lost", "parse_smi"]
-
 QUERY: Final = (
     "nvidia-smi",
     "--query-gpu=index,uuid,name,pci.bus_id,serial,mig.mode.current",

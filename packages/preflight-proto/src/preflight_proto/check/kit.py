@@ -9,8 +9,6 @@ from typing import Final
 from .. import names
 from .settings import duration, one_of, setting, text, whole_number
 
-__all__ = ["KitSettings", "observes"]
-
 OBSERVE: Final = "observe"
 
 

@@ -15,8 +15,6 @@ from typing import Final
 
 from ..printable import printable
 
-__all__ = ["MAX_LINE", "complain", "echo", "open_closed", "write"]
-
 MAX_LINE: Final = 256 * 1024
 """Characters of a line; the table of the largest gang stays far below."""
 PATIENCE: Final = 1.0

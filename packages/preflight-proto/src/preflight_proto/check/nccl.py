@@ -11,19 +11,7 @@ from typing import Final
 from ..printable import printable
 from .nccl_errors import ErrorKind, NcclError, classify
 
-__all__ = [
-    "ErrorKind",
-    "NcclError",
-    "TopologyFile",
-    "bends",
-    "choose_topology",
-    "classify",
-    "clean_environment",
-    "environment",
-    "transport_variables",
-    "unusual_variables",
-    "workload_variables",
-]
+__all__ = ["ErrorKind", "NcclError", "classify"]
 
 
 # --- variables of the workload

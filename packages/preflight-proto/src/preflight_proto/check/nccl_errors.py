@@ -15,8 +15,6 @@ from typing import Final
 
 from .verdict import Action
 
-__all__ = ["ErrorKind", "NcclError", "classify"]
-
 
 class ErrorKind(StrEnum):
     """Whom an error is about. Only DEVICE is a verdict on hardware; the others are evidence, or

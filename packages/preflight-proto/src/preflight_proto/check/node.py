@@ -8,8 +8,6 @@ import anyio
 
 from ..names import TOPOLOGY_FILE
 
-__all__ = ["instance_type", "topology"]
-
 PATIENCE = 5.0
 """Seconds; it is written within one of the pod's binding, and the volume follows at once."""
 PAUSE = 0.1

@@ -13,18 +13,6 @@ from dataclasses import dataclass, field, replace
 
 from .verdict import NODE, Action, Finding, Outcome, Subject, Verdict
 
-__all__ = [
-    "PRESENCE",
-    "MissingDevice",
-    "PresenceEvidence",
-    "address",
-    "allotted",
-    "missing",
-    "parse_information",
-    "parse_unreachable",
-    "verdict",
-]
-
 PRESENCE = "Presence"
 """The test of a GPU's subject that ``GPU_MISSING`` raises; a passing run of the same check on that
 GPU clears it.

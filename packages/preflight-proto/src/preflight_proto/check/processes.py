@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["adopt_orphans", "descendants", "end_all", "holders", "kill"]
-
 _PR_SET_CHILD_SUBREAPER: Final = 36  # linux/prctl.h
 _PAUSE: Final = 0.01
 _PROC: Final = Path("/proc")

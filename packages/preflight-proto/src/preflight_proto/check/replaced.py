@@ -23,8 +23,6 @@ from .runner import EXIT_MISCONFIGURED
 from .settings import SettingsError, read
 from .verdict import Action
 
-__all__ = ["conduct", "farewell"]
-
 
 def farewell(uuid: str, conditions: Iterable[tuple[str, str]]) -> list[EventDraft]:
     """A healthy event for each (check, condition) that was raised about the GPU."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ..wire import HealthEvents
 
-__all__ = ["BUDGET", "batch", "send"]
-
 EVENT_VERSION = 1
 BUDGET = time_limits.REPORT
 """Seconds for all attempts together; the pod waits for them."""

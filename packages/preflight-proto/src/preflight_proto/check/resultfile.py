@@ -7,8 +7,6 @@ from pathlib import Path
 from . import log
 from .verdict import Verdict
 
-__all__ = ["write"]
-
 
 def write(
     check: str, verdict: Verdict, path: str, *, gated: bool, seconds: float, unreported: str = ""

@@ -57,8 +57,6 @@ from .verdict import CAMEL_CASE, Failed, Inconclusive, Outcome, Skipped, Verdict
 if TYPE_CHECKING:
     from ..roster import Roster
 
-__all__ = ["Check", "Run", "conduct", "described", "run_main"]
-
 S = TypeVar("S")
 
 ABOUT: Final = "a preflight check"

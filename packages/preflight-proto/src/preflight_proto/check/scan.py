@@ -16,18 +16,7 @@ from typing import Any, Final
 from .facts import CounterSample, DeviceFacts, FactSeverity, Sign
 from .verdict import Action, Finding, Outcome, Subject, Verdict
 
-__all__ = [
-    "TEST",
-    "CounterSample",
-    "DeviceFacts",
-    "FactSeverity",
-    "Sign",
-    "findings",
-    "load",
-    "scan",
-    "with_signs",
-    "words",
-]
+__all__ = ["CounterSample", "DeviceFacts", "FactSeverity", "Sign"]
 
 TEST: Final = "Scan"
 """The test of the subjects that are raised here; see :func:`with_signs` for who clears them."""

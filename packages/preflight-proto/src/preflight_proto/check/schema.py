@@ -10,8 +10,6 @@ from typing import Any, Final
 from ..names import container_name
 from .settings import described
 
-__all__ = ["COMMON_VARIABLES", "schema"]
-
 COMMON_VARIABLES: Final = (
     "^(PATH|HOME|TMPDIR|TZ|LANG|PREFLIGHT_LOG|NODE_IP|PREFLIGHT_USER_TOPOLOGY)$",
     "^(LC|LD|SSL|NVIDIA|CUDA|OMP|MKL|MALLOC)_",

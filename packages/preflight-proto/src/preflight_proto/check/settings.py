@@ -21,24 +21,6 @@ from ..durations import format_duration, parse_duration
 from ..printable import printable
 from ..settings import MAX_GBPS
 
-__all__ = [
-    "Parser",
-    "SettingsError",
-    "deduplicated",
-    "described",
-    "duration",
-    "endpoints",
-    "gbps",
-    "manual",
-    "one_of",
-    "read",
-    "setting",
-    "size",
-    "text",
-    "text_list",
-    "whole_number",
-]
-
 S = TypeVar("S")
 T = TypeVar("T")
 

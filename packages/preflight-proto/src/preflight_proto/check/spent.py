@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-__all__ = ["Spent"]
-
 
 class Spent:
     """``with spent:`` around each tool. ``runs``: how many; ``seconds``: while at least one of them

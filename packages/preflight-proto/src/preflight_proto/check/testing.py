@@ -29,8 +29,6 @@ from .._generated.google.protobuf import Empty
 from ..result import Result, from_termination
 from ..roster import FILE, Roster, encode_roster
 
-__all__ = ["CheckRun", "FakeConnector", "RosterFolder", "environment", "run_check"]
-
 Mode = Literal["ok", "refuse", "hang"]
 _FILES = (FILE, names.TOPOLOGY_FILE)
 

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["FOLDERS", "Periods", "part", "read"]
-
 FOLDERS: Final = (
     Path("/sys/fs/cgroup"),
     Path("/sys/fs/cgroup/cpu"),

@@ -15,7 +15,7 @@ from .node import instance_type
 from .settings import Parser, one_of, setting, text
 from .verdict import Inconclusive
 
-__all__ = ["TopologyFile", "TopologySettings", "find_topology", "not_built_in"]
+__all__ = ["TopologyFile"]
 
 
 def _mapping() -> Parser[tuple[tuple[str, str], ...]]:

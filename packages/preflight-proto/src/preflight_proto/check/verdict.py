@@ -12,19 +12,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-__all__ = [
-    "NODE",
-    "Action",
-    "Failed",
-    "Finding",
-    "Inconclusive",
-    "Outcome",
-    "Skipped",
-    "Subject",
-    "Verdict",
-]
-
-
 CAMEL_CASE: Final = re.compile(r"[A-Z0-9][A-Za-z0-9]*")
 
 

@@ -23,20 +23,6 @@ from typing import Any, Final
 from ..durations import parse_duration
 from ..printable import printable
 
-__all__ = [
-    "MAX_GBPS",
-    "Schema",
-    "check_of",
-    "endpoint_problems",
-    "endpoints",
-    "misspelt",
-    "problems",
-    "refused",
-    "schema",
-    "size_bytes",
-    "takes",
-]
-
 Schema = Mapping[str, Any]
 
 MAX_GBPS: Final = 1e6

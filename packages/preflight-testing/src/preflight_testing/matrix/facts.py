@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-__all__ = ["GPUS", "node_json", "uuids"]
-
 GPUS = 8
 MODEL = "NVIDIA H100 80GB HBM3"
 

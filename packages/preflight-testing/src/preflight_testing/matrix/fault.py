@@ -13,8 +13,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["LINE", "Act", "Blame", "Defect", "End", "Fault", "Lane", "ShapedLink", "Uplink"]
-
 LINE = 200
 """Mbit/s of a healthy link, each way."""
 

@@ -13,8 +13,6 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Mistake"]
-
 
 class Mistake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``config``: what stands in the webhook's configuration besides the check's name and image;

@@ -8,8 +8,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Proof"]
-
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``fault``: what breaks or is asked for; ``sees``: what comes of it for users.

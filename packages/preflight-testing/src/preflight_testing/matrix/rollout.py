@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from .mistake import Mistake
 
-__all__ = ["CHECKS", "RIGHT", "SETTINGS", "written_out"]
-
 SETTINGS: Final = "check-settings"
 """The ConfigMap of each namespace."""
 RIGHT: Final = {

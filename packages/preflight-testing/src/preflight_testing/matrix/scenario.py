@@ -17,20 +17,6 @@ from .fault import Fault
 from .mistake import Mistake
 from .proof import Proof
 
-__all__ = [
-    "ExpectedEvent",
-    "Scenario",
-    "ScenarioPod",
-    "ScenarioStep",
-    "fatal_subjects",
-    "json_schema",
-    "load",
-    "load_all",
-    "load_faults",
-    "load_mistakes",
-    "load_proofs",
-]
-
 R = TypeVar("R", "Scenario", Fault, Mistake, Proof)
 
 MATRIX = Path(__file__).resolve().parents[5] / "e2e" / "matrix"

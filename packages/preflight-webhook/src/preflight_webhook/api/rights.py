@@ -11,8 +11,6 @@ from typing import Final
 from preflight_kube.api.rights import Account, Chart, Right, certificate_account
 from preflight_proto.policy import GROUP, PLURAL
 
-__all__ = ["RIGHTS"]
-
 RIGHTS: Final = Chart(
     name="preflight-injector",
     accounts=(

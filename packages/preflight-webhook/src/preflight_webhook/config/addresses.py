@@ -10,8 +10,6 @@ from typing import Final, NamedTuple
 
 from preflight_proto import names
 
-__all__ = ["Host", "engine_problem", "hosts_in"]
-
 _PLACE: Final = re.compile(
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?(?:[^@/\s]*@)?(?P<host>\[[^\]]*\]|[^:/\[\]\s]+)(?P<port>:(?:[0-9]+|\$\([^()]*\)))?(?:[/?#].*)?"
 )

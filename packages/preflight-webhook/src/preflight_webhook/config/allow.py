@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-__all__ = ["AllowRow", "refusal"]
-
 
 def _never(_: Any) -> bool:
     return False

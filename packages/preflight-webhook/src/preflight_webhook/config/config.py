@@ -23,16 +23,7 @@ from preflight_webhook.config import extra_volumes, rules
 from preflight_webhook.config.devices import DeviceVariables
 from preflight_webhook.config.extra_volumes import ExtraMount, ExtraVolume
 
-__all__ = [
-    "CheckConfig",
-    "Config",
-    "ConfigError",
-    "GangDiscovery",
-    "json_schema",
-    "of",
-    "parse",
-    "raw_of",
-]
+__all__ = ["ConfigError"]
 
 Name = Annotated[
     str,

@@ -11,8 +11,6 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-__all__ = ["SHAPES", "problems"]
-
 Port = Annotated[int, Meta(ge=1, le=65535)]
 User = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Some = Annotated[str, Meta(min_length=1)]

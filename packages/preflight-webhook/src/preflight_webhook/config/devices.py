@@ -14,8 +14,6 @@ import msgspec
 from msgspec import Meta
 from preflight_proto import names
 
-__all__ = ["DeviceVariable", "DeviceVariables"]
-
 Key = Annotated[
     str,
     Meta(pattern=r"^([a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"),

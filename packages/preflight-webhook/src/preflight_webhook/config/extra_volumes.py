@@ -16,17 +16,6 @@ import msgspec
 from msgspec import Meta
 from preflight_proto import names
 
-__all__ = [
-    "OUR_VOLUMES",
-    "ExtraMount",
-    "ExtraVolume",
-    "covered",
-    "host_paths",
-    "mounts",
-    "normal",
-    "volumes",
-]
-
 OUR_VOLUMES: Final = tuple(
     sorted(value for key, value in vars(names).items() if key.endswith("_VOLUME"))
 )
@@ -90,6 +79,8 @@ class HostPath(_Part, frozen=True, kw_only=True):
 
 
 class EmptyDir(_Part, frozen=True, kw_only=True):
+    """A folder of the pod's own."""
+
     medium: Literal["", "Memory", "HugePages"] = ""
 
 

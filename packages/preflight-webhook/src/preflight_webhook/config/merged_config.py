@@ -12,8 +12,6 @@ from preflight_proto.policy import PreflightConfig, PreflightConfigSpec, refusal
 
 from preflight_webhook.config.config import Config
 
-__all__ = ["effective", "in_force"]
-
 
 @lru_cache(maxsize=256)
 def effective(config: Config, spec: PreflightConfigSpec) -> Config:

@@ -20,8 +20,6 @@ from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.devices import DeviceVariables
 from preflight_webhook.config.extra_volumes import covered, normal
 
-__all__ = ["problems"]
-
 T = TypeVar("T")
 
 LONGEST: Final = 7 * 24 * 3600.0

@@ -73,8 +73,6 @@ from preflight_webhook.core.selection import (
     select,
 )
 
-__all__ = ["CREATE_FIRST", "Recall", "decide"]
-
 T = TypeVar("T")
 
 

@@ -10,8 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar, TypeVarTuple
 
-__all__ = ["SizedCache", "remembered"]
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 Key = TypeVarTuple("Key")

@@ -13,8 +13,6 @@ from preflight_proto.stamp import Stamp
 from preflight_webhook.api.review import shown
 from preflight_webhook.core.detect.claims import Ref
 
-__all__ = ["UNKNOWN", "Decision", "Skip", "UnreadEnvFrom"]
-
 UNKNOWN: Final = "unknown-resource"
 """Why a pod gets no checks that asks for what may be a GPU and is not configured."""
 

@@ -19,8 +19,6 @@ from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, 
 from preflight_webhook.api.types import Container, OwnerReference, Pod, Variable
 from preflight_webhook.config.config import GangDiscovery
 
-__all__ = ["GangIdentity", "identify", "marks", "ordered", "stamp"]
-
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _SIZE: Final = re.compile(r"0*[1-9][0-9]{0,5}", re.ASCII)
 _SIBLINGS_ARE_NO_GANG: Final = frozenset({"ReplicaSet", "DaemonSet", "StatefulSet", "Job"})

@@ -18,15 +18,7 @@ from preflight_proto.names import PREFIX
 from preflight_webhook.api.review import shown
 from preflight_webhook.api.types import Container, Pod
 
-__all__ = [
-    "CLAIMS",
-    "CONTAINERS",
-    "ENTRIES",
-    "RESOURCES",
-    "SETTINGS_BYTES",
-    "of_inherited",
-    "of_pod",
-]
+__all__ = ["CONTAINERS"]
 
 RESOURCES: Final = 256
 """Entries of one container's resources: requests, limits and claims together."""

@@ -14,8 +14,6 @@ from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.extra_volumes import host_paths
 from preflight_webhook.core.decision import Skip
 
-__all__ = ["PodRefused", "PodTraits", "forbidden", "not_applicable", "select"]
-
 
 class PodRefused(ValueError):
     """The pod asks for something that cannot be given. The message is one sentence."""

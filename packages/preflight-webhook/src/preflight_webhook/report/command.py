@@ -23,8 +23,6 @@ from preflight_webhook.report.release import InstalledRelease
 from preflight_webhook.report.release import parse as parse_release
 from preflight_webhook.report.workloads import FoundPod, Object, documents, found_in
 
-__all__ = ["add_explain"]
-
 STORED = "preflight.stored"
 """Entry points of what other parts' webhooks make of the objects of a file before their pods are
 created: each takes and returns a list of objects.

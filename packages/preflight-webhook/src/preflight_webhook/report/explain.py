@@ -36,8 +36,6 @@ from preflight_webhook.core.inject.patch import applied
 from preflight_webhook.report.release import InstalledRelease, OptIn, opt_in
 from preflight_webhook.report.workloads import FoundPod, Object, missing
 
-__all__ = ["explain", "worst_case_delay"]
-
 _COLORS = {"+": "\33[32m", "-": "\33[31m", "@": "\33[36m"}
 _END = "\33[0m"
 

@@ -21,8 +21,6 @@ from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.report.release import InstalledRelease, lists_of
 from preflight_webhook.report.workloads import FoundPod, references
 
-__all__ = ["needed", "objects_of", "readable_release", "release_of", "wanted_of"]
-
 _FORBIDDEN: Final = 403
 _WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _OURS: Final[Params] = {"labelSelector": "app.kubernetes.io/name=preflight-injector"}

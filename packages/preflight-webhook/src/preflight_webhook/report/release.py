@@ -15,17 +15,6 @@ from preflight_proto.names import NAMESPACE_DISABLED, NAMESPACE_ENABLED, NAMESPA
 
 from preflight_webhook.config.config import Config, ConfigError, of, raw_of
 
-__all__ = [
-    "EXCLUDED",
-    "OWN",
-    "InstalledRelease",
-    "Lists",
-    "OptIn",
-    "lists_of",
-    "opt_in",
-    "parse",
-]
-
 EXCLUDED: Final = ("nvsentinel", "kube-system", "kube-public", "kube-node-lease")
 """The chart's default for ``excludeNamespaces``."""
 CHART: Final = "preflight-injector"

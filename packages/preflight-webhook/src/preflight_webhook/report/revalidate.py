@@ -25,8 +25,6 @@ from preflight_webhook.report.release import opt_in
 from preflight_webhook.report.revalidation import CannotRevalidate
 from preflight_webhook.report.workloads import Object, documents, found_in
 
-__all__ = ["PlannedRun", "add_revalidate"]
-
 _LOOK: Final = 1.0
 """Seconds between two looks at what runs."""
 _CLEARING: Final = 60

@@ -26,19 +26,6 @@ from preflight_webhook.core.inject.patch import applied
 from preflight_webhook.report.explain import worst_case_delay
 from preflight_webhook.report.workloads import Object
 
-__all__ = [
-    "CannotRevalidate",
-    "RevalidatedCheck",
-    "claim_template",
-    "farewell",
-    "in_words",
-    "job",
-    "partner_of",
-    "runs",
-    "standing",
-    "waiting",
-]
-
 LABELS: Final = {"app.kubernetes.io/component": "revalidation"}
 _SCHEDULING: Final = 300
 """Seconds that the pods get to be scheduled, beside what their checks may take."""

@@ -18,7 +18,7 @@ from preflight_proto.policy import PreflightConfig
 from preflight_webhook.core.detect import claims
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 
-__all__ = ["FoundPod", "Object", "documents", "found_in", "missing", "references"]
+__all__ = ["Object"]
 
 _CONFINING: Final = frozenset({"baseline", "restricted"})
 _START: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)

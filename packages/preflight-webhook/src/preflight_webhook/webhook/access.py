@@ -11,8 +11,6 @@ from preflight_kube.auth.connection import Connection, connection
 if TYPE_CHECKING:
     from preflight_kube.client.client import Client
 
-__all__ = ["ClusterAccess"]
-
 CONCURRENCY: Final = 32
 """Requests under way, for everybody."""
 TIMEOUT: Final = 10.0

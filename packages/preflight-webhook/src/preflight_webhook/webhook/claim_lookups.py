@@ -28,8 +28,6 @@ from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.metrics import Metrics
 from preflight_webhook.webhook.access import ClusterAccess
 
-__all__ = ["NO_LOOKUP", "Lookups"]
-
 KEPT: Final = 5.0
 """Seconds: enough for the pods of one job, and short, as a claim of the same name may have been
 made anew since, for other devices.

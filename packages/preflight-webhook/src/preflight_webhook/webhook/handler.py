@@ -26,8 +26,6 @@ from preflight_webhook.metrics import CONTENT_TYPE, Metrics
 from preflight_webhook.webhook.claim_lookups import NO_LOOKUP, Lookups
 from preflight_webhook.webhook.namespace_overrides import NamespaceOverride, NamespaceOverrides
 
-__all__ = ["Admission", "Plain", "ServingState"]
-
 PATH: Final = "/mutate-pod"
 CONFINED_PATH: Final = PATH + "/confined"
 """For pods of namespaces whose Pod Security level forbids hostPath volumes: the API server says

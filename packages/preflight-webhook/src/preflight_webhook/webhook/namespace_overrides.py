@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from preflight_kube.client.watch_lag import Mirrors
     from preflight_kube.runtime.reflector import Change, Reflector
 
-__all__ = ["NamespaceOverride", "NamespaceOverrides"]
-
 WATCH: Final = 60
 """Seconds of one watch: so late is a silent break of it noticed."""
 ABSENT: Final = 60.0

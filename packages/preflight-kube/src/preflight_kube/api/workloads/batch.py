@@ -19,8 +19,6 @@ from preflight_kube.api.workloads.model import (
 )
 from preflight_kube.api.workloads.sizes import DeclaredSize, Section, SizedObject, counted
 
-__all__ = ["CRON_JOB", "JOB", "KINDS", "Job", "JobSpec", "at_once", "job_marks"]
-
 TEMPLATE: Final[Path] = ("spec", "template")
 
 

@@ -10,8 +10,6 @@ from preflight_kube.api.workloads.labels import GROVE_CLIQUE, GROVE_GANG
 from preflight_kube.api.workloads.model import Object, PodMarks, WorkloadKind
 from preflight_kube.api.workloads.sizes import DeclaredSize, Few, Section, SizedObject, added
 
-__all__ = ["GROUP", "POD_CLIQUE_SET", "POD_GANG", "PodGang"]
-
 GROUP: Final = "grove.io"
 
 

@@ -27,8 +27,6 @@ from preflight_kube.api.workloads.sizes import (
     added,
 )
 
-__all__ = ["KIND", "JobSet"]
-
 
 def _of_jobset(item: Object, name: str, part: str) -> PodMarks:
     jobs = maps(map_of(item.get("spec")).get("replicatedJobs"))

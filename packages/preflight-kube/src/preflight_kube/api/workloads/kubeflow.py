@@ -29,8 +29,6 @@ from preflight_kube.api.workloads.sizes import (
     counted,
 )
 
-__all__ = ["JOBS", "TRAIN_JOB", "TrainJob", "TrainingJob", "runtime_of"]
-
 _STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 _NODE: Final = "node"
 """The trainer's container in a runtime."""

@@ -24,9 +24,6 @@ from preflight_kube.api.workloads.sizes import (
     counted,
 )
 
-__all__ = ["KIND", "LeaderWorkerSet"]
-
-
 _WITHIN: Final = ("spec", "leaderWorkerTemplate")
 
 

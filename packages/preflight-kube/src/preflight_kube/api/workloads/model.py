@@ -7,22 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-__all__ = [
-    "Keys",
-    "Object",
-    "Path",
-    "PodMarks",
-    "WorkloadKind",
-    "at",
-    "dotted",
-    "map_of",
-    "maps",
-    "name_of",
-    "nothing",
-    "replicas",
-    "whole",
-]
-
 Object = dict[str, Any]
 Path = tuple[str, ...]
 Keys = tuple[str | int, ...]

@@ -8,8 +8,6 @@ from typing import Final
 from preflight_kube.api.workloads.labels import VOLCANO_GROUP, VOLCANO_JOB, VOLCANO_TASK
 from preflight_kube.api.workloads.model import Object, PodMarks, WorkloadKind, map_of, maps
 
-__all__ = ["APP_WRAPPER", "VOLCANO_JOB_KIND"]
-
 
 def _of_volcano(item: Object, name: str, part: str) -> PodMarks:
     group = (

@@ -7,8 +7,6 @@ from typing import Any, Final, NamedTuple
 
 from preflight_kube.api.workloads.model import Keys, Object, Path, WorkloadKind, map_of
 
-__all__ = ["TemplatePlace", "places", "pods_at"]
-
 _PARTS: Final = {
     "leaderTemplate": "leader",
     "workerTemplate": "worker",

@@ -18,19 +18,6 @@ from preflight_kube.api.workloads.sizes import (
     counted,
 )
 
-__all__ = [
-    "COSCHEDULING",
-    "KAI",
-    "KUEUE_WORKLOAD_KIND",
-    "POD_GROUP",
-    "VOLCANO",
-    "WORKLOAD",
-    "KueueWorkload",
-    "MinMemberPodGroup",
-    "PodGroup",
-    "Workload",
-]
-
 
 class _GangPolicy(Section, kw_only=True):
     min_count: int | None = None

@@ -7,8 +7,6 @@ from typing import Final
 from preflight_kube.api.workloads.labels import JOB_NAME
 from preflight_kube.api.workloads.model import Keys, Object, Path, PodMarks, WorkloadKind, replicas
 
-__all__ = ["KINDS"]
-
 
 def _of_ray(item: Object, name: str, part: str) -> PodMarks:
     if part == "submitter":

@@ -14,20 +14,6 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-__all__ = [
-    "MAX_SIZE",
-    "START_ORDER",
-    "DeclaredSize",
-    "Few",
-    "Roles",
-    "Section",
-    "SizedMetadata",
-    "SizedObject",
-    "added",
-    "beyond",
-    "counted",
-]
-
 MAX_SIZE: Final = 100_000
 START_ORDER: Final = "its pods are not started together, so the first would wait for the last"
 

@@ -24,8 +24,6 @@ from preflight_kube.api.workloads.labels import KUEUE_PODSET, KUEUE_QUEUE
 from preflight_kube.api.workloads.model import Object, WorkloadKind, map_of, name_of
 from preflight_kube.api.workloads.places import places
 
-__all__ = ["KINDS", "PodTemplate", "kind_of", "named", "templates"]
-
 _ALL: Final = (
     *batch.KINDS,
     batch.JOB,

@@ -15,18 +15,6 @@ from preflight_webhook.api.types import ClaimEntry
 from preflight_webhook.config.config import Config
 from preflight_webhook.core.cache import remembered
 
-__all__ = [
-    "ClaimDevices",
-    "DeviceClaim",
-    "Ref",
-    "detects",
-    "devices",
-    "once",
-    "read",
-    "ref",
-    "size",
-]
-
 CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"
 

@@ -11,8 +11,6 @@ from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref, devices
 from preflight_webhook.core.detect.resources import COMPUTE, ResourceTally, kind
 
-__all__ = ["NO_GPU", "CountedDevices", "PodClaim", "PodDevices", "devices_of", "will_test"]
-
 NO_GPU: Final = frozenset({"network", "mirrored"})
 """Kinds of what a pod gets beside GPUs."""
 PodClaim = tuple[str, Ref | None, DeviceClaim | None]

@@ -19,18 +19,6 @@ from preflight_proto.devices import IMPLICIT, may_be_gpus
 from preflight_webhook.api.types import Amount, ResourceRequirements
 from preflight_webhook.config.config import Config
 
-__all__ = [
-    "COMPUTE",
-    "Demand",
-    "ResourceTally",
-    "Side",
-    "StartStep",
-    "demands",
-    "effective_resources",
-    "kind",
-    "unknown",
-]
-
 COMPUTE: Final = ("cpu", "memory")
 
 

@@ -16,8 +16,6 @@ from preflight_webhook.core.guard.endpoint_guard import Redirect, servers
 from preflight_webhook.core.inject.injection import InjectionPoint, has_room
 from preflight_webhook.core.selection import PodRefused
 
-__all__ = ["guarded"]
-
 
 def _must(check: CheckConfig) -> bool:
     """Whether a pod may not start without ``check``: rather than leave it out,

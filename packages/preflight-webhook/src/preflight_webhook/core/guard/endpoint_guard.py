@@ -20,8 +20,6 @@ from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.core.inject.injection import variables_of
 
-__all__ = ["Redirect", "redirects", "servers", "trusted"]
-
 Redirect = tuple[Host, str]
 """A name that a check connects to, and why the pod's own settings could lead it elsewhere (a
 clause).

@@ -18,8 +18,6 @@ from preflight_webhook.api.review import decode_mounts, shown
 from preflight_webhook.api.types import Pod
 from preflight_webhook.config.config import Config
 
-__all__ = ["cleaned", "misuse", "traces"]
-
 _PREFIX: Final = VOLUME_PREFIX.encode()
 
 

@@ -25,19 +25,6 @@ from preflight_proto import names
 from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.extra_volumes import normal
 
-__all__ = [
-    "MOUNTS",
-    "NEVER",
-    "TOPOLOGY",
-    "VARIABLES",
-    "MovedTopology",
-    "WorkloadSetting",
-    "inheritable",
-    "loads_code",
-    "moved",
-    "of_the_fabric",
-]
-
 TOPOLOGY: Final = "NCCL_TOPO_FILE"
 """A file, and yet inherited: it is mounted anew at a path of ours, and the variable rewritten."""
 

@@ -30,8 +30,6 @@ from preflight_webhook.core.inject.allow_list import (
     moved,
 )
 
-__all__ = ["ContainerSettings", "Inherited", "InheritedSettings", "inherit", "inheriting"]
-
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([^()]*)\)")
 
 

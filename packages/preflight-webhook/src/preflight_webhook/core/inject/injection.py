@@ -36,16 +36,6 @@ from preflight_webhook.core.detect.pod_devices import NO_GPU, PodDevices
 from preflight_webhook.core.detect.resources import COMPUTE, Demand, ResourceTally, StartStep
 from preflight_webhook.core.inject.inheritance import Inherited
 
-__all__ = [
-    "Injection",
-    "InjectionPoint",
-    "WorkloadTraits",
-    "has_room",
-    "inject",
-    "place",
-    "variables_of",
-]
-
 UID: Final = 65532  # no user of any image; the check's files are world-readable
 _SECURITY: Final[dict[str, Any]] = {
     "allowPrivilegeEscalation": False,

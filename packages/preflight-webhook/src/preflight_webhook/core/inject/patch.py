@@ -12,7 +12,7 @@ from preflight_kube.api.jsonpatch import Operation, add, keys, pointer, remove, 
 
 from preflight_webhook.core.inject.injection import Injection
 
-__all__ = ["Operation", "Present", "applied", "encoded", "fresh", "rebuilt"]
+__all__ = ["Operation"]
 
 _pointer: Final = lru_cache(maxsize=64)(pointer)
 """Of labels and annotations whose names are ours."""
