@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -287,8 +287,11 @@ async def space_of(
                 yield space
                 group.cancel_scope.cancel()
         finally:
+            # By their names: an API server deletes a collection of a thousand one after the other.
             for plural in ("podcliquesets", "podcliques", "podgangs", "podcliquescalinggroups"):
-                await client.delete(grove.path(plural))
+                async with anyio.create_task_group() as group:
+                    for name in await grove.all(plural):
+                        group.start_soon(_delete, client, grove.path(plural, name))
             for plural in ("podcliques", "podcliquescalinggroups") if played else ():
                 for name in await grove.all(plural):
                     await client.merge_patch(
@@ -302,6 +305,11 @@ async def space_of(
                     await client.delete(space.domain_path(name))
             except NotFound:
                 pass
+
+
+async def _delete(client: Client, path: str) -> None:
+    with suppress(NotFound):
+        await client.delete(path)
 
 
 class Leading:
