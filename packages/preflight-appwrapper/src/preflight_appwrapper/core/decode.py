@@ -164,7 +164,7 @@ def pod(raw: PartialObject, resources: Iterable[str]) -> Pod:
     """Without what nobody asks of a pod: thousands of them are kept. ``resources``: those of which
     it is asked whether it has any.
     """
-    found = lenient(Pod, _shared({"spec": _plain(raw.spec), "status": _plain(raw.status)}))
+    found = lenient(Pod, {"spec": _plain(raw.spec), "status": _shared(_plain(raw.status))})
     metadata = raw.metadata
     kept = Metadata(
         name=metadata.name,

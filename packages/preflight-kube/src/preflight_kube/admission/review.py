@@ -44,7 +44,7 @@ class BadReview(ValueError):
 
 
 class Alike(Generic[T]):
-    """What was made of the last text of each of a few lengths: the pods of one Job have one text.
+    """The last text of each of a few lengths, with a value: the pods of one Job have one text.
     Comparing two costs less than hashing one.
     """
 
@@ -56,7 +56,7 @@ class Alike(Generic[T]):
         self._last: dict[int, tuple[bytes, T]] = {}
 
     def get(self, text: bytes) -> T | None:
-        """What was kept of ``text``; None where nothing is."""
+        """The value of ``text``; None where none is kept."""
         last = self._last.get(len(text))
         return last[1] if last is not None and last[0] == text else None
 
