@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+_LONGEST, _TEXTS = 256, 8192
+"""Characters and number of the texts that :func:`shared` keeps, 10 MB of them at most."""
+
 
 def printable(text: str) -> str:
     """``text`` with a space for each character that no terminal should get."""
@@ -21,3 +26,14 @@ def one_line(text: str, most: int) -> str:
     """
     line = " ".join(printable(text[: 8 * most]).split())
     return line if len(line) <= most else line[: max(0, most - 1)] + "…"
+
+
+def shared(text: str) -> str:
+    """``text``, as the one object of all that say the same, for what thousands of objects have in
+    common. Texts are tenants': no long one, and no more than the last few thousand, are kept for it
+    (``sys.intern`` of Python 3.12 keeps each for good).
+    """
+    return _last(text) if len(text) <= _LONGEST else text
+
+
+_last = lru_cache(maxsize=_TEXTS)(str)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
-from sys import intern
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 from preflight_kube.api.quantities import parse_quantity
+from preflight_kube.text import shared
 from preflight_proto.devices import IMPLICIT
 
 from preflight_appwrapper.api.decode_partial import lenient
@@ -83,7 +83,7 @@ class OwnerReference(_Object, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("api_version", "kind", "name", "uid"):  # one owner's pods share its texts
-            msgspec.structs.force_setattr(self, name, intern(getattr(self, name)))
+            msgspec.structs.force_setattr(self, name, shared(getattr(self, name)))
 
 
 class Metadata(_Object, frozen=True, kw_only=True):

@@ -12,12 +12,12 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
-from sys import intern
 from typing import Any, Final, cast
 
 import msgspec
 from msgspec.structs import replace
 from preflight_kube.api.kinds import Kind, version_of
+from preflight_kube.text import shared
 
 from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import CLAIMED, LABEL, PREFIX
@@ -122,7 +122,7 @@ class Packed(Sequence[Component]):
         self._packed, self._count = zlib.compress(spec, 1), len(components)
         self.slacks = slacks(components)
         kinds = dict.fromkeys(group_kind(one.template) for one in components)
-        self.kinds = tuple((intern(group), intern(v), intern(kind)) for group, v, kind in kinds)
+        self.kinds = tuple((shared(group), shared(v), shared(kind)) for group, v, kind in kinds)
 
     def __len__(self) -> int:
         return self._count
@@ -146,13 +146,13 @@ def wrapper(raw: PartialObject, known: AppWrapper | None = None) -> AppWrapper:
     }
     metadata = replace(
         raw.metadata,
-        namespace=intern(raw.metadata.namespace),
-        finalizers=tuple(map(intern, raw.metadata.finalizers)),
+        namespace=shared(raw.metadata.namespace),
+        finalizers=tuple(map(shared, raw.metadata.finalizers)),
         annotations=dict(islice(annotations.items(), _MOST_ANNOTATIONS)) or _NONE,
         labels=_NONE,
         owner_references=(),
     )
-    status = lenient(AppWrapperStatus, _shared(_plain(raw.status)))
+    status = lenient(AppWrapperStatus, _shared_texts(_plain(raw.status)))
     if known is not None and 0 < known.metadata.generation == metadata.generation:
         return AppWrapper(metadata=metadata, spec=known.spec, status=status)
     spec = lenient(AppWrapperSpec, _plain(raw.spec))
@@ -164,11 +164,11 @@ def pod(raw: PartialObject, resources: Iterable[str]) -> Pod:
     """Without what nobody asks of a pod: thousands of them are kept. ``resources``: those of which
     it is asked whether it has any.
     """
-    found = lenient(Pod, {"spec": _plain(raw.spec), "status": _shared(_plain(raw.status))})
+    found = lenient(Pod, {"spec": _plain(raw.spec), "status": _shared_texts(_plain(raw.status))})
     metadata = raw.metadata
     kept = Metadata(
         name=metadata.name,
-        namespace=intern(metadata.namespace),
+        namespace=shared(metadata.namespace),
         uid=metadata.uid,
         deletion_timestamp=metadata.deletion_timestamp,
         finalizers=metadata.finalizers[:_MOST_NAMED],
@@ -187,7 +187,7 @@ def thing(raw: PartialObject, kind: Kind, rules: Iterable[FailureRule]) -> Compo
     says = verdict({**whole, "spec": _plain(raw.spec), "status": _plain(raw.status)}, rules)
     return ComponentObject(
         kind=kind,
-        namespace=intern(metadata.namespace),
+        namespace=shared(metadata.namespace),
         name=metadata.name,
         uid=metadata.uid,
         version=version_of(metadata.resource_version),
@@ -199,14 +199,14 @@ def thing(raw: PartialObject, kind: Kind, rules: Iterable[FailureRule]) -> Compo
     )
 
 
-def _shared(value: Any) -> Any:
+def _shared_texts(value: Any) -> Any:
     """Plain data, each text of which is kept once: thousands of objects say the same."""
     if isinstance(value, str):
-        return intern(value)
+        return shared(value)
     if isinstance(value, list):
-        return [_shared(item) for item in value]
+        return [_shared_texts(item) for item in value]
     if isinstance(value, dict):
-        return {key: _shared(item) for key, item in value.items()}
+        return {key: _shared_texts(item) for key, item in value.items()}
     return value
 
 

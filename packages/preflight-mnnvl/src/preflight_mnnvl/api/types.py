@@ -6,10 +6,10 @@ What a PodClique brings as its pod's template stays raw until it is known that i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from sys import intern
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
+from preflight_kube.text import shared
 from preflight_proto.printable import printable
 
 from preflight_mnnvl.api import names
@@ -76,22 +76,22 @@ class Metadata(_Object):
     def brief(self) -> Metadata:
         """The fields that tell an object and its versions apart."""
         version = self.resource_version
-        return Metadata(self.name, "", intern(self.namespace), self.uid, version)
+        return Metadata(self.name, "", shared(self.namespace), self.uid, version)
 
     def only(self, labels: Iterable[str] = (), annotations: Iterable[str] = ()) -> Metadata:
         """A copy with these labels and annotations; a text that many objects have is kept once."""
         kept = self.brief()
-        kept.creation_timestamp = self.creation_timestamp and intern(self.creation_timestamp)
+        kept.creation_timestamp = self.creation_timestamp and shared(self.creation_timestamp)
         kept.deletion_timestamp = self.deletion_timestamp
         kept.finalizers = (self.finalizers or [])[:_MOST_OWNERS] if self.going else None
         kept.labels = picked(self.labels, labels)
         kept.annotations = picked(self.annotations, annotations)
         kept.owner_references = self.owner_references and [
             OwnerReference(
-                intern(owner.api_version),
-                intern(owner.kind),
-                intern(owner.name),
-                intern(owner.uid),
+                shared(owner.api_version),
+                shared(owner.kind),
+                shared(owner.name),
+                shared(owner.uid),
                 owner.controller,
                 owner.block_owner_deletion,
             )
@@ -102,7 +102,7 @@ class Metadata(_Object):
 
 def picked(texts: Mapping[str, str] | None, keys: Iterable[str]) -> dict[str, str] | None:
     """Those of ``keys`` that are in ``texts``; None where none is."""
-    return {key: intern(texts[key]) for key in keys if key in texts} or None if texts else None
+    return {key: shared(texts[key]) for key in keys if key in texts} or None if texts else None
 
 
 class ResourceRequirements(_Object):
