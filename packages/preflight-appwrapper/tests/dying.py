@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import anyio
+from lab import Lab
 from leading import OneNamespace
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.controller.controller import Controller
@@ -34,11 +35,17 @@ class Requests:
         self.at, self.fault = at, fault
         self.writes: list[str] = []
         self.reads: list[str] = []
+        self.of_creation = 0
 
     @property
     def sent(self) -> list[str]:
         """Those of which one is disturbed."""
         return self.reads if self.fault == "unread" else self.writes
+
+
+    def created(self) -> None:
+        """What was sent so far is what creation sends."""
+        self.of_creation = len(self.sent)
 
 
 class DyingClient(OneNamespace):
@@ -64,13 +71,14 @@ class DyingClient(OneNamespace):
 
 
 @asynccontextmanager
-async def dies(target: Connection, namespace: str, requests: Requests) -> AsyncIterator[None]:
+async def dies(lab: Lab, requests: Requests) -> AsyncIterator[None]:
     """Leaders, one after another."""
+    lab.created = requests.created
 
     async def lead() -> None:
         while True:
             try:
-                async with DyingClient(target, namespace, requests) as client:
+                async with DyingClient(lab.target, lab.namespace, requests) as client:
                     await Controller(client, WrapperRules(), Metrics()).run()
             except* DiedError:
                 pass

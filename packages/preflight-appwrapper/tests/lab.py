@@ -33,6 +33,7 @@ _WRAPPERS = "/apis/workload.codeflare.dev/v1beta2"
 class Lab:
     """``node``: where pods are put that name no scheduler. ``silent``: nodes without a kubelet.
     ``holds``: pods of which it is true stay pending. ``judged``: nobody writes a status by hand.
+    ``created``: called once all that a scenario begins with runs.
     """
 
     server: ApiServer
@@ -43,6 +44,7 @@ class Lab:
     silent: set[str] = field(default_factory=set)
     holds: Callable[[dict[str, Any]], bool] = lambda _: False
     judged: bool = True
+    created: Callable[[], None] = lambda: None
     history: list[Seen] = field(default_factory=list)
     _pods: dict[str, dict[str, Any]] = field(default_factory=dict)
 

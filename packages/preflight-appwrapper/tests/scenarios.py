@@ -27,6 +27,7 @@ async def created(one: Lab) -> None:
     await one.phase("Running")
     await one.running(3)
     await one.condition("PodsReady", "True")
+    one.created()
 
 
 def workers(one: Lab) -> list[dict[str, Any]]:
