@@ -19,6 +19,7 @@ import re
 import sys
 import threading
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -133,9 +134,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not any(item.get_closest_marker(name) for name in SPEEDS):
             item.add_marker(speed(item))
+    asked = {member(item.path) for item in items if item.get_closest_marker("kube")}
+    if silent := [str(folder) for folder in asked - {None} if not asks(folder)]:
+        raise pytest.UsageError(
+            f"{', '.join(silent)}: tests here ask a real API server, and `nox -s kube` runs those of members that say "
+            "so alone; write kube = true under [tool.preflight] of its pyproject.toml"
+        )
     changed = [path for path in config.option.changed.split(",") if path]
     if changed:
         items.sort(key=lambda item: distance(item.path, config.rootpath, changed))
+
+
+def member(test: Path) -> Path | None:
+    """The folder above its tests; None outside of this checkout."""
+    above = (folder.parent for folder in test.parents if folder.name == "tests")
+    return next(above, None) if test.is_relative_to(ROOT) else None
+
+
+@cache
+def asks(folder: Path) -> bool:
+    """Whether a member says that some of its tests ask a real API server."""
+    settings = tomllib.loads((folder / "pyproject.toml").read_text()).get("tool", {})
+    return bool(settings.get("preflight", {}).get("kube"))
 
 
 def speed(item: pytest.Item) -> str:

@@ -57,6 +57,8 @@ DEMO = tuple(name for name, (_, said) in _members().items() if said.get("demo"))
 """Whose programs the demo runs, each in an environment of its own, as in its image."""
 TIMED = [name for name, (_, said) in _members().items() if said.get("timed")]
 """Some of whose tests compare times with seconds."""
+WITH_KUBE = [name for name, (_, said) in _members().items() if said.get("kube")]
+"""Some of whose tests ask a real API server; conftest.py refuses such tests of others."""
 WITH_TORCH = tuple(name for name, (_, said) in _members().items() if said.get("torch"))
 """Whose tests need torch; :func:`add_torch` says where it comes from."""
 SHARED = tuple(folder for folder, said in _members().values() if said.get("kind") == "tests")
@@ -303,7 +305,7 @@ def kube(session: nox.Session) -> None:
         session.error(
             "KUBEBUILDER_ASSETS is not set, so there is no real API server; nox -s assets brings one, and prints what to set."
         )
-    side_by_side(session, f"kube and {UNTIMED}", 3)
+    side_by_side(session, f"kube and {UNTIMED}", 3, members={m: MEMBERS[m] for m in WITH_KUBE})
 
 
 @nox.session
@@ -511,9 +513,14 @@ def tests_of(session: nox.Session, member: str, *args: str) -> None:
 
 
 def side_by_side(
-    session: nox.Session, marks: str, workers: int, *torch: str, options: Sequence[str] = ()
+    session: nox.Session,
+    marks: str,
+    workers: int,
+    *torch: str,
+    options: Sequence[str] = (),
+    members: Mapping[str, str] = {"workspace": ".", **MEMBERS},
 ) -> None:
-    """Run the tests of all members that `marks` name in one environment, a pytest for each member:
+    """Run the tests of all `members` that `marks` name in one environment, a pytest for each member:
     modules beside their tests have names of their own only within a member. As many run at a time
     as there are cores, four at most, the longest first and each with `workers` or TESTS_AT_ONCE.
     `torch`: members that get an environment with torch.
@@ -528,7 +535,7 @@ def side_by_side(
     at_once = os.environ.get("TESTS_AT_ONCE") or str(workers)
     options = ["-n", at_once, "-m", marks, *options, *session.posargs]
     waiting = []
-    for member, place in {"workspace": ".", **MEMBERS}.items():
+    for member, place in members.items():
         home = folder / (f"test-{member}" if member in torch else "test")
         words = [f"{place}/tests", "--ignore=e2e/tests/cluster", *options]
         log = folder / f"{Path(session.virtualenv.location).name}-{member}.log"

@@ -42,7 +42,6 @@ class Requests:
         """Those of which one is disturbed."""
         return self.reads if self.fault == "unread" else self.writes
 
-
     def created(self) -> None:
         """What was sent so far is what creation sends."""
         self.of_creation = len(self.sent)
