@@ -34,15 +34,18 @@ def pytest_sessionstart(session):
 """
 
 
-def calls(path: Path) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+def trees(*words: str) -> Iterator[tuple[Path, ast.Module]]:
+    """The files that say one of ``words``, parsed."""
+    for path in SOURCES:
+        if any(word in (text := path.read_text()) for word in words):
+            yield path, ast.parse(text)
 
 
 @pytest.mark.component  # reads every file
 def test_hypothesis_has_one_profile_and_no_test_a_deadline_of_its_own() -> None:
     own = []
-    for path in SOURCES:
-        for call in calls(path):
+    for path, tree in trees("_profile", "deadline"):
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             name = ast.unparse(call.func)
             keywords = {keyword.arg for keyword in call.keywords}
             if name.endswith(("register_profile", "load_profile")) or (
@@ -79,9 +82,9 @@ def unguarded(node: ast.AST) -> Iterator[ast.Assert]:
 def test_no_test_fails_for_seconds_that_passed_but_those_of_the_timing_session() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in SOURCES
+        for path, tree in trees(*CLOCKS)
         if "cluster" not in path.parts
-        for node in unguarded(ast.parse(path.read_text()))
+        for node in unguarded(tree)
     ]
     assert found == [], "bound the work or the order; for seconds there is the fixture `timed`"
 
