@@ -25,13 +25,18 @@ class Problem(NamedTuple):
 
 class Installation:
     """``read``: objects by kind, as far as they were served and allowed; ``now``: of the cluster's
-    clocks, as its kubelets' leases show it; ``version``: what `/version` says.
+    clocks, as its kubelets' leases show it; ``version``: what `/version` says; ``here``: of this
+    machine's clock when all was read, ``now`` where nothing is said.
     """
 
     def __init__(
-        self, read: Mapping[str, Sequence[Object]], now: datetime, version: Object
+        self,
+        read: Mapping[str, Sequence[Object]],
+        now: datetime,
+        version: Object,
+        here: datetime | None = None,
     ) -> None:
-        self._read, self.now, self.version = read, now, version
+        self._read, self.now, self.version, self.here = read, now, version, here or now
 
     def of(self, *kinds: str) -> list[Object]:
         """All objects of these kinds that were read."""

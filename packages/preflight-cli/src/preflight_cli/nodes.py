@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from preflight_kube.api.node_health import makes_sick
@@ -76,7 +76,7 @@ def _served(cluster: Installation, daemons: Object) -> set[str]:
 
 def clocks(cluster: Installation) -> Iterator[Problem]:
     """Clocks that differ from the others'."""
-    behind = abs(cluster.now - datetime.now(UTC))
+    behind = abs(cluster.now - cluster.here)
     if cluster.of("NodeLease") and behind > 6 * SKEW:
         what = f"differs from the cluster's by {int(behind.total_seconds())} s"
         yield Problem("the clock of this machine", what, "timedatectl status")

@@ -127,23 +127,22 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
         unread.append(
             f"{listed}: whoever asks may not list them; a role with get and list would do"
         )
-    return Installation(read, _now(read.get("NodeLease", [])), version), sorted(unread)
+    here = datetime.now(UTC)
+    now = _now(read.get("NodeLease", []), here)
+    return Installation(read, now, version, here), sorted(unread)
 
 
-def _now(leases: list[Object]) -> datetime:
+def _now(leases: list[Object], here: datetime) -> datetime:
     """The cluster's time. Kubelets renew their leases each ten seconds, so the median of them is
-    about now; where it is within a minute of this machine's clock, or there is none, that one.
+    about now; where there is none, or it is within a minute of this machine's clock: ``here``.
     """
     moments = sorted(
         datetime.fromisoformat(at.replace("Z", "+00:00"))
         for lease in leases
         if (at := (lease.get("spec") or {}).get("renewTime"))
     )
-    mine = datetime.now(UTC)
-    if not moments:
-        return mine
-    theirs = moments[len(moments) // 2]
-    return mine if abs(theirs - mine).total_seconds() < 60 else theirs
+    theirs = moments[len(moments) // 2] if moments else here
+    return here if abs(theirs - here).total_seconds() < 60 else theirs
 
 
 def add_install(parser: argparse.ArgumentParser) -> None:
