@@ -85,7 +85,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full",
         action="store_true",
-        help="attacks by number in full, instead of a sample that shows how memory grows (half an hour)",
+        help="what is tried by number, and crashes at each request, in full instead of a sample (hours)",
     )
     parser.addoption(
         "--budget",
