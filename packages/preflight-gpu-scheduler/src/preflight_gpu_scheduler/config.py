@@ -1,6 +1,4 @@
-"""The configuration file. One Struct is the schema; :func:`of` lists every problem of a file at
-once, each with its path. And the KubeSchedulerConfiguration that follows from it.
-"""
+"""The configuration file, whose schema is one Struct; and kube-scheduler's, which follows."""
 
 from __future__ import annotations
 
@@ -46,10 +44,6 @@ LEAST: Final = {
     "heartbeat": (1.0, 3600.0),
 }
 """Least and most seconds."""
-RENAMED: Final = {"gangPatience": "gangMaxWait"}
-"""Keys by the names that they had."""
-
-
 EXTENDER_PORT: Final = 9443
 _SPARE: Final = 5.0
 """Seconds between the end of what a bind may take and the end of the scheduler's patience."""
@@ -103,13 +97,8 @@ def json_schema() -> dict[str, Any]:
 
 def of(raw: object) -> Config:
     """The configuration in a file's data. Raises :class:`ConfigError` with every problem."""
-    raw, meant = {} if raw is None else raw, list[str]()
-    if isinstance(raw, dict):
-        meant = [
-            f"{old}: is called {new} now; rename it." for old, new in RENAMED.items() if old in raw
-        ]
-        raw = {key: value for key, value in raw.items() if key not in RENAMED}
-        meant += _meaning(raw)
+    raw = {} if raw is None else raw
+    meant = _meaning(raw) if isinstance(raw, dict) else []
     try:
         config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:
@@ -165,28 +154,19 @@ def scheduler_config(
     leader_elect: bool = True,
 ) -> dict[str, Any]:
     """The KubeSchedulerConfiguration with which the stock kube-scheduler asks our extender.
-
     ``kubeconfig``: a file; empty for the pod's ServiceAccount. ``namespace``: where the
     scheduler's own lease is.
-
-    All nodes are looked at: of a sample, as the scheduler takes it by default, the free GPUs may be
-    outside. A call may take as long as a gang's gathering and one bind together.
     """
-    timeout = max(
-        _LEAST_TIMEOUT,
-        math.ceil(config.seconds("gang_bind") + config.seconds("bind_budget") + _SPARE),
-    )
+    # A call may take as long as a gang's gathering and one bind together.
+    timeout = math.ceil(config.seconds("gang_bind") + config.seconds("bind_budget") + _SPARE)
     counted = [{"name": config.count_resource, "weight": 5}] if config.count_resource else []
     strategy = {"type": "MostAllocated", "resources": [*counted, {"name": "cpu", "weight": 1}]}
+    access = {"kubeconfig": kubeconfig} if kubeconfig else {}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "percentageOfNodesToScore": 100,
-        "clientConnection": {
-            "qps": 500,
-            "burst": 1000,
-            **({"kubeconfig": kubeconfig} if kubeconfig else {}),
-        },
+        "percentageOfNodesToScore": 100,  # the free GPUs may be outside of a sample
+        "clientConnection": {"qps": 500, "burst": 1000, **access},
         "leaderElection": {
             "leaderElect": leader_elect,
             "resourceNamespace": namespace,
@@ -208,7 +188,7 @@ def scheduler_config(
                 "preemptVerb": "preempt",
                 "bindVerb": "bind",
                 "weight": 10,
-                "httpTimeout": f"{timeout}s",
+                "httpTimeout": f"{max(_LEAST_TIMEOUT, timeout)}s",
                 "nodeCacheCapable": True,
                 "ignorable": False,
             }
