@@ -31,7 +31,7 @@ from preflight_gpu_scheduler.core.gangs import (
     plan_name,
     start,
 )
-from shapes import EIGHT, claim, lease, node, pod, view
+from shapes import claim, lease, node, pod, view
 
 JOB = claim(1, gang="job")
 replace = msgspec.structs.replace
@@ -313,7 +313,7 @@ def test_a_claims_status_says_what_its_pods_have() -> None:
 
 
 def test_whether_any_node_could_ever_do_asks_for_size_island_and_labels() -> None:
-    assert could_ever(claim(8), [(EIGHT, {})])
-    assert not could_ever(claim(9), [(EIGHT, {})])
-    assert not could_ever(claim(8, mode="Required"), [(EIGHT, {})])
-    assert not could_ever(claim(1, labels={"a": "b"}), [(EIGHT, {})])
+    assert could_ever(claim(8), [view()])
+    assert not could_ever(claim(9), [view()])
+    assert not could_ever(claim(8, mode="Required"), [view()])
+    assert not could_ever(claim(1, labels={"a": "b"}), [view()])

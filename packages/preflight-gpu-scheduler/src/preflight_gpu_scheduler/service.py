@@ -1,7 +1,5 @@
-"""The parts of each process: extender, controller, webhook, agent, and what people ask.
-
-Each loads what it is made of when it is asked for: the agent, which runs on every node, carries
-neither the server of the webhook nor what chooses GPUs.
+"""The parts of each process: extender, controller, webhook, agent, and what people ask. Each loads
+what it is made of itself: the agent, on every node, carries nothing of the others'.
 """
 
 from __future__ import annotations
@@ -32,9 +30,8 @@ _log = get_logger(__name__)
 
 
 class Process(NamedTuple):
-    """One process: which cluster, configured how, and the address of its plain port. Each method
-    runs a service until it is stopped, and returns the exit status.
-    """
+    """``host``, ``port``: of its plain port. Each method runs a service until it is stopped, and
+    returns the exit status."""
 
     target: Connection
     config: Config

@@ -17,13 +17,9 @@ from preflight_gpu_scheduler.api import names
 _MOST_TEXT: Final = 1024
 MOST_RESERVED_TEXT: Final = 1536
 """Two names of 253 characters, 64 ids, and the rest."""
-_MOST_KNOWN: Final = 16_384
-"""Allocations that are kept as read: each is asked for at every change around its node."""
-_MOST_RESERVED: Final = 4096
-"""Reservations that are kept as read: a gang's members are looked at again and again while it
-gathers.
-"""
-_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+_MOST_KNOWN, _MOST_RESERVED = 16_384, 4096
+"""Allocations, and reservations, that are kept as read: each is asked for again and again."""
+NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 S = TypeVar("S", bound="GangStart")
 Id = Annotated[int, msgspec.Meta(ge=0, le=names.MOST_ID)]
 
@@ -71,15 +67,10 @@ def parse_allocated(text: str) -> Allocation | None:
     """`<node>:<id>,<id>`; None where it is anything else, or an id stands twice."""
     node, colon, listed = text.partition(":") if len(text) <= _MOST_TEXT else ("", "", "")
     words = listed.split(",")
-    if not node or not colon or not all(_NUMBER.fullmatch(word) for word in words):
+    if not node or not colon or not all(NUMBER.fullmatch(word) for word in words):
         return None
     ids = tuple(sorted(map(int, words)))
     return Allocation(node, ids) if len(set(ids)) == len(ids) and ids[-1] <= names.MOST_ID else None
-
-
-def literal_ids(text: str) -> str | None:
-    """`2,3` of `node-a:2,3`, in the order given there; None where it is not an allocation."""
-    return text.partition(":")[2] if parse_allocated(text) else None
 
 
 @lru_cache(maxsize=_MOST_RESERVED)
@@ -105,11 +96,6 @@ def _decoded(text: str, type_: type[S]) -> S | None:
 def written(reserved: GangStart) -> str:
     """The text of the annotation by which a gang starts, for :func:`parse_start` and its like."""
     return msgspec.json.encode(reserved).decode()
-
-
-def reclaimed(text: str) -> int:
-    """How many reservations have been taken back; what is no number counts as none."""
-    return int(text) if _NUMBER.fullmatch(text) else 0
 
 
 def binding_annotations(node: str, ids: Sequence[int], uuids: Mapping[int, str]) -> dict[str, str]:
@@ -142,12 +128,10 @@ def total(containers: Sequence[Any], init: Sequence[Any], resource: str) -> int 
 
 
 def _amount(container: Any, resource: str) -> int:
-    asked = [part[resource] for part in resource_lists(container) if resource in part]
-    for amount in asked:
-        whole = isinstance(amount, str | int) and not isinstance(amount, bool)
-        if not whole or not str(amount).isascii() or not str(amount).isdigit():
-            raise ValueError(resource)
-    return max((int(str(amount)[:10]) for amount in asked), default=0)
+    asked = [str(part[resource]) for part in resource_lists(container) if resource in part]
+    if not all(amount.isascii() and amount.isdigit() for amount in asked):
+        raise ValueError(resource)
+    return max((int(amount[:10]) for amount in asked), default=0)
 
 
 def resource_lists(container: Any) -> list[Mapping[str, Any]]:

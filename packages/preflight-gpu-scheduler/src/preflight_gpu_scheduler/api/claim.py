@@ -1,11 +1,9 @@
-"""GpuClaim: what a pod wants. A claim is a template: each pod that names it gets GPUs of its own.
-
-The Structs are the schema; :meth:`RawClaim.read` lists all that is wrong with a claim at once.
-"""
+"""GpuClaim: what each pod that names it wants. The Structs are the schema."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -75,9 +73,7 @@ class Spec(_Section, frozen=True, kw_only=True):
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a claim that decides which GPUs it may be: equal wants make equal choices.
-    ``least``: GB/s, 0 for any.
-    """
+    """The part of a claim that decides which GPUs it may be. ``least``: GB/s, 0 for any."""
 
     count: int
     policy: Policy = "contiguous"
@@ -117,43 +113,37 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return (self.namespace, self.spec.gang_ref) if self.spec.gang_ref else None
 
 
-_SPEC: Final = ("spec",)
+_rule = partial(ValidationRule, ("spec",))
 RULES: Final = (
-    ValidationRule(_SPEC, "self == oldSelf", "spec: cannot be changed; make another GpuClaim."),
-    ValidationRule(
-        at=_SPEC,
-        cel="!has(self.devices) || !has(self.devices.preferIds) || size(self.devices.preferIds) == 0 || "
+    _rule("self == oldSelf", "spec: cannot be changed; make another GpuClaim."),
+    _rule(
+        "!has(self.devices) || !has(self.devices.preferIds) || size(self.devices.preferIds) == 0 || "
         "(has(self.devices.policy) && self.devices.policy == 'preferIds')",
-        message="spec.devices.preferIds: is read with policy preferIds only; set that policy, or leave it out.",
+        "spec.devices.preferIds: is read with policy preferIds only; set that policy, or leave it out.",
     ),
-    ValidationRule(
-        at=_SPEC,
-        cel="!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'preferIds' || "
+    _rule(
+        "!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'preferIds' || "
         "(has(self.devices.preferIds) && size(self.devices.preferIds) > 0)",
-        message="spec.devices.preferIds: is empty with policy preferIds; name the ids, or use policy contiguous.",
+        "spec.devices.preferIds: is empty with policy preferIds; name the ids, or use policy contiguous.",
     ),
-    ValidationRule(
-        at=_SPEC,
-        cel="!has(self.devices) || !has(self.devices.preferIds) || "
+    _rule(
+        "!has(self.devices) || !has(self.devices.preferIds) || "
         "self.devices.preferIds.all(x, self.devices.preferIds.exists_one(y, x == y))",
-        message="spec.devices.preferIds: has an id twice; name each once.",
+        "spec.devices.preferIds: has an id twice; name each once.",
     ),
-    ValidationRule(
-        at=_SPEC,
-        cel="!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'spread' || !has(self.topology) || "
+    _rule(
+        "!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'spread' || !has(self.topology) || "
         "!has(self.topology.mode) || self.topology.mode == 'Preferred'",
-        message="spec.topology.mode: must be Preferred with policy spread, which decides about islands itself; leave it out.",
+        "spec.topology.mode: must be Preferred with policy spread, which decides about islands itself; leave it out.",
     ),
-    ValidationRule(
-        at=_SPEC,
-        cel="!has(self.topology) || !has(self.topology.minBandwidthGBps) || self.topology.minBandwidthGBps == 0.0 || "
+    _rule(
+        "!has(self.topology) || !has(self.topology.minBandwidthGBps) || self.topology.minBandwidthGBps == 0.0 || "
         "(has(self.topology.mode) && self.topology.mode == 'Required')",
-        message="spec.topology.minBandwidthGBps: is read with mode Required only; set that mode, or leave it out.",
+        "spec.topology.minBandwidthGBps: is read with mode Required only; set that mode, or leave it out.",
     ),
-    ValidationRule(
-        at=_SPEC,
-        cel=f"!has(self.selector) || !has(self.selector.matchLabels) || self.selector.matchLabels.all(k, size(k) <= {MOST_KEY})",
-        message=f"spec.selector.matchLabels: has a key of more than {MOST_KEY} characters, as no label has; shorten it.",
+    _rule(
+        f"!has(self.selector) || !has(self.selector.matchLabels) || self.selector.matchLabels.all(k, size(k) <= {MOST_KEY})",
+        f"spec.selector.matchLabels: has a key of more than {MOST_KEY} characters, as no label has; shorten it.",
     ),
 )
 """What a schema cannot say: as CEL for the API server, and the same sentences from here."""

@@ -1,6 +1,4 @@
-"""The CustomResourceDefinitions of GpuClaim and GpuNodeStatus, made from the Structs that are read.
-Pure.
-"""
+"""The CustomResourceDefinitions of GpuClaim and GpuNodeStatus, of the Structs that are read."""
 
 from __future__ import annotations
 

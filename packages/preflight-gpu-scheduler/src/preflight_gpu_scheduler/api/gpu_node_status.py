@@ -1,6 +1,4 @@
-"""GpuNodeStatus: the GPUs of one node as its agent, or a person, wrote them; and what of that can
-be given away.
-"""
+"""GpuNodeStatus: the GPUs of one node as its agent, or a person, wrote them."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ class InventoryStatus(
 
 
 class Inventory(InventoryStatus, frozen=True, kw_only=True):
-    """The contents of one status, as decisions read it. ``problems``: why nothing of it can be
-    used, one sentence each.
-    """
+    """The contents of one status. ``problems``: why nothing of it can be used, a sentence each."""
 
     node: str = ""
     problems: tuple[str, ...] = ()
@@ -79,13 +75,6 @@ class Inventory(InventoryStatus, frozen=True, kw_only=True):
     def uuids(self) -> dict[int, str]:
         """By id; empty where none is known."""
         return {device.id: device.uuid for device in self.devices}
-
-    @property
-    def given_whole(self) -> bool:
-        """Tell whether every GPU may be given, so that what is counted does not follow from
-        leases.
-        """
-        return not self.conflicts and all(device.usable for device in self.devices)
 
 
 def shared(conflicts: Collection[str]) -> str:
@@ -108,9 +97,6 @@ class RawStatus(msgspec.Struct, frozen=True):
     def read(self) -> Inventory:
         """Read what the status says of the GPUs. Never raises: one that cannot be used says so in
         ``problems`` and has no devices.
-
-        Two devices with one id, or one UUID, are a contradiction: which of them a lease would lock
-        cannot be known, so none is given.
         """
         # By type, and not as plain objects first: a page has many, and one may have a megabyte.
         node, text = self.metadata.name, bytes(self.status)

@@ -1,8 +1,5 @@
 """Why a node does not do, and why a pod cannot be bound: constants, as the scheduler adds up equal
-ones.
-
-"996 too few free GPUs, 4 GpuNodeStatus is stale" can be read; a thousand messages with figures
-cannot. Figures are what `explain` is for.
+ones. Figures are what `explain` is for.
 """
 
 from __future__ import annotations

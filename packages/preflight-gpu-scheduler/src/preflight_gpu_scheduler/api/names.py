@@ -25,9 +25,7 @@ PLUGIN_RESOURCES: Final = (
     "nvidia.com/vgpu",
     "volcano.sh/vgpu",
 )
-"""How the resources begin by which device plugins hand out GPUs, whole (`gpu`), shared or renamed
-(`gpu.shared`, `gpumem`, `gpucores`), sliced, or virtual.
-"""
+"""How the resources begin by which device plugins hand out GPUs: `gpu.shared`, `gpumem`, too."""
 MANAGED_TAINT: Final = PREFIX + "managed"
 GATE: Final = PREFIX + "waiting"
 
@@ -83,13 +81,17 @@ def is_object_name(text: str) -> bool:
 @lru_cache(maxsize=16_384)
 def lease_part(node: str) -> str:
     """How a node stands in the names of its GPUs' Leases: by its hash where its name would make one
-    longer than 253 characters, or looks like such a hash, so that two GPUs never share a name. The
-    Lease's annotations say which node it is.
+    longer than 253 characters, or looks like such a hash, so that two GPUs never share a name.
     """
     room = _MOST_NAME - len(f"{_LEASE_PREFIX}-{MOST_ID}")
     if len(node) <= room and not _HASHED.fullmatch(node):
         return node
     return hashlib.sha256(node.encode()).hexdigest()[:_HASH]
+
+
+def leases(namespace: str) -> str:
+    """Where the API server has the Leases of a namespace."""
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 
 
 def lease_name(node: str, gpu: int) -> str:

@@ -28,8 +28,6 @@ class Complaints(msgspec.Struct, frozen=True, kw_only=True):
 def complaints(node: Node, node_conditions: Collection[str]) -> Complaints:
     """A condition of status True whose message names GPUs is about those; one that matches
     ``node_conditions`` and names none is about all of the node.
-
-    What a condition says is gone when it is: a verdict that was cleared makes the GPU usable again.
     """
     everything, by_uuid = "", dict[str, str]()
     for condition in node.status.conditions or ():

@@ -1,7 +1,5 @@
-"""The fields of Kubernetes objects that this system reads, and no others.
-
-msgspec skips what is not named here. What anybody may write without a limit of Kubernetes' own has
-one here.
+"""The fields of Kubernetes objects that this system reads, and no others. What anybody may write
+without a limit of Kubernetes' own has one here.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ _KEPT: Final = {
     preflight.GANG_ANNOTATION: 4096,
 }
 """Annotations that are read, and the characters that are kept of each. A longer one is none of
-ours: it keeps one character too many, and so is refused for what it is instead of not being
-there."""
+ours: it keeps one too many, and so is refused for what it is."""
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _SPREAD: Final = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
 """Owners whose pods kube-scheduler spreads over nodes and zones where nothing else is said."""
@@ -41,9 +38,7 @@ _MOST_KNOWN: Final = 16_384
 _INSUFFICIENT: Final = re.compile(r"\bInsufficient ([\w./-]{0,317}\w)", re.ASCII)
 _MOST_LABELS: Final = 256
 _MOST_RESOURCES: Final = 64
-"""Extended resources of a pod, and that it is said to lack. One beyond them counts as not asked
-for, and a pod that does not ask for what its claim says gets nothing.
-"""
+"""Extended resources of a pod, and that it is said to lack; others count as not asked for."""
 _MOST_CONDITIONS: Final = 64
 _MOST_MESSAGE: Final = 32_768  # as much as Kubernetes lets a condition say
 
@@ -121,11 +116,6 @@ class _Container(_Object, frozen=True, kw_only=True):
     resources: _Requests | None = None
     restart_policy: str | None = None
 
-    def __post_init__(self) -> None:
-        asked = (self.resources.requests if self.resources is not None else None) or {}
-        kept = {k: v for k, v in asked.items() if "/" in k}  # extended resources have a domain
-        msgspec.structs.force_setattr(self, "resources", _Requests(requests=kept) if kept else None)
-
 
 class _ContainerStatus(_Object, frozen=True, kw_only=True):
     """``state``: running, terminated or waiting; what there is more of it is left out."""
@@ -142,10 +132,9 @@ class _Group(_Object, frozen=True, kw_only=True):
 
 
 class PodSpec(_Object, frozen=True, kw_only=True):
-    """An empty text, or None, is a field that is not set. ``asked``: how many of each extended
-    resource all ``containers`` and ``init_containers`` ask for, which are not kept themselves; None
-    for no whole number. ``scheduling_gates``: ours. ``affinity``, ``topology_spread_constraints``:
-    whether there are any.
+    """``asked``: how many of each extended resource all containers ask for, which are not kept
+    themselves; None for no whole number. ``scheduling_gates``: ours. ``affinity``,
+    ``topology_spread_constraints``: whether there are any.
     """
 
     node_name: str = ""
@@ -167,7 +156,8 @@ class PodSpec(_Object, frozen=True, kw_only=True):
             put(self, field, True if getattr(self, field) else None)
         main, init = self.containers or (), self.init_containers or ()
         parts = [part for each in (*main, *init) for part in allocation.resource_lists(each)]
-        if named := dict.fromkeys(key for part in parts for key in part):
+        # Extended resources have a domain.
+        if named := dict.fromkeys(key for part in parts for key in part if "/" in key):
             kept = islice(named, _MOST_RESOURCES)
             put(self, "asked", {key: allocation.total(main, init, key) for key in kept})
         put(self, "containers", None)
@@ -180,9 +170,9 @@ class _Said(_Object, frozen=True, kw_only=True):
 
 
 class PodStatus(_Object, frozen=True, kw_only=True):
-    """``phase``: empty before anybody has said one. ``start_time``: None before a kubelet has taken
-    note of the pod. ``conditions``: becomes what kube-scheduler says of why no node does, by a hash
-    of it; 0 where it does not. ``insufficient``: resources of which it says that nodes lack them.
+    """``start_time``: None before a kubelet has taken note of the pod. ``conditions``: a hash of
+    why no node does, as kube-scheduler says it; 0 where it does not. ``insufficient``: resources of
+    which it says that nodes lack them.
     """
 
     phase: str = ""
@@ -227,9 +217,7 @@ class Pod(_NamedObject, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
-        """Tell whether it has completed or failed, and none of its containers runs: never again.
-        Pods of a lost node are marked as Failed by others than the kubelet.
-        """
+        """Tell whether it has completed or failed, and none of its containers runs."""
         return self.status.phase in _ENDED and not self.status.running
 
     @property
@@ -250,8 +238,9 @@ class Pod(_NamedObject, frozen=True, kw_only=True):
 
     @property
     def reclaimed(self) -> int:
-        """How many of its reservations were taken back."""
-        return allocation.reclaimed(self.annotation(names.RECLAIMED_ANNOTATION))
+        """How many of its reservations were taken back; what is no number counts as none."""
+        text = self.annotation(names.RECLAIMED_ANNOTATION)
+        return int(text) if allocation.NUMBER.fullmatch(text) else 0
 
     @property
     def number(self) -> int:
@@ -286,14 +275,10 @@ class Pod(_NamedObject, frozen=True, kw_only=True):
     @property
     def placed(self) -> allocation.Allocation | allocation.Reserved | None:
         """The GPUs that are its own: by its Binding, or by a plan while it may be bound."""
+        if not self.bound:
+            return None if self.deleting else self.reserved
         allocated = self.allocated
-        if self.bound:
-            return (
-                allocated
-                if allocated is not None and allocated.node == self.spec.node_name
-                else None
-            )
-        return None if self.deleting else self.reserved
+        return allocated if allocated and allocated.node == self.spec.node_name else None
 
     @property
     def uuids(self) -> tuple[str, ...]:
@@ -309,17 +294,15 @@ class Pod(_NamedObject, frozen=True, kw_only=True):
 
     @property
     def particular(self) -> bool:
-        """Tell whether the scheduler may like some nodes better than others for it: by its affinity
-        and spread, or as one of the replicas that it spreads by default.
-        """
-        spec, owners = self.spec, self.metadata.owner_references or ()
-        own = spec.affinity is not None or spec.topology_spread_constraints is not None
-        return own or any(owner.kind in _SPREAD for owner in owners)
+        """Tell whether the scheduler may like some nodes better than others for it."""
+        own = self.spec.affinity or self.spec.topology_spread_constraints
+        owners = self.metadata.owner_references or ()
+        return bool(own) or any(owner.kind in _SPREAD for owner in owners)
 
     @property
     def gated(self) -> bool:
         """Tell whether our gate keeps it from being scheduled."""
-        return any(gate.name == names.GATE for gate in self.spec.scheduling_gates or ())
+        return bool(self.spec.scheduling_gates)
 
 
 @lru_cache(maxsize=_MOST_KNOWN)
@@ -369,9 +352,7 @@ class Lease(_NamedObject, frozen=True, kw_only=True):
 
     @property
     def node(self) -> str:
-        """The node of the GPU; as it stands in the name where the annotations do not say it; empty
-        where the lease is of no GPU.
-        """
+        """The node of the GPU, else as it stands in the name; empty where it is of no GPU."""
         place = self.gpu or names.split_lease_name(self.metadata.name)
         return place[0] if place is not None else ""
 

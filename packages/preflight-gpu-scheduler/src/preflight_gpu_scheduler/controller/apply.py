@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import anyio
-from preflight_kube.api.jsonpatch import add, pointer, test
+from preflight_kube.api.jsonpatch import add, test
 from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_kube.runtime import writes
 from preflight_kube.runtime.writes import Create, Delete, Patch, Write
@@ -32,22 +32,17 @@ _OPS: Final = {
 
 
 class Executor:
-    """``state`` takes note of each request that was answered, so that what is written is known
-    here before a mirror shows it; ``metrics`` count the writes.
-    """
+    """``state`` takes note of each request that was answered; ``metrics`` count the writes."""
 
     def __init__(
         self, client: Client, config: Config, state: GpuSnapshot, metrics: WriteMetrics
     ) -> None:
         self._client, self._config, self._state, self._metrics = client, config, state, metrics
-        self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{config.lock_namespace}/leases"
+        self._leases = names.leases(config.lock_namespace)
 
     async def run(self, steps: Steps[T], budget: float) -> T:
         """Perform ``steps``, and return what came of them. After ``budget`` seconds nothing more
-        is sent, and what is under way counts as Lost.
-
-        Raises Fenced where the client may not write any more: then whatever was begun is left as
-        it is.
+        is sent, and what is under way counts as Lost. Raises :class:`~.errors.Fenced`.
         """
         end = anyio.current_time() + budget
         try:
@@ -91,17 +86,17 @@ class Executor:
                 return protocol.Missing()
             case writes.Lost():
                 return protocol.Lost()
-            case writes.Refused(error=error, stale=stale):
-                if isinstance(request, protocol.CreateLease):
-                    absent = (
-                        f"namespace {self._config.lock_namespace} of the GPUs' locks is not there; "
-                        "create it again, with its Roles, as `helm upgrade` does"
-                    )
-                    why = absent if isinstance(error, NotFound) else _message(error)
-                    return protocol.Refused(why)
-                if isinstance(error, NotFound):
-                    return protocol.Missing()
-                return protocol.Conflict() if stale else protocol.Refused(_message(error))
+            case writes.Refused(error=NotFound()) if isinstance(request, protocol.CreateLease):
+                return protocol.Refused(
+                    f"namespace {self._config.lock_namespace} of the GPUs' locks is not there; "
+                    "create it again, with its Roles, as `helm upgrade` does"
+                )
+            case writes.Refused(error=NotFound()):
+                return protocol.Missing()
+            case writes.Refused(stale=True) if not isinstance(request, protocol.CreateLease):
+                return protocol.Conflict()
+            case writes.Refused(error=error):
+                return protocol.Refused(_message(error))
 
     async def _read(self, path: str, type_: type[Lease | Pod]) -> protocol.Answer:
         try:
@@ -116,25 +111,22 @@ class Executor:
         match request:
             case protocol.CreateLease():
                 return Create(self._leases, self._lease(request))
-            case protocol.AdoptLease(lease=Lease(metadata=about)):
+            case protocol.AdoptLease(lease=Lease(metadata=lease)):
                 renewed = [
-                    test(pointer("metadata", "uid"), about.uid),
-                    test(pointer("metadata", "resourceVersion"), about.resource_version),
-                    add(pointer("spec", "renewTime"), _now()),
+                    test("/metadata/uid", lease.uid),
+                    test("/metadata/resourceVersion", lease.resource_version),
+                    add("/spec/renewTime", _now()),
                 ]
-                return Patch(f"{self._leases}/{about.name}", renewed)
-            case protocol.DeleteLease(lease=Lease(metadata=about)):
-                path, version = f"{self._leases}/{about.name}", about.resource_version
-                return Delete(path=path, uid=about.uid, resource_version=version)
+                return Patch(f"{self._leases}/{lease.name}", renewed)
+            case protocol.DeleteLease(lease=Lease(metadata=lease)):
+                path, version = f"{self._leases}/{lease.name}", lease.resource_version
+                return Delete(path=path, uid=lease.uid, resource_version=version)
             case protocol.BindPod(pod=pod):
+                about = {"name": pod.name, "namespace": pod.namespace}
                 binding = {
                     "apiVersion": "v1",
                     "kind": "Binding",
-                    "metadata": {
-                        "name": pod.name,
-                        "namespace": pod.namespace,
-                        **_versioned(pod, request.annotations),
-                    },
+                    "metadata": about | _versioned(pod, request.annotations),
                     "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
                 }
                 return Create(f"{pod_path(pod.key)}/binding", binding, tells=False)
@@ -181,9 +173,8 @@ def pod_patch(pod: Pod, annotations: dict[str, str], *, ungate: bool = False) ->
 
 def _versioned(pod: Pod, annotations: dict[str, str]) -> dict[str, Any]:
     """Metadata of a write on exactly this version: a Binding's annotations go into the pod, too."""
-    about = pod.metadata
-    version = {"uid": about.uid, "resourceVersion": about.resource_version}
-    return {**version, "annotations": annotations}
+    version = pod.metadata.resource_version
+    return {"uid": pod.uid, "resourceVersion": version, "annotations": annotations}
 
 
 def _stored(request: protocol.Request, stored: writes.Stored) -> protocol.Answer:
@@ -193,8 +184,7 @@ def _stored(request: protocol.Request, stored: writes.Stored) -> protocol.Answer
                 return protocol.Stored(stored.object(Lease))
             case protocol.AdoptLease(lease=before):
                 lease = stored.object(Lease)
-                # A patch that changes nothing stores nothing, and whoever created the Lease could
-                # still give it back.
+                # A patch that changes nothing stores nothing.
                 same = lease.metadata.resource_version == before.metadata.resource_version
                 return protocol.Conflict() if same else protocol.Stored(lease)
             case protocol.RaiseReclaimed() | protocol.ReservePod():

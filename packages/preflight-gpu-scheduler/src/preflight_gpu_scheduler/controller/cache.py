@@ -35,7 +35,7 @@ _LEASE_INDEXES: Final[dict[str, Callable[[Lease], tuple[str, ...]]]] = {
 
 
 class GpuCache(GpuSnapshot):
-    """The snapshot of a process that runs ``reflectors``; ``gangs``: PodGroups, too."""
+    """The snapshot of a process that runs its ``reflectors``; ``gangs``: PodGroups, too."""
 
     def __init__(self, client: Client, config: Config, *, gangs: bool = False) -> None:
         def cache(path: str, type_: type[Any], **more: Any) -> Cache[Any]:
@@ -49,35 +49,35 @@ class GpuCache(GpuSnapshot):
             "/api/v1/pods",
             Pod,
             params={"fieldSelector": f"spec.schedulerName={config.scheduler_name}"},
-            on_change=noted(self.pod_changed),
+            on_change=noted(self._pod_changed),
             indexes={"claim": lambda pod: (f"{pod.namespace}/{pod.claim}",) if pod.claim else ()},
         )
         nodes = cache(
             "/api/v1/nodes",
             Node,
             kept=lambda node: _without_noise(node, config.count_resource),
-            on_change=lambda change: self.node_touched(change.key),
+            on_change=lambda change: self._node_touched(change.key),
         )
         claims = cache(
             names.CLAIMS,
             RawClaim,
             decode=RawClaim.read,
-            on_change=lambda change: self.claim_changed(change.key),
+            on_change=lambda change: self._claim_changed(change.key),
             indexes={"ganged": _ganged},
         )
         statuses = cache(
             names.STATUSES,
             RawStatus,
             decode=RawStatus.read,
-            on_change=noted(self.status_changed),
-            on_unreadable=lambda unread, _: self.node_touched(unread.metadata.name),
+            on_change=noted(self._status_changed),
+            on_unreadable=lambda unread, _: self._node_touched(unread.metadata.name),
         )
         leases = cache(
-            f"/apis/coordination.k8s.io/v1/namespaces/{config.lock_namespace}/leases",
+            names.leases(config.lock_namespace),
             Lease,
             key=uid,
-            on_change=noted(self.lease_changed),
-            on_unreadable=lambda unread, _: self.lease_unreadable(unread.metadata.name),
+            on_change=noted(self._lease_changed),
+            on_unreadable=lambda unread, _: self._lease_unreadable(unread.metadata.name),
             indexes=_LEASE_INDEXES,
         )
         self._groups = tuple(
@@ -86,17 +86,13 @@ class GpuCache(GpuSnapshot):
             for version in kind.versions
         )
         caches = self._mirrors = (pods, nodes, claims, statuses, leases)
+        self.reflectors: tuple[Reflector[Any], ...] = (*caches, *self._groups)
         super().__init__(client.clock, config, caches)
 
     async def wait_synced(self) -> None:
         """Until :attr:`synced`."""
         for cache in self._mirrors:
             await cache.wait_synced()
-
-    @property
-    def reflectors(self) -> tuple[Reflector[Any], ...]:
-        """The reflectors that have to run for this to follow the cluster."""
-        return (*self._mirrors, *self._groups)
 
     def groups(self) -> dict[Key, int]:
         """The least number of members that each PodGroup asks for."""
@@ -113,8 +109,8 @@ def _ganged(claim: Claim | list[str]) -> tuple[str, ...]:
 
 
 def _without_noise(node: Node, resource: str) -> Node:
-    """A kubelet's heartbeat changes nothing that is read; the version would make every one a
-    change. Of its resources the counted one is read, and whether there are any.
+    """The node without its version, by which every heartbeat would be a change. Of its resources
+    the counted one is read, and whether there are any.
     """
     replace, status = msgspec.structs.replace, node.status
     capacity = {key: n for key, n in (status.capacity or {}).items() if key == resource}

@@ -1,7 +1,5 @@
 """What the leader keeps right: leases of pods that have gone, gates, capacity, claims' status, and
-rejected pods that a free GPU may suit. Gangs are :mod:`.gang_controller`'s.
-
-Whatever changed is reconciled, each thing once and by one worker at a time; a sweep goes through
+rejected pods that a free GPU may suit. Gangs are :mod:`.gang_controller`'s. A sweep goes through
 all leases.
 """
 
@@ -111,9 +109,7 @@ class Controller:
     def _event(
         self, about: Pod | Node, reason: str, message: str, *, good: bool = False, once: str = ""
     ) -> bool:
-        """Record an Event; whether it is new. ``once``: what the object has it about (default: its
-        message); it gets no second one.
-        """
+        """Record an Event; whether it is new. ``once``: what no second one is recorded about."""
         metadata, kind = about.metadata, "Pod" if isinstance(about, Pod) else "Node"
         return self._events.event(
             Regarding("v1", kind, metadata.name, metadata.uid, metadata.namespace),
@@ -128,16 +124,16 @@ class Controller:
     def _changed(self, kind: str, key: Key) -> None:
         seen = self._seen
         if kind == "pod":
-            pod = seen.pod(key)
-            if pod is not None:
+            self._unplaced.discard(key)
+            if (pod := seen.pod(key)) is None:
+                for what in ("claim of", "lost"):
+                    self._since.forget(f"{what} {'/'.join(key)}")
+            else:
                 self._pods.add(key)
                 if pod.claim:
                     self._claims.add((key[0], pod.claim))
-            else:
-                for what in ("claim of", "lost"):
-                    self._since.forget(f"{what} {'/'.join(key)}")
-            waits = pod is not None and bool(pod.claim) and not pod.bound
-            (self._unplaced.add if waits else self._unplaced.discard)(key)
+                    if not pod.bound:
+                        self._unplaced.add(key)
             for lease in seen.leases_for(key):
                 self._queue(lease)
         elif kind == "claim":
@@ -157,10 +153,12 @@ class Controller:
         seen, lease = self._seen, self._seen.lease(name)
         node = (lease or Lease(metadata=Metadata(name=name))).node
         inventory = seen.inventory(node) if seen.nodes.get(node) is not None else None
-        if inventory is not None and not inventory.given_whole:
-            self._nodes.add(
-                ("", node)
-            )  # what it counts, and who has a sick GPU, follow from leases
+        # What a node counts that gives not all of its GPUs, and who has a sick one, follow from
+        # leases.
+        if inventory is not None and not (
+            all(device.usable for device in inventory.devices) and not inventory.conflicts
+        ):
+            self._nodes.add(("", node))
         if lease is None:
             self._since.forget(f"lease {name}")
             self._wakes.set()
@@ -172,9 +170,7 @@ class Controller:
             self._claims.add((pod.namespace, pod.claim))
 
     def _queue(self, lease: Lease) -> LeaseState:
-        """Look at a lease, unless its pod has the GPU. By the holder's namespace: one that has many
-        leases to collect does not hold up another.
-        """
+        """Look at a lease, unless its pod has the GPU; each namespace has its turn."""
         key = (lease.pod or ("", ""))[0], lease.name
         state = judge(lease, self._seen.look(lease.pod or ("", "")))
         if state is LeaseState.RESERVED:  # most are held by then
@@ -219,9 +215,7 @@ class Controller:
             self._metrics.reclaimed.inc()
             log.info("reservation reclaimed", **about)
             self._report_gang(lease)
-        if done is Done.AGAIN:
-            return _AGAIN
-        return lasts if done is Done.KEPT else None
+        return {Done.AGAIN: _AGAIN, Done.KEPT: lasts}.get(done)
 
     async def _sweep(self) -> None:
         seen = self._seen
@@ -242,9 +236,8 @@ class Controller:
             await anyio.sleep(self._config.seconds("sweep"))
 
     def _report_reserved(self, lease: Lease, lasts: float) -> None:
-        """A gang's members have had their Events when they were planned."""
         pod = self._seen.holder(lease)
-        if pod is None or pod.reserved is not None:
+        if pod is None or pod.reserved is not None:  # a gang's members have had their Events
             return
         every = own_ids(self._seen.held_by(pod.uid), pod)
         gpus = [f"{gpu} of {node}" for node, ids in sorted(every.items()) for gpu in ids]
@@ -275,10 +268,8 @@ class Controller:
         return seconds - waited + _MARGIN if waited < seconds else None
 
     async def _relock(self, key: Key, pod: Pod | None) -> float | None:
-        """Make Leases again that somebody has deleted of a pod that runs; no pod is placed on its
-        node before.
-
-        A mirror of leases may be behind that of pods, so it is looked at again after a while.
+        """Make Leases again that somebody has deleted of a pod that runs, where they are not there
+        after a while: a mirror of leases may be behind that of pods.
         """
         seen, since = self._seen, f"lost {'/'.join(key)}"
         placed = pod.placed if pod is not None else None
@@ -314,8 +305,10 @@ class Controller:
             since = f"claim of {'/'.join(pod.key)}"
             if (left := self._left(since, pod.uid, CLAIM_PATIENCE)) is not None:
                 return left
-            absent = f"there is no GpuClaim {pod.claim} in this namespace"
-            self._event(pod, "GpuClaimMissing", f"{absent}; create it, or the pod waits")
+            absent = (
+                f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits"
+            )
+            self._event(pod, "GpuClaimMissing", absent)
         return None
 
     async def _patch(
@@ -334,15 +327,13 @@ class Controller:
         if claim is None:
             self._phases.pop(key, None)
             return None
-        pods = seen.pods_of(key)
-        unbound = (pod for pod in pods if not pod.bound)
-        leases = [lease for pod in unbound for lease in seen.held_by(pod.uid)]
-        views = seen.views()
-        kinds = list(views.values())
-        if not claim.spec.selector.match_labels:  # nodes of one topology differ by labels
-            kinds = list({id(view.slots): view for view in kinds}.values())
-        slots = [(view.slots, dict(view.labels)) for view in kinds]
-        possible = not views or desired.could_ever(claim, slots)
+        pods, views = seen.pods_of(key), seen.views().values()
+        leases = [lease for pod in pods if not pod.bound for lease in seen.held_by(pod.uid)]
+        kinds = {id(view.slots): view for view in views}.values()
+        # Nodes of one topology differ by labels.
+        possible = not views or desired.could_ever(
+            claim, views if claim.spec.selector.match_labels else kinds
+        )
         wanted = desired.status(claim, pods, leases, possible=possible)
         if self._phases.get(key) == wanted:
             return None
@@ -401,21 +392,18 @@ class Controller:
         """A pod keeps a GPU that turned sick, and gets one Event that says so."""
         for device in inventory.devices:
             lease = leases.get(device.id)
-            pod = self._seen.holder(lease) if lease is not None else None
-            if device.health != "Unhealthy" or pod is None or not pod.bound or pod.ended:
-                continue
-            why = device.reason or "no reason given"
-            message = f"GPU {device.id} of {node} is unhealthy: {why}"
-            self._event(pod, "GpuUnhealthy", message, once=f"GpuUnhealthy {device.id}")
+            pod = self._seen.holder(lease) if lease and device.health == "Unhealthy" else None
+            if pod is not None and pod.bound and not pod.ended:
+                why = device.reason or "no reason given"
+                message = f"GPU {device.id} of {node} is unhealthy: {why}"
+                self._event(pod, "GpuUnhealthy", message, once=f"GpuUnhealthy {device.id}")
 
     # --- pods that were rejected
 
     async def _wake_rejected(self) -> None:
-        """A pod that an extender has rejected waits for some event of the cluster: a write on it is
-        one.
-
-        Once more without a change: the extender may have heard of it later than this process, a
-        write may fail, and the pod that was woken may not fit for reasons that are not seen here.
+        """Write on pods that an extender has rejected, for which kube-scheduler waits. Once more
+        without a change: the extender may have heard of it later, a write may fail, and the pod
+        that was woken may not fit for reasons that are not seen here.
         """
         pause = most = self._config.seconds("sweep")
         while True:

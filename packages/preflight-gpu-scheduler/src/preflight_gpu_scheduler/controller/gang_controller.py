@@ -8,7 +8,7 @@ from typing import Any, Final
 import anyio
 from preflight_kube.logs import get_logger
 
-from preflight_gpu_scheduler.api.allocation import GangStart
+from preflight_gpu_scheduler.api.allocation import Allocation, GangStart
 from preflight_gpu_scheduler.controller.apply import Executor
 from preflight_gpu_scheduler.controller.cache import GpuCache
 from preflight_gpu_scheduler.core import gangs
@@ -54,19 +54,10 @@ class GangController:
 
     async def _round(self) -> None:
         seen, claims = self._seen, self._seen.gang_claims()
+        named = [(claim.gang, pod) for key, claim in claims.items() for pod in seen.pods_of(key)]
         # Of gangs that run as a whole, which are most of them, nothing is to be done.
-        unbound = {
-            claim.gang
-            for key, claim in claims.items()
-            if not all(pod.bound for pod in seen.pods_of(key))
-        }
-        pods = (
-            pod
-            for key, claim in claims.items()
-            if claim.gang in unbound
-            for pod in seen.pods_of(key)
-            if not seen.miscount(pod)
-        )
+        unbound = {gang for gang, pod in named if not pod.bound}
+        pods = (pod for gang, pod in named if gang in unbound and not seen.miscount(pod))
         every = gangs.gather(pods, claims, seen.groups()).values()
         waits = [gang for gang in every if gang.open]
         self._metrics.gangs.labels("waiting").set(len(waits))
@@ -97,9 +88,7 @@ class GangController:
 
     async def _finish(self, gang: Gang, start: GangStart) -> None:
         """Where as many as are needed have their leases they are told; then they may be bound."""
-        plan = [
-            given for member in gang.open if (given := self._assigned(member, start)) is not None
-        ]
+        plan = [given for member in gang.open if (given := self._assigned(member, start))]
         if len(plan) < start.need:
             return
         if why := await self._executor.run(gangs.tell(plan), _BUDGET):
@@ -109,20 +98,16 @@ class GangController:
         name = gangs.plan_name(plan)
         log.info("gang reserved", plan=name, gang="/".join(gang.key), members=len(plan))
         first = min(plan, key=lambda assignment: assignment.pod.name)
-        ids = ",".join(map(str, first.ids))
-        message = (
-            f"gang {gang.key[1]} is reserved whole, {len(plan)} members; GPUs {first.node}:{ids}"
-        )
+        gpus = Allocation(first.node, first.ids)
+        message = f"gang {gang.key[1]} is reserved whole, {len(plan)} members; GPUs {gpus}"
         self._event(first.pod, "GangReserved", message, good=True)
 
     def _assigned(self, member: Member, start: GangStart) -> Assignment | None:
         pod = member.pod
-        own = own_ids(self._seen.held_by(pod.uid), pod)
-        if len(own) != 1 or not start.same(pod.start):
+        own = list(own_ids(self._seen.held_by(pod.uid), pod).items())
+        if len(own) != 1 or len(own[0][1]) != member.claim.count or not start.same(pod.start):
             return None
-        ((node, ids),) = own.items()
-        whole = len(ids) == member.claim.count
-        return Assignment(pod=pod, node=node, ids=ids) if whole else None
+        return Assignment(pod=pod, node=own[0][0], ids=own[0][1])
 
     def _waits(self, gang: Gang, why: str) -> None:
         """Said once of each reason, on one member: the first that waits."""

@@ -1,9 +1,8 @@
 """A pod that is created: what it becomes, or why not. One pure function, top to bottom.
 
 What is ours is rebuilt from the pod as it came, never found and skipped: a second call gives an
-empty patch, whoever came between. Admission comes before scheduling, and a container's environment
-cannot change afterwards: so its variables refer to annotations that the Binding writes. One that is
-not there gives an empty string, and an empty string no GPU.
+empty patch, whoever came between. A container's environment cannot change after admission: so its
+variables refer to annotations that the Binding writes; one that is not there gives no GPU.
 """
 
 from __future__ import annotations
@@ -103,9 +102,8 @@ def admit(
     *,
     gpu_entries: Collection[str] = (),
 ) -> AdmissionVerdict:
-    """``pod``: the object as it came. ``claim``: the one that it names, in its own namespace, or
-    None where that is not there. ``gpu_entries``: those of its ``resourceClaims`` (by name) that
-    are known to be for GPUs. Never raises."""
+    """``pod``: the object as it came. ``claim``: the one that it names, None where that is not
+    there. ``gpu_entries``: its ``resourceClaims`` (by name) that are for GPUs. Never raises."""
     try:
         shape = msgspec.convert(dict(pod), _Shape)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -184,20 +182,19 @@ def _with_claim(
 
 def _without_claim(spec: _Spec, annotations: Mapping[str, str], config: Config) -> AdmissionVerdict:
     allocated = annotations.get(names.ALLOCATED_ANNOTATION)
-    ids = "" if allocated is None else allocation.literal_ids(allocated)
-    if ids is None:
+    if allocated is not None and allocation.parse_allocated(allocated) is None:
         return AdmissionVerdict(
-            refused=f"annotation {names.ALLOCATED_ANNOTATION}: {_shown(allocated or '')} is not <node>:<id>,<id>; write e.g. node-a:0,1."
+            refused=f"annotation {names.ALLOCATED_ANNOTATION}: {_shown(allocated)} is not <node>:<id>,<id>; write e.g. node-a:0,1."
         )
-    entries = ({"name": CUDA, "value": ids},) if ids else ()
+    # As it was written, in that order.
+    entries = ({"name": CUDA, "value": allocated.partition(":")[2]},) if allocated else ()
     patch = _variables(spec, entries, guard=config.guard_others)
     return AdmissionVerdict(patch=tuple(patch))
 
 
 def _variables(spec: _Spec, entries: Sequence[Entry], *, guard: bool = False) -> list[Operation]:
     """``guard``: no container says itself which GPUs it sees. One that asks a device plugin gets
-    the plugin's variable, over which the container's own would win; a DRA driver's devices come by
-    CDI, and need none.
+    the plugin's variable, over which the container's own would win.
     """
     patch: list[Operation] = []
     kinds = {"initContainers": spec.init_containers or (), "containers": spec.containers}
@@ -216,11 +213,10 @@ def with_variables(env: Sequence[Entry], entries: Sequence[Entry]) -> list[Entry
     """``env`` with exactly ``entries``: the first of a name is replaced in place, further ones of
     it go, others are appended in order.
     """
-    wanted = {entry["name"]: entry for entry in entries}
-    result, left = list[Entry](), dict(wanted)
+    left = {entry["name"]: entry for entry in entries}
+    result, ours = list[Entry](), frozenset(left)
     for entry in env:
-        name = entry.get("name")
-        if not isinstance(name, str) or name not in wanted:
+        if str(name := entry.get("name")) not in ours:
             result.append(entry)
         elif name in left:
             result.append(left.pop(name))
@@ -229,11 +225,10 @@ def with_variables(env: Sequence[Entry], entries: Sequence[Entry]) -> list[Entry
 
 def _stored(entry: Entry) -> Entry:
     """An entry as it is compared: the API server adds the version to a fieldRef that has none."""
-    source = entry.get("valueFrom")
-    field = source.get("fieldRef") if isinstance(source, dict) else None
-    if not isinstance(source, dict) or not isinstance(field, dict) or field.get("apiVersion"):
-        return entry
-    return {**entry, "valueFrom": {**source, "fieldRef": {**field, "apiVersion": "v1"}}}
+    match entry:
+        case {"valueFrom": {"fieldRef": dict() as field} as source} if not field.get("apiVersion"):
+            return {**entry, "valueFrom": {**source, "fieldRef": {**field, "apiVersion": "v1"}}}
+    return entry
 
 
 def _of_plugin(container: _Container, implicit: Sequence[str] = ()) -> set[str]:
@@ -247,9 +242,7 @@ def _of_plugin(container: _Container, implicit: Sequence[str] = ()) -> set[str]:
 
 
 def tolerated(toleration: Mapping[str, Any]) -> bool:
-    """Tell whether it is for our nodes' taint, as Kubernetes has it: an empty effect is any,
-    `Exists` without a key is everything, an empty operator is `Equal`.
-    """
+    """Tell whether it is for our nodes' taint, as Kubernetes has it."""
     fields = {name: value for name, value in toleration.items() if isinstance(value, str)}
     key, operator = fields.get("key", ""), fields.get("operator", "")
     if fields.get("effect", "") not in {"", "NoSchedule"} or key not in {"", names.MANAGED_TAINT}:
@@ -260,10 +253,10 @@ def tolerated(toleration: Mapping[str, Any]) -> bool:
 
 def claim_of(pod: Mapping[str, Any]) -> str:
     """The name of the claim that a pod names as it came; empty where there is none."""
-    about = pod.get("metadata")
-    annotations = about.get("annotations") if isinstance(about, dict) else None
-    name = annotations.get(names.CLAIM_ANNOTATION) if isinstance(annotations, dict) else None
-    return name if isinstance(name, str) and names.is_object_name(name) else ""
+    match pod:
+        case {"metadata": {"annotations": {names.CLAIM_ANNOTATION: str(name)}}}:
+            return name if names.is_object_name(name) else ""
+    return ""
 
 
 def _shown(text: str) -> str:

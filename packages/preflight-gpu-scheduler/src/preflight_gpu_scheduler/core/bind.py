@@ -1,9 +1,8 @@
 """From a pod and the node that the scheduler chose to a bound pod: the extender's main flow, as
 steps of the protocol.
 
-A Binding is one write: node, the GPUs' annotations, and as preconditions the uid and the version of
-the pod whose number its leases carry. What an attempt created it gives back only when it *knows*
-that no Binding was stored.
+A Binding is one write: node, the GPUs' annotations, and as preconditions the pod's uid and version.
+What an attempt created it gives back only when it *knows* that no Binding was stored.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ NOT_COMMITTED: Final = "gang is not bound yet: its first member comes first"
 
 class BindJob(msgspec.Struct, frozen=True, kw_only=True):
     """``pod``: the version that is known; ``own``: leases of its that a mirror shows on the node,
-    by id; ``uuids`` by id. ``gang``: whether its claim names a gang: then its plan says which
-    GPUs."""
+    by id; ``uuids`` by id. ``gang``: whether its claim names one: then a plan says which GPUs."""
 
     pod: Pod
     node: str
@@ -58,9 +56,7 @@ class BindOutcome(msgspec.Struct, frozen=True):
 
 
 def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
-    """Lock GPUs of ``job.node`` for the pod as ``choose`` has them, and write its Binding.
-    ``look``: what a mirror shows of other pods.
-    """
+    """Lock GPUs of ``job.node`` for the pod as ``choose`` has them, and write its Binding."""
     pod = job.pod
     if pod.bound:
         return _already(pod, job.node, None)
@@ -82,9 +78,8 @@ def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
             yield from give_back(created.values())
             return BindOutcome(error=chosen.why)
         needs = protocol.locks(pod, job.node, (n for n in chosen.ids if n not in held), job.uuids)
-        taken = yield from take(
-            needs, look, _AT_ONCE, {lease.name: lease for lease in own.values()}
-        )
+        by_name = {lease.name: lease for lease in own.values()}
+        taken = yield from take(needs, look, _AT_ONCE, by_name)
         created |= taken.created
         held |= {need.gpu for need in needs if need.name in taken.created.keys() | taken.adopted}
         if taken.broken:
@@ -100,10 +95,7 @@ def bind(job: BindJob, choose: Choose, look: Look) -> Steps[BindOutcome]:
 
 def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome]:
     """A gang's member: its plan has acquired the leases, and takes them back behind the fence only,
-    so they need no further write.
-
-    The first member's Binding decides for all (see :mod:`.gangs`): nobody else is bound
-    before it.
+    so they need no further write. Nobody is bound before the first member (see :mod:`.gangs`).
     """
     pod = job.pod
     if reserved.node != job.node:
@@ -118,16 +110,16 @@ def _reserved(job: BindJob, reserved: Reserved, look: Look) -> Steps[BindOutcome
             lease = held
         if not job.locks(gpu, lease):
             return BindOutcome(error=messages.STATUS_CHANGED)
-    if reserved.first_uid != pod.uid:
-        first_key = pod.namespace, reserved.first
-        if not _committed(look(first_key).pod, reserved):
-            first = yield from read_pod(first_key)
-            if not _committed(first, reserved):
-                return BindOutcome(error=NOT_COMMITTED)
+    first_key = pod.namespace, reserved.first
+    if reserved.first_uid != pod.uid and not committed(look(first_key).pod, reserved):
+        first = yield from read_pod(first_key)
+        if not committed(first, reserved):
+            return BindOutcome(error=NOT_COMMITTED)
     return (yield from _written(job, reserved.ids, {}))
 
 
-def _committed(first: Pod | Lost | None, reserved: Reserved) -> bool:
+def committed(first: Pod | Lost | None, reserved: Reserved) -> bool:
+    """Tell whether this is the first member of the plan, and bound."""
     return isinstance(first, Pod) and first.uid == reserved.first_uid and first.bound
 
 
@@ -152,10 +144,8 @@ def _written(
         if isinstance(answer, protocol.Stored):
             return BindOutcome(ids=ids, sent=True)
         if isinstance(answer, Lost):
-            return BindOutcome(
-                error="the API server did not say whether the pod is bound; its GPUs stay reserved",
-                sent=True,
-            )
+            unknown = "the API server did not say whether the pod is bound; its GPUs stay reserved"
+            return BindOutcome(error=unknown, sent=True)
         if not isinstance(answer, protocol.Conflict):
             why = getattr(answer, "why", "") or "refused"
             refused = f"the API server refused the Binding: {why}"
@@ -165,8 +155,7 @@ def _written(
         if isinstance(now, Lost):
             error = "the API server does not answer about the pod"
             break
-        gone = now is None or now.uid != uid or now.ended
-        if now is None or gone or (now.deleting and not now.bound):
+        if now is None or now.uid != uid or now.ended or (now.deleting and not now.bound):
             error = GONE
             break
         if now.bound:

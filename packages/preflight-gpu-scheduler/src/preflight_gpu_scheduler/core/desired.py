@@ -1,6 +1,4 @@
-"""What the controller writes besides leases: gates, capacity, nudges, the status of claims. Each is
-a function of what is seen; None or nothing where all is right.
-"""
+"""What the controller writes besides leases: gates, capacity, nudges, the status of claims."""
 
 from __future__ import annotations
 
@@ -9,10 +7,12 @@ from heapq import heapify, heapreplace
 from typing import Any, Final
 
 from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api.allocation import Allocation
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
-from preflight_gpu_scheduler.core.gpu_selection import Topology, choose
+from preflight_gpu_scheduler.core.filter_prioritize import NodeView
+from preflight_gpu_scheduler.core.gpu_selection import choose
 
 MAX_WOKEN: Final = 16
 
@@ -24,9 +24,8 @@ def opens(pod: Pod, claim: Claim | None) -> bool:
 
 
 def miscount(pod: Pod, claim: Claim, resource: str) -> str:
-    """Why a pod is never bound that was admitted with another number of GPUs than its claim is for
-    now: quotas would count the one, and it would get the other. Empty where both are one, and where
-    nothing is counted.
+    """Why a pod is never bound that was admitted, and counted, with another number of GPUs than its
+    claim is for; empty where both are one, and where nothing is counted.
     """
     count = claim.count
     asked = pod.counted(resource) if resource else count
@@ -40,17 +39,16 @@ def miscount(pod: Pod, claim: Claim, resource: str) -> str:
 
 def capacity(inventory: Inventory, leased: Collection[int]) -> int:
     """GPUs that the scheduler may count on a node: the usable ones, and those that are not usable
-    any more but whose pod still runs. Without the latter a node with a sick GPU would look as if it
-    had given away more than it has."""
+    any more but whose pod still runs, as it has counted these."""
     if inventory.conflicts:
         return len(set(leased) & {device.id for device in inventory.devices})
     return sum(device.usable or device.id in leased for device in inventory.devices)
 
 
 def capacity_patch(node: Node, resource: str, wanted: int) -> dict[str, Any] | None:
-    """A merge patch of `nodes/status`; None where it says so already. A node without any capacity
-    waits for its kubelet's: of one that is ours alone the API server would make its allocatable. An
-    empty ``resource`` switches counting off.
+    """A merge patch of `nodes/status`; None where it says so already, and where the kubelet has not
+    written a capacity yet: of ours alone the API server would make its allocatable. An empty
+    ``resource`` switches counting off.
     """
     capacity = node.status.capacity
     if not resource or capacity is None or str(capacity.get(resource)) == str(wanted):
@@ -66,11 +64,8 @@ def wake_unschedulable(
     again: bool = False,
 ) -> tuple[Pod, ...]:
     """The oldest waiting pods that could fit into what became free: ``freed`` GPUs by node. A pod
-    of higher priority comes first.
-
-    A pod that an extender has rejected waits for some event of the cluster; a write on it is one.
-    ``again``: those that were not woken for longest, each as if it were alone; who was before them
-    may not fit for other reasons.
+    of higher priority comes first. ``again``: those that were not woken for longest, each as if it
+    were alone; who was before them may not fit for other reasons.
     """
     left = [(-count, node) for node, count in freed.items()]  # the one with most of them first
     heapify(left)
@@ -82,16 +77,13 @@ def wake_unschedulable(
         return last, -(pod.spec.priority or 0), pod.metadata.creation_timestamp, pod.key
 
     for pod, claim in sorted(waiting, key=turn):
-        if pod.bound or pod.gated or pod.ended or pod.deleting:
+        gathers = claim.gang is not None and pod.reserved is None
+        if pod.bound or pod.gated or pod.ended or pod.deleting or gathers:
             continue
-        if claim.gang is not None and pod.reserved is None:
+        if len(chosen) == most or not left or -left[0][0] < claim.count:
             continue
-        count = claim.count
-        if len(chosen) == most or not left or -left[0][0] < count:
-            continue
-        most_free, node = left[0]
         if not again:
-            heapreplace(left, (most_free + count, node))
+            heapreplace(left, (left[0][0] + claim.count, left[0][1]))
         chosen.append(pod)
     return tuple(chosen)
 
@@ -99,22 +91,20 @@ def wake_unschedulable(
 MOST_SHOWN: Final = 100
 
 
-def could_ever(claim: Claim, nodes: Iterable[tuple[Topology, dict[str, str]]]) -> bool:
+def could_ever(claim: Claim, nodes: Iterable[NodeView]) -> bool:
     """Tell whether some node could meet the claim with all its usable GPUs free."""
-    wanted = claim.spec.selector.match_labels
+    wanted = claim.spec.selector.match_labels.items()
     return any(
-        not choose(slots, (1 << len(slots)) - 1, claim.want).why
-        for slots, labels in nodes
-        if all(labels.get(key) == value for key, value in wanted.items())
+        not choose(node.slots, (1 << len(node.slots)) - 1, claim.want).why
+        for node in nodes
+        if all(node.labels.get(key) == value for key, value in wanted)
     )
 
 
 def status(
     claim: Claim, pods: Iterable[Pod], leases: Collection[Lease], *, possible: bool = True
 ) -> dict[str, Any]:
-    """``pods``: living ones that name the claim; ``leases``: theirs. ``possible``:
-    :func:`could_ever` of the nodes that are known.
-    """
+    """``pods``: those that name the claim; ``leases``: theirs. ``possible``: :func:`could_ever`."""
     by_holder: dict[str, list[Lease]] = {}
     for lease in leases:
         by_holder.setdefault(lease.holder, []).append(lease)
@@ -125,11 +115,13 @@ def status(
     message = f"{bound} of {total} pods are bound" if total else "no pod names this claim"
     if allocations:
         phase = "Bound" if bound == total else "Reserved"
+    elif possible:
+        phase = "Pending"
     else:
-        phase = "Pending" if possible else "Failed"
-    if phase == "Failed":
-        wanted = f"{claim.count} GPUs as this claim wants them"
-        message = f"no node that is known could ever give {wanted}"
+        phase = "Failed"
+        message = (
+            f"no node that is known could ever give {claim.count} GPUs as this claim wants them"
+        )
     status: dict[str, Any] = {
         "phase": phase,
         "pods": total,
@@ -138,7 +130,7 @@ def status(
     }
     if len(allocations) == 1:
         node, ids = allocations[0]["nodeName"], allocations[0]["gpuIds"]
-        allocated = f"{node}:{','.join(map(str, ids))}"
+        allocated = str(Allocation(node, tuple(ids)))
         status |= {"nodeName": node, "gpuIds": ids, "allocated": allocated}
     return status
 

@@ -1,12 +1,11 @@
 """What kube-scheduler asks an extender and what it is answered: filter, prioritize and preempt as
-functions of a view, what they see of a node, and the words on the wire.
-
-Go's names as they are. The scheduler takes an answer only with status 200, so whatever is wrong
-stands in ``Error``. ``NodeNames: null`` in an answer means none.
+functions of a view, what they see of a node, and the words on the wire (Go's names as they are).
+``NodeNames: null`` in an answer means none.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, TypeVar
@@ -33,9 +32,7 @@ class _Go(msgspec.Struct, rename="pascal", frozen=True, kw_only=True):
 
 
 class FilterArgs(_Go, frozen=True, kw_only=True):
-    """As k8s.io/kube-scheduler/extender/v1 ``ExtenderArgs``, with ``nodeCacheCapable: true``:
-    names, and no whole nodes.
-    """
+    """As k8s.io/kube-scheduler/extender/v1 ``ExtenderArgs``, with ``nodeCacheCapable: true``."""
 
     pod: Pod
     node_names: tuple[str, ...] | None = None
@@ -110,7 +107,7 @@ _CALLED: Final[Mapping[type, str]] = {
 
 def read_call(body: bytes, type_: type[T], size: int = 0) -> T | str:
     """The arguments of a call, or one sentence about what is wrong with them. ``size``: bytes that
-    it had; of a large one ``body`` is the beginning. 10,000 names are 0.6 MB.
+    it had; of a large one ``body`` is the beginning.
     """
     if size > len(body):
         hint = "" if type_ is BindingArgs else f"; {_NAMES_ONLY}"
@@ -127,8 +124,8 @@ def read_call(body: bytes, type_: type[T], size: int = 0) -> T | str:
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """One node as a pod without leases finds it. ``free``: mask over ``slots``. ``blocked``: one of
-    :mod:`~.api.messages` where no pod gets a GPU here at all, whatever is free."""
+    """One node as a pod without leases finds it. ``free``: mask over ``slots``. ``blocked``: why
+    no pod gets a GPU here, whatever is free."""
 
     slots: Topology = ()
     free: int = 0
@@ -139,18 +136,13 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 def busy_ids(
     leases: Iterable[Lease], look: Look, numbers: Mapping[str, int] | None = None
 ) -> frozenset[int]:
-    """GPUs of one node whose leases cannot be taken over. Of a lease whose pod the mirror does not
-    show, its taker asks the API server.
-
-    ``numbers``: ids by UUID as the node's status has them now. A GPU that has got another id since
-    its lease was made is busy under both: nobody who takes the new one meets that lease.
+    """GPUs of one node whose leases cannot be taken over. ``numbers``: ids by UUID as the node's
+    status has them now. A GPU that has got another id since its lease was made is busy under both.
     """
     busy = set()
     for lease in leases:
         if lease.gpu is None:
-            # Not one GPU's by what it says; a create under its name fails, and the choice goes on
-            # without it.
-            continue
+            continue  # not one GPU's by what it says; a create under its name fails
         pod, gpu = lease.pod, lease.gpu[1]
         state = LeaseState.FOREIGN if pod is None else judge(lease, look(pod))
         if state not in {LeaseState.FREE, LeaseState.UNSURE}:
@@ -187,17 +179,15 @@ def view(
     unlocked: bool = False,
     stale: bool = False,
 ) -> NodeView:
-    """``busy``: ids with leases, those that pods have by their Bindings, and those that this
-    process holds in memory. ``over``: uids of pods that are known to have ended, though the status
-    may not say so yet. ``unlocked``: whether the lease of a GPU of a bound pod is missing.
-    ``stale``: the status has not changed for too long; one that says no time at all, as written by
-    hand, is never stale.
+    """``busy``: ids that somebody has. ``over``: uids of pods that are known to have ended, though
+    the status may not say so yet. ``unlocked``: whether the lease of a GPU of a bound pod is
+    missing. ``stale``: the status has not changed for too long; one that says no time at all, as
+    written by hand, is never stale.
     """
     if node is None:
         return NodeView(blocked=messages.NODE_UNKNOWN)
     if inventory is None:
         return NodeView(blocked=messages.NO_STATUS)
-    labels = node.metadata.labels or {}
     why = ""
     if inventory.problems:
         why = messages.STATUS_NOT_VALID
@@ -210,16 +200,14 @@ def view(
     elif unlocked:
         why = messages.UNLOCKED
     slots = gpu_selection.topology(inventory.devices)
-    # Whoever the agent sees has the GPU, whatever leases say; and a process on one that no pod of
-    # ours was given: somebody works there whom no lease knows.
-    used = {
+    # Whoever the agent sees has the GPU, whatever leases say; so has a process of no pod of ours.
+    taken = {
         device.id
         for device in inventory.devices
         if set(device.in_use_by) - set(over) or (device.processes and not device.in_use_by)
-    }
-    taken = used | set(busy)
+    }.union(busy)
     free = gpu_selection.mask_of(slots, (slot.id for slot in slots if slot.id not in taken))
-    return NodeView(slots=slots, free=free, labels=labels, blocked=why)
+    return NodeView(slots=slots, free=free, labels=node.metadata.labels or {}, blocked=why)
 
 
 _Kind = tuple[str, int, int, int, tuple[int, ...], int]
@@ -229,8 +217,7 @@ _NO_LEASES: Final[tuple[int, tuple[int, ...]]] = (0, ())
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """``claim``: None where it is not known; ``own``: mask of the GPUs whose current leases the pod
-    has, and their ids, by node. A gang's member asks by what its plan reserved. ``refused``: why
-    no node does, empty where one may."""
+    has, and their ids, by node. ``refused``: why no node does, empty where one may."""
 
     pod: Pod
     claim: Claim | None
@@ -261,25 +248,21 @@ def choices(
     kept: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[Chosen, list[str]]]:
     """The GPUs that the pod would get, its own leases counted as free, or why not; and those of
-    ``names`` where it is so: nodes of one kind together. One that is not in ``nodes`` is not known
-    here.
+    ``names`` where it is so: nodes of one kind together.
     """
     claim, own = question.claim, question.own
     if claim is None or question.refused:
         yield Chosen(why=question.refused), list(names)
         return
-    want, wanted, kinds = claim.want, claim.spec.selector.match_labels, dict[_Kind, list[str]]()
+    want, wanted = claim.want, claim.spec.selector.match_labels
+    kinds = defaultdict[_Kind, list[str]](list)
     for name in names:
         node = nodes.get(name, _UNKNOWN)
         mask, ids = own.get(name, _NO_LEASES) if own else _NO_LEASES
         why = refusal(node, wanted) if wanted else node.blocked
         others = kept.get(name, 0) if kept else 0
         # Nodes of one kind share their topology.
-        kind = why, id(node.slots), node.free, mask, ids, others
-        if (alike := kinds.get(kind)) is None:
-            kinds[kind] = [name]
-        else:
-            alike.append(name)
+        kinds[why, id(node.slots), node.free, mask, ids, others].append(name)
     for (why, _, free, mask, ids, others), alike in kinds.items():
         slots = nodes.get(alike[0], _UNKNOWN).slots
         chosen = Chosen(why=why) if why else choose(slots, free | mask, want, ids)

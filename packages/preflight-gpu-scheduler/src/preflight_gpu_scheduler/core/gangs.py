@@ -1,11 +1,9 @@
 """Gangs: who belongs to one, how many start together, which GPUs they get on one snapshot; their
-leases acquired over all nodes in sorted order, then each member told; and when its binding may
-begin. :mod:`~.webhook.gang_start` asks for a plan.
+leases acquired over all nodes in sorted order, then each member told; and when it may be bound.
 
 The members of a plan have a *first* one, and its Binding is the commit point. Until it is stored
 nobody else of the plan is bound; once it is, nothing is taken back from the others. Binding and
-fence compete for the same version of that one pod, so exactly one of them happens, and whoever
-comes after, after any crash, finishes what was decided.
+fence compete for the same version of that one pod, so exactly one of them happens.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     claim: Claim
 
 
-class Gang(msgspec.Struct, frozen=True, kw_only=True):
+class Gang(msgspec.Struct, frozen=True):
     """``size``: None where nobody says it. ``members``: living ones, bound or not, by name."""
 
     key: tuple[str, str, str]
@@ -84,26 +82,23 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 def gather(
     pods: Iterable[Pod], claims: Mapping[Key, Claim], groups: Mapping[Key, int]
 ) -> dict[tuple[str, str, str], Gang]:
-    """The gangs of ``pods``, by namespace, name and owner. ``claims`` and ``groups`` (a PodGroup's
-    minimum) by (namespace, name).
-    """
+    """The gangs of ``pods``, by namespace, name and owner. ``groups``: the PodGroups' minima."""
     members: dict[tuple[str, str, str], list[Member]] = {}
     for pod in sorted(pods, key=lambda pod: pod.name):
         claim = claims.get((pod.namespace, pod.claim)) if pod.claim else None
         if claim is None or claim.gang is None or pod.ended or pod.deleting:
             continue
         members.setdefault((*claim.gang, owner(pod)), []).append(Member(pod=pod, claim=claim))
-    gangs = {}
-    for key, those in members.items():
-        known = size([member.pod for member in those], groups.get(key[:2]))
-        gangs[key] = Gang(key=key, size=known, members=tuple(those))
-    return gangs
+    known = {
+        key: size([member.pod for member in those], groups.get(key[:2]))
+        for key, those in members.items()
+    }
+    return {key: Gang(key, known[key], tuple(those)) for key, those in members.items()}
 
 
 def owner(pod: Pod) -> str:
     """The owner of the pod's gang: by the first of these that says it, preflight's stamp, the group
-    that a scheduler or a controller of many Jobs names, the pod's controller. Two owners never
-    share a gang, though their pods name one claim; pods of nobody are one gang.
+    that a scheduler or a controller of many Jobs names, the pod's controller; empty for nobody.
     """
     about = pod.metadata
     with suppress(ContractError):
@@ -119,8 +114,7 @@ def owner(pod: Pod) -> str:
 
 def size(pods: Sequence[Pod], group: int | None) -> int | None:
     """By the first of these that says it: annotation `gang-size`, preflight's stamp, the PodGroup
-    of the gang's name. Members that contradict each other say nothing: a gang that starts too small
-    is worse than one that waits."""
+    of the gang's name. Members that contradict each other say nothing."""
     for sizes in ({_annotated(pod) for pod in pods}, {_stamped(pod) for pod in pods}):
         if known := sizes - {None}:
             return known.pop() if len(known) == 1 else None
@@ -144,10 +138,8 @@ def _stamped(pod: Pod) -> int | None:
 
 
 def start(gang: Gang) -> GangStart | str:
-    """How those start that wait; or what they wait for.
-
-    Pods that are bound count where the same owner's gang runs already: then as many start together
-    as it lacks, and each by itself that comes beyond its size. Nobody else counts.
+    """How those start that wait; or what they wait for. Of a gang that runs already as many start
+    together as it lacks, and each by itself that comes beyond its size.
     """
     if gang.size is None:
         return "how many members the gang has is not known"
@@ -179,8 +171,7 @@ def place(
     need: int,
 ) -> dict[str, Placement] | str:
     """Node and GPUs for ``need`` of ``members``, by the pod's uid: first fit by descending count,
-    on the node where they fit best; or why not. ``candidates``, by uid: nodes that kube-scheduler
-    would have each on; those without any are left out.
+    on the node where they fit best; or why not. ``candidates``, by uid: nodes for each.
     """
     free = {name: view.free for name, view in nodes.items() if not view.blocked}
     least = min((member.claim.count for member in members), default=1)
@@ -231,30 +222,18 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     ids: tuple[int, ...]
     uuids: Mapping[int, str] = {}
 
-    @property
-    def uid(self) -> str:
-        """The pod's."""
-        return self.pod.uid
-
-    @property
-    def locks(self) -> tuple[protocol.CreateLease, ...]:
-        """The Leases that it takes."""
-        return protocol.locks(self.pod, self.node, self.ids, self.uuids)
-
 
 def plan_name(assignments: Iterable[Assignment]) -> str:
     """One for equal plans only: members with their numbers, and what each is to have."""
-    parts = sorted(f"{a.uid} {a.pod.number} {a.node} {a.ids}" for a in assignments)
+    parts = sorted(f"{a.pod.uid} {a.pod.number} {a.node} {a.ids}" for a in assignments)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def acquire(assignments: Sequence[Assignment], look: Look, *, at_once: int = 1) -> Steps[str]:
-    """The leases of all, or none: why not; empty where they are stored.
-
-    ``at_once``: leases that are created side by side. With 1 the order is strictly sorted, and of
-    two that compete for the same GPUs one always gets on.
+    """The leases of all, or none: why not; empty where they are stored. ``at_once``: leases that
+    are created side by side; with 1, of two that compete for the same GPUs one always gets on.
     """
-    needs = [need for assignment in assignments for need in assignment.locks]
+    needs = [need for a in assignments for need in protocol.locks(a.pod, a.node, a.ids, a.uuids)]
     if len({need.name for need in needs}) != len(needs):
         return "the plan gives one GPU twice"
     taken = yield from take(needs, look, at_once)
@@ -269,9 +248,9 @@ def tell(assignments: Sequence[Assignment]) -> Steps[str]:
     leases of all are stored. Where somebody cannot be told, the reservations of all are taken back:
     why; empty where all know it.
     """
-    plan, first = plan_name(assignments), min(assignments, key=lambda member: member.uid)
+    plan, first = plan_name(assignments), min(assignments, key=lambda member: member.pod.uid)
     written: list[Pod] = []
-    unwritten = {member.uid: member.pod for member in assignments}
+    unwritten = {member.pod.uid: member.pod for member in assignments}
     for batch in ([first], [member for member in assignments if member is not first]):
         writes = tuple(_share(member, plan, first, len(assignments)) for member in batch)
         answers = yield from together(writes)
@@ -299,7 +278,7 @@ def _share(member: Assignment, plan: str, first: Assignment, members: int) -> pr
         plan=plan,
         members=members,
         first=first.pod.name,
-        first_uid=first.uid,
+        first_uid=first.pod.uid,
         start=start.start,
         need=start.need,
     )
@@ -331,9 +310,9 @@ def _confirmed(write: protocol.ReservePod, answer: Answer) -> Steps[Pod | bool]:
 
 
 def _undo(written: Sequence[Pod], unwritten: Iterable[Pod]) -> Steps[None]:
-    """Fence all of them, of those that know their share the first one first: their leases are void,
-    and collection deletes them. A fence that does not hold, as the member changed meanwhile, is set
-    by collection when the time is over; nobody is fenced before a first one that knows its share.
+    """Fence all of them, so that collection deletes their leases; where the member has changed
+    meanwhile, collection fences it when the time is over. Nobody is fenced before a first one that
+    knows its share.
     """
     for pod in (*written, *unwritten):
         fenced = not pod.bound and (yield from raise_number(pod, pod.number))
@@ -342,14 +321,11 @@ def _undo(written: Sequence[Pod], unwritten: Iterable[Pod]) -> Steps[None]:
 
 
 def may_bind(pod: Pod, present: int, begun: bool) -> bool:
-    """Tell whether a member that the scheduler has brought to ``bind`` is bound now. ``present``:
-    members of its plan for which ``bind`` waits at this moment, this one among them; ``begun``:
-    whether the plan's first member is bound.
-
-    The whole gang has arrived when as many wait as the plan has members; the first one is bound
-    first, and the others when it is.
+    """Tell whether a member that the scheduler has brought to ``bind`` is bound now: the first one
+    when all are there, and the others when it is. ``present``: members of its plan for which
+    ``bind`` waits, this one among them; ``begun``: whether the plan's first member is bound.
     """
     reserved = pod.reserved
-    if reserved is None:
-        return False
-    return begun or (pod.uid == reserved.first_uid and present >= reserved.members)
+    return reserved is not None and (
+        begun or (pod.uid == reserved.first_uid and present >= reserved.members)
+    )

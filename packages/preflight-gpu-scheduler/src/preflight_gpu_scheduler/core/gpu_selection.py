@@ -2,9 +2,8 @@
 
 `contiguous` orders all sets of `count` free GPUs by: fewest islands; ids that are one run without a
 gap; fewest free GPUs left over on the islands touched; the highest bandwidth of the slowest GPU;
-lowest ids. `spread`: most islands, then bandwidth, then ids. `Ignore`: lowest ids. The search is
-exact: islands that a smallest cover needs are all touched by every set within it, so what is left
-over depends on the islands alone, and within them only runs, or the fastest GPUs, can be best.
+lowest ids. The search is exact: every set within a smallest cover touches all islands of it, so
+what is left over depends on these alone, and within them only runs, or the fastest, can be best.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ from preflight_gpu_scheduler.api.claim import Want
 from preflight_gpu_scheduler.api.gpu_node_status import Device
 
 _MOST_COVERS: Final = 20_000
-"""Sets of islands that are compared; beyond, as on a node with more than 16 GPUs without links, the
-first ones in order of size are.
-"""
+"""Sets of islands that are compared, the largest islands first: there are more on a node with more
+than 16 GPUs without links."""
 _MOST_KNOWN: Final = 4096
-"""Topologies, and choices, that are kept: of up to 256 GPUs each, and a node may change its own."""
+"""Topologies, and choices, that are kept."""
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -53,13 +51,11 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def topology(devices: Iterable[Device]) -> Topology:
-    """The usable ones. A GPU without an island is one by itself: nothing is known of its links.
-    Nodes of one kind share one object.
-    """
-    usable = (device for device in devices if device.usable)
+    """The usable ones, each without an island by itself. Nodes of one kind share one object."""
     slots = (
         Slot(device.id, device.island or f"gpu-{device.id}", device.bandwidth_gbps)
-        for device in usable
+        for device in devices
+        if device.usable
     )
     return shared(tuple(sorted(slots, key=lambda slot: slot.id)))
 
@@ -197,30 +193,16 @@ def _adjacent(run: Sequence[Slot]) -> bool:
 
 def _spread(there: Sequence[Slot], count: int, fixed: frozenset[int]) -> tuple[Slot, ...]:
     """Most islands; then the highest bandwidth of the slowest; then lowest ids."""
-    must = [slot for slot in there if slot.id in fixed]
-    islands = {slot.island for slot in there}
-    touched = {slot.island for slot in must}
-    most = min(len(islands), len(touched) + count - len(must))
+    taken = [slot for slot in there if slot.id in fixed]
+    touched = {slot.island for slot in taken}
+    most = min(len({slot.island for slot in there}), len(touched) + count - len(taken))
     for speed in sorted({slot.bandwidth for slot in there}, reverse=True):
         group = [slot for slot in there if slot.bandwidth >= speed or slot.id in fixed]
         if len(group) >= count and len({slot.island for slot in group}) >= most:
-            return _lowest_spread(group, count, fixed, most)
-    raise AssertionError("all that are free are enough")
-
-
-def _lowest_spread(
-    group: Sequence[Slot], count: int, fixed: frozenset[int], most: int
-) -> tuple[Slot, ...]:
-    """The lowest ids of ``group`` on ``most`` islands: an id is taken while enough places stay for
-    the islands still to come.
-    """
-    taken = [slot for slot in group if slot.id in fixed]
-    touched = {slot.island for slot in taken}
-    for slot in group:
-        if slot.id in fixed or len(taken) == count:
-            continue
-        new = slot.island not in touched
-        if new or count - len(taken) > most - len(touched):
+            break  # with the slowest at the latest: all that are free are enough
+    for slot in group:  # taken while enough places stay for the islands still to come
+        new = slot.island not in touched or count - len(taken) > most - len(touched)
+        if new and slot.id not in fixed and len(taken) < count:
             taken.append(slot)
             touched.add(slot.island)
     return tuple(sorted(taken, key=lambda slot: slot.id))

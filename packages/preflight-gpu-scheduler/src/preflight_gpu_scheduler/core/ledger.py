@@ -2,10 +2,9 @@
 and whatever leases say, pods that are bound, Bindings under way, and pods that vanished while
 nobody saw their containers end. Pure: it is told what mirrors show.
 
-Every word on a lease but RESERVED and OVER is final: whatever happens to the pod afterwards, FREE
-stays free and VOID stays void, so an old view that says so may be acted upon. What is *not* final,
-the absence of a pod, counts only when it was read from the API server just now: a mirror that is
-behind may show a pod's predecessor of the same name, or nothing yet.
+Every word on a lease but RESERVED and OVER is final, so an old view that says so may be acted upon.
+What is *not* final, the absence of a pod, counts only when the API server was asked just now: a
+mirror that is behind may show a pod's predecessor of the same name, or nothing yet.
 """
 
 from __future__ import annotations
@@ -30,17 +29,13 @@ class LeaseState(Enum):
     OVER = "over"
     """As RESERVED, and its time is over: the controller takes it back, behind the fence."""
     VOID = "void"
-    """A reservation that was taken back: no Binding can carry it any more. Busy for everybody until
-    the controller has deleted it.
-    """
+    """A reservation that was taken back: busy until the controller has deleted it."""
     FREE = "free"
     """Its pod will never run with this GPU (again): whoever wants it deletes it."""
     UNSURE = "unsure"
     """Free if the pod is really not there: read it from the API server, and judge again."""
     LINGERING = "lingering"
-    """Its pod vanished, and nobody has seen its containers end: busy until the node's agent has
-    reported the GPU without them, or the time for that is over.
-    """
+    """Its pod vanished, and nobody has seen its containers end (:meth:`Ledger.lingers`): busy."""
     FOREIGN = "foreign"
     """Not made by this system: busy, and nobody's to delete. One that was, and that somebody has
     changed so that it names no holder, is FREE when its time is over.
@@ -49,8 +44,7 @@ class LeaseState(Enum):
 
 class Holder(msgspec.Struct, frozen=True):
     """The pod of the holder's name, or None. ``live``: read from the API server after the lease
-    was, not from a mirror. ``lingering``: leases, by name, of pods that had this name and vanished,
-    and whose containers may still run.
+    was. ``lingering``: names of leases whose holders vanished, and may still run.
     """
 
     pod: Pod | None
@@ -67,11 +61,9 @@ def judge(lease: Lease, holder: Holder, *, over: bool = False) -> LeaseState:
         if lease.name in holder.lingering:
             return LeaseState.LINGERING
         return LeaseState.FREE if holder.live else LeaseState.UNSURE
-    if pod.ended:
-        return LeaseState.FREE
-    if pod.bound:
+    if pod.bound and not pod.ended:
         return LeaseState.HELD if _has(pod, *gpu) else LeaseState.FREE
-    if pod.deleting:  # nothing binds it any more
+    if pod.ended or pod.deleting:  # nothing binds it any more
         return LeaseState.FREE
     if lease.number < pod.number:
         return LeaseState.VOID
@@ -79,20 +71,15 @@ def judge(lease: Lease, holder: Holder, *, over: bool = False) -> LeaseState:
 
 
 def _has(pod: Pod, node: str, gpu: int) -> bool:
-    """A Binding names the GPUs it is for, and is stored once: a lease beside them is left over from
-    another attempt. Where no Binding of ours is seen the lease is kept: that costs a GPU until the
-    pod ends, and the other way could give it twice."""
-    if pod.spec.node_name != node:
-        return False
+    """A lease beside the GPUs that the Binding names is left over from another attempt; where no
+    Binding of ours is seen it is kept."""
     allocated = pod.allocated
-    return allocated is None or allocated.node != node or gpu in allocated.ids
+    ours = allocated is None or allocated.node != node or gpu in allocated.ids
+    return ours and pod.spec.node_name == node
 
 
 def reason(lease: Lease, holder: Holder) -> str:
-    """Why a lease that was FREE, UNSURE or VOID was collected (COLLECTED_REASONS): its pod
-    is gone (or another one of that name), has ended, is bound to other GPUs, is being deleted
-    unbound; or its reservation was taken back.
-    """
+    """Why a lease that was FREE, UNSURE or VOID was collected, one of COLLECTED_REASONS."""
     pod = holder.pod
     if pod is None or pod.uid != lease.holder:
         return "gone"
@@ -110,10 +97,7 @@ def is_own(lease: Lease, pod: Pod) -> bool:
 
 class FirstSeen:
     """Since when each key has had its value, by one observer's own clock: nobody compares clocks of
-    two machines.
-
-    For a lease the value is (uid, renewTime), for a node's status its ``observedTime``.
-    """
+    two machines."""
 
     def __init__(self) -> None:
         self._since: dict[str, tuple[Any, float]] = {}
@@ -199,9 +183,7 @@ class Ledger:
         self._put(node, "held", pod.uid, use if held else None)
 
     def let_go(self, node: str, pod: Pod, *, sent: bool) -> None:
-        """Others may choose what the pod held; where its Binding was ``sent`` and no mirror shows
-        more of it, not before one does.
-        """
+        """Others may choose what the pod held; where its Binding was ``sent``, once it is shown."""
         uid = pod.uid
         held = self._uses.get(node, {}).get(("held", uid))
         if sent and held is not None and uid not in self._gone:
@@ -223,7 +205,7 @@ class Ledger:
         for node in last:
             shown = self._uses.get(node, {}).get(("shown", uid))
             self._put(node, "shown", uid, None)
-            if shown is not None and shown.pod.bound and (deleted or pod.ended or not pod.bound):
+            if shown is not None and shown.pod.bound and (over or not pod.bound):
                 if not over:  # no Binding is ever undone: an older state was restored
                     self._gone[f"?{uid}"] = _Gone(now, self._status(node).observed_time)
                 self._put(node, "gone", uid, shown)
@@ -272,7 +254,7 @@ class Ledger:
         return True
 
     def _settle(self, node: str) -> None:
-        """Those that vanished from ``node`` have their GPUs no longer, where that is known now."""
+        """Strike out those that vanished from ``node`` and whose GPUs are known to be free."""
         status = self._status(node)
         for (kind, uid), use in list(self._uses.get(node, {}).items()):
             if kind != "gone":

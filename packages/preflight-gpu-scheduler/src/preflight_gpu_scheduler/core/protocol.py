@@ -1,21 +1,17 @@
 """The protocol: what is asked of the API server and what it may answer; to acquire all of some
-GPUs' leases or none, take over what is free by the table, adopt what is one's own, give back what
-one made; and what becomes of a lease: deleted when it is free or void, taken back behind the fence
-when its time is over.
+GPUs' leases or none, take over what is free, adopt what is one's own, give back what one made; and
+what becomes of a lease: deleted when it is free or void, taken back when its time is over.
 
-The protocol is written as generators (:data:`Steps`): each yields a batch of requests, gets one
-answer for each, and returns what came of it. Whoever runs one sends them, side by side or in order,
-and never a request twice. So the code that talks to the API server and the code that is
-model-checked is one.
+It is written as generators (:data:`Steps`): each yields a batch of requests, gets one answer for
+each, and returns what came of it. Whoever runs one sends them, side by side or in order, and never
+a request twice: so what talks to the API server and what is model-checked is one.
 
-Whoever goes on with a lease that it did not create itself *writes* it first. Without that write two
-attempts for one pod could undo each other: one gives back what it created while the other, having
-only read it, binds the pod with it.
+Whoever goes on with a lease that it did not create itself *writes* it first: else one attempt for a
+pod could give it back while another, having only read it, binds the pod with it.
 
-The fence: a scheduler that was stopped may wake up and bind a pod with GPUs that have been given
-away. So before leases of a living, unbound pod are deleted, the pod's number is raised in the very
-version in which it was seen unbound. A Binding prepared before that gets 409; one prepared after it
-knows that those leases are void.
+The fence: before leases of a living, unbound pod are deleted, the pod's number is raised in the
+very version in which it was seen unbound. A Binding prepared before that gets 409; one prepared
+after it knows that those leases are void.
 """
 
 from __future__ import annotations
@@ -41,8 +37,8 @@ class ReadLease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdoptLease(msgspec.Struct, frozen=True, kw_only=True):
-    """An update of nothing but ``renewTime``, in exactly this version. Whoever created it can then
-    no longer give it back: its delete names the version before."""
+    """An update of nothing but ``renewTime``, in exactly this version, after which whoever created
+    it can no longer give it back."""
 
     lease: Lease
 
@@ -104,16 +100,8 @@ class ReservePod(_PodWrite, frozen=True, kw_only=True):
     reserved: GangStart
 
 
-Request = (
-    CreateLease
-    | ReadLease
-    | AdoptLease
-    | DeleteLease
-    | ReadPod
-    | BindPod
-    | RaiseReclaimed
-    | ReservePod
-)
+LeaseRequest = CreateLease | ReadLease | AdoptLease | DeleteLease
+Request = LeaseRequest | ReadPod | BindPod | RaiseReclaimed | ReservePod
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -165,8 +153,7 @@ def together(requests: tuple[Request, ...]) -> Steps[tuple[Answer, ...]]:
 
 def only(request: Request) -> Steps[Answer]:
     """One request by itself."""
-    answers = yield (request,)
-    return answers[0]
+    return (yield (request,))[0]
 
 
 def read_pod(key: tuple[str, str]) -> Steps[Pod | Lost | None]:
@@ -180,9 +167,9 @@ def read_pod(key: tuple[str, str]) -> Steps[Pod | Lost | None]:
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """``created``: leases that this attempt made and nobody else has written since, as far as it
-    knows, by name; ``adopted``: names of the pod's own that were there. ``busy``: GPUs that
-    somebody else has. ``broken``: why nothing more can be tried now, empty where it can."""
+    """``created``: leases that this attempt made, by name; ``adopted``: names of the pod's own that
+    were there. ``busy``: GPUs that somebody else has. ``broken``: why nothing more can be tried
+    now, empty where it can."""
 
     created: Mapping[str, Lease] = {}
     adopted: frozenset[str] = frozenset()
@@ -193,11 +180,9 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 def take(
     needs: Iterable[CreateLease], look: Look, at_once: int, own: Mapping[str, Lease] = {}
 ) -> Steps[Taken]:
-    """Try all ``needs``, in sorted order of the leases' names, ``at_once`` side by side; stops at
-    the first batch in which one is busy. ``own``: leases by name that a mirror shows to be the
-    pod's already.
-
-    Sorted order is what keeps two that want the same GPUs from taking half each for ever.
+    """Try all ``needs``, ``at_once`` side by side; stops at the first batch in which one is busy.
+    ``own``: leases by name that a mirror shows to be the pod's already. Sorted order keeps two that
+    want the same GPUs from taking half each for ever.
     """
     created: dict[str, Lease] = {}
     adopted: set[str] = set()
@@ -225,9 +210,7 @@ def take(
 
 
 def relock(pod: Pod, look: Look) -> Steps[Taken]:
-    """Make the leases again that somebody else has deleted of a pod that is bound, or that a plan
-    gave its GPUs. ``busy``: GPUs whose leases another pod has. Nothing where the pod has none.
-    """
+    """Make the leases again that somebody else has deleted of a pod that is bound or planned."""
     now = yield from read_pod(pod.key)
     if isinstance(now, Lost):
         return Taken(broken="the API server does not answer about the pod")
@@ -242,7 +225,7 @@ def _settle(
     need: CreateLease, answer: Answer, look: Look, *, adopts: bool
 ) -> Steps[Lease | bool | str]:
     """Settle one GPU: the lease that was created, True where the pod's own was adopted, False
-    where it is busy, or why the whole attempt cannot go on. ``adopts``: what was answered."""
+    where it is busy, or why the whole attempt cannot go on. ``adopts``: what ``answer`` is to."""
     for _ in range(_TRIES):
         if isinstance(answer, Missing):  # adopted too late: it was given back meanwhile
             answer, adopts = (yield from only(need)), False
@@ -285,9 +268,7 @@ def read_holder(lease: Lease, look: Look) -> Steps[Holder | None]:
 
 
 def give_back(leases: Iterable[Lease]) -> Steps[tuple[Lease, ...]]:
-    """Delete these, each only if it is still the one that was created or judged. The ones about
-    which no answer came.
-    """
+    """Delete these, each in exactly this version. The ones about which no answer came."""
     ordered = tuple(sorted(leases, key=lambda lease: lease.name))
     if not ordered:
         return ()
@@ -326,9 +307,7 @@ class Done(Enum):
 
 
 def collect(lease: Lease, siblings: Iterable[Lease], look: Look, *, over: bool) -> Steps[Done]:
-    """``siblings``: the other leases of the same holder that a mirror shows; those that a raised
-    number makes void go with it.
-    """
+    """``siblings``: leases of the same holder; those that a raised number makes void go with it."""
     holder = yield from read_holder(lease, look)
     if holder is None:
         return Done.AGAIN
@@ -350,22 +329,15 @@ def _reclaim(lease: Lease, siblings: tuple[Lease, ...], pod: Pod, look: Look) ->
     number = max(pod.number, lease.number)
     if not (yield from raise_number(pod, number)):
         return Done.AGAIN
-    uid = pod.uid
-    mine = (
-        sibling
-        for sibling in siblings
-        if sibling.ours and sibling.holder == uid and sibling.number <= number
-    )
-    left = yield from give_back({sibling.name: sibling for sibling in (*mine, lease)}.values())
+    mine = (its for its in siblings if its.ours and its.holder == pod.uid and its.number <= number)
+    left = yield from give_back({its.name: its for its in (*mine, lease)}.values())
     return Done.AGAIN if left else Done.RECLAIMED
 
 
 def _dissolve(pod: Pod, reserved: Reserved, look: Look) -> Steps[Done | None]:
-    """Before a member's reservation is taken back, that of the first one is: on that pod's version
-    Binding and fence exclude each other.
-
-    None where the member may be reclaimed; KEPT where the gang is being bound: then its members
-    keep what they have.
+    """Take back the first member's reservation before another's: on that pod's version Binding and
+    fence exclude each other. None where the member may be reclaimed; KEPT where the gang is being
+    bound: then its members keep what they have.
     """
     key, uid = (pod.namespace, reserved.first), reserved.first_uid
     first = look(key).pod
@@ -373,8 +345,7 @@ def _dissolve(pod: Pod, reserved: Reserved, look: Look) -> Steps[Done | None]:
         first.bound or first.ended or first.deleting or first.planned(reserved.plan)
     )
     if first is None or first.uid != uid or not settled:
-        # A mirror may be behind: at a time before the first one was reserved. It is reserved before
-        # all others.
+        # The first one is reserved before all others, and a mirror may be behind.
         answer = yield from read_pod(key)
         if not isinstance(answer, Pod):
             return Done.AGAIN if isinstance(answer, Lost) else None

@@ -1,9 +1,5 @@
-"""What one process sees of the cluster: pods, nodes, claims, statuses and leases, and what it has
-written since.
-
-Everything in it is of one event loop, and nothing of it waits. What an answer says counts before a
-mirror shows it, as the kit's caches have it; what this process holds in memory for a bind under way
-counts from the choice on.
+"""What one process sees of the cluster, what it has written since, as the kit's caches have it, and
+what it holds in memory for binds under way. It is of one event loop, and nothing of it waits.
 """
 
 from __future__ import annotations
@@ -29,9 +25,7 @@ T = TypeVar("T")
 
 
 class _ObjectStore(Protocol[T]):
-    """A cache of one kind, as the kit has it. Pods and claims have the key ``namespace/name``,
-    nodes and statuses their name, leases their uid.
-    """
+    """The kit's cache of one kind, by ``namespace/name``, name, or uid (leases)."""
 
     @property
     def synced(self) -> Any: ...
@@ -57,11 +51,8 @@ GpuStores = tuple[
 
 class GpuSnapshot:
     """``clock``: seconds, only forward. ``listeners``: called with what changed,
-    ("pod", (namespace, name)), ("node", ("", name)), ("claim", …) or ("lease", ("", name)).
-
-    A node's status counts as a change of the node. Indexes: of ``pods`` by claim, of ``claims`` by
-    gang (those that name one), of ``leases`` by holder, by pod, and by how their node stands in
-    their name.
+    ("pod", (namespace, name)), ("node", ("", name)), ("claim", …) or ("lease", ("", name)); a
+    status counts as its node.
     """
 
     def __init__(self, clock: Callable[[], float], config: Config, stores: GpuStores) -> None:
@@ -109,11 +100,11 @@ class GpuSnapshot:
 
     def refusal_of(self, pod: Pod) -> str:
         """Why no node gives the pod a GPU, whatever is free there; empty where one may."""
-        if self.claim_of(pod) is None:
-            key = f"{pod.namespace}/{pod.claim}"
-            invalid = key in self.claims.unreadable or self.claims.get(key) is not None
-            return messages.CLAIM_NOT_VALID if invalid else messages.CLAIM_NOT_FOUND
-        return messages.COUNT_DIFFERS if self.miscount(pod) else ""
+        if self.claim_of(pod) is not None:
+            return messages.COUNT_DIFFERS if self.miscount(pod) else ""
+        key = f"{pod.namespace}/{pod.claim}"
+        invalid = key in self.claims.unreadable or self.claims.get(key) is not None
+        return messages.CLAIM_NOT_VALID if invalid else messages.CLAIM_NOT_FOUND
 
     def miscount(self, pod: Pod) -> str:
         """Why an unbound pod is never bound, as in :mod:`.desired`; empty where it may."""
@@ -136,8 +127,7 @@ class GpuSnapshot:
     def lease(self, name: str) -> Lease | None:
         """The newest that is known; one that cannot be read is somebody else's."""
         split = names.split_lease_name(name)
-        here = self._named(split[0]) if split is not None else {}
-        return here.get(name)
+        return self._named(split[0]).get(name) if split is not None else None
 
     def _named(self, part: str) -> dict[str, Lease]:
         """By name, the leases in which a node stands so."""
@@ -183,9 +173,7 @@ class GpuSnapshot:
                     yield use.pod, gpu, lease
 
     def others(self, node: str, uid: str = "") -> frozenset[int]:
-        """GPUs that pods but ``uid`` have by their Bindings, or that binds of theirs hold; and
-        those of pods that vanished, until their containers are seen to have ended.
-        """
+        """The GPUs of ``node`` that pods but ``uid`` have, whatever leases say."""
         return self._ledger.others(node, uid)
 
     def device_states(self) -> dict[str, dict[str, int]]:
@@ -208,10 +196,11 @@ class GpuSnapshot:
     @property
     def inventories(self) -> Mapping[str, Inventory]:
         """The contents of every status, by its node."""
-        every = {*self.statuses.store, *self.statuses.unreadable}
-        return {
-            name: inventory for name in every if (inventory := self.inventory(name)) is not None
-        }
+        every = (
+            (name, self.inventory(name))
+            for name in (*self.statuses.store, *self.statuses.unreadable)
+        )
+        return {name: inventory for name, inventory in every if inventory is not None}
 
     def uuids(self, node: str) -> Mapping[int, str]:
         """By id; empty where nothing is known of ``node``."""
@@ -240,9 +229,8 @@ class GpuSnapshot:
         self._ledger.hold(node, pod, ids)
 
     def let_go(self, node: str, pod: Pod, *, sent: bool = False) -> None:
-        """Let others choose again what the pod held in memory on ``node``. ``sent``: its
-        Binding may be stored: not before a mirror shows what became of it.
-        """
+        """Let others choose again what the pod held in memory on ``node``. ``sent``: its Binding
+        may be stored: not before a mirror shows what became of it."""
         shown = self.pod(pod.key)
         bound = shown is not None and shown.uid == pod.uid and shown.bound
         self._ledger.let_go(node, pod, sent=sent and not bound)
@@ -260,21 +248,18 @@ class GpuSnapshot:
 
     # --- what the caches report
 
-    def pod_changed(self, pod: Pod, deleted: bool, before: Pod | None) -> None:
-        """Take note of a pod as it is now, or was when it was deleted."""
+    def _pod_changed(self, pod: Pod, deleted: bool, before: Pod | None) -> None:
         if before is not None and before.uid != pod.uid:
             self._ledger.note(before, deleted=True)
         self._ledger.note(pod, deleted=deleted)
         self._dirty.update(lease.node for lease in self.held_by(pod.uid))
         self._notify("pod", pod.key)
 
-    def claim_changed(self, key: str) -> None:
-        """Take note of a GpuClaim, which is read by what stands in its spec."""
+    def _claim_changed(self, key: str) -> None:
         namespace, _, name = key.partition("/")
         self._notify("claim", (namespace, name))
 
-    def status_changed(self, now: Inventory, deleted: bool, before: Inventory | None) -> None:
-        """Take note of a GpuNodeStatus."""
+    def _status_changed(self, now: Inventory, deleted: bool, before: Inventory | None) -> None:
         name = now.node
         if deleted:
             self._beats.forget(name)
@@ -286,20 +271,17 @@ class GpuSnapshot:
             )
             if same and name in self._views and self._views[name].blocked == "":
                 return  # a heartbeat
-        self.node_touched(name)
+        self._node_touched(name)
 
-    def node_touched(self, name: str) -> None:
-        """Take note of a change around a node."""
+    def _node_touched(self, name: str) -> None:
         self._dirty.add(name)
         self._notify("node", ("", name))
 
-    def lease_changed(self, lease: Lease, deleted: bool, _: Lease | None) -> None:
-        """Take note of a Lease."""
+    def _lease_changed(self, lease: Lease, *_: object) -> None:
         self._dirty.add(lease.node)
         self._notify("lease", ("", lease.name))
 
-    def lease_unreadable(self, name: str) -> None:
-        """Take note that a Lease cannot be read, or can again, or has gone."""
+    def _lease_unreadable(self, name: str) -> None:
         self._dirty.add(Lease(metadata=Metadata(name=name)).node)
 
     # --- views
@@ -345,8 +327,7 @@ class GpuSnapshot:
 
     def busy(self, name: str) -> frozenset[int]:
         """Ids of the node that cannot be taken over."""
-        leases = list(self.leases_on(name))
-        foreign = {gpu for gpu, lease in leases if lease.gpu is None}
+        leases = dict(self.leases_on(name))
+        foreign = frozenset(gpu for gpu, lease in leases.items() if lease.gpu is None)
         numbers = {uuid: gpu for gpu, uuid in self.uuids(name).items() if uuid}
-        locked = busy_ids((lease for _, lease in leases), self.look, numbers)
-        return frozenset(foreign) | locked | self.others(name)
+        return foreign | busy_ids(leases.values(), self.look, numbers) | self.others(name)

@@ -1,6 +1,4 @@
-"""One node's agent: what NVML, the Node object and its pods say, as one GpuNodeStatus, every
-heartbeat and at once on change.
-"""
+"""One node's agent: writes its GpuNodeStatus every heartbeat, and at once on change."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 class Agent:
-    """``boot``: the kernel's id of this boot. ``reflectors`` have to run; :meth:`run` goes on until
-    cancelled. The last status stays when it ends.
-    """
+    """``boot``: the kernel's id of this boot. ``reflectors`` have to run."""
 
     def __init__(
         self,
@@ -112,10 +108,10 @@ class Agent:
                 await anyio.sleep(SETTLE)
 
     def _status(self, known: InventoryStatus, facts: list[Facts] | None) -> InventoryStatus | None:
-        nodes = [node for node in self._nodes.store.values() if node.metadata.name == self._node]
-        if not nodes:
+        node = next((node for node in self._nodes.store.values() if node.name == self._node), None)
+        if node is None:
             return None  # of a node that is not there nothing is said
-        node, slices = nodes[0], self._slices.store.values()
+        slices = self._slices.store.values()
         drivers = {part.spec.driver for part in slices if isinstance(part.spec.driver, str)}
         return node_status.status(
             known,
@@ -144,9 +140,7 @@ class Agent:
         return facts
 
     async def _ask_holders(self, here: set[int]) -> None:
-        """Read the Leases of those GPUs ``here`` that a pod says it has: once for each pod, and
-        again at each look where they do not say so.
-        """
+        """Read the Leases of those GPUs ``here`` that a pod says it has, until they say so too."""
         claimed = node_status.claimed(self._pods.store.values(), self._node)
         self._holders = {
             gpu: uid for gpu, uid in self._holders.items() if uid in claimed.get(gpu, ())
@@ -154,8 +148,9 @@ class Agent:
         for gpu in sorted(here & claimed.keys()):
             if claimed[gpu] == {self._holders.get(gpu)}:
                 continue
-            where = f"namespaces/{self._config.lock_namespace}/leases"
-            path = f"/apis/coordination.k8s.io/v1/{where}/{names.lease_name(self._node, gpu)}"
+            path = (
+                f"{names.leases(self._config.lock_namespace)}/{names.lease_name(self._node, gpu)}"
+            )
             try:
                 lease = await self._client.get_or_none(path, Lease)
             except KubeError as error:
@@ -174,13 +169,12 @@ class Agent:
             except KubeError as error:
                 log.warning("previous status unreadable", error=str(error))
                 await anyio.sleep(1.0)
-        if written is None or not isinstance(written.status, dict):
-            return InventoryStatus()
-        try:
-            return msgspec.convert(written.status, InventoryStatus)
-        except msgspec.ValidationError as error:
-            log.warning("previous status not valid, and begun anew", error=str(error))
-            return InventoryStatus()
+        if written is not None and isinstance(written.status, dict):
+            try:
+                return msgspec.convert(written.status, InventoryStatus)
+            except msgspec.ValidationError as error:
+                log.warning("previous status not valid, and begun anew", error=str(error))
+        return InventoryStatus()
 
     async def _publish(self, status: InventoryStatus) -> bool:
         """Tell whether it was stored."""

@@ -1,8 +1,5 @@
-"""NVML by NVIDIA's own binding: what :mod:`.status` needs to know of each
-GPU. The library is loaded when it is first asked.
-
-A function that a driver does not have leaves out what it would say, and nothing more. What a driver
-has and does not say is not known: a GPU of which that decides whether it may be given is Unknown.
+"""NVML by NVIDIA's own binding: what :mod:`.status` needs to know of each GPU. A function that a
+driver does not have leaves out what it would say; what it has and does not say is not known.
 """
 
 from __future__ import annotations
@@ -37,8 +34,7 @@ class NvmlFailed(Exception):
 class Nvml:
     """The library of this process, which it initialises once. It keeps no XIDs itself."""
 
-    def __init__(self, numa: Path = _NUMA) -> None:
-        self._numa = numa
+    def __init__(self) -> None:
         self._events: Any = None
         self._uuids: dict[int | None, str] | None = None
 
@@ -143,9 +139,9 @@ class Nvml:
             width = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), 0)
             place = Place(
                 pci_bus_id=_text(bus),
-                links=self._links(nvml, handle, all_handles, ask),
+                links=_links(nvml, handle, all_handles, ask),
                 pcie=round(_PCIE_GBPS.get(generation, 0.0) * width, 1),
-                numa=self._numa_node(_text(bus)),
+                numa=_numa_node(_text(bus)),
             )
             return Facts(
                 uuid=uuid,
@@ -162,43 +158,39 @@ class Nvml:
         except nvml.NVMLError_GpuIsLost:
             return Facts(uuid=uuid, place=Place(pci_bus_id=""), answers=False)
 
-    def _links(
-        self, nvml: Any, handle: Any, all_handles: Sequence[Any], ask: Callable[..., Any]
-    ) -> tuple[Link, ...]:
-        speed = (reader.field(handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") or 0) / 1000.0
-        links, known = [], False
-        for n in range(reader.field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT") or _LINKS):
-            if not ask(lambda n=n: nvml.nvmlDeviceGetNvLinkState(handle, n), 0):
-                continue
-            kind = ask(lambda n=n: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, n), None)
-            known = known or kind is not None
-            if kind == _TO_SWITCH:
-                links.append(Link(ends="switch", bandwidth=speed))
-            elif kind == _TO_GPU:
-                remote = ask(
-                    lambda n=n: _text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, n).busId), ""
-                )
-                links.append(Link(ends="gpu", remote=remote, bandwidth=speed))
-        if known:
-            return tuple(links)
-        # A driver that does not say where links end may say which GPUs reach each other over them.
-        # Whatever goes wrong here may be the other's: then there is no link to it, and no more.
-        for other in all_handles:
-            if other is handle:
-                continue
-            with suppress(nvml.NVMLError):
-                remote = _text(nvml.nvmlDeviceGetPciInfo(other).busId)
-                status = nvml.nvmlDeviceGetP2PStatus(handle, other, _P2P_NVLINK)
-                if status == _P2P_OK and remote:
-                    links.append(Link(ends="gpu", remote=remote))
-        return tuple(links)
 
-    def _numa_node(self, bus: str) -> int | None:
-        try:
-            node = int((self._numa / bus_id(bus) / "numa_node").read_text())
-        except (OSError, ValueError):
-            return None
-        return node if node >= 0 else None
+def _links(
+    nvml: Any, handle: Any, all_handles: Sequence[Any], ask: Callable[..., Any]
+) -> tuple[Link, ...]:
+    speed = (reader.field(handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") or 0) / 1000.0
+    links, known = [], False
+    for n in range(reader.field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT") or _LINKS):
+        if not ask(lambda n=n: nvml.nvmlDeviceGetNvLinkState(handle, n), 0):
+            continue
+        kind = ask(lambda n=n: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, n), None)
+        known = known or kind is not None
+        if kind == _TO_SWITCH:
+            links.append(Link(ends="switch", bandwidth=speed))
+        elif kind == _TO_GPU:
+            at = ask(lambda n=n: nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, n).busId, "")
+            links.append(Link(ends="gpu", remote=_text(at), bandwidth=speed))
+    # A driver that does not say where links end may say which GPUs reach each other over them.
+    # Whatever goes wrong here may be the other's: then there is no link to it, and no more.
+    for other in () if known else all_handles:
+        with suppress(nvml.NVMLError):
+            if other is handle or not (at := nvml.nvmlDeviceGetPciInfo(other).busId):
+                continue
+            if nvml.nvmlDeviceGetP2PStatus(handle, other, _P2P_NVLINK) == _P2P_OK:
+                links.append(Link(ends="gpu", remote=_text(at)))
+    return tuple(links)
+
+
+def _numa_node(bus: str) -> int | None:
+    try:
+        node = int((_NUMA / bus_id(bus) / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
 
 
 def _nameless(nvml: Any) -> tuple[type[Exception], ...]:
@@ -239,9 +231,7 @@ class NvmlProcess:
         ]
 
     def kept(self) -> None:
-        """The XIDs of the last look are written down, and are not said again; those of a GPU that
-        it did not list are.
-        """
+        """The XIDs of the GPUs that were listed last are written down, and are not said again."""
         self._xids = {uuid: xids for uuid, xids in self._xids.items() if uuid not in self._listed}
 
 

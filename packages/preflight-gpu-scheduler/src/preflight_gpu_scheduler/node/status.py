@@ -1,9 +1,5 @@
 """A node's GpuNodeStatus from what NVML, the Node and its pods say. Pure: the agent asks, and
-writes. Which GPUs are close to each other: islands from NVLink, else from the PCIe tree, and how
-fast the way out of each is.
-
-An id belongs to a UUID. A lease locks an id and a variable names a UUID: if they drifted apart, one
-GPU would be given twice.
+writes. An id belongs to a UUID: a lease locks the one, and a variable names the other.
 """
 
 from __future__ import annotations
@@ -51,9 +47,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bus_id(text: str) -> str:
-    """`domain:bus:device.function` in one spelling: NVML writes a domain of eight digits, the
-    kernel one of four.
-    """
+    """`domain:bus:device.function` with a domain of four digits, as the kernel; NVML has eight."""
     domain, colon, rest = text.strip().lower().partition(":")
     return f"{domain[-4:].rjust(4, '0')}:{rest}" if colon else domain
 
@@ -81,9 +75,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def health(facts: Facts, complaint: str) -> tuple[Health, str]:
-    """The worst of what NVML and the node say, and why; Healthy has no reason. Unknown: NVML does
-    not say what speaks against it.
-    """
+    """The worst of what NVML and the node say, and why; Healthy has no reason."""
     critical = sorted(set(facts.xids) - APPLICATION_XIDS)
     signs = (
         (not facts.answers, "NVML says that the GPU is lost"),
@@ -98,9 +90,7 @@ def health(facts: Facts, complaint: str) -> tuple[Health, str]:
 
 
 def ids(known: Mapping[str, int], uuids: Sequence[str]) -> dict[str, int]:
-    """The id of each of ``uuids``: the one it has in ``known``, else the lowest that nobody has.
-    Ids of ``known`` are never given to others.
-    """
+    """The id of each of ``uuids``: the one it has in ``known``, else the lowest that nobody has."""
     taken = set(known.values())
     numbers: dict[str, int] = {}
     fresh = (number for number in range(MOST_ID + 1) if number not in taken)
@@ -124,15 +114,12 @@ def status(
     observed: str,
     boot: str = "",
 ) -> InventoryStatus:
-    """``facts``: None while NVML cannot be read (the driver is being reloaded): then nothing is
-    known, nothing given and nobody blamed. ``holders``: the uid in each GPU's Lease; a pod that
-    says it has the GPU is believed only where it is that one.
+    """``facts``: None while NVML cannot be read: then nothing is known, and nothing given.
+    ``holders``: the uid in each GPU's Lease; only that pod's word is believed.
 
-    A GPU that is not listed any more keeps its place and its id, as Unhealthy: its pod may still
-    name it, and it may come back. It is dropped when no pod has it and another GPU is in its slot.
-
-    XIDs are remembered until the node's next ``boot``, or until a driver that asked for a reset of
-    the GPU no longer does.
+    A GPU that is not listed any more keeps its place and its id, as Unhealthy, until no pod has it
+    and another GPU is in its slot. XIDs are remembered until the node's next ``boot``, or until a
+    driver that asked for a reset of the GPU no longer does.
     """
     pods, old = tuple(pods), {device.uuid: device for device in previous.devices if device.uuid}
     says = claimed(pods, node)
@@ -206,9 +193,7 @@ def _with(device: Device, state: Health, why: str, users: Mapping[int, tuple[str
 
 
 def claimed(pods: Iterable[Pod], node: str) -> dict[int, set[str]]:
-    """Uids of the pods that have not ended and say that they were given the id here. Who creates a
-    pod can write that.
-    """
+    """Uids, by id, of the pods that have not ended and say that they were given it here."""
     claims: dict[int, set[str]] = {}
     for pod in pods:
         allocated = pod.allocated
@@ -223,9 +208,10 @@ def conflicts(node: Node, drivers: Collection[str]) -> tuple[str, ...]:
     """Name who else hands out GPUs here: a device plugin (allocatable above 0, under any of its
     names), or a DRA driver (``drivers`` of the node's ResourceSlices).
     """
-    asked = (node.status.allocatable or {}).items()
-    given = {resource for resource, amount in asked if str(amount) not in {"0", ""}}
-    plugin = any(resource.startswith(PLUGIN_RESOURCES) for resource in given)
+    plugin = any(
+        resource.startswith(PLUGIN_RESOURCES) and str(amount) not in {"0", ""}
+        for resource, amount in (node.status.allocatable or {}).items()
+    )
     both = ((CONFLICT_DEVICE_PLUGIN, plugin), (CONFLICT_DRA, "gpu.nvidia.com" in drivers))
     return tuple(name for name, there in both if there)
 
@@ -239,33 +225,29 @@ def changed(old: InventoryStatus, new: InventoryStatus) -> bool:
 def islands(places: Mapping[int, Place]) -> dict[int, tuple[str, float]]:
     """(island, GB/s in one direction) by id.
 
-    GPUs are of one NVLink island when links that are up lead from one to the other, over others
-    too; those with a link to an NVSwitch are all of one. An island is named after its lowest id. A
-    link that only one of its ends reports counts: both ends of a broken one are down.
+    GPUs are of one NVLink island when links that are up, by either end's word, lead from one to the
+    other, over others too; those with a link to an NVSwitch are all of one. An island is named
+    after its lowest id.
     """
     by_bus = {bus_id(place.pci_bus_id): gpu for gpu, place in places.items()}
     groups = {gpu: {gpu} for gpu in places}
-
-    def join(gpu: int, peer: int) -> None:
-        if groups[gpu] is not groups[peer]:
-            joined = groups[gpu] | groups[peer]
-            groups.update(dict.fromkeys(joined, joined))
-
     switched = [
         gpu for gpu, place in places.items() if any(link.ends == "switch" for link in place.links)
     ]
-    for gpu in switched[1:]:
-        join(switched[0], gpu)
+    pairs: list[tuple[int, int | None]] = [(switched[0], gpu) for gpu in switched]
     for gpu, place in places.items():
-        for link in place.links:
-            peer = by_bus.get(bus_id(link.remote)) if link.ends == "gpu" else None
-            if peer is not None:
-                join(gpu, peer)
+        to_gpus = (link for link in place.links if link.ends == "gpu")
+        pairs += [(gpu, by_bus.get(bus_id(link.remote))) for link in to_gpus]
+    for gpu, peer in pairs:
+        if peer is not None and groups[gpu] is not groups[peer]:
+            joined = groups[gpu] | groups[peer]
+            groups.update(dict.fromkeys(joined, joined))
     placed: dict[int, tuple[str, float]] = {}
     for gpu, place in places.items():
-        linked = len(groups[gpu]) > 1 or gpu in switched
-        alone = f"pcie-gpu-{gpu}" if place.numa is None else f"pcie-{place.numa}"
-        island = f"nvlink-{min(groups[gpu])}" if linked else alone
-        speed = sum(link.bandwidth for link in place.links) if linked else place.pcie
-        placed[gpu] = (island, speed)
+        if len(groups[gpu]) > 1 or gpu in switched:
+            speed = sum(link.bandwidth for link in place.links)
+            placed[gpu] = (f"nvlink-{min(groups[gpu])}", speed)
+        else:
+            alone = f"gpu-{gpu}" if place.numa is None else f"{place.numa}"
+            placed[gpu] = (f"pcie-{alone}", place.pcie)
     return placed

@@ -1,5 +1,5 @@
-"""Why a pod would get which GPUs on which node, or why not, with figures: the same functions that
-extender and webhook call, over the files that people wrote, or the cluster as it is.
+"""Why a pod would get which GPUs on which node, or why not, with figures: by the functions that
+extender and webhook call, over files, or the cluster as it is.
 """
 
 from __future__ import annotations
@@ -53,9 +53,7 @@ class NodeSays(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``refused``: why the pod would not be admitted; then nothing else is said. ``patch``: what
-    the webhook would do to it.
-    """
+    """``refused``: why the pod would not be admitted. ``patch``: what the webhook would do."""
 
     refused: str = ""
     patch: tuple[dict[str, Any], ...] = ()

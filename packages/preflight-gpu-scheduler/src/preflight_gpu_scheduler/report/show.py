@@ -1,6 +1,4 @@
-"""What a person sees of all GPUs: a row a node, a cell a GPU; and of one pod: its claim, its
-leases, what it waits for. Pure.
-"""
+"""What a person sees of all GPUs, and of one pod. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
 def table(seen: GpuSnapshot, now: datetime) -> str:
     """Devices by island, islands apart. A cell is the pod that has the GPU, ``-`` where it is free,
-    or what is wrong with it. How long a reservation lasts yet follows from ``now``: for people, as
-    clocks may differ.
+    or what is wrong with it. ``now``: for how long a reservation lasts yet.
     """
     rows = []
     for node, inventory in sorted(seen.inventories.items()):

@@ -1,8 +1,6 @@
 """Filter, prioritize, preempt and bind, as kube-scheduler asks for them over a snapshot, and the
-port at which it does: plain HTTP on loopback, as whoever can call bind can place any pod.
-
-Every call is answered with status 200, and what is wrong stands in the answer's ``Error``: the
-scheduler shows any other status as "failed filter with status code 500".
+port at which it does: plain HTTP on loopback, as whoever can call bind can place any pod. Every
+call is answered with status 200; what is wrong stands in the answer's ``Error``.
 """
 
 from __future__ import annotations
@@ -101,9 +99,7 @@ class Extender:
         return filter_prioritize.prioritize(self._question(args.pod), names, self._state.views())
 
     def preempt(self, args: PreemptionArgs) -> PreemptionResult:
-        """The nodes on which the pod gets its GPUs when those victims have gone: of the scheduler,
-        which counts GPUs only, pods of several islands would be evicted in vain.
-        """
+        """The nodes on which the pod gets its GPUs when those victims have gone."""
         victims = args.victims or {}
         if not self._state.synced:
             return PreemptionResult()
@@ -116,23 +112,15 @@ class Extender:
             own[name] = mask | mask_of(self._state.view(name).slots, freed), ids
         question = msgspec.structs.replace(question, own=own)
         chosen = filter_prioritize.choices(question, victims, self._state.views())
-        return PreemptionResult(
-            victims={
-                name: victims[name] for choice, alike in chosen if choice.ids for name in alike
-            }
-        )
+        stay = (name for choice, alike in chosen if choice.ids for name in alike)
+        return PreemptionResult(victims={name: victims[name] for name in stay})
 
     async def bind(self, args: BindingArgs) -> BindingResult:
-        """Lock the GPUs, bind the pod. Whatever it says, what is stored is what counts: a pod that
-        is bound is not asked about again.
-        """
+        """Lock the GPUs, bind the pod."""
         if not self._state.synced:
             return BindingResult(NOT_READY)
-        about = {
-            "pod": f"{args.pod_namespace}/{args.pod_name}",
-            "uid": args.pod_uid,
-            "node": args.node,
-        }
+        pod = f"{args.pod_namespace}/{args.pod_name}"
+        about = {"pod": pod, "uid": args.pod_uid, "node": args.node}
         try:
             outcome = await self._bind(args)
         except KubeError as error:
@@ -161,9 +149,8 @@ class Extender:
 
     def placing(self, pod: Pod, node: str, claim: Claim) -> Steps[BindOutcome]:
         """The steps that bind the pod to ``node``. What they choose is held in memory until they
-        end without a Binding, or a mirror shows what became of it: so one process never gives a GPU
-        twice, whatever happens to leases. Of two binds of one pod, by two schedulers, the second
-        ends at once: what it let go would be the first one's.
+        end without a Binding, or a mirror shows what became of it. Of two binds of one pod the
+        second ends at once: what it let go would be the first one's.
         """
         uid, outcome = pod.uid, BindOutcome(sent=True)  # until the contrary is known
         if uid in self._placing:
@@ -179,8 +166,8 @@ class Extender:
     def _steps(self, pod: Pod, node: str, claim: Claim) -> Steps[BindOutcome]:
         state, uid = self._state, pod.uid
         uuids = state.uuids(node)
-        leases = [(lease.gpu, lease) for lease in state.held_by(uid) if lease.ours]
-        own = {gpu[1]: lease for gpu, lease in leases if gpu is not None and gpu[0] == node}
+        leases = (lease for lease in state.held_by(uid) if lease.ours)
+        own = {gpu[1]: lease for lease in leases if (gpu := lease.gpu) and gpu[0] == node}
 
         def pick(busy: frozenset[int], mine: tuple[int, ...]) -> Chosen:
             seen = state.view(node)
@@ -214,15 +201,12 @@ class Extender:
         return pod if pod is not None and pod.uid == args.pod_uid else None
 
     def _question(self, pod: Pod) -> Question:
-        """Of an older version than the mirror's the higher number of reservations counts."""
-        shown = self._state.pod(pod.key)
-        if shown is not None and shown.uid == pod.uid:
+        state, shown = self._state, self._state.pod(pod.key)
+        if shown is not None and shown.uid == pod.uid:  # it may be the newer version
             pod = shown
-        claim, refused = self._state.claim_of(pod), self._state.refusal_of(pod)
-        own: dict[str, tuple[int, tuple[int, ...]]] = {}
-        if (leases := self._state.held_by(pod.uid)) and claim is not None:
-            for node, ids in own_ids(leases, pod).items():
-                own[node] = (mask_of(self._state.view(node).slots, ids), ids)
+        claim, refused = state.claim_of(pod), state.refusal_of(pod)
+        held = own_ids(state.held_by(pod.uid), pod) if claim is not None else {}
+        own = {node: (mask_of(state.view(node).slots, ids), ids) for node, ids in held.items()}
         return Question(pod=pod, claim=claim, own=own, refused=refused)
 
     def _changed(self, kind: str, key: tuple[str, str]) -> None:

@@ -1,9 +1,8 @@
 """Gangs that start: the nodes that kube-scheduler would have each member on, a plan on those, and
 the members in their binds until all of them are there.
 
-Nothing is held for a gang of which some member has no node, and nothing outside of this process
-before all have arrived: then their leases are acquired, all or none. When they are told, the first
-member's Binding goes before the others'.
+Nothing is held outside of this process before all have arrived: then their leases are acquired, all
+or none. When they are told, the first member's Binding goes before the others'.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import filter_prioritize
+from preflight_gpu_scheduler.core.bind import committed
 from preflight_gpu_scheduler.core.filter_prioritize import Answered, NodeView, Question
 from preflight_gpu_scheduler.core.gangs import (
     Assignment,
@@ -48,9 +48,8 @@ _LOOK: Final = 0.5
 
 
 class _Group(NamedTuple):
-    """What an attempt that failed has shown: beside the first member the scheduler would have
-    another on the nodes ``together``, its own among them, and not on those ``apart``, where it
-    would have had the first one. ``at``: when.
+    """What an attempt that failed ``at`` that time has shown: the scheduler would have members on
+    the nodes ``together``, and not beside these on those ``apart``.
     """
 
     at: float
@@ -91,10 +90,9 @@ class _Attempt:
             return
         uid, nodes = self.first
         node = self.placed[uid][0]
-        together = self.beside | {node}
-        self.groups = [group for group in self.groups if node not in group.together]
-        if apart := nodes - together:
-            self.groups = [*self.groups, _Group(now, together, apart)][-_MOST_GROUPS:]
+        new = _Group(now, self.beside | {node}, nodes - self.beside - {node})
+        known = [group for group in self.groups if node not in group.together]
+        self.groups = [*known, *([new] if new.apart else [])][-_MOST_GROUPS:]
 
     def place(
         self,
@@ -103,14 +101,11 @@ class _Attempt:
         nodes: Mapping[str, NodeView],
         since: float = float("-inf"),
     ) -> dict[str, Placement] | str:
-        """As :func:`~.gangs.place`, on nodes that go together as far as was seen after ``since``:
-        those of which it is not known first.
-        """
+        """As :func:`~.gangs.place`, on nodes that go together by what was seen after ``since``."""
         for without in self.without(since):
             less = {among: among - without for among in set(candidates.values())}
             among = {uid: less[among] for uid, among in candidates.items()}
-            planned = place(members, among, nodes, self.start.need)
-            if not isinstance(planned, str):
+            if not isinstance(planned := place(members, among, nodes, self.start.need), str):
                 break
         return planned
 
@@ -149,19 +144,12 @@ class GangStarts:
         if start is None or pod is None:
             return
         self._of[key] = start
-        mine = self._tries.get(start)
-        if mine is None:
+        if (mine := self._tries.get(start)) is None:
             mine = self._tries[start] = _Attempt(start, self._state.now())
         mine.pods[key] = pod
         refusal = pod.status.conditions
-        if (
-            mine.begun is not None
-            and not mine.locked
-            and pod.uid in mine.placed
-            and pod.uid not in self._barrier.uids(start.start)
-            and refusal
-            and refusal != mine.refused.get(key)
-        ):
+        waits = pod.uid in mine.placed and pod.uid not in self._barrier.uids(start.start)
+        if waits and not mine.locked and refusal and refusal != mine.refused.get(key):
             if mine.beside is None and mine.failed:  # at first it may be an older word of its
                 mine.beside = frozenset()
             self._fail(mine)  # the scheduler has no node for it beside the others
@@ -170,13 +158,12 @@ class GangStarts:
         del self._of[key]
         mine = self._tries[start]
         pod = mine.pods.pop(key)
-        uid = pod.uid
-        mine.asked.pop(uid, None)
-        if uid in mine.placed:
-            self._state.let_go(mine.placed[uid][0], pod)
+        mine.asked.pop(pod.uid, None)
+        if (given := mine.placed.get(pod.uid)) is not None:
+            self._state.let_go(given[0], pod)
             if not mine.locked:
                 self._fail(mine)
-        self._barrier.ring(start.start, uid)
+        self._barrier.ring(start.start, pod.uid)
         if not mine.pods:
             del self._tries[start]
         elif mine.locked and not any(other.uid in mine.placed for other in mine.pods.values()):
@@ -202,9 +189,7 @@ class GangStarts:
     # --- filter
 
     def filter(self, question: Question, nodes: Sequence[str]) -> Answered | str:
-        """The one node that the member is to have; or why there is none yet: it comes again after
-        the scheduler's back-off.
-        """
+        """The one node that the member is to have; or why there is none yet."""
         now, pod = self._state.now(), question.pod
         self._expire(now)
         mine = self._tries.get(self._of.get(pod.key, GangStart()))
@@ -265,9 +250,9 @@ class GangStarts:
         """
         rank = (-mine.priority, mine.since)
         for other in self._tries.values():
-            if other.begun is not None or now < other.rests or other is mine:
+            if other.begun is not None or now < other.rests or not other.ever:
                 continue
-            if (-other.priority, other.since) >= rank or not other.ever:
+            if (-other.priority, other.since) >= rank:  # as this one's own is
                 continue
             if other.failed:
                 fits = self._plan(other, now)
@@ -283,9 +268,8 @@ class GangStarts:
         return ""
 
     def _plan(self, mine: _Attempt, now: float) -> dict[str, Placement] | str:
-        """Once an attempt has failed the scheduler has to have been asked about each; before, who
-        is not known is believed to be like the others. Of a PodGroup of its own the scheduler asks
-        about no other where one has no node.
+        """Once an attempt has failed the scheduler has to have asked about each, unless they are of
+        a PodGroup of its own; else who is not known is believed to be like the others.
         """
         need = mine.start.need
         fresh = {uid: on for uid, (when, on) in mine.asked.items() if now - when <= _FRESH}
@@ -301,12 +285,11 @@ class GangStarts:
     def _beside(self, mine: _Attempt) -> Mapping[str, NodeView]:
         """The nodes without what is kept for another gang."""
         views = self._state.views()
-        kept = self.kept(mine.priority, mine=mine)
         less = {}
-        for name, count in kept.items():
+        for name, count in self.kept(mine.priority, mine=mine).items():
             free = views[name].free
-            for _ in range(min(count, free.bit_count())):
-                free &= free - 1
+            for _ in range(count):
+                free &= free - 1  # one GPU less, if there is one
             less[name] = msgspec.structs.replace(views[name], free=free)
         return {**views, **less} if less else views
 
@@ -347,7 +330,7 @@ class GangStarts:
     ) -> Mapping[str, int]:
         """How many GPUs of each node are kept from pods of this priority, for which ``nodes`` are
         asked about: for the gang of the highest one that waits longest, once it has waited for
-        ``gangMaxWait``; from ``mine``, too, where that is another.
+        ``gangMaxWait``, unless that is ``mine``.
         """
         now, patience = self._state.now(), self._config.seconds("gang_max_wait")
         self._expire(now)
@@ -410,14 +393,12 @@ class GangStarts:
         mine = self._tries.get(self._of.get(pod.key, GangStart()))
         if mine is None or mine.begun is None or mine.placed.get(uid, ("",))[0] != node:
             return messages.GANG_NOT_RESERVED
-        begun = mine.begun
-        with self._barrier.joined(mine.start.start, uid) as rung:
-            here = self._barrier.uids(mine.start.start)
-            whole = mine.placed.keys() <= here and not mine.locked
+        begun, room = mine.begun, mine.start.start
+        gathers, locks = map(self._config.seconds, ("gang_bind", "bind_budget"))
+        with self._barrier.joined(room, uid) as rung:
+            whole = mine.placed.keys() <= self._barrier.uids(room) and not mine.locked
             if whole and (why := await self._lock(mine)):
                 return why
-            gathers = self._config.seconds("gang_bind")
-            locks = self._config.seconds("bind_budget")
             while (shown := self._state.pod(pod.key)) and shown.uid == uid:
                 if shown.reserved is not None:
                     return ""
@@ -432,12 +413,11 @@ class GangStarts:
 
     async def _lock(self, mine: _Attempt) -> str:
         mine.locked = True
-        plan = []
-        for pod in mine.pods.values():
-            if (given := mine.placed.get(pod.uid)) is not None:
-                node, ids = given
-                uuids = self._state.uuids(node)
-                plan.append(Assignment(pod=pod, node=node, ids=ids, uuids=uuids))
+        plan = [
+            Assignment(pod=pod, node=given[0], ids=given[1], uuids=self._state.uuids(given[0]))
+            for pod in mine.pods.values()
+            if (given := mine.placed.get(pod.uid))
+        ]
         steps = acquire(plan, self._state.look, at_once=_AT_ONCE)
         why = await self._runner.run(steps, self._config.seconds("bind_budget"))
         if why:
@@ -450,9 +430,8 @@ class GangStarts:
         first_key = pod.namespace, reserved.first
         with self._barrier.joined(reserved.plan, pod.uid, reserved) as rung:
             while True:
-                first, here = self._state.pod(first_key), self._barrier.uids(reserved.plan)
-                begun = first is not None and first.uid == reserved.first_uid and first.bound
-                if may_bind(pod, len(here), begun):
+                here = len(self._barrier.uids(reserved.plan))
+                if may_bind(pod, here, committed(self._state.pod(first_key), reserved)):
                     return pod
                 if self._state.now() >= end:
                     return messages.GANG_NOT_TOGETHER
@@ -466,9 +445,8 @@ class GangStarts:
 def _fullest(
     among: Iterable[str], views: Mapping[str, NodeView], counts: Sequence[int]
 ) -> dict[str, int]:
-    """GPUs by node for members of so many, where most are free; as many members as there is room
-    for once all others have gone.
-    """
+    """GPUs by node for members of so many, where most are free, and room once all others have
+    gone."""
     kept = dict[str, int]()
     room = {
         name: (views[name].free.bit_count(), len(views[name].slots))
@@ -497,9 +475,8 @@ Rung = Callable[[float], Awaitable[bool]]
 class GangBarrier:
     """Members whose binds wait for the others: by the start of their gang, and then by its plan.
 
-    Of a gang of hundreds each waits here for all: who arrives wakes the first one of a plan when it
-    is whole, and the first one's Binding wakes the others. To wake all at each change would cost
-    the square of their number.
+    Who arrives wakes the first one of a plan when it is whole, and the first one's Binding wakes
+    the others: to wake all at each change would cost the square of their number.
     """
 
     def __init__(self) -> None:
@@ -511,9 +488,7 @@ class GangBarrier:
 
     @contextmanager
     def joined(self, room: str, uid: str, plan: Reserved | None = None) -> Iterator[Rung]:
-        """A pod waits as long as this is entered. Two schedulers may have asked about one pod: the
-        later one's place stays.
-        """
+        """A pod waits as long as this is entered; of two waits of one pod the later one's stays."""
         here = self._bells.setdefault(room, {})
         bell = here[uid] = anyio.Event()
 

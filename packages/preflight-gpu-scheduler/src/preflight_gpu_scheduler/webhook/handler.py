@@ -1,8 +1,5 @@
 """Admission: the AdmissionReview of a pod that is created, answered by :mod:`~.core.admission`
-with the claim that it names.
-
-The claim comes from a mirror; one that is not there is asked for once more, as it may have been
-made just now.
+with the claim that it names: of a mirror, or read, as it may have been made just now.
 """
 
 from __future__ import annotations
