@@ -21,10 +21,10 @@ class WriteMetrics:
     """Counts of what a controller or an extender writes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._counter = partial(Counter, registry=registry)
+        self._gauge = partial(Gauge, registry=registry)
         about = "Writes on Leases, and Bindings."
-        self.writes = Counter(
-            "gpu_scheduler_lease_writes", about, ["op", "result"], registry=registry
-        )
+        self.writes = self._counter("gpu_scheduler_lease_writes", about, ["op", "result"])
 
 
 class ExtenderMetrics(WriteMetrics):
@@ -32,7 +32,7 @@ class ExtenderMetrics(WriteMetrics):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
-        counter = partial(Counter, registry=registry)
+        counter = self._counter
         self.seconds = Histogram(
             "gpu_scheduler_calls_seconds",
             "Time of a call.",
@@ -47,11 +47,8 @@ class ExtenderMetrics(WriteMetrics):
             "Connections of the port that were cut off.",
             ["reason"],
         )
-        self.kept = Gauge(
-            "gpu_scheduler_kept_gpus",
-            "GPUs that are kept, as they become free, for a gang that waits.",
-            registry=registry,
-        )
+        kept = "GPUs that are kept, as they become free, for a gang that waits."
+        self.kept = self._gauge("gpu_scheduler_kept_gpus", kept)
 
     def cut(self, port: str, reason: str) -> None:
         """Count a connection that was cut off."""
@@ -64,8 +61,7 @@ class GpuControllerMetrics(WriteMetrics):
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
         self.runtime = RuntimeMetrics(registry)
-        counter = partial(Counter, registry=registry)
-        gauge = partial(Gauge, registry=registry)
+        counter, gauge = self._counter, self._gauge
         self.collected = counter(
             "gpu_scheduler_collected", "Leases deleted because nobody can use them.", ["reason"]
         )

@@ -249,10 +249,10 @@ class Controller:
         pod = self._seen.holder(lease)
         claim = self._seen.claim_of(pod) if pod is not None else None
         if pod is not None and claim is not None and claim.gang is not None:
-            message = (
-                f"gang {claim.gang[1]} was not bound within {self._config.reservation_seconds} s "
-                f"of its reservation {lease.number}; its GPUs are taken back, and it is planned again"
+            within = (
+                f"within {self._config.reservation_seconds} s of its reservation {lease.number}"
             )
+            message = f"gang {claim.gang[1]} was not bound {within}; its GPUs are taken back, and it is planned again"
             self._event(pod, "GangTimedOut", message)
 
     # --- pods

@@ -27,17 +27,6 @@ from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.core import protocol
 from preflight_gpu_scheduler.core.filter_prioritize import NodeView
 from preflight_gpu_scheduler.core.gpu_selection import Chosen, choose, mask_of
-from preflight_gpu_scheduler.core.protocol import (
-    Answer,
-    Look,
-    Steps,
-    give_back,
-    only,
-    raise_number,
-    read_pod,
-    take,
-    together,
-)
 
 MOST_MEMBERS: Final = 4096
 Key = tuple[str, str]
@@ -229,21 +218,23 @@ def plan_name(assignments: Iterable[Assignment]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def acquire(assignments: Sequence[Assignment], look: Look, *, at_once: int = 1) -> Steps[str]:
+def acquire(
+    assignments: Sequence[Assignment], look: protocol.Look, *, at_once: int = 1
+) -> protocol.Steps[str]:
     """The leases of all, or none: why not; empty where they are stored. ``at_once``: leases that
     are created side by side; with 1, of two that compete for the same GPUs one always gets on.
     """
     needs = [need for a in assignments for need in protocol.locks(a.pod, a.node, a.ids, a.uuids)]
     if len({need.name for need in needs}) != len(needs):
         return "the plan gives one GPU twice"
-    taken = yield from take(needs, look, at_once)
+    taken = yield from protocol.take(needs, look, at_once)
     if taken.broken or taken.busy:
-        yield from give_back(taken.created.values())
+        yield from protocol.give_back(taken.created.values())
         return taken.broken or "other pods took the GPUs meanwhile"
     return ""
 
 
-def tell(assignments: Sequence[Assignment]) -> Steps[str]:
+def tell(assignments: Sequence[Assignment]) -> protocol.Steps[str]:
     """Write into each member what it has, the first one first, and the others side by side; the
     leases of all are stored. Where somebody cannot be told, the reservations of all are taken back:
     why; empty where all know it.
@@ -253,7 +244,7 @@ def tell(assignments: Sequence[Assignment]) -> Steps[str]:
     unwritten = {member.pod.uid: member.pod for member in assignments}
     for batch in ([first], [member for member in assignments if member is not first]):
         writes = tuple(_share(member, plan, first, len(assignments)) for member in batch)
-        answers = yield from together(writes)
+        answers = yield from protocol.together(writes)
         changed = ""
         for write, answer in zip(writes, answers, strict=True):
             now = yield from _confirmed(write, answer)
@@ -285,7 +276,7 @@ def _share(member: Assignment, plan: str, first: Assignment, members: int) -> pr
     return protocol.ReservePod(pod=member.pod, reserved=reserved)
 
 
-def _confirmed(write: protocol.ReservePod, answer: Answer) -> Steps[Pod | bool]:
+def _confirmed(write: protocol.ReservePod, answer: protocol.Answer) -> protocol.Steps[Pod | bool]:
     """The pod with what it has; else whether it may have it without our knowing."""
     pod, reserved, unknown = write.pod, write.reserved, False
     for left in reversed(range(_TRIES)):
@@ -294,7 +285,7 @@ def _confirmed(write: protocol.ReservePod, answer: Answer) -> Steps[Pod | bool]:
         if not isinstance(answer, protocol.Conflict | protocol.Lost | protocol.Stored):
             return unknown
         unknown = unknown or not isinstance(answer, protocol.Conflict)
-        current = yield from read_pod(pod.key)
+        current = yield from protocol.read_pod(pod.key)
         if not isinstance(current, Pod):
             return isinstance(current, protocol.Lost)
         if current.uid != pod.uid or current.number != pod.number or current.ended:
@@ -305,17 +296,17 @@ def _confirmed(write: protocol.ReservePod, answer: Answer) -> Steps[Pod | bool]:
             return current.bound
         pod = current
         if left:
-            answer = yield from only(protocol.ReservePod(pod=pod, reserved=reserved))
+            answer = yield from protocol.only(protocol.ReservePod(pod=pod, reserved=reserved))
     return unknown
 
 
-def _undo(written: Sequence[Pod], unwritten: Iterable[Pod]) -> Steps[None]:
+def _undo(written: Sequence[Pod], unwritten: Iterable[Pod]) -> protocol.Steps[None]:
     """Fence all of them, so that collection deletes their leases; where the member has changed
     meanwhile, collection fences it when the time is over. Nobody is fenced before a first one that
     knows its share.
     """
     for pod in (*written, *unwritten):
-        fenced = not pod.bound and (yield from raise_number(pod, pod.number))
+        fenced = not pod.bound and (yield from protocol.raise_number(pod, pod.number))
         if not fenced and written and pod is written[0]:
             return
 

@@ -138,15 +138,10 @@ def _node(name: str, given: Files, claim: Claim, config: Config) -> NodeSays:
     chosen = choose(seen.slots, seen.free, claim.want)
     if chosen.why:
         devices = inventory.devices if inventory is not None else ()
-        sick = [
-            f"{device.id} ({device.reason or device.health})"
-            for device in devices
-            if not device.usable
-        ]
-        figures = (
-            f"{claim.count} wanted, {seen.free.bit_count()} of {len(seen.slots)} "
-            f"usable GPUs free, {len(devices)} in all"
-        ) + (f"; not usable: {', '.join(sick)}" if sick else "")
+        sick = [f"{each.id} ({each.reason or each.health})" for each in devices if not each.usable]
+        free = f"{seen.free.bit_count()} of {len(seen.slots)} usable GPUs free"
+        figures = f"{claim.count} wanted, {free}, {len(devices)} in all"
+        figures += f"; not usable: {', '.join(sick)}" if sick else ""
     return NodeSays(node=name, ids=chosen.ids, score=chosen.score, why=chosen.why, figures=figures)
 
 

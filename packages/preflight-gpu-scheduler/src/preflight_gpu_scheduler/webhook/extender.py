@@ -225,7 +225,8 @@ class Application:
         """Answer one request of HTTP; the kit's server calls it."""
         verb, started = str(scope["path"]).strip("/"), time.perf_counter()
         try:
-            answer, error = await self._answer(verb, await read(scope, receive))
+            answer = await self._answer(verb, await read(scope, receive))
+            error = getattr(answer, "error", "")
         except ReviewRefused as refused:
             answer, error = _refused(verb, refused.message), refused.message
         except Exception:
@@ -240,19 +241,16 @@ class Application:
         await send({"type": "http.response.start", "status": 200, "headers": head})
         await send({"type": "http.response.body", "body": encoded})
 
-    async def _answer(self, verb: str, body: Body) -> tuple[Answer, str]:
-        """The answer, and what is wrong."""
+    async def _answer(self, verb: str, body: Body) -> Answer:
         if verb not in _CALLS:
-            error = f"{verb:.40} is none of {', '.join(_CALLS)}"
-            return _refused(verb, error), error
+            raise ReviewRefused(404, f"{verb:.40} is none of {', '.join(_CALLS)}")
         args = filter_prioritize.read_call(body.read(), _CALLS[verb][0], body.size)
         if isinstance(args, str):
             log.warning("call unreadable", verb=verb, error=args)
-            return _refused(verb, args), args
-        answer = getattr(self._extender, verb)(args)
-        if verb == "bind":
-            answer = await answer
-        return answer, getattr(answer, "error", "")
+            raise ReviewRefused(400, args)
+        answer: Any = getattr(self._extender, verb)(args)
+        answered: Answer = await answer if verb == "bind" else answer
+        return answered
 
 
 def _refused(verb: str, why: str) -> Answer:

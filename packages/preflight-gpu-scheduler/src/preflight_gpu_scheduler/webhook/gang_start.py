@@ -19,17 +19,9 @@ from preflight_gpu_scheduler.api.allocation import GangStart, Reserved
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.config import Config
-from preflight_gpu_scheduler.core import filter_prioritize
+from preflight_gpu_scheduler.core import filter_prioritize, gangs
 from preflight_gpu_scheduler.core.bind import committed
 from preflight_gpu_scheduler.core.filter_prioritize import Answered, NodeView, Question
-from preflight_gpu_scheduler.core.gangs import (
-    Assignment,
-    Member,
-    Placement,
-    acquire,
-    may_bind,
-    place,
-)
 from preflight_gpu_scheduler.core.protocol import Runner
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
@@ -68,7 +60,7 @@ class _Attempt:
         self.last = now  # when it was asked about one
         self.failed, self.rests = 0, now
         self.begun: float | None = None
-        self.placed: dict[str, Placement] = {}  # by uid, while it is tried
+        self.placed: dict[str, gangs.Placement] = {}  # by uid, while it is tried
         self.refused: dict[Key, object] = {}  # what the scheduler had said when it began
         self.locked = False
         self.first: tuple[str, frozenset[str]] | None = None  # its uid, and nodes for it
@@ -96,16 +88,16 @@ class _Attempt:
 
     def place(
         self,
-        members: Sequence[Member],
+        members: Sequence[gangs.Member],
         candidates: Mapping[str, frozenset[str]],
         nodes: Mapping[str, NodeView],
         since: float = float("-inf"),
-    ) -> dict[str, Placement] | str:
+    ) -> dict[str, gangs.Placement] | str:
         """As :func:`~.gangs.place`, on nodes that go together by what was seen after ``since``."""
         for without in self.without(since):
             less = {among: among - without for among in set(candidates.values())}
             among = {uid: less[among] for uid, among in candidates.items()}
-            if not isinstance(planned := place(members, among, nodes, self.start.need), str):
+            if not isinstance(planned := gangs.place(members, among, nodes, self.start.need), str):
                 break
         return planned
 
@@ -262,12 +254,12 @@ class GangStarts:
                     among |= other.ever
                 members = self._members(other)
                 alike = dict.fromkeys((member.pod.uid for member in members), frozenset(among))
-                fits = place(members, alike, self._state.views(), other.start.need)
+                fits = gangs.place(members, alike, self._state.views(), other.start.need)
             if not isinstance(fits, str):
                 return messages.GANG_TURN
         return ""
 
-    def _plan(self, mine: _Attempt, now: float) -> dict[str, Placement] | str:
+    def _plan(self, mine: _Attempt, now: float) -> dict[str, gangs.Placement] | str:
         """Once an attempt has failed the scheduler has to have asked about each, unless they are of
         a PodGroup of its own; else who is not known is believed to be like the others.
         """
@@ -299,8 +291,8 @@ class GangStarts:
         self._state.let_go(given[0], pod)
         if claim is None:
             return False
-        member = Member(pod=pod, claim=claim)
-        planned = place([member], {uid: frozenset(nodes)}, self._state.views(), 1)
+        member = gangs.Member(pod=pod, claim=claim)
+        planned = gangs.place([member], {uid: frozenset(nodes)}, self._state.views(), 1)
         if isinstance(planned, str):  # who has not been asked for yet may change places with it
             others = (other for other in mine.pods.values() if other.uid not in mine.told)
             for other in others:
@@ -368,9 +360,9 @@ class GangStarts:
         ]
         return max(every, key=lambda kept: (sum(kept.values()), _free(kept, views)))
 
-    def _members(self, mine: _Attempt) -> list[Member]:
+    def _members(self, mine: _Attempt) -> list[gangs.Member]:
         return [
-            Member(pod=pod, claim=claim)
+            gangs.Member(pod=pod, claim=claim)
             for pod in mine.pods.values()
             if (claim := self._state.claim_of(pod)) is not None
         ]
@@ -414,11 +406,13 @@ class GangStarts:
     async def _lock(self, mine: _Attempt) -> str:
         mine.locked = True
         plan = [
-            Assignment(pod=pod, node=given[0], ids=given[1], uuids=self._state.uuids(given[0]))
+            gangs.Assignment(
+                pod=pod, node=given[0], ids=given[1], uuids=self._state.uuids(given[0])
+            )
             for pod in mine.pods.values()
             if (given := mine.placed.get(pod.uid))
         ]
-        steps = acquire(plan, self._state.look, at_once=_AT_ONCE)
+        steps = gangs.acquire(plan, self._state.look, at_once=_AT_ONCE)
         why = await self._runner.run(steps, self._config.seconds("bind_budget"))
         if why:
             self._fail(mine)
@@ -431,7 +425,7 @@ class GangStarts:
         with self._barrier.joined(reserved.plan, pod.uid, reserved) as rung:
             while True:
                 here = len(self._barrier.uids(reserved.plan))
-                if may_bind(pod, here, committed(self._state.pod(first_key), reserved)):
+                if gangs.may_bind(pod, here, committed(self._state.pod(first_key), reserved)):
                     return pod
                 if self._state.now() >= end:
                     return messages.GANG_NOT_TOGETHER
