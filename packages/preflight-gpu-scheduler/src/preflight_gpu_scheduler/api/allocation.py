@@ -1,6 +1,4 @@
-"""The GPUs of a pod as annotations, and back: what a Binding writes, what a gang's plan writes,
-what the fence counts; and as the amount of a counted resource.
-"""
+"""The GPUs of a pod as annotations, and back; and as the amount of a counted resource."""
 
 from __future__ import annotations
 

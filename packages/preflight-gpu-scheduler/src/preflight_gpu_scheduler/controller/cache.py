@@ -63,7 +63,7 @@ class GpuCache(GpuSnapshot):
             RawClaim,
             decode=RawClaim.read,
             on_change=lambda change: self._claim_changed(change.key),
-            indexes={"ganged": _ganged},
+            indexes={"ganged": lambda it: ("",) if isinstance(it, Claim) and it.gang else ()},
         )
         statuses = cache(
             names.STATUSES,
@@ -102,10 +102,6 @@ class GpuCache(GpuSnapshot):
             for group in cache.store.values()
             if (size := group.size(group.metadata.name).count) is not None
         }
-
-
-def _ganged(claim: Claim | list[str]) -> tuple[str, ...]:
-    return () if isinstance(claim, list) or claim.gang is None else ("",)
 
 
 def _without_noise(node: Node, resource: str) -> Node:

@@ -249,10 +249,8 @@ class Controller:
         pod = self._seen.holder(lease)
         claim = self._seen.claim_of(pod) if pod is not None else None
         if pod is not None and claim is not None and claim.gang is not None:
-            within = (
-                f"within {self._config.reservation_seconds} s of its reservation {lease.number}"
-            )
-            message = f"gang {claim.gang[1]} was not bound {within}; its GPUs are taken back, and it is planned again"
+            lasts = self._config.reservation_seconds
+            message = f"gang {claim.gang[1]} was not bound within {lasts} s of its reservation {lease.number}; its GPUs are taken back, and it is planned again"
             self._event(pod, "GangTimedOut", message)
 
     # --- pods
@@ -305,10 +303,8 @@ class Controller:
             since = f"claim of {'/'.join(pod.key)}"
             if (left := self._left(since, pod.uid, CLAIM_PATIENCE)) is not None:
                 return left
-            absent = (
-                f"there is no GpuClaim {pod.claim} in this namespace; create it, or the pod waits"
-            )
-            self._event(pod, "GpuClaimMissing", absent)
+            absent = f"no GpuClaim {pod.claim} in this namespace; create it, or the pod waits"
+            self._event(pod, "GpuClaimMissing", f"there is {absent}")
         return None
 
     async def _patch(
@@ -329,11 +325,7 @@ class Controller:
             return None
         pods, views = seen.pods_of(key), seen.views().values()
         leases = [lease for pod in pods if not pod.bound for lease in seen.held_by(pod.uid)]
-        kinds = {id(view.slots): view for view in views}.values()
-        # Nodes of one topology differ by labels.
-        possible = not views or desired.could_ever(
-            claim, views if claim.spec.selector.match_labels else kinds
-        )
+        possible = not views or desired.could_ever(claim, views)
         wanted = desired.status(claim, pods, leases, possible=possible)
         if self._phases.get(key) == wanted:
             return None

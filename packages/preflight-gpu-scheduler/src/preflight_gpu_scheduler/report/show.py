@@ -80,10 +80,9 @@ def pod_text(seen: GpuSnapshot, key: Key) -> str:
         devices = claim.spec.devices
         gang = f", gang {claim.spec.gang_ref}" if claim.spec.gang_ref else ""
         rows.append(("claim", f"{claim.name}: {devices.count} GPUs, {devices.policy}{gang}"))
-    held = {lease.name: lease for lease in seen.held_by(pod.uid)}
     rows += [
-        ("lease", f"{name}: {judge(lease, seen.look(key)).value}")
-        for name, lease in sorted(held.items())
+        ("lease", f"{lease.name}: {judge(lease, seen.look(key)).value}")
+        for lease in sorted(seen.held_by(pod.uid), key=lambda lease: lease.name)
     ]
     if pod.allocated is not None:
         rows.append(("has", f"{pod.allocated}"))

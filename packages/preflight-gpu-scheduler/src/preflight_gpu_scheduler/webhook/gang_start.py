@@ -405,14 +405,14 @@ class GangStarts:
 
     async def _lock(self, mine: _Attempt) -> str:
         mine.locked = True
+        state = self._state
+        placed = ((pod, *mine.placed.get(pod.uid, ("", ()))) for pod in mine.pods.values())
         plan = [
-            gangs.Assignment(
-                pod=pod, node=given[0], ids=given[1], uuids=self._state.uuids(given[0])
-            )
-            for pod in mine.pods.values()
-            if (given := mine.placed.get(pod.uid))
+            gangs.Assignment(pod=pod, node=node, ids=ids, uuids=state.uuids(node))
+            for pod, node, ids in placed
+            if node
         ]
-        steps = gangs.acquire(plan, self._state.look, at_once=_AT_ONCE)
+        steps = gangs.acquire(plan, state.look, at_once=_AT_ONCE)
         why = await self._runner.run(steps, self._config.seconds("bind_budget"))
         if why:
             self._fail(mine)

@@ -4,7 +4,7 @@ with the claim that it names: of a mirror, or read, as it may have been made jus
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from preflight_kube.admission import limits
 from preflight_kube.admission.review import AdmissionRequest, Response
@@ -19,6 +19,7 @@ from preflight_gpu_scheduler.api.claim import Claim, RawClaim
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.admission import admit, claim_of
 
+T = TypeVar("T")
 MUTATE: Final = "/mutate-pods"
 _REFUSED: Final = 403
 _CLAIM_KINDS: Final = (
@@ -70,17 +71,12 @@ class Webhook:
             return [f"it cannot be read: {unread.why}"]
         if (claim := self.claims.get(f"{namespace}/{name}")) is not None:
             return claim
-        try:
-            raw = await self._client.get_or_none(
-                f"/apis/{names.API_VERSION}/namespaces/{namespace}/gpuclaims/{name}", RawClaim
-            )
-        except KubeError as error:
-            raise Unavailable(f"GpuClaim {name} cannot be read ({error})") from None
+        path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/gpuclaims/{name}"
+        raw = await self._read(path, RawClaim, f"GpuClaim {name}")
         return None if raw is None else raw.read()
 
     async def _gpu_entries(self, namespace: str, pod: dict[str, Any]) -> list[str]:
-        """Those of its resourceClaims that ask for a device class of GPUs. What cannot be found out
-        is not refused: the agent still sees that a DRA driver serves the node's GPUs."""
+        """Those of its resourceClaims that ask for a device class of GPUs and are there."""
         spec, gpus = pod.get("spec"), []
         for entry in (spec.get("resourceClaims") or ()) if isinstance(spec, dict) else ():
             if not isinstance(entry, dict):
@@ -89,16 +85,16 @@ class Webhook:
                 name = entry.get(field)
                 if isinstance(name, str) and names.is_object_name(name):
                     path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/{plural}/{name}"
-                    if await self._asks_for_gpus(path):
+                    raw = await self._read(path, dict[str, Any], "a resource claim of the pod")
+                    # Administrative access counts: it shows GPUs that are other pods'.
+                    asked = {cls for request in requests_of(raw or {}) for cls in request.classes}
+                    if not asked.isdisjoint(self._config.gpu_classes):
                         gpus.append(str(entry.get("name")))
                     break  # one that names both is refused by the API server
         return gpus
 
-    async def _asks_for_gpus(self, path: str) -> bool:
+    async def _read(self, path: str, type_: type[T], what: str) -> T | None:
         try:
-            raw: dict[str, Any] | None = await self._client.get_or_none(path, dict)
+            return await self._client.get_or_none(path, type_)
         except KubeError as error:
-            raise Unavailable(f"a resource claim of the pod cannot be read ({error})") from None
-        # Administrative access counts: it shows GPUs that are other pods'.
-        asked = {name for request in requests_of(raw or {}) for name in request.classes}
-        return not asked.isdisjoint(self._config.gpu_classes)
+            raise Unavailable(f"{what} cannot be read ({error})") from None
