@@ -21,10 +21,10 @@ class WriteMetrics:
     """Counts of what a controller or an extender writes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._counter = partial(Counter, registry=registry)
+        counter = self._counter = partial(Counter, registry=registry)
         self._gauge = partial(Gauge, registry=registry)
         about = "Writes on Leases, and Bindings."
-        self.writes = self._counter("gpu_scheduler_lease_writes", about, ["op", "result"])
+        self.writes = counter("gpu_scheduler_lease_writes", about, ["op", "result"])
 
 
 class ExtenderMetrics(WriteMetrics):
@@ -32,7 +32,7 @@ class ExtenderMetrics(WriteMetrics):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
-        counter = self._counter
+        counter, gauge = self._counter, self._gauge
         self.seconds = Histogram(
             "gpu_scheduler_calls_seconds",
             "Time of a call.",
@@ -48,7 +48,7 @@ class ExtenderMetrics(WriteMetrics):
             ["reason"],
         )
         kept = "GPUs that are kept, as they become free, for a gang that waits."
-        self.kept = self._gauge("gpu_scheduler_kept_gpus", kept)
+        self.kept = gauge("gpu_scheduler_kept_gpus", kept)
 
     def cut(self, port: str, reason: str) -> None:
         """Count a connection that was cut off."""
