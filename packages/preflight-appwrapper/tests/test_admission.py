@@ -16,8 +16,13 @@ from preflight_appwrapper.api.names import LABEL, PREFIX
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import wrapper_from
 from preflight_appwrapper.core.validation import ValidationResult, created, updated
-from preflight_appwrapper.webhook.access import SubjectAccessReview, refusals, reviews
-from preflight_appwrapper.webhook.mutate import label_value, patch
+from preflight_appwrapper.webhook.handler import (
+    SubjectAccessReview,
+    label_value,
+    patch,
+    refusals,
+    reviews,
+)
 from preflight_kube.admission.review import UserInfo
 from preflight_kube.api.kinds import RESTMapping
 
@@ -159,7 +164,7 @@ def changed(**paths: Any) -> tuple[str, ...]:
         for step in way:
             holder = holder[int(step)] if step.isdigit() else holder[step]
         holder[last] = value
-    return updated(wrapper_from(old), wrapper_from(new))
+    return tuple(updated(wrapper_from(old), wrapper_from(new)))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +213,7 @@ def test_the_order_of_keys_in_a_template_is_no_change() -> None:
 
 def test_a_change_of_podset_replicas_from_default_to_one_is_no_change() -> None:
     one, other = declared({"path": PATH}), declared({"path": PATH, "replicas": 1})
-    assert updated(wrapper_from(one), wrapper_from(other)) == ()
+    assert not list(updated(wrapper_from(one), wrapper_from(other)))
 
 
 def applied(raw: dict[str, Any], ops: list[dict[str, Any]]) -> dict[str, Any]:
@@ -320,7 +325,7 @@ def test_no_review_makes_it_raise(raw: Any) -> None:
     ):
         found = wrapper_from(one)
         created(found, WrapperRules(), namespace="ns", served=SERVED)
-        updated(found, wrapper_from(wrapper()))
+        list(updated(found, wrapper_from(wrapper())))
         patch(found, user="u", uid="", labeled=False)
         reviews(found, UserInfo(), "ns", SERVED)
 

@@ -14,9 +14,8 @@ from player import Player, job, wrapper
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import PHASES, wrapper_from
 from preflight_appwrapper.controller import controller
-from preflight_appwrapper.core.leader_state import LeaderState
 from preflight_appwrapper.core.reconcile import reconcile
-from preflight_appwrapper.core.snapshot import Mirrored, WrapperSnapshot, observe
+from preflight_appwrapper.core.snapshot import LeaderState, Mirrored, WrapperSnapshot, observe
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio

@@ -14,10 +14,9 @@ from player import Player, bare_pod, job, service, wrapper
 from preflight_appwrapper.api.names import CLAIMED
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.controller.apply import no_right
-from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.plan import Confirm, CreateComponent, WrapperAction
 from preflight_appwrapper.core.reconcile import reconcile
-from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
+from preflight_appwrapper.core.snapshot import Attempt, SeenComponent, WrapperSnapshot
 from preflight_kube.client.client import KubeError
 from preflight_proto.devices import GROUP, VERSIONS, request_in
 from preflight_testing.apidouble import Resource

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import (
     AppWrapper,
@@ -14,14 +15,12 @@ from preflight_appwrapper.api.types import (
     ComponentStatus,
     Condition,
     Pod,
-    pod_from,
 )
 from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.core.deletion import DeletionProgress, progress
-from preflight_appwrapper.core.leader_state import LeaderState
 from preflight_appwrapper.core.phase_context import PhaseContext
-from preflight_appwrapper.core.plan import Confirm, DeleteObject, List
-from preflight_appwrapper.core.snapshot import SeenComponent, State, WrapperSnapshot
+from preflight_appwrapper.core.plan import Confirm, DeleteObject, List, WrapperAction
+from preflight_appwrapper.core.snapshot import LeaderState, SeenComponent, State, WrapperSnapshot
 from preflight_appwrapper.metrics import Metrics
 from preflight_kube.api.kinds import Kind, RESTMapping
 from preflight_kube.auth.connection import Connection
@@ -45,7 +44,9 @@ def component(state: State = "present", *, ours: bool = True, uid: str = "uid-1"
 
 
 def pods(count: int) -> tuple[Pod, ...]:
-    return tuple(pod_from({"metadata": {"name": f"p{i:03}", "uid": f"u{i}"}}) for i in range(count))
+    return tuple(
+        lenient(Pod, {"metadata": {"name": f"p{i:03}", "uid": f"u{i}"}}) for i in range(count)
+    )
 
 
 GONE = component("absent")
@@ -54,7 +55,7 @@ DELETE = DeleteObject("batch/v1", "Job", "train", "uid-1")
 
 @pytest.mark.parametrize(("after", "again"), [(0, True), (9, False), (10, True)])
 def test_a_delete_is_repeated_after_ten_seconds_only(after: float, again: bool) -> None:
-    attempts = {} if after == 0 else {DELETE.key: START}
+    attempts: dict[WrapperAction, datetime] = {} if after == 0 else {DELETE: START}
     found = going_on(WrapperSnapshot(components=(component(),), attempts=attempts), after)
     assert found.actions == ((DELETE,) if again else ())
 
@@ -86,8 +87,8 @@ def test_force_begins_a_second_after_its_period_with_32_pods_at_a_time_and_objec
         components=(component(),),
         pods=pods(40),
         attempts={
-            DELETE.key: START + timedelta(seconds=595),
-            "List": START + timedelta(seconds=600),
+            DELETE: START + timedelta(seconds=595),
+            List(): START + timedelta(seconds=600),
         },
     )
     assert going_on(seen, 600.9).actions == ()
@@ -122,8 +123,8 @@ def test_only_two_reads_a_second_apart_that_found_nothing_are_believed(
 
 
 def test_a_pod_that_is_going_is_waited_for() -> None:
-    one = pod_from(
-        {"metadata": {"name": "a", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    one = lenient(
+        Pod, {"metadata": {"name": "a", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     )
     seen = WrapperSnapshot(
         components=(GONE,), pods=(one,), empty=(START, START + timedelta(seconds=1))
@@ -134,9 +135,9 @@ def test_a_pod_that_is_going_is_waited_for() -> None:
 def test_pods_are_read_before_the_first_of_them_goes_by_force() -> None:
     seen = WrapperSnapshot(components=(GONE,), pods=pods(2))
     assert going_on(seen, 601).actions == (List(),)
-    seen = WrapperSnapshot(components=(GONE,), pods=pods(2), attempts={"List": START})
+    seen = WrapperSnapshot(components=(GONE,), pods=pods(2), attempts={List(): START})
     assert going_on(seen, 601).actions == (List(),)
-    read = {"List": START + timedelta(seconds=601)}
+    read: dict[WrapperAction, datetime] = {List(): START + timedelta(seconds=601)}
     seen = WrapperSnapshot(components=(GONE,), pods=pods(2), attempts=read)
     deletes = going_on(seen, 602).actions
     assert [it.kind for it in deletes if isinstance(it, DeleteObject)] == ["Pod", "Pod"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import (
     AppWrapper,
@@ -18,11 +19,11 @@ from preflight_appwrapper.api.types import (
     Metadata,
     Pod,
     PodSet,
-    pod_from,
 )
 from preflight_appwrapper.core.component_status import ComponentVerdict
-from preflight_appwrapper.core.health import HealthJudgment, judge
+from preflight_appwrapper.core.health import judge
 from preflight_appwrapper.core.phase_context import PhaseContext
+from preflight_appwrapper.core.plan import HealthJudgment
 from preflight_appwrapper.core.pods import sick_resources
 from preflight_appwrapper.core.podsets import slack
 from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
@@ -83,7 +84,7 @@ def pod(
     }
     if more.pop("going", False):
         raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return pod_from(raw)
+    return lenient(Pod, raw)
 
 
 def present(i: int = 0, says: Any = "nothing", **more: Any) -> SeenComponent:
@@ -135,7 +136,7 @@ SICK = {"n": frozenset({"nvidia.com/gpu"})}
 
 
 def ruled(found: HealthJudgment) -> tuple[int, str]:
-    return found.holding.rule, found.result
+    return found.rule, found.result
 
 
 # --- 1
@@ -251,7 +252,7 @@ def test_rule_4_concerns_running_pods_that_ask_for_the_resource(
         nodes=SICK,
         components=(present(says="more"),),
     )
-    assert found.holding.rule != 4
+    assert found.rule != 4
 
 
 def test_rule_4_goes_before_failed_pods() -> None:
@@ -304,7 +305,7 @@ def test_only_no_execute_labels_make_pods_leave() -> None:
     ],
 )
 def test_rule_5_needs_a_result_that_says_failed(said: dict[str, Any], rule: int) -> None:
-    assert judged(status(1), pod("a", "Failed", owner="wrapper", **said)).holding.rule == rule
+    assert judged(status(1), pod("a", "Failed", owner="wrapper", **said)).rule == rule
 
 
 @pytest.mark.parametrize(("before", "counts"), [(0, False), (2, False), (3, True)])
@@ -322,7 +323,7 @@ def test_rule_6_has_a_grace_and_names_the_pod_its_node_and_the_code() -> None:
         status(2), pod("train-0", "Failed", node="node-b", **exited(137)), pod("b", "Running")
     )
     assert (*ruled(found), found.grace, found.counts) == (6, "reset", True, True)
-    assert found.holding.sentence == "1 failed pod, train-0 on node-b exited with 137"
+    assert found.sentence == "1 failed pod, train-0 on node-b exited with 137"
 
 
 @pytest.mark.parametrize(
@@ -349,7 +350,7 @@ def test_rule_6_has_a_grace_and_names_the_pod_its_node_and_the_code() -> None:
 def test_rule_6_a_failed_pod_stops_counting_once_it_was_made_up_for(
     pods: tuple[Pod, ...], rules: WrapperRules, rule: int
 ) -> None:
-    assert judged(status(2), *pods, rules=rules).holding.rule == rule
+    assert judged(status(2), *pods, rules=rules).rule == rule
 
 
 @pytest.mark.parametrize(
@@ -423,7 +424,7 @@ def test_the_clock_stands_still_while_a_job_queues_by_itself() -> None:
     found = judged(status(2, ready=9999), components=(one,))
     assert ruled(found) == (9, "waiting")
     assert found.at is None
-    assert "suspended by itself" in found.holding.sentence
+    assert "suspended by itself" in found.sentence
 
 
 def test_the_clock_begins_when_a_job_is_resumed() -> None:
@@ -461,13 +462,13 @@ def test_the_time_that_preflight_takes_is_no_warm_up(
     found = judged(
         status(2, deployed=since, ready=since), pod("a", "Running"), pod("b", "Pending", **said)
     )
-    assert found.holding.rule == rule
+    assert found.rule == rule
 
 
 def test_two_examinations_at_the_same_time_are_one() -> None:
     pods = [pod(f"p{i}", "Pending", **examining(200, ended=100)) for i in range(2)]
-    assert judged(status(2, deployed=410, ready=410), *pods).holding.rule == 8
-    assert judged(status(2, deployed=390, ready=390), *pods).holding.rule == 9
+    assert judged(status(2, deployed=410, ready=410), *pods).rule == 8
+    assert judged(status(2, deployed=390, ready=390), *pods).rule == 9
 
 
 def test_what_waits_says_when_the_next_rule_may_hold() -> None:

@@ -19,8 +19,7 @@ from preflight_appwrapper.api.conditions import put, repaired, restored, since
 from preflight_appwrapper.api.types import AppWrapperStatus, wrapper_from
 from preflight_appwrapper.controller import apply, controller
 from preflight_appwrapper.core.deadlines import deadline
-from preflight_appwrapper.core.leader_state import LeaderState
-from preflight_appwrapper.core.snapshot import Mirrored, observe
+from preflight_appwrapper.core.snapshot import LeaderState, Mirrored, observe
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_kube.clock import Clock

@@ -11,13 +11,13 @@ import pytest
 from doubled import client, double, objects, running
 from leading import leads
 from player import bare_pod, job, wrapper
+from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import LABEL
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import pod_from, wrapper_from
+from preflight_appwrapper.api.types import Pod, wrapper_from
 from preflight_appwrapper.controller.cache import WrapperCache
 from preflight_appwrapper.core.decode import PartialObject
-from preflight_appwrapper.core.leader_state import LeaderState, Listed, VersionedPod
-from preflight_appwrapper.core.snapshot import Mirrored, observe
+from preflight_appwrapper.core.snapshot import LeaderState, Listed, Mirrored, VersionedPod, observe
 from preflight_appwrapper.core.validation import created
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
@@ -38,7 +38,7 @@ class Cached:
     def __init__(self) -> None:
         self.changed: list[Any] = []
         self.cache = WrapperCache(NOWHERE, RESTMapper(NOWHERE), WrapperRules(), self.changed.append)
-        self.jobs = self.cache.open(JOB, "/apis/batch/v1/jobs").cache
+        self.jobs = self.cache.open(JOB, "/apis/batch/v1/jobs")
         self.pods = self.cache._pods
         for name in "ab":
             self.cache.keep(raw(name, "", {}))
@@ -116,7 +116,7 @@ def test_what_is_remembered_of_a_wrapper_goes_with_it() -> None:
 
 
 def test_a_list_by_label_neither_hides_a_strayed_pod_nor_gives_it_to_another() -> None:
-    pod = pod_from({"metadata": {"name": "p", "uid": "uid-p"}, "status": {"phase": "Running"}})
+    pod = lenient(Pod, {"metadata": {"name": "p", "uid": "uid-p"}, "status": {"phase": "Running"}})
     mine = wrapper_from(wrapper(job()))
 
     def pods(listed: dict[str, VersionedPod], **more: Any) -> int:

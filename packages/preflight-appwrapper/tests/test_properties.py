@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
+from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import PHASES, pod_from, wrapper_from, written
+from preflight_appwrapper.api.types import PHASES, Pod, wrapper_from, written
 from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.decode import ComponentObject
-from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.plan import (
     CreateComponent,
     DeleteObject,
     Finalizer,
 )
 from preflight_appwrapper.core.reconcile import reconcile
-from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
+from preflight_appwrapper.core.snapshot import Attempt, SeenComponent, WrapperSnapshot
 from preflight_appwrapper.report.explain import explain, plan, plan_text, text
 
 QUICK = {
@@ -292,7 +292,7 @@ def a_view() -> st.SearchStrategy[WrapperSnapshot]:
         attempt=st.none() | st.builds(Attempt, error=st.just("no"), at=TIMES, fatal=st.booleans(), unclear=st.booleans()),
     )  # fmt: skip
     pod = st.builds(
-        lambda phase, name: pod_from({"metadata": {"name": name, "uid": name}, "status": {"phase": phase}}),
+        lambda phase, name: lenient(Pod, {"metadata": {"name": name, "uid": name}, "status": {"phase": phase}}),
         st.sampled_from(["Pending", "Running", "Failed", "Succeeded", "Odd"]), st.sampled_from(["a", "b", "c"]),
     )  # fmt: skip
     stray = st.builds(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from player import Player, job, wrapper
 from preflight_appwrapper.api.types import PHASES
-from preflight_appwrapper.core.leader_state import Attempt
-from preflight_appwrapper.core.state_machine import ROWS, markdown
+from preflight_appwrapper.core.snapshot import Attempt
+from preflight_appwrapper.core.state_machine import ROWS, TABLE
 
 SECOND = {"failureGracePeriodDuration": "1s", "retryPausePeriodDuration": "1s"}
 
@@ -250,7 +250,7 @@ def test_each_row_of_the_table_is_taken(row: str) -> None:
 
 def test_the_readme_shows_the_table_of_the_code() -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text()
-    assert markdown() in readme
+    assert TABLE in readme
 
 
 def test_every_phase_is_led_to_and_every_row_leads_to_a_phase() -> None:

@@ -17,11 +17,11 @@ from typing import Any
 from msgspec.structs import replace
 from preflight_appwrapper.api.conditions import Written
 from preflight_appwrapper.api.conditions import written as written_at
+from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import LABEL
-from preflight_appwrapper.api.types import AppWrapper, pod_from, wrapper_from, written
+from preflight_appwrapper.api.types import AppWrapper, Pod, wrapper_from, written
 from preflight_appwrapper.core.component_status import verdict
 from preflight_appwrapper.core.decode import ComponentObject
-from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.plan import (
     Confirm,
     CreateComponent,
@@ -31,7 +31,7 @@ from preflight_appwrapper.core.plan import (
     WrapperAction,
     WrapperPlan,
 )
-from preflight_appwrapper.core.snapshot import SeenComponent, WrapperSnapshot
+from preflight_appwrapper.core.snapshot import Attempt, SeenComponent, WrapperSnapshot
 from preflight_kube.api.kinds import kind_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,7 +50,7 @@ class BrokenError(AssertionError):
 class LeaderState:
     """What one controller process knows beyond the cluster."""
 
-    attempts: dict[str, datetime] = field(default_factory=dict)
+    attempts: dict[WrapperAction, datetime] = field(default_factory=dict)
     creates: dict[int, Attempt] = field(default_factory=dict)
     confirmed: set[int] = field(default_factory=set)
     empty: list[datetime] = field(default_factory=list)
@@ -149,10 +149,10 @@ class World:
         ]
         return WrapperSnapshot(
             components=tuple(components),
-            pods=tuple(pod_from(one) for one in self.pods.values()),
+            pods=tuple(lenient(Pod, one) for one in self.pods.values()),
             nodes=self.nodes,
             strays=tuple(strays),
-            attempts={key: at + self.skew for key, at in memory.attempts.items()},
+            attempts={action: at + self.skew for action, at in memory.attempts.items()},
             empty=tuple(at + self.skew for at in memory.empty),
             first_seen=self._first_seen(wrapper),
             suffix=f"{self.uids:05d}",
@@ -219,7 +219,7 @@ class World:
     def _act(self, action: WrapperAction) -> None:
         assert self.wrapper is not None
         memory = self.memory
-        memory.attempts[action.key] = self.now
+        memory.attempts[action] = self.now
         metadata = self.wrapper["metadata"]
         if not isinstance(action, List):
             memory.empty.clear()

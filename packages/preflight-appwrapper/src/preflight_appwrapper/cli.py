@@ -1,6 +1,4 @@
-"""The command line: run, serve, certs, label-nodes, explain, evacuations, validate-config, schema,
-crd.
-"""
+"""The command line."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 import yaml
@@ -25,9 +23,7 @@ from preflight_appwrapper.config import Config, json_schema, settings
 from preflight_appwrapper.report.explain import plan, plan_text, text
 
 CONFIGURATION: Final = "appwrapper-preflight"
-"""The name of both webhook configurations. Those that change objects are called in the order of
-their names, and Kueue's begins with ``kueue-``.
-"""
+"""Of both webhook configurations: those that mutate are called by name, Kueue's later."""
 _LEAST_KEY: Final = 32
 
 _ABOUT = """AppWrapper: workloads that are watched, reset, moved off sick nodes, and gone without a trace.
@@ -65,8 +61,8 @@ def _parser() -> argparse.ArgumentParser:
         subparsers, "serve", _serve, help="answer the API server's admission reviews"
     )
     _as_service(serve)
-    for one in (run, serve):
-        one.add_argument(
+    for command in (run, serve):
+        command.add_argument(
             "--mark-key", type=Path, help="file with the key of marks (none: no marks)"
         )
     serve.add_argument(
@@ -92,9 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long to go on answering after SIGTERM (%(default)s)",
     )
-    if sys.argv[1:2] == [
-        "certs"
-    ]:  # what makes certificates is 8 MB in memory that nobody else need carry
+    if sys.argv[1:2] == ["certs"]:  # 8 MB in memory that no other command need carry
         from preflight_kube.admission import certs
 
         certs.add_command(
@@ -213,7 +207,7 @@ def _explain(args: argparse.Namespace) -> int:
         raise commands.BadInput("explain: needs either NAME or -f FILE; give one of the two")
     if args.name:
         return _explain_live(args, rules)
-    raw = commands.load(_manifest, args.file)
+    raw = commands.load(lambda text: document.read(text, document.MANIFEST), args.file)
     if not isinstance(raw, dict) or raw.get("apiVersion") != API_VERSION or raw.get("kind") != KIND:
         raise commands.BadInput(
             f"{args.file}: holds no AppWrapper; give one with apiVersion {API_VERSION} and kind {KIND}"
@@ -223,19 +217,14 @@ def _explain(args: argparse.Namespace) -> int:
     wrapper = wrapper_from(raw)
     if not wrapper.metadata.namespace:  # as kubectl create -n has it
         wrapper = replace(wrapper, metadata=replace(wrapper.metadata, namespace=args.namespace))
-    found = plan(wrapper, rules)
+    planned = plan(wrapper, rules)
     if args.output == "yaml":
-        print(yaml.safe_dump_all(found.objects, sort_keys=False, width=120), end="")
+        print(yaml.safe_dump_all(planned.objects, sort_keys=False, width=120), end="")
     else:
-        _print(args, found, plan_text(found))
-    if found.problems and args.output != "text":
-        for problem in found.problems:
-            print(f"{args.file}: {problem}", file=sys.stderr)
-    return commands.BAD_INPUT if found.problems else commands.DONE
-
-
-def _manifest(text: str) -> Any:
-    return document.read(text, document.MANIFEST)
+        _print(args, planned, plan_text(planned))
+    for problem in planned.problems if args.output != "text" else ():
+        print(f"{args.file}: {problem}", file=sys.stderr)
+    return commands.BAD_INPUT if planned.problems else commands.DONE
 
 
 def _evacuations(args: argparse.Namespace) -> int:
@@ -244,8 +233,8 @@ def _evacuations(args: argparse.Namespace) -> int:
     from preflight_appwrapper.report.evacuations import evacuations, lines
 
     health = _settings(args.config)[0].node_health
-    found = anyio.run(lambda: evacuations(health, released=args.release))
-    _print(args, found, "\n".join(lines(found, released=args.release)))
+    waits = anyio.run(lambda: evacuations(health, released=args.release))
+    _print(args, waits, "\n".join(lines(waits, released=args.release)))
     return commands.DONE
 
 
@@ -258,15 +247,15 @@ def _explain_live(args: argparse.Namespace, rules: WrapperRules) -> int:
         raise commands.BadInput(
             "explain: -o yaml shows what would be created, and needs -f FILE; give -o json"
         )
-    found = anyio.run(explain_once, args.namespace, args.name, rules)
-    if found is None:
+    explanation = anyio.run(explain_once, args.namespace, args.name, rules)
+    if explanation is None:
         raise commands.CommandFailed(
             f"no AppWrapper {args.name} in namespace {args.namespace}; `-n` names another one"
         )
     if args.config is None:
         hint = "parameters are the defaults of this program; --config FILE has those of the release"
         print(f"explain: {hint}.", file=sys.stderr)
-    _print(args, found, text(found))
+    _print(args, explanation, text(explanation))
     return commands.DONE
 
 

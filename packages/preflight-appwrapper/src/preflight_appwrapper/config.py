@@ -1,6 +1,4 @@
-"""The operator's configuration. One Struct is its schema; :func:`settings` lists *every* problem of
-a file with its path. Pure.
-"""
+"""The operator's configuration: its schema, and every problem of a file, with its path. Pure."""
 
 from __future__ import annotations
 
@@ -21,6 +19,7 @@ from preflight_appwrapper.api.rules import (
     Autopilot,
     BrakeRules,
     FailureRule,
+    Section,
     WrapperRules,
     key_of,
     seconds,
@@ -31,13 +30,7 @@ __all__ = ["ConfigError"]
 Duration = Annotated[str, Meta(description="A Go duration, e.g. 90s, 10m or 1h30m.")]
 
 
-class _Section(
-    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
-):
-    """Keys in camel case; others are refused."""
-
-
-class FaultTolerance(_Section, frozen=True, kw_only=True):
+class FaultTolerance(Section, frozen=True, kw_only=True):
     """Defaults of the parameters that a wrapper's annotations can change. ``failedPods``:
     ``unreplaced`` counts a failed pod until its controller has made up for it, ``any`` counts it
     always."""
@@ -54,7 +47,7 @@ class FaultTolerance(_Section, frozen=True, kw_only=True):
     failed_pods: Literal["unreplaced", "any"] = "unreplaced"
 
 
-class NodeHealthConfig(_Section, frozen=True, kw_only=True):
+class NodeHealthConfig(Section, frozen=True, kw_only=True):
     """Conditions of which `label-nodes` makes a label: while one of ``conditions`` (``*`` for any
     characters) is True, the node has our label ``key`` with this ``value``."""
 
@@ -65,7 +58,7 @@ class NodeHealthConfig(_Section, frozen=True, kw_only=True):
     value: Annotated[str, Meta(min_length=1, max_length=63)] = "EVICT"
 
 
-class EvacuationBrake(_Section, frozen=True, kw_only=True):
+class EvacuationBrake(Section, frozen=True, kw_only=True):
     """At most ``percent`` of the running workloads (the controller) and of the nodes (the labeler)
     are evacuated in ``window``, or one if that is more; what is beyond it waits. 100: no brake."""
 
@@ -80,7 +73,7 @@ class EvacuationBrake(_Section, frozen=True, kw_only=True):
     window: Duration = "10m"
 
 
-class Config(_Section, frozen=True, kw_only=True):
+class Config(Section, frozen=True, kw_only=True):
     """A configuration file. ``failureRules``: how the status of further kinds is read;
     one for a kind that is known replaces what is known of it. ``trustedUsers``: accounts, by their
     whole name, that are not asked about: what they wrap was judged elsewhere (MultiKueue)."""
@@ -101,11 +94,6 @@ class Config(_Section, frozen=True, kw_only=True):
     ] = ()
     lease_duration: Duration = "15s"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-
-    @property
-    def lease_seconds(self) -> float:
-        """``leaseDuration``, in seconds."""
-        return seconds(self.lease_duration)
 
 
 _DEPLOYED: Final = frozenset(
@@ -140,9 +128,7 @@ def settings(text: str) -> tuple[Config, WrapperRules]:
     public = _public({} if written is None else written, problems)
     raw, used = _renamed(public, problems)
     problems += schema.problems(json_schema(), raw, "the file")
-    texts = _texts(raw)
-    periods = _periods(texts, problems)
-    problems += _meaning(texts, periods)
+    periods = _periods(raw, problems)
     config = Config() if problems else msgspec.convert(raw, Config)
     problems += _of_failure_rules(config)
     if problems:
@@ -152,28 +138,25 @@ def settings(text: str) -> tuple[Config, WrapperRules]:
 
 
 def _public(raw: object, problems: list[str]) -> object:
-    """The configuration of AppWrapper 1.2's own controller as one of ours: below ``appwrapper``,
-    with periods in nanoseconds, beside what says how that controller is deployed.
+    """A configuration of AppWrapper 1.2 as one of ours: that is below ``appwrapper``, with periods
+    in nanoseconds, beside what says how its controller is deployed.
     """
     inner = raw.get("appwrapper") if isinstance(raw, dict) else None
-    if (
-        not isinstance(raw, dict)
-        or not _DEPLOYED & raw.keys()
-        or not isinstance(inner, dict | None)
-    ):
+    deployed = isinstance(raw, dict) and _DEPLOYED & raw.keys()
+    if not isinstance(raw, dict) or not deployed or not isinstance(inner, dict | None):
         return raw
-    made = {key: value for key, value in raw.items() if key not in _DEPLOYED} | (inner or {})
-    if made.pop("userRBACAdmissionCheck", True) is not True:
+    ours = {key: value for key, value in raw.items() if key not in _DEPLOYED} | (inner or {})
+    if ours.pop("userRBACAdmissionCheck", True) is not True:
         problems.append(
             "appwrapper.userRBACAdmissionCheck: would let everybody wrap what they may not create; remove it, and name who need not be asked about in trustedUsers."
         )
-    section = made.get("faultTolerance")
+    section = ours.get("faultTolerance")
     if isinstance(section, dict):
-        made["faultTolerance"] = {
+        ours["faultTolerance"] = {
             key: f"{value}ns" if key != "retryLimit" and type(value) is int else value
             for key, value in section.items()
         }
-    return made
+    return ours
 
 
 def _renamed(raw: object, problems: list[str]) -> tuple[object, dict[str, str]]:
@@ -181,16 +164,15 @@ def _renamed(raw: object, problems: list[str]) -> tuple[object, dict[str, str]]:
     section = raw.get("faultTolerance") if isinstance(raw, dict) else None
     if not isinstance(raw, dict) or not isinstance(section, dict):
         return raw, {}
-    made, used = dict(section), dict[str, str]()
+    renamed, used = dict(section), dict[str, str]()
     for old, new in _ALIASES.items():
-        if old in made and new in made:
-            problems.append(
-                f"faultTolerance.{old}: means the same as {new}, which is set too; keep one of the two."
-            )
-            made.pop(old)
-        elif old in made:
-            made[new], used[new] = made.pop(old), old
-    return {**raw, "faultTolerance": made}, used
+        if old in renamed and new in renamed:
+            twice = f"means the same as {new}, which is set too; keep one of the two."
+            problems.append(f"faultTolerance.{old}: {twice}")
+            renamed.pop(old)
+        elif old in renamed:
+            renamed[new], used[new] = renamed.pop(old), old
+    return {**raw, "faultTolerance": renamed}, used
 
 
 def _as_written(problem: str, used: Mapping[str, str]) -> str:
@@ -200,42 +182,33 @@ def _as_written(problem: str, used: Mapping[str, str]) -> str:
     return f"{section}{dot}{used[name]}{colon}{sentence}" if name in used else problem
 
 
-def _texts(raw: object) -> dict[str, tuple[str, str]]:
-    """By field: the path of a period, and what stands there, where that is a text at all."""
+def _periods(raw: object, problems: list[str]) -> dict[str, float]:
+    """By field: the seconds of each period that is a text at all, and can be read."""
     defaults = msgspec.to_builtins(Config())
-    found = {}
+    texts: dict[str, str] = {}
+    periods: dict[str, float] = {}
     for field, keys in _PATHS.items():
         text = at(raw, keys)
         text = at(defaults, keys) if text is None else text
         if isinstance(text, str):
-            found[field] = ".".join(keys), text
-    return found
-
-
-def _periods(texts: Mapping[str, tuple[str, str]], problems: list[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for field, (path, text) in texts.items():
-        try:
-            found[field] = seconds(text)
-        except ValueError as error:
-            problems.append(f"{path}: {error}.")
-    return found
-
-
-def _meaning(texts: Mapping[str, tuple[str, str]], periods: Mapping[str, float]) -> Iterator[str]:
+            texts[field] = text
+            try:
+                periods[field] = seconds(text)
+            except ValueError as error:
+                problems.append(f"{'.'.join(keys)}: {error}.")
     for field, period in periods.items():
-        path, text = texts[field]
+        path, text = ".".join(_PATHS[field]), texts[field]
         if field in _GRACES and period < 0:
-            yield f"{path}: is {text}; set a period of 0 or more."
+            problems.append(f"{path}: is {text}; set a period of 0 or more.")
         elif field == "lease" and period < 1:
-            yield f"{path}: {text} is less than a second; set e.g. 15s."
+            problems.append(f"{path}: {text} is less than a second; set e.g. 15s.")
         elif field not in _GRACES and period <= 0:
-            yield f"{path}: is {text}; set a period of more than 0."
-    bounds = [(field, "maximum") for field in _GRACES] + [("admission", "warmup")]
-    for field, bound in bounds:
+            problems.append(f"{path}: is {text}; set a period of more than 0.")
+    for field, bound in (*((field, "maximum") for field in _GRACES), ("admission", "warmup")):
         if {field, bound} <= periods.keys() and periods[field] > periods[bound]:
-            (path, text), (_, most) = texts[field], texts[bound]
-            yield f"{path}: {text} is more than {_PERIODS[bound]}, {most}; lower the one or raise the other."
+            more = f"{texts[field]} is more than {_PERIODS[bound]}, {texts[bound]}"
+            problems.append(f"{'.'.join(_PATHS[field])}: {more}; lower the one or raise the other.")
+    return periods
 
 
 def _of_failure_rules(config: Config) -> Iterator[str]:
@@ -247,9 +220,9 @@ def _of_failure_rules(config: Config) -> Iterator[str]:
 
 
 def _rules(config: Config, periods: Mapping[str, float], given: frozenset[str]) -> WrapperRules:
-    own = {(it.group, it.kind) for it in config.failure_rules}
-    keys = {**_PERIODS, "retry_limit": "retryLimit"}
-    values: dict[str, Any] = {field: periods[field] for field in _PERIODS}
+    own = {(rule.group, rule.kind) for rule in config.failure_rules}
+    keys, values = {**_PERIODS, "retry_limit": "retryLimit"}, dict[str, Any](periods)
+    window, _ = values.pop("window"), values.pop("lease")
     return WrapperRules(
         **values,
         retry_limit=config.fault_tolerance.retry_limit,
@@ -259,9 +232,9 @@ def _rules(config: Config, periods: Mapping[str, float], given: frozenset[str]) 
         autopilot=config.autopilot,
         failure_rules=(
             *config.failure_rules,
-            *(it for it in BUILT_IN if (it.group, it.kind) not in own),
+            *(rule for rule in BUILT_IN if (rule.group, rule.kind) not in own),
         ),
-        brake=BrakeRules(config.evacuation_brake.percent, periods["window"]),
+        brake=BrakeRules(config.evacuation_brake.percent, window),
         trusted_users=frozenset(config.trusted_users),
         set_=frozenset(field for field, key in keys.items() if key in given),
     )

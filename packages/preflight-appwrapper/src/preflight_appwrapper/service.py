@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,16 +18,15 @@ from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.manager import Election, Parts, run
 
 from preflight_appwrapper.api.names import COMPONENT
-from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.rules import WrapperRules, seconds
 from preflight_appwrapper.config import Config
 from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.controller.controller import Controller
 from preflight_appwrapper.controller.node_labeler import Labeler
 from preflight_appwrapper.core import decode
-from preflight_appwrapper.core.leader_state import LeaderState
 from preflight_appwrapper.core.pods import sick_resources
 from preflight_appwrapper.core.reconcile import reconcile
-from preflight_appwrapper.core.snapshot import Mirrored, observe
+from preflight_appwrapper.core.snapshot import LeaderState, Mirrored, observe
 from preflight_appwrapper.metrics import Metrics
 from preflight_appwrapper.report.explain import Explanation, explain
 from preflight_appwrapper.webhook.handler import Reviewer
@@ -35,21 +34,18 @@ from preflight_appwrapper.webhook.handler import Reviewer
 
 def controller(config: Config, rules: WrapperRules, args: Namespace) -> int:
     """Be one replica until SIGTERM or SIGINT; the exit status. ``args``: where it listens."""
-
-    def run(client: Client, metrics: Metrics) -> Awaitable[None]:
-        return Controller(client, rules, metrics).run()
-
-    return _run(config, args, _leads(COMPONENT, run), lease=COMPONENT)
+    return _lead(
+        config, args, COMPONENT, lambda client, metrics: Controller(client, rules, metrics)
+    )
 
 
 def labeler(config: Config, rules: WrapperRules, args: Namespace) -> int:
     """Be one replica of the node labeler; as :func:`controller`."""
 
-    def run(client: Client, metrics: Metrics) -> Awaitable[None]:
-        return Labeler(client, config.node_health, metrics, rules.brake).run()
+    def make(client: Client, metrics: Metrics) -> Labeler:
+        return Labeler(client, config.node_health, metrics, rules.brake)
 
-    name = f"{COMPONENT}-labeler"
-    return _run(config, args, _leads(name, run), lease=name)
+    return _lead(config, args, f"{COMPONENT}-labeler", make)
 
 
 def webhook(config: Config, rules: WrapperRules, args: Namespace, certificate: Certificate) -> int:
@@ -66,25 +62,28 @@ def webhook(config: Config, rules: WrapperRules, args: Namespace, certificate: C
     return _run(config, args, build, linger=args.linger)
 
 
-def _leads(
-    name: str, run: Callable[[Client, Metrics], Awaitable[None]]
-) -> Callable[[Client, Metrics], Parts]:
+def _lead(
+    config: Config,
+    args: Namespace,
+    name: str,
+    make: Callable[[Client, Metrics], Controller | Labeler],
+) -> int:
     def build(client: Client, metrics: Metrics) -> Parts:
         async def lead(leadership: Leadership) -> None:
             with metrics.runtime.leading(name, metrics.leader):
-                await run(client.fenced(leadership.valid), metrics)
+                await make(client.fenced(leadership.valid), metrics).run()
 
         return Parts(lead=lead)
 
-    return build
+    return _run(config, args, build, Election(args.namespace, name, seconds(config.lease_duration)))
 
 
 def _run(
     config: Config,
     args: Namespace,
     build: Callable[[Client, Metrics], Parts],
+    election: Election | None = None,
     *,
-    lease: str = "",
     linger: float = 0.0,
 ) -> int:
     metrics = Metrics()
@@ -100,7 +99,7 @@ def _run(
         registry=metrics.registry,
         host=args.host,
         port=args.port,
-        election=Election(args.namespace, lease, config.lease_seconds) if lease else None,
+        election=election,
         linger=linger,
         log_level=config.log_level,
     )

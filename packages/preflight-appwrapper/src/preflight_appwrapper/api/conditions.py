@@ -1,8 +1,4 @@
-"""Conditions of a wrapper and of its components: types, reasons, and how they change. Pure.
-
-``lastTransitionTime`` moves only when ``status`` moves; a message may change without it. Times have
-whole seconds.
-"""
+"""Conditions of a wrapper and of its components: types, and how they change. Pure."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ from msgspec.structs import replace
 from preflight_appwrapper.api.types import AppWrapperStatus, ComponentStatus, Condition
 
 S = TypeVar("S", AppWrapperStatus, ComponentStatus)
+Status = AppWrapperStatus | ComponentStatus
 
 QUOTA: Final = "QuotaReserved"
 DEPLOYED: Final = "ResourcesDeployed"
@@ -32,38 +29,32 @@ _MOST: Final = 32
 """Conditions that are kept; we have six."""
 
 
-def find(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
+def find(status: Status, type_: str) -> Condition | None:
     """The condition of this type; None where there is none."""
-    return next((one for one in conditions if one.type == type_), None)
+    return next((known for known in status.conditions if known.type == type_), None)
 
 
-def is_true(status: AppWrapperStatus | ComponentStatus, type_: str, *reasons: str) -> bool:
+def is_true(status: Status, type_: str, *reasons: str, value: str = "True") -> bool:
     """Say whether there is such a condition, True, and for one of ``reasons`` if any is named."""
-    return _is("True", status, type_, reasons)
+    known = find(status, type_)
+    return known is not None and known.status == value and (not reasons or known.reason in reasons)
 
 
-def is_false(status: AppWrapperStatus | ComponentStatus, type_: str, *reasons: str) -> bool:
+def is_false(status: Status, type_: str, *reasons: str) -> bool:
     """Say the same of False; absent or Unknown is not."""
-    return _is("False", status, type_, reasons)
-
-
-def _is(
-    value: str, status: AppWrapperStatus | ComponentStatus, type_: str, reasons: tuple[str, ...]
-) -> bool:
-    found = find(status.conditions, type_)
-    return found is not None and found.status == value and (not reasons or found.reason in reasons)
+    return is_true(status, type_, *reasons, value="False")
 
 
 def since(status: AppWrapperStatus, type_: str) -> datetime | None:
     """Return when the condition got the status that it has."""
-    found = find(status.conditions, type_)
-    return found.last_transition_time if found else None
+    known = find(status, type_)
+    return known.last_transition_time if known else None
 
 
-def component_is(one: ComponentStatus) -> str:
+def component_is(component: ComponentStatus) -> str:
     """``True``: created. ``Unknown``: begun. ``False``: deleted, or refused. Empty: never begun."""
-    found = find(one.conditions, DEPLOYED)
-    return found.status if found else ""
+    known = find(component, DEPLOYED)
+    return known.status if known else ""
 
 
 def put(
@@ -76,13 +67,12 @@ def put(
     now: datetime,
     generation: int = 0,
 ) -> S:
-    """``status``, of a wrapper or of a component, with this condition; ``value`` None: Unknown. Its
-    time moves only where its status does, and never back: clocks of two leaders differ.
+    """``status`` with this condition; ``value`` None: Unknown. Its time, in whole seconds, moves
+    only where its status does, and never back: clocks of two leaders differ.
     """
     text = "Unknown" if value is None else str(value)
-    old, at = find(status.conditions, type_), now.replace(microsecond=0)
-    before = old.last_transition_time if old is not None else None
-    if old is not None and before is not None:
+    old, at = find(status, type_), now.replace(microsecond=0)
+    if old is not None and (before := old.last_transition_time) is not None:
         at = before if old.status == text else max(at, before.replace(microsecond=0))
     condition = Condition(
         type=type_,
@@ -92,15 +82,14 @@ def put(
         last_transition_time=at,
         observed_generation=generation,
     )
-    if old is None:
-        return replace(status, conditions=(*status.conditions, condition))
-    kept = tuple(condition if one is old else one for one in status.conditions)
-    return replace(status, conditions=kept)
+    conditions = {known.type: known for known in status.conditions} | {type_: condition}
+    return replace(status, conditions=tuple(conditions.values()))
 
 
 def drop(status: S, type_: str) -> S:
     """``status`` without this condition, so that the next one of its type has a new time."""
-    return replace(status, conditions=tuple(one for one in status.conditions if one.type != type_))
+    kept = tuple(known for known in status.conditions if known.type != type_)
+    return replace(status, conditions=kept)
 
 
 def repaired(
@@ -110,11 +99,11 @@ def repaired(
     leader has first seen it, where it knows that better than a timestamp does.
     """
     kept: dict[str, Condition] = {}
-    for one in status.conditions[: 4 * _MOST]:
-        if one.type and one.type not in kept and len(kept) < _MOST:
-            at = first_seen.get(written(one), one.last_transition_time)
+    for known in status.conditions[: 4 * _MOST]:
+        if known.type and known.type not in kept and len(kept) < _MOST:
+            at = first_seen.get(written(known), known.last_transition_time)
             at = now.replace(microsecond=0) if at is None or at > now else at
-            kept[one.type] = replace(one, last_transition_time=at)
+            kept[known.type] = replace(known, last_transition_time=at)
     conditions = tuple(kept.values())
     return status if conditions == status.conditions else replace(status, conditions=conditions)
 
@@ -127,23 +116,18 @@ def restored(
     """
     if used is before:
         return status
-    known = {one.type: one for one in used.conditions}
-    times = {one.type: one.last_transition_time for one in before.conditions}
-    made = []
-    for one in status.conditions:
-        old, at = times.get(one.type), one.last_transition_time
-        same = one.type in known and written(known[one.type]) == written(one)
-        if old is not None and at is not None and (same or old > at):
-            one = replace(one, last_transition_time=old)  # noqa: PLW2901
-        made.append(one)
-    conditions = tuple(made)
-    return (
-        before
-        if replace(status, conditions=conditions) == before
-        else replace(status, conditions=conditions)
-    )
+    unchanged = set(map(written, used.conditions))
+
+    def dated(condition: Condition) -> Condition:
+        old, at = since(before, condition.type), condition.last_transition_time
+        if old is None or at is None or (old <= at and written(condition) not in unchanged):
+            return condition
+        return replace(condition, last_transition_time=old)
+
+    status = replace(status, conditions=tuple(map(dated, status.conditions)))
+    return before if status == before else status
 
 
-def written(one: Condition) -> Written:
+def written(condition: Condition) -> Written:
     """Return what tells a condition from the same one at another time."""
-    return one.type, one.status, one.last_transition_time
+    return condition.type, condition.status, condition.last_transition_time

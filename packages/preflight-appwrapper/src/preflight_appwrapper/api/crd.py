@@ -1,9 +1,7 @@
-"""The CustomResourceDefinition of AppWrapper, made from the Structs that the controller itself
-reads. Pure.
+"""The CustomResourceDefinition of AppWrapper, from the Structs that the controller reads. Pure.
 
-Kueue and manifests of today hold to names, types and columns; what the Structs leave open, because
-they survive a bad field, is closed here: fields that are required, integers of 32 bits, lists that
-are maps.
+What these leave open, because they survive a bad field, is closed here: fields that are required,
+integers of 32 bits, lists that are maps.
 """
 
 from __future__ import annotations
@@ -24,12 +22,11 @@ _COLUMNS: Final = (
     condition_column("Unhealthy"),
     Column("Age", ".metadata.creationTimestamp", "date"),
 )
-_CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime")
 
 
 def crd() -> dict[str, Any]:
     """The object, ready for `kubectl apply --server-side`."""
-    made = definitions.crd(
+    definition = definitions.crd(
         GROUP,
         KIND,
         _VERSION,
@@ -41,9 +38,9 @@ def crd() -> dict[str, Any]:
         columns=_COLUMNS,
         defaults=False,
     )
-    whole = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    spec, status = whole["properties"]["spec"], whole["properties"]["status"]
-    _plain(whole)
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    spec, status = schema["properties"]["spec"], schema["properties"]["status"]
+    _plain(schema)
     spec["required"] = ["components"]
     component = _items(spec, "components")
     component["required"] = ["template"]
@@ -59,12 +56,12 @@ def crd() -> dict[str, Any]:
     known["required"] = ["name", "kind", "apiVersion", "podSets"]
     _conditions(known)
     _pod_set(_items(known, "podSets"))
-    return made
+    return definition
 
 
 def _items(part: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = part["properties"][name]["items"]
-    return found
+    items: dict[str, Any] = part["properties"][name]["items"]
+    return items
 
 
 def _int32(part: dict[str, Any], *names: str) -> None:
@@ -78,10 +75,10 @@ def _pod_set(part: dict[str, Any]) -> None:
 
 
 def _conditions(part: dict[str, Any]) -> None:
-    found = part["properties"]["conditions"]
-    found.update(list_map("type"))
-    found["items"]["required"] = list(_CONDITION)
-    properties = found["items"]["properties"]
+    part["properties"]["conditions"].update(list_map("type"))
+    condition = _items(part, "conditions")
+    condition["required"] = ["type", "status", "reason", "message", "lastTransitionTime"]
+    properties = condition["properties"]
     properties["status"]["enum"] = ["True", "False", "Unknown"]
     properties["lastTransitionTime"] = {"type": "string", "format": "date-time"}
     properties["observedGeneration"]["minimum"] = 0

@@ -21,9 +21,7 @@ MANAGER: Final = f"{GROUP}/appwrapper-controller"
 PREFIX: Final = f"{GROUP}.appwrapper/"
 """Begins the annotations: a dot before ``appwrapper``."""
 CLAIMED: Final = PREFIX + "claimed-devices"
-"""Annotation of a pod: the device classes of which it has devices by its claims, of those that
-marks of nodes are about; written where the pod's template is created.
-"""
+"""Annotation of a pod: the device classes of its claims, of those that nodes are marked for."""
 
 
 def wrapper_path(namespace: str, name: str) -> str:

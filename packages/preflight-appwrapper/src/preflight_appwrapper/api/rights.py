@@ -1,8 +1,4 @@
-"""Rights of controller, labeler, webhook and of who keeps its certificate, down to the field: the
-chart's roles and policies are made of it. Pure.
-
-What a wrapper's components are is its user's to say; that they are a wrapper's, ours.
-"""
+"""Rights of each account, down to the field: the chart's roles and policies are of it. Pure."""
 
 from __future__ import annotations
 

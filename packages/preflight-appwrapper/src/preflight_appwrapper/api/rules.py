@@ -25,9 +25,13 @@ _LONGEST: Final = 256
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
 
-class StatusMatch(
+class Section(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
+    """A part of the configuration: keys in camel case; others are refused."""
+
+
+class StatusMatch(Section, frozen=True, kw_only=True):
     """A test of an object: a condition of this type is True, or the text at ``path`` (dotted, from
     the object) is among ``values``.
     """
@@ -37,9 +41,7 @@ class StatusMatch(
     values: tuple[str, ...] = ()
 
 
-class FailureRule(
-    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
-):
+class FailureRule(Section, frozen=True, kw_only=True):
     """A way to read the status of one kind. ``group``: without version. ``owns_pods``: its pods
     have it as their controller, so that they can be told from those of other components.
     ``unless_finished``: while neither holds it has more to do.
@@ -56,10 +58,8 @@ class FailureRule(
 def _by_conditions(
     group: str, kind: str, failed: str, finished: str, *, owns_pods: bool = False
 ) -> FailureRule:
-    tests = ((StatusMatch(condition=failed),), (StatusMatch(condition=finished),))
-    return FailureRule(
-        group=group, kind=kind, failed=tests[0], finished=tests[1], owns_pods=owns_pods
-    )
+    bad, good = (StatusMatch(condition=failed),), (StatusMatch(condition=finished),)
+    return FailureRule(group=group, kind=kind, failed=bad, finished=good, owns_pods=owns_pods)
 
 
 _RAY_JOB: Final = "status.jobDeploymentStatus"
@@ -80,9 +80,7 @@ BUILT_IN: Final = (
 
 
 class BrakeRules(msgspec.Struct, frozen=True):
-    """At most ``percent`` of what there is, or one if that is more, in ``window`` seconds; 100: no
-    brake.
-    """
+    """At most ``percent`` of all, or one if that is more, in ``window`` seconds; 100: no brake."""
 
     percent: int = 10
     window: float = 600
@@ -169,16 +167,12 @@ def key_of(name: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """A Go duration. Raises :class:`ValueError` with one sentence, also for what no int64 of
-    nanoseconds holds.
-    """
-    if not text:
-        raise ValueError("it is empty; write e.g. 90s, 10m or 1h30m")
-    if len(text) > _LONGEST:
-        raise ValueError(f"it has {len(text)} characters; write e.g. 90s, 10m or 1h30m")
-    found = parse_duration(text)
-    if abs(found) * 1e9 >= _MOST_NANOSECONDS:
-        raise ValueError(
-            f'"{printable(text, 60)}" is longer than a duration can be (about 292 years)'
-        )
-    return found
+    """A Go duration. Raises :class:`ValueError`, also for what no int64 of nanoseconds holds."""
+    if not 0 < len(text) <= _LONGEST:
+        what = f"has {len(text)} characters" if text else "is empty"
+        raise ValueError(f"it {what}; write e.g. 90s, 10m or 1h30m")
+    period = parse_duration(text)
+    if abs(period) * 1e9 >= _MOST_NANOSECONDS:
+        shown = printable(text, 60)
+        raise ValueError(f'"{shown}" is longer than a duration can be (about 292 years)')
+    return period

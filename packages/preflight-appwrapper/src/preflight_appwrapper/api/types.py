@@ -1,8 +1,8 @@
 """The fields of Kubernetes objects that are read here, and no others. Pure.
 
-Every Struct is filled by :func:`wrapper_from` or :func:`pod_from`, which never raise: a wrapper
-somebody has edited by hand, or a pod that cannot be decoded, still has to be deleted in the end.
-Texts that anybody may write without a limit have one here.
+Every Struct is filled by :func:`lenient`, which never raises: a wrapper that was edited by hand, or
+a pod that cannot be decoded, still has to be deleted in the end. Texts that anybody may write
+without a limit have one here.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ class _Object(msgspec.Struct, rename="camel", frozen=True, kw_only=True, gc=Fals
     """Keys in camel case. None of them can be part of a cycle."""
 
 
-def _cut(one: msgspec.Struct, name: str, most: int) -> None:
-    value = getattr(one, name)
+def _cut(struct: msgspec.Struct, name: str, most: int) -> None:
+    value = getattr(struct, name)
     if len(value) > most:
-        msgspec.structs.force_setattr(one, name, value[: most - 1] + "…")
+        msgspec.structs.force_setattr(struct, name, value[: most - 1] + "…")
 
 
-def _aware(one: msgspec.Struct, name: str) -> None:
+def _aware(struct: msgspec.Struct, name: str) -> None:
     """A time without a zone is in UTC."""
-    value = getattr(one, name)
+    value = getattr(struct, name)
     if value is not None and value.tzinfo is None:
-        msgspec.structs.force_setattr(one, name, value.replace(tzinfo=UTC))
+        msgspec.structs.force_setattr(struct, name, value.replace(tzinfo=UTC))
 
 
-def _clamped(value: int, least: int = 0) -> int:
-    return min(max(value, least), _MOST_INT)
+def _clamped(value: int) -> int:
+    return min(max(value, 0), _MOST_INT)
 
 
 class OwnerReference(_Object, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ class Metadata(_Object, frozen=True, kw_only=True):
     @property
     def controller(self) -> OwnerReference | None:
         """The owner that manages the object; None where nobody does."""
-        return next((one for one in self.owner_references if one.controller), None)
+        return next((owner for owner in self.owner_references if owner.controller), None)
 
 
 class Condition(_Object, frozen=True, kw_only=True):
@@ -183,7 +183,7 @@ class ComponentStatus(_Object, frozen=True, kw_only=True):
     @property
     def expected(self) -> int:
         """Pods that there should be of it."""
-        return sum(one.count for one in self.pod_sets)
+        return sum(pod_set.count for pod_set in self.pod_sets)
 
 
 class AppWrapperStatus(_Object, frozen=True, kw_only=True):
@@ -203,7 +203,7 @@ class AppWrapperStatus(_Object, frozen=True, kw_only=True):
     @property
     def expected(self) -> int:
         """Pods that there should be."""
-        return sum(one.expected for one in self.component_status)
+        return sum(component.expected for component in self.component_status)
 
 
 class AppWrapper(_Object, frozen=True, kw_only=True):
@@ -299,8 +299,8 @@ class PodSpec(_Object, frozen=True, kw_only=True):
         """Say whether a container, or sidecar, requests any ``resource``, or that device class."""
         return any(
             _positive(amounts.get(resource)) or _positive(amounts.get(IMPLICIT + resource))
-            for one in (*self.containers, *self.init_containers)
-            for amounts in (one.resources.requests, one.resources.limits)
+            for container in (*self.containers, *self.init_containers)
+            for amounts in (container.resources.requests, container.resources.limits)
         )
 
 
@@ -372,26 +372,16 @@ def wrapper_from(raw: object) -> AppWrapper:
     return lenient(AppWrapper, raw)
 
 
-def pod_from(raw: object) -> Pod:
-    """The Pod in plain data. Never raises: one that cannot be read exists all the same, in the
-    phase ``Unknown``.
-    """
-    return lenient(Pod, raw)
-
-
-def written(status: AppWrapperStatus) -> dict[str, Any]:
+def written(status: AppWrapperStatus) -> Any:
     """``status`` as the API server wants it: optional fields only where they say something."""
-    made: dict[str, Any] = _without_defaults(msgspec.to_builtins(status))
-    return made
+    return _without_defaults(msgspec.to_builtins(status))
 
 
 def _without_defaults(raw: Any) -> Any:
-    if isinstance(raw, list | tuple):
-        return [_without_defaults(item) for item in raw]
-    if not isinstance(raw, dict):
-        return raw
-    return {
-        key: _without_defaults(value)
-        for key, value in raw.items()
-        if key not in _OPTIONAL or value not in (_OPTIONAL[key], None)
-    }
+    if isinstance(raw, dict):
+        return {
+            key: _without_defaults(value)
+            for key, value in raw.items()
+            if key not in _OPTIONAL or value not in (_OPTIONAL[key], None)
+        }
+    return [_without_defaults(item) for item in raw] if isinstance(raw, list | tuple) else raw

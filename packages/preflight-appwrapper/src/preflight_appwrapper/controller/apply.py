@@ -1,5 +1,4 @@
-"""The one place that asks and writes for a wrapper. Its client is fenced by the leadership: each
-write asks for the right as it is sent.
+"""The one place that asks and writes for a wrapper.
 
 Nothing is repeated here. A write whose answer does not come is not believed to have failed: what
 there is is read before anything else is decided.
@@ -19,23 +18,9 @@ from preflight_kube.api import jsonpatch
 from preflight_kube.api.kinds import Kind, kind_of, version_of
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime import writes
 from preflight_kube.runtime.discovery import RESTMapper
 from preflight_kube.runtime.retry import cause_of
-from preflight_kube.runtime.writes import (
-    Answer,
-    Create,
-    Delete,
-    Exists,
-    Lost,
-    Missing,
-    Patch,
-    Refused,
-    ReplaceStatus,
-    Stored,
-    Write,
-    apply,
-    gather,
-)
 from preflight_proto.devices import GROUP, VERSIONS, requests_of
 
 from preflight_appwrapper.api.names import API_VERSION, FINALIZER, KIND, wrapper_path
@@ -45,8 +30,8 @@ from preflight_appwrapper.controller.labeled_lists import LabeledLists
 from preflight_appwrapper.core import decode
 from preflight_appwrapper.core.components import ComponentError, build, claims_of, possible_name
 from preflight_appwrapper.core.decode import ComponentObject, PartialObject
-from preflight_appwrapper.core.leader_state import LeaderState, Listed, VersionedPod
 from preflight_appwrapper.core.plan import CreateComponent, DeleteObject
+from preflight_appwrapper.core.snapshot import LeaderState, Listed, VersionedPod
 from preflight_appwrapper.metrics import Metrics
 
 _FATAL: Final = frozenset({400, 404, 405, 413, 422})
@@ -81,34 +66,27 @@ class WrapperApplier:
         """The wrapper as it is now. Raises :class:`KubeError`."""
         return await self._client.get_or_none(wrapper_path(namespace, name), PartialObject)
 
-    async def write(self, wrapper: AppWrapper, status: AppWrapperStatus) -> Answer:
+    async def write(self, wrapper: AppWrapper, status: AppWrapperStatus) -> writes.Answer:
         """Write the whole status, onto exactly this version of the wrapper."""
         metadata = wrapper.metadata
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {
-                "name": metadata.name,
-                "namespace": metadata.namespace,
-                "uid": metadata.uid,
-                "resourceVersion": metadata.resource_version,
-            },
-            "status": written(status),
-        }
+        about = {"name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid}
+        about["resourceVersion"] = metadata.resource_version
+        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": about}
+        body["status"] = written(status)
         path = wrapper_path(metadata.namespace, metadata.name)
-        return await self._apply("status", ReplaceStatus(path, body))
+        return await self._apply("status", writes.ReplaceStatus(path, body))
 
-    async def finalizer(self, wrapper: AppWrapper, *, wanted: bool) -> Answer:
+    async def finalizer(self, wrapper: AppWrapper, *, wanted: bool) -> writes.Answer:
         """Set or remove our finalizer, and nothing else, on exactly this version of the wrapper."""
         metadata = wrapper.metadata
-        others = [one for one in metadata.finalizers if one != FINALIZER]
+        others = [finalizer for finalizer in metadata.finalizers if finalizer != FINALIZER]
         patch = [
             jsonpatch.test("/metadata/uid", metadata.uid),
             jsonpatch.test("/metadata/resourceVersion", metadata.resource_version),
             jsonpatch.add("/metadata/finalizers", [*others, FINALIZER] if wanted else others),
         ]
         path = wrapper_path(metadata.namespace, metadata.name)
-        return await self._apply("finalizer", Patch(path, patch))
+        return await self._apply("finalizer", writes.Patch(path, patch))
 
     # --- components
 
@@ -135,17 +113,17 @@ class WrapperApplier:
                 state.tried(action.index, what, _now(), fatal=True)
                 return
             state.found.pop(name, None)
-            state.attempts[action.key] = _now()
-            match await self._apply("component", Create(path, body)):
-                case Stored() as stored:
-                    made = stored.object(PartialObject)
+            state.attempts[action] = _now()
+            match await self._apply("component", writes.Create(path, body)):
+                case writes.Stored() as stored:
+                    created = stored.object(PartialObject)
                     state.creates.pop(action.index, None)
-                    state.saw(name, decode.thing(made, kind, self._rules.failure_rules))
-                case Exists():
+                    state.saw(name, decode.thing(created, kind, self._rules.failure_rules))
+                case writes.Exists():
                     await self.look(wrapper.metadata.namespace, name, state)
-                case Refused(error=error) | Lost(error=error) as answer:
+                case writes.Refused(error=error) | writes.Lost(error=error) as answer:
                     fatal = error.status in _FATAL or no_right(error)
-                    unclear = isinstance(answer, Lost)
+                    unclear = isinstance(answer, writes.Lost)
                     state.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
 
     async def _claims(self, wrapper: AppWrapper, index: int) -> dict[ClaimRef, set[str]]:
@@ -176,9 +154,9 @@ class WrapperApplier:
         raw = None
         if path is not None and possible_name(name[1]):
             raw = await self._client.get_or_none(f"{path}/{quote(name[1], safe='')}", PartialObject)
-        found = decode.thing(raw, name[0], self._rules.failure_rules) if raw is not None else None
-        state.saw(name, found, uids)
-        return found
+        known = decode.thing(raw, name[0], self._rules.failure_rules) if raw is not None else None
+        state.saw(name, known, uids)
+        return known
 
     async def delete(self, namespace: str, action: DeleteObject, state: LeaderState) -> None:
         """Delete the very object that is meant. Raises :class:`KubeError` without an answer."""
@@ -187,20 +165,20 @@ class WrapperApplier:
         if path is None:  # its kind is no longer served
             state.gone.add(action.uid)
             return
-        delete = Delete(
+        delete = writes.Delete(
             path=f"{path}/{quote(action.name, safe='')}",
             uid=action.uid,
             grace=0 if action.force else None,
             propagation="Foreground" if kind[::2] == _FOLLOWED else "Background",
         )
         match await self._apply("delete", delete):
-            case Missing():  # gone, or another one has its name
+            case writes.Missing():  # gone, or another one has its name
                 state.gone.add(action.uid)
-            case Lost(error=error) if not error.status:
+            case writes.Lost(error=error) if not error.status:
                 raise error
-            case Refused(error=error) | Lost(error=error):
+            case writes.Refused(error=error) | writes.Lost(error=error):
                 log.warning("object not deleted", path=delete.path, error=cause_of(error))
-        state.attempts[action.key] = _now()
+        state.attempts[action] = _now()
 
     # --- everything at once
 
@@ -216,12 +194,12 @@ class WrapperApplier:
         metadata = wrapper.metadata
 
         async def pods() -> bool:
-            found = await self._pods.of(_pods(metadata.namespace), metadata.name, self._versioned)
-            assert found is not None
-            state.listed = Listed(found.version, {one.pod.uid: one for one in found.objects})
-            return any(not elsewhere(uid) for uid in state.listed.pods)
+            listed = await self._pods.of(_pods(metadata.namespace), metadata.name, self._versioned)
+            assert listed is not None
+            state.listed = Listed(listed.version, {held.pod.uid: held for held in listed.objects})
+            return not all(map(elsewhere, state.listed.pods))
 
-        return any(await gather([pods(), self._look_at_components(wrapper, state)]))
+        return any(await writes.gather([pods(), self._look_at_components(wrapper, state)]))
 
     async def still(self, wrapper: AppWrapper, pod: Pod, state: LeaderState) -> bool:
         """Say whether a pod is as it was seen, and read the components, too."""
@@ -231,31 +209,34 @@ class WrapperApplier:
             raw = await self._client.get_or_none(path, PartialObject)
             return raw is not None and self._versioned(raw).pod == pod
 
-        return (await gather([same(), self._look_at_components(wrapper, state)]))[0]
+        return (await writes.gather([same(), self._look_at_components(wrapper, state)]))[0]
 
     def _versioned(self, raw: PartialObject) -> VersionedPod:
         pod = decode.pod(raw, self._rules.autopilot.taints)
         return VersionedPod(pod, version_of(raw.metadata.resource_version))
 
     async def _look_at_components(self, wrapper: AppWrapper, state: LeaderState) -> bool:
-        """Say whether any of them is there. Where many ask at once, a list says what is there; what
-        it lacks, which may have lost its label, is read by itself.
+        """Say whether any is there, by a list where many ask at once; what that lacks, which may
+        have lost its label, is read by itself.
         """
         namespace = wrapper.metadata.namespace
-        known = [one for one in wrapper.status.component_status if one.name]
-        named = [(kind_of(one.api_version, one.kind), one.name, one.uid) for one in known]
+        named = [
+            (kind_of(known.api_version, known.kind), known.name, known.uid)
+            for known in wrapper.status.component_status
+            if known.name
+        ]
         kinds = {kind for kind, *_ in named}
-        listed = dict(await gather(self._listed(kind, wrapper) for kind in kinds))
+        listed = dict(await writes.gather(self._listed(kind, wrapper) for kind in kinds))
 
         async def look(kind: Kind, name: str, uid: str) -> ComponentObject | None:
-            found = listed[kind].get(name)
-            if found is None:
+            known = listed[kind].get(name)
+            if known is None:
                 return await self.look(namespace, (kind, name), state, uid)
-            state.saw((kind, name), found, (uid,))
-            return found
+            state.saw((kind, name), known, (uid,))
+            return known
 
-        found = await gather(look(*one) for one in named)
-        return any(one is not None and one.belongs_to(wrapper) for one in found)
+        there = await writes.gather(look(*about) for about in named)
+        return any(known is not None and known.belongs_to(wrapper) for known in there)
 
     async def _listed(
         self, kind: Kind, wrapper: AppWrapper
@@ -266,19 +247,19 @@ class WrapperApplier:
         read = partial(decode.thing, kind=kind, rules=self._rules.failure_rules)
         try:
             of = self._components.of
-            found = path and await of(path, metadata.name, read, least=_WORTH_A_LIST)
+            listed = path and await of(path, metadata.name, read, least=_WORTH_A_LIST)
         except KubeError as error:
             if error.status != _FORBIDDEN:
                 raise
-            found = None
-        return kind, {one.name: one for one in found.objects} if found else {}
+            listed = None
+        return kind, {known.name: known for known in listed.objects} if listed else {}
 
-    async def _apply(self, kind: str, write: Write) -> Answer:
-        answer = await apply(self._client, write)
+    async def _apply(self, kind: str, write: writes.Write) -> writes.Answer:
+        answer = await writes.apply(self._client, write)
         match answer:
-            case Stored():
+            case writes.Stored():
                 result = "written"
-            case Exists() | Missing() | Refused(stale=True):
+            case writes.Exists() | writes.Missing() | writes.Refused(stale=True):
                 result = "conflict"
             case _:
                 result = "failed"

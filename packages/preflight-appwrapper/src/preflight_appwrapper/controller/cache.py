@@ -1,8 +1,6 @@
-"""Caches of wrappers, labeled pods, labeled objects of each kind that is wrapped, and the labels of
-nodes.
+"""Caches of wrappers, labeled pods, labeled objects of each kind that is wrapped, and nodes.
 
-That of a kind is opened when a wrapper first holds one. What a wrapper's own writer has been
-answered goes in here, too: it is newer than what a watch has brought so far.
+That of a kind is opened when a wrapper first holds one.
 """
 
 from __future__ import annotations
@@ -34,9 +32,8 @@ from preflight_appwrapper.core.decode import (
     PartialObject,
     PartialWrapper,
 )
-from preflight_appwrapper.core.leader_state import VersionedPod
 from preflight_appwrapper.core.pods import sick_resources
-from preflight_appwrapper.core.snapshot import Mirrored
+from preflight_appwrapper.core.snapshot import Mirrored, VersionedPod
 
 _LABELED: Final = {"labelSelector": LABEL}
 _LOOK: Final = 1.0
@@ -51,24 +48,6 @@ class _Pod(VersionedPod, frozen=True):
 
     label: Key = ("", "")
     component: ComponentObject | None = None
-
-
-class _Components:
-    """The objects of one kind. ``barred``: it may not be listed, and so cannot be followed."""
-
-    def __init__(self, cache: Cache[Any]) -> None:
-        self.cache, self.barred = cache, False
-
-    @property
-    def ready(self) -> bool:
-        return self.barred or self.cache.synced.is_set()
-
-    def get(self, uid: str) -> ComponentObject | None:
-        return _component(self.cache.get(uid))
-
-    def by_index(self, name: str, value: str) -> Iterator[ComponentObject]:
-        found = map(_component, self.cache.by_index(name, value))
-        return (one for one in found if one is not None)
 
 
 class WrapperCache:
@@ -89,7 +68,7 @@ class WrapperCache:
             PartialWrapper,
             decode=self._decoded,
             on_change=self._wrapper_changed,
-            indexes={"name": namespaced_name, "phase": lambda it: (it.status.phase,)},
+            indexes={"name": namespaced_name, "phase": lambda wrapper: (wrapper.status.phase,)},
         )
         self._pods = self._labeled("/api/v1/pods", self._pod, self._pod_changed)
         self._nodes = Reflector(
@@ -100,7 +79,8 @@ class WrapperCache:
             kept=lambda node: node.only(self._marks),
             indexes={"name": namespaced_name},
         )
-        self._open: dict[Kind, _Components] = {POD: _Components(self._pods)}
+        self._open: dict[Kind, Cache[Any]] = {POD: self._pods}
+        self._barred: set[Kind] = set()  # may not be listed, and so cannot be followed
 
     def _labeled(
         self,
@@ -155,7 +135,7 @@ class WrapperCache:
     def wrapper(self, key: Key) -> AppWrapper | None:
         """The newest that is known; None where it is gone."""
         named = self._wrappers.by_index("name", "/".join(key))
-        return max(named, key=lambda it: version_of(it.metadata.resource_version), default=None)
+        return max(named, key=lambda one: version_of(one.metadata.resource_version), default=None)
 
     def keep(self, raw: PartialObject) -> None:
         """Take in what the API server has answered of a wrapper."""
@@ -181,26 +161,26 @@ class WrapperCache:
     def view(self, key: Key, wrapper: AppWrapper) -> Mirrored:
         """Return what there is of one wrapper."""
         uid = wrapper.metadata.uid
-        opened = [self._open[kind] for kind in _kinds_of(wrapper) if kind in self._open]
+        kinds = self._open.keys() & set(_kinds_of(wrapper)) - self._barred
         nodes = self._nodes.synced.is_set() or not self._rules.autopilot.monitor
-        complete = nodes and self._pods.synced.is_set() and all(one.ready for one in opened)
+        complete = nodes and all(self._open[kind].synced.is_set() for kind in (POD, *kinds))
         components = {
-            (one.kind, one.name): one
-            for held in self._open.values()
-            for one in held.by_index("owner", uid)
+            (component.kind, component.name): component
+            for cache in self._open.values()
+            for component in _components(cache, "owner", uid)
         }
         for known in wrapper.status.component_status:
             kind = kind_of(known.api_version, known.kind)
             if kind in self._open:
-                named = self._open[kind].by_index("name", f"{key[0]}/{known.name}")
-                components.update(((kind, one.name), one) for one in named)
-        departed = [self._departed[one] for one in self._departed_of.keys(uid)]
+                named = _components(self._open[kind], "name", f"{key[0]}/{known.name}")
+                components.update(((kind, component.name), component) for component in named)
+        departed = [self._departed[component] for component in self._departed_of.keys(uid)]
         pods = self.pods_of(key, uid)
         on = {held.pod.node for held in pods.values()}
         return Mirrored(
             complete=complete,
             things=components,
-            departed={(one.kind, one.name): one for one in departed},
+            departed={(last.kind, last.name): last for last in departed},
             pods=pods,
             nodes={name: self._sick(self._nodes.newest("name", name)) for name in on},
             version=self._version,
@@ -210,13 +190,15 @@ class WrapperCache:
 
     def pods_of(self, key: Key, uid: str) -> dict[str, VersionedPod]:
         """The pods of a wrapper by uid: by their owners, else by their label."""
-        held = self._open.values()
-        owners = {one.uid for kind in held for one in kind.by_index("owner", uid)}
-        found = [pod for pod in self._pods.by_index("label", "/".join(key)) if self._of(pod) == key]
+        caches = self._open.values()
+        owners = {owner.uid for cache in caches for owner in _components(cache, "owner", uid)}
+        pods = [pod for pod in self._pods.by_index("label", "/".join(key)) if self._of(pod) == key]
         for owner in (uid, *owners, *self._departed_of.keys(uid)):
-            found += self._pods.by_index("owner", owner)
-        pods = (VersionedPod(one.pod, one.version, strayed=one.label != key) for one in found)
-        return {one.pod.uid: one for one in pods}
+            pods += self._pods.by_index("owner", owner)
+        return {
+            pod.pod.uid: VersionedPod(pod.pod, pod.version, strayed=pod.label != key)
+            for pod in pods
+        }
 
     def elsewhere(self, key: Key, uid: str) -> bool:
         """Say whether the pod with this uid belongs to another wrapper than ``key``."""
@@ -228,9 +210,8 @@ class WrapperCache:
         owner = pod.pod.metadata.controller
         if owner is not None and owner.api_version == API_VERSION:
             return pod.label[0], owner.name
-        held = (one.get(pod.pod.owner) for one in self._open.values())
-        component = next((one for one in held if one is not None), None)
-        component = component or self._departed.get(pod.pod.owner)
+        owners = (_component(cache.get(pod.pod.owner)) for cache in self._open.values())
+        component = next(filter(None, owners), None) or self._departed.get(pod.pod.owner)
         return (component and _wrapper_of(component)) or pod.label
 
     def _sick(self, node: Node | None) -> frozenset[str]:
@@ -238,8 +219,7 @@ class WrapperCache:
         return sick_resources(node.metadata.labels, rules) if node else frozenset()
 
     def _version(self, kind: Kind) -> int:
-        held = self._open.get(kind)
-        return version_of(held.cache.version) if held is not None else 0
+        return version_of(self._open[kind].version) if kind in self._open else 0
 
     async def follow(self, wrapper: AppWrapper) -> None:
         """Open the mirrors that this wrapper needs. Raises :class:`KubeError`."""
@@ -249,36 +229,32 @@ class WrapperCache:
             path = await self._kinds.collection(kind)
             if path is None or kind in self._open or self._group is None:
                 continue  # not served: then nothing of it exists
-            mirror = self.open(kind, path)
-            self._group.start_soon(self._keep_open, kind, mirror)
+            self._group.start_soon(self._keep_open, kind, self.open(kind, path))
 
-    def open(self, kind: Kind, path: str) -> _Components:
+    def open(self, kind: Kind, path: str) -> Cache[Any]:
         """Have a cache for the objects of a kind."""
         read = partial(decode.thing, kind=kind, rules=self._rules.failure_rules)
-        made = self._open[kind] = _Components(self._labeled(path, read, self._component_changed))
-        return made
+        cache = self._open[kind] = self._labeled(path, read, self._component_changed)
+        return cache
 
-    async def _keep_open(self, kind: Kind, mirror: _Components) -> None:
+    async def _keep_open(self, kind: Kind, cache: Cache[Any]) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(mirror.cache.run)
-            while not mirror.cache.synced.is_set():
+            group.start_soon(cache.run)
+            while not cache.synced.is_set():
                 with anyio.move_on_after(_LOOK):
-                    await mirror.cache.synced.wait()
-                problem = mirror.cache.problem
-                barred = isinstance(problem, KubeError) and problem.status == _FORBIDDEN
-                if barred and not mirror.barred:
-                    log.warning(
-                        "kind may not be listed; add it to wrappedKinds",
-                        kind="/".join(part for part in kind if part),
-                    )
-                    mirror.barred = True
+                    await cache.synced.wait()
+                barred = isinstance(cache.problem, KubeError) and cache.problem.status == _FORBIDDEN
+                if barred and kind not in self._barred:
+                    shown = "/".join(filter(None, kind))
+                    log.warning("kind may not be listed; add it to wrappedKinds", kind=shown)
+                    self._barred.add(kind)
                     self._wake_holders(kind)
-            mirror.barred = False
+            self._barred.discard(kind)
             self._wake_holders(kind)
 
     def _wake_holders(self, kind: Kind) -> None:
-        held = (it for it in self.wrappers() if kind in _kinds_of(it))
-        self._wake((it.metadata.namespace, it.metadata.name) for it in held)
+        holders = (wrapper.metadata for wrapper in self.wrappers() if kind in _kinds_of(wrapper))
+        self._wake((metadata.namespace, metadata.name) for metadata in holders)
 
     def _pod(self, raw: PartialObject) -> _Pod:
         metadata = raw.metadata
@@ -298,7 +274,7 @@ class WrapperCache:
             self._component_changed(Change(change.kind, change.key, pod.component, known))
         unchanged = before is not None and (before.pod, before.label) == (pod.pod, pod.label)
         if change.kind == "deleted" or not unchanged:
-            self._wake(self._of(one) for one in (before, pod) if one is not None)
+            self._wake(self._of(version) for version in (before, pod) if version is not None)
 
     def _component_changed(self, change: Change[ComponentObject]) -> None:
         component, before = change.object, change.before
@@ -336,15 +312,18 @@ def _once(*key: str) -> Key:
 
 
 def _kinds_of(wrapper: AppWrapper) -> Iterable[Kind]:
-    found: dict[Kind, Any] = dict.fromkeys(getattr(wrapper.spec.components, "kinds", ()))  # Packed
-    for one in wrapper.status.component_status:
-        found[kind_of(one.api_version, one.kind)] = None
-    return [kind for kind in found if all(kind[1:])]
+    wrapped = getattr(wrapper.spec.components, "kinds", ())  # of Packed
+    known = (kind_of(known.api_version, known.kind) for known in wrapper.status.component_status)
+    return [kind for kind in dict.fromkeys((*wrapped, *known)) if all(kind[1:])]
+
+
+def _components(cache: Cache[Any], index: str, value: str) -> Iterator[ComponentObject]:
+    return filter(None, map(_component, cache.by_index(index, value)))
 
 
 def _component(item: Any) -> ComponentObject | None:
-    found: ComponentObject | None = item.component if isinstance(item, _Pod) else item
-    return found
+    component: ComponentObject | None = item.component if isinstance(item, _Pod) else item
+    return component
 
 
 def _owner(item: _Pod | ComponentObject) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
-"""Main flow: what has changed → which wrappers → snapshot → decide → write the status → act →
-reconcile again.
+"""Main flow: what has changed → which wrappers → snapshot → decide → write → act → again.
 
-All that decides is :func:`.reconcile.reconcile`. Whoever leads reads the cluster anew and goes on
-from what stands in it; nothing that matters is kept here.
+Whoever leads reads the cluster anew and goes on from what stands in it; nothing that matters is
+kept here.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.controller.cache import WrapperCache
 from preflight_appwrapper.core.brake import Brake, suspicion
 from preflight_appwrapper.core.decode import PartialObject
-from preflight_appwrapper.core.leader_state import LeaderState
 from preflight_appwrapper.core.plan import (
     Confirm,
     CreateComponent,
@@ -44,7 +42,7 @@ from preflight_appwrapper.core.plan import (
 )
 from preflight_appwrapper.core.pods import evacuation_cause
 from preflight_appwrapper.core.reconcile import BAD_ANNOTATION, reconcile
-from preflight_appwrapper.core.snapshot import HeldEvacuation, WrapperSnapshot, observe
+from preflight_appwrapper.core.snapshot import HeldEvacuation, LeaderState, WrapperSnapshot, observe
 from preflight_appwrapper.metrics import Metrics
 
 _WORKERS: Final = 128
@@ -76,10 +74,11 @@ class Controller:
         self._deletions = Queue("deletion", lambda _: _REST, client.clock)
         self._busy: set[Key] = set()  # of both queues, and those that changed meanwhile
         self._again: set[Key] = set()
+        self._taken: set[Key] = set()  # what the brake has let through, and is not written yet
         self._clock = client.clock
         kinds = RESTMapper(client)
         self._cache = WrapperCache(client, kinds, rules, self._changed)
-        metrics.statuses = lambda: (it.status for it in self._cache.wrappers())
+        metrics.statuses = lambda: (wrapper.status for wrapper in self._cache.wrappers())
         self._applier = WrapperApplier(client, kinds, rules, metrics)
         self._events = EventRecorder(client, COMPONENT, counted=metrics.event)
         self._states: dict[Key, LeaderState] = {}
@@ -120,19 +119,16 @@ class Controller:
             self._again.add(key)
             return None
         self._busy.add(key)
-        taken: list[Key] = []
         try:
-            return await self._settle(queue, key, taken)
+            return await self._settle(queue, key)
         finally:
-            for one in taken:
-                self._brake.give_back(one)
+            self._give_back(key)
             self._busy.discard(key)
             if key in self._again:
                 self._again.discard(key)
                 self._changed(key)
 
-    async def _settle(self, queue: Queue, key: Key, taken: list[Key]) -> float | None:
-        """``taken``: what the brake has let through, and has not been written yet."""
+    async def _settle(self, queue: Queue, key: Key) -> float | None:
         verified = False
         for _ in range(_MAX_RECONCILES):
             wrapper = self._cache.wrapper(key)
@@ -144,8 +140,7 @@ class Controller:
                 return None
             await self._cache.follow(wrapper)
             state = self._state(key, wrapper)
-            began = time.thread_time()
-            now = datetime.now(UTC)
+            began, now = time.thread_time(), datetime.now(UTC)
             snapshot = observe(
                 wrapper,
                 self._cache.view(key, wrapper),
@@ -156,7 +151,7 @@ class Controller:
                 held=self._held(key, now),
             )
             plan = reconcile(wrapper, snapshot, self._rules, now)
-            self._leave(key, plan, snapshot, taken)
+            self._leave(key, plan, snapshot)
             self._metrics.looks.observe(time.thread_time() - began)
             if plan.row in _VERIFIED and not verified:
                 await self._verify(wrapper, plan, snapshot, state)
@@ -167,20 +162,24 @@ class Controller:
                 if not await self._write(key, wrapper, plan, state, now):
                     continue
                 if plan.row:
-                    taken.clear()
+                    self._taken.discard(key)
                 wrapper = self._cache.wrapper(key) or wrapper
-            for one in plan.say:
-                state.say(one.key)
+            for event in plan.say:
+                state.say(event.key)
                 self._events.event(
                     Regarding(API_VERSION, KIND, key[1], wrapper.metadata.uid, key[0]),
-                    about=one.key,
-                    reason=one.reason,
-                    message=one.message,
-                    warning=one.warning,
+                    about=event.key,
+                    reason=event.reason,
+                    message=event.message,
+                    warning=event.warning,
                 )
-                if one.reason == BAD_ANNOTATION:
-                    log.warning("annotation ignored", **_about(wrapper), why=one.message)
-            self._note(wrapper, plan, state)
+                if event.reason == BAD_ANNOTATION:
+                    log.warning("annotation ignored", **_about(wrapper), why=event.message)
+            if bool(plan.blocked) != state.blocked:
+                state.blocked = bool(plan.blocked)
+                self._metrics.blocked.inc(1 if state.blocked else -1)
+                if plan.blocked:
+                    log.warning("deletion blocked", **_about(wrapper), by=list(plan.blocked))
             if plan.actions and self._queue_of(wrapper) is queue:
                 await self._act(key, wrapper, plan.actions, state, snapshot)
             elif plan.status == wrapper.status and not plan.row:
@@ -195,32 +194,37 @@ class Controller:
         wait = self._brake.wait(key, total)
         if wait is None:
             return None
-        why = self._rules.brake.sentence("the running workloads")
-        suspect = suspicion(self._leaving.values())
-        sentence = f"{suspect}; {why}" if suspect else why
+        why = (
+            suspicion(self._leaving.values()),
+            self._rules.brake.sentence("the running workloads"),
+        )
+        sentence = "; ".join(filter(None, why))
         return HeldEvacuation(sentence=sentence, at=now + timedelta(seconds=wait))
 
-    def _leave(
-        self, key: Key, plan: WrapperPlan, snapshot: WrapperSnapshot, taken: list[Key]
-    ) -> None:
+    def _leave(self, key: Key, plan: WrapperPlan, snapshot: WrapperSnapshot) -> None:
         """Take the share of the brake for what is evacuated, unless somebody has released it."""
-        if plan.leaves is not None:
-            self._leaving[key] = plan.leaves
+        leaves = plan.judgment.leaves if plan.judgment else None
+        if leaves is not None:
+            self._leaving[key] = leaves
         elif not c.is_true(plan.status, c.DELETING):
             self._leaving.pop(key, None)
-        if plan.leaves is None or not plan.row:
-            while taken:
-                self._brake.give_back(taken.pop())
+        if leaves is None or not plan.row:
+            self._give_back(key)
         elif snapshot.held is None and self._brake.take(key):
-            taken.append(key)
+            self._taken.add(key)
+
+    def _give_back(self, key: Key) -> None:
+        if key in self._taken:
+            self._taken.discard(key)
+            self._brake.give_back(key)
 
     async def _verify(
         self, wrapper: AppWrapper, plan: WrapperPlan, snapshot: WrapperSnapshot, state: LeaderState
     ) -> None:
         """Ask the API server itself, for one pod alone where one decides: a list of all is dear."""
         if plan.row == "evacuate":
-            by = evacuation_cause(snapshot.pods, snapshot.nodes)
-            if by is not None and await self._applier.still(wrapper, by.pod, state):
+            cause = evacuation_cause(snapshot.pods, snapshot.nodes)
+            if cause is not None and await self._applier.still(wrapper, cause.pod, state):
                 return
         await self._applier.survey(wrapper, state)
 
@@ -260,11 +264,11 @@ class Controller:
             stored = answer.object(PartialObject)
             self._cache.keep(stored)
             return stored
-        found = await self._applier.read(*key)
-        if found is None or found.metadata.uid != wrapper.metadata.uid:
+        current = await self._applier.read(*key)
+        if current is None or current.metadata.uid != wrapper.metadata.uid:
             self._cache.drop(wrapper.metadata.uid)
-        if found is not None:
-            self._cache.keep(found)
+        if current is not None:
+            self._cache.keep(current)
         match answer:
             case Refused(error=error, stale=False) | Lost(error=error) if error.status:
                 raise error
@@ -282,25 +286,17 @@ class Controller:
         if phase != before.status.phase:
             self._metrics.phases.labels(metadata.namespace, phase).inc()
         if phase == "Resetting" and before.status.phase != "Resetting":
-            unhealthy = c.find(plan.status.conditions, c.UNHEALTHY)
+            unhealthy = c.find(plan.status, c.UNHEALTHY)
             counted = plan.status.resetting_count > before.status.resetting_count
             reason = unhealthy.reason if unhealthy else ""
             self._metrics.resets.labels(reason, str(counted).lower()).inc()
         start = c.since(before.status, c.DELETING)
         deleted = c.is_true(before.status, c.DELETING) and not c.is_true(plan.status, c.DELETING)
         if start is not None and deleted:
-            forced = str(any(one.startswith("DeletionForced/") for one in state.said)).lower()
+            forced = str(any(key.startswith("DeletionForced/") for key in state.said)).lower()
             self._metrics.deletion.labels(forced).observe(max(0.0, (now - start).total_seconds()))
         moved = {"transition": plan.row, "from": before.status.phase, "to": phase}
         log.info("transition", **_about(before), **moved, resets=plan.status.resetting_count)
-
-    def _note(self, wrapper: AppWrapper, plan: WrapperPlan, state: LeaderState) -> None:
-        if bool(plan.blocked) != state.blocked:
-            state.blocked = bool(plan.blocked)
-            self._metrics.blocked.inc(1 if state.blocked else -1)
-            if plan.blocked:
-                about = {"namespace": wrapper.metadata.namespace, "name": wrapper.metadata.name}
-                log.warning("deletion blocked", **about, by=list(plan.blocked))
 
     def _timer(self, key: Key, plan: WrapperPlan, now: datetime) -> float | None:
         """One timer a wrapper: a later one than what is armed is armed when that has rung."""
@@ -331,35 +327,32 @@ class Controller:
     ) -> None:
         namespace = key[0]
         at_once: list[DeleteObject] = []
-        for one in actions:
-            if not isinstance(one, List):
+        for action in actions:
+            if not isinstance(action, List):
                 state.empty.clear()
-            match one:
+            match action:
                 case Finalizer(wanted=wanted):
-                    await self._finalizer(key, wrapper, wanted=wanted)
+                    answer = await self._applier.finalizer(wrapper, wanted=wanted)
+                    stored = await self._settled(key, wrapper, answer)
+                    if stored is not None and not wanted and not stored.metadata.finalizers:
+                        self._cache.drop(wrapper.metadata.uid)
                 case CreateComponent():
-                    await self._applier.create(wrapper, one, state)
+                    await self._applier.create(wrapper, action, state)
                 case Confirm(index=index):
                     known = wrapper.status.component_status[index]
                     shown = snapshot.component(index).uid
                     name = (kind_of(known.api_version, known.kind), known.name)
                     await self._applier.look(namespace, name, state, known.uid, shown)
                 case DeleteObject():
-                    at_once.append(one)
+                    at_once.append(action)
                 case List():
-                    state.attempts[one.key] = datetime.now(UTC)
+                    state.attempts[action] = datetime.now(UTC)
                     of = partial(self._cache.elsewhere, key)
                     if await self._applier.survey(wrapper, state, of):
                         state.empty.clear()
                     else:
                         state.empty.append(self._clock())
-        await gather(self._applier.delete(namespace, one, state) for one in at_once)
-
-    async def _finalizer(self, key: Key, wrapper: AppWrapper, *, wanted: bool) -> None:
-        answer = await self._applier.finalizer(wrapper, wanted=wanted)
-        stored = await self._settled(key, wrapper, answer)
-        if stored is not None and not wanted and not stored.metadata.finalizers:
-            self._cache.drop(wrapper.metadata.uid)
+        await gather(self._applier.delete(namespace, action, state) for action in at_once)
 
 
 def _about(wrapper: AppWrapper) -> dict[str, str]:

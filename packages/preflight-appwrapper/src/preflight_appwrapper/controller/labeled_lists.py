@@ -1,8 +1,5 @@
-"""One list of labeled objects for all who ask at about the same time.
-
-An API server reads a list by label from all objects of the namespace, so that a list for each of
-many wrappers would be most of its work. Those who ask while a list is under way share the next one:
-each is answered by a list that began after it asked.
+"""One list of labeled objects for all who ask at about the same time: an API server reads each from
+all objects of the namespace. Those who ask while a list is under way share the next one.
 """
 
 from __future__ import annotations
@@ -62,20 +59,19 @@ class LabeledLists:
     ) -> LabeledList | None:
         """The objects of a wrapper in the collection ``path``, from a list that began after this
         was called; None where fewer than ``least`` wrappers share it, and nothing was read.
-        ``read`` makes of each what is kept, the same for all of a collection: of many wrappers at
-        once no object is kept whole. Raises :class:`KubeError`.
+        ``read`` makes of each what is kept. Raises :class:`KubeError`.
         """
         if len(name) > LONGEST_VALUE:  # nothing has it as a label
             return LabeledList(0)
         collection = self._collections.setdefault(path, _Collection(anyio.Lock()))
         joined = collection.next
-        if joined is not None:
+        if joined is None:
+            joined = collection.next = _Round({name}, read, least, anyio.Event())
+            await self._read(path, collection, joined)
+        else:
             joined.names.add(name)
             joined.least = min(joined.least, least)
             await joined.over.wait()
-        else:
-            joined = collection.next = _Round({name}, read, least, anyio.Event())
-            await self._read(path, collection, joined)
         if joined.error is not None:
             raise joined.error
         return joined.lists[name] if joined.lists is not None else None

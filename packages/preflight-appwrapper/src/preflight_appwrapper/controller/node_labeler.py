@@ -1,6 +1,6 @@
-"""One label of our own on each node, made from its conditions, and nothing else of it: what a check
-has found stands in a condition until a check that finds nothing takes it back, so the label stays
-through any restart. Of many nodes at once the brake lets a share through."""
+"""One label of our own on each node, by its conditions, which stand until a check takes them back.
+Of many nodes at once the brake lets a share through.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +54,8 @@ class Labeler:
             group.start_soon(self._nodes.run)
             group.start_soon(self._events.run)
             await self._nodes.synced.wait()  # a share is of all nodes
-            labels = Controller(
-                "NodeLabel",
-                self._queue,
-                self._reconcile,
-                workers=_WORKERS,
-                metrics=self._metrics.runtime,
-            )
+            do, metrics = self._reconcile, self._metrics.runtime
+            labels = Controller("NodeLabel", self._queue, do, workers=_WORKERS, metrics=metrics)
             group.start_soon(labels.run)
 
     def _changed(self, change: Change[LabeledNode]) -> None:
@@ -100,23 +95,21 @@ class Labeler:
             self._metrics.writes.labels("label", "conflict").inc()
             return 1.0  # another node, or another label by now: the watch brings it
         self._metrics.writes.labels("label", "written").inc()
-        log.info(
-            "node labeled" if value else "label removed from node",
-            node=about.name,
-            label=self._health.key,
-            value=value,
-        )
+        what = "node labeled" if value else "label removed from node"
+        log.info(what, node=about.name, label=self._health.key, value=value)
         if value == HELD:
             self._tell(node)
         return wait
 
     def _tell(self, node: LabeledNode) -> None:
         """An Event on the node that waits; what many nodes have in common is said first."""
-        nodes = self._nodes.store.values()
-        codes = {it.metadata.name: code(it.status.conditions, self._health) for it in nodes}
-        suspect = suspicion((name, its) for name, its in codes.items() if its)
-        why = f"{codes[node.metadata.name]}; {self._rules.sentence('the nodes')}"
-        message = f"{suspect}; {why}" if suspect else why
+        codes = {
+            each.metadata.name: code(each.status.conditions, self._health)
+            for each in self._nodes.store.values()
+        }
+        suspect = suspicion((name, known) for name, known in codes.items() if known)
+        why = (suspect, codes[node.metadata.name], self._rules.sentence("the nodes"))
+        message = "; ".join(filter(None, why))
         log.warning("node not labeled yet", node=node.metadata.name, why=message)
         self._events.event(
             Regarding("v1", "Node", node.metadata.name, node.metadata.uid),

@@ -1,12 +1,11 @@
 """A brake on evacuations: a share of what there is within a window of time. Pure.
 
 One mistake (a bad image of a check, a mistaken label) says of every node that work must leave it.
-What is beyond the share waits, and is told, until the window has moved on or somebody releases it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
@@ -28,8 +27,7 @@ class Brake(Generic[K]):
     def wait(self, key: K, total: int) -> float | None:
         """None: ``key`` may go now, of ``total``; else the seconds until the next one may."""
         now, window = self._clock(), self._rules.window
-        for old in [one for one, at in self._spent.items() if at + window <= now]:
-            del self._spent[old]
+        self._spent = {old: at for old, at in self._spent.items() if at + window > now}
         allowed = max(1, total * self._rules.percent // 100)
         if self._rules.percent >= 100 or key in self._spent or len(self._spent) < allowed:
             return None
@@ -47,12 +45,10 @@ class Brake(Generic[K]):
         self._spent.pop(key, None)
 
 
-def suspicion(found: Iterable[tuple[str, str]]) -> str:
-    """Say what many nodes with one code at once probably are; ``found``: nodes and codes."""
-    nodes: dict[str, set[str]] = defaultdict(set)
-    for node, code in found:
-        nodes[code].add(node)
-    code = max(sorted(nodes), key=lambda it: len(nodes[it]), default="")
-    if not code or len(nodes[code]) < _MANY:
+def suspicion(leaving: Iterable[tuple[str, str]]) -> str:
+    """Say what many nodes with one code at once probably are; ``leaving``: nodes and codes."""
+    nodes = Counter(code for _, code in set(leaving))
+    code = max(sorted(nodes), key=lambda code: nodes[code], default="")
+    if not code or nodes[code] < _MANY:
         return ""
     return f"many nodes fail at once with {code}: more likely a bad image or setting of that check than so many broken nodes"

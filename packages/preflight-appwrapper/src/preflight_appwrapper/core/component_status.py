@@ -1,5 +1,4 @@
-"""The verdict of a component's own status: failed, ended well, or with more to do; by kind, as
-data. Pure.
+"""The verdict of a component's own status: failed, ended well, or with more to do. Pure.
 
 The paths are those of the kinds' own APIs: batch/v1 JobStatus; kubeflow.org/v1 JobStatus
 (PyTorchJob and MPIJob share it, and v2beta1 of MPIJob has the same conditions);
@@ -14,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
-from preflight_kube.api.workloads.model import at, whole
+from preflight_kube.api.workloads.model import at, map_of, maps, whole
 
 from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.rules import BUILT_IN, FailureRule, StatusMatch
@@ -41,17 +40,15 @@ class ComponentVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVerdict:
     """Read what the object in plain data says of itself. Never raises."""
-    if not isinstance(raw, Mapping):
-        return ComponentVerdict()
+    raw = map_of(raw)
     group, _, kind = group_kind(raw)
     conditions = _conditions(raw)
     suspended, resumed = _suspension(raw, conditions)
-    rule = next((one for one in rules if one.group == group and one.kind == kind), None)
-    if rule is None:
-        return ComponentVerdict(suspended=suspended, resumed=resumed)
-    says, message = _says(rule, raw, conditions)
+    rule = next((rule for rule in rules if (rule.group, rule.kind) == (group, kind)), None)
+    says, message = _says(rule, raw, conditions) if rule else ("nothing", "")
+    owns_pods = rule is not None and rule.owns_pods
     return ComponentVerdict(
-        says=says, message=message, suspended=suspended, resumed=resumed, owns_pods=rule.owns_pods
+        says=says, message=message, suspended=suspended, resumed=resumed, owns_pods=owns_pods
     )
 
 
@@ -61,8 +58,8 @@ def _says(
     tests: list[tuple[Says, StatusMatch]] = [("failed", test) for test in rule.failed]
     tests += [("finished", test) for test in rule.finished]
     for says, test in tests:
-        if (said := _holds(test, raw, conditions)) is not None:
-            return says, said
+        if (message := _holds(test, raw, conditions)) is not None:
+            return says, message
     if rule.unless_finished or (rule.group == "batch" and _waves(raw)):
         return "more", ""
     return "nothing", ""
@@ -72,10 +69,10 @@ def _holds(
     test: StatusMatch, raw: Mapping[str, Any], conditions: Mapping[str, Condition]
 ) -> str | None:
     if test.condition:
-        found = conditions.get(test.condition)
-        if found is None or found.status != "True":
+        known = conditions.get(test.condition)
+        if known is None or known.status != "True":
             return None
-        return ": ".join(part for part in (found.reason, found.message) if part) or found.type
+        return ": ".join(part for part in (known.reason, known.message) if part) or known.type
     text = _at(raw, test.path)
     if not isinstance(text, str) or text not in test.values:
         return None
@@ -97,17 +94,15 @@ def _suspension(
     # Job, JobSet, RayJob; then Kubeflow's
     if _at(raw, "spec.suspend") is True or _at(raw, "spec.runPolicy.suspend") is True:
         return True, None
-    found = conditions.get("Suspended")
-    return False, found.last_transition_time if found and found.status == "False" else None
+    known = conditions.get("Suspended")
+    return False, known.last_transition_time if known and known.status == "False" else None
 
 
 def _conditions(raw: Mapping[str, Any]) -> dict[str, Condition]:
-    found = _at(raw, "status.conditions")
-    if not isinstance(found, list):
-        return {}
-    made = [lenient(Condition, one) for one in found[:_MOST_CONDITIONS] if isinstance(one, dict)]
-    cut = [msgspec.structs.replace(one, message=one.message[:_MOST_TEXT]) for one in made]
-    return {one.type: one for one in reversed(cut)}
+    listed = maps(_at(raw, "status.conditions"))[:_MOST_CONDITIONS]
+    known = [lenient(Condition, part) for part in listed]
+    cut = [msgspec.structs.replace(one, message=one.message[:_MOST_TEXT]) for one in known]
+    return {condition.type: condition for condition in reversed(cut)}
 
 
 def _at(raw: object, path: str) -> Any:

@@ -1,8 +1,5 @@
 """A component's manifest as it is created: labels, the owner, what Kueue wants in the pods, and
-affinities that keep pods off nodes marked as sick, in exactly those that ask for the resource.
-Pure.
-
-The same input gives the same bytes: everything in the order of the configuration.
+affinities that keep those that ask for a resource off nodes marked as sick. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec import Struct
 from preflight_kube.api.kinds import controller_reference
@@ -18,10 +15,8 @@ from preflight_kube.api.kinds import controller_reference
 from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import API_VERSION, CLAIMED, KIND, LABEL
 from preflight_appwrapper.api.rules import Autopilot, Effect, WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, ClaimRef, PodSet, PodSetInfo, PodSpec
+from preflight_appwrapper.api.types import AppWrapper, ClaimRef, PodSetInfo, PodSpec
 from preflight_appwrapper.core import podsets
-
-T = TypeVar("T")
 
 LONGEST_NAME: Final = 253
 """Characters of any object's name."""
@@ -93,8 +88,7 @@ def build(
     claims: Mapping[ClaimRef, Collection[str]] = {},
 ) -> dict[str, Any]:
     """The object to create under ``name``; ``claims``: the device classes that claims ask for, as
-    far as these could be read. Raises :class:`ComponentError` with the first thing that is in the
-    way.
+    far as these could be read. Raises :class:`ComponentError`.
     """
     where = f"spec.components[{index}]"
     component = wrapper.spec.components[index]
@@ -104,53 +98,51 @@ def build(
         )
     if not isinstance(component.template, dict):
         raise ComponentError(f"{where}.template: must be a manifest (a map); correct it.")
-    made = deepcopy(component.template)
-    metadata = _map_of(made, "metadata", f"{where}.template")
-    _into_namespace(metadata, wrapper.metadata.namespace, where)
+    manifest = deepcopy(component.template)
+    metadata, namespace = (
+        _map_of(manifest, "metadata", f"{where}.template"),
+        wrapper.metadata.namespace,
+    )
+    if metadata.get("namespace") not in (None, "", namespace):
+        raise ComponentError(
+            f"{where}.template.metadata.namespace: {str(metadata['namespace'])[:60]} is not the wrapper's own, {namespace}; remove it."
+        )
+    metadata |= {"namespace": namespace, "name": name}
     metadata.pop("generateName", None)
-    metadata["name"] = name
     _merge(metadata, "labels", {LABEL: wrapper.metadata.name}, f"{where}.template.metadata")
     _own(metadata, wrapper, where)
     known = wrapper.status.component_status
-    sets = known[index].pod_sets if index < len(known) else _pod_sets(component, where)
-    for i, one in enumerate(sets):
-        info = component.pod_set_infos[i] if i < len(component.pod_set_infos) else PodSetInfo()
-        path = f"{where}.{one.path}"
-        _fill(made, one, info, wrapper.metadata.name, rules=rules, claims=claims, where=path)
-    return made
-
-
-def _pod_sets(component: Any, where: str) -> Any:
     try:
-        return podsets.pod_sets(component)
+        sets = known[index].pod_sets if index < len(known) else podsets.pod_sets(component)
     except podsets.PodSetError as error:
         raise ComponentError(f"{where}.podSets: {error}.") from None
-
-
-def _into_namespace(metadata: dict[str, Any], namespace: str, where: str) -> None:
-    if metadata.get("namespace") not in (None, "", namespace):
-        found = str(metadata["namespace"])[:60]
-        raise ComponentError(
-            f"{where}.template.metadata.namespace: {found} is not the wrapper's own, {namespace}; remove it."
-        )
-    metadata["namespace"] = namespace
+    for i, pod_set in enumerate(sets):
+        info = component.pod_set_infos[i] if i < len(component.pod_set_infos) else PodSetInfo()
+        path = f"{where}.{pod_set.path}"
+        try:
+            template = podsets.pod_template(manifest, pod_set.path)
+        except podsets.PodSetError as error:
+            raise ComponentError(f"{path}: {error}.") from None
+        _fill(template, info, wrapper.metadata.name, rules=rules, claims=claims, where=path)
+    return manifest
 
 
 def _own(metadata: dict[str, Any], wrapper: AppWrapper, where: str) -> None:
     owners = metadata.get("ownerReferences") or []
     if not isinstance(owners, list) or any(
-        not isinstance(one, dict) or one.get("controller") for one in owners
+        not isinstance(owner, dict) or owner.get("controller") for owner in owners
     ):
         raise ComponentError(
             f"{where}.template.metadata.ownerReferences: names another controller, or is not a list; remove it."
         )
-    mine = controller_reference(API_VERSION, KIND, wrapper.metadata)
-    metadata["ownerReferences"] = [*owners, mine]
+    metadata["ownerReferences"] = [
+        *owners,
+        controller_reference(API_VERSION, KIND, wrapper.metadata),
+    ]
 
 
 def _fill(
-    made: dict[str, Any],
-    one: PodSet,
+    template: dict[str, Any],
     info: PodSetInfo,
     owner: str,
     *,
@@ -158,10 +150,6 @@ def _fill(
     claims: Mapping[ClaimRef, Collection[str]],
     where: str,
 ) -> None:
-    try:
-        template = podsets.pod_template(made, one.path)
-    except podsets.PodSetError as error:
-        raise ComponentError(f"{where}: {error}.") from None
     metadata, spec = _map_of(template, "metadata", where), template["spec"]
     if info.annotations:
         _merge(metadata, "annotations", info.annotations, f"{where}.metadata")
@@ -169,61 +157,56 @@ def _fill(
     if info.node_selector:
         _merge(spec, "nodeSelector", info.node_selector, f"{where}.spec")
     if info.tolerations:
-        tolerations = _list_of(spec, "tolerations", f"{where}.spec")
-        tolerations.extend(deepcopy(list(info.tolerations)))
+        _list_of(spec, "tolerations", f"{where}.spec").extend(deepcopy(list(info.tolerations)))
     if info.scheduling_gates:
         gates = _list_of(spec, "schedulingGates", f"{where}.spec")
         for name in dict.fromkeys(gate.name for gate in info.scheduling_gates):
-            if not any(isinstance(one, dict) and one.get("name") == name for one in gates):
+            if not any(isinstance(gate, dict) and gate.get("name") == name for gate in gates):
                 gates.append({"name": name})
     if rules.scheduler_name and not spec.get("schedulerName"):
         spec["schedulerName"] = rules.scheduler_name
-    asked, given = _asked(lenient(PodSpec, spec), rules.autopilot, claims)
-    if given:
-        _map_of(metadata, "annotations", f"{where}.metadata")[CLAIMED] = ",".join(given)
+    asked, claimed = _asked(lenient(PodSpec, spec), rules.autopilot, claims)
+    if claimed:
+        _map_of(metadata, "annotations", f"{where}.metadata")[CLAIMED] = ",".join(claimed)
     if rules.autopilot.inject:
         _inject(spec, rules.autopilot, asked, f"{where}.spec")
 
 
 def _merge(holder: dict[str, Any], key: str, added: Mapping[str, str], where: str) -> None:
-    found = _map_of(holder, key, where)
+    values = _map_of(holder, key, where)
     for name, value in added.items():
-        if name in found and found[name] != value:
+        if name in values and values[name] != value:
             raise ComponentError(
-                f'{where}.{key}: "{name}" is "{str(found[name])[:60]}" in the template and must be "{value[:60]}"; remove it there.'
+                f'{where}.{key}: "{name}" is "{str(values[name])[:60]}" in the template and must be "{value[:60]}"; remove it there.'
             )
-        found[name] = value
+        values[name] = value
 
 
 def nested_too_deeply(raw: object) -> bool:
     """More levels than any manifest has, and than may safely be copied."""
-    level: list[Any] = [raw]
+    level = [raw] if isinstance(raw, dict | list) else []
     for _ in range(_MOST_DEPTH):
         below = {  # by identity: YAML may use one list in many places
             id(item): item
-            for one in level
-            if isinstance(one, dict | list)
-            for item in (one.values() if isinstance(one, dict) else one)
+            for part in level
+            for item in (part.values() if isinstance(part, dict) else part)
             if isinstance(item, dict | list)
         }
         level = list(below.values())
-        if not level:
-            return False
-    return True
+    return bool(level)
 
 
 def _asked(
     pod: PodSpec, autopilot: Autopilot, claims: Mapping[ClaimRef, Collection[str]]
 ) -> tuple[set[str], list[str]]:
-    """The resources and device classes, of those that are marked on nodes, that a pod asks for or
-    may ask for, and those that its claims surely do. A claim that could not be read may be for any.
+    """The resources and device classes, of those that nodes are marked for, that a pod may ask for
+    (an unread claim for any), and those that its claims surely do.
     """
     marked = autopilot.taints
-    given = sorted({key for ref in pod.claims for key in claims.get(ref, ()) if key in marked})
-    asked = {key for key in marked if pod.asks(key)} | set(given)
-    if any(ref not in claims for ref in pod.claims):
-        asked |= {key for key in marked if "/" not in key}
-    return asked, given
+    claimed = sorted({key for ref in pod.claims for key in claims.get(ref, ()) if key in marked})
+    unread = any(ref not in claims for ref in pod.claims)
+    asked = {key for key in marked if pod.asks(key) or (unread and "/" not in key)}
+    return asked.union(claimed), claimed
 
 
 def _inject(spec: dict[str, Any], autopilot: Autopilot, asked: Collection[str], where: str) -> None:
@@ -238,9 +221,9 @@ def _inject(spec: dict[str, Any], autopilot: Autopilot, asked: Collection[str], 
         _require(node, required, place)
     if preferred:
         terms = _list_of(node, _PREFERRED, place)
-        made = {"weight": autopilot.weight, "preference": {"matchExpressions": preferred}}
-        if made not in terms:
-            terms.append(made)
+        term = {"weight": autopilot.weight, "preference": {"matchExpressions": preferred}}
+        if term not in terms:
+            terms.append(term)
 
 
 def _expressions(
@@ -268,22 +251,20 @@ def _require(node: dict[str, Any], expressions: list[dict[str, Any]], where: str
         if not term.get("matchExpressions") and not term.get("matchFields"):
             continue  # matches no node; with an expression it would match many
         known = _list_of(term, "matchExpressions", place)
-        known.extend(one for one in expressions if one not in known)
+        known.extend(expression for expression in expressions if expression not in known)
 
 
 def _map_of(holder: dict[str, Any], key: str, where: str) -> dict[str, Any]:
     """The map under ``key``, made where there is none. Raises :class:`ComponentError`."""
-    return _part_of(holder, key, dict[str, Any](), f"{where}.{key}: must be a map; correct it.")
+    holder[key] = part = {} if holder.get(key) is None else holder[key]
+    if not isinstance(part, dict):
+        raise ComponentError(f"{where}.{key}: must be a map; correct it.")
+    return part
 
 
 def _list_of(holder: dict[str, Any], key: str, where: str) -> list[Any]:
     """The list under ``key``; as :func:`_map_of`."""
-    return _part_of(holder, key, list[Any](), f"{where}.{key}: must be a list; correct it.")
-
-
-def _part_of(holder: dict[str, Any], key: str, none: T, problem: str) -> T:
-    found = none if holder.get(key) is None else holder[key]
-    if not isinstance(found, type(none)):
-        raise ComponentError(problem)
-    holder[key] = found
-    return found
+    holder[key] = part = [] if holder.get(key) is None else holder[key]
+    if not isinstance(part, list):
+        raise ComponentError(f"{where}.{key}: must be a list; correct it.")
+    return part

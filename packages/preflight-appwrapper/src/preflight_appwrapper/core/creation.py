@@ -1,6 +1,4 @@
-"""Creating the components in their order, each under a name that stands in the status before the
-create is sent: the names of several are one write, and so is that they exist. Pure.
-"""
+"""Creating the components in order, each under a name that is in the status by then. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.types import AppWrapperStatus, ComponentStatus
 from preflight_appwrapper.core.components import ComponentError, Named, build, named
 from preflight_appwrapper.core.deadlines import expired
-from preflight_appwrapper.core.leader_state import Attempt
 from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.plan import Confirm, CreateComponent, Next, WrapperAction
 
+_CREATED: Final = "ComponentCreatedSuccessfully"
 _LONGEST_PAUSE: Final = 10
 _BATCH: Final = 16
 """Components whose names are written at once; each write of a status is as long as all of them."""
@@ -45,10 +43,13 @@ def proceed(context: PhaseContext, status: AppWrapperStatus) -> Creation:
             continue
         if state != "Unknown" or not known.name:
             return _begin(context, marked, i)
-        one = context.snapshot.component(i)
-        if one.confirmed and one.state == "present" and one.ours:
-            marked = _with(marked, i, _created(known, one.uid, context.now))
-            if _create(context, known, i).key not in context.snapshot.attempts:
+        seen = context.snapshot.component(i)
+        if seen.confirmed and seen.state == "present" and seen.ours:
+            created = c.put(
+                replace(known, uid=seen.uid), c.DEPLOYED, True, _CREATED, now=context.now
+            )
+            marked = _with(marked, i, created)
+            if _create(context, known, i) not in context.snapshot.attempts:
                 status = marked  # an earlier leader's: who finds it says so at once
             continue
         creation = _begun(context, marked, i)
@@ -90,50 +91,40 @@ def _named(known: ComponentStatus, name: Named, now: datetime) -> ComponentStatu
 
 def _begun(context: PhaseContext, status: AppWrapperStatus, i: int) -> Creation:
     """The name is written; whether the object exists is to be found out."""
-    known, one, now = status.component_status[i], context.snapshot.component(i), context.now
+    known, seen, now = status.component_status[i], context.snapshot.component(i), context.now
     what, where = f"{known.kind} {known.name}", f"spec.components[{i}].template"
-    if one.state in {"present", "going"} and one.confirmed:
-        if one.ours:
+    if seen.state in {"present", "going"} and seen.confirmed:
+        if seen.ours:
             waits = _wait(what, "it is created once its predecessor is gone")
             return Creation(status=status, next=waits)
-        fatal = f"{where}: {what} exists and belongs to {one.owner or 'nobody'}; delete it, or choose another name."
+        fatal = f"{where}: {what} exists and belongs to {seen.owner or 'nobody'}; delete it, or choose another name."
         return Creation(status=status, fatal=fatal)
-    attempt, ask, create = one.attempt, Confirm(i), _create(context, known, i)
+    attempt, ask, create = seen.attempt, Confirm(i), _create(context, known, i)
     if attempt is None:
-        seen = one.state == "present" and one.ours
-        return Creation(status=status, actions=(ask if seen else create,), next=_wait(what))
-    errored = _with(status, i, _errored(known, attempt, now))
+        there = seen.state == "present" and seen.ours
+        return Creation(status=status, actions=(ask if there else create,), next=_wait(what))
+    error = c.put(known, c.DEPLOYED, False, "ComponentCreationErrored", attempt.error, now=now)
+    errored = _with(status, i, error)
     if attempt.fatal:
         return Creation(status=errored, fatal=f"{where}: {what} was refused: {attempt.error}")
-    if attempt.unclear and not one.confirmed:
+    if attempt.unclear and not seen.confirmed:
         waits = _wait(what, "no answer came, so it is asked for")
         return Creation(status=status, actions=(ask,), next=waits)
     if expired(c.since(status, c.DEPLOYED) or now, context.p.admission, now):
         late = f"{where}: {what} could not be created: {attempt.error}"
         return Creation(status=errored, late=late)
-    again = attempt.at + _pause(attempt)
+    # 1, 2, 4, 8, 10, 10 … seconds
+    pause = min(2 ** min(max(attempt.tries - 1, 0), 10), _LONGEST_PAUSE)
+    again = attempt.at + timedelta(seconds=pause)
     if now >= again:
         return Creation(status=status, actions=(create,), next=_wait(what))
     waits = _wait(what, f"the last try failed: {attempt.error:.300}", again)
     return Creation(status=status, next=waits)
 
 
-def _pause(attempt: Attempt) -> timedelta:
-    """1, 2, 4, 8, 10, 10 … seconds."""
-    return timedelta(seconds=min(2 ** min(max(attempt.tries - 1, 0), 10), _LONGEST_PAUSE))
-
-
-def _created(known: ComponentStatus, uid: str, now: datetime) -> ComponentStatus:
-    return c.put(replace(known, uid=uid), c.DEPLOYED, True, "ComponentCreatedSuccessfully", now=now)
-
-
-def _errored(known: ComponentStatus, attempt: Attempt, now: datetime) -> ComponentStatus:
-    return c.put(known, c.DEPLOYED, False, "ComponentCreationErrored", attempt.error, now=now)
-
-
 def _with(status: AppWrapperStatus, i: int, known: ComponentStatus) -> AppWrapperStatus:
-    held = status.component_status
-    return replace(status, component_status=(*held[:i], known, *held[i + 1 :]))
+    every = status.component_status
+    return replace(status, component_status=(*every[:i], known, *every[i + 1 :]))
 
 
 def _wait(

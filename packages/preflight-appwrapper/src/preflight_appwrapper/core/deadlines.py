@@ -1,6 +1,4 @@
-"""Ends of periods: never early, and about a second late at most where all that is known of
-its beginning is a timestamp of whole seconds. Pure.
-"""
+"""Ends of periods: never early, and about a second late at most. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +11,6 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 def deadline(since: datetime, seconds: float) -> datetime:
     """The moment at which it is acted: the end of the period, one second later where ``since`` is a
     whole second, which may have been cut. A period of zero is over at once.
-
-    This leader's own transitions have their fractions still: what began within one second does not
-    end as a herd.
     """
     if seconds <= 0:
         return since
@@ -28,8 +23,3 @@ def deadline(since: datetime, seconds: float) -> datetime:
 def expired(since: datetime, seconds: float, now: datetime) -> bool:
     """Say whether :func:`deadline` has come."""
     return seconds <= 0 or now >= deadline(since, seconds)
-
-
-def text(at: datetime) -> str:
-    """In UTC, as Kubernetes writes times."""
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,9 +1,7 @@
-"""Objects as an API server has them, taken apart into what is read here: wrappers, pods,
-components, nodes. Pure.
+"""Objects as an API server has them, taken apart into what is read of them here. Pure.
 
 Only the metadata is decoded strictly, which the API server itself has checked. A spec or status
-that cannot be read does not hide an object: it exists all the same, and counts as what it may be at
-worst.
+that cannot be read does not hide an object.
 """
 
 from __future__ import annotations
@@ -64,7 +62,9 @@ class PartialWrapper(PartialObject, frozen=True):
             raise ValueError(f"it has {count} finalizers, more than {MOST_FINALIZERS}")
 
 
-class _NodeMetadata(msgspec.Struct, frozen=True, rename="camel"):
+class NodeMetadata(msgspec.Struct, frozen=True):
+    """What is read of a node's metadata."""
+
     name: str
     uid: str
     labels: dict[str, str] = {}
@@ -73,13 +73,13 @@ class _NodeMetadata(msgspec.Struct, frozen=True, rename="camel"):
 class Node(msgspec.Struct, frozen=True):
     """A node's name and labels; its heartbeats are none of these, and so no change."""
 
-    metadata: _NodeMetadata
+    metadata: NodeMetadata
 
     def only(self, labels: Collection[str]) -> Node:
         """The same node with these of its labels."""
         about = self.metadata
         kept = {key: about.labels[key] for key in labels if key in about.labels}
-        return Node(metadata=_NodeMetadata(name=about.name, uid=about.uid, labels=kept))
+        return Node(metadata=NodeMetadata(name=about.name, uid=about.uid, labels=kept))
 
 
 class ComponentObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,11 +106,6 @@ class ComponentObject(msgspec.Struct, frozen=True, kw_only=True):
         """Say whether its controller is this very wrapper, by uid."""
         return self.owner is not None and self.owner.uid == wrapper.metadata.uid
 
-    @property
-    def owner_words(self) -> str:
-        """Kind and name of its controller; empty where it has none."""
-        return f"{self.owner.kind} {self.owner.name}" if self.owner else ""
-
 
 class Packed(Sequence[Component]):
     """The components of a spec, as few bytes as they can be: as objects, a megabyte of ``{}`` would
@@ -121,7 +116,7 @@ class Packed(Sequence[Component]):
     def __init__(self, spec: bytes, components: Sequence[Component]) -> None:
         self._packed, self._count = zlib.compress(spec, 1), len(components)
         self.slacks = slacks(components)
-        kinds = dict.fromkeys(group_kind(one.template) for one in components)
+        kinds = dict.fromkeys(group_kind(component.template) for component in components)
         self.kinds = tuple((shared(group), shared(v), shared(kind)) for group, v, kind in kinds)
 
     def __len__(self) -> int:
@@ -137,9 +132,8 @@ def _unpacked(packed: bytes) -> tuple[Component, ...]:
 
 
 def wrapper(raw: PartialObject, known: AppWrapper | None = None) -> AppWrapper:
-    """Take a wrapper apart: what cannot be read of it is as if it were not there; what nobody asks
-    of a wrapper is not kept. ``known``: an earlier version of it, whose spec is the same as long as
-    its generation is.
+    """Take a wrapper apart, without what nobody asks of one. ``known``: an earlier version of it,
+    whose spec is the same as long as its generation is.
     """
     annotations = {
         key: value for key, value in raw.metadata.annotations.items() if key.startswith(PREFIX)
@@ -161,10 +155,8 @@ def wrapper(raw: PartialObject, known: AppWrapper | None = None) -> AppWrapper:
 
 
 def pod(raw: PartialObject, resources: Iterable[str]) -> Pod:
-    """Without what nobody asks of a pod: thousands of them are kept. ``resources``: those of which
-    it is asked whether it has any.
-    """
-    found = lenient(Pod, {"spec": _plain(raw.spec), "status": _shared_texts(_plain(raw.status))})
+    """A pod without what nobody asks of one; ``resources``: those that it may be asked for."""
+    read = lenient(Pod, {"spec": _plain(raw.spec), "status": _shared_texts(_plain(raw.status))})
     metadata = raw.metadata
     kept = Metadata(
         name=metadata.name,
@@ -172,18 +164,17 @@ def pod(raw: PartialObject, resources: Iterable[str]) -> Pod:
         uid=metadata.uid,
         deletion_timestamp=metadata.deletion_timestamp,
         finalizers=metadata.finalizers[:_MOST_NAMED],
-        owner_references=tuple(one for one in metadata.owner_references if one.controller),
+        owner_references=tuple(owner for owner in metadata.owner_references if owner.controller),
         labels=_NONE,
-        annotations={k: it for k, it in metadata.annotations.items() if k == CLAIMED} or _NONE,
+        annotations={k: v for k, v in metadata.annotations.items() if k == CLAIMED} or _NONE,
     )
-    return replace(found, metadata=kept, spec=found.spec.only(resources))
+    return replace(read, metadata=kept, spec=read.spec.only(resources))
 
 
 def thing(raw: PartialObject, kind: Kind, rules: Iterable[FailureRule]) -> ComponentObject:
     """An object of ``kind``, with what its status says by ``rules``."""
     metadata = raw.metadata
-    api_version = "/".join(part for part in kind[:2] if part)
-    whole: dict[str, Any] = {"apiVersion": api_version, "kind": kind[2]}
+    whole = {"apiVersion": "/".join(filter(None, kind[:2])), "kind": kind[2]}
     says = verdict({**whole, "spec": _plain(raw.spec), "status": _plain(raw.status)}, rules)
     return ComponentObject(
         kind=kind,

@@ -1,6 +1,4 @@
-"""Deleting everything: once normally, by force when that takes too long, and not believed before
-two consistent reads agree. Pure.
-"""
+"""Deleting everything: by force when it takes long, not believed before two reads agree. Pure."""
 
 from __future__ import annotations
 
@@ -39,8 +37,8 @@ class DeletionProgress(msgspec.Struct, frozen=True, kw_only=True):
     blocked: tuple[str, ...] = ()
 
 
-def _deletes(one: ComponentObject, *, force: bool) -> DeleteObject:
-    return DeleteObject(one.api_version, one.kind[2], one.name, one.uid, force)
+def _deletes(object_: ComponentObject, *, force: bool) -> DeleteObject:
+    return DeleteObject(object_.api_version, object_.kind[2], object_.name, object_.uid, force)
 
 
 def leftovers(context: PhaseContext) -> bool:
@@ -49,9 +47,7 @@ def leftovers(context: PhaseContext) -> bool:
 
 
 def progress(context: PhaseContext, status: AppWrapperStatus) -> DeletionProgress:
-    """Decide what is to be done now; ``DeletingResources`` is True in ``status``, and its
-    transition is when the deletion began.
-    """
+    """Decide what is to be done now; the deletion began when ``DeletingResources`` became True."""
     snapshot, period, now = context.snapshot, context.p.forceful_deletion, context.now
     things = list(_things(status, snapshot))
     asked = tuple(
@@ -71,16 +67,16 @@ def progress(context: PhaseContext, status: AppWrapperStatus) -> DeletionProgres
 def _things(status: AppWrapperStatus, snapshot: WrapperSnapshot) -> Iterator[ComponentObject]:
     """Components that are ours; a name under which somebody else's object lives counts as gone."""
     for i, known in enumerate(status.component_status):
-        one = snapshot.component(i)
-        if one.state in {"present", "going"} and one.uid and known.name and one.ours:
+        seen = snapshot.component(i)
+        if seen.state in {"present", "going"} and seen.uid and known.name and seen.ours:
             yield ComponentObject(
                 kind=kind_of(known.api_version, known.kind),
                 namespace="",
                 name=known.name,
-                uid=one.uid,
+                uid=seen.uid,
                 version=0,
-                going=one.state == "going",
-                finalizers=one.finalizers,
+                going=seen.state == "going",
+                finalizers=seen.finalizers,
             )
     yield from snapshot.strays
 
@@ -96,14 +92,10 @@ def _normal(
     force: datetime,
     now: datetime,
 ) -> DeletionProgress:
-    deletes = [_deletes(one, force=False) for one in things if not one.going]
-    again = {
-        one.key: snapshot.attempts[one.key] + _AGAIN
-        for one in deletes
-        if one.key in snapshot.attempts
-    }
-    due = tuple(one for one in deletes if again.get(one.key, now) <= now)
-    at = min([force, *(after for after in again.values() if after > now)])
+    deletes = [_deletes(thing, force=False) for thing in things if not thing.going]
+    last = {action: at + _AGAIN for action, at in snapshot.attempts.items()}
+    due = tuple(delete for delete in deletes if last.get(delete, now) <= now)
+    at = min([force, *(last[delete] for delete in deletes if delete not in due)])
     what = "deletion by force" if at == force else "the delete is repeated"
     return DeletionProgress(actions=(*asked, *due), next=_wait(at, f"{what}, if anything is left"))
 
@@ -115,24 +107,23 @@ def _force(
     forced_at: datetime,
     now: datetime,
 ) -> DeletionProgress:
-    pods = sorted((pod for pod in snapshot.pods if pod.uid), key=lambda it: it.name)
+    pods = sorted((pod for pod in snapshot.pods if pod.uid), key=lambda pod: pod.name)
     forced = [DeleteObject("v1", "Pod", pod.name, pod.uid, force=True) for pod in pods]
     if not snapshot.pods:
-        forced = [_deletes(one, force=True) for one in things]
-    last = {key: at + _FORCE_AGAIN for key, at in snapshot.attempts.items()}
-    due = [one for one in forced if last.get(one.key, now) <= now]
-    fresh = last.get(List().key, now) > now
-    if snapshot.pods and not fresh and any(one.key not in last for one in due):
+        forced = [_deletes(thing, force=True) for thing in things]
+    last = {action: at + _FORCE_AGAIN for action, at in snapshot.attempts.items()}
+    due = [delete for delete in forced if last.get(delete, now) <= now]
+    fresh = last.get(List(), now) > now
+    if snapshot.pods and not fresh and any(delete not in last for delete in due):
         waits = _wait(None, "pods are read before force")
         return DeletionProgress(forced=True, actions=(*asked, List()), next=waits)
-    at = min((last[one.key] for one in forced if one not in due), default=now + _FORCE_AGAIN)
+    later = (last[delete] for delete in forced if delete not in due)
+    at = min(later, default=now + _FORCE_AGAIN)
     blocked = []
     if now >= forced_at + _FORCE_AGAIN:  # the same for each leader, so that nobody takes it back
         held = [("Pod", pod.name, pod.metadata.finalizers) for pod in snapshot.pods]
-        held += [(one.kind[2], one.name, one.finalizers) for one in things]
-        blocked = [
-            f"{kind} {name} (finalizer {', '.join(by)[:200]})" for kind, name, by in held if by
-        ]
+        held += [(thing.kind[2], thing.name, thing.finalizers) for thing in things]
+        blocked = [f"{kind} {n} (finalizer {', '.join(by)[:200]})" for kind, n, by in held if by]
     return DeletionProgress(
         forced=True,
         actions=(*asked, *due[:_AT_ONCE]),

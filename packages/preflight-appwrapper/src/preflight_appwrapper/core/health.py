@@ -1,21 +1,21 @@
-"""Health of a running workload: nine rules in their order, of which the first that applies
-decides. Pure.
-"""
+"""Health of a running workload: nine rules in order; the first that applies decides. Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final
 
-import msgspec
+from msgspec.structs import replace
+from preflight_kube.runtime.events import timestamp
 
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.names import PREFIX
 from preflight_appwrapper.api.types import Pod
 from preflight_appwrapper.core import podsets
-from preflight_appwrapper.core.deadlines import deadline, expired, text
+from preflight_appwrapper.core.deadlines import deadline, expired
 from preflight_appwrapper.core.phase_context import PhaseContext
-from preflight_appwrapper.core.plan import Figures, Holding
+from preflight_appwrapper.core.plan import Figures, HealthJudgment, Result
 from preflight_appwrapper.core.pods import (
     Exit,
     evacuation_cause,
@@ -25,28 +25,10 @@ from preflight_appwrapper.core.pods import (
     terminal,
 )
 
-Result = Literal["healthy", "waiting", "confirm", "succeeded", "reset", "evacuate", "held", "fail"]
-
 RELEASE: Final = PREFIX + "evacuate"
 """Annotation of a wrapper: since when it waits for the brake. Whoever writes it releases it."""
 _PREFLIGHTS_IN_A_ROW = 3
 """Evacuations in a row that do not count: a check that always fails is not the nodes' fault."""
-
-
-class HealthJudgment(msgspec.Struct, frozen=True):
-    """``result``: what follows when no grace is left; ``grace``: the rule has one. ``counts``: a
-    reset for it is counted. ``confirm``: components to be asked for. ``at``: when another rule may
-    begin to hold, and ``then`` what that is. ``leaves``: node and code of an evacuation."""
-
-    result: Result
-    holding: Holding
-    reason: str = ""
-    grace: bool = False
-    counts: bool = False
-    confirm: tuple[int, ...] = ()
-    at: datetime | None = None
-    then: str = ""
-    leaves: tuple[str, str] | None = None
 
 
 def finished(context: PhaseContext, index: int) -> bool:
@@ -67,52 +49,57 @@ def _all_finished(context: PhaseContext) -> bool:
 
 def _figures(context: PhaseContext) -> Figures:
     """The pods, by what they count as."""
-    status, counts = context.status, {"Pending": 0, "Running": 0, "Succeeded": 0, "Failed": 0}
-    for pod in context.snapshot.pods:
-        phase = pod.status.phase
-        if phase in {"Succeeded", "Failed"}:
-            counts[phase] += 1
-        elif not pod.going:
-            counts["Running" if phase == "Running" else "Pending"] += 1
+    status = context.status
+    phases = Counter(
+        pod.status.phase if pod.status.phase in {"Running", "Succeeded", "Failed"} else "Pending"
+        for pod in context.snapshot.pods
+        if pod.status.phase in {"Succeeded", "Failed"} or not pod.going
+    )
     credit, ended = _credit(context)
-    slacks = podsets.slacks(context.wrapper.spec.components)
-    counted = Figures(
+    slacks = zip(
+        podsets.slacks(context.wrapper.spec.components), status.component_status, strict=False
+    )
+    figures = Figures(
         expected=status.expected,
-        pending=counts["Pending"],
-        running=counts["Running"],
-        succeeded=counts["Succeeded"],
-        failed=counts["Failed"],
+        pending=phases["Pending"],
+        running=phases["Running"],
+        succeeded=phases["Succeeded"],
+        failed=phases["Failed"],
         credit=credit,
         ended=ended,
         slack=sum(
-            min(slack, one.expected)
-            for i, (slack, one) in enumerate(zip(slacks, status.component_status, strict=False))
+            min(slack, known.expected)
+            for i, (slack, known) in enumerate(slacks)
             if not finished(context, i)
         ),
     )
-    return msgspec.structs.replace(counted, counting=len(_counting(context, counted)))
+    return replace(figures, counting=len(_counting(context, figures)))
 
 
 def _credit(context: PhaseContext) -> tuple[int, int]:
     """Pods that components which have ended well do not need any more: for the others to be ready,
     and for all to have succeeded.
 
-    Of pods that no component owns nobody knows which one they are of. They are first those of the
-    components that go on, where it is asked whether one of these lacks any, and last where it is
-    asked whether these have succeeded.
+    Of pods that no component owns it is not known which one they are of. They are first those of
+    the components that go on, where it is asked whether one of these lacks any, and last where it
+    is asked whether these have succeeded.
     """
-    status, snapshot = context.status, context.snapshot
-    alive = [pod for pod in snapshot.pods if not _lost(pod)]
+    status, pods = context.status, context.snapshot.pods
+    alive = [
+        pod
+        for pod in pods
+        if pod.status.phase == "Succeeded" or not (pod.status.phase == "Failed" or pod.going)
+    ]
     if _all_finished(context):
         rest = max(0, status.expected - len(alive))
         return rest, rest
     credit, surplus, going_on, owners = 0, 0, 0, set[str]()
     for i, known in enumerate(status.component_status):
-        seen, ended = snapshot.component(i), finished(context, i)
-        uid = known.uid or seen.uid
+        component, ended = context.snapshot.component(i), finished(context, i)
+        uid = known.uid or component.uid
         if not known.expected:
             continue
-        if uid and (seen.verdict.owns_pods or any(pod.owner == uid for pod in snapshot.pods)):
+        if uid and (component.verdict.owns_pods or any(pod.owner == uid for pod in pods)):
             owners.add(uid)
             owned = sum(pod.owner == uid for pod in alive)
             credit += max(0, known.expected - owned) if ended else 0
@@ -126,18 +113,13 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
     return ready, credit + max(0, surplus - succeeded)
 
 
-def _lost(pod: Pod) -> bool:
-    """Neither pending nor running, nor succeeded."""
-    return pod.status.phase == "Failed" or (pod.going and pod.status.phase != "Succeeded")
-
-
 def _counting(context: PhaseContext, figures: Figures) -> list[Pod]:
     """Failed pods that nobody has made up for; all of them, where all are to count."""
     failed = [pod for pod in context.snapshot.pods if pod.status.phase == "Failed"]
     if context.rules.failed_pods == "any":
         return failed
-    known = enumerate(context.status.component_status)
-    ended = {one.uid for i, one in known if one.uid and finished(context, i)}
+    components = enumerate(context.status.component_status)
+    ended = {known.uid for i, known in components if known.uid and finished(context, i)}
     all_ended = context.status.expected > 0 and _all_finished(context)
     made_up = figures.ready >= figures.needed or all_ended
     own = {"", context.wrapper.metadata.uid}
@@ -147,11 +129,15 @@ def _counting(context: PhaseContext, figures: Figures) -> list[Pod]:
 def judge(context: PhaseContext) -> HealthJudgment:
     """Rules 1 to 9, on a complete view."""
     figures = _figures(context)
+    return replace(_judged(context, figures), figures=figures)
+
+
+def _judged(context: PhaseContext, figures: Figures) -> HealthJudgment:
     first = (
-        _missing(context, figures)
-        or _component_failed(context, figures)
+        _missing(context)
+        or _component_failed(context)
         or _succeeded(context, figures)
-        or _evacuation(context, figures)
+        or _evacuation(context)
     )
     if first is not None and not (first.leaves and _held(context)):
         return first
@@ -160,102 +146,97 @@ def judge(context: PhaseContext) -> HealthJudgment:
         # Of a check that has failed the failed pods are a part; whatever else fails is reset.
         by_check = first.reason == "PreflightFailed"
         if by_check or later is None or later.result == "waiting":
-            return msgspec.structs.replace(first, result="held", counts=False)
-    return later or _healthy(figures)
+            return replace(first, result="held", counts=False)
+    running = f"{figures.ready} of {figures.needed} pods run or have succeeded"
+    return later or HealthJudgment("healthy", 9, running, "FoundNoFailedPods")
 
 
 def _held(context: PhaseContext) -> bool:
     """Say whether the brake has it wait, and nobody has released it since."""
     since = c.since(context.status, c.HELD)
     annotation = context.wrapper.metadata.annotations.get(RELEASE)
-    released = since is not None and annotation == text(since)
+    released = since is not None and annotation == timestamp(since)
     return context.snapshot.held is not None and not released
 
 
-def _missing(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
+def _missing(context: PhaseContext) -> HealthJudgment | None:
     ask: dict[int, str] = {}
     for i, known in enumerate(context.status.component_status):
         if c.component_is(known) != "True" or finished(context, i):
             continue
-        one, name = context.snapshot.component(i), f"{known.kind} {known.name}"
-        same = one.ours and known.uid in {"", one.uid}
-        if one.state == "present" and same:
+        component, name = context.snapshot.component(i), f"{known.kind} {known.name}"
+        if component.state == "present" and component.ours and known.uid in {"", component.uid}:
             continue
-        if not one.confirmed or one.state == "unknown":
+        if not component.confirmed or component.state == "unknown":
             ask[i] = name
             continue
-        what = {"absent": "is gone", "going": "is being deleted"}.get(
-            one.state, "is another object of that name"
-        )
+        states = {"absent": "is gone", "going": "is being deleted"}
+        what = states.get(component.state, "is another object of that name")
         sentence = f"{name} {what}, and somebody else did that"
-        return HealthJudgment("fail", Holding(1, figures, sentence), "MissingComponent")
-    if not ask:
-        return None
+        return HealthJudgment("fail", 1, sentence, "MissingComponent")
     sentence = f"{', '.join(ask.values())} not seen by the watch, and asked for"
-    return HealthJudgment("confirm", Holding(1, figures, sentence), confirm=tuple(ask))
+    return HealthJudgment("confirm", 1, sentence, confirm=tuple(ask)) if ask else None
 
 
-def _component_failed(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
+def _component_failed(context: PhaseContext) -> HealthJudgment | None:
     for i, known in enumerate(context.status.component_status):
         verdict = context.snapshot.component(i).verdict
         if verdict.says != "failed" or c.component_is(known) != "True":
             continue
-        said = f" ({verdict.message})" if verdict.message else ""
-        sentence = f"{known.kind} {known.name} says that it has failed{said}"
+        message = f" ({verdict.message})" if verdict.message else ""
+        sentence = f"{known.kind} {known.name} says that it has failed{message}"
         failed = (pod for pod in context.snapshot.pods if pod.status.phase == "Failed")
         last = terminal(failed, context.p.exit_codes)
         if last is not None:
             sentence += f"; {_exit(last)}, which ends the retries"
-        holding = Holding(2, figures, sentence)
-        return HealthJudgment("fail" if last else "reset", holding, "FailedComponent", counts=True)
+        result: Result = "fail" if last else "reset"
+        return HealthJudgment(result, 2, sentence, "FailedComponent", counts=True)
     return None
 
 
 def _succeeded(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
-    if not 0 < figures.expected <= figures.succeeded + figures.ended:
-        return None
-    if figures.pending or figures.running or figures.counting:
-        return None
-    if any(one.verdict.says == "more" for one in context.snapshot.components):
-        return None
+    unfinished = (
+        not 0 < figures.expected <= figures.succeeded + figures.ended
+        or figures.pending
+        or figures.running
+        or figures.counting
+        or any(component.verdict.says == "more" for component in context.snapshot.components)
+    )
     sentence = f"{figures.succeeded} of {figures.expected} pods succeeded, and none is left to run"
-    return HealthJudgment("succeeded", Holding(3, figures, sentence))
+    return None if unfinished else HealthJudgment("succeeded", 3, sentence)
 
 
-def _evacuation(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
-    by = evacuation_cause(context.snapshot.pods, context.snapshot.nodes)
-    if by is None:
+def _evacuation(context: PhaseContext) -> HealthJudgment | None:
+    cause = evacuation_cause(context.snapshot.pods, context.snapshot.nodes)
+    if cause is None:
         return None
-    counts = bool(by.code) and context.status.migration_count >= _PREFLIGHTS_IN_A_ROW
+    counts = bool(cause.code) and context.status.migration_count >= _PREFLIGHTS_IN_A_ROW
     return HealthJudgment(
         "reset" if counts else "evacuate",
-        Holding(5 if by.code else 4, figures, by.why),
-        "PreflightFailed" if by.code else "AutopilotNoExecute",
+        5 if cause.code else 4,
+        cause.why,
+        "PreflightFailed" if cause.code else "AutopilotNoExecute",
         counts=counts,
-        leaves=(by.pod.node, by.code),
+        leaves=(cause.pod.node, cause.code),
     )
 
 
 def _failed_pods(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
-    pods = sorted(_counting(context, figures), key=lambda it: it.name)
+    pods = sorted(_counting(context, figures), key=lambda pod: pod.name)
     if not pods:
         return None
     last = terminal(pods, context.p.exit_codes)
-    shown = last or next((one for pod in pods for one in exits(pod)), None)
+    shown = last or next((ended for pod in pods for ended in exits(pod)), None)
     what = f"{len(pods)} failed pod{'s' if len(pods) != 1 else ''}"
     sentence = f"{what}, {_exit(shown) if shown else _plain(pods[0])}"
-    return HealthJudgment(
-        "fail" if last else "reset",
-        Holding(6, figures, sentence + (", which ends the retries" if last else "")),
-        "FoundFailedPods",
-        grace=True,
-        counts=True,
-    )
+    sentence += ", which ends the retries" if last else ""
+    result: Result = "fail" if last else "reset"
+    return HealthJudgment(result, 6, sentence, "FoundFailedPods", grace=True, counts=True)
 
 
-def _exit(one: Exit) -> str:
-    where = f" on {one.node}" if one.node else ""
-    return f"{one.pod}{where} exited with {one.code}"
+def _exit(ended: Exit) -> str:
+    where = f" on {ended.node}" if ended.node else ""
+    return f"{ended.pod}{where} exited with {ended.code}"
 
 
 def _plain(pod: Pod) -> str:
@@ -267,11 +248,11 @@ def _too_few(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
     if figures.ready >= figures.needed:
         return None
     status, p, now, pods = context.status, context.p, context.now, context.snapshot.pods
-    seen = zip(status.component_status, context.snapshot.components, strict=False)
-    queued = next((known for known, one in seen if one.verdict.suspended), None)
+    pairs = zip(status.component_status, context.snapshot.components, strict=False)
+    queued = next((known for known, component in pairs if component.verdict.suspended), None)
     if queued is not None:
         sentence = f"{queued.kind} {queued.name} is suspended by itself, so the clock of admission and warm-up is stopped"
-        return HealthJudgment("waiting", Holding(9, figures, sentence))
+        return HealthJudgment("waiting", 9, sentence)
     start, missing = _started(context), figures.needed - figures.existing
     if missing > 0:
         rule, period = 7, p.admission
@@ -281,19 +262,13 @@ def _too_few(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
         what = f"{figures.needed - figures.ready} of {figures.needed} pods do not run"
         if is_examined(pods) and not expired(start, period, now):
             period = p.warmup + p.preflight_allowance
-    if expired(start, period, now):
-        since = (
-            "creation began" if start == c.since(status, c.DEPLOYED) else "they were last wanted"
-        )
-        sentence = f"{what} {(now - start).total_seconds():.0f} s after {since}"
-        holding = Holding(rule, figures, sentence)
-        return HealthJudgment("reset", holding, "InsufficientPodsReady", grace=True, counts=True)
-    return HealthJudgment(
-        "waiting",
-        Holding(9, figures, f"{what} yet"),
-        at=deadline(start, period),
-        then=f"rule {rule}: too few pods",
-    )
+    if not expired(start, period, now):
+        at, then = deadline(start, period), f"rule {rule}: too few pods"
+        return HealthJudgment("waiting", 9, f"{what} yet", at=at, then=then)
+    begun = start == c.since(status, c.DEPLOYED)
+    since = "creation began" if begun else "they were last wanted"
+    sentence = f"{what} {(now - start).total_seconds():.0f} s after {since}"
+    return HealthJudgment("reset", rule, sentence, "InsufficientPodsReady", grace=True, counts=True)
 
 
 def _started(context: PhaseContext) -> datetime:
@@ -304,11 +279,6 @@ def _started(context: PhaseContext) -> datetime:
     known = [
         c.since(status, c.DEPLOYED),
         c.since(status, c.READY),
-        *(one.verdict.resumed for one in context.snapshot.components),
+        *(component.verdict.resumed for component in context.snapshot.components),
     ]
     return min(max((at for at in known if at is not None), default=now), now)
-
-
-def _healthy(figures: Figures) -> HealthJudgment:
-    sentence = f"{figures.ready} of {figures.needed} pods run or have succeeded"
-    return HealthJudgment("healthy", Holding(9, figures, sentence), "FoundNoFailedPods")

@@ -52,10 +52,8 @@ def is_judged(key: bytes, wrapper: AppWrapper) -> bool:
 
 
 def not_judged(wrapper: AppWrapper, rules: WrapperRules, *, begun: bool = False) -> str:
-    """Say why nothing of it may be created, and what to do, in one sentence; empty: it may.
-
-    ``begun``: it was created before, and its templates have not changed since: a policy sees to
-    that.
+    """Say why nothing of it may be created, and what to do; empty: it may. ``begun``: it was
+    created before, and a policy sees to it that its templates have not changed since.
     """
     namespace, name = wrapper.metadata.namespace, wrapper.metadata.name
     if namespace in rules.excluded:

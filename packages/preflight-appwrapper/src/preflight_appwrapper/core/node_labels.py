@@ -11,6 +11,7 @@ from preflight_kube.api import jsonpatch
 from preflight_kube.api.node_health import code_of, makes_sick
 
 from preflight_appwrapper.config import NodeHealthConfig
+from preflight_appwrapper.core.decode import NodeMetadata
 
 HELD: Final = "HELD"
 """The label's value for a node that is to be left, and that the brake has wait."""
@@ -25,12 +26,6 @@ class NodeCondition(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _NodeMetadata(msgspec.Struct, frozen=True):
-    name: str
-    uid: str
-    labels: dict[str, str] = {}
-
-
 class _Status(msgspec.Struct, frozen=True):
     conditions: tuple[NodeCondition, ...] = ()
 
@@ -38,7 +33,7 @@ class _Status(msgspec.Struct, frozen=True):
 class LabeledNode(msgspec.Struct, frozen=True):
     """A node, as far as its label follows from it."""
 
-    metadata: _NodeMetadata
+    metadata: NodeMetadata
     status: _Status = _Status()
 
     def only(self, health: NodeHealthConfig) -> LabeledNode:
@@ -47,24 +42,26 @@ class LabeledNode(msgspec.Struct, frozen=True):
         kept = dict(islice(about.labels.items(), 1))  # whether there are labels at all is read
         if health.key in about.labels:
             kept = {health.key: about.labels[health.key]}
-        bad = (o for o in self.status.conditions if makes_sick(o.type, o.status, health.conditions))
-        metadata = _NodeMetadata(name=about.name, uid=about.uid, labels=kept)
-        return LabeledNode(metadata=metadata, status=_Status(conditions=tuple(islice(bad, 1))))
+        bad = _first_bad(self.status.conditions, health)
+        metadata = NodeMetadata(name=about.name, uid=about.uid, labels=kept)
+        return LabeledNode(metadata=metadata, status=_Status((bad,) if bad else ()))
+
+
+def _first_bad(
+    conditions: Iterable[NodeCondition], health: NodeHealthConfig
+) -> NodeCondition | None:
+    return next((o for o in conditions if makes_sick(o.type, o.status, health.conditions)), None)
 
 
 def wanted(conditions: Iterable[NodeCondition], health: NodeHealthConfig) -> str:
     """The label's value; empty: there should be none."""
-    bad = any(makes_sick(one.type, one.status, health.conditions) for one in conditions)
-    return health.value if bad else ""
+    return health.value if _first_bad(conditions, health) else ""
 
 
 def code(conditions: Iterable[NodeCondition], health: NodeHealthConfig) -> str:
     """The first condition that speaks against the node, with its error code; empty for none."""
-    bad = (one for one in conditions if makes_sick(one.type, one.status, health.conditions))
-    first = next(bad, None)
-    if first is None:
-        return ""
-    return f"{code_of(first.reason, first.message) or 'no code'} of condition {first.type}"
+    bad = _first_bad(conditions, health)
+    return f"{code_of(bad.reason, bad.message) or 'no code'} of condition {bad.type}" if bad else ""
 
 
 def patch(uid: str, labels: Mapping[str, str], key: str, value: str) -> list[jsonpatch.Operation]:

@@ -1,8 +1,4 @@
-"""The parameters of fault tolerance: defaults, what the operator sets, what a wrapper's annotations
-say, and where each value is from.
-
-Pure. Annotations are read at every decision, so one that is changed holds at once.
-"""
+"""Parameters of fault tolerance: by a wrapper's annotations, else the operator, else us. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +17,6 @@ from preflight_appwrapper.api.rules import PERIODS, WrapperRules, key_of, second
 Source = Literal["default", "operator", "annotation", "clipped", "malformed", "ignored"]
 
 _LONGEST: Final = 256
-_INT32: Final = (-(2**31), 2**31 - 1)
 _MOST_CODES: Final = 256
 _LIMIT: Final = "RetryLimit"
 
@@ -79,15 +74,14 @@ _RETRYABLE: Final = "retryableExitCodes"
 def parameters(annotations: Mapping[str, str], rules: WrapperRules) -> Parameters:
     """Return what holds for a wrapper with these annotations. Never raises."""
     listed = {field: _parameter(annotations, rules, field) for field in _READERS}
-    terminal, bad_terminal = _codes(annotations, _TERMINAL)
-    retryable, bad_retryable = _codes(annotations, _RETRYABLE)
-    bad = [(f"{it.annotation}={it.written}", it.problem) for it in listed.values() if it.problem]
-    values: dict[str, Any] = {field: it.value for field, it in listed.items()}
+    problems = [(f"{p.annotation}={p.written}", p.problem) for p in listed.values() if p.problem]
+    terminal, retryable = (_codes(annotations, key, problems) for key in (_TERMINAL, _RETRYABLE))
+    values: dict[str, Any] = {field: parameter.value for field, parameter in listed.items()}
     values["retry_limit"] = int(values["retry_limit"])
     return Parameters(
         listed=tuple(listed.values()),
         exit_codes=ExitCodes(terminal=terminal, retryable=retryable),
-        problems=(*bad, *bad_terminal, *bad_retryable),
+        problems=tuple(problems),
         maximum=rules.maximum,
         **values,
     )
@@ -98,22 +92,19 @@ def _parameter(annotations: Mapping[str, str], rules: WrapperRules, field: str) 
     value = float(getattr(rules, field, 0.0))
     if read is _period:
         value = min(max(value, 0.0), rules.maximum)
-    found = Parameter(
-        name=name,
-        annotation=_annotation(name),
-        value=value,
-        source="operator" if field in rules.set_ else "default",
-    )
-    text = annotations.get(found.annotation)
+    key = _annotation(name)
+    source: Source = "operator" if field in rules.set_ else "default"
+    parameter = Parameter(name=name, annotation=key, value=value, source=source)
+    text = annotations.get(key)
     if text is None:
-        return found
+        return parameter
     shown = printable(text, 60)
     try:
         value, source = read(text, value, rules.maximum)
     except ValueError as error:
-        problem = f'annotation {found.annotation}: "{shown}" {error}; {found.shown} holds instead.'
-        return replace(found, source="malformed", written=shown, problem=problem)
-    return replace(found, value=value, source=source, written=shown)
+        problem = f'annotation {key}: "{shown}" {error}; {parameter.shown} holds instead.'
+        return replace(parameter, source="malformed", written=shown, problem=problem)
+    return replace(parameter, value=value, source=source, written=shown)
 
 
 def _annotation(name: str) -> str:
@@ -148,27 +139,26 @@ def _retry_limit(text: str, *_: float) -> tuple[float, Source]:
 def _int32(text: str) -> int | None:
     if len(text) > _LONGEST or not re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII):
         return None
-    found = int(text)
-    return found if _INT32[0] <= found <= _INT32[1] else None
+    number = int(text)
+    return number if -(2**31) <= number < 2**31 else None
 
 
 def _codes(
-    annotations: Mapping[str, str], key: str
-) -> tuple[frozenset[int], tuple[tuple[str, str], ...]]:
-    """Comma-separated whole numbers; what is none is skipped, and named."""
-    annotation = PREFIX + key
-    text = annotations.get(annotation)
+    annotations: Mapping[str, str], key: str, problems: list[tuple[str, str]]
+) -> frozenset[int]:
+    """Comma-separated whole numbers; what is none is skipped, and named in ``problems``."""
+    text = annotations.get(PREFIX + key)
     if text is None:
-        return frozenset(), ()
+        return frozenset()
     parts = [part.strip() for part in text[: 16 * _MOST_CODES].split(",")][:_MOST_CODES]
-    found = {part: _int32(part) for part in parts}
-    bad = [printable(part, 20) or '""' for part, code in found.items() if code is None]
-    problem = (
-        f"annotation {annotation}: {', '.join(bad[:8])}{' …' if len(bad) > 8 else ''} "
-        f"{'is not a whole number and is' if len(bad) == 1 else 'are not whole numbers and are'} skipped; write e.g. 3, 10."
-    )
-    codes = frozenset(code for code in found.values() if code is not None)
-    return codes, ((f"{annotation}={printable(text, 60)}", problem),) if bad else ()
+    codes = {part: _int32(part) for part in parts}
+    bad = [printable(part, 20) or '""' for part, code in codes.items() if code is None]
+    if bad:
+        named = ", ".join(bad[:8]) + (" …" if len(bad) > 8 else "")
+        what = "is not a whole number and is" if len(bad) == 1 else "are not whole numbers and are"
+        problem = f"annotation {PREFIX + key}: {named} {what} skipped; write e.g. 3, 10."
+        problems.append((f"{PREFIX + key}={printable(text, 60)}", problem))
+    return frozenset(code for code in codes.values() if code is not None)
 
 
 _Reader = Callable[[str, float, float], tuple[float, Source]]
@@ -181,6 +171,6 @@ _READERS: Final[dict[str, tuple[str, _Reader]]] = {
 }
 """By field: the parameter's name, and how its annotation is read."""
 FAULT_TOLERANCE: Final = frozenset(
-    (PREFIX + _TERMINAL, PREFIX + _RETRYABLE, *(_annotation(it[0]) for it in _READERS.values()))
+    (PREFIX + _TERMINAL, PREFIX + _RETRYABLE, *(_annotation(name) for name, _ in _READERS.values()))
 )
 """The annotations that are read here; they belong on the wrapper's own metadata."""

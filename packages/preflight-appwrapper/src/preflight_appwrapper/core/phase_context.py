@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus
+from preflight_appwrapper.core.deadlines import deadline
 from preflight_appwrapper.core.parameters import Parameters, parameters
 from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
@@ -45,6 +46,17 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
         """``status`` with this condition, of now and of the wrapper's generation."""
         generation = self.wrapper.metadata.generation
         return c.put(status, type_, value, reason, message, now=self.now, generation=generation)
+
+    def over(
+        self, status: AppWrapperStatus, type_: str, reason: str, message: str = ""
+    ) -> AppWrapperStatus:
+        """``status`` with this condition False, if it is True."""
+        true = c.is_true(status, type_)
+        return self.put(status, type_, False, reason, message) if true else status
+
+    def ends(self, seconds: float) -> datetime:
+        """The end of a period that begins as the status is written now."""
+        return deadline(self.now.replace(microsecond=0), seconds)
 
     def say(self, reason: str, message: str, *, warning: bool = False) -> WrapperEvent:
         """Once a version of the wrapper, whose status only one leader can have written."""

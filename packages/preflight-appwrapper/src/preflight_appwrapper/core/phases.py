@@ -1,8 +1,4 @@
-"""One function a phase: what follows from the status, the view and the time. Pure.
-
-Each returns a step that writes the status at most once; the row of :mod:`.state_machine` that was
-taken gives the next phase.
-"""
+"""One function a phase: what follows from the status, the view and the time. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +14,14 @@ from preflight_appwrapper.api.types import AppWrapperStatus, ComponentStatus
 from preflight_appwrapper.core import deletion, podsets
 from preflight_appwrapper.core.creation import proceed
 from preflight_appwrapper.core.deadlines import deadline, expired
-from preflight_appwrapper.core.health import HealthJudgment, finished, judge
+from preflight_appwrapper.core.health import finished, judge
 from preflight_appwrapper.core.marks import NOT_JUDGED, not_judged
 from preflight_appwrapper.core.phase_context import EVACUATIONS, PhaseContext
 from preflight_appwrapper.core.plan import (
     Confirm,
     Figures,
     Finalizer,
-    Holding,
+    HealthJudgment,
     Next,
     WrapperEvent,
     WrapperPlan,
@@ -47,14 +43,15 @@ def _deleting(context: PhaseContext, status: AppWrapperStatus) -> AppWrapperStat
     return context.put(status, c.DELETING, True, "DeletionInitiated")
 
 
-def _delete(context: PhaseContext, plan: WrapperPlan) -> tuple[WrapperPlan, bool]:
-    """``plan`` with what deletion needs now, and whether everything is deleted."""
+def _delete(context: PhaseContext, plan: WrapperPlan) -> WrapperPlan | None:
+    """``plan`` with what deletion needs now; None once everything is deleted."""
     status = plan.status
     if not c.is_true(status, c.DELETING):
-        return replace(plan, status=_deleting(context, status)), False
+        waits = context.at_once("deletion", "everything of it goes")
+        return replace(plan, status=_deleting(context, status), next=waits)
     progress = deletion.progress(context, status)
     if progress.done:
-        return plan, True
+        return None
     blocked = "; ".join(progress.blocked)
     message = f"cannot be removed even by force: {blocked}" if blocked else ""
     events, start = list[WrapperEvent](), c.since(status, c.DELETING)
@@ -65,7 +62,7 @@ def _delete(context: PhaseContext, plan: WrapperPlan) -> tuple[WrapperPlan, bool
     if blocked:
         key = f"DeletionBlocked/{start}/{blocked}"
         events.append(warning("DeletionBlocked", message, key))
-    plan = replace(
+    return replace(
         plan,
         status=context.put(status, c.DELETING, True, "DeletionInitiated", message),
         actions=(*plan.actions, *progress.actions),
@@ -73,18 +70,13 @@ def _delete(context: PhaseContext, plan: WrapperPlan) -> tuple[WrapperPlan, bool
         blocked=progress.blocked,
         say=(*plan.say, *events),
     )
-    return plan, False
 
 
 def _begin_deletion(context: PhaseContext, plan: WrapperPlan) -> WrapperPlan:
     """``plan``, which takes a row, with the first of deletion; its end is a row of its own."""
     plan = replace(plan, status=_deleting(context, plan.status))
-    return _or_now(context, _delete(context, plan)[0], "nothing is seen of it any more")
-
-
-def _or_now(context: PhaseContext, plan: WrapperPlan, why: str) -> WrapperPlan:
-    """``plan``; where it waits for nothing, deletion goes on at once."""
-    return plan if plan.next else replace(plan, next=context.at_once("deletion", why))
+    waits = context.at_once("deletion", "nothing is seen of it any more")
+    return _delete(context, plan) or replace(plan, next=waits)
 
 
 def _undeployed(
@@ -101,13 +93,13 @@ def _undeployed(
 def _forgotten(context: PhaseContext, status: AppWrapperStatus) -> AppWrapperStatus:
     """Say of each component that was ever begun that it was deleted."""
 
-    def deleted(one: ComponentStatus) -> ComponentStatus:
-        one = c.drop(replace(one, uid=""), c.FINISHED)
-        return c.put(one, c.DEPLOYED, False, "ComponentDeleted", now=context.now)
+    def deleted(known: ComponentStatus) -> ComponentStatus:
+        if not c.component_is(known):
+            return known
+        known = c.drop(replace(known, uid=""), c.FINISHED)
+        return c.put(known, c.DEPLOYED, False, "ComponentDeleted", now=context.now)
 
-    known = status.component_status
-    made = tuple(deleted(one) if c.component_is(one) else one for one in known)
-    return replace(status, component_status=made)
+    return replace(status, component_status=tuple(map(deleted, status.component_status)))
 
 
 # --- before it runs
@@ -126,14 +118,16 @@ def _described(context: PhaseContext) -> AppWrapperStatus:
     status, components = context.status, context.wrapper.spec.components
     if len(status.component_status) == len(components):
         return status
-    return replace(status, component_status=podsets.initial(components))
+    sets = (podsets.readable(component.template, component.pod_sets) for component in components)
+    return replace(
+        status, component_status=tuple(ComponentStatus(pod_sets=known) for known in sets)
+    )
 
 
 def leftover(context: PhaseContext) -> WrapperPlan:
     """Somebody else wrote the status, so nobody knows what exists: all is deleted and made anew."""
-    return _to_suspending(
-        context, "leftover", "something of it exists that its status does not speak of"
-    )
+    why = "something of it exists that its status does not speak of"
+    return _to_suspending(context, "leftover", why)
 
 
 def _leftover(context: PhaseContext) -> bool:
@@ -178,13 +172,14 @@ def _resume(context: PhaseContext, row: str, why: str) -> WrapperPlan:
 def _creating(context: PhaseContext, plan: WrapperPlan) -> WrapperPlan:
     creation = proceed(context, plan.status)
     status = creation.status
-    if creation.late and status.resetting_count < context.p.retry_limit:
-        return _reset(context, status, "create-late", "CreateFailed", creation.late)
     if why := creation.fatal or creation.late:
-        if plan.row:  # fails in a look of its own, so that each row is one write
+        again = creation.late and status.resetting_count < context.p.retry_limit
+        if plan.row and not again:  # fails in a look of its own, so that each row is one write
             return replace(plan, status=status, next=context.at_once("Failed", why))
-        row = "create-fatal" if creation.fatal else "create-last"
-        return _fail(context, status, row, "CreateFailed", why)
+        status = context.put(status, c.UNHEALTHY, True, "CreateFailed", why)
+        if again:
+            return _reset(context, status, "create-late", "CreateFailed", why)
+        return _fail(context, status, "create-fatal" if creation.fatal else "create-last", why)
     if not creation.done:
         actions = (*plan.actions, *creation.actions)
         return replace(plan, status=status, actions=actions, next=creation.next)
@@ -211,14 +206,12 @@ def running(context: PhaseContext) -> WrapperPlan:
         return _to_suspending(context, "running-suspend", "suspended while it ran")
     judgment = judge(context)
     if judgment.result == "confirm":
-        actions = tuple(Confirm(i) for i in judgment.confirm)
-        waits = Next(
-            "rule 1: a component is missing", judgment.holding.sentence, waits=("components",)
-        )
-        return context.stay(context.status, actions=actions, next=waits, holding=judgment.holding)
-    status = _marked(context, judgment.holding.figures)
+        actions, rule = tuple(map(Confirm, judgment.confirm)), "rule 1: a component is missing"
+        waits = Next(rule, judgment.sentence, waits=("components",))
+        return context.stay(context.status, actions=actions, next=waits, judgment=judgment)
+    status = _marked(context, judgment.figures)
     if judgment.result == "succeeded":
-        return _succeed(context, status, judgment.holding)
+        return _succeed(context, status, judgment)
     if judgment.result == "held" and context.snapshot.held is not None:
         return _held(context, status, judgment, context.snapshot.held)
     status = c.drop(status, c.HELD)
@@ -235,33 +228,29 @@ def _marked(context: PhaseContext, figures: Figures) -> AppWrapperStatus:
         message = f"{figures.ready} of {figures.needed} pods"
         status = context.put(status, c.READY, ready, reason, message)
     components = tuple(
-        c.put(one, c.FINISHED, True, "ComponentFinished", now=context.now)
-        if not c.is_true(one, c.FINISHED) and c.component_is(one) == "True" and finished(context, i)
-        else one
-        for i, one in enumerate(status.component_status)
+        c.put(known, c.FINISHED, True, "ComponentFinished", now=context.now)
+        if c.component_is(known) == "True" and finished(context, i)
+        else known
+        for i, known in enumerate(status.component_status)
     )
     return replace(status, component_status=components)
 
 
-def _succeed(context: PhaseContext, status: AppWrapperStatus, holding: Holding) -> WrapperPlan:
+def _succeed(
+    context: PhaseContext, status: AppWrapperStatus, judgment: HealthJudgment
+) -> WrapperPlan:
     status = context.put(status, c.QUOTA, False, "Succeeded")
     status = context.put(status, c.DEPLOYED, True, "Succeeded")
-    if c.is_true(status, c.UNHEALTHY):
-        status = context.put(status, c.UNHEALTHY, False, "FoundNoFailedPods")
-    status = c.drop(status, c.DELETING)
-    event = context.say("Succeeded", holding.sentence)
-    ttl = deadline(context.now.replace(microsecond=0), context.p.success_ttl)
-    waits = Next("everything is deleted", "SuccessTTL is over", ttl)
-    return context.take("succeeded", status, say=(event,), next=waits, holding=holding)
+    status = c.drop(context.over(status, c.UNHEALTHY, "FoundNoFailedPods"), c.DELETING)
+    event = context.say("Succeeded", judgment.sentence)
+    waits = Next("everything is deleted", "SuccessTTL is over", context.ends(context.p.success_ttl))
+    return context.take("succeeded", status, say=(event,), next=waits, judgment=judgment)
 
 
 def _healthy(
     context: PhaseContext, status: AppWrapperStatus, judgment: HealthJudgment
 ) -> WrapperPlan:
-    if c.is_true(status, c.UNHEALTHY):
-        status = context.put(
-            status, c.UNHEALTHY, False, "FoundNoFailedPods", judgment.holding.sentence
-        )
+    status = context.over(status, c.UNHEALTHY, "FoundNoFailedPods", judgment.sentence)
     at, what = judgment.at, judgment.then or "the rules are looked at again"
     ready = c.since(status, c.READY)
     if status.migration_count and ready is not None and c.is_true(status, c.READY):
@@ -269,50 +258,47 @@ def _healthy(
             status = replace(status, migration_count=0)
         elif at is None:
             at, what = deadline(ready, context.p.warmup), "earlier evacuations are forgotten"
-    waits = Next(what, judgment.holding.sentence, at, waits=_WATCHED)
-    return context.stay(status, next=waits, holding=judgment.holding)
+    waits = Next(what, judgment.sentence, at, waits=_WATCHED)
+    return context.stay(status, next=waits, judgment=judgment)
 
 
 def _held(
     context: PhaseContext, status: AppWrapperStatus, judgment: HealthJudgment, held: HeldEvacuation
 ) -> WrapperPlan:
     """The workload stays; what is said is the same while it waits, so that it is written once."""
-    known, say = c.find(status.conditions, c.HELD), tuple[WrapperEvent, ...]()
+    known, say = c.find(status, c.HELD), tuple[WrapperEvent, ...]()
     if known is None or known.status != "True" or not known.message.endswith(held.sentence):
-        message = f"{judgment.holding.sentence}; {held.sentence}"
+        message = f"{judgment.sentence}; {held.sentence}"
         status = context.put(status, c.HELD, True, judgment.reason, message)
         say = (context.say(c.HELD, message, warning=True),)
-    if c.is_true(status, c.UNHEALTHY):
-        status = context.put(status, c.UNHEALTHY, False, "FoundNoFailedPods", c.HELD)
+    status = context.over(status, c.UNHEALTHY, "FoundNoFailedPods", c.HELD)
     waits = Next("evacuation", held.sentence, held.at, waits=_WATCHED)
-    return context.stay(
-        status, say=say, next=waits, holding=judgment.holding, leaves=judgment.leaves
-    )
+    return context.stay(status, say=say, next=waits, judgment=judgment)
 
 
 def _unhealthy(
     context: PhaseContext, status: AppWrapperStatus, judgment: HealthJudgment
 ) -> WrapperPlan:
-    holding, reason, say = judgment.holding, judgment.reason, tuple[WrapperEvent, ...]()
+    why, reason, say = judgment.sentence, judgment.reason, tuple[WrapperEvent, ...]()
     if not c.is_true(status, c.UNHEALTHY, reason):
-        status = context.put(status, c.UNHEALTHY, True, reason, holding.sentence)
-        say = (context.say(reason, holding.sentence, warning=True),)
+        status = context.put(status, c.UNHEALTHY, True, reason, why)
+        say = (context.say(reason, why, warning=True),)
     left = status.resetting_count < context.p.retry_limit and judgment.result != "fail"
     since = c.since(status, c.UNHEALTHY) or context.now
     if judgment.grace and not expired(since, context.p.failure, context.now):
         waits = Next(
             "Resetting" if left else "Failed",
-            f"FailureGracePeriod is over, unless it is healthy by then ({holding.sentence})",
+            f"FailureGracePeriod is over, unless it is healthy by then ({why})",
             deadline(since, context.p.failure),
             waits=_WATCHED,
         )
-        return context.stay(status, say=say, next=waits, holding=holding)
+        return context.stay(status, say=say, next=waits, judgment=judgment)
     if left:
         row = "reset" if judgment.counts else "evacuate"
-        plan = _reset(context, status, row, reason, holding.sentence)
+        plan = _reset(context, status, row, reason, why)
     else:
-        plan = _fail(context, status, "failed", reason, holding.sentence)
-    return replace(plan, say=(*say, *plan.say), holding=holding, leaves=judgment.leaves)
+        plan = _fail(context, status, "failed", why)
+    return replace(plan, say=(*say, *plan.say), judgment=judgment)
 
 
 def _reset(
@@ -327,8 +313,6 @@ def _reset(
     which = f"evacuation {status.migration_count}"
     if counted:
         which = f"reset {status.resetting_count} of {context.p.retry_limit}"
-    if not c.is_true(status, c.UNHEALTHY):
-        status = context.put(status, c.UNHEALTHY, True, reason, why)
     status = c.drop(context.put(status, c.READY, False, "Resetting"), c.DELETING)
     again = format_duration(context.retry_pause(status))
     message = f"{which}: {why}; created again in {again}, once everything is deleted"
@@ -336,17 +320,12 @@ def _reset(
     return _begin_deletion(context, context.take(row, status, say=(event,)))
 
 
-def _fail(
-    context: PhaseContext, status: AppWrapperStatus, row: str, reason: str, why: str
-) -> WrapperPlan:
-    if not c.is_true(status, c.UNHEALTHY):
-        status = context.put(status, c.UNHEALTHY, True, reason, why)
+def _fail(context: PhaseContext, status: AppWrapperStatus, row: str, why: str) -> WrapperPlan:
     status, waits = c.drop(status, c.DELETING), context.at_once("deletion", "it has failed")
     if context.p.deletion_on_failure > 0 and not context.wrapper.spec.suspend:
         period = "DeletionOnFailureGracePeriod"
         status = context.put(status, c.DELETING, False, "DeletionPaused", period)
-        at = deadline(context.now.replace(microsecond=0), context.p.deletion_on_failure)
-        waits = Next("deletion", f"{period} is over", at)
+        waits = Next("deletion", f"{period} is over", context.ends(context.p.deletion_on_failure))
     used = f" after {status.resetting_count} resets" if status.resetting_count else ""
     event = context.say("Failed", f"failed{used}: {why}", warning=True)
     return context.take(row, status, say=(event,), next=waits)
@@ -362,13 +341,11 @@ def _to_suspending(context: PhaseContext, row: str, why: str) -> WrapperPlan:
 
 def suspending(context: PhaseContext) -> WrapperPlan:
     """Everything is deleted, whatever ``suspend`` says by now."""
-    plan, done = _delete(context, context.stay(context.status))
-    if not done:
-        return _or_now(context, plan, "it is suspended")
+    if plan := _delete(context, context.stay(context.status)):
+        return plan
     status = _undeployed(context, context.status, "Suspended", quota=True)
     for type_ in (c.READY, c.UNHEALTHY):
-        if c.is_true(status, type_):
-            status = context.put(status, type_, False, "Suspended")
+        status = context.over(status, type_, "Suspended")
     event = context.say("Suspended", "everything is deleted")
     waits = context.at_once("Suspended", "everything is deleted")
     return context.take("suspended", status, say=(event,), next=waits)
@@ -379,11 +356,10 @@ def resetting(context: PhaseContext) -> WrapperPlan:
     if context.wrapper.spec.suspend:
         return _to_suspending(context, "resetting-suspend", "suspended while it was reset")
     if not c.is_false(context.status, c.DEPLOYED):
-        plan, done = _delete(context, context.stay(context.status))
-        if not done:
-            return _or_now(context, plan, "it is reset")
+        if plan := _delete(context, context.stay(context.status)):
+            return plan
         status = _undeployed(context, context.status, "Resetting", quota=False)
-        at = deadline(context.now.replace(microsecond=0), context.retry_pause(status))
+        at = context.ends(context.retry_pause(status))
         waits = Next("Resuming", "RetryPausePeriod is over", at)
         return context.take("reset-deleted", status, next=waits)
     since = c.since(context.status, c.DEPLOYED) or context.now
@@ -411,8 +387,7 @@ def _ended(context: PhaseContext, rows: str, reason: str, *, quota: bool) -> Wra
     if c.is_false(status, c.DEPLOYED) and not deletion.leftovers(context):
         return context.stay(status)
     if c.is_true(status, c.DELETING):
-        plan, done = _delete(context, context.stay(status))
-        if not done:
+        if plan := _delete(context, context.stay(status)):
             return plan
         return context.take(f"{rows}-deleted", _undeployed(context, status, reason, quota=quota))
     at = None if c.is_false(status, c.DEPLOYED) else _deletion_due(context, reason)
@@ -437,14 +412,13 @@ def terminating(context: PhaseContext) -> WrapperPlan:
     wrapper, status = context.wrapper, context.status
     if FINALIZER not in wrapper.metadata.finalizers:
         return context.stay(status)
-    told = c.is_false(status, c.DELETING, "DeletionComplete")
+    deleted = c.is_false(status, c.DELETING, "DeletionComplete")
     left = deletion.leftovers(context) or bool(context.snapshot.pods)
     gone = not left and not c.is_true(status, c.DEPLOYED)
-    begun = bool(c.find(status.conditions, c.DEPLOYED)) or any(
-        one.name for one in status.component_status
-    )
+    named = any(known.name for known in status.component_status)
+    begun = named or c.find(status, c.DEPLOYED) is not None
     held = c.is_true(status, c.DELETING) or c.is_true(status, c.QUOTA)
-    if gone and (told or not begun) and not held:
+    if gone and (deleted or not begun) and not held:
         waits = Next("the wrapper is gone", "everything is deleted")
         return context.stay(status, actions=(Finalizer(wanted=False),), next=waits)
     if status.phase != "Terminating":
@@ -452,9 +426,8 @@ def terminating(context: PhaseContext) -> WrapperPlan:
             status = context.put(status, c.QUOTA, False, "Terminating")
         event = context.say("Terminating", "the wrapper is being deleted")
         return _begin_deletion(context, context.take("terminating", status, say=(event,)))
-    plan, done = _delete(context, context.stay(status))
-    if not done:
-        return _or_now(context, plan, "it is being deleted")
+    if plan := _delete(context, context.stay(status)):
+        return plan
     status = _undeployed(context, status, "Terminating", quota=True)
     waits = context.at_once("the finalizer is removed", "everything is deleted")
     return context.take("gone", status, next=waits)

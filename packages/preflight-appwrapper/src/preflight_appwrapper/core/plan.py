@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
 from preflight_appwrapper.api.types import AppWrapperStatus
 from preflight_appwrapper.core.parameters import Parameters
 
+Result = Literal["healthy", "waiting", "confirm", "succeeded", "reset", "evacuate", "held", "fail"]
+
 
 class WrapperAction(msgspec.Struct, frozen=True, tag_field="action"):
-    """Something to do, after the status is written. Each ends in another look."""
-
-    @property
-    def key(self) -> str:
-        """Names what it is done to: the same key is the same deed, done again."""
-        return type(self).__name__
+    """Something to do, after the status is written; equal to itself, done again."""
 
 
 class Finalizer(WrapperAction, frozen=True, tag=True):
@@ -32,21 +30,11 @@ class CreateComponent(WrapperAction, frozen=True, tag=True):
     name: str
     uid: str
 
-    @property
-    def key(self) -> str:
-        """By component and name."""
-        return f"Create/{self.name}/{self.index}"
-
 
 class Confirm(WrapperAction, frozen=True, tag=True):
     """GET component ``index``: a watch may be behind."""
 
     index: int
-
-    @property
-    def key(self) -> str:
-        """By component."""
-        return f"Confirm/{self.index}"
 
 
 class DeleteObject(WrapperAction, frozen=True, tag=True):
@@ -57,11 +45,6 @@ class DeleteObject(WrapperAction, frozen=True, tag=True):
     name: str
     uid: str
     force: bool = False
-
-    @property
-    def key(self) -> str:
-        """By object, and by whether it is forced."""
-        return f"{'Force' if self.force else 'Delete'}/{self.uid}"
 
 
 class List(WrapperAction, frozen=True, tag=True):
@@ -122,12 +105,23 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         return self.pending + self.ready
 
 
-class Holding(msgspec.Struct, frozen=True):
-    """The rule that holds, as a number and a sentence with its figures."""
+class HealthJudgment(msgspec.Struct, frozen=True):
+    """The rule that holds, as a number and a sentence. ``result``: what follows when no grace is
+    left; ``grace``: the rule has one. ``counts``: a reset for it is counted. ``confirm``:
+    components to be asked for. ``at``: when another rule may begin to hold, and ``then`` what that
+    is. ``leaves``: node and code of an evacuation, also of one that the brake has wait."""
 
+    result: Result
     rule: int
-    figures: Figures
     sentence: str
+    reason: str = ""
+    figures: Figures = Figures()
+    grace: bool = False
+    counts: bool = False
+    confirm: tuple[int, ...] = ()
+    at: datetime | None = None
+    then: str = ""
+    leaves: tuple[str, str] | None = None
 
 
 class WrapperPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +129,7 @@ class WrapperPlan(msgspec.Struct, frozen=True, kw_only=True):
     in their order, then ``say``.
 
     ``row``: the row of the state table that was taken, where one was. ``next`` is None only where
-    nothing happens any more. ``blocked``: what even force has not removed. ``leaves``:
-    node and code of an evacuation, also of one that the brake has wait.
+    nothing happens any more. ``blocked``: what even force has not removed.
     """
 
     status: AppWrapperStatus
@@ -145,6 +138,5 @@ class WrapperPlan(msgspec.Struct, frozen=True, kw_only=True):
     say: tuple[WrapperEvent, ...] = ()
     next: Next | None = None
     row: str = ""
-    holding: Holding | None = None
+    judgment: HealthJudgment | None = None
     blocked: tuple[str, ...] = ()
-    leaves: tuple[str, str] | None = None

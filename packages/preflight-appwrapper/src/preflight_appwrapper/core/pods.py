@@ -1,8 +1,5 @@
 """What the status of a wrapper's pods says: exit codes, how long preflight's own containers took,
 what a check has found, and which pods must leave their nodes. Pure.
-
-All of it follows from the pods and their nodes' labels alone, so that whoever leads next computes
-the same.
 """
 
 from __future__ import annotations
@@ -30,16 +27,16 @@ class Exit(msgspec.Struct, frozen=True):
 
 def exits(pod: Pod) -> Iterator[Exit]:
     """Init containers first, as they run; those of preflight have a rule of their own."""
-    for one in (*pod.status.init_container_statuses, *pod.status.container_statuses):
-        ended = one.state.terminated
-        if ended is None or ended.exit_code == 0 or one.name.startswith(names.CONTAINER_PREFIX):
-            continue
-        yield Exit(pod.name, pod.node, one.name, ended.exit_code)
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        ended, ours = status.state.terminated, status.name.startswith(names.CONTAINER_PREFIX)
+        if ended is not None and ended.exit_code != 0 and not ours:
+            yield Exit(pod.name, pod.node, status.name, ended.exit_code)
 
 
 def terminal(pods: Iterable[Pod], codes: ExitCodes) -> Exit | None:
     """The first exit that ends the retries."""
-    return next((one for pod in pods for one in exits(pod) if codes.ends_retries(one.code)), None)
+    ends = (ended for pod in pods for ended in exits(pod))
+    return next((ended for ended in ends if codes.ends_retries(ended.code)), None)
 
 
 def examined(pods: Iterable[Pod], start: datetime, now: datetime, allowance: float) -> float:
@@ -55,20 +52,20 @@ def examined(pods: Iterable[Pod], start: datetime, now: datetime, allowance: flo
 
 def is_examined(pods: Iterable[Pod]) -> bool:
     """Say whether a preflight container of any of the pods runs now."""
-    return any(it.state.running for pod in pods if not pod.going for it in _checks(pod))
+    return any(check.state.running for pod in pods if not pod.going for check in _checks(pod))
 
 
 def _checks(pod: Pod) -> Iterator[ContainerStatus]:
     """The containers of preflight."""
     statuses = pod.status.init_container_statuses
-    return (one for one in statuses if one.name.startswith(names.CONTAINER_PREFIX))
+    return (status for status in statuses if status.name.startswith(names.CONTAINER_PREFIX))
 
 
 def _runs(pods: Iterable[Pod], now: datetime) -> Iterator[tuple[datetime, datetime]]:
-    for one in (check for pod in pods if not pod.going for check in _checks(pod)):
-        if one.state.running is not None and one.state.running.started_at is not None:
-            yield one.state.running.started_at, now
-        for ended in (one.state.terminated, one.last_state.terminated):
+    for check in (check for pod in pods if not pod.going for check in _checks(pod)):
+        if check.state.running is not None and check.state.running.started_at is not None:
+            yield check.state.running.started_at, now
+        for ended in (check.state.terminated, check.last_state.terminated):
             if ended is not None and ended.started_at and ended.finished_at:
                 yield ended.started_at, ended.finished_at
 
@@ -80,7 +77,7 @@ def sick_resources(labels: Mapping[str, str], autopilot: Autopilot) -> frozenset
     return frozenset(
         resource
         for resource, taints in autopilot.taints.items()
-        if any(it.effect == "NoExecute" and labels.get(it.key) == it.value for it in taints)
+        if any(t.effect == "NoExecute" and labels.get(t.key) == t.value for t in taints)
     )
 
 
@@ -95,26 +92,20 @@ class EvacuationCause(msgspec.Struct, frozen=True):
 def evacuation_cause(
     pods: Iterable[Pod], nodes: Mapping[str, frozenset[str]]
 ) -> EvacuationCause | None:
-    """The first pod, by name, that runs on a resource which ``nodes`` (by name: resources) says it
-    must leave; else the first in which a preflight check has failed.
+    """The first pod, by name, that must leave a resource of its node (``nodes``: by name); else the
+    first in which a preflight check has failed.
     """
-    ordered = sorted(pods, key=lambda it: it.name)
+    ordered = sorted(pods, key=lambda pod: pod.name)
     for pod in ordered:
-        if pod.going or pod.status.phase != "Running":
-            continue
-        for resource in sorted(nodes.get(pod.node, ())):
-            if pod.asks(resource):
-                why = (
-                    f"pod {pod.name} runs on node {pod.node}, whose {resource} is marked NoExecute"
-                )
-                return EvacuationCause(pod, why)
-    return next((failed for pod in ordered if (failed := _failed_check(pod)) is not None), None)
+        runs = pod.status.phase == "Running" and not pod.going
+        for resource in filter(pod.asks, sorted(nodes.get(pod.node, ())) if runs else ()):
+            what = f"node {pod.node}, whose {resource} is marked NoExecute"
+            return EvacuationCause(pod, f"pod {pod.name} runs on {what}")
+    return next(filter(None, map(_failed_check, ordered)), None)
 
 
 def _failed_check(pod: Pod) -> EvacuationCause | None:
-    """What a check says that *failed* in a result of its own: an exit status alone says nothing of
-    the hardware, and a check that only observes decides nothing.
-    """
+    """By a check with a result of its own: an exit status alone says nothing of the hardware."""
     for status in _checks(pod):
         check = status.name.removeprefix(names.CONTAINER_PREFIX)
         for ended in (status.state.terminated, status.last_state.terminated):

@@ -1,9 +1,7 @@
-"""Pod sets of a component: the paths of its pod templates, how many pods each makes, and
-what follows from its kind. Pure.
+"""Pod sets of a component: its pod templates, and how many pods each makes. Pure.
 
 What :func:`inferred` finds for a kind that Kueue knows equals what Kueue finds, in order, counts,
-paths and annotations: else Kueue would see another workload, and suspend it. Paths and counts are
-those of :mod:`preflight_kube.api.workloads`; here stands what Kueue makes of them.
+paths and annotations: else Kueue would see another workload, and suspend it.
 """
 
 from __future__ import annotations
@@ -12,13 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from preflight_kube.api.workloads.model import Keys, Object, at, dotted, whole
+from preflight_kube.api.workloads.model import Keys, Object, at, dotted, maps, whole
 from preflight_kube.api.workloads.places import places, pods_at
 from preflight_kube.api.workloads.table import kind_of
 
 from preflight_appwrapper.api.names import PREFIX
-from preflight_appwrapper.api.types import Component as _Component
-from preflight_appwrapper.api.types import ComponentStatus, PodSet
+from preflight_appwrapper.api.types import Component, PodSet
 
 MOST_POD_SETS: Final = 8
 """Pod sets of a wrapper: Kueue's own limit for a Workload."""
@@ -45,34 +42,29 @@ def pod_template(template: object, path: str) -> dict[str, Any]:
         raise PodSetError(
             f'"{path:.80}" is not a path; write template, then .field or [index], e.g. template.spec.template'
         )
-    found: Any = template
+    part: Any = template
     walked = "template"
     for step in _STEP.finditer(match[1]):
-        found = _below(found, step, walked)
+        part = _below(part, step, walked)
         walked += step[0]
-    spec = found.get("spec") if isinstance(found, dict) else None
-    containers = spec.get("containers") if isinstance(spec, dict) else None
-    if (
-        not isinstance(containers, list)
-        or not containers
-        or not all(isinstance(one, dict) for one in containers)
-    ):
+    containers = at(part, ("spec", "containers"))
+    if not containers or len(maps(containers)) < len(containers):
         raise PodSetError(
             f'"{path:.80}" leads to no pod template (something with spec.containers); correct the path'
         )
-    assert isinstance(found, dict)
-    return found
+    assert isinstance(part, dict)
+    return part
 
 
-def _below(found: Any, step: re.Match[str], walked: str) -> Any:
+def _below(part: Any, step: re.Match[str], walked: str) -> Any:
     if step[1] is not None:
-        if not isinstance(found, dict) or step[1] not in found:
+        if not isinstance(part, dict) or step[1] not in part:
             raise PodSetError(f'"{walked:.80}" has no field "{step[1]:.60}"; correct the path')
-        return found[step[1]]
-    if not isinstance(found, list) or int(step[2]) >= len(found):
-        size = f"has {len(found)} items" if isinstance(found, list) else "is not a list"
+        return part[step[1]]
+    if not isinstance(part, list) or int(step[2]) >= len(part):
+        size = f"has {len(part)} items" if isinstance(part, list) else "is not a list"
         raise PodSetError(f'"{walked:.80}" {size}, and [{step[2]}] was asked for; correct the path')
-    return found[int(step[2])]
+    return part[int(step[2])]
 
 
 def group_kind(template: object) -> tuple[str, str, str]:
@@ -95,18 +87,20 @@ def inferred(template: object) -> tuple[PodSet, ...]:
     if known is None or not isinstance(template, dict):
         return ()
     try:
-        found = tuple(_sets(template, known))
+        pod_sets = tuple(_sets(template, known))
     except ValueError as error:
         raise PodSetError(f"template.{error}; correct it") from None
-    for one in found:
-        pod_template(template, one.path)
-    return found
+    for pod_set in pod_sets:
+        pod_template(template, pod_set.path)
+    return pod_sets
 
 
-def slacks(components: Sequence[_Component]) -> tuple[int, ...]:
+def slacks(components: Sequence[Component]) -> tuple[int, ...]:
     """By component: pods that it may be short of, as it is elastic by itself."""
-    known = getattr(components, "slacks", None)
-    return known if known is not None else tuple(slack(one.template) for one in components)
+    known: tuple[int, ...] | None = getattr(components, "slacks", None)
+    if known is not None:
+        return known
+    return tuple(slack(component.template) for component in components)
 
 
 def slack(template: object) -> int:
@@ -118,23 +112,21 @@ def slack(template: object) -> int:
         least = whole(at(template, ("spec", "elasticPolicy", "minReplicas")), -1)
         workers = at(template, ("spec", "pytorchReplicaSpecs", "Worker", "replicas"))
         return 0 if least < 0 else max(0, whole(workers, 1) - least)
-    inner: Keys = ("spec", "rayClusterSpec") if kind == "RayJob" else ("spec",)
-    if (
-        group != "ray.io"
-        or kind not in {"RayCluster", "RayJob"}
-        or at(template, (*inner, "enableInTreeAutoscaling")) is not True
-    ):
+    clusters = {
+        ("ray.io", "RayCluster"): ("spec",),
+        ("ray.io", "RayJob"): ("spec", "rayClusterSpec"),
+    }
+    inner: Keys | None = clusters.get((group, kind))
+    if inner is None or at(template, (*inner, "enableInTreeAutoscaling")) is not True:
         return 0
-    groups = at(template, (*inner, "workerGroupSpecs"))
-    made = 0
-    for one in groups if isinstance(groups, list) else []:
-        if isinstance(one, dict):
-            fewer = whole(one.get("replicas"), 1) - whole(one.get("minReplicas"), 0)
-            made += max(0, fewer) * (whole(one.get("numOfHosts"), 1) or 1)
-    return made
+    return sum(
+        max(0, whole(workers.get("replicas"), 1) - whole(workers.get("minReplicas"), 0))
+        * (whole(workers.get("numOfHosts"), 1) or 1)
+        for workers in maps(at(template, (*inner, "workerGroupSpecs")))
+    )
 
 
-def pod_sets(component: _Component) -> tuple[PodSet, ...]:
+def pod_sets(component: Component) -> tuple[PodSet, ...]:
     """The declared ones, else those that follow from the kind. Raises :class:`PodSetError`."""
     return component.pod_sets or inferred(component.template)
 
@@ -145,11 +137,6 @@ def readable(template: object, declared: tuple[PodSet, ...] = ()) -> tuple[PodSe
         return declared or inferred(template)
     except PodSetError:
         return ()
-
-
-def initial(components: tuple[_Component, ...]) -> tuple[ComponentStatus, ...]:
-    """``status.componentStatus`` at first sight."""
-    return tuple(ComponentStatus(pod_sets=readable(it.template, it.pod_sets)) for it in components)
 
 
 class _Sets(NamedTuple):
@@ -168,15 +155,15 @@ def _sets(item: Object, known: _Sets) -> Iterator[PodSet]:
     """Raises :class:`ValueError` with the path of a number that is none."""
     kind = kind_of(item)
     assert kind is not None
-    found = [
-        one.keys
-        for one in places(item, kind)
-        if _SUBMITTER not in one.keys and (not known.roles or one.part in known.roles)
+    templates = [
+        place.keys
+        for place in places(item, kind)
+        if _SUBMITTER not in place.keys and (not known.roles or place.part in known.roles)
     ]
     if known.roles:
-        found.sort(key=lambda keys: known.roles.index(str(keys[-2])))
+        templates.sort(key=lambda keys: known.roles.index(str(keys[-2])))
     needs = _of_each_job(item) if known.jobs else known.needs
-    for keys in (*(it for it in needs if it not in found), *found):
+    for keys in (*(keys for keys in needs if keys not in templates), *templates):
         count = pods_at(item, kind, keys)
         if count is None:
             continue

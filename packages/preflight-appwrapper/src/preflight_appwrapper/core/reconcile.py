@@ -1,6 +1,4 @@
-"""The whole of a decision, as one pure function: a wrapper, what is seen of it, the rules and the
-time give what to write and do.
-"""
+"""The whole of a decision, as one pure function."""
 
 from __future__ import annotations
 
@@ -38,10 +36,6 @@ def reconcile(
 ) -> WrapperPlan:
     """Decide what is to be written, done and recorded now, and what comes next. ``now`` has a time
     zone. Never raises.
-
-    The status is written first, with the wrapper's resourceVersion; a conflict means that all of
-    this is to be looked at again. Then come the actions, in their order; what each of them finds is
-    seen in the next look.
     """
     context = PhaseContext.of(wrapper, snapshot, rules, now)
     if not wrapper.ours:
@@ -50,8 +44,8 @@ def reconcile(
         waits = Next("a decision", "not everything is seen yet", waits=("mirrors",))
         return context.stay(wrapper.status, next=waits)
     plan = _phase_of(wrapper)(context)
-    events = (warning(BAD_ANNOTATION, it, f"annotation/{key}") for key, it in context.p.problems)
-    say = tuple(one for one in (*plan.say, *events) if one.key not in snapshot.said)
+    bad = (warning(BAD_ANNOTATION, why, f"annotation/{key}") for key, why in context.p.problems)
+    say = tuple(event for event in (*plan.say, *bad) if event.key not in snapshot.said)
     status = c.restored(plan.status, context.status, wrapper.status)
     return replace(plan, say=say, status=status)
 

@@ -1,5 +1,7 @@
-"""From what is mirrored, and what this leader knows better, to the view that a decision is made
-from. Pure.
+"""From what is mirrored, and what this leader knows better, to what is decided on. Pure.
+
+A mirror may be behind what this leader itself has done and read, which stands in until the mirror
+has passed it. Nothing of it matters to the next leader.
 """
 
 from __future__ import annotations
@@ -15,13 +17,92 @@ from preflight_appwrapper.api.conditions import Written, written
 from preflight_appwrapper.api.types import AppWrapper, ComponentStatus, Pod
 from preflight_appwrapper.core.component_status import ComponentVerdict
 from preflight_appwrapper.core.decode import ComponentObject
-from preflight_appwrapper.core.leader_state import Absent, Attempt, LeaderState, VersionedPod
+from preflight_appwrapper.core.plan import WrapperAction
 
 _MOST_GONE: Final = 4096
 """Uids that are kept although no mirror shows them any more."""
-
-
+Name = tuple[Kind, str]
+"""An object in the wrapper's namespace."""
+_MOST_SAID: Final = 512
 State = Literal["unknown", "absent", "present", "going"]
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """A create that did not succeed. ``fatal``: it never will. ``unclear``: no answer came, and
+    only a GET can say. ``tries``: how many there were since the component was last begun."""
+
+    error: str
+    at: datetime
+    tries: int = 1
+    fatal: bool = False
+    unclear: bool = False
+
+
+class Absent(msgspec.Struct, frozen=True):
+    """A GET has said that there is none."""
+
+
+class VersionedPod(msgspec.Struct, frozen=True):
+    """A pod at its resourceVersion. ``strayed``: no list by our label says anything of it."""
+
+    pod: Pod
+    version: int
+    strayed: bool = False
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """The pods of a consistent LIST, by uid, at its resourceVersion."""
+
+    version: int
+    pods: Mapping[str, VersionedPod]
+
+
+class LeaderState(msgspec.Struct, kw_only=True):
+    """``found``: what a GET or the answer to a create said of a name. ``gone``: uids of which it is
+    known that they are no more. ``empty``: when consistent reads of everything found nothing, since
+    they last found something. ``first_seen``: conditions whose time was still to come. Both are
+    monotonic, of this leader alone: a status has times of other clocks."""
+
+    uid: str
+    attempts: dict[WrapperAction, datetime] = {}
+    creates: dict[int, Attempt] = {}
+    found: dict[Name, ComponentObject | Absent] = {}
+    gone: set[str] = set()
+    listed: Listed | None = None
+    empty: list[float] = []
+    first_seen: dict[Written, float] = {}
+    said: dict[str, None] = {}
+    due: datetime | None = None
+    """The end of the period that was last spoken of."""
+    blocked: bool = False
+
+    def begin(self) -> None:
+        """A new life begins; what was tried in the last one says nothing of it."""
+        self.creates.clear()
+        self.found.clear()
+        self.attempts.clear()
+        self.empty.clear()
+
+    def tried(
+        self, index: int, error: str, at: datetime, *, fatal: bool = False, unclear: bool = False
+    ) -> None:
+        """A create has failed; ``unclear``: it may have been done all the same."""
+        known = self.creates.get(index)
+        tries = known.tries + 1 if known is not None else 1
+        self.creates[index] = Attempt(error=error, at=at, tries=tries, fatal=fatal, unclear=unclear)
+
+    def saw(self, name: Name, object_: ComponentObject | None, uids: Iterable[str] = ()) -> None:
+        """Take in what is there under a name just now; ``uids``: of what was known under it."""
+        before = self.found.get(name)
+        known = {*uids, before.uid if isinstance(before, ComponentObject) else ""}
+        self.gone |= known - {"", object_.uid if object_ is not None else ""}
+        self.found[name] = Absent() if object_ is None else object_
+
+    def say(self, key: str) -> None:
+        """It has been said; the oldest are forgotten."""
+        self.said[key] = None
+        while len(self.said) > _MOST_SAID:
+            del self.said[next(iter(self.said))]
 
 
 class SeenComponent(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +138,7 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     listed; without it nothing is decided. ``components`` run parallel to the status. ``pods``: all
     with the wrapper's label in its namespace. ``nodes``: by name, the resources that running pods
     must leave. ``strays``: objects whose controller is this wrapper, and which its status does
-    not name. ``attempts``: by :attr:`WrapperAction.key`, when this leader last did it. ``empty``:
+    not name. ``attempts``: when this leader last did it. ``empty``:
     when consistent reads of everything found nothing, since they last found something. ``suffix``:
     five random characters for names. ``said``: keys of what has been said already.
     ``held``: the brake, where it would have an evacuation wait. ``first_seen``: when this leader
@@ -70,7 +151,7 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[Pod, ...] = ()
     nodes: Mapping[str, frozenset[str]] = {}
     strays: tuple[ComponentObject, ...] = ()
-    attempts: Mapping[str, datetime] = {}
+    attempts: Mapping[WrapperAction, datetime] = {}
     empty: tuple[datetime, ...] = ()
     suffix: str = "00000"
     said: frozenset[str] = frozenset()
@@ -111,23 +192,26 @@ def observe(
 ) -> WrapperSnapshot:
     """``memory`` loses what the mirrors have passed; ``clock`` is ``now``, monotonic."""
     pods = _pods(mirrored, memory)
-    every = enumerate(wrapper.status.component_status)
-    components = tuple(_component(wrapper, i, known, mirrored, memory) for i, known in every)
-    known = wrapper.status.component_status
-    named = {(kind_of(one.api_version, one.kind), one.name) for one in known}
+    every = wrapper.status.component_status
+    components = [_component(wrapper, i, known, mirrored, memory) for i, known in enumerate(every)]
+    named = {(kind_of(known.api_version, known.kind), known.name) for known in every}
     if len(memory.gone) > _MOST_GONE:
-        memory.gone &= {*mirrored.pods, *(one.uid for one in mirrored.things.values())}
-    strays = tuple(_strays(wrapper, named, mirrored, memory))
-    if pods or strays or any(one.ours and one.state in {"present", "going"} for one in components):
+        memory.gone &= {*mirrored.pods, *(object_.uid for object_ in mirrored.things.values())}
+    strays = tuple(
+        object_
+        for name, object_ in sorted(mirrored.things.items())
+        if object_.belongs_to(wrapper) and name not in named and object_.uid not in memory.gone
+    )
+    if pods or strays or any(seen.ours for seen in components):
         memory.empty.clear()
     return WrapperSnapshot(
         complete=mirrored.complete,
-        components=components,
+        components=tuple(components),
         pods=pods,
         nodes=mirrored.nodes,
         strays=strays,
         attempts=memory.attempts,
-        empty=tuple(_at(one, now, clock) for one in memory.empty),
+        empty=tuple(_at(mono, now, clock) for mono in memory.empty),
         suffix=suffix,
         said=frozenset(memory.said),
         held=held,
@@ -143,8 +227,8 @@ def _first_seen(
     wrapper: AppWrapper, memory: LeaderState, now: datetime, clock: float
 ) -> dict[Written, datetime]:
     before, kept = memory.first_seen, dict[Written, float]()
-    for one in wrapper.status.conditions:
-        key, at = written(one), one.last_transition_time
+    for condition in wrapper.status.conditions:
+        key, at = written(condition), condition.last_transition_time
         # Of a time that is still to come, or of this very second, this leader knows better.
         if at is not None and (key in before or at > now - timedelta(seconds=1)):
             kept[key] = before.get(key, clock)
@@ -156,15 +240,15 @@ def _pods(mirrored: Mirrored, memory: LeaderState) -> tuple[Pod, ...]:
     listed = memory.listed
     if listed is not None and mirrored.pods_version >= listed.version:
         listed = memory.listed = None
-    found = {
+    pods = {
         uid: held.pod
         for uid, held in mirrored.pods.items()
         if listed is None or held.version > listed.version or held.strayed
     }
     for uid, held in listed.pods.items() if listed is not None else ():
         if not mirrored.elsewhere(uid):
-            found.setdefault(uid, held.pod)
-    return tuple(found[uid] for uid in sorted(found) if uid not in memory.gone)
+            pods.setdefault(uid, held.pod)
+    return tuple(pods[uid] for uid in sorted(pods) if uid not in memory.gone)
 
 
 def _component(
@@ -180,20 +264,25 @@ def _component(
     found = memory.found.get(name)
     if shown is not None and shown == found:
         memory.found[name] = shown  # which is kept anyway
-    one, confirmed = _newer(shown, found, mirrored.version(name[0]))
-    if one is None and isinstance(found, ComponentObject):
-        memory.found.pop(name, None)  # the mirror has passed what was known better
-    if one is None:
-        says = _last(known, mirrored.departed.get(name), found)
+    newest, confirmed = _newer(shown, found, mirrored.version(name[0]))
+    if newest is None:
+        if isinstance(found, ComponentObject):
+            del memory.found[name]  # the mirror has passed what was known better
+        last = (  # so that one that has ended well may be gone
+            object_.verdict
+            for object_ in (mirrored.departed.get(name), found)
+            if isinstance(object_, ComponentObject) and known.uid in {"", object_.uid}
+        )
+        says = next(last, ComponentVerdict())
         return SeenComponent(state="absent", confirmed=confirmed, verdict=says, attempt=attempt)
     return SeenComponent(
-        state="going" if one.going else "present",
-        uid=one.uid,
+        state="going" if newest.going else "present",
+        uid=newest.uid,
         confirmed=confirmed,
-        ours=one.belongs_to(wrapper),
-        owner=one.owner_words,
-        finalizers=one.finalizers,
-        verdict=one.verdict,
+        ours=newest.belongs_to(wrapper),
+        owner=f"{newest.owner.kind} {newest.owner.name}" if newest.owner else "",
+        finalizers=newest.finalizers,
+        verdict=newest.verdict,
         attempt=attempt,
     )
 
@@ -211,21 +300,3 @@ def _newer(
     if shown.uid == found.uid:
         return (shown if shown.version > found.version else found), True
     return (shown, False) if shown.version > found.version else (found, True)
-
-
-def _last(
-    known: ComponentStatus, departed: ComponentObject | None, found: ComponentObject | Absent | None
-) -> ComponentVerdict:
-    """Return what it said last, so that one that has ended well may be gone."""
-    for one in (departed, found):
-        if isinstance(one, ComponentObject) and known.uid in {"", one.uid}:
-            return one.verdict
-    return ComponentVerdict()
-
-
-def _strays(
-    wrapper: AppWrapper, named: set[tuple[Kind, str]], mirrored: Mirrored, memory: LeaderState
-) -> Iterable[ComponentObject]:
-    for name, one in sorted(mirrored.things.items()):
-        if one.belongs_to(wrapper) and name not in named and one.uid not in memory.gone:
-            yield one

@@ -4,13 +4,11 @@ rows. Pure.
 
 from __future__ import annotations
 
-from typing import Final, cast
-
-import msgspec
+from typing import Final, NamedTuple, cast
 
 from preflight_appwrapper.api.types import PHASES, Phase
 
-_TABLE: Final = """\
+TABLE: Final = """\
 | row | phase | when | next | effects |
 | --- | --- | --- | --- | --- |
 | `seen` | *(empty)* | first sight | Suspended | `componentStatus`: pod sets as declared, else as they follow from the kind |
@@ -39,31 +37,18 @@ _TABLE: Final = """\
 """
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(NamedTuple):
     """``phases``: those it starts from. ``to``: the next one."""
 
-    name: str
     phases: tuple[Phase, ...]
-    when: str
     to: Phase
-    effects: str
 
 
-def _row(line: str) -> Row:
-    name, phases, when, to, effects = (cell.strip() for cell in line.strip("|").split("|"))
-    starts = [cast("Phase", one.replace("*(empty)*", "")) for one in phases.split(", ")]
-    return Row(
-        name=name.strip("`"),
-        phases=PHASES[:-1] if phases == "any other" else tuple(starts),
-        when=when,
-        to=cast("Phase", to),
-        effects=effects,
-    )
+def _row(line: str) -> tuple[str, Row]:
+    name, phases, _, to, _ = (cell.strip() for cell in line.strip("|").split("|"))
+    starts = [cast("Phase", phase.replace("*(empty)*", "")) for phase in phases.split(", ")]
+    phases_of = PHASES[:-1] if phases == "any other" else tuple(starts)
+    return name.strip("`"), Row(phases_of, cast("Phase", to))
 
 
-ROWS: Final = {row.name: row for row in map(_row, _TABLE.splitlines()[2:])}
-
-
-def markdown() -> str:
-    """The table as the README has it."""
-    return _TABLE.rstrip()
+ROWS: Final = dict(map(_row, TABLE.splitlines()[2:]))

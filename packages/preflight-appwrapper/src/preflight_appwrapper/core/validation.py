@@ -1,6 +1,4 @@
-"""Problems for which AppWrappers are denied, and warnings of their authors: all problems at once,
-each with its path. Pure.
-"""
+"""Problems for which AppWrappers are denied, and warnings, each with its path. Pure."""
 
 from __future__ import annotations
 
@@ -50,8 +48,7 @@ def created(
     if beyond := limits(wrapper):
         return ValidationResult(problems=beyond)
     problems = [
-        *_of_name(wrapper),
-        *_of_size(wrapper),
+        *_of_name_and_size(wrapper),
         *_of_components(wrapper, namespace, served, rules.wrapped),
         *_of_pod_sets(wrapper),
     ]
@@ -61,14 +58,12 @@ def created(
 
 
 def limits(wrapper: AppWrapper) -> tuple[str, ...]:
-    """Return what is beyond a limit that is looked at before any other work, and any request.
-    How many components there may be, and how deep, is :mod:`preflight_kube.admission.limits`'s.
-    """
+    """Return what is beyond a limit, before any other work; :mod:`.admission.limits` has others."""
     if (count := len(wrapper.metadata.finalizers)) > MOST_FINALIZERS:
         return (
             f"metadata.finalizers: has {count} items, and the controller reads AppWrappers with {MOST_FINALIZERS} at most; remove some.",
         )
-    kinds = {podsets.group_kind(one.template) for one in wrapper.spec.components}
+    kinds = {podsets.group_kind(component.template) for component in wrapper.spec.components}
     versions = {kind[:2] for kind in kinds}
     if len(kinds) + len(versions) > REQUESTS:
         return (
@@ -77,7 +72,7 @@ def limits(wrapper: AppWrapper) -> tuple[str, ...]:
     return ()
 
 
-def _of_name(wrapper: AppWrapper) -> Iterator[str]:
+def _of_name_and_size(wrapper: AppWrapper) -> Iterator[str]:
     name = wrapper.metadata.name
     if len(name) > LONGEST_VALUE:
         yield (
@@ -90,10 +85,7 @@ def _of_name(wrapper: AppWrapper) -> Iterator[str]:
         )
     if not wrapper.spec.components:
         yield "spec.components: is empty; wrap at least one resource that makes pods."
-
-
-def _of_size(wrapper: AppWrapper) -> Iterator[str]:
-    size = len(msgspec.json.encode([one.template for one in wrapper.spec.components]))
+    size = len(msgspec.json.encode([component.template for component in wrapper.spec.components]))
     if size > _MOST_BYTES:
         yield f"spec.components: have {size} bytes, and {_MOST_BYTES} can be stored beside a status; put large data into a ConfigMap or an image."
 
@@ -121,7 +113,9 @@ def _of_components(
             yield f"{where}: is an AppWrapper itself; wrap its components directly."
         if (group, kind) == ("trainer.kubeflow.org", "TrainJob"):
             yield f"{where}: is a TrainJob, whose pods cannot be told from here, so that its quota would be given back while they run; wrap the JobSet that its runtime describes."
-        yield from _of_namespace(component, namespace, where)
+        other = at(component.template, ("metadata", "namespace"))
+        if other not in (None, "", namespace):
+            yield f"{where}.metadata.namespace: is {printable(str(other), 63)}, and only the wrapper's own, {namespace}, is possible; remove it."
         yield from _of_kind((group, version, kind), served, where, wrapped)
         labels = at(component.template, ("metadata", "labels"))
         if isinstance(labels, dict) and labels.get(LABEL) not in (None, wrapper.metadata.name):
@@ -131,12 +125,6 @@ def _of_components(
             first = indexes.setdefault((group, kind, name.name), i)
             if first != i:
                 yield f"{where}: is {kind} {printable(name.name, 63)}, as spec.components[{first}] is; rename one of the two."
-
-
-def _of_namespace(component: Component, namespace: str, where: str) -> Iterator[str]:
-    found = at(component.template, ("metadata", "namespace"))
-    if found not in (None, "", namespace):
-        yield f"{where}.metadata.namespace: is {printable(str(found), 63)}, and only the wrapper's own, {namespace}, is possible; remove it."
 
 
 def _of_kind(
@@ -169,10 +157,9 @@ def _of_pod_sets(wrapper: AppWrapper) -> Iterator[str]:
         if declared and inferred and podsets.kueue_knows(component.template):
             yield from _differences(declared, inferred, where)
         elif not declared:
-            for one in inferred:
-                yield from _of_template(
-                    component, one.path, wrapper.metadata.name, f"{where}.{one.path}"
-                )
+            for pod_set in inferred:
+                place = f"{where}.{pod_set.path}"
+                yield from _of_template(component, pod_set.path, wrapper.metadata.name, place)
     if wrapper.spec.components and total == 0:
         yield "spec.components: makes no pods; declare podSets for the component that does, or wrap a kind whose pods are known."
     if total > podsets.MOST_POD_SETS:
@@ -181,17 +168,17 @@ def _of_pod_sets(wrapper: AppWrapper) -> Iterator[str]:
 
 def _of_declared(component: Component, name: str, where: str) -> Iterator[str]:
     paths: dict[str, int] = {}
-    for j, one in enumerate(component.pod_sets):
-        here = f"{where}.podSets[{j}]"
-        if not one.path:
+    for j, pod_set in enumerate(component.pod_sets):
+        here, path = f"{where}.podSets[{j}]", pod_set.path
+        if not path:
             yield f"{here}.path: is empty; write where the pod template is, e.g. template.spec.template."
             continue
-        if paths.setdefault(one.path, j) != j:
-            yield f"{here}.path: {printable(one.path, 120)} is in podSets[{paths[one.path]}] already; remove one of the two."
+        if paths.setdefault(path, j) != j:
+            yield f"{here}.path: {printable(path, 120)} is in podSets[{paths[path]}] already; remove one of the two."
             continue
-        if one.replicas is not None and not 0 <= one.replicas < 2**31:
-            yield f"{here}.replicas: is {one.replicas}; set a number of pods from 0 to {2**31 - 1}."
-        yield from _of_template(component, one.path, name, f"{here}.path")
+        if pod_set.replicas is not None and not 0 <= pod_set.replicas < 2**31:
+            yield f"{here}.replicas: is {pod_set.replicas}; set a number of pods from 0 to {2**31 - 1}."
+        yield from _of_template(component, path, name, f"{here}.path")
 
 
 def _of_template(component: Component, path: str, name: str, where: str) -> Iterator[str]:
@@ -208,13 +195,13 @@ def _of_template(component: Component, path: str, name: str, where: str) -> Iter
 def _differences(
     declared: tuple[PodSet, ...], inferred: tuple[PodSet, ...], where: str
 ) -> Iterator[str]:
-    known = {one.path: one for one in declared}
-    wanted = {one.path: one for one in inferred}
-    for path, one in wanted.items():
+    known = {pod_set.path: pod_set.count for pod_set in declared}
+    wanted = {pod_set.path: pod_set.count for pod_set in inferred}
+    for path, count in wanted.items():
         if path not in known:
-            yield f"{where}.podSets: has none at {path}, where this kind makes {one.count} pods; add it, or declare none at all."
-        elif known[path].count != one.count:
-            yield f"{where}.podSets: says {known[path].count} pods at {path}, and the template {one.count}; make them equal."
+            yield f"{where}.podSets: has none at {path}, where this kind makes {count} pods; add it, or declare none at all."
+        elif known[path] != count:
+            yield f"{where}.podSets: says {known[path]} pods at {path}, and the template {count}; make them equal."
     for path in known if wanted else ():
         if path and path not in wanted:
             yield f"{where}.podSets: {printable(path, 120)} makes no pods of this kind; remove it."
@@ -248,19 +235,15 @@ def _job_warnings(template: object, where: str) -> Iterator[str]:
         yield f"{where}.template.spec.suspend: is true, and nobody here will change it; remove it."
 
 
-def updated(old: AppWrapper, new: AppWrapper) -> tuple[str, ...]:
+def updated(old: AppWrapper, new: AppWrapper) -> Iterator[str]:
     """Say why the change is denied: Kueue's fields, annotations and other labels may change."""
-    return tuple(_changes(old, new))
-
-
-def _changes(old: AppWrapper, new: AppWrapper) -> Iterator[str]:
     again = "cannot be changed; create another AppWrapper."
     if len(old.spec.components) != len(new.spec.components):
         yield f"spec.components: the number of components {again}"
     pairs = zip(old.spec.components, new.spec.components, strict=False)
     for i, pair in enumerate(pairs):
-        templates = [one.template for one in pair]
-        pod_sets = [[(it.path, it.count) for it in one.pod_sets] for one in pair]
+        templates = [component.template for component in pair]
+        pod_sets = [[(known.path, known.count) for known in each.pod_sets] for each in pair]
         if templates[0] != templates[1]:
             yield f"spec.components[{i}].template: {again}"
         if pod_sets[0] != pod_sets[1]:

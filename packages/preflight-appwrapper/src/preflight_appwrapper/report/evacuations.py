@@ -1,5 +1,5 @@
-"""Evacuations that the brake has wait, in a cluster, and its release by whoever may: workloads by
-an annotation that is good for this one time, nodes by the label that they wait for.
+"""Evacuations that the brake has wait, and their release: of a workload by an annotation that is
+good for this one time, of a node by the label that it waits for.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 from preflight_kube.api import jsonpatch
 from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client
+from preflight_kube.runtime.events import timestamp
 from preflight_proto.printable import printable
 
 from preflight_appwrapper.api import conditions as c
@@ -19,7 +20,6 @@ from preflight_appwrapper.api.names import WRAPPERS, wrapper_path
 from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.config import NodeHealthConfig
 from preflight_appwrapper.core.brake import suspicion
-from preflight_appwrapper.core.deadlines import text as clock
 from preflight_appwrapper.core.decode import PartialObject, wrapper
 from preflight_appwrapper.core.health import RELEASE
 from preflight_appwrapper.core.node_labels import HELD, LabeledNode, code, patch
@@ -53,34 +53,34 @@ class Evacuations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     suspicion: str = ""
 
 
-def held(one: AppWrapper) -> HeldWorkload | None:
+def held(wrapper: AppWrapper) -> HeldWorkload | None:
     """None where it does not wait."""
-    found = c.find(one.status.conditions, c.HELD)
-    if found is None or found.status != "True" or found.last_transition_time is None:
+    waits = c.find(wrapper.status, c.HELD)
+    if waits is None or waits.status != "True" or waits.last_transition_time is None:
         return None
     return HeldWorkload(
-        namespace=one.metadata.namespace,
-        name=one.metadata.name,
-        since=clock(found.last_transition_time),
-        reason=found.reason,
-        why=printable(found.message),
+        namespace=wrapper.metadata.namespace,
+        name=wrapper.metadata.name,
+        since=timestamp(waits.last_transition_time),
+        reason=waits.reason,
+        why=printable(waits.message),
     )
 
 
 async def evacuations(health: NodeHealthConfig, *, released: bool) -> Evacuations:
     """List what waits and, if ``released``, release it. Raises :class:`~.errors.KubeError`."""
     async with Client(connection(home=Path.home()), agent="preflight-appwrapper") as client:
-        found = await waiting(client, health)
+        waits = await waiting(client, health)
         if released:
-            await release(client, found, health)
-        return found
+            await release(client, waits, health)
+        return waits
 
 
 async def waiting(client: Client, health: NodeHealthConfig) -> Evacuations:
     """List what waits, by two requests."""
     workloads, nodes, codes = [], [], []
     async for page, _ in client.pages(WRAPPERS, PartialObject):
-        workloads += [one for raw in page if (one := held(wrapper(raw))) is not None]
+        workloads += [waits for raw in page if (waits := held(wrapper(raw))) is not None]
     async for some, _ in client.pages(_NODES, LabeledNode):
         for node in some:
             why = code(node.status.conditions, health)
@@ -92,29 +92,29 @@ async def waiting(client: Client, health: NodeHealthConfig) -> Evacuations:
     return Evacuations(workloads=tuple(workloads), nodes=tuple(nodes), suspicion=suspect)
 
 
-async def release(client: Client, found: Evacuations, health: NodeHealthConfig) -> None:
+async def release(client: Client, waits: Evacuations, health: NodeHealthConfig) -> None:
     """Let all of it go now. Raises :class:`~preflight_kube.errors.KubeError`."""
     held = jsonpatch.test(jsonpatch.pointer("metadata", "labels", health.key), HELD)
-    for node in found.nodes:
+    for node in waits.nodes:
         operations = patch(node.uid, {health.key: HELD}, health.key, health.value)
         await client.json_patch(f"{_NODES}/{node.name}", [held, *operations])
-    for one in found.workloads:
-        body = {"metadata": {"annotations": {RELEASE: one.since}}}
-        await client.merge_patch(wrapper_path(one.namespace, one.name), body)
+    for workload in waits.workloads:
+        body = {"metadata": {"annotations": {RELEASE: workload.since}}}
+        await client.merge_patch(wrapper_path(workload.namespace, workload.name), body)
 
 
-def lines(found: Evacuations, *, released: bool) -> Iterator[str]:
+def lines(waits: Evacuations, *, released: bool) -> Iterator[str]:
     """For a terminal."""
-    count = f"{len(found.workloads)} workloads and {len(found.nodes)} nodes"
-    if not found.workloads and not found.nodes:
+    if not waits.workloads and not waits.nodes:
         yield "no evacuation waits"
         return
+    count = f"{len(waits.workloads)} workloads and {len(waits.nodes)} nodes"
     yield f"{count} {'were released' if released else 'wait'}"
-    if found.suspicion:
-        yield f"  {found.suspicion}"
-    yield from (f"  node {one.name}: {one.why}" for one in found.nodes)
-    yield from (
-        f"  {one.namespace}/{one.name} since {one.since}: {one.why}" for one in found.workloads
-    )
+    if waits.suspicion:
+        yield f"  {waits.suspicion}"
+    for node in waits.nodes:
+        yield f"  node {node.name}: {node.why}"
+    for held in waits.workloads:
+        yield f"  {held.namespace}/{held.name} since {held.since}: {held.why}"
     if not released:
         yield "release all of it: preflight-appwrapper evacuations --release"

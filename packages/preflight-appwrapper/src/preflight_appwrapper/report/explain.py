@@ -1,6 +1,4 @@
-"""Explanations of a wrapper for people: why it is as it is, and what happens next. Pure: by the
-same plan that is acted on.
-"""
+"""Explanations of a wrapper for people, by the same plan that is acted on. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from preflight_kube.runtime.events import timestamp
 from preflight_proto.durations import format_duration
 from preflight_proto.printable import printable
 
@@ -17,7 +16,6 @@ from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, Pod
 from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.components import ComponentError, build, named
-from preflight_appwrapper.core.deadlines import text as clock
 from preflight_appwrapper.core.marks import NOT_JUDGED
 from preflight_appwrapper.core.parameters import Parameters, parameters
 from preflight_appwrapper.core.plan import WrapperPlan
@@ -68,39 +66,39 @@ def explain(
     wrapper: AppWrapper, snapshot: WrapperSnapshot, decision: WrapperPlan, now: datetime
 ) -> Explanation:
     """``decision``: what was decided on this wrapper and ``snapshot`` at ``now``."""
-    holding, coming = decision.holding, None
+    judgment, coming = decision.judgment, None
     if decision.next is not None:
         at = decision.next.at
         coming = Coming(
             what=decision.next.what,
             why=printable(decision.next.why),
-            at=clock(at) if at else "",
+            at=timestamp(at) if at else "",
             within=format_duration(max(0, round((at - now).total_seconds()))) if at else "",
             waits=decision.next.waits,
         )
     status, p = decision.status, decision.parameters
-    quota = c.find(status.conditions, c.QUOTA)
+    quota = c.find(status, c.QUOTA)
     if quota is not None and quota.reason == NOT_JUDGED and not wrapper.spec.suspend:
         # the controller's word: who explains has no key
         coming = Coming(what="Resuming", why=printable(quota.message), waits=("wrapper",))
-    times = (one.last_transition_time for one in wrapper.status.conditions)
+    times = (condition.last_transition_time for condition in wrapper.status.conditions)
     moved = [at for at in times if at is not None]
     evacuated = f", {status.migration_count} evacuations in a row" if status.migration_count else ""
-    figures = holding.figures if holding else None
-    because = holding.sentence if holding else _cause(wrapper)
-    if figures is not None:
+    because = judgment.sentence if judgment else _cause(wrapper)
+    if judgment is not None:
+        figures = judgment.figures
         because += f" (expected {figures.expected}: {figures.pending} pending, {figures.running} running, {figures.succeeded} succeeded, {figures.failed} failed, of which {figures.counting} count)"
     return Explanation(
         name=wrapper.metadata.name,
         namespace=wrapper.metadata.namespace,
         phase=wrapper.status.phase or "not seen yet",
-        since=clock(max(moved)) if moved else "",
-        rule=holding.rule if holding else 0,
+        since=timestamp(max(moved)) if moved else "",
+        rule=judgment.rule if judgment else 0,
         because=printable(because),
         next=coming,
-        pods=tuple(_pod(one) for one in sorted(snapshot.pods, key=lambda it: it.name)[:_MOST_PODS]),
+        pods=tuple(map(_pod, sorted(snapshot.pods, key=lambda pod: pod.name)[:_MOST_PODS])),
         resets=f"{status.resetting_count} of {p.retry_limit}{evacuated}",
-        blocked=tuple(printable(one) for one in decision.blocked),
+        blocked=tuple(map(printable, decision.blocked)),
         parameters=_shown(p),
         problems=tuple(problem for _, problem in p.problems),
     )
@@ -110,55 +108,54 @@ def _cause(wrapper: AppWrapper) -> str:
     """Say why nothing is done here, or why it was reset last, or has failed."""
     if not wrapper.ours:
         return f"it is managed by {wrapper.spec.managed_by}, so nothing is done here"
-    found = c.find(wrapper.status.conditions, c.UNHEALTHY)
-    if found is None or found.status != "True":
+    sick = c.find(wrapper.status, c.UNHEALTHY)
+    if sick is None or sick.status != "True":
         return ""
-    return f"{found.reason}: {found.message}" if found.message else found.reason
+    return f"{sick.reason}: {sick.message}" if sick.message else sick.reason
 
 
 def _shown(p: Parameters) -> tuple[Shown, ...]:
     return tuple(
-        Shown(name=it.name, value=it.shown, source=it.source, written=it.written) for it in p.listed
+        Shown(name=one.name, value=one.shown, source=one.source, written=one.written)
+        for one in p.listed
     )
 
 
 def _pod(pod: Pod) -> str:
     where = f" on {pod.node}" if pod.node else ", not scheduled"
-    ends = ", ".join(f"{one.container} exited with {one.code}" for one in exits(pod))
+    ends = ", ".join(f"{ended.container} exited with {ended.code}" for ended in exits(pod))
     going = ", being deleted" if pod.going else ""
     why = f" ({pod.status.reason})" if pod.status.reason else ""
-    return printable(
-        f"{pod.name}: {pod.status.phase}{why}{where}{going}{f'; {ends}' if ends else ''}"
-    )
+    ends = f"; {ends}" if ends else ""
+    return printable(f"{pod.name}: {pod.status.phase}{why}{where}{going}{ends}")
 
 
-def text(one: Explanation) -> str:
+def text(explanation: Explanation) -> str:
     """For a terminal."""
-    return "\n".join(_lines(one))
-
-
-def _lines(one: Explanation) -> Iterator[str]:
-    yield f"{one.namespace}/{one.name}: {one.phase}{f', last change {one.since}' if one.since else ''}"
-    if one.because:
-        yield f"  {f'rule {one.rule}: ' if one.rule else ''}{one.because}"
-    if one.next is None:
-        yield "  next: nothing; it stays as it is until it is deleted"
+    about, coming = explanation, explanation.next
+    since = f", last change {about.since}" if about.since else ""
+    lines = [f"{about.namespace}/{about.name}: {about.phase}{since}"]
+    if about.because:
+        lines.append(f"  {f'rule {about.rule}: ' if about.rule else ''}{about.because}")
+    if coming is None:
+        lines.append("  next: nothing; it stays as it is until it is deleted")
     else:
-        when = f" in {one.next.within}, at {one.next.at}" if one.next.at else ""
-        waits = ", ".join(one.next.waits)
+        when = f" in {coming.within}, at {coming.at}" if coming.at else ""
+        waits = ", ".join(coming.waits)
         sooner = f"; sooner when one of these changes: {waits}" if waits else ""
-        yield f"  next: {one.next.what}{when}: {one.next.why}{sooner}"
-    yield f"  resets: {one.resets}"
-    yield from (f"  cannot be deleted: {it}" for it in one.blocked)
-    yield from (f"  pod {it}" for it in one.pods)
-    yield from _settings(one.parameters)
-    yield from (f"  problem: {it}" for it in one.problems)
+        lines.append(f"  next: {coming.what}{when}: {coming.why}{sooner}")
+    lines.append(f"  resets: {about.resets}")
+    lines += [f"  cannot be deleted: {object_}" for object_ in about.blocked]
+    lines += [f"  pod {pod}" for pod in about.pods]
+    lines += _settings(about.parameters)
+    return "\n".join((*lines, *(f"  problem: {problem}" for problem in about.problems)))
 
 
 def _settings(listed: tuple[Shown, ...]) -> Iterator[str]:
-    for it in listed:
-        written = f', written "{it.written}"' if it.written and it.source != "annotation" else ""
-        yield f"  {it.name} = {it.value} ({it.source}{written})"
+    for shown in listed:
+        other = shown.written and shown.source != "annotation"
+        written = f', written "{shown.written}"' if other else ""
+        yield f"  {shown.name} = {shown.value} ({shown.source}{written})"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -180,28 +177,26 @@ def plan(wrapper: AppWrapper, rules: WrapperRules) -> Plan:
         try:
             name = named(wrapper, i, "xxxxx")
             objects.append(build(wrapper, i, name.name, rules))
-            sets += [
-                f"{name}: {one.count} pods at {one.path}" for one in podsets.pod_sets(component)
-            ]
+            known = podsets.pod_sets(component)
+            sets += [f"{name}: {pod_set.count} pods at {pod_set.path}" for pod_set in known]
         except ComponentError as error:
-            if not any(it.startswith(f"spec.components[{i}]") for it in judged.problems):
+            if not any(text.startswith(f"spec.components[{i}]") for text in judged.problems):
                 problems.append(str(error))
     return Plan(
         name=wrapper.metadata.name,
-        problems=tuple(printable(one) for one in problems),
+        problems=tuple(map(printable, problems)),
         warnings=judged.warnings,
-        pod_sets=tuple(printable(one) for one in sets),
+        pod_sets=tuple(map(printable, sets)),
         objects=tuple(objects),
         parameters=_shown(parameters(wrapper.metadata.annotations, rules)),
     )
 
 
-def plan_text(one: Plan) -> str:
+def plan_text(planned: Plan) -> str:
     """For a terminal, without the objects."""
-    count = len(one.objects)
-    lines = [f"{one.name}: {count} object{'s' if count != 1 else ''} would be created"]
-    lines += [f"  {it}" for it in one.pod_sets]
-    lines += list(_settings(one.parameters))
-    lines += [f"  warning: {it}" for it in one.warnings]
-    lines += [f"  problem: {it}" for it in one.problems]
-    return "\n".join(lines)
+    count = len(planned.objects)
+    lines = [f"{planned.name}: {count} object{'s' if count != 1 else ''} would be created"]
+    lines += [f"  {pod_set}" for pod_set in planned.pod_sets]
+    lines += _settings(planned.parameters)
+    lines += [f"  warning: {warning}" for warning in planned.warnings]
+    return "\n".join((*lines, *(f"  problem: {problem}" for problem in planned.problems)))

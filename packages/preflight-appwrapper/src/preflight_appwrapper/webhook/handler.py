@@ -1,31 +1,40 @@
 """Answers to the API server before an AppWrapper is stored: who made it is written into it, and
-what must not be is denied.
-
-Whoever creates a wrapper must be allowed to create each of its components: that is asked for as
-that very user.
+what must not be is denied. Whether its author may create each component is asked for as that user.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
-from preflight_kube.admission.review import AdmissionRequest, Response
+from preflight_kube.admission.review import AdmissionRequest, Response, UserInfo
 from preflight_kube.admission.reviews import Application, Unavailable
-from preflight_kube.api.kinds import Kind
+from preflight_kube.api.jsonpatch import Operation, add, pointer
+from preflight_kube.api.kinds import Kind, RESTMapping
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.runtime.discovery import RESTMapper
 from preflight_kube.runtime.retry import cause_of
 from preflight_kube.runtime.writes import gather
+from preflight_proto.printable import printable
 
+from preflight_appwrapper.api.names import LONGEST_VALUE
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, wrapper_from
 from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.marks import MARK, is_judged, mark
-from preflight_appwrapper.core.validation import ValidationResult, created, limits, updated
-from preflight_appwrapper.webhook.access import SubjectAccessReview, refusals, reviews
-from preflight_appwrapper.webhook.mutate import annotated, patch
+from preflight_appwrapper.core.validation import (
+    QUEUE_LABEL,
+    USER_ID_LABEL,
+    USER_LABEL,
+    ValidationResult,
+    created,
+    limits,
+    updated,
+)
 
 MUTATE: Final = "/mutate-workload-codeflare-dev-v1beta2-appwrapper"
 VALIDATE: Final = "/validate-workload-codeflare-dev-v1beta2-appwrapper"
@@ -34,6 +43,7 @@ _NOT_MARKED: Final = (
     "spec.components: are not what was judged: another webhook has changed them since, or clocks differ by more than "
     "five minutes; have webhooks that change AppWrappers called before appwrapper-preflight, or set the clocks."
 )
+_OTHERS: Final = re.compile(r"[^-_.A-Za-z0-9]")
 
 
 class Reviewer:
@@ -57,19 +67,16 @@ class Reviewer:
             return await self._marked_again(request, raw, wrapper)
         metadata = raw.get("metadata")
         labels = metadata.get("labels") if isinstance(metadata, dict) else None
-        made = patch(
-            wrapper,
-            user=request.user_info.username,
-            uid=request.user_info.uid,
-            default_queue=self._rules.default_queue,
-            labeled=bool(labels),
+        user, queue = request.user_info, self._rules.default_queue
+        ops = patch(
+            wrapper, user=user.username, uid=user.uid, default_queue=queue, labeled=bool(labels)
         )
         if self._rules.mark_key and not (await self._judged(wrapper, request)).problems:
-            made.append(annotated(raw, MARK, self._mark(request, wrapper, datetime.now(UTC))))
+            ops.append(annotated(raw, MARK, self._mark(request, wrapper, datetime.now(UTC))))
         elif MARK in wrapper.metadata.annotations:
             # A good one, perhaps: this port gives it to whoever asks in the name of somebody else.
-            made.append(annotated(raw, MARK, ""))
-        return Response(patch=made)
+            ops.append(annotated(raw, MARK, ""))
+        return Response(patch=ops)
 
     async def _marked_again(
         self, request: AdmissionRequest, raw: dict[str, Any], wrapper: AppWrapper
@@ -97,7 +104,7 @@ class Reviewer:
         wrapper = wrapper_from(request.new(dict[str, Any]))
         if request.operation == "UPDATE":
             old = wrapper_from(request.old(dict[str, Any]))
-            return _answer(ValidationResult(problems=updated(old, wrapper)))
+            return _answer(ValidationResult(problems=tuple(updated(old, wrapper))))
         if request.operation != "CREATE":
             return Response()
         key = self._rules.mark_key
@@ -120,8 +127,7 @@ class Reviewer:
             ) from None
 
     async def _asked(self, wrapper: AppWrapper, request: AdmissionRequest) -> ValidationResult:
-        components = wrapper.spec.components
-        kinds = [podsets.group_kind(one.template) for one in components]
+        kinds = [podsets.group_kind(component.template) for component in wrapper.spec.components]
         served = await self._kinds.all(kinds)
         judged = created(wrapper, self._rules, namespace=request.namespace, served=served)
         user = request.user_info
@@ -142,3 +148,102 @@ def _answer(judged: ValidationResult) -> Response:
     if judged.problems:
         return Response.denied(" ".join(judged.problems), code=403, warnings=judged.warnings)
     return Response(warnings=judged.warnings)
+
+
+# --- changes of a new wrapper
+
+
+def label_value(text: str) -> str:
+    """``text`` as the value of a label: others than ``-_.A-Za-z0-9`` become ``_``."""
+    return _OTHERS.sub("_", text[:LONGEST_VALUE]).strip("-_.")
+
+
+def patch(
+    wrapper: AppWrapper, *, user: str, uid: str, default_queue: str = "", labeled: bool
+) -> list[Operation]:
+    """A JSON Patch; what the user wrote into our two labels is replaced. ``labeled``: the object
+    has a map of labels. No owner: an object that is being created has no uid.
+    """
+    labels = {USER_LABEL: label_value(user), USER_ID_LABEL: label_value(uid)}
+    if default_queue and QUEUE_LABEL not in wrapper.metadata.labels:
+        labels[QUEUE_LABEL] = default_queue
+    wanted = {
+        key: value for key, value in labels.items() if wrapper.metadata.labels.get(key) != value
+    }
+    ops = [add(pointer("metadata", "labels", key), value) for key, value in wanted.items()]
+    if wanted and not labeled:
+        ops = [add("/metadata/labels", wanted)]
+    for i, component in enumerate(wrapper.spec.components):
+        if component.pod_sets or podsets.kueue_knows(component.template):
+            continue
+        pod_sets = podsets.readable(component.template)
+        if pod_sets:
+            declared = [{"path": known.path, "replicas": known.count} for known in pod_sets]
+            ops.append(add(f"/spec/components/{i}/podSets", declared))
+    return ops
+
+
+def annotated(raw: dict[str, Any], key: str, value: str) -> Operation:
+    """The operation of a JSON Patch that gives the object ``raw`` this annotation."""
+    metadata = raw.get("metadata")
+    if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
+        return add(pointer("metadata", "annotations", key), value)
+    return add("/metadata/annotations", {key: value})
+
+
+# --- no wrapper creates for its author what they may not create by themselves
+
+
+class _Access(msgspec.Struct, frozen=True):
+    allowed: bool = False
+    denied: bool = False
+
+
+class SubjectAccessReview(msgspec.Struct, frozen=True):
+    """An answer, without the authorizer's own reason, which names roles of others."""
+
+    status: _Access = _Access()
+
+    @property
+    def granted(self) -> bool:
+        """Say whether the right is there."""
+        return self.status.allowed and not self.status.denied
+
+
+def reviews(
+    wrapper: AppWrapper, user: UserInfo, namespace: str, served: Mapping[Kind, RESTMapping]
+) -> dict[int, dict[str, Any]]:
+    """By component: the SubjectAccessReview to create. One that is not served is denied without."""
+    bodies: dict[int, dict[str, Any]] = {}
+    who: dict[str, Any] = {"user": user.username, "uid": user.uid, "groups": [*user.groups]}
+    if user.extra:
+        who["extra"] = {key: list(values) for key, values in user.extra.items()}
+    for i, component in enumerate(wrapper.spec.components):
+        group, version, kind = podsets.group_kind(component.template)
+        known = served.get((group, version, kind))
+        if known is None:
+            continue
+        what = {"group": group, "version": version, "resource": known.resource}
+        wanted = {"namespace": namespace, "verb": "create", **what}
+        bodies[i] = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {**who, "resourceAttributes": wanted},
+        }
+    return bodies
+
+
+def refusals(asked: Mapping[int, dict[str, Any]], answers: Mapping[int, bool]) -> tuple[str, ...]:
+    """One sentence for each component that may not be created; one without an answer may not."""
+    sentences = []
+    for i, body in asked.items():
+        if answers.get(i):
+            continue
+        wanted = body["spec"]["resourceAttributes"]
+        what = f"{wanted['resource']}.{wanted['group']}".rstrip(".")
+        why = "" if i in answers else " (nobody answered whether that is allowed)"
+        user = printable(body["spec"]["user"], 120)
+        sentences.append(
+            f"spec.components[{i}].template: {user} may not create {what} in {wanted['namespace']}{why}; ask for that right."
+        )
+    return tuple(sentences)
