@@ -156,7 +156,7 @@ class World:
             empty=tuple(at + self.skew for at in memory.empty),
             first_seen=self._first_seen(wrapper),
             suffix=f"{self.uids:05d}",
-            said=frozenset(memory.said),
+            recorded=frozenset(memory.said),
         )
 
     def _attempt(self, i: int) -> Attempt | None:

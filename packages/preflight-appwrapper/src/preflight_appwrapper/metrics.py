@@ -36,11 +36,8 @@ class Metrics:
         self.runtime = RuntimeMetrics(registry)
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry)
-        self.phases = counter(
-            "appwrapper_phase",
-            "Transitions of wrappers, by the phase they came to.",
-            ["namespace", "phase"],
-        )
+        transitions = "Transitions of wrappers, by the phase they came to."
+        self.phases = counter("appwrapper_phase", transitions, ["namespace", "phase"])
         self.resets = counter(
             "appwrapper_resets", "Resets, by why and by whether they count.", ["reason", "counted"]
         )
@@ -105,11 +102,11 @@ class Metrics:
         self.runtime.sends(client)
 
         def collect() -> Iterator[Metric]:
-            behind = GaugeMetricFamily(
+            name, what = (
                 "appwrapper_mirror_behind_seconds",
                 "For how long a mirror has been behind.",
-                labels=["path"],
             )
+            behind = GaugeMetricFamily(name, what, labels=["path"])
             for path, seconds in sorted(client.mirrors.behind().items()):
                 behind.add_metric([path], seconds)
             yield behind

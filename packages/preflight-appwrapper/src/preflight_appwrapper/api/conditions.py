@@ -95,9 +95,7 @@ def drop(status: S, type_: str) -> S:
 def repaired(
     status: AppWrapperStatus, now: datetime, first_seen: Mapping[Written, datetime] = {}
 ) -> AppWrapperStatus:
-    """``status`` with each condition once, and a time that a period can be counted from: when this
-    leader has first seen it, where it knows that better than a timestamp does.
-    """
+    """``status`` with each condition once, and a time that a period can be counted from."""
     kept: dict[str, Condition] = {}
     for known in status.conditions[: 4 * _MOST]:
         if known.type and known.type not in kept and len(kept) < _MOST:

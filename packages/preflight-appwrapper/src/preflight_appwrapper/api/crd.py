@@ -1,7 +1,6 @@
 """The CustomResourceDefinition of AppWrapper, from the Structs that the controller reads. Pure.
 
-What these leave open, because they survive a bad field, is closed here: fields that are required,
-integers of 32 bits, lists that are maps.
+What these leave open, because they survive a bad field, is closed here.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class WrapperApplier:
                 what = f"the API server does not serve {api_version} {named}"
                 state.tried(action.index, what, _now(), fatal=True)
                 return
-            state.found.pop(name, None)
+            state.read.pop(name, None)
             state.attempts[action] = _now()
             match await self._apply("component", writes.Create(path, body)):
                 case writes.Stored() as stored:

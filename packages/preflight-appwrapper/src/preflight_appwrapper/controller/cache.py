@@ -10,8 +10,8 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 from preflight_kube.api.kinds import Kind, kind_of, version_of
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
@@ -135,7 +135,9 @@ class WrapperCache:
     def wrapper(self, key: Key) -> AppWrapper | None:
         """The newest that is known; None where it is gone."""
         named = self._wrappers.by_index("name", "/".join(key))
-        return max(named, key=lambda one: version_of(one.metadata.resource_version), default=None)
+        return max(
+            named, key=lambda known: version_of(known.metadata.resource_version), default=None
+        )
 
     def keep(self, raw: PartialObject) -> None:
         """Take in what the API server has answered of a wrapper."""
@@ -284,7 +286,7 @@ class WrapperCache:
             if owner is not None and self._wrappers.get(owner.uid) is not None:
                 self._departed[component.uid] = component
                 self._departed_of.put(component.uid, component)
-        elif before is not None and _same(before, component):
+        elif before is not None and replace(before, version=component.version) == component:
             return
         elif before is None:  # pods that came before it may be its wrapper's
             self._wake(pod.label for pod in self._pods.by_index("owner", component.uid))
@@ -346,7 +348,3 @@ def _wrapper_of(component: ComponentObject) -> Key | None:
     if owner is None or owner.api_version != API_VERSION:
         return None
     return component.namespace, owner.name
-
-
-def _same(one: ComponentObject, other: ComponentObject) -> bool:
-    return msgspec.structs.replace(one, version=other.version) == other

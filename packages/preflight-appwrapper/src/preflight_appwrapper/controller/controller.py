@@ -165,7 +165,7 @@ class Controller:
                     self._taken.discard(key)
                 wrapper = self._cache.wrapper(key) or wrapper
             for event in plan.say:
-                state.say(event.key)
+                state.record(event.key)
                 self._events.event(
                     Regarding(API_VERSION, KIND, key[1], wrapper.metadata.uid, key[0]),
                     about=event.key,
@@ -293,7 +293,7 @@ class Controller:
         start = c.since(before.status, c.DELETING)
         deleted = c.is_true(before.status, c.DELETING) and not c.is_true(plan.status, c.DELETING)
         if start is not None and deleted:
-            forced = str(any(key.startswith("DeletionForced/") for key in state.said)).lower()
+            forced = str(any(key.startswith("DeletionForced/") for key in state.recorded)).lower()
             self._metrics.deletion.labels(forced).observe(max(0.0, (now - start).total_seconds()))
         moved = {"transition": plan.row, "from": before.status.phase, "to": phase}
         log.info("transition", **_about(before), **moved, resets=plan.status.resetting_count)

@@ -101,7 +101,7 @@ def _suspension(
 def _conditions(raw: Mapping[str, Any]) -> dict[str, Condition]:
     listed = maps(_at(raw, "status.conditions"))[:_MOST_CONDITIONS]
     known = [lenient(Condition, part) for part in listed]
-    cut = [msgspec.structs.replace(one, message=one.message[:_MOST_TEXT]) for one in known]
+    cut = [msgspec.structs.replace(each, message=each.message[:_MOST_TEXT]) for each in known]
     return {condition.type: condition for condition in reversed(cut)}
 
 

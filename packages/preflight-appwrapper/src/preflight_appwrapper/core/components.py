@@ -87,9 +87,7 @@ def build(
     rules: WrapperRules,
     claims: Mapping[ClaimRef, Collection[str]] = {},
 ) -> dict[str, Any]:
-    """The object to create under ``name``; ``claims``: the device classes that claims ask for, as
-    far as these could be read. Raises :class:`ComponentError`.
-    """
+    """The object to create; ``claims``: device classes of those read. Raises ComponentError."""
     where = f"spec.components[{index}]"
     component = wrapper.spec.components[index]
     if nested_too_deeply(component.template):

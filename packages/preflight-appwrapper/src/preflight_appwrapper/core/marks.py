@@ -39,11 +39,11 @@ def mark(key: bytes, namespace: str, templates: Iterable[Any], at: datetime) -> 
 def is_judged(key: bytes, wrapper: AppWrapper) -> bool:
     """Say whether the wrapper has a mark, which is its own. Never raises."""
     written, created = wrapper.metadata.annotations.get(MARK, ""), wrapper.metadata.created
-    found = _TIME.match(written)
-    if found is None or created is None or abs(int(found[1]) - created.timestamp()) > _SKEW:
+    match = _TIME.match(written)
+    if match is None or created is None or abs(int(match[1]) - created.timestamp()) > _SKEW:
         return False
-    at = datetime.fromtimestamp(int(found[1]), created.tzinfo)
-    templates = (one.template for one in wrapper.spec.components)
+    at = datetime.fromtimestamp(int(match[1]), created.tzinfo)
+    templates = (component.template for component in wrapper.spec.components)
     try:
         wanted = mark(key, wrapper.metadata.namespace, templates, at)
     except (RecursionError, ValueError):

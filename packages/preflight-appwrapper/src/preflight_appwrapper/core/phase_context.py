@@ -61,7 +61,7 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
     def say(self, reason: str, message: str, *, warning: bool = False) -> WrapperEvent:
         """Once a version of the wrapper, whose status only one leader can have written."""
         key = f"{reason}/{self.wrapper.metadata.resource_version}"
-        return WrapperEvent(reason=reason, message=message, warning=warning, key=key)
+        return WrapperEvent(reason, message, key, warning)
 
     def take(self, row: str, status: AppWrapperStatus, **more: object) -> WrapperPlan:
         """A step that takes a row of the table, which gives the phase; ``more``: its fields."""

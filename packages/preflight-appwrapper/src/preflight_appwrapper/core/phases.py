@@ -25,7 +25,6 @@ from preflight_appwrapper.core.plan import (
     Next,
     WrapperEvent,
     WrapperPlan,
-    warning,
 )
 from preflight_appwrapper.core.snapshot import HeldEvacuation
 
@@ -58,10 +57,10 @@ def _delete(context: PhaseContext, plan: WrapperPlan) -> WrapperPlan | None:
     if progress.forced:
         after = format_duration(context.p.forceful_deletion)
         forced = f"not deleted within {after}; what is left is deleted by force"
-        events.append(warning("DeletionForced", forced, f"DeletionForced/{start}"))
+        events.append(WrapperEvent("DeletionForced", forced, f"DeletionForced/{start}"))
     if blocked:
         key = f"DeletionBlocked/{start}/{blocked}"
-        events.append(warning("DeletionBlocked", message, key))
+        events.append(WrapperEvent("DeletionBlocked", message, key))
     return replace(
         plan,
         status=context.put(status, c.DELETING, True, "DeletionInitiated", message),
@@ -151,7 +150,7 @@ def suspended(context: PhaseContext) -> WrapperPlan:
 
 
 def _left_alone(context: PhaseContext, status: AppWrapperStatus, why: str) -> WrapperPlan:
-    event = warning(NOT_JUDGED, why, NOT_JUDGED)
+    event = WrapperEvent(NOT_JUDGED, why, NOT_JUDGED)
     return context.stay(status, say=(event,), next=Next("Resuming", why))
 
 

@@ -51,18 +51,13 @@ class List(WrapperAction, frozen=True, tag=True):
     """A consistent LIST of the labelled pods, and a GET of every component."""
 
 
-class WrapperEvent(msgspec.Struct, frozen=True, kw_only=True):
+class WrapperEvent(msgspec.Struct, frozen=True):
     """An Event on the wrapper; its name follows from the wrapper's uid and ``key``."""
 
     reason: str
     message: str
-    warning: bool
     key: str
-
-
-def warning(reason: str, message: str, key: str) -> WrapperEvent:
-    """An Event that somebody should look into."""
-    return WrapperEvent(reason=reason, message=message, warning=True, key=key)
+    warning: bool = True
 
 
 class Next(msgspec.Struct, frozen=True):

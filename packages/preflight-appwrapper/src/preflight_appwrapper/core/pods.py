@@ -92,9 +92,7 @@ class EvacuationCause(msgspec.Struct, frozen=True):
 def evacuation_cause(
     pods: Iterable[Pod], nodes: Mapping[str, frozenset[str]]
 ) -> EvacuationCause | None:
-    """The first pod, by name, that must leave a resource of its node (``nodes``: by name); else the
-    first in which a preflight check has failed.
-    """
+    """The first pod that must leave a resource of its node; else the first with a failed check."""
     ordered = sorted(pods, key=lambda pod: pod.name)
     for pod in ordered:
         runs = pod.status.phase == "Running" and not pod.going

@@ -13,7 +13,7 @@ from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.core import phases
 from preflight_appwrapper.core.phase_context import PhaseContext
-from preflight_appwrapper.core.plan import Next, WrapperPlan, warning
+from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 
 BAD_ANNOTATION: Final = "BadAnnotation"
@@ -34,9 +34,7 @@ _PHASES: Final[Mapping[str, Callable[[PhaseContext], WrapperPlan]]] = {
 def reconcile(
     wrapper: AppWrapper, snapshot: WrapperSnapshot, rules: WrapperRules, now: datetime
 ) -> WrapperPlan:
-    """Decide what is to be written, done and recorded now, and what comes next. ``now`` has a time
-    zone. Never raises.
-    """
+    """Decide what to write and to do now, and what comes next. Never raises."""
     context = PhaseContext.of(wrapper, snapshot, rules, now)
     if not wrapper.ours:
         return context.stay(wrapper.status)
@@ -44,8 +42,10 @@ def reconcile(
         waits = Next("a decision", "not everything is seen yet", waits=("mirrors",))
         return context.stay(wrapper.status, next=waits)
     plan = _phase_of(wrapper)(context)
-    bad = (warning(BAD_ANNOTATION, why, f"annotation/{key}") for key, why in context.p.problems)
-    say = tuple(event for event in (*plan.say, *bad) if event.key not in snapshot.said)
+    bad = (
+        WrapperEvent(BAD_ANNOTATION, why, f"annotation/{key}") for key, why in context.p.problems
+    )
+    say = tuple(event for event in (*plan.say, *bad) if event.key not in snapshot.recorded)
     status = c.restored(plan.status, context.status, wrapper.status)
     return replace(plan, say=say, status=status)
 

@@ -23,7 +23,7 @@ _MOST_GONE: Final = 4096
 """Uids that are kept although no mirror shows them any more."""
 Name = tuple[Kind, str]
 """An object in the wrapper's namespace."""
-_MOST_SAID: Final = 512
+_MOST_RECORDED: Final = 512
 State = Literal["unknown", "absent", "present", "going"]
 
 
@@ -58,7 +58,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class LeaderState(msgspec.Struct, kw_only=True):
-    """``found``: what a GET or the answer to a create said of a name. ``gone``: uids of which it is
+    """``read``: what a GET or the answer to a create said of a name. ``gone``: uids of which it is
     known that they are no more. ``empty``: when consistent reads of everything found nothing, since
     they last found something. ``first_seen``: conditions whose time was still to come. Both are
     monotonic, of this leader alone: a status has times of other clocks."""
@@ -66,12 +66,12 @@ class LeaderState(msgspec.Struct, kw_only=True):
     uid: str
     attempts: dict[WrapperAction, datetime] = {}
     creates: dict[int, Attempt] = {}
-    found: dict[Name, ComponentObject | Absent] = {}
+    read: dict[Name, ComponentObject | Absent] = {}
     gone: set[str] = set()
     listed: Listed | None = None
     empty: list[float] = []
     first_seen: dict[Written, float] = {}
-    said: dict[str, None] = {}
+    recorded: dict[str, None] = {}
     due: datetime | None = None
     """The end of the period that was last spoken of."""
     blocked: bool = False
@@ -79,7 +79,7 @@ class LeaderState(msgspec.Struct, kw_only=True):
     def begin(self) -> None:
         """A new life begins; what was tried in the last one says nothing of it."""
         self.creates.clear()
-        self.found.clear()
+        self.read.clear()
         self.attempts.clear()
         self.empty.clear()
 
@@ -93,16 +93,16 @@ class LeaderState(msgspec.Struct, kw_only=True):
 
     def saw(self, name: Name, object_: ComponentObject | None, uids: Iterable[str] = ()) -> None:
         """Take in what is there under a name just now; ``uids``: of what was known under it."""
-        before = self.found.get(name)
+        before = self.read.get(name)
         known = {*uids, before.uid if isinstance(before, ComponentObject) else ""}
         self.gone |= known - {"", object_.uid if object_ is not None else ""}
-        self.found[name] = Absent() if object_ is None else object_
+        self.read[name] = Absent() if object_ is None else object_
 
-    def say(self, key: str) -> None:
-        """It has been said; the oldest are forgotten."""
-        self.said[key] = None
-        while len(self.said) > _MOST_SAID:
-            del self.said[next(iter(self.said))]
+    def record(self, key: str) -> None:
+        """An Event has been made; the oldest are forgotten."""
+        self.recorded[key] = None
+        while len(self.recorded) > _MOST_RECORDED:
+            del self.recorded[next(iter(self.recorded))]
 
 
 class SeenComponent(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +140,7 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     must leave. ``strays``: objects whose controller is this wrapper, and which its status does
     not name. ``attempts``: when this leader last did it. ``empty``:
     when consistent reads of everything found nothing, since they last found something. ``suffix``:
-    five random characters for names. ``said``: keys of what has been said already.
+    five random characters for names. ``recorded``: keys of Events.
     ``held``: the brake, where it would have an evacuation wait. ``first_seen``: when this leader
     has first seen a condition whose time was still to come, or of that very second. All times are
     of its own clock.
@@ -154,7 +154,7 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     attempts: Mapping[WrapperAction, datetime] = {}
     empty: tuple[datetime, ...] = ()
     suffix: str = "00000"
-    said: frozenset[str] = frozenset()
+    recorded: frozenset[str] = frozenset()
     held: HeldEvacuation | None = None
     first_seen: Mapping[tuple[str, str, datetime | None], datetime] = {}
 
@@ -213,7 +213,7 @@ def observe(
         attempts=memory.attempts,
         empty=tuple(_at(mono, now, clock) for mono in memory.empty),
         suffix=suffix,
-        said=frozenset(memory.said),
+        recorded=frozenset(memory.recorded),
         held=held,
         first_seen=_first_seen(wrapper, memory, now, clock),
     )
@@ -261,16 +261,16 @@ def _component(
     shown = mirrored.things.get(name)
     if shown is not None and shown.uid in memory.gone:
         shown = None
-    found = memory.found.get(name)
-    if shown is not None and shown == found:
-        memory.found[name] = shown  # which is kept anyway
-    newest, confirmed = _newer(shown, found, mirrored.version(name[0]))
+    read = memory.read.get(name)
+    if shown is not None and shown == read:
+        memory.read[name] = shown  # which is kept anyway
+    newest, confirmed = _newer(shown, read, mirrored.version(name[0]))
     if newest is None:
-        if isinstance(found, ComponentObject):
-            del memory.found[name]  # the mirror has passed what was known better
+        if isinstance(read, ComponentObject):
+            del memory.read[name]  # the mirror has passed what was known better
         last = (  # so that one that has ended well may be gone
             object_.verdict
-            for object_ in (mirrored.departed.get(name), found)
+            for object_ in (mirrored.departed.get(name), read)
             if isinstance(object_, ComponentObject) and known.uid in {"", object_.uid}
         )
         says = next(last, ComponentVerdict())
@@ -288,15 +288,15 @@ def _component(
 
 
 def _newer(
-    shown: ComponentObject | None, found: ComponentObject | Absent | None, passed: int
+    shown: ComponentObject | None, read: ComponentObject | Absent | None, passed: int
 ) -> tuple[ComponentObject | None, bool]:
     """Return the newest that is known, and whether the API server itself was asked."""
-    if found is None:
+    if read is None:
         return shown, False
-    if isinstance(found, Absent):
+    if isinstance(read, Absent):
         return (None, True) if shown is None else (shown, False)
     if shown is None:
-        return (found, True) if passed < found.version or not found.label else (None, False)
-    if shown.uid == found.uid:
-        return (shown if shown.version > found.version else found), True
-    return (shown, False) if shown.version > found.version else (found, True)
+        return (read, True) if passed < read.version or not read.label else (None, False)
+    if shown.uid == read.uid:
+        return (shown if shown.version > read.version else read), True
+    return (shown, False) if shown.version > read.version else (read, True)

@@ -116,8 +116,8 @@ def _cause(wrapper: AppWrapper) -> str:
 
 def _shown(p: Parameters) -> tuple[Shown, ...]:
     return tuple(
-        Shown(name=one.name, value=one.shown, source=one.source, written=one.written)
-        for one in p.listed
+        Shown(name=known.name, value=known.shown, source=known.source, written=known.written)
+        for known in p.listed
     )
 
 

@@ -96,7 +96,7 @@ class Reviewer:
         return Response(patch=[annotated(raw, MARK, self._mark(request, wrapper, at))])
 
     def _mark(self, request: AdmissionRequest, wrapper: AppWrapper, at: datetime) -> str:
-        templates = (one.template for one in wrapper.spec.components)
+        templates = (component.template for component in wrapper.spec.components)
         return mark(self._rules.mark_key, request.namespace, templates, at)
 
     async def validate(self, request: AdmissionRequest) -> Response:
