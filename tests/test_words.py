@@ -65,7 +65,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "check-nccl-allreduce": (1, 1),
     "check-nccl-loopback": (0, 0),
     "e2e": (3, 7),
-    "preflight-appwrapper": (10, 209),
+    "preflight-appwrapper": (9, 0),
     "preflight-cli": (0, 0),
     "preflight-computedomain": (8, 0),
     "preflight-gang": (3, 105),
