@@ -18,7 +18,7 @@ from player import job, wrapper
 from preflight_appwrapper.api.conditions import put, repaired, restored, since
 from preflight_appwrapper.api.types import AppWrapperStatus, wrapper_from
 from preflight_appwrapper.controller import apply, controller
-from preflight_appwrapper.core.deadlines import deadline
+from preflight_appwrapper.core.phase_context import deadline
 from preflight_appwrapper.core.snapshot import LeaderState, Mirrored, observe
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client

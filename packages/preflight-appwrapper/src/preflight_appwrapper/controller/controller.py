@@ -1,8 +1,4 @@
-"""Main flow: what has changed → which wrappers → snapshot → decide → write → act → again.
-
-Whoever leads reads the cluster anew and goes on from what stands in it; nothing that matters is
-kept here.
-"""
+"""Main flow: what has changed → which wrappers → snapshot → decide → write → act → again."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.types import AppWrapperStatus, ComponentStatus
 from preflight_appwrapper.core.components import ComponentError, Named, build, named
-from preflight_appwrapper.core.deadlines import expired
-from preflight_appwrapper.core.phase_context import PhaseContext
+from preflight_appwrapper.core.phase_context import PhaseContext, expired
 from preflight_appwrapper.core.plan import Confirm, CreateComponent, Next, WrapperAction
 
 _CREATED: Final = "ComponentCreatedSuccessfully"

@@ -53,9 +53,7 @@ class PartialObject(msgspec.Struct, frozen=True):
 
 
 class PartialWrapper(PartialObject, frozen=True):
-    """A wrapper, with its parts still to be read. One with more finalizers than anybody has cannot
-    be: all are written back, and Kubernetes bounds them by an object's bytes alone.
-    """
+    """A wrapper, with its parts still to be read; of its finalizers all are written back."""
 
     def __post_init__(self) -> None:
         if (count := len(self.metadata.finalizers)) > MOST_FINALIZERS:

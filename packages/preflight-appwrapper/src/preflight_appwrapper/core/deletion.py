@@ -11,9 +11,8 @@ from preflight_kube.api.kinds import kind_of
 
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.types import AppWrapperStatus
-from preflight_appwrapper.core.deadlines import deadline, expired
 from preflight_appwrapper.core.decode import ComponentObject
-from preflight_appwrapper.core.phase_context import PhaseContext
+from preflight_appwrapper.core.phase_context import PhaseContext, deadline, expired
 from preflight_appwrapper.core.plan import Confirm, DeleteObject, List, Next, WrapperAction
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
 

@@ -13,8 +13,7 @@ from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.names import PREFIX
 from preflight_appwrapper.api.types import Pod
 from preflight_appwrapper.core import podsets
-from preflight_appwrapper.core.deadlines import deadline, expired
-from preflight_appwrapper.core.phase_context import PhaseContext
+from preflight_appwrapper.core.phase_context import PhaseContext, deadline, expired
 from preflight_appwrapper.core.plan import Figures, HealthJudgment, Result
 from preflight_appwrapper.core.pods import (
     Exit,

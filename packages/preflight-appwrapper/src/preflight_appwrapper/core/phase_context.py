@@ -1,8 +1,8 @@
-"""The context of a decision: all that a phase may ask, and how it answers. Pure."""
+"""The context of a decision: all that a phase may ask, how it answers, and periods. Pure."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
 import msgspec
@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper, AppWrapperStatus
-from preflight_appwrapper.core.deadlines import deadline
 from preflight_appwrapper.core.parameters import Parameters, parameters
 from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
@@ -19,6 +18,7 @@ from preflight_appwrapper.core.state_machine import ROWS
 
 EVACUATIONS: Final = frozenset({"AutopilotNoExecute", "PreflightFailed"})
 """Reasons of the condition Unhealthy by which a workload leaves its nodes, uncounted."""
+_LAST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
 class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,3 +80,20 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
         again = max(status.migration_count - 1, 0)
         moved = c.is_true(status, c.UNHEALTHY, *EVACUATIONS)
         return min(self.p.retry_pause * (2.0 ** min(again, 64) if moved else 1), self.p.maximum)
+
+
+def deadline(since: datetime, seconds: float) -> datetime:
+    """The moment at which it is acted: the end of the period, one second later where ``since`` is a
+    whole second, which may have been cut. A period of zero is over at once.
+    """
+    if seconds <= 0:
+        return since
+    try:
+        return since + timedelta(seconds=seconds + (0 if since.microsecond else 1))
+    except OverflowError:
+        return _LAST
+
+
+def expired(since: datetime, seconds: float, now: datetime) -> bool:
+    """Say whether :func:`deadline` has come."""
+    return seconds <= 0 or now >= deadline(since, seconds)

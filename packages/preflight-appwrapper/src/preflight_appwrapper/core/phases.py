@@ -13,10 +13,9 @@ from preflight_appwrapper.api.names import FINALIZER
 from preflight_appwrapper.api.types import AppWrapperStatus, ComponentStatus
 from preflight_appwrapper.core import deletion, podsets
 from preflight_appwrapper.core.creation import proceed
-from preflight_appwrapper.core.deadlines import deadline, expired
 from preflight_appwrapper.core.health import finished, judge
 from preflight_appwrapper.core.marks import NOT_JUDGED, not_judged
-from preflight_appwrapper.core.phase_context import EVACUATIONS, PhaseContext
+from preflight_appwrapper.core.phase_context import EVACUATIONS, PhaseContext, deadline, expired
 from preflight_appwrapper.core.plan import (
     Confirm,
     Figures,

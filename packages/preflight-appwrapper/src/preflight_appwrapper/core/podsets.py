@@ -48,7 +48,7 @@ def pod_template(template: object, path: str) -> dict[str, Any]:
         part = _below(part, step, walked)
         walked += step[0]
     containers = at(part, ("spec", "containers"))
-    if not containers or len(maps(containers)) < len(containers):
+    if not containers or maps(containers) != containers:
         raise PodSetError(
             f'"{path:.80}" leads to no pod template (something with spec.containers); correct the path'
         )

@@ -1,7 +1,5 @@
-"""From what is mirrored, and what this leader knows better, to what is decided on. Pure.
-
-A mirror may be behind what this leader itself has done and read, which stands in until the mirror
-has passed it. Nothing of it matters to the next leader.
+"""From what is mirrored to what is decided on. A mirror may be behind what this leader has done and
+read, which stands in until the mirror has passed it; the next leader needs none of it. Pure.
 """
 
 from __future__ import annotations

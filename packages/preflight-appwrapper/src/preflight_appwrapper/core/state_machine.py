@@ -1,6 +1,4 @@
-"""The state machine as a table. The code takes each next phase from here; the README shows the same
-rows. Pure.
-"""
+"""The state machine as a table, which gives each next phase; the README has the same rows. Pure."""
 
 from __future__ import annotations
 

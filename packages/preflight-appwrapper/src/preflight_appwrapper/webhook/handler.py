@@ -161,9 +161,7 @@ def label_value(text: str) -> str:
 def patch(
     wrapper: AppWrapper, *, user: str, uid: str, default_queue: str = "", labeled: bool
 ) -> list[Operation]:
-    """A JSON Patch; what the user wrote into our two labels is replaced. ``labeled``: the object
-    has a map of labels. No owner: an object that is being created has no uid.
-    """
+    """A JSON Patch; what the user wrote into our two labels is replaced. ``labeled``: has some."""
     labels = {USER_LABEL: label_value(user), USER_ID_LABEL: label_value(uid)}
     if default_queue and QUEUE_LABEL not in wrapper.metadata.labels:
         labels[QUEUE_LABEL] = default_queue
