@@ -97,10 +97,8 @@ def build(
     if not isinstance(component.template, dict):
         raise ComponentError(f"{where}.template: must be a manifest (a map); correct it.")
     manifest = deepcopy(component.template)
-    metadata, namespace = (
-        _map_of(manifest, "metadata", f"{where}.template"),
-        wrapper.metadata.namespace,
-    )
+    metadata = _map_of(manifest, "metadata", f"{where}.template")
+    namespace = wrapper.metadata.namespace
     if metadata.get("namespace") not in (None, "", namespace):
         raise ComponentError(
             f"{where}.template.metadata.namespace: {str(metadata['namespace'])[:60]} is not the wrapper's own, {namespace}; remove it."

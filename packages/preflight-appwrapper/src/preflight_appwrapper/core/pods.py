@@ -96,7 +96,8 @@ def evacuation_cause(
     ordered = sorted(pods, key=lambda pod: pod.name)
     for pod in ordered:
         runs = pod.status.phase == "Running" and not pod.going
-        for resource in filter(pod.asks, sorted(nodes.get(pod.node, ())) if runs else ()):
+        marked = sorted(nodes.get(pod.node, ())) if runs else ()
+        if resource := next(filter(pod.asks, marked), ""):
             what = f"node {pod.node}, whose {resource} is marked NoExecute"
             return EvacuationCause(pod, f"pod {pod.name} runs on {what}")
     return next(filter(None, map(_failed_check, ordered)), None)
