@@ -36,6 +36,8 @@ BOOTSTRAP = (
     "h:1:2 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: connect to fd00::1<4242> failed : Network is unreachable",  # 2.27
     "h:1:2 [0] misc/socket.cc:550 NCCL WARN socketPollConnect: exceeded timeouts (10)",  # 2.18
     "h:1:2 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",  # 2.14 to 2.29
+    f"h:1:2 [0] misc/socket.cc:1 NCCL WARN Net : No interface found in the same subnet as remote address {TO}",
+    "h:1:2 [0] bootstrap.cc:1 NCCL WARN no device found matching net9, verify NCCL_OOB_NET_IFNAME",  # 2.27
 )
 PEER = (
     "h:1:2 [0] misc/socket.cc:523 NCCL WARN Net : Connection closed by remote peer node-2<34567>",  # 2.14
@@ -73,8 +75,37 @@ DRIVER = (
     "h: Test CUDA failure common.cu:892 'system has unsupported display driver / cuda driver combination'",
     "noodle-4090-0:1896106:1896121 [1] enqueue.cc:47 NCCL WARN Cuda failure 'named symbol not found'",  # NVIDIA/nccl-tests#208
     "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver",  # torch
+    "h: Test CUDA failure common.cu:1 'CUDA driver is a stub library'",
+    "h: Test CUDA failure common.cu:1 'API call is not supported in the installed CUDA driver'",
+    "h:1:2 [0] misc/cudawrap.cc:1 NCCL WARN CUDA Driver version found is 11030. Minimum requirement is 11040",
+    "h:1:2 [0] enqueue.cc:1 NCCL WARN Cuda failure 98 'invalid device function'",
+)
+HOST = (
+    "h:1:2 [0] misc/socket.cc:1 NCCL WARN ncclSocketInit: Socket creation failed : Too many open files",  # 2.18
+    "h:1:2 [0] misc/socket.cc:1 NCCL WARN socketTryAccept: Accept failed: Too many open files",
+    "h:1:2 [0] proxy.cc:1 NCCL WARN Call to pthread_create failed: Resource temporarily unavailable",  # 2.27
+    "h:1:2 [0] proxy.cc:1 NCCL WARN Thread creation failed: Resource temporarily unavailable",  # 2.29
+    "h:1:2 [0] include/alloc.h:1 NCCL WARN Failed to malloc 8589934592 bytes",
+    "h:1:2 [0] misc/utils.cc:1 NCCL WARN misc/utils.cc:269 Unrecoverable error detected: malloc(size=64) returned null.",
+    "h:1:2 [0] misc/shmutils.cc:1 NCCL WARN Error: failed to create shared memory file /dev/shm/nccl-XXXXXX, error Permission denied (13)",  # 2.27
+    "h:1:2 [0] misc/shmutils.cc:1 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a (size 33030528), error: Permission denied (13)",
+    "h:1:2 [0] misc/shmutils.cc:1 NCCL WARN Call to open failed: Read-only file system",
+    "h:1:2 [0] transport/p2p.cc:1 NCCL WARN Cuda failure 800 'operation not permitted'",
 )
 WHAT = [
+    *((ErrorKind.ENVIRONMENT, "HOST_LIMIT", line, SYSTEM) for line in HOST),
+    (
+        ErrorKind.ENVIRONMENT,
+        "NCCL_VERSIONS",
+        "h:1:2 [0] init.cc:729 NCCL WARN Mismatched NCCL version detected : rank 0 version 22705 rank 1 version 22907",  # 2.27
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+    ),
+    (
+        ErrorKind.ENVIRONMENT,
+        "GPU_NOT_VISIBLE",
+        "h:1:2 [0] misc/nvmlwrap.cc:1 NCCL WARN Failed to open libnvidia-ml.so.1",
+        SYSTEM,
+    ),
     *((ErrorKind.ENVIRONMENT, "FABRIC_NOT_READY", line, CUDA) for line in FABRIC),
     *((ErrorKind.ENVIRONMENT, "BOOTSTRAP", line, REMOTE) for line in BOOTSTRAP),
     *((ErrorKind.PEER, "NCCL_REMOTE_ERROR", line, SYSTEM) for line in PEER),
@@ -148,7 +179,7 @@ def test_the_words_of_every_version_are_what_they_mean_whatever_class_it_ends_in
         assert (error.kind, error.code) == (kind, code)
 
 
-@pytest.mark.parametrize("line", [*BOOTSTRAP[:4], SHM[2], TOPOLOGY[0], *FABRIC[:3]])
+@pytest.mark.parametrize("line", [*BOOTSTRAP[:4], SHM[2], TOPOLOGY[0], *FABRIC[:3], *HOST])
 def test_what_a_dead_peer_leaves_behind_or_nccl_survives_does_not_hide_a_device_fault(
     line: str,
 ) -> None:

@@ -126,7 +126,8 @@ _RULES: Final = (
         "DRIVER_MISMATCH",
         r"driver version is insufficient|no kernel image is available|device kernel image is invalid|unsupported display driver|forward compatib"
         r"|named symbol not found|PTX was compiled with an unsupported toolchain|NVIDIA driver on your system is too old"
-        r"|Driver/library version mismatch",
+        r"|Driver/library version mismatch|CUDA driver is a stub library|not supported in the installed CUDA driver"
+        r"|CUDA Driver version found is \d+\. Minimum|invalid device function",
         "the driver and the image's CUDA do not fit",
         "use an image that was built for this driver and these GPUs, and restart a node whose driver was upgraded while it ran",
     ),
@@ -147,7 +148,8 @@ _RULES: Final = (
     _rule(
         _E,
         "GPU_NOT_VISIBLE",
-        r"nvmlDeviceGetHandleBy\w+\(\d*\) failed: ?Not Found|nvmlInit\w*\(\) failed|libnvidia-ml\.so\S*: cannot open",
+        r"nvmlDeviceGetHandleBy\w+\(\d*\) failed: ?Not Found|nvmlInit\w*\(\) failed|libnvidia-ml\.so\S*: cannot open"
+        r"|Failed to open libnvidia-ml",
         "NVML does not show NCCL a GPU that CUDA shows it",
         "give the container the driver's utility capability and all devices of its GPUs",
     ),
@@ -207,6 +209,22 @@ _RULES: Final = (
         "NCCL could not get shared memory",
         "give the check's container a memory-backed volume at /dev/shm (the default is 64 MiB)",
     ),
+    _rule(
+        _E,
+        "HOST_LIMIT",
+        r"Too many open files|(?:pthread_create|Thread creation) failed|Failed to malloc \d+ bytes|alloc\([^)]*\) returned null"
+        r"|(?:shared memory|Call to \w+ failed).*(?:Permission denied|Operation not permitted|Read-only file system)"
+        r"|(?:CUDA|Cuda) (?:failure|error)\b.*\boperation not permitted",
+        "the operating system refused NCCL files, threads, memory or access",
+        "raise the container's limits (open files, processes, memory), and see that it may write to /dev/shm and open its devices",
+    ),
+    _rule(
+        _E,
+        "NCCL_VERSIONS",
+        r"Mismatched NCCL version detected",
+        "the ranks have different versions of NCCL",
+        "give all members the same image",
+    ),
     # --- peer, by what only an open connection can say: once a peer has died, others are refused
     # when they connect to it
     _rule(
@@ -226,6 +244,7 @@ _RULES: Final = (
         # 2.27
         r"(?:Net : |socket(?:Start|Poll)Connect: )connect to \S+ (?:failed|returned)\b.*(?:refused|No route|timed out|unreachable|abort)"
         r"|socket(?:Start|Poll)Connect: exceeded timeouts|Bootstrap : no socket interface found"
+        r"|No interface found in the same subnet|no device found .*verify NCCL_OOB_NET_IFNAME"
         r"|No route to host|bootstrap.*(?:Connection refused|no route)",
         "NCCL could not open its bootstrap connection",
         "check NCCL_SOCKET_IFNAME and the network policies between the pods",
