@@ -8,8 +8,9 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -68,14 +69,15 @@ def connector(tmp_path: Path) -> Iterator[FakeConnector]:
 
 @pytest.fixture
 def go(connector: FakeConnector, tmp_path: Path, library: Path) -> Go:
-    """Run the check on eight GPUs; ``sick`` is what the driver says of GPU 3 besides, ``nccl`` what
-    nccl-tests finds.
+    """Run the check on eight GPUs; ``sick`` is what the driver says of GPU 3 besides, ``every`` of
+    all of them, and ``nccl`` what nccl-tests finds.
     """
 
     def run(
         sick: dict[str, Any],
         *,
         count: int = 8,
+        every: Mapping[str, Any] = MappingProxyType({}),
         nccl: dict[str, Any] | None = None,
         **variables: str,
     ) -> CheckRun:
@@ -87,7 +89,10 @@ def go(connector: FakeConnector, tmp_path: Path, library: Path) -> Go:
                 "link": "nvlink",
                 "serial": f"165000{i}",
             }
-            | {name: str(value) for name, value in (HEALTHY | (sick if i == 3 else {})).items()}
+            | {
+                name: str(value)
+                for name, value in (HEALTHY | dict(every) | (sick if i == 3 else {})).items()
+            }
             for i in range(count)
         ]
         node = tmp_path / "node.json"
@@ -222,6 +227,14 @@ def test_a_library_that_crashes_hides_nothing_that_it_has_said(
 ) -> None:
     ran = go({"remap_failed": 1, "faults": "nvmlDeviceGetSramEccErrorStatus=crash"})
     assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "ROW_REMAP_FAILED", "GPU-3")
+
+
+def test_two_gpus_that_have_a_third_of_their_links_for_each_other_are_healthy(go: Go) -> None:
+    board = {"links": 18, "link_ends": 0}
+    ran = go({}, every=board, count=2, nccl={"rings": 123.6, "nvls": 0})
+    assert (ran.exit_code, ran.result.code) == (0, "OK")
+    switched = go({}, every=board | {"link_ends": 2}, count=2, nccl={"rings": 123.6, "nvls": 0})
+    assert (switched.exit_code, switched.result.code) == (1, "SLOW_NODE")
 
 
 def test_why_a_run_was_slow_is_in_its_reason(go: Go, connector: FakeConnector) -> None:

@@ -57,6 +57,20 @@ def test_fewer_gpus_of_a_switched_board_are_held_to_half_of_its_rings(
 
 
 @pytest.mark.parametrize(
+    ("model", "gpus", "healthy"),
+    # NCCL's own figure for a link (graph/topo.h) times the links of a pair: 20 x 4 and 20.6 x 6.
+    [(A100, 2, 80.0), (H100, 2, 123.6), (H200, 2, 123.6), (A100, 3, 160.0), (H100, 4, 370.0)],
+)
+def test_gpus_of_a_board_without_switches_are_held_to_what_they_have_of_their_ports(
+    model: str, gpus: int, healthy: float
+) -> None:
+    part = floors.find(model, gpus, NVLINK, GIB, direct=True)
+    assert part is not None
+    assert part.expected <= healthy
+    assert 0.3 * healthy < part.floor < healthy / 1.1
+
+
+@pytest.mark.parametrize(
     "other",
     [
         "NVIDIA GH200 480GB",

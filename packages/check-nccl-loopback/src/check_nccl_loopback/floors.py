@@ -16,6 +16,8 @@ FEWER: Final = 0.5
 """Of a whole board's floor by rings, for fewer GPUs of the same board: each has the same port,
 whoever takes part.
 """
+MESH: Final = 4
+"""GPUs of a board without switches: each has a third of its port for each of the others."""
 
 
 class LinkClass(StrEnum):
@@ -99,11 +101,14 @@ def published() -> tuple[Published, ...]:
     )
 
 
-def find(model: str, gpus: int, link: LinkClass, size: int) -> Floor | None:
+def find(
+    model: str, gpus: int, link: LinkClass, size: int, *, direct: bool = False
+) -> Floor | None:
     """The row for exactly this hardware and ``size``; None where nobody has published a figure.
 
     Fewer GPUs of a board whose pairs are joined alike by design are held to half of the whole
-    board's floor by rings.
+    board's floor by rings; where their links go ``direct`` from one to the other, to as much of it
+    as they have of their ports.
     """
     rows = [
         row
@@ -116,11 +121,20 @@ def find(model: str, gpus: int, link: LinkClass, size: int) -> Floor | None:
     if whole is None:
         return None
     rings = whole.no_nvls if whole.no_nvls is not None else whole.floor
-    floor = round(FEWER * rings, 1)
+    port = min((gpus - 1) / (MESH - 1), 1.0) if direct else 1.0
+    floor = round(FEWER * port * rings, 1)
+    share = "half" if port == 1.0 else f"{FEWER * port:.0%}"
     derived = tuple(
-        f"half of the floor of {whole.gpus} by rings: {source}" for source in whole.sources
+        f"{share} of the floor of {whole.gpus} by rings: {source}" for source in whole.sources
     )
-    return replace(whole, gpus=gpus, expected=rings, floor=floor, no_nvls=None, sources=derived)
+    return replace(
+        whole,
+        gpus=gpus,
+        expected=round(port * rings, 1),
+        floor=floor,
+        no_nvls=None,
+        sources=derived,
+    )
 
 
 def uniform(model: str) -> bool:

@@ -28,6 +28,9 @@ _LEVELS: Final = {
     50: "SYS",
 }  # nvml.h: nvmlGpuTopologyLevel_t
 NVLINK: Final = "NVLINK"
+DIRECT: Final = "NVLINK, from GPU to GPU"
+"""Without a switch a GPU's links are divided among the others of its board."""
+_TO_GPU: Final = 0  # nvml.h: NVML_NVLINK_DEVICE_TYPE_GPU
 _OK: Final = 0  # nvml.h: NVML_P2P_STATUS_OK
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -38,7 +41,8 @@ async def find(
     command: Command, gpus: Sequence[Gpu]
 ) -> tuple[LinkClass, str, dict[tuple[int, int], str]]:
     """The class of the pod's links, who says so, and what joins each pair of positions in ``gpus``
-    (``NVLINK``, or how far the pair is apart on PCIe).
+    (``NVLINK``, ``DIRECT`` where NVML knows that no switch is between, or how far the pair is apart
+    on PCIe).
     """
     count = len(gpus)
     by_nvml = await anyio.to_thread.run_sync(
@@ -87,7 +91,7 @@ def parse_matrix(stdout: str) -> dict[tuple[int, int], str]:
 def _classify(pairs: Mapping[tuple[int, int], str], count: int) -> LinkClass:
     if len(pairs) != count * (count - 1) // 2 or not pairs:
         return LinkClass.UNKNOWN
-    joined = {kind == NVLINK for kind in pairs.values()}
+    joined = {kind in {NVLINK, DIRECT} for kind in pairs.values()}
     return (
         LinkClass.MIXED
         if len(joined) > 1
@@ -111,8 +115,9 @@ def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], str]:
         return {}
     try:
         handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
+        nvlink = DIRECT if _direct(handles[0]) else NVLINK
         return {
-            (a, b): NVLINK
+            (a, b): nvlink
             if pynvml.nvmlDeviceGetP2PStatus(handles[a], handles[b], _NVLINK_CAPABILITY) == _OK
             else _apart(handles[a], handles[b])
             for a in range(len(handles))
@@ -123,6 +128,16 @@ def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], str]:
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+
+
+def _direct(handle: Any) -> bool:
+    """Whether a GPU's NVLinks end at another GPU; False where NVML cannot say."""
+    import pynvml
+
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        with suppress(pynvml.NVMLError):
+            return bool(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == _TO_GPU)
+    return False
 
 
 def _apart(handle: Any, other: Any) -> str:
