@@ -399,11 +399,36 @@ def test_wrong_data_of_one_run_is_not_outvoted_by_another() -> None:
 
 
 def ended(output: str, status: int = 3, *, timed_out: bool = False, **rest: object) -> Verdict:
-    result = read(output, "", status, GIB, timed_out=timed_out)
+    result = read(output, "", status, GIB, timed_out=timed_out, gpus=8)
     taken = (StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), result),)
     seen = decide(replace(case(), results=taken, exhausted=True, **rest))  # type: ignore[arg-type]
     assert isinstance(seen, Verdict)
     return seen
+
+
+WRONG_ROW = "  1048576  262144  float  sum  -1  100.0  10.49  18.35  37  100.0  10.49  18.35  0\n"
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "status", "timed_out"),
+    [
+        ("h: Test NCCL failure common.cu:1204 'unhandled cuda error / '", 3, False),
+        ("h: Test CUDA failure common.cu:1 'out of memory'", 2, False),
+        ("", -11, False),
+        ("", -9, True),
+    ],
+)
+def test_wrong_elements_count_however_the_run_ends_that_printed_them(
+    ended_by: str, status: int, timed_out: bool
+) -> None:
+    seen = ended(WRONG_ROW + ended_by, status, timed_out=timed_out)
+    assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "WRONG_DATA", {None})
+    assert "37 wrong elements in an all-reduce of 1M" in seen.reason
+
+
+def test_a_row_that_was_cut_into_by_other_words_has_counted_nothing() -> None:
+    garbled = WRONG_ROW.replace("10.49", "1.49", 1)
+    assert ended(garbled, -11).code == "TOOL_KILLED"
 
 
 SHM = """h:1:2 [0] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-KWfVyt to 33030532 bytes, error: No space left on device (28)

@@ -17,7 +17,8 @@ class Measurement:
     """``busbw`` in GB/s is the better half of a row of exactly ``size`` bytes, since faults only
     slow things down; of several such rows the worst.
 
-    ``wrong`` counts wrong elements over all sizes that ran, None where one was not verified;
+    ``wrong`` counts wrong elements over all sizes that ran, None where one was not verified; those
+    that a run printed before it broke off count too.
     ``wrong_size`` is the smallest size with any. Without ``busbw`` the run gave no result:
     ``error`` says why where its output does, ``too_big`` that the GPUs' memory does not suffice for
     ``size``, ``contradiction`` that size, time and bandwidths of its rows do not agree, ``status``
@@ -65,9 +66,14 @@ def read(
     rows = (*report.rows, *(written.rows if written is not None else ()))
     library = report.library or (written.library if written is not None else "")
     last_words = _last_words(stdout, stderr)
+    # How a run ends takes nothing back of what it has compared; a garbled row compares nothing.
+    whole = tuple(row for row in rows if not row.contradiction(gpus))
+    before, before_size = _wrong(whole, None)
     if timed_out:
         return Measurement(
             size,
+            wrong=before or None,
+            wrong_size=before_size,
             timed_out=True,
             stuck=stuck,
             status=status,
@@ -109,9 +115,10 @@ def read(
     return Measurement(
         size,
         None,
-        None,
+        before or None,
         error,
-        too_big,
+        too_big and not before,
+        wrong_size=before_size,
         status=status,
         last_words=last_words,
         version=report.version,
