@@ -480,13 +480,23 @@ def test_a_hang_is_inconclusive_with_the_last_words() -> None:
     assert "NCCL version" in seen.reason
 
 
-def test_a_tool_that_not_even_sigkill_ends_is_fatal_for_the_node() -> None:
+def unending(silent: dict[str, str]) -> Verdict:
     result = read("", "", -9, GIB, timed_out=True, stuck=True)
-    seen = decide(
-        replace(case(), results=(StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), result),))
-    )
+    taken = (StepResult(Step(StepKind.ALL, tuple(range(8)), GIB), result),)
+    seen = decide(replace(case(), results=taken, silent=silent))
     assert isinstance(seen, Verdict)
+    return seen
+
+
+def test_a_tool_that_not_even_sigkill_ends_is_fatal_where_the_driver_does_not_answer() -> None:
+    seen = unending({"GPU-3": "no answer within 5 s"})
     assert (seen.outcome, seen.code, subjects(seen)) == (Outcome.FAILED, "DRIVER_HANG", {None})
+    assert "GPU-3: no answer within 5 s" in seen.reason
+
+
+def test_a_tool_that_not_even_sigkill_ends_is_no_fault_of_gpus_that_answer() -> None:
+    seen = unending({})
+    assert (seen.outcome, seen.code, seen.findings) == (Outcome.INCONCLUSIVE, "TOOL_STUCK", ())
 
 
 ECC = "h:1:2 [6] enqueue.cc:1674 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'\nh: Test NCCL failure common.cu:1 'unhandled cuda error'"

@@ -68,7 +68,11 @@ def _decide(case: Progress) -> Step | Verdict:
         return verdicts.lost(case.gpus, case.lost)
     for taken in case.results:  # a device fault is one in whatever run it shows
         if taken.result.stuck:
-            return verdicts.stuck(taken.result)
+            return (
+                verdicts.stuck(taken.result, case.silent)
+                if case.silent
+                else unjudged.stuck(taken.result)
+            )
         if taken.result.error is not None and taken.result.error.kind is ErrorKind.DEVICE:
             return verdicts.device(case.gpus, taken.step.gpus, taken.result.error, case.signs)
     whole = case.full_runs

@@ -73,6 +73,7 @@ class Progress:
     ``floors`` maps a size to its floor, for this hardware only. ``comparable``: every pair is
     joined alike by design; ``kinds`` says what joins each pair otherwise. ``variables`` are names
     of the workload's variables. ``lost`` are GPUs that the driver has lost, with its words;
+    ``silent`` are those for which it does not answer while a tool cannot be ended;
     ``held`` are GPUs that processes of somebody else hold, with their number; ``signs`` are
     findings of the scan around the load, a second kind of evidence. ``throttled``: in which part of
     the time of a run that decides the container had no CPU left, at most. ``exhausted``: no time
@@ -90,6 +91,7 @@ class Progress:
     kinds: Mapping[Pair, str] = field(default_factory=dict)
     results: tuple[StepResult, ...] = ()
     lost: Mapping[str, str] = field(default_factory=dict)
+    silent: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, int] = field(default_factory=dict)
     signs: tuple[Finding, ...] = ()
     links: str = ""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 import anyio
-from preflight_proto.check import Gpu, Run, Verdict, counters, scan, throttling
+from preflight_proto.check import Gpu, Run, Verdict, alive, counters, scan, throttling
 from preflight_proto.check import gpus as devices
 from preflight_proto.check.nccl import bends, workload_variables
 from preflight_proto.check.topology import find_topology
@@ -25,6 +25,8 @@ from .watch import DriverWatch
 
 RESERVE: Final = 25.0
 """Seconds kept of the time allowed: to end a tool that hangs, to ask the driver, to judge."""
+ANSWER: Final = 5.0
+"""Seconds that the driver has to answer for a GPU when a tool cannot be ended."""
 FIRST: Final = 0.45
 """Part of the time that the first run may take; the rest is for finding where it hangs."""
 
@@ -72,6 +74,8 @@ async def _measure(
         case = replace(case, results=(*case.results, StepResult(step, result)))
         if result.busbw is None and not result.too_big:
             case = replace(case, lost=await devices.lost(gpus))
+        if result.stuck:
+            case = replace(case, silent=await alive.silent(gpus, ANSWER))
         if not result.timed_out:
             longest = max(longest, spent)
         if run.deadline - anyio.current_time() < reserve + max(1.5 * longest, 1.0):

@@ -30,6 +30,17 @@ def held(error: NcclError, processes: Mapping[str, int]) -> Verdict:
     )
 
 
+def stuck(result: Measurement) -> Verdict:
+    """It sleeps in the kernel, and the driver answers for each GPU: many contexts take long to be
+    torn down, and a disk may be what it waits for.
+    """
+    return Verdict.inconclusive(
+        "TOOL_STUCK",
+        f'all_reduce_perf stays in the kernel (state D) after SIGKILL, although the driver answers for each GPU ("{result.last_words}"); '
+        "see the node's dmesg.",
+    )
+
+
 def contradictory(result: Measurement) -> Verdict:
     """What the tool printed cannot be true."""
     return Verdict.inconclusive(

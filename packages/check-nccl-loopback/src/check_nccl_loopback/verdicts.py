@@ -365,16 +365,19 @@ def lost(gpus: Sequence[Gpu], words: Mapping[str, str]) -> Verdict:
     return _failed("GPU_LOST", reason, findings, subject=uuids[0])
 
 
-def stuck(result: Measurement) -> Verdict:
-    """The tool sleeps in the kernel where not even SIGKILL reaches it: the driver hangs."""
+def stuck(result: Measurement, silent: Mapping[str, str]) -> Verdict:
+    """The tool sleeps in the kernel where not even SIGKILL reaches it, and the driver does not
+    answer for GPUs (UUID → words): it hangs.
+    """
+    unanswered = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(silent.items()))
     finding = Finding(
         "DRIVER_HANG",
         "DRIVER_HANG: a call into the GPU driver of this node does not return",
         fatal=True,
         action=Action.CONTACT_SUPPORT,
-        metadata={"last_words": result.last_words},
+        metadata={"last_words": result.last_words, "silent": unanswered},
     )
-    reason = f'all_reduce_perf hangs in the driver, where not even SIGKILL ends it ("{result.last_words}"); take the node out of service and restart it.'
+    reason = f'all_reduce_perf hangs in the driver, where not even SIGKILL ends it ("{result.last_words}"), and NVML says of {unanswered}; take the node out of service and restart it.'
     return _failed("DRIVER_HANG", reason, (finding,))
 
 
