@@ -253,3 +253,25 @@ def test_cuda_that_waits_for_the_nvswitch_fabric_is_no_verdict_about_hardware(
     )
     assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "FABRIC_NOT_READY")
     assert "start nvidia-fabricmanager" in found.reason
+
+
+EARLY = ("nccl_tests exited with code 3", "Output missing expected result lines")
+WRONG = "# Out of bounds values : 3 FAILED "
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome", "fatal"),
+    [(EARLY, Outcome.INCONCLUSIVE, False), ((WRONG, EARLY[0]), Outcome.FAILED, True)],
+)
+def test_of_the_engines_own_nccl_test_wrong_data_fails_and_not_that_it_ended_early(
+    said: tuple[str, ...], outcome: Outcome, fatal: bool
+) -> None:
+    # nvvs/plugin_src/nccl_tests/NcclTestsPlugin.cpp of 4.6.0: one error for a full /dev/shm of the
+    # engine's, a library that is not there, and wrong data
+    passed: dict[str, Any] = {test: {0: []} for test in ("software", "memory", "pcie")}
+    errors = [
+        fault(129, 6, 15, f"Detected NCCL error: {text} Recovery action: 4 (DRAIN_AND_RESET).")
+        for text in said
+    ]
+    found = verdict(v4({**passed, "nccl_tests": {0: errors}}), 226, 2)
+    assert (found.outcome, [f.fatal for f in found.findings]) == (outcome, [fatal])
