@@ -275,3 +275,28 @@ def test_of_the_engines_own_nccl_test_wrong_data_fails_and_not_that_it_ended_ear
     ]
     found = verdict(v4({**passed, "nccl_tests": {0: errors}}), 226, 2)
     assert (found.outcome, [f.fatal for f in found.findings]) == (outcome, [fatal])
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "outcome"),
+    [
+        ("cudaMalloc((void **)&bufferd1, m_size)", "cudaErrorMemoryAllocation", Outcome.INCONCLUSIVE),
+        ("cudaMalloc((void **)&bufferd1, m_size)", "cudaErrorDevicesUnavailable", Outcome.INCONCLUSIVE),
+        ("cudaMalloc((void **)&bufferd1, m_size)", "cudaErrorSystemNotReady", Outcome.INCONCLUSIVE),
+        ("cudaDeviceSynchronize()", "cudaErrorECCUncorrectable", Outcome.FAILED),
+        ("cudaDeviceSynchronize()", "cudaErrorLaunchFailure", Outcome.FAILED),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [86, 87, 113, 114, 115, 116, None])
+def test_a_peer_to_peer_test_that_cuda_refused_its_memory_accuses_no_gpu(
+    number: int | None, call: str, error: str, outcome: Outcome
+) -> None:
+    # nvvs/plugin_src/pcie/Brokenp2p.cpp: whatever call fails ends in the same error as data that
+    # came out wrong
+    text = f"GPU 0 was unsuccessfully written to by GPU 1 over PCIe in a peer-to-peer test: Error on line 110 {call}: {error}"
+    tests = {"software": {0: []}, "memory": {0: []}, "pcie": {0: [fault(number, 2, 13, text)]}}
+    found = verdict(v4(tests), 205, 2)
+    assert (found.outcome, any(f.fatal for f in found.findings)) == (
+        outcome,
+        outcome is Outcome.FAILED,
+    )
