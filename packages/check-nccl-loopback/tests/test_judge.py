@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from check_nccl_loopback import floors
+from check_nccl_loopback import floors, perf
 from check_nccl_loopback.floors import LinkClass
 from check_nccl_loopback.judge import SMALLER, Progress, Step, StepKind, StepResult, decide
 from check_nccl_loopback.measurement import Measurement, read
+from check_nccl_loopback.settings import Settings
 from hypothesis import given
 from hypothesis import strategies as st
 from nodes import GIB, H100, Node, conclude, gpus
@@ -558,6 +559,18 @@ def test_too_little_memory_falls_back_to_a_smaller_size_with_a_floor_of_its_own(
     seen, after = conclude(Node(), replace(case(), results=(first,)))
     assert (seen.code, after.results[-1].step.size) == ("OK", 256 << 20)
     assert "256M, the largest that fits" in seen.reason
+
+
+@pytest.mark.parametrize("tried", [(GIB,), (GIB, 256 << 20)])
+def test_a_smaller_size_asks_for_no_more_memory_than_its_own(tried: tuple[int, ...]) -> None:
+    taken = tuple(
+        StepResult(Step(StepKind.ALL, tuple(range(8)), size), Measurement(size, too_big=True))
+        for size in tried
+    )
+    step = decide(replace(case(), results=taken))
+    assert isinstance(step, Step)
+    argv = perf.argv(Settings(), step)
+    assert argv[argv.index("-e") + 1] == str(step.size)
 
 
 def test_no_size_that_fits_is_inconclusive() -> None:

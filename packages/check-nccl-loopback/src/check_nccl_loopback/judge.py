@@ -79,7 +79,8 @@ def _decide(case: Progress) -> Step | Verdict:
     if whole[-1].result.too_big:
         smaller = [size for size in SMALLER if size < whole[-1].step.size]
         if smaller and not case.exhausted:
-            return _all(case, StepKind.ALL, smaller[0])
+            # A sweep of less than its own end asks for the memory that was not there.
+            return replace(_all(case, StepKind.ALL, smaller[0]), sweep=smaller[0] >= SWEEP)
         return unjudged.memory(whole[-1].result)
     wrong = [t for t in case.deciding if t.result.wrong and t.step.what is not StepKind.PAIR]
     if wrong:
