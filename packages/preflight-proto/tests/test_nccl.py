@@ -377,7 +377,9 @@ def test_a_named_card_that_is_not_there_is_found_among_what_nccl_narrates() -> N
     error = classify("\n".join([*told, failed]))
     assert error is not None
     assert error.code == "NO_SUCH_HCA"
-    assert classify("\n".join([told[1], failed])) is None  # nobody named one
+    other = classify("\n".join([told[1], failed]))  # nobody named one
+    assert other is not None
+    assert other.code == "NO_NETWORK"
     assert (
         classify("\n".join([*told, "h:1:2 [0] NCCL INFO Using network Socket"])) is None
     )  # it went on without

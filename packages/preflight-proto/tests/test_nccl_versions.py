@@ -100,6 +100,13 @@ WHAT = [
         "h:1:2 [0] init.cc:729 NCCL WARN Mismatched NCCL version detected : rank 0 version 22705 rank 1 version 22907",  # 2.27
         "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
     ),
+    *(
+        (ErrorKind.ENVIRONMENT, "NO_NETWORK", line, "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.")
+        for line in (
+            "h:1:2 [0] net.cc:1 NCCL WARN Error: network AWS Libfabric not found.",  # 2.21
+            "h:1:2 [0] plugin/net.cc:326 NCCL WARN Failed to initialize any NET plugin",  # 2.29
+        )
+    ),
     (
         ErrorKind.ENVIRONMENT,
         "GPU_NOT_VISIBLE",

@@ -220,6 +220,13 @@ _RULES: Final = (
     ),
     _rule(
         _E,
+        "NO_NETWORK",
+        r"Error: network .*not found|Failed to initialize any NET plugin",
+        "NCCL has no network of the name that it was given",
+        "see that the plugin of NCCL_NET and NCCL_NET_PLUGIN is in the image and finds its devices, or unset them",
+    ),
+    _rule(
+        _E,
         "NCCL_VERSIONS",
         r"Mismatched NCCL version detected",
         "the ranks have different versions of NCCL",
