@@ -133,8 +133,8 @@ async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Progress, str 
     )
     sizes = (settings.size, *(size for size in SMALLER if size < settings.size))
     direct = links.DIRECT in kinds.values()
-    found = {size: floors.find(model, len(gpus), joined, size, direct=direct) for size in sizes}
-    known = {size: row for size, row in found.items() if row is not None}
+    rows = {size: floors.find(model, len(gpus), joined, size, direct=direct) for size in sizes}
+    known = {size: row for size, row in rows.items() if row is not None}
     # The workload's own file is one of its variables; what decides is run with the operator's.
     topology = await find_topology(
         settings, {name: v for name, v in os.environ.items() if name != "NCCL_TOPO_FILE"}

@@ -18,8 +18,8 @@ from preflight_appwrapper.api.rules import (
     PERIODS,
     Autopilot,
     BrakeRules,
+    ConfigSection,
     FailureRule,
-    Section,
     WrapperRules,
     key_of,
     seconds,
@@ -30,7 +30,7 @@ __all__ = ["ConfigError"]
 Duration = Annotated[str, Meta(description="A Go duration, e.g. 90s, 10m or 1h30m.")]
 
 
-class FaultTolerance(Section, frozen=True, kw_only=True):
+class FaultTolerance(ConfigSection, frozen=True, kw_only=True):
     """Defaults of the parameters that a wrapper's annotations can change. ``failedPods``:
     ``unreplaced`` counts a failed pod until its controller has made up for it, ``any`` counts it
     always."""
@@ -47,7 +47,7 @@ class FaultTolerance(Section, frozen=True, kw_only=True):
     failed_pods: Literal["unreplaced", "any"] = "unreplaced"
 
 
-class NodeHealthConfig(Section, frozen=True, kw_only=True):
+class NodeHealthConfig(ConfigSection, frozen=True, kw_only=True):
     """Conditions of which `label-nodes` makes a label: while one of ``conditions`` (``*`` for any
     characters) is True, the node has our label ``key`` with this ``value``."""
 
@@ -58,7 +58,7 @@ class NodeHealthConfig(Section, frozen=True, kw_only=True):
     value: Annotated[str, Meta(min_length=1, max_length=63)] = "EVICT"
 
 
-class EvacuationBrake(Section, frozen=True, kw_only=True):
+class EvacuationBrake(ConfigSection, frozen=True, kw_only=True):
     """At most ``percent`` of the running workloads (the controller) and of the nodes (the labeler)
     are evacuated in ``window``, or one if that is more; what is beyond it waits. 100: no brake."""
 
@@ -73,7 +73,7 @@ class EvacuationBrake(Section, frozen=True, kw_only=True):
     window: Duration = "10m"
 
 
-class Config(Section, frozen=True, kw_only=True):
+class Config(ConfigSection, frozen=True, kw_only=True):
     """A configuration file. ``failureRules``: how the status of further kinds is read;
     one for a kind that is known replaces what is known of it. ``trustedUsers``: accounts, by their
     whole name, that are not asked about: what they wrap was judged elsewhere (MultiKueue)."""

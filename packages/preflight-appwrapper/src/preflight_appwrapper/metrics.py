@@ -102,11 +102,11 @@ class Metrics:
         self.runtime.sends(client)
 
         def collect() -> Iterator[Metric]:
-            name, what = (
+            behind = GaugeMetricFamily(
                 "appwrapper_mirror_behind_seconds",
                 "For how long a mirror has been behind.",
+                labels=["path"],
             )
-            behind = GaugeMetricFamily(name, what, labels=["path"])
             for path, seconds in sorted(client.mirrors.behind().items()):
                 behind.add_metric([path], seconds)
             yield behind

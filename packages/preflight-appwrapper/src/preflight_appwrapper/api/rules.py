@@ -25,13 +25,13 @@ _LONGEST: Final = 256
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
 
-class Section(
+class ConfigSection(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
     """A part of the configuration: keys in camel case; others are refused."""
 
 
-class StatusMatch(Section, frozen=True, kw_only=True):
+class StatusMatch(ConfigSection, frozen=True, kw_only=True):
     """A test of an object: a condition of this type is True, or the text at ``path`` (dotted, from
     the object) is among ``values``.
     """
@@ -41,7 +41,7 @@ class StatusMatch(Section, frozen=True, kw_only=True):
     values: tuple[str, ...] = ()
 
 
-class FailureRule(Section, frozen=True, kw_only=True):
+class FailureRule(ConfigSection, frozen=True, kw_only=True):
     """A way to read the status of one kind. ``group``: without version. ``owns_pods``: its pods
     have it as their controller, so that they can be told from those of other components.
     ``unless_finished``: while neither holds it has more to do.

@@ -60,7 +60,7 @@ class PartialWrapper(PartialObject, frozen=True):
             raise ValueError(f"it has {count} finalizers, more than {MOST_FINALIZERS}")
 
 
-class NodeMetadata(msgspec.Struct, frozen=True):
+class LabeledMetadata(msgspec.Struct, frozen=True):
     """What is read of a node's metadata."""
 
     name: str
@@ -71,13 +71,13 @@ class NodeMetadata(msgspec.Struct, frozen=True):
 class Node(msgspec.Struct, frozen=True):
     """A node's name and labels; its heartbeats are none of these, and so no change."""
 
-    metadata: NodeMetadata
+    metadata: LabeledMetadata
 
     def only(self, labels: Collection[str]) -> Node:
         """The same node with these of its labels."""
         about = self.metadata
         kept = {key: about.labels[key] for key in labels if key in about.labels}
-        return Node(metadata=NodeMetadata(name=about.name, uid=about.uid, labels=kept))
+        return Node(metadata=LabeledMetadata(name=about.name, uid=about.uid, labels=kept))
 
 
 class ComponentObject(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from preflight_kube.api import jsonpatch
 from preflight_kube.api.node_health import code_of, makes_sick
 
 from preflight_appwrapper.config import NodeHealthConfig
-from preflight_appwrapper.core.decode import NodeMetadata
+from preflight_appwrapper.core.decode import LabeledMetadata
 
 HELD: Final = "HELD"
 """The label's value for a node that is to be left, and that the brake has wait."""
@@ -33,7 +33,7 @@ class _Status(msgspec.Struct, frozen=True):
 class LabeledNode(msgspec.Struct, frozen=True):
     """A node, as far as its label follows from it."""
 
-    metadata: NodeMetadata
+    metadata: LabeledMetadata
     status: _Status = _Status()
 
     def only(self, health: NodeHealthConfig) -> LabeledNode:
@@ -43,7 +43,7 @@ class LabeledNode(msgspec.Struct, frozen=True):
         if health.key in about.labels:
             kept = {health.key: about.labels[health.key]}
         bad = _first_bad(self.status.conditions, health)
-        metadata = NodeMetadata(name=about.name, uid=about.uid, labels=kept)
+        metadata = LabeledMetadata(name=about.name, uid=about.uid, labels=kept)
         return LabeledNode(metadata=metadata, status=_Status((bad,) if bad else ()))
 
 
