@@ -392,6 +392,17 @@ async def test_templates_are_what_was_judged_also_where_no_webhook_is_called(
     target = account(confined, tmp_path, "controller")
     async with lab(confined, tmp_path) as one, Client(target, agent="probe") as controller:
         await enforced(one, controller)
+        await one.client.create(one.wrappers(), wrapped("probe", job()))
+
+        async def judges() -> bool:
+            other = {"spec": {"components": [{"template": job("other")}]}}
+            try:
+                await one.client.merge_patch(f"{one.wrappers('probe')}?dryRun=All", other)
+            except KubeError as error:
+                return "cannot be changed once they are judged" in str(error)
+            return False
+
+        await one.until(judges, "the policy of what was judged, which is not the one above")
         large = job()
         large["spec"]["x"] = [{}] * 300_000
         for name, template in (("w", job()), ("large", large)):
