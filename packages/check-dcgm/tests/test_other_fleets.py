@@ -294,7 +294,8 @@ def test_a_peer_to_peer_test_that_cuda_refused_its_memory_accuses_no_gpu(
     # nvvs/plugin_src/pcie/Brokenp2p.cpp: whatever call fails ends in the same error as data that
     # came out wrong
     text = f"GPU 0 was unsuccessfully written to by GPU 1 over PCIe in a peer-to-peer test: Error on line 110 {call}: {error}"
-    tests = {"software": {0: []}, "memory": {0: []}, "pcie": {0: [fault(number, 2, 13, text)]}}
+    tests: dict[str, Any] = {"software": {0: []}, "memory": {0: []}}
+    tests["pcie"] = {0: [fault(number, 2, 13, text)]}
     found = verdict(v4(tests), 205, 2)
     assert (found.outcome, any(f.fatal for f in found.findings)) == (
         outcome,
