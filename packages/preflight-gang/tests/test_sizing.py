@@ -215,6 +215,18 @@ def test_a_workload_that_kueue_admitted_in_part_has_as_many_pods_as_were_admitte
     )
 
 
+def test_a_leader_that_must_be_ready_first_waits_for_no_worker_though_its_pod_says_the_size() -> (
+    None
+):
+    leader = [a_member("it-0", stamped=stamp("it/0", size=4, source="lws", object="it"))]
+    ordered, together = (
+        read("lws", {**LWS, "startupPolicy": policy}) for policy in ("LeaderReady", "LeaderCreated")
+    )
+    assert "LeaderReady" in size(NS, "it/0", leader, lambda *_: ordered).skip
+    assert size(NS, "it/0", leader, lambda *_: together) == GangSize(participants=4)
+    assert size(NS, "it/0", leader, lambda *_: "cannot be read yet") == GangSize(participants=4)
+
+
 def test_members_that_disagree_about_the_size_are_not_believed() -> None:
     members = [a_member(f"pod-{n}", stamped=stamp(size=n)) for n in (2, 3)]
     assert "disagree" in size(NS, "job-1", members, lambda *_: "").unknown

@@ -8,12 +8,16 @@ take part as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 from preflight_kube.api.workloads.sizes import DeclaredSize, SizedObject
 
 from preflight_gang.api.sources import BUILT_IN, Sources
 from preflight_gang.core.membership import GangMember, MemberStage
+
+_ORDERED: Final = frozenset({"lws"})
+"""Sources whose pods say the size, and whose object alone says that they start one after another."""
 
 Lookup = Callable[[str, str, str], SizedObject | str]
 """(source, namespace, object name) → the object, or why it cannot be had, to stand behind both."""
@@ -66,9 +70,9 @@ def _pods(
     if len(stamped) > 1:
         sizes = ", ".join(map(str, sorted(stamped)))
         return DeclaredSize(unknown=f"its members disagree about the size ({sizes})")
-    if stamped:
-        return DeclaredSize(count=stamped.pop())
     named = object_of(members)
+    if stamped and (named is None or named[0] not in _ORDERED):
+        return DeclaredSize(count=stamped.pop())
     if named is None:
         return _unknown(f"no member says it or names who does ({members[0].source})")
     source, name = named
@@ -77,6 +81,8 @@ def _pods(
         return _unknown(f"a gang by {source} has it from its pods, and they do not say it")
     found = lookup(source, namespace, name)
     about = f"{' or '.join(kind.kind for kind in kinds[:2])} {name}"
+    if stamped and (isinstance(found, str) or not found.size(raw_id).skip):
+        return DeclaredSize(count=stamped.pop())
     if isinstance(found, str):
         return _unknown(f"{about} {found}")
     said = found.size(raw_id)
