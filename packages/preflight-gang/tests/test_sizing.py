@@ -152,6 +152,20 @@ def test_members_without_gpus_come_off_the_size() -> None:
     assert "of which 3 without the check" in sized("jobset", exact, without=3).skip
 
 
+def test_a_master_that_fails_again_and_again_is_one_member() -> None:
+    of_it = stamp("it", size=None, source="jobset", object="it")
+    master = stamp("it", size=None, source="jobset", object="it", takes_part=False)
+    workers = [waiting(f"gpu-{n}", f"10.0.0.{n}", stamped=of_it) for n in range(3)]
+    tries = [a_member(f"cpu-{n}", stamped=master, phase="Failed") for n in "abc"]
+    leaving = a_member("cpu-d", stamped=master, deletionTimestamp="2026-11-21T08:00:00Z")
+    now = a_member("cpu-e", stamped=master, phase="Running")
+    found = read("jobset", {"replicatedJobs": [{"template": {"spec": {"parallelism": 5}}}]})
+    members = [*workers, *tries, leaving, now]
+    assert size(NS, "it", members, lambda *_: found) == GangSize(participants=4)
+    done = a_member("cpu-e", stamped=master, phase="Succeeded")
+    assert size(NS, "it", [*workers, done], lambda *_: found) == GangSize(participants=4)
+
+
 LEAST: dict[str, dict[str, Any]] = {
     "volcano": {"minMember": 2},
     "coscheduling": {"minMember": 2},

@@ -91,7 +91,7 @@ class GangMember(msgspec.Struct, frozen=True, kw_only=True):
     there). ``passed``: its gang check let it pass, whatever has become of the pod since.
     ``pod_group`` names the object that knows the size where the stamp could not. ``earlier``:
     stamped as version 1. ``can_start``: bound, or the scheduler has not said yet that there is no
-    room.
+    room. ``succeeded``: it is over, and needs no successor.
     """
 
     uid: str
@@ -117,6 +117,7 @@ class GangMember(msgspec.Struct, frozen=True, kw_only=True):
     pod_group: str | None
     earlier: bool = False
     can_start: bool = True
+    succeeded: bool = False
 
     @property
     def alive(self) -> bool:
@@ -202,6 +203,7 @@ def member(pod: Pod, stamp: Stamp) -> GangMember:
         pod_group=group if stamp.source == "owner" else None,
         earlier=not naming_source(stamp),
         can_start=bool(pod.spec.node_name) or _unscheduled(pod) is None,
+        succeeded=pod.status.phase == "Succeeded",
     )
 
 

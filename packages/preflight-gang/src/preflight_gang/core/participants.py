@@ -17,7 +17,7 @@ from preflight_gang.api.sources import BUILT_IN, Sources
 from preflight_gang.core.membership import GangMember, MemberStage
 
 _ORDERED: Final = frozenset({"lws"})
-"""Sources whose pods say the size, and whose object alone says that they start one after another."""
+"""Sources whose pods say the size, and whose object alone says that they start in order."""
 
 Lookup = Callable[[str, str, str], SizedObject | str]
 """(source, namespace, object name) → the object, or why it cannot be had, to stand behind both."""
@@ -42,7 +42,7 @@ def size(
     said = _pods(namespace, raw_id, members, lookup, sources)
     if said.count is None:
         return GangSize(skip=said.skip, unknown=said.unknown)
-    without = len({m.name for m in members if not m.takes_part})
+    without = len({m.name for m in members if not m.takes_part and _has_its_place(m)})
     participants = said.count - without
     if said.least:
         startable = [m for m in members if m.alive and m.can_start]
@@ -55,6 +55,11 @@ def size(
         but = f", of which {without} without the check" if without else ""
         return GangSize(skip=f"the gang has {said.count} member(s){but}; a fabric test needs two")
     return GangSize(participants=participants)
+
+
+def _has_its_place(member: GangMember) -> bool:
+    """Whether it is one of those that the size counts: one that failed has a successor there."""
+    return member.succeeded or not (member.terminal or member.stage is MemberStage.GONE)
 
 
 def object_of(members: Sequence[GangMember]) -> tuple[str, str] | None:
