@@ -48,7 +48,7 @@ OBJECTS = {
     "kubeflow.org/v1 JAXJob": (training("jaxReplicaSpecs"), {", Worker": ("injected", "train (by kubeflow, size not")}),
     "kubeflow.org/v2beta1 MPIJob": (
         f"spec: {{mpiReplicaSpecs: {{Launcher: {{template: {{spec: {{containers: [{{name: c, image: i}}]}}}}}}, Worker: {{template: {TEMPLATE}}}}}}}",
-        {", Launcher": ("stamped", "train (by kubeflow, "), ", Worker": ("injected", "train (by kubeflow, ")},
+        {", Launcher": ("no-gpu", ""), ", Worker": ("injected", "train (by kubeflow, ")},
     ),
     "trainer.kubeflow.org/v1alpha1 TrainJob": (
         TRAIN_JOB,

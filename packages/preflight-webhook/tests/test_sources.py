@@ -271,6 +271,18 @@ def test_the_native_field_comes_before_everything_else() -> None:
     assert decision.stamp.source == "schedulingGroup"
 
 
+@pytest.mark.parametrize("role", ["job-role: launcher", "replica-type: Evaluator"])
+@pytest.mark.parametrize("discovery", ["optIn: [kubeflow, job, jobset]", ""])
+def test_a_pod_that_a_kubeflow_job_s_size_does_not_count_is_no_member(
+    role: str, discovery: str
+) -> None:
+    text = PYTORCH.replace("replica-type: worker", role)
+    assert "replica-type: worker" not in text
+    decision = decision_on(with_scheduler(text), discovery)
+    [skip] = decision.skipped
+    assert (decision.stamp, skip.reason) == (None, "no-gang")
+
+
 STATEFUL = """
 metadata:
   labels: {app.kubernetes.io/gang-id: llm, apps.kubernetes.io/pod-index: "0"}
@@ -283,10 +295,9 @@ LAUNCHER = PYTORCH.replace("replica-type: worker", "job-role: launcher").replace
     ("text", "discovery", "says"),
     [
         (STATEFUL, "", "StatefulSet"),
-        (LAUNCHER, "optIn: [kubeflow]", "MPI launcher"),
         (LAUNCHER.replace("metadata:", "metadata:\n  annotations: {scheduling.k8s.io/group-name: pg}"), "", "MPI launcher"),
     ],
-    ids=["a stateful set's pods", "an mpi launcher", "an mpi launcher of volcano"],
+    ids=["a stateful set's pods", "an mpi launcher of volcano"],
 )  # fmt: skip
 def test_members_that_start_in_order_are_stamped_without_a_gang_wide_check(
     text: str, discovery: str, says: str

@@ -54,7 +54,10 @@ Source = Callable[[Pod, GangDiscovery], GangIdentity | None]
 
 def identify(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     """The pod's gang by the first source that knows one, or None."""
-    return _first(_sources(config), pod, config)
+    gang = _first(_sources(config), pod, config)
+    if gang and gang.source == "kubeflow" and _role(pod):
+        return None  # the job's size does not count it, so it must not come off that size either
+    return gang
 
 
 def _first(sources: Iterable[Source], pod: Pod, config: GangDiscovery) -> GangIdentity | None:
@@ -70,9 +73,8 @@ def ordered(pod: Pod, gang: GangIdentity, config: GangDiscovery) -> str:
     Such a member would wait in its init containers for members that wait for it to run.
     """
     labels = pod.metadata.labels or {}
-    for key in _ROLES:
-        if labels.get(key, "").lower() == "launcher":
-            return "an MPI launcher may be started only when its workers run"
+    if _role(pod) == "launcher":
+        return "an MPI launcher may be started only when its workers run"
     if (
         gang.source in _NOT_SCHEDULED_TOGETHER
         and not config.parallel_stateful_sets
@@ -292,6 +294,12 @@ def _sources(config: GangDiscovery) -> tuple[Source, ...]:
 def _controller_of(pod: Pod) -> OwnerReference | None:
     """The owner that made the pod."""
     return next((owner for owner in pod.metadata.owner_references or () if owner.controller), None)
+
+
+def _role(pod: Pod) -> str:
+    """The role of a pod of a Kubeflow job that no size counts, else nothing."""
+    roles = {_labels(pod).get(key, "").lower() for key in _ROLES}
+    return next(iter(roles & keys.NOT_COUNTED), "")
 
 
 def _labels(pod: Pod) -> Mapping[str, str]:

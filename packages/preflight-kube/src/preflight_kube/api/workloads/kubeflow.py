@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from preflight_kube.api.workloads.labels import TRAINING, TRAINING_NODES
+from preflight_kube.api.workloads.labels import NOT_COUNTED, TRAINING, TRAINING_NODES
 from preflight_kube.api.workloads.model import (
     Keys,
     Object,
@@ -137,15 +137,13 @@ class TrainingJob(SizedObject, kw_only=True):
     def size(self, gang: str) -> DeclaredSize:
         """How many pods of ``gang`` start together, by this object."""
         maps = [getattr(self.spec, name) for name in self.spec.__struct_fields__]
-        # An MPI launcher starts when its workers run: it is not part of what is tested (nor is it
-        # stamped as one).
         roles = [
             (role.lower(), role_spec.replicas)
             for specs in maps
             for role, role_spec in specs.items()
         ]
         return added(
-            (count for role, count in roles if role not in {"launcher", "evaluator"}),
+            (count for role, count in roles if role not in NOT_COUNTED),
             "replica specs",
         )
 

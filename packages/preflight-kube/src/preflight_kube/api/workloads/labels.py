@@ -15,6 +15,10 @@ LWS: Final = "leaderworkerset.sigs.k8s.io/"
 """The beginning of all that LeaderWorkerSet writes."""
 TRAINING: Final = "training.kubeflow.org/"
 """The beginning of all that the training operator writes."""
+NOT_COUNTED: Final = frozenset({"launcher", "evaluator"})
+"""Roles of the training operator, in lower case, that no size counts: the one starts when the
+workers run, the other talks to none of them.
+"""
 TRAINING_NODES: Final = "PET_NNODES"
 """A variable, of PyTorchJobs and TrainJobs: how many nodes, or least:most."""
 GROVE_GANG: Final = "grove.io/podgang"
