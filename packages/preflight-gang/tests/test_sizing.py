@@ -30,7 +30,8 @@ def sized(source: str, found: SizedObject | str, raw: str = "it", *, without: in
 GANG = {"gang": {"minCount": 4}}
 JOBSET: dict[str, Any] = {
     "replicatedJobs": [
-        {"name": "launcher", "groupName": "a", "template": {"spec": {}}},
+        {"name": "driver", "template": {"spec": {"parallelism": 2}}},
+        {"name": "reader", "groupName": "default", "template": {"spec": {}}},
         {
             "name": "worker",
             "groupName": "b",
@@ -67,7 +68,7 @@ LWS: dict[str, Any] = {"leaderWorkerTemplate": {"size": 4}}
         ("grove", {"podgroups": [{"minReplicas": 1}, {"minReplicas": 3}]}, "it", 4),
         ("job", {"parallelism": 8, "completions": 4, "completionMode": "Indexed"}, "it", 4),
         ("job", {"parallelism": 4}, "it", 4),
-        ("jobset", JOBSET, "it", 9),
+        ("jobset", JOBSET, "it", 3),
         ("jobset", JOBSET, "it/b", 8),
         ("lws", LWS, "it/0", 4),
         ("kubeflow", {"trainer": {"numNodes": 4}}, "it", 4),

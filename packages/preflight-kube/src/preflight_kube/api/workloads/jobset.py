@@ -27,6 +27,9 @@ from preflight_kube.api.workloads.sizes import (
     added,
 )
 
+_DEFAULT: Final = "default"
+"""The group of a replicated job that names none."""
+
 
 def _of_jobset(item: Object, name: str, part: str) -> PodMarks:
     jobs = maps(map_of(item.get("spec")).get("replicatedJobs"))
@@ -37,7 +40,7 @@ def _of_jobset(item: Object, name: str, part: str) -> PodMarks:
     own = {
         "jobset-name": name,
         "replicatedjob-name": part,
-        "group-name": str(job.get("groupName") or "default"),
+        "group-name": str(job.get("groupName") or _DEFAULT),
     }
     marks = {f"{JOBSET}{key}": value for key, value in own.items()}
     return PodMarks({**inner.labels, **marks}, {**inner.annotations, **marks}, "Job")
@@ -59,7 +62,7 @@ class _Empty(Section, kw_only=True):
 
 
 class _ReplicatedJob(Section, kw_only=True):
-    group_name: str = "default"
+    group_name: str = _DEFAULT
     replicas: int = 1
     template: _JobTemplate = msgspec.field(default_factory=_JobTemplate)
     depends_on: Few[_Empty] = msgspec.field(default_factory=list)
@@ -75,16 +78,16 @@ class _JobSetSpec(Section, kw_only=True):
 
 
 class JobSet(SizedObject, kw_only=True):
-    """jobset.x-k8s.io JobSet; the gang's id is its name, or `name/group` for a
-    group of its jobs.
+    """jobset.x-k8s.io JobSet; the gang's id is `name/group` for a group of its jobs,
+    and its name for those that are in no other.
     """
 
     spec: _JobSetSpec = msgspec.field(default_factory=_JobSetSpec)
 
     def size(self, gang: str) -> DeclaredSize:
         """How many pods of ``gang`` start together, by this object."""
-        group = gang.split("/")[1] if "/" in gang else ""
-        jobs = [job for job in self.spec.replicated_jobs if not group or job.group_name == group]
+        group = gang.partition("/")[2] or _DEFAULT
+        jobs = [job for job in self.spec.replicated_jobs if (job.group_name or _DEFAULT) == group]
         policy = self.spec.startup_policy
         if len(jobs) > 1 and policy is not None and policy.startup_policy_order == "InOrder":
             return DeclaredSize(skip=f"its startupPolicy is InOrder: {START_ORDER}")
