@@ -242,6 +242,26 @@ def test_a_leader_that_must_be_ready_first_waits_for_no_worker_though_its_pod_sa
     assert size(NS, "it/0", leader, lambda *_: "cannot be read yet") == GangSize(participants=4)
 
 
+@pytest.mark.parametrize(
+    ("status", "left"),
+    [
+        ({}, 4),
+        ({"succeeded": 3}, 4),
+        ({"succeeded": 8}, 2),
+        ({"succeeded": 5, "failedIndexes": "1,3-4"}, 2),
+        ({"succeeded": 8, "failedIndexes": "?-,x"}, 2),
+        ({"succeeded": 10}, 4),
+    ],
+)
+def test_of_a_job_s_last_indexes_no_more_pods_start_together_than_are_left(
+    status: dict[str, Any], left: int
+) -> None:
+    body = {**META, "spec": {"parallelism": 4, "completions": 10}, "status": status}
+    assert sized("job", msgspec.convert(body, BUILT_IN["job"][0].type)) == GangSize(
+        participants=left
+    )
+
+
 def test_members_that_disagree_about_the_size_are_not_believed() -> None:
     members = [a_member(f"pod-{n}", stamped=stamp(size=n)) for n in (2, 3)]
     assert "disagree" in size(NS, "job-1", members, lambda *_: "").unknown

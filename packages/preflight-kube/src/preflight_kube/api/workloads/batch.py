@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -81,14 +82,33 @@ class JobSpec(Section, kw_only=True):
         return at_once(self.parallelism, self.completions)
 
 
+_SPANS: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:,|$)").findall
+"""Of a text such as 1,3-5."""
+
+
+class _JobStatus(Section, kw_only=True):
+    succeeded: int = 0
+    failed_indexes: str = ""
+
+    @property
+    def over(self) -> int:
+        """How many indexes get no pod any more."""
+        spans = ((int(first), int(last or first)) for first, last in _SPANS(self.failed_indexes))
+        return self.succeeded + sum(last - first + 1 for first, last in spans)
+
+
 class Job(SizedObject, kw_only=True):
-    """batch Job, Indexed."""
+    """batch Job, Indexed: fewer pods than at first where less indexes than that are left."""
 
     spec: JobSpec = msgspec.field(default_factory=JobSpec)
+    status: _JobStatus = msgspec.field(default_factory=_JobStatus)
 
     def size(self, gang: str) -> DeclaredSize:
         """How many pods of ``gang`` start together, by this object."""
-        return counted(self.spec.at_once, "spec.parallelism")
+        spec, over = self.spec, self.status.over
+        if spec.completions is None or not 0 < over < spec.completions:
+            return counted(spec.at_once, "spec.parallelism")
+        return counted(at_once(spec.parallelism, spec.completions - over), "spec.parallelism")
 
 
 JOB: Final = WorkloadKind("Job", "batch", ("v1",), "jobs", (TEMPLATE,), _of_job, pods=_pods)
