@@ -94,6 +94,20 @@ def test_a_training_job_counts_its_roles_without_the_launcher() -> None:
     assert sized("kubeflow", pytorch) == sized("kubeflow", mpi) == GangSize(participants=4)
 
 
+def test_an_elastic_job_waits_for_as_many_workers_as_it_begins_with_and_for_who_can_start() -> None:
+    spec = {
+        "elasticPolicy": {"minReplicas": 2, "maxReplicas": 8},
+        "pytorchReplicaSpecs": {"Worker": {"replicas": 4}},
+    }
+    there = [worker("kubeflow", n) for n in range(3)]
+    no_room = msgspec.structs.replace(worker("kubeflow", 3), node="", can_start=False)
+    found = read("kubeflow", spec, kind=1)
+    assert size(NS, "it", [*there, no_room], lambda *_: found) == GangSize(participants=3)
+    assert sized("kubeflow", found) == GangSize(participants=2)
+    exact = read("kubeflow", {**spec, "elasticPolicy": {}}, kind=1)
+    assert size(NS, "it", there, lambda *_: exact) == GangSize(participants=4)
+
+
 @pytest.mark.parametrize(
     ("source", "spec", "raw", "reason"),
     [

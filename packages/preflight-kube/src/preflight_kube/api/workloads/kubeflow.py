@@ -118,8 +118,12 @@ class _Replicas(Section, kw_only=True):
     replicas: int = 1
 
 
+class _ElasticPolicy(Section, kw_only=True):
+    min_replicas: int | None = None
+
+
 class _TrainingJobSpec(Section, kw_only=True):
-    """One of the maps, by the kind of job."""
+    """One of the maps, by the kind of job; of a PyTorchJob whether it begins with fewer workers."""
 
     pytorch_replica_specs: Roles[_Replicas] = msgspec.field(default_factory=dict)
     mpi_replica_specs: Roles[_Replicas] = msgspec.field(default_factory=dict)
@@ -127,6 +131,7 @@ class _TrainingJobSpec(Section, kw_only=True):
     xgb_replica_specs: Roles[_Replicas] = msgspec.field(default_factory=dict)
     paddle_replica_specs: Roles[_Replicas] = msgspec.field(default_factory=dict)
     jax_replica_specs: Roles[_Replicas] = msgspec.field(default_factory=dict)
+    elastic_policy: _ElasticPolicy | None = None
 
 
 class TrainingJob(SizedObject, kw_only=True):
@@ -136,15 +141,18 @@ class TrainingJob(SizedObject, kw_only=True):
 
     def size(self, gang: str) -> DeclaredSize:
         """How many pods of ``gang`` start together, by this object."""
-        maps = [getattr(self.spec, name) for name in self.spec.__struct_fields__]
-        roles = [
-            (role.lower(), role_spec.replicas)
-            for specs in maps
-            for role, role_spec in specs.items()
-        ]
+        elastic = self.spec.elastic_policy
+        least = elastic.min_replicas if elastic is not None else None
+        maps = (part for part in msgspec.structs.astuple(self.spec) if isinstance(part, dict))
+        roles = ((role.lower(), part.replicas) for specs in maps for role, part in specs.items())
         return added(
-            (count for role, count in roles if role not in NOT_COUNTED),
+            (
+                min(count, least) if role == "worker" and least is not None else count
+                for role, count in roles
+                if role not in NOT_COUNTED
+            ),
             "replica specs",
+            least=least is not None,
         )
 
 
