@@ -204,7 +204,7 @@ SINGLE: dict[str, tuple[str, str]] = {
     ),
     **{
         f"siblings of a {kind} under kai": (OWNED.replace("RayCluster", kind), "")
-        for kind in ("ReplicaSet", "DaemonSet", "StatefulSet", "Job")
+        for kind in ("ReplicaSet", "DaemonSet", "StatefulSet", "Job", "RunaiJob", "Workflow")
     },
 }
 

@@ -21,9 +21,11 @@ from preflight_webhook.config.config import GangDiscovery
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _SIZE: Final = re.compile(r"0*[1-9][0-9]{0,5}", re.ASCII)
-_SIBLINGS_ARE_NO_GANG: Final = frozenset({"ReplicaSet", "DaemonSet", "StatefulSet", "Job"})
+_SIBLINGS_ARE_NO_GANG: Final = frozenset(
+    {"ReplicaSet", "DaemonSet", "StatefulSet", "Job", "RunaiJob", "Workflow"}
+)
 """Owners whose pods are scheduled one by one, whatever the scheduler (KAI makes a PodGroup for each
-pod of a plain Job).
+pod of a plain Job, and for each step of an Argo Workflow).
 """
 
 _ROLES: Final = (keys.TRAINING + "job-role", keys.TRAINING + "replica-type")
