@@ -80,6 +80,40 @@ def test_each_kind_of_object_says_its_size(
     assert sized(source, read(source, spec), raw) == GangSize(participants=count)
 
 
+TREE = [
+    {"name": "workers"},
+    *({"name": f"w-{n}", "parent": "workers", "minMember": 4} for n in range(2)),
+    {"name": "drivers", "minSubGroup": 1},
+    *({"name": f"d-{n}", "parent": "drivers", "minMember": n + 1} for n in range(2)),
+]
+CHAIN = [
+    {"name": "0"},
+    *({"name": f"{n}", "parent": f"{n - 1}"} for n in range(1, 4000)),
+    {"name": "leaf", "parent": "3999", "minMember": 2},
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [
+        ({"subGroups": TREE}, 9),
+        ({"minSubGroup": 2, "subGroups": TREE}, 9),
+        ({"minSubGroup": 1, "subGroups": TREE[:3]}, 8),
+        ({"minMember": 5, "subGroups": TREE}, 5),
+        ({"subGroups": [{"name": "a", "minMember": 2}, {"name": "b", "parent": "b"}]}, 2),
+        ({"subGroups": CHAIN}, 2),
+        ({"subGroups": [{"name": "a"}, {"name": "a", "parent": "a", "minMember": 3}]}, 3),
+    ],
+)
+def test_a_pod_group_of_kai_needs_what_its_groups_need(spec: dict[str, Any], count: int) -> None:
+    assert sized("kai", read("kai", spec)) == GangSize(participants=count)
+
+
+@pytest.mark.parametrize("spec", [{"minMember": 0}, {"minSubGroup": 0, "subGroups": TREE}])
+def test_a_pod_group_of_kai_that_needs_nobody_is_no_gang(spec: dict[str, Any]) -> None:
+    assert "not started together" in sized("kai", read("kai", spec)).skip
+
+
 def test_a_training_job_counts_its_roles_without_the_launcher() -> None:
     pytorch = read(
         "kubeflow",

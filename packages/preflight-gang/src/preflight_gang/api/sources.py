@@ -65,7 +65,7 @@ def _kind(kind: WorkloadKind, type_: type[SizedObject]) -> SizedKind:
     return SizedKind(kind.group, kind.plural, kind.kind, type_)
 
 
-_KAI: Final = _kind(podgroups.KAI, podgroups.MinMemberPodGroup)
+_KAI: Final = _kind(podgroups.KAI, podgroups.KaiPodGroup)
 _KUEUE: Final = _kind(podgroups.KUEUE_WORKLOAD_KIND, podgroups.KueueWorkload)
 
 Sources = Mapping[str, tuple[SizedKind, ...]]

@@ -4,7 +4,7 @@ members, Kueue's Workloads. Pure.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -83,13 +83,65 @@ class _MinMember(Section, kw_only=True):
 
 
 class MinMemberPodGroup(SizedObject, kw_only=True):
-    """The PodGroups of Volcano, of the scheduler-plugins (coscheduling) and of KAI."""
+    """The PodGroups of Volcano and of the scheduler-plugins (coscheduling)."""
 
     spec: _MinMember = msgspec.field(default_factory=_MinMember)
 
     def size(self, gang: str) -> DeclaredSize:
         """How many pods of ``gang`` start together, by this object."""
         return counted(self.spec.min_member, "spec.minMember", least=True)
+
+
+class _Minimum(Section, kw_only=True):
+    """So many pods, or so many of the groups below it (unset: all)."""
+
+    min_member: int | None = None
+    min_sub_group: int | None = None
+
+
+class _SubGroup(_Minimum, kw_only=True):
+    name: str = ""
+    parent: str | None = None
+
+
+class _KaiSpec(_Minimum, kw_only=True):
+    sub_groups: Annotated[list[_SubGroup], msgspec.Meta(max_length=4096)] = msgspec.field(
+        default_factory=list
+    )
+
+
+class KaiPodGroup(SizedObject, kw_only=True):
+    """KAI's PodGroup: a number of pods, or a tree of groups."""
+
+    spec: _KaiSpec = msgspec.field(default_factory=_KaiSpec)
+
+    def size(self, gang: str) -> DeclaredSize:
+        """How many pods of ``gang`` start together, by this object."""
+        least = self._least()
+        if least == 0:
+            return DeclaredSize(skip="its least number of pods is 0: they are not started together")
+        return counted(least, "least number of pods", least=True)
+
+    def _least(self) -> int:
+        """Of the groups that need the fewest, where not all must be there. No group counts twice,
+        whatever its parents.
+        """
+        below: dict[str | None, list[_SubGroup]] = {}
+        for group in self.spec.sub_groups:
+            below.setdefault(group.parent, []).append(group)
+        tree: list[tuple[_Minimum, str | None, int]] = [(self.spec, None, 0)]
+        for i, (of, name, _) in enumerate(tree):  # which grows
+            if of.min_member is None:
+                tree += [(group, group.name, i) for group in below.pop(name, ())]
+        needs: list[list[int]] = [[] for _ in tree]
+        least = 0
+        for i in reversed(range(len(tree))):
+            of, _, parent = tree[i]
+            some = slice(None) if of.min_sub_group is None else slice(max(of.min_sub_group, 0))
+            least = sum(sorted(needs[i])[some]) if needs[i] else 1
+            least = least if of.min_member is None else of.min_member
+            needs[parent].append(least)
+        return least
 
 
 class _PodSet(Section, kw_only=True):
