@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from gangs import NS, a_member, checking, stamp, waiting
+from gangs import NS, a_member, checking, passed, stamp, waiting
 from preflight_gang.api.sources import BUILT_IN
 from preflight_gang.core.membership import GangMember
 from preflight_gang.core.participants import GangSize, size
@@ -313,6 +313,16 @@ def test_of_a_job_s_last_indexes_no_more_pods_start_together_than_are_left(
 def test_members_that_disagree_about_the_size_are_not_believed() -> None:
     members = [a_member(f"pod-{n}", stamped=stamp(size=n)) for n in (2, 3)]
     assert "disagree" in size(NS, "job-1", members, lambda *_: "").unknown
+
+
+@pytest.mark.parametrize(
+    "over", [{"phase": "Succeeded"}, {"deletionTimestamp": "2026-11-21T08:00:00Z"}]
+)
+def test_members_that_are_over_have_no_say_in_the_size(over: dict[str, Any]) -> None:
+    earlier = [passed(f"old-{n}", f"10.0.1.{n}", stamped=stamp(size=2), **over) for n in range(2)]
+    now = [waiting(f"new-{n}", f"10.0.0.{n}", stamped=stamp(size=3)) for n in range(3)]
+    assert size(NS, "job-1", [*earlier, *now], lambda *_: "") == GangSize(participants=3)
+    assert size(NS, "job-1", earlier, lambda *_: "") == GangSize(participants=2)
 
 
 def test_a_gang_by_owner_has_its_size_from_the_pod_group_that_is_written_to_its_pods_later() -> (

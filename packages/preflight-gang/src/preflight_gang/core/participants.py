@@ -71,7 +71,9 @@ def object_of(members: Sequence[GangMember]) -> tuple[str, str] | None:
 def _pods(
     namespace: str, raw_id: str, members: Sequence[GangMember], lookup: Lookup, sources: Sources
 ) -> DeclaredSize:
-    stamped = {m.size for m in members if m.size is not None}
+    # What members say that are over is about an earlier life of the gang, where others are there.
+    here = [m for m in members if not m.terminal and m.stage is not MemberStage.GONE]
+    stamped = {m.size for m in here or members if m.size is not None}
     if len(stamped) > 1:
         sizes = ", ".join(map(str, sorted(stamped)))
         return DeclaredSize(unknown=f"its members disagree about the size ({sizes})")
