@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 import msgspec
-from gangs import a_member, checking, failed, gang, passed, record, sealed_roster, waiting
+from gangs import (
+    a_member,
+    checking,
+    failed,
+    gang,
+    passed,
+    pod_json,
+    record,
+    sealed_roster,
+    status,
+    waiting,
+)
+from preflight_gang.api.types import Pod
+from preflight_gang.core.membership import key_of, member
 from preflight_gang.core.reconcile import decide
 
 
@@ -15,6 +28,20 @@ def answer(decision: object, name: str) -> str:
 def test_a_gang_is_sealed_when_its_last_member_has_an_address_ranked_by_name() -> None:
     one, two = checking("pod-1", "10.0.0.2"), waiting("pod-0", "10.0.0.1")
     assert [m.name for m in decide(gang(one, two)).seal] == ["pod-0", "pod-1"]
+
+
+def test_a_sidecar_that_is_ended_with_its_pod_fails_no_other_member() -> None:
+    done = [status("dcgm-diag", "ended"), status("nccl-allreduce", "ended")]
+    sidecar = {**status("x", "ended", code=137), "name": "daemon"}
+    body = pod_json("pod-0", ip="10.0.0.1", phase="Succeeded", statuses=[sidecar, *done])
+    body["spec"]["initContainers"].insert(0, {"name": "daemon", "restartPolicy": "Always"})
+    made = msgspec.convert(body, Pod)
+    stamped = key_of(made)
+    assert stamped is not None
+    over = member(made, stamped[1])
+    rest = waiting("pod-1", "10.0.0.2", roster=sealed_roster("uid-pod-1", 1))
+    published = decide(gang(over, rest, record=record(over, rest))).answers["uid-pod-1"]
+    assert (over.stage, over.passed, published.answer) == ("passed", True, "sealed")
 
 
 def test_who_waits_is_told_who_is_missing_and_why() -> None:
@@ -34,10 +61,6 @@ def test_an_unschedulable_member_is_named_with_the_schedulers_words() -> None:
             "message": "0/9 nodes: no GPU",
         }
     ]
-    from gangs import pod_json
-    from preflight_gang.api.types import Pod
-    from preflight_gang.core.membership import key_of, member
-
     body = pod_json("pod-1", node="")
     body["status"]["conditions"] = condition
     made = msgspec.convert(body, Pod)

@@ -229,6 +229,8 @@ def _before(pod: Pod, check: str | None) -> Sequence[ContainerStatus]:
 
 
 def _failure(before: Sequence[ContainerStatus], own: ContainerStatus | None) -> CheckFailure | None:
+    if own is not None and own.state.terminated is not None and not own.state.terminated.exit_code:
+        return None  # how a sidecar from before it ends later is no failure of a check
     for status in [*before, *([own] if own is not None else [])]:
         end = _ended(status)
         if end is not None and end.exit_code != 0:
