@@ -5,7 +5,7 @@ and no more.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,18 +141,20 @@ def account(server: ApiServer, home: Path, name: str) -> Connection:
 
 async def enforced(one: Lab, client: Client) -> None:
     """Policies take effect some moments after they are made."""
+    path = f"{one.path('', 'services')}?dryRun=All"
+    probe = {"apiVersion": "v1", "kind": "Service", **service("probe")}
+    await until_refused(one, lambda: client.create(path, probe), OWNED)
 
+
+async def until_refused(one: Lab, write: Callable[[], Awaitable[Any]], words: str) -> None:
     async def refuses() -> bool:
         try:
-            await client.create(
-                f"{one.path('', 'services')}?dryRun=All",
-                {"apiVersion": "v1", "kind": "Service", **service("probe")},
-            )
+            await write()
         except KubeError as error:
-            return OWNED in str(error)
+            return words in str(error)
         return False
 
-    await one.until(refuses, "the policy")
+    await one.until(refuses, f"the policy that says: {words}")
 
 
 class LateClient(Client):
@@ -393,16 +395,13 @@ async def test_templates_are_what_was_judged_also_where_no_webhook_is_called(
     async with lab(confined, tmp_path) as one, Client(target, agent="probe") as controller:
         await enforced(one, controller)
         await one.client.create(one.wrappers(), wrapped("probe", job()))
-
-        async def judges() -> bool:
-            other = {"spec": {"components": [{"template": job("other")}]}}
-            try:
-                await one.client.merge_patch(f"{one.wrappers('probe')}?dryRun=All", other)
-            except KubeError as error:
-                return "cannot be changed once they are judged" in str(error)
-            return False
-
-        await one.until(judges, "the policy of what was judged, which is not the one above")
+        probe = f"{one.wrappers('probe')}?dryRun=All"
+        changed = {"spec": {"components": [{"template": job("other")}]}}
+        await until_refused(
+            one,
+            lambda: one.client.merge_patch(probe, changed),
+            "cannot be changed once they are judged",
+        )
         large = job()
         large["spec"]["x"] = [{}] * 300_000
         for name, template in (("w", job()), ("large", large)):
