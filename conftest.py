@@ -153,7 +153,7 @@ def member(test: Path) -> Path | None:
 
 @cache
 def asks(folder: Path) -> bool:
-    """Whether a member says that some of its tests ask a real API server."""
+    """Tell whether a member says that some of its tests ask a real API server."""
     settings = tomllib.loads((folder / "pyproject.toml").read_text()).get("tool", {})
     return bool(settings.get("preflight", {}).get("kube"))
 

@@ -43,7 +43,7 @@ class Requests:
         return self.reads if self.fault == "unread" else self.writes
 
     def created(self) -> None:
-        """What was sent so far is what creation sends."""
+        """Note that what was sent so far is of the creation."""
         self.of_creation = len(self.sent)
 
 

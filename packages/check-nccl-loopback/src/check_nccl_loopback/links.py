@@ -131,7 +131,7 @@ def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], str]:
 
 
 def _direct(handle: Any) -> bool:
-    """Whether a GPU's NVLinks end at another GPU; False where NVML cannot say."""
+    """Tell whether a GPU's NVLinks end at another GPU; False where NVML cannot say."""
     import pynvml
 
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):

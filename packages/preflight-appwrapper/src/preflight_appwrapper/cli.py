@@ -23,7 +23,9 @@ from preflight_appwrapper.config import Config, json_schema, settings
 from preflight_appwrapper.report.explain import plan, plan_text, text
 
 CONFIGURATION: Final = "appwrapper-preflight"
-"""Of both webhook configurations: those that mutate are called by name, Kueue's later."""
+"""The name of both webhook configurations. Those that change objects are called in the order of
+their names, and Kueue's begins with ``kueue-``.
+"""
 _LEAST_KEY: Final = 32
 
 _ABOUT = """AppWrapper: workloads that are watched, reset, moved off sick nodes, and gone without a trace.

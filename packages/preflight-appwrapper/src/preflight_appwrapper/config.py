@@ -221,8 +221,8 @@ def _of_failure_rules(config: Config) -> Iterator[str]:
 
 def _rules(config: Config, periods: Mapping[str, float], given: frozenset[str]) -> WrapperRules:
     own = {(rule.group, rule.kind) for rule in config.failure_rules}
-    keys, values = {**_PERIODS, "retry_limit": "retryLimit"}, dict[str, Any](periods)
-    window, _ = values.pop("window"), values.pop("lease")
+    keys = {**_PERIODS, "retry_limit": "retryLimit"}
+    values: dict[str, Any] = {field: periods[field] for field in _PERIODS}
     return WrapperRules(
         **values,
         retry_limit=config.fault_tolerance.retry_limit,
@@ -234,7 +234,7 @@ def _rules(config: Config, periods: Mapping[str, float], given: frozenset[str]) 
             *config.failure_rules,
             *(rule for rule in BUILT_IN if (rule.group, rule.kind) not in own),
         ),
-        brake=BrakeRules(config.evacuation_brake.percent, window),
+        brake=BrakeRules(config.evacuation_brake.percent, periods["window"]),
         trusted_users=frozenset(config.trusted_users),
         set_=frozenset(field for field, key in keys.items() if key in given),
     )

@@ -1,4 +1,5 @@
-"""The one place that asks and writes for a wrapper.
+"""The one place that asks and writes for a wrapper. Its client is fenced by the leadership: each
+write asks for the right as it is sent.
 
 Nothing is repeated here. A write whose answer does not come is not believed to have failed: what
 there is is read before anything else is decided.
@@ -69,10 +70,17 @@ class WrapperApplier:
     async def write(self, wrapper: AppWrapper, status: AppWrapperStatus) -> writes.Answer:
         """Write the whole status, onto exactly this version of the wrapper."""
         metadata = wrapper.metadata
-        about = {"name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid}
-        about["resourceVersion"] = metadata.resource_version
-        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": about}
-        body["status"] = written(status)
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": metadata.name,
+                "namespace": metadata.namespace,
+                "uid": metadata.uid,
+                "resourceVersion": metadata.resource_version,
+            },
+            "status": written(status),
+        }
         path = wrapper_path(metadata.namespace, metadata.name)
         return await self._apply("status", writes.ReplaceStatus(path, body))
 

@@ -1,6 +1,7 @@
 """Caches of wrappers, labeled pods, labeled objects of each kind that is wrapped, and nodes.
 
-That of a kind is opened when a wrapper first holds one.
+That of a kind is opened when a wrapper first holds one. What a wrapper's own writer has been
+answered goes in here, too: it is newer than what a watch has brought so far.
 """
 
 from __future__ import annotations

@@ -54,8 +54,13 @@ class Labeler:
             group.start_soon(self._nodes.run)
             group.start_soon(self._events.run)
             await self._nodes.synced.wait()  # a share is of all nodes
-            do, metrics = self._reconcile, self._metrics.runtime
-            labels = Controller("NodeLabel", self._queue, do, workers=_WORKERS, metrics=metrics)
+            labels = Controller(
+                "NodeLabel",
+                self._queue,
+                self._reconcile,
+                workers=_WORKERS,
+                metrics=self._metrics.runtime,
+            )
             group.start_soon(labels.run)
 
     def _changed(self, change: Change[LabeledNode]) -> None:

@@ -61,7 +61,7 @@ class PartialWrapper(PartialObject, frozen=True):
 
 
 class LabeledMetadata(msgspec.Struct, frozen=True):
-    """What is read of a node's metadata."""
+    """The fields of a node's metadata that are read."""
 
     name: str
     uid: str

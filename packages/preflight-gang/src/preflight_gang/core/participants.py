@@ -58,7 +58,7 @@ def size(
 
 
 def _has_its_place(member: GangMember) -> bool:
-    """Whether it is one of those that the size counts: one that failed has a successor there."""
+    """Tell whether it is one that the size counts: one that failed has a successor there."""
     return member.succeeded or not (member.terminal or member.stage is MemberStage.GONE)
 
 

@@ -96,7 +96,8 @@ class RawStatus(msgspec.Struct, frozen=True):
 
     def read(self) -> Inventory:
         """Read what the status says of the GPUs. Never raises: one that cannot be used says so in
-        ``problems`` and has no devices.
+        ``problems`` and has no devices. Two devices with one id, or one UUID, are a contradiction:
+        which of them a lease would lock cannot be known.
         """
         # By type, and not as plain objects first: a page has many, and one may have a megabyte.
         node, text = self.metadata.name, bytes(self.status)

@@ -103,7 +103,8 @@ def owner(pod: Pod) -> str:
 
 def size(pods: Sequence[Pod], group: int | None) -> int | None:
     """By the first of these that says it: annotation `gang-size`, preflight's stamp, the PodGroup
-    of the gang's name. Members that contradict each other say nothing."""
+    of the gang's name. Members that contradict each other say nothing: a gang that starts too small
+    is worse than one that waits."""
     for sizes in ({_annotated(pod) for pod in pods}, {_stamped(pod) for pod in pods}):
         if known := sizes - {None}:
             return known.pop() if len(known) == 1 else None

@@ -149,8 +149,9 @@ class Extender:
 
     def placing(self, pod: Pod, node: str, claim: Claim) -> Steps[BindOutcome]:
         """The steps that bind the pod to ``node``. What they choose is held in memory until they
-        end without a Binding, or a mirror shows what became of it. Of two binds of one pod the
-        second ends at once: what it let go would be the first one's.
+        end without a Binding, or a mirror shows what became of it: so one process never gives a GPU
+        twice, whatever happens to leases. Of two binds of one pod the second ends at once: what it
+        let go would be the first one's.
         """
         uid, outcome = pod.uid, BindOutcome(sent=True)  # until the contrary is known
         if uid in self._placing:

@@ -83,7 +83,7 @@ class JobSpec(Section, kw_only=True):
 
 
 _SPANS: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:,|$)").findall
-"""Of a text such as 1,3-5."""
+"""The spans of a text such as 1,3-5."""
 
 
 class _JobStatus(Section, kw_only=True):

@@ -123,8 +123,8 @@ class KaiPodGroup(SizedObject, kw_only=True):
         return counted(least, "least number of pods", least=True)
 
     def _least(self) -> int:
-        """Of the groups that need the fewest, where not all must be there. No group counts twice,
-        whatever its parents.
+        """The pods of the groups that need the fewest, where not all must be there. No group counts
+        twice, whatever its parents.
         """
         below: dict[str | None, list[_SubGroup]] = {}
         for group in self.spec.sub_groups:
