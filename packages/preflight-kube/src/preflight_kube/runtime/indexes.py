@@ -30,7 +30,8 @@ class Index(Generic[T]):
     def __init__(self, of: Callable[[T], Iterable[str]]) -> None:
         self._of = of
         self._values: dict[str, tuple[str, ...]] = {}
-        self._keys: dict[str, dict[str, None]] = {}  # sets in the order of coming
+        self._keys: dict[str, str | dict[str, None]] = {}
+        # Sets in the order of coming; of one key the key alone, as ten thousand sets are megabytes.
 
     def put(self, key: str, item: T) -> None:
         """Have ``key`` under the values of ``item``, and no others."""
@@ -41,23 +42,30 @@ class Index(Generic[T]):
         if values:
             self._values[key] = values
         for value in values:
-            self._keys.setdefault(value, {})[key] = None
+            keys = self._keys.setdefault(value, key)
+            if isinstance(keys, dict):
+                keys[key] = None
+            elif keys != key:
+                self._keys[value] = {keys: None, key: None}
 
     def remove(self, key: str) -> None:
         """Forget ``key``."""
         for value in self._values.pop(key, ()):
             keys = self._keys[value]
-            del keys[key]
-            if not keys:
+            if isinstance(keys, dict):
+                del keys[key]
+            if keys == key or not keys:
                 del self._keys[value]
 
     def keys(self, value: str) -> tuple[str, ...]:
         """The keys under ``value``, in the order in which they came under it."""
-        return tuple(self._keys.get(value, ()))
+        keys = self._keys.get(value, ())
+        return (keys,) if isinstance(keys, str) else tuple(keys)
 
     def count(self, value: str) -> int:
         """How many keys are under ``value``."""
-        return len(self._keys.get(value, ()))
+        keys = self._keys.get(value, ())
+        return 1 if isinstance(keys, str) else len(keys)
 
     def values(self) -> tuple[str, ...]:
         """All values that there are."""
