@@ -136,6 +136,35 @@ def test_the_pass_that_clears_the_condition_is_its_revalidation() -> None:
     assert well.gpus == ()
 
 
+def test_a_pass_from_before_the_complaint_began_is_no_revalidation() -> None:
+    speaks = condition("NCCLLoopbackTestDevice", GPU, minute=1)
+    status = judge(after(passed(0)), [speaks], at(1))
+    cleared = judge(status, (), at(5))
+    assert (cleared.state, cleared.repaired, cleared.revalidated) == ("Unknown", at(5), None)
+    assert [(one.uuid, one.state) for one in cleared.gpus] == [(GPU, "Unknown")]
+    noted_late = judge(after(passed(4), status=cleared), (), at(6))
+    assert (noted_late.state, noted_late.revalidated, noted_late.gpus) == ("Healthy", at(4), ())
+
+
+def test_a_pass_between_two_complaints_that_end_together_is_no_revalidation() -> None:
+    first = condition("DcgmDiagnosticMemory", GPU, minute=1)
+    second = condition("NCCLLoopbackTestDevice", GPU, minute=3)
+    status = judge(after(passed(2)), [first, second], at(3))
+    status = judge(judge(status, [first], at(4)), (), at(5))
+    assert (status.state, status.complained, status.revalidated) == ("Unknown", at(3), None)
+    assert [(one.uuid, one.complained) for one in status.gpus] == [(GPU, at(3))]
+
+
+def test_the_record_of_a_release_that_kept_no_beginning_has_that_of_its_state() -> None:
+    speaks = condition("NCCLLoopbackTestDevice", GPU, minute=1)
+    old = judge(after(passed(0)), [speaks], at(1))
+    gpus = tuple(msgspec.structs.replace(gpu, complained=None) for gpu in old.gpus)
+    old = msgspec.structs.replace(old, complained=None, gpus=gpus)
+    cleared = judge(old, (), at(5))
+    assert (cleared.state, cleared.complained) == ("Unknown", at(1))
+    assert [one.complained for one in cleared.gpus] == [at(1)]
+
+
 def test_the_usual_bandwidth_is_the_median_of_the_last_runs_that_passed() -> None:
     runs = [passed(i, 400.0 + i) for i in range(20)]
     (check,) = after(*runs, failed(30, gbps=90.0)).checks

@@ -111,7 +111,7 @@ class CheckHealth(_CamelStruct, frozen=True, kw_only=True):
 class GpuHealth(_CamelStruct, frozen=True, kw_only=True):
     """A GPU that something speaks against (``found_by``: a condition's type or a check); or, with
     state Unknown, did until it was ``repaired``: it goes with the next pass, as one that was
-    replaced does.
+    replaced does. ``complained``: when the last thing began to speak against it.
     """
 
     uuid: _Gpu
@@ -120,6 +120,7 @@ class GpuHealth(_CamelStruct, frozen=True, kw_only=True):
     found_by: _Name = ""
     code: _Code = ""
     by_word_of: Word | None = None
+    complained: Time | None = None
     repaired: Time | None = None
 
 
@@ -133,8 +134,9 @@ class NodeHealthStatus(_CamelStruct, frozen=True, kw_only=True):
     """Written by the gang controller alone.
 
     ``by_word_of``: NodeCondition is trusted, PodResult is hearsay. ``gpu``: the first one that it
-    is about. ``repaired``: when the last complaint ended; ``revalidated``: when a check passed for
-    it. ``measured`` and ``usual`` (GB/s) are of the check that is furthest below its usual.
+    is about. ``complained``: when the last complaint began; ``repaired``: when the last one ended;
+    ``revalidated``: when a check passed for it. ``measured`` and ``usual`` (GB/s) are of the check
+    that is furthest below its usual.
     """
 
     state: State = msgspec.field(default_factory=lambda: STATES[2])  # written though a default
@@ -144,6 +146,7 @@ class NodeHealthStatus(_CamelStruct, frozen=True, kw_only=True):
     gpu: _Gpu = ""
     by_word_of: Word | None = None
     last_pass: Time | None = None
+    complained: Time | None = None
     repaired: Time | None = None
     revalidated: Time | None = None
     measured: Gbps | None = None
@@ -260,6 +263,8 @@ class _Complaint(NamedTuple):
     code: str
     gpu: str
     word: Word
+    last: str = ""
+    """When the last one of its GPU, or of the node, began."""
 
 
 def _complaints(
@@ -288,7 +293,8 @@ def _complaints(
     complaints.sort(key=lambda it: (STATES.index(it.state), moment(it.since), it))
     first: dict[str, _Complaint] = {}
     for complaint in complaints:
-        first.setdefault(complaint.gpu, complaint)
+        known = first.setdefault(complaint.gpu, complaint)
+        first[complaint.gpu] = known._replace(last=_later(known.last, complaint.since))
     return list(first.values())
 
 
@@ -304,12 +310,13 @@ def judge(
     complaints = _complaints(status, conditions, patterns, now)
     passes = [check.passed.time for check in status.checks if check.passed is not None]
     last_pass = max(passes, key=moment, default=None)
-    repaired, revalidated = status.repaired, status.revalidated
+    complained, repaired, revalidated = status.complained, status.repaired, status.revalidated
     if complaints:
+        complained = _later(complained, *(complaint.last for complaint in complaints))
         repaired = revalidated = None
     elif status.state in {"Sick", "Suspect"}:
-        repaired = now
-    if repaired and not revalidated and _covers(last_pass, repaired):
+        complained, repaired = complained or status.since, now
+    if repaired and not revalidated and _covers(last_pass, repaired, complained):
         revalidated = last_pass
     first = complaints[0] if complaints else None
     fine: State = "Healthy" if last_pass and (revalidated or not repaired) else "Unknown"
@@ -331,6 +338,7 @@ def judge(
         gpu=next((complaint.gpu for complaint in complaints if complaint.gpu), ""),
         by_word_of=first.word if first is not None else None,
         last_pass=last_pass,
+        complained=complained,
         repaired=repaired,
         revalidated=revalidated,
         measured=measured.measured,
@@ -339,15 +347,22 @@ def judge(
     )
 
 
-def _covers(passed: str | None, repaired: str) -> bool:
-    """Whether a pass counts for a repair: it came later, or was what ended the complaint."""
-    return passed is not None and moment(passed) >= moment(repaired) - CLEARS
+def _later(*times: str | None) -> str:
+    return max((time for time in times if time), key=moment)
+
+
+def _covers(passed: str | None, repaired: str, complained: str | None) -> bool:
+    """Whether a pass counts for a repair: it came later, or was what ended the complaint; one from
+    before the complaint began is neither."""
+    late = moment(passed) >= moment(repaired) - CLEARS
+    return late and moment(passed) > moment(complained)
 
 
 def _gpus(
     status: NodeHealthStatus, complaints: Iterable[_Complaint], last_pass: str | None, now: str
 ) -> tuple[GpuHealth, ...]:
     """Those that are complained of, then those that were and no pass has covered yet."""
+    before = {gpu.uuid: gpu.complained for gpu in status.gpus}
     bad = [
         GpuHealth(
             uuid=complaint.gpu,
@@ -356,6 +371,7 @@ def _gpus(
             found_by=complaint.found_by,
             code=complaint.code,
             by_word_of=complaint.word,
+            complained=_later(before.get(complaint.gpu), complaint.last),
         )
         for complaint in complaints
         if complaint.gpu
@@ -363,10 +379,14 @@ def _gpus(
     named = {gpu.uuid for gpu in bad}
     was = [
         structs.replace(
-            gpu, state="Unknown", since=gpu.repaired or now, repaired=gpu.repaired or now
+            gpu,
+            state="Unknown",
+            since=gpu.repaired or now,
+            complained=gpu.complained or (None if gpu.repaired else gpu.since),
+            repaired=gpu.repaired or now,
         )
         for gpu in status.gpus
         if gpu.uuid not in named
     ]
-    left = [gpu for gpu in was if not _covers(last_pass, gpu.since)]
+    left = [gpu for gpu in was if not _covers(last_pass, gpu.since, gpu.complained)]
     return tuple((bad + left)[:MOST_GPUS])
