@@ -272,6 +272,14 @@ def test_a_fatal_condition_that_lost_the_name_of_its_gpu_takes_all_of_the_node_o
     assert complaints(node(conditions=(cut,)), Config().node_conditions).all
 
 
+def test_a_condition_whose_gpus_were_cut_off_takes_all_of_the_node_out_and_names_no_unknown_one() -> (
+    None
+):
+    message = "ErrorCode:X GPU_UUID:A is... Recommended Action=NONE;ErrorCode:X GPU_UUID:GPU-5c1... Recommended Action=NONE;"
+    found = complaints(node(conditions=(Condition(type="K", status="True", message=message),)), ())
+    assert (bool(found.all), list(found.by_uuid)) == (True, ["A"])
+
+
 def test_people_can_name_a_gpu_on_the_node() -> None:
     said = complaints(node(annotations={names.UNHEALTHY_ANNOTATION: "B, C,"}), ())
     assert set(said.by_uuid) == {"B", "C"}

@@ -19,6 +19,7 @@ from preflight_kube.api.node_health import (
     NodeHealth,
     NodeHealthStatus,
     code_of,
+    cut_short,
     gpus_named,
     judge,
     makes_sick,
@@ -76,6 +77,37 @@ def test_every_fatal_finding_of_the_matrix_makes_the_node_sick_while_its_conditi
     assert [one.uuid for one in found.gpus] == list(gpus)
     for status in ("False", "Unknown"):
         assert judge(NEW, [condition(type_, *gpus, status=status)], at(9)).state == "Unknown"
+
+
+def test_each_gpu_of_a_condition_has_the_code_of_its_own_part() -> None:
+    message = f"ErrorCode:A GPU_UUID:{GPU} Recommended Action=NONE;ErrorCode:B GPU_UUID:{OTHER} Recommended Action=NONE;"
+    both = NodeCondition(type="DcgmDiagnosticMemory", status="True", message=message)
+    assert [(one.uuid, one.code) for one in judge(NEW, [both], at(9)).gpus] == [
+        (GPU, "A"),
+        (OTHER, "B"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        (f"ErrorCode:A GPU_UUID:{GPU[:20]}... Recommended Action=NONE;", []),
+        (f"ErrorCode:A GPU_UUID:{GPU} is... Recommended Action=NONE;ErrorCode:A GPU_UU... Recommended Action=NONE;", [GPU]),
+        (f"ErrorCode:A GPU_UUID:{GPU} is bad Recommended Action=NONE;ErrorCode:A GPU_UUID:{OTHER[:20]};...", [GPU]),
+    ],
+)  # fmt: skip
+def test_a_condition_that_the_connector_cut_short_is_about_the_node_and_the_gpus_it_names_whole(
+    message: str, named: list[str]
+) -> None:
+    assert (gpus_named(message), cut_short(message)) == (named, True)
+    found = judge(NEW, [NodeCondition(type="X", status="True", message=message)], at(9))
+    assert (found.state, [one.uuid for one in found.gpus]) == ("Sick", named)
+
+
+def test_a_condition_whose_sentences_alone_were_shortened_is_about_its_gpus_alone() -> None:
+    part = "ErrorCode:A GPU_UUID:{} is... Recommended Action=NONE;"
+    assert not cut_short(part.format(GPU) + part.format(OTHER))
+    assert not cut_short("the kubelet has... Recommended Action=NONE;...")
 
 
 def test_other_conditions_make_no_node_sick() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 import msgspec
-from preflight_kube.api.node_health import gpus_named, makes_sick
+from preflight_kube.api.node_health import cut_short, gpus_named, makes_sick
 
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.types import Node
@@ -27,7 +27,7 @@ class Complaints(msgspec.Struct, frozen=True, kw_only=True):
 
 def complaints(node: Node, node_conditions: Collection[str]) -> Complaints:
     """A condition of status True whose message names GPUs is about those; one that matches
-    ``node_conditions`` and names none is about all of the node.
+    ``node_conditions`` and names none, or was cut short, is about all of the node.
     """
     everything, by_uuid = "", dict[str, str]()
     for condition in node.status.conditions or ():
@@ -37,7 +37,8 @@ def complaints(node: Node, node_conditions: Collection[str]) -> Complaints:
         named = gpus_named(condition.message)
         for uuid in named:
             by_uuid.setdefault(uuid, why)
-        if not named and makes_sick(condition.type, condition.status, node_conditions):
+        of_node = not named and makes_sick(condition.type, condition.status, node_conditions)
+        if of_node or cut_short(condition.message):
             everything = everything or why
     for uuid in node.annotation(names.UNHEALTHY_ANNOTATION).split(","):
         if uuid.strip():

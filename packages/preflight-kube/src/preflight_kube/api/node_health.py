@@ -46,8 +46,9 @@ MOST_RECENT: Final = 9
 CLEARS: Final = 600.0
 """Seconds, at most, from the end of a run that passes to the condition that it clears."""
 
-_GPU: Final = re.compile(r"GPU_UUID:[\"'(\[]*([\w/-]+)")
-"""Without what may stand around it in a sentence."""
+_ENTITY: Final = "GPU_UUID:"
+_GPU: Final = re.compile(_ENTITY + r"[\"'(\[]*([\w/-]+)(?![\w/-]|\.\.\.|;\.\.\.$)")
+"""Without what may stand around it in a sentence, and without one that was cut off."""
 _CODE: Final = re.compile(r"\bErrorCode:([A-Za-z0-9_-]{1,64})")
 """As the platform connector writes it."""
 
@@ -193,8 +194,17 @@ def makes_sick(type_: str, status: str, patterns: Iterable[str] = SICK) -> bool:
 
 
 def gpus_named(message: str) -> list[str]:
-    """The UUIDs that a condition's message names, each once."""
+    """The UUIDs that a condition's message names whole, each once."""
     return list(dict.fromkeys(_GPU.findall(message)))
+
+
+def cut_short(message: str) -> bool:
+    """Whether GPUs are missing in a condition's message. Of one beyond 1,024 bytes the platform
+    connector keeps the beginnings of its parts, in which a UUID may end early, and drops the last.
+    """
+    *parts, last = message.split(";")
+    shortened = (part for part in parts if "... Recommended Action=" in part)
+    return _ENTITY in message and (last == "..." or any(not gpus_named(part) for part in shortened))
 
 
 def code_of(reason: str, message: str) -> str:
@@ -208,7 +218,8 @@ def speaks_against(condition: NodeCondition, patterns: Iterable[str] = SICK) -> 
     anybody's condition that names GPUs.
     """
     return makes_sick(condition.type, condition.status, patterns) or (
-        condition.status == "True" and bool(gpus_named(condition.message))
+        condition.status == "True"
+        and (bool(gpus_named(condition.message)) or cut_short(condition.message))
     )
 
 
@@ -267,6 +278,17 @@ class _Complaint(NamedTuple):
     """When the last one of its GPU, or of the node, began."""
 
 
+def _codes(condition: NodeCondition) -> dict[str, str]:
+    """The error code by GPU that a condition is about; by an empty one where it is about the node,
+    or GPUs are missing."""
+    first = code_of(condition.reason, condition.message)
+    parts = reversed(condition.message.split(";"))
+    codes = {gpu: code_of(first, part) for part in parts for gpu in gpus_named(part)}
+    named = gpus_named(condition.message)
+    about_all = not named or cut_short(condition.message)
+    return {gpu: codes[gpu] for gpu in named} | ({"": first} if about_all else {})
+
+
 def _complaints(
     status: NodeHealthStatus, conditions: Iterable[NodeCondition], patterns: Iterable[str], now: str
 ) -> list[_Complaint]:
@@ -277,13 +299,13 @@ def _complaints(
             "Sick",
             condition.last_transition_time or status.since or now,
             condition.type[:316],
-            code_of(condition.reason, condition.message),
+            code,
             gpu[:128],
             "NodeCondition",
         )
         for condition in conditions
         if speaks_against(condition, patterns)
-        for gpu in gpus_named(condition.message) or [""]
+        for gpu, code in _codes(condition).items()
     ]
     complaints += [
         _Complaint("Suspect", end.time, check.name, end.code, end.gpu, "PodResult")
