@@ -138,6 +138,14 @@ def test_a_failure_that_blames_nobody_accuses_nobody() -> None:
     assert judge(after(passed(1), failed(2, blames=False)), (), at(3)).state == "Healthy"
 
 
+def test_a_later_failure_that_blames_nobody_leaves_a_suspect_as_it_is_in_any_order() -> None:
+    bad, other = failed(2, GPU), failed(3, blames=False)
+    for status in (after(bad, other), after(other, bad)):
+        assert judge(status, (), at(4)).state == "Suspect"
+    assert judge(after(bad, other, passed(4)), (), at(5)).state == "Healthy"
+    assert judge(after(bad, passed(4), failed(5, blames=False)), (), at(6)).state == "Healthy"
+
+
 def test_no_result_ends_what_a_condition_says() -> None:
     found = judge(after(passed(50)), [condition("NCCLLoopbackTestDevice", GPU)], at(60))
     assert (found.state, found.gpu, found.last_pass) == ("Sick", GPU, at(50))

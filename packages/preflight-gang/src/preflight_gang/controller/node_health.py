@@ -57,8 +57,9 @@ class NodeHealthController:
     ) -> None:
         self._config, self._metrics, self._nodes = config, metrics, nodes
         self.queue = Queue("node", lambda _: MIN_INTERVAL, client.clock)
-        self._runs: dict[str, dict[tuple[str, bool], EndedRun]] = {}
-        """By node, the last run of each check that passed and that did not, until it is written."""
+        self._runs: dict[str, dict[tuple[str, bool, bool], EndedRun]] = {}
+        """By node, the last run of each check that passed, that blames the node, and that does
+        neither, until it is written."""
         self.cache: Cache[NodeHealth] = Cache(
             client,
             path(),
@@ -76,7 +77,7 @@ class NodeHealthController:
     def ended(self, node: str, run: EndedRun) -> None:
         """A run has ended on a node."""
         runs = self._runs.setdefault(node, {})
-        known = runs.get(kind := (run.check, run.passed))
+        known = runs.get(kind := (run.check, run.passed, run.end.blames))
         if known is None or known.end.time < run.end.time:
             runs[kind] = run
         if len(self._runs) > MOST_WAITING:

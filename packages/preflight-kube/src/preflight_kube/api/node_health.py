@@ -87,8 +87,9 @@ class CheckEnd(_CamelStruct, frozen=True, kw_only=True):
 
 
 class CheckHealth(_CamelStruct, frozen=True, kw_only=True):
-    """What runs of one check say of the node. Bandwidths are GB/s; ``usual`` is the median of the
-    last runs that passed (``recent``), all of them ``of`` the same: GPUs, links, size.
+    """What runs of one check say of the node. ``failed``: the last that blames it, or the last at
+    all where none does. Bandwidths are GB/s; ``usual`` is the median of the last runs that passed
+    (``recent``), all of them ``of`` the same: GPUs, links, size.
     """
 
     name: Annotated[str, Meta(max_length=64)]
@@ -241,12 +242,16 @@ def moment(time: str | None) -> float:
         return 0.0
 
 
+def _weight(end: CheckEnd) -> tuple[bool, float]:
+    return end.blames, moment(end.time)
+
+
 def noted(status: NodeHealthStatus, run: EndedRun) -> NodeHealthStatus:
     """The status with a run in it; the same one where it tells nothing new."""
     checks = {check.name: check for check in status.checks}
     before = after = checks.get(run.check) or CheckHealth(name=run.check)
     known = before.passed if run.passed else before.failed
-    if known is None or moment(known.time) < moment(run.end.time):
+    if known is None or _weight(known) < _weight(run.end):
         kept = run.end if run.passed else before.passed
         after = structs.replace(after, passed=kept, failed=before.failed if run.passed else run.end)
     if run.gbps is not None and moment(before.measured_at) < moment(run.end.time):
