@@ -558,6 +558,23 @@ def test_a_cluster_too_old_is_told() -> None:
     assert [problem.what for problem in problems(old)] == ["is Kubernetes 1.29, older than 1.30"]
 
 
+@pytest.mark.component  # renders the charts
+def test_namespaces_that_the_chart_lists_are_opted_in_whatever_their_labels_say() -> None:
+    world = World()
+    labels = {names.NAMESPACE_LABEL: "on"}
+    other = {"kind": "OptedIn", "metadata": {"name": "team-a", "labels": labels}}
+    world.read["OptedIn"] = [other]
+    assert [problem.where for problem in found(world)] == ["Namespace team-a"]
+    term = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["team-a"]}
+    webhooks = world.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"]
+    webhooks[0]["namespaceSelector"]["matchExpressions"].append(term)
+    for opted_in in ([other], []):
+        world.read["OptedIn"] = opted_in
+        assert [problem.where for problem in found(world)] == [
+            "MutatingWebhookConfiguration preflight-injector"  # it is not as the release made it
+        ]
+
+
 def test_what_could_not_be_read_is_no_problem() -> None:
     assert problems(Installation({}, NOW, {})) == []
 

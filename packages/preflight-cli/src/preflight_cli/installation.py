@@ -305,7 +305,8 @@ def _leases(cluster: Installation) -> Iterator[Problem]:
 def _namespaces(cluster: Installation) -> Iterator[Problem]:
     asked = {labels_of(item).get(names.NAMESPACE_LABEL) for item in cluster.of("OptedIn")}
     injects = "preflight-injector" in cluster.parts and cluster.knows("OptedIn")
-    if injects and not asked - {None, names.NAMESPACE_DISABLED}:
+    listed = set(_listed(cluster))
+    if injects and not listed and not asked - {None, names.NAMESPACE_DISABLED}:
         yield Problem(
             "preflight-injector",
             "checks no pod: no namespace is opted in",
@@ -316,7 +317,7 @@ def _namespaces(cluster: Installation) -> Iterator[Problem]:
         if value is None:
             continue
         known = (names.NAMESPACE_ENABLED, names.NAMESPACE_DISABLED)
-        if value not in known:
+        if value not in known and name not in listed:
             yield Problem(
                 f"Namespace {name}",
                 f'has {names.NAMESPACE_LABEL}="{value}", which is neither "{known[0]}" nor "{known[1]}": its pods are not checked',
@@ -336,6 +337,15 @@ def _namespaces(cluster: Installation) -> Iterator[Problem]:
                 yield Problem(
                     about(item), what, f"kubectl -n {namespace} edit {policy.PLURAL} {name}"
                 )
+
+
+def _listed(cluster: Installation) -> Iterator[str]:
+    """The namespaces that the injector's chart opts in by name."""
+    for item in cluster.of("MutatingWebhookConfiguration"):
+        for webhook in item.get("webhooks", []) if part_of(item) == "preflight-injector" else ():
+            for term in (webhook.get("namespaceSelector") or {}).get("matchExpressions") or ():
+                if (term["key"], term["operator"]) == ("kubernetes.io/metadata.name", "In"):
+                    yield from term["values"]
 
 
 def _alike(cluster: Installation) -> Iterator[Problem]:
