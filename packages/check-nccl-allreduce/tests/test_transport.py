@@ -142,6 +142,16 @@ def test_that_nccl_used_multi_node_nvlink_is_told_by_itself_and_stands_in_the_re
     assert verdict.details == {"transport": "Socket, multi-node NVLink"}
 
 
+def test_between_two_nvlink_domains_nccl_goes_by_its_network_whatever_it_does_inside() -> None:
+    lines = (
+        PREFIX + "Using network Socket",
+        PREFIX + "comm 0x55d rank 3 nRanks 8 nNodes 2 localRanks 4 localRank 3 MNNVL 1",
+    )
+    networks = printed(*lines).networks
+    assert networks == ("Socket",)
+    assert went(networks).code == "TRANSPORT_FALLBACK"
+
+
 def test_where_tcp_is_all_there_is_nothing_fell_back() -> None:
     assert went(("Socket",), rdma=False, nic="", fabric="").code == "OK"
     assert went((), gbps=450.0).code == "OK"  # NCCL did not say

@@ -25,8 +25,11 @@ _KEPT: Final = re.compile(
 """The first two without the third say that NCCL_IB_HCA names no card that is there."""
 _NETWORK: Final = re.compile(rb" NCCL INFO Using network ([ -~]{1,64})")
 MULTI_NODE_NVLINK: Final = "multi-node NVLink"
-_MNNVL: Final = re.compile(rb" NCCL INFO comm .* nRanks [0-9]+ .* MNNVL 1\b")
-"""A communicator whose ranks of several nodes are in one NVLink domain, which NCCL uses."""
+_MNNVL: Final = re.compile(rb" NCCL INFO comm .* nRanks [0-9]+ nNodes 1 .* MNNVL 1\b")
+"""A communicator all of whose ranks are in one NVLink domain, which NCCL uses and takes for one
+node. Of several domains each is one, and the flag is 1 even where each is a single machine: between
+them NCCL goes by its network.
+"""
 _PROVIDER: Final = re.compile(rb"NET/OFI Selected [Pp]rovider is ([!-+\--~]{1,64})")
 """Of aws-ofi-nccl: libfabric's provider, ``efa`` or, without EFA, ``tcp``."""
 
