@@ -20,6 +20,7 @@ from check_nccl_allreduce import equipment, nics, ports, probing, ranks, sysfs
 from check_nccl_allreduce.control.messages import ProbeOrder, RankReport, RankStage, decode, encode
 from check_nccl_allreduce.ports import PortFault
 from preflight_proto.check import Gpu
+from preflight_proto.check.scan import CounterSample
 from preflight_testing.fakes import NVML, build_nvml, nvml_node
 from test_judge import hellos, start, trouble
 from worlds import HEALTHY, World, took
@@ -313,6 +314,31 @@ def test_gpus_are_asked_for_no_longer_than_a_quarter_of_what_the_round_has_left(
     monkeypatch.setattr("preflight_proto.check.counters.sample", sample)
     anyio.run(one_round)
     assert times == asked
+
+
+@pytest.mark.parametrize(
+    ("looks", "found"),
+    [
+        ([0x08, 0, 0x08], [0, 0, 0]),
+        ([0x08, 0x08, 0x08], [0, 1, 1]),
+        ([0x48, 0, 0x88], [1, 0, 1]),  # for heat, and for the power supply
+    ],
+)
+def test_that_the_hardware_slows_clocks_and_not_why_counts_from_the_second_look_in_a_row(
+    monkeypatch: pytest.MonkeyPatch, looks: list[int], found: list[int]
+) -> None:
+    coming = iter(looks)
+
+    async def sample(_: object, within: float) -> tuple[CounterSample, ...]:
+        return (CounterSample("GPU-0", reasons=next(coming), clock=800),)
+
+    async def told() -> list[int]:
+        member = ranks.Ranks({}, "127.0.0.1", print)
+        member._gpus = (Gpu(0, "GPU-0", "H100", "0:0"),)
+        return [len(await member._faults_of_gpus(1.0)) for _ in looks]
+
+    monkeypatch.setattr("preflight_proto.check.counters.sample", sample)
+    assert anyio.run(told) == found
 
 
 PROGRAM = """

@@ -38,6 +38,8 @@ REPORT: Final = 1.0
 """And those for the answer to reach the leader."""
 SAMPLE_WITHIN: Final = 2.0
 """And those to say why clocks are slow: after a round that went well it answers in milliseconds."""
+UNEXPLAINED: Final = "HW_SLOWDOWN"
+"""Clocks that the hardware slows down, neither for heat nor for the power supply."""
 LEAST_SILENCE: Final = 1.0
 """Seconds without anything of the gang's from which on the adapters' bytes are somebody else's: of
 less, the last packets of the round before are too great a part.
@@ -72,6 +74,8 @@ class Ranks:
         where it may go on.
         """
         self._sample: tuple[CounterSample, ...] = ()
+        self._slowed: frozenset[str] = frozenset()
+        """Which GPUs said at the last look that the hardware slows them down, and not why."""
         self._counting = False
         """Whether the byte counters have been seen to count a round of ours."""
 
@@ -198,6 +202,11 @@ class Ranks:
             [DeviceFacts(device.uuid, pcie_replays=device.pcie_replays) for device in sample]
             for sample in (was, self._sample)
         )
+        signs = load(before, after, self._sample)
+        # So a driver calls a mere change of clocks as well (nvml.h), such as the end of a round
+        # makes: it counts from the second look in a row.
+        slowed = frozenset(sign.uuid for sign in signs if sign.code == UNEXPLAINED)
+        passing, self._slowed = slowed - self._slowed, slowed
         return tuple(
             ports.PortFault(
                 sign.uuid,
@@ -205,8 +214,9 @@ class Ranks:
                 f"{sign.says} ({sign.reading})" if sign.reading else sign.says,
                 "",
             )
-            for sign in load(before, after, self._sample)
+            for sign in signs
             if sign.source in equipment.GPUS
+            and not (sign.code == UNEXPLAINED and sign.uuid in passing)
         )[: ports.MOST]
 
     async def measure(self, start: LaunchOrder, changed: Callable[[RankStage], None]) -> RankReport:
