@@ -26,6 +26,8 @@ SAID = '{"v":1,"check":"ours","outcome":"failed","code":"FABRIC","gated":true,"d
         ("StartError", 128, "exec: no such file", ("inconclusive", "START_ERROR")),
         ("ContainerCannotRun", 127, "", ("inconclusive", "START_ERROR")),
         ("ContainerStatusUnknown", 137, "", ("inconclusive", "STATUS_UNKNOWN")),
+        ("Unknown", 255, "", ("inconclusive", "STATUS_UNKNOWN")),
+        ("Unknown", 255, SAID, ("failed", "FABRIC")),
         ("OOMKilled", 1, SAID, ("failed", "FABRIC")),
         ("Error", 143, SAID, ("failed", "FABRIC")),
         ("Error", 1, SAID.replace('"failed"', '"sick"'), ("inconclusive", "BAD_RESULT")),

@@ -56,6 +56,8 @@ _RUNTIMES_WORDS: Final = {
     "StartError": ("START_ERROR", "the container could not be started"),
     "ContainerCannotRun": ("START_ERROR", "the container could not be started"),
     "ContainerStatusUnknown": ("STATUS_UNKNOWN", "its node lost sight of it"),
+    # containerd's, with exit status 255, of what ran as its node went down.
+    "Unknown": ("STATUS_UNKNOWN", "its node lost sight of it, as when it restarts"),
 }
 _TERMINATED: Final = 143  # 128 + SIGTERM: somebody ended it; says nothing about hardware
 
