@@ -113,6 +113,16 @@ def test_each_probe_meets_at_its_own_first_members_store() -> None:
     assert set(played.results) == {0, 1, 2, 3}
 
 
+def test_each_order_says_when_it_is_given_up() -> None:
+    gang = ProbedGang()
+    gang.play()
+    launch, *others = gang.seen[1]
+    assert isinstance(launch, LaunchOrder)
+    assert launch.within == 10.0
+    [probe] = [one for one in others if isinstance(one, ProbeOrder)]
+    assert 0 < probe.within <= gang.timeout
+
+
 def test_all_members_of_a_round_make_new_workers_at_once_and_meet_when_all_have_them() -> None:
     gang = ProbedGang(fresh=True)
     played = gang.play()

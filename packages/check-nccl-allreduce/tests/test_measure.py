@@ -4,6 +4,10 @@ with a period.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,3 +121,33 @@ def test_memory_is_checked_before_anybody_is_met(
         RuntimeError, match=f"out of memory before the start: {4 << 30} of .* are needed"
     ):
         measure.measure(order, 0, 0, 2, lambda stage, iteration: None)
+
+
+RANK = """
+import json, sys, time
+from check_nccl_allreduce.worker.measure import Task, reduce_all
+import torch, torch.distributed as dist
+rank, late, folder = int(sys.argv[1]), sys.argv[2] == "late", sys.argv[3]
+until = time.monotonic() + (0 if late else 1000)
+done = reduce_all(
+    Task("gloo", 4096, 20, 5, 100.0, "sum", until=until),
+    dist.FileStore(folder + "/store", 2), rank, 2,
+    device=torch.device("cpu"), say=lambda *_: None,
+)
+print(json.dumps([len(done.times), done.verified, done.wrong]))
+"""
+
+
+def test_when_it_is_late_for_one_rank_all_end_with_the_same_iteration_and_it_is_timed(
+    tmp_path: Path,
+) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank), when, str(tmp_path)],
+            env={"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, when in enumerate(["early", "late"])
+    ]
+    assert [json.loads(one.communicate(timeout=100)[0]) for one in ranks] == [[1, 2, 0]] * 2

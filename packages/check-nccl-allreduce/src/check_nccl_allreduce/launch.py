@@ -136,6 +136,7 @@ class LaunchAgent:
             "warmup": start.warmup,
             "timeout": start.timeout,
             "op": start.op,
+            "until": _until(start),
             "master_addr": roster.master_addr,
             "master_port": start.master_port,
             "secret": secret,
@@ -257,6 +258,7 @@ class LaunchAgent:
                 "warmup": probe.warmup,
                 "timeout": probe.timeout,
                 "op": probe.op,
+                "until": _until(probe),
                 "rank": probe.base + worker.local,
                 "world": probe.world,
                 "host": probe.host,
@@ -416,6 +418,13 @@ class LaunchAgent:
 
     async def _next_news(self) -> None:
         await self._news.wait()
+
+
+def _until(order: LaunchOrder | ProbeOrder) -> float:
+    """When the leader gives it up, on the clock that workers share (``time.monotonic``, by which
+    this event loop goes); 0 for never.
+    """
+    return anyio.current_time() + order.within if order.within else 0.0
 
 
 def _secret(roster: Roster, number: int) -> str:

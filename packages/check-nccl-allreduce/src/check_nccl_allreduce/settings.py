@@ -51,7 +51,7 @@ class Settings(TopologySettings):
         "NCCL_ALLREDUCE_ITERATIONS",
         whole_number(1, 1000),
         default=20,
-        help="timed iterations; the median counts",
+        help="timed iterations, fewer where CHECK_TIMEOUT is too short for all; the median counts",
     )
     warmup: int = setting(
         "NCCL_ALLREDUCE_WARMUP", whole_number(0, 1000), default=5, help="iterations before them"

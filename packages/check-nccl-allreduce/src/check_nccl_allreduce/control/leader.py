@@ -150,7 +150,7 @@ class Leader:
             self._waits = dict.fromkeys(range(self._nnodes), wait)
             own = self._hellos[self._leaders[self._place].rank]
             await self._hub.broadcast(
-                msgspec.structs.replace(what, leader=f"{own.pod} on {own.node}")
+                msgspec.structs.replace(what, leader=f"{own.pod} on {own.node}", within=over_within)
             )
             await self._collect(launched, wait, ready_within, over_within)
 
@@ -273,10 +273,10 @@ class Leader:
                 )
                 if index not in asked and there:
                     asked.add(index)
+                    within = started + order.timeout - anyio.current_time()
                     for rank in order.groups[index]:
-                        self._hub.send(
-                            rank, _probe(order, index, rank, this.opened[order.groups[index][0]])
-                        )
+                        held = this.opened[order.groups[index][0]]
+                        self._hub.send(rank, _probe(order, index, rank, held, within))
                 heapq.heappush(
                     ends,
                     (waits.of_probe(wait, started, order.init, order.timeout, self._pace), index),
@@ -400,7 +400,7 @@ class Leader:
         await self._news.wait()
 
 
-def _probe(order: Probes, index: int, rank: int, held: Opened) -> ProbeOrder:
+def _probe(order: Probes, index: int, rank: int, held: Opened, within: float) -> ProbeOrder:
     """One member's part in one probe."""
     return ProbeOrder(
         round=order.round,
@@ -419,4 +419,5 @@ def _probe(order: Probes, index: int, rank: int, held: Opened) -> ProbeOrder:
         op=order.op,
         detail=index in order.detail,
         hairpin=order.hairpins.get(rank, 0),
+        within=within,
     )

@@ -131,6 +131,8 @@ class LaunchOrder(msgspec.Struct, frozen=True, tag="start"):
     allowed: float = 0.0
     leader: str = ""
     """Who leads: its pod and node, in words."""
+    within: float = 0.0
+    """Seconds from now until the leader gives it up, 0 for never: as many iterations as fit."""
 
 
 class StoreOrder(msgspec.Struct, frozen=True, tag="open"):
@@ -189,6 +191,8 @@ class ProbeOrder(msgspec.Struct, frozen=True, tag="probe"):
     """Measure rails and directions as well, once the all-reduce is done."""
     hairpin: int = 0
     """The node to itself, over its own NICs: this member's workers in it."""
+    within: float = 0.0
+    """As of :class:`LaunchOrder`."""
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):

@@ -25,13 +25,21 @@ SAMPLES_AT_ONCE = 8
 SAMPLE_ROWS = 32
 """Rows looked through in one step for them: their positions take 16 MB."""
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+ENDS = 0.5
+"""Of the time that is left once the communicator works, in which iterations are begun: the last one
+has as much to end.
+"""
 SPARE = 1 << 30
 """Bytes of GPU memory that NCCL's buffers and the CUDA context may take besides the data."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One communicator's work; ``timeout``: seconds of a collective. ``op``: sum, max or min."""
+    """One communicator's work; ``timeout``: seconds of a collective. ``op``: sum, max or min.
+
+    ``until``: the second of :func:`time.monotonic` at which it is given up, 0 for none. Where all
+    iterations do not fit, there are fewer: what is merely slow is measured, and is no hang.
+    """
 
     backend: str
     size: int
@@ -39,6 +47,7 @@ class Task:
     warmup: int
     timeout: float
     op: str
+    until: float = field(default=0.0, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -128,12 +137,20 @@ def reduce_all(
     times: list[float] = []
     wrong, where = 0, ""
     samples: list[tuple[int, int, float]] = []
+    now = time.monotonic()
+    ends = now + ENDS * (task.until - now) if task.until else math.inf
+    last = False
     for iteration in range(task.warmup + task.iterations):
         _fill(data, tables.row(rank, iteration))
         if iteration == task.warmup:
             say("measuring", iteration)
+        counts = iteration >= task.warmup or last
+        align.fill_(time.monotonic() >= ends)
         seconds = timed(partial(dist.all_reduce, data, op=op), align, device)
-        if iteration >= task.warmup:
+        # How many say that it is late: all ranks read the same, and so end with the same iteration.
+        # What is no such number was corrupted on its way, and ends nobody's.
+        last = 1 <= align.item() <= world
+        if counts:
             times.append(seconds)
         bad, first = _compare(data, tables.reduced(iteration))
         if bad and not wrong:
@@ -144,10 +161,10 @@ def reduce_all(
                 (iteration, *residual) for residual in _residuals(data, tables.reduced(iteration))
             ]
         say("measuring", iteration + 1)
+        if counts and last:
+            break
     gpu = _uuid(device) if wrong else ""
-    return MeasuredTimes(
-        times, task.warmup + task.iterations, wrong, where, samples=samples[:SAMPLES], gpu=gpu
-    )
+    return MeasuredTimes(times, iteration + 1, wrong, where, samples=samples[:SAMPLES], gpu=gpu)
 
 
 class _Tables:
