@@ -152,6 +152,12 @@ def test_between_two_nvlink_domains_nccl_goes_by_its_network_whatever_it_does_in
     assert went(networks).code == "TRANSPORT_FALLBACK"
 
 
+def test_that_nodes_could_use_nvlink_does_not_excuse_a_gang_that_went_by_tcp() -> None:
+    rack: dict[str, Any] = {"model": "NVIDIA GB200", "workers": 4, "imex": True, "nvlink": "a.1"}
+    assert went(("Socket",), **rack).code == "TRANSPORT_FALLBACK"
+    assert went(("Socket", "multi-node NVLink"), gbps=830.0, **rack).code == "OK"
+
+
 def test_where_tcp_is_all_there_is_nothing_fell_back() -> None:
     assert went(("Socket",), rdma=False, nic="", fabric="").code == "OK"
     assert went((), gbps=450.0).code == "OK"  # NCCL did not say

@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 
-from . import gate
 from .control.messages import Hello, VerdictMessage, among
 from .control.rounds import LaunchRound
 from .failures import MULTI_NODE_NVLINK
@@ -43,10 +42,10 @@ def verdict(
         or len({hello.node for hello in hellos.values()}) < 2
     ):
         return None
-    if gate.fabric_of(hellos) == "mnnvl" or any(
-        MULTI_NODE_NVLINK in result.networks for result in last.results.values()
-    ):
-        return None  # NVLink carries the data, whatever NCCL has for the rest
+    if any(MULTI_NODE_NVLINK in result.networks for result in last.results.values()):
+        # NVLink carries the data, whatever NCCL has for the rest. That the nodes could use it says
+        # nothing: NCCL may not, as without memory of CUDA's newer kind (NCCL_CUMEM_ENABLE).
+        return None
     fallen = {
         rank: " and ".join(result.networks)
         for rank, result in sorted(last.results.items())
