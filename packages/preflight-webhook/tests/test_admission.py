@@ -116,6 +116,42 @@ def test_whatever_stands_under_reserved_names_is_rebuilt(
     assert any("replaced" in warning for warning in decision.warnings)
 
 
+def test_what_the_api_servers_own_admission_writes_into_a_check_stays() -> None:
+    """It would refuse the pod in the end: AlwaysPullImages, LimitRanger, OpenShift's ids."""
+    config = parse(
+        "checks: [{name: mine, image: m, securityContext: {runAsUser: null, runAsGroup: null}}]"
+    )
+    _, after = judged(gpu_pod(), config)
+    check = after["spec"]["initContainers"][0]
+    check["imagePullPolicy"] = "Always"
+    check["resources"]["requests"]["ephemeral-storage"] = "1Gi"
+    check["resources"]["limits"]["ephemeral-storage"] = "2Gi"
+    check["securityContext"] |= {"runAsUser": 1000650000, "seLinuxOptions": {"level": "s0:c1,c2"}}
+    decision, again = judged(after, config)
+    assert again == after
+    assert (decision.result, decision.patch, decision.warnings) == ("unchanged", [], [])
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ((), {"imagePullPolicy": "Never"}),
+        (("securityContext",), {"runAsUser": 0, "runAsNonRoot": False, "privileged": True}),
+        (("resources", "limits"), {"cpu": "1m", "memory": "1Ki", GPU: "1", "x.y/z": "1"}),
+    ],
+)
+def test_nothing_else_that_stands_in_a_check_stays(
+    where: tuple[str, ...], found: dict[str, Any]
+) -> None:
+    _, honest = judged(gpu_pod())
+    forged = copy.deepcopy(honest)
+    part = forged["spec"]["initContainers"][0]
+    for key in where:
+        part = part[key]
+    part |= found
+    assert judged(forged)[1] == honest
+
+
 @pytest.mark.parametrize("section", ["containers", "initContainers"])
 def test_a_tenants_mount_of_our_volume_is_denied_and_told_why(section: str) -> None:
     mount = {

@@ -77,6 +77,7 @@ class Cluster:
                 if kind == "limits":
                     limit = {"type": "Container", "default": {"cpu": "2", "memory": "1Gi"}}
                     limit |= {"defaultRequest": {"cpu": "100m", "memory": "64Mi"}}
+                    limit |= {"max": {"ephemeral-storage": "8Gi"}}  # of it a default, too
                     self.make(
                         name,
                         "limitranges",

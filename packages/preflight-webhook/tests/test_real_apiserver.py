@@ -77,7 +77,12 @@ def cluster(
     gates, groups = GANG_APIS[request.param]
     home, how = (
         tmp_path_factory.mktemp(f"apiserver-{request.param}"),
-        {"feature_gates": gates, "runtime_config": groups},
+        {
+            "feature_gates": gates,
+            "runtime_config": groups,
+            # It looks at our containers before we are asked again, and at the end.
+            "more": ["--enable-admission-plugins=AlwaysPullImages"],
+        },
     )
     with (
         api_server(home, kube_apiserver=kube_apiserver(request.param), **how) as server,

@@ -194,6 +194,9 @@ def _rebuilt(
     if decision.denied:
         return decision
     if injection is not None:
+        there = {c.get("name"): c for c in now["spec"].get("initContainers") or ()}
+        for placed in (injection.containers, injection.last):
+            placed[:] = [reserved.accepted(c, there.get(c["name"]) or {}) for c in placed]
         wanted = patch.applied(wanted, patch.fresh(injection, patch.Present(*facts.there)))
     patched = patch.rebuilt(now, wanted)
     result = "unchanged" if injection is not None and not patched else decision.result

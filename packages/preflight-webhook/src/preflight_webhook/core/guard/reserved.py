@@ -4,8 +4,10 @@ out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
+from preflight_kube.api.workloads.model import map_of
 from preflight_proto.names import (
     CHECKED_LABEL,
     CONTAINER_PREFIX,
@@ -19,6 +21,15 @@ from preflight_webhook.api.types import Pod
 from preflight_webhook.config.config import Config
 
 _PREFIX: Final = VOLUME_PREFIX.encode()
+_PULL: Final = "imagePullPolicy"
+_ADDED: Final = {
+    "requests": ("ephemeral-storage",),
+    "limits": ("ephemeral-storage",),
+    "securityContext": ("runAsUser", "runAsGroup", "seLinuxOptions"),
+}
+"""What the API server's own admission adds to containers that do not say it: LimitRanger, and the
+one of OpenShift. None of it lets a check pass that would not.
+"""
 
 
 def traces(pod: Pod) -> tuple[bool, bool]:
@@ -95,3 +106,25 @@ def cleaned(pod: dict[str, Any]) -> dict[str, Any]:
         if metadata.get(key) is not None:
             metadata[key] = {k: v for k, v in metadata[key].items() if not k.startswith(PREFIX)}
     return clean
+
+
+def accepted(built: Mapping[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
+    """A container as it was ``built``, with what the API server's own admission has written into
+    the one that was ``sent`` in its place: in the end it refuses a pod without that.
+    """
+    container = {**built}
+    if sent.get(_PULL) == "Always":  # AlwaysPullImages
+        container[_PULL] = "Always"
+    _add(container, sent, "securityContext")
+    resources = {**map_of(built.get("resources"))}
+    for side in ("requests", "limits"):
+        _add(resources, map_of(sent.get("resources")), side)
+    if resources:
+        container["resources"] = resources
+    return container
+
+
+def _add(to: dict[str, Any], sent: Mapping[str, Any], key: str) -> None:
+    ours, there = map_of(to.get(key)), map_of(sent.get(key))
+    if more := {name: there[name] for name in _ADDED[key] if name in there and name not in ours}:
+        to[key] = {**ours, **more}
