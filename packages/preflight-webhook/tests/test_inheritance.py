@@ -107,6 +107,22 @@ def test_variables_from_elsewhere_come_as_they_are() -> None:
     assert entry in check(pod)["env"]
 
 
+def test_a_variable_of_a_file_that_the_pod_writes_first_stays_behind() -> None:
+    """No kubelet starts a container whose file is not there, be the variable optional or not, and
+    the init container that writes it waits for the check."""
+    file = {"volumeName": "made", "path": "nccl.env", "key": "HCA", "optional": True}
+    env = [
+        {"name": "NCCL_IB_HCA", "valueFrom": {"fileKeyRef": file}},
+        {"name": "NCCL_NET", "value": "$(NCCL_IB_HCA)"},
+        {"name": "NCCL_ALGO", "value": "Ring"},
+    ]
+    decision, pod = judged(container(env=env), volumes=[{"name": "made", "emptyDir": {}}])
+    assert {e["name"] for e in check(pod)["env"]} & {"NCCL_IB_HCA", "NCCL_NET", "NCCL_ALGO"} == {
+        "NCCL_ALGO"
+    }
+    assert "fileKeyRef" in decision.warnings[0]
+
+
 def test_of_two_containers_the_first_with_gpus_decides_and_the_user_is_told() -> None:
     def setting(value: str) -> dict[str, Any]:
         return {"env": [{"name": "NCCL_IB_HCA", "value": value}]}
@@ -211,6 +227,25 @@ def test_a_topology_file_that_cannot_be_placed_stays_behind(value: str) -> None:
     )
     assert "NCCL_TOPO_FILE" not in json.dumps(check(pod))
     assert "NCCL_TOPO_FILE" in decision.warnings[0]
+
+
+@pytest.mark.parametrize("source", [{"medium": "Memory"}, {}])
+def test_a_topology_file_that_an_init_container_writes_is_not_waited_for(
+    source: dict[str, Any],
+) -> None:
+    """A check that stands before it would never find it; one behind it does."""
+    own: dict[str, Any] = {
+        "env": [{"name": "NCCL_TOPO_FILE", "value": "/t/x.xml"}],
+        "volumeMounts": [{"name": "topo", "mountPath": "/t"}],
+    }
+    spec: dict[str, Any] = {"initContainers": [container("write", gpus=False)]}
+    volumes = [{"name": "topo", "emptyDir": source}]
+    decision, pod = judged(container(**own), volumes=volumes, **spec)
+    assert "NCCL_TOPO_FILE" not in json.dumps(check(pod))
+    assert "lies in an emptyDir" in decision.warnings[0]
+    behind = parse(CHECKS.replace("image: l", "image: l, placement: last"))
+    _, pod = judged(container(**own), config=behind, volumes=volumes, **spec)
+    assert "NCCL_TOPO_FILE" in json.dumps(check(pod))
 
 
 def test_a_topology_file_of_the_workloads_image_stays_behind() -> None:

@@ -57,7 +57,12 @@ from preflight_webhook.core.guard import reserved
 from preflight_webhook.core.guard.bypass import guarded
 from preflight_webhook.core.guard.endpoint_guard import Redirect, redirects, trusted
 from preflight_webhook.core.inject import patch
-from preflight_webhook.core.inject.inheritance import ContainerSettings, inherit, inheriting
+from preflight_webhook.core.inject.inheritance import (
+    ContainerSettings,
+    EmptyVolume,
+    inherit,
+    inheriting,
+)
 from preflight_webhook.core.inject.injection import (
     Injection,
     InjectionPoint,
@@ -97,7 +102,7 @@ class DecisionKey(msgspec.Struct, frozen=True):
     pull_secrets: tuple[str, ...]
     claims: tuple[PodClaim, ...]
     confined: bool
-    memory: tuple[str, ...]  # volumes that are memory, where any check inherits
+    empty: tuple[EmptyVolume, ...]  # where any check inherits
     redirects: tuple[Redirect, ...]
     claimed: bool  # by the annotation of deviceVariables
 
@@ -109,7 +114,7 @@ class DecisionKey(msgspec.Struct, frozen=True):
             size += 128 + len(name) + len(raw)
         for group in (self.containers, *self.settings):
             size += 128 * len(group) + sum(map(len, group))
-        for names in (self.pull_secrets, self.memory):
+        for names in (self.pull_secrets, [name for name, _ in self.empty]):
             size += 64 * len(names) + sum(map(len, names))
         for name, _, _ in self.claims:
             size += 576 + len(name)
@@ -239,22 +244,22 @@ def _facts(
         if spec.resource_claims and detects(config)
         else (),
         confined,
-        _memory(spec.volumes) if everyone and spec.volumes else (),
+        _empty(spec.volumes) if everyone and spec.volumes else (),
         redirects(pod, namespace, config),
         config.device_variables.enabled and config.device_variables.claim_annotation in annotations,
     )
 
 
-def _memory(volumes: Sequence[Volume]) -> tuple[str, ...]:
-    """Names of those that are memory; of too many the pod is denied anyway."""
+def _empty(volumes: Sequence[Volume]) -> tuple[EmptyVolume, ...]:
+    """The emptyDirs; of too many volumes the pod is denied anyway."""
     if len(volumes) > limits.ENTRIES:
         return ()
-    names = [
-        volume.name
+    empty = [
+        EmptyVolume(volume.name, of.medium == "Memory")
         for volume in volumes
-        if (of := volume.empty_dir) is not None and of.medium == "Memory"
+        if (of := volume.empty_dir) is not None and len(volume.name) <= limits.NAME
     ]
-    return tuple([name for name in names if len(name) <= limits.NAME]) if names else ()
+    return tuple(empty) if empty else ()
 
 
 def _settings(container: Container) -> ContainerSettings:
@@ -317,7 +322,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
     _refuse(limits.of_inherited(facts.settings, facts.volumes))
     member = _stamp(facts, takes_part=any(check.gang_wide for check in checks))
     inherited = inherit(
-        facts.settings, gets if facts.settings else (), len(containers), facts.memory, config
+        facts.settings, gets if facts.settings else (), len(containers), facts.empty, config
     )
     workload = WorkloadTraits(
         devices=devices,

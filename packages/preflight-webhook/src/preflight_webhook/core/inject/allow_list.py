@@ -31,7 +31,8 @@ TOPOLOGY: Final = "NCCL_TOPO_FILE"
 
 class WorkloadSetting(NamedTuple):
     """A variable by its name, or a ``mount`` by its path, and the ``patterns`` by which a check
-    inherits. ``memory``: names of the pod's volumes that are memory; ``setting``: what of the
+    inherits. ``memory``: names of the pod's volumes that are memory; ``empty``: of those that
+    hold nothing when the check runs; ``setting``: what of the
     configuration has the patterns.
     """
 
@@ -39,6 +40,7 @@ class WorkloadSetting(NamedTuple):
     patterns: Collection[str]
     mount: Mapping[str, Any] = {}
     memory: Collection[str] = ()
+    empty: Collection[str] = ()
     setting: str = ""
 
     @property
@@ -217,6 +219,11 @@ _TOPOLOGY_FILES: Final = (
         lambda item: item.mount.get("subPathExpr"),
         "={0.name} lies in a mount whose subPathExpr is the container's own",
     ),
+    AllowRow(
+        lambda item: item.mount.get("name") in item.empty,
+        "={0.name} lies in an emptyDir, where nothing is before the pod's own containers run, so the checks run without it; "
+        "mount a file that is there from the start",
+    ),
 )
 
 
@@ -234,12 +241,14 @@ class MovedTopology(NamedTuple):
     mount: dict[str, Any]
 
 
-def moved(file: object, mounted: Iterable[dict[str, Any]]) -> MovedTopology | str:
+def moved(
+    file: object, mounted: Iterable[dict[str, Any]], empty: Collection[str] = ()
+) -> MovedTopology | str:
     """The topology file that the workload has at ``file`` at a path of ours, as at its own it could
     stand in for any file of the check's image; or why it cannot be brought there.
 
-    ``mounted``: the mounts of the container. NCCL stops at a file that is not there, so one of the
-    workload's image cannot be named.
+    ``mounted``: the mounts of the container; ``empty``: volumes that hold nothing yet. NCCL stops
+    at a file that is not there, so one of the workload's image cannot be named.
     """
     if not isinstance(file, str):
         return " has no value of its own, so its file is not passed on to the checks"
@@ -247,7 +256,7 @@ def moved(file: object, mounted: Iterable[dict[str, Any]]) -> MovedTopology | st
     holding = ((normal(str(mount.get("mountPath"))), mount) for mount in mounted)
     above = [pair for pair in holding if pair[0] in {path, "/"} or path.startswith(pair[0] + "/")]
     folder, mount = max(above, key=lambda pair: len(pair[0]), default=("", {}))
-    if why := refusal(_TOPOLOGY_FILES, WorkloadSetting(file, (), mount)):
+    if why := refusal(_TOPOLOGY_FILES, WorkloadSetting(file, (), mount, empty=empty)):
         return why
     there = at = f"{names.USER_TOPOLOGY_DIR}/{basename(path)}"  # where the file itself is mounted
     if folder != path:

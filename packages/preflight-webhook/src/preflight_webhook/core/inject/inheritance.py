@@ -15,6 +15,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from preflight_kube.api.workloads.model import map_of
+
 from preflight_webhook.api.review import decode_entries, decode_security
 from preflight_webhook.config.allow import refusal
 from preflight_webhook.config.config import CheckConfig, Config
@@ -42,6 +44,13 @@ class ContainerSettings(NamedTuple):
     env_from: bytes
     mounts: bytes
     security: bytes
+
+
+class EmptyVolume(NamedTuple):
+    """An emptyDir of the pod, and whether it is memory."""
+
+    name: str
+    memory: bool
 
 
 class Source(NamedTuple):
@@ -80,8 +89,8 @@ class InheritedSettings(NamedTuple):
 
 
 def _size(settings: tuple[ContainerSettings, ...], *key: Any) -> int:
-    *_, memory, _, _ = key
-    raw = sum([len(part) for group in (*settings, memory) for part in group])
+    *_, empty, _, _ = key
+    raw = sum([len(part) for group in (*settings, [name for name, _ in empty]) for part in group])
     return 1024 + 4 * raw  # decoded, an entry is some times as large
 
 
@@ -90,11 +99,11 @@ def inherit(
     settings: tuple[ContainerSettings, ...],
     gpus: tuple[bool, ...],
     containers: int,
-    memory: tuple[str, ...],
+    empty: tuple[EmptyVolume, ...],
     config: Config,
 ) -> InheritedSettings:
     """``settings`` and whether GPUs are given, of the containers (the first ``containers`` of them)
-    and init containers; ``memory``: names of the pod's volumes that are memory.
+    and init containers; ``empty``: the pod's emptyDirs.
 
     Raises :class:`BadReview` when a security context is none.
     """
@@ -105,7 +114,7 @@ def inherit(
         )
         for i, own in enumerate(zip(gpus, settings, strict=True))
     ]
-    inherited = ((check.name, _inherit(check, config, sources, memory)) for check in config.checks)
+    inherited = ((check.name, _inherit(check, config, sources, empty)) for check in config.checks)
     locks = any(_locks_memory(setting.security) for setting in settings)
     return InheritedSettings({name: own for name, own in inherited if own is not None}, locks)
 
@@ -121,7 +130,7 @@ def _locks_memory(raw: bytes) -> bool:
 
 
 def _inherit(
-    check: CheckConfig, config: Config, sources: list[Source], memory: tuple[str, ...]
+    check: CheckConfig, config: Config, sources: list[Source], empty: tuple[EmptyVolume, ...]
 ) -> Inherited | None:
     """What ``check`` inherits; None where it is one that inherits nothing. Of two containers the
     first with GPUs decides.
@@ -130,6 +139,9 @@ def _inherit(
     if not patterns and not raw_paths:
         return None
     paths = [normal(path) for path in raw_paths]
+    memory = [volume.name for volume in empty if volume.memory]
+    # Behind the workload's own init containers they may hold something.
+    still = [volume.name for volume in empty] if check.placement == "first" else []
     # Stable: within either, as they stand in the pod.
     ranked = sorted(sources, key=lambda source: not source.gpus)
     warnings: list[str] = []
@@ -148,7 +160,7 @@ def _inherit(
                     )
             elif name != TOPOLOGY:
                 env.append(entry)
-            elif isinstance(there := moved(entry.get("value"), mounted), MovedTopology):
+            elif isinstance(there := moved(entry.get("value"), mounted, still), MovedTopology):
                 env += there.variables
                 topology[there.mount["mountPath"]] = there.mount
             else:
@@ -215,6 +227,11 @@ def _variables(
     taken: set[str] = set()
     for name, entry in last.items():
         if not inheritable(name, patterns):
+            continue
+        if map_of(entry.get("valueFrom")).get("fileKeyRef") is not None:
+            warnings.append(
+                f"{source.where}: {name} is not passed on to the checks, as it comes from a file (fileKeyRef) that a container of the pod writes first"
+            )
             continue
         value = entry.get("value")
         missing = sorted(_references(value) - taken) if isinstance(value, str) else []
