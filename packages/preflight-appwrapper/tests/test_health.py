@@ -480,6 +480,50 @@ def test_what_waits_says_when_the_next_rule_may_hold() -> None:
     assert found.at == NOW + timedelta(seconds=300 + 1200 + 1 - 10)
 
 
+# --- pods that come one after the other
+
+
+def running(name: str, seconds_ago: float) -> Pod:
+    begun = (NOW - timedelta(seconds=seconds_ago)).isoformat()
+    state = {"name": "main", "state": {"running": {"startedAt": begun}}}
+    return pod(name, "Running", containerStatuses=[state])
+
+
+@pytest.mark.parametrize(
+    ("pods", "wanted"),
+    [
+        ((running("a", 250),), (9, "waiting")),  # the next is made once this one is ready
+        ((running("a", 3000), running("b", 250)), (9, "waiting")),
+        ((running("a", 3000), running("b", 302)), (8, "reset")),
+        ((running("a", 250), pod("b", "Pending")), (9, "waiting")),
+        ((), (8, "reset")),
+    ],
+)
+def test_pods_that_come_in_order_have_a_warm_up_each(
+    pods: tuple[Pod, ...], wanted: tuple[int, str]
+) -> None:
+    one = replace(present(), verdict=ComponentVerdict(in_order=True))
+    found = judged(status(3, deployed=3600, ready=3600), *pods, components=(one,))
+    assert ruled(found) == wanted
+
+
+def test_a_container_that_starts_again_and_again_is_no_progress() -> None:
+    again = {"name": "main", "lastState": {"terminated": {"exitCode": 1}}}
+    again["state"] = {"running": {"startedAt": NOW.isoformat()}}
+    one = replace(present(), verdict=ComponentVerdict(in_order=True))
+    loops = pod("a", "Running", containerStatuses=[again])
+    assert ruled(judged(status(3, ready=3600), loops, components=(one,))) == (8, "reset")
+
+
+def test_pods_that_wait_for_others_to_complete_are_not_missed() -> None:
+    one = replace(present(), verdict=ComponentVerdict(in_order=True, later=4))
+    known = status(5, deployed=36_000, ready=36_000)
+    found = judged(known, running("a", 36_000), components=(one,))
+    assert (*ruled(found), found.at) == (9, "waiting", None)
+    assert found.sentence == "4 of 5 pods are made once others have completed"
+    assert ruled(judged(known, pod("a", "Pending"), components=(one,))) == (8, "reset")
+
+
 # --- parts that have ended beside parts that run, and elastic ones
 
 

@@ -115,6 +115,56 @@ def test_the_end_of_a_suspension_is_known() -> None:
     assert found.resumed == datetime(2026, 1, 1, tzinfo=UTC)
 
 
+def a_job(name: str, pods: int, replicas: int = 1, **on: str) -> dict[str, Any]:
+    depends = [{"name": other, "status": status} for other, status in on.items()]
+    template = {"spec": {"parallelism": pods}}
+    return {"name": name, "replicas": replicas, "template": template, "dependsOn": depends}
+
+
+JOB_SET = ("jobset.x-k8s.io/v1alpha2", "JobSet")
+LWS, STATEFUL = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"), ("apps/v1", "StatefulSet")
+MPI = ("kubeflow.org/v2beta1", "MPIJob")
+
+
+@pytest.mark.parametrize(
+    ("raw", "in_order"),
+    [
+        (of(*STATEFUL, replicas=2, podManagementPolicy="OrderedReady"), True),
+        (of(*STATEFUL, replicas=2, podManagementPolicy="Parallel"), False),
+        (of(*STATEFUL, replicas=1, podManagementPolicy="OrderedReady"), False),
+        (of(*LWS, startupPolicy="LeaderReady"), True),
+        (of(*LWS, startupPolicy="LeaderCreated"), False),
+        (of(*MPI, launcherCreationPolicy="WaitForWorkersReady"), True),
+        (of(*MPI, launcherCreationPolicy="AtStartup"), False),
+        (of(*JOB_SET, startupPolicy={"startupPolicyOrder": "InOrder"}), True),
+        (of(*JOB_SET, startupPolicy={"startupPolicyOrder": "AnyOrder"}), False),
+        (of(*JOB_SET, replicatedJobs=[a_job("a", 1), a_job("b", 1, a="Ready")]), True),
+        (of("batch/v1", "Job", parallelism=2), False),
+    ],
+)
+def test_who_makes_some_pods_only_once_others_are_ready_is_known(
+    raw: dict[str, Any], in_order: bool
+) -> None:
+    assert verdict(raw).in_order is in_order
+
+
+@pytest.mark.parametrize(
+    ("succeeded", "later"), [({}, 9), ({"load": 1}, 9), ({"load": 2}, 0), ({"load": 2, "a": 1}, 0)]
+)
+def test_jobs_that_depend_on_others_which_have_not_completed_make_no_pods_yet(
+    succeeded: dict[str, int], later: int
+) -> None:
+    jobs = [
+        a_job("load", 1, 2),
+        a_job("a", 4, load="Complete"),
+        a_job("b", 5, a="Ready"),
+        a_job("c", 7, load="Ready"),
+    ]
+    known = [{"name": name, "succeeded": count} for name, count in succeeded.items()]
+    raw = of(*JOB_SET, replicatedJobs=jobs, status={"replicatedJobsStatus": known})
+    assert verdict(raw).later == later
+
+
 def test_a_further_kind_is_read_as_it_is_configured() -> None:
     rule = FailureRule(
         group="example.com",

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
+from preflight_kube.api.workloads.batch import at_once
 from preflight_kube.api.workloads.model import at, map_of, maps, whole
 
 from preflight_appwrapper.api.decode_partial import lenient
@@ -29,13 +30,16 @@ _MOST_TEXT: Final = 256
 class ComponentVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """``message``: in the object's own words. ``suspended``: it is held back by its own
     ``suspend``, e.g. queues by itself; ``resumed``: when that ended. ``owns_pods``: as in
-    :class:`FailureRule`."""
+    :class:`FailureRule`. ``in_order``: it makes some of its pods only once others are ready or
+    have completed; ``later``: how many wait for others to complete."""
 
     says: Says = "nothing"
     message: str = ""
     suspended: bool = False
     resumed: datetime | None = None
     owns_pods: bool = False
+    in_order: bool = False
+    later: int = 0
 
 
 def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVerdict:
@@ -48,7 +52,13 @@ def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVe
     says, message = _says(rule, raw, conditions) if rule else ("nothing", "")
     owns_pods = rule is not None and rule.owns_pods
     return ComponentVerdict(
-        says=says, message=message, suspended=suspended, resumed=resumed, owns_pods=owns_pods
+        says=says,
+        message=message,
+        suspended=suspended,
+        resumed=resumed,
+        owns_pods=owns_pods,
+        in_order=_in_order(group, kind, raw),
+        later=_later(raw) if kind == "JobSet" else 0,
     )
 
 
@@ -86,6 +96,38 @@ def _waves(raw: Mapping[str, Any]) -> bool:
     at_once = whole(_at(raw, "spec.parallelism"), 1)
     succeeded = whole(_at(raw, "status.succeeded"), 0)
     return completions >= 0 and (completions > at_once or completions > succeeded)
+
+
+def _in_order(group: str, kind: str, raw: Mapping[str, Any]) -> bool:
+    if (group, kind) == ("apps", "StatefulSet"):
+        several = whole(_at(raw, "spec.replicas"), 1) > 1
+        return several and _at(raw, "spec.podManagementPolicy") != "Parallel"
+    if kind == "JobSet":
+        jobs = maps(_at(raw, "spec.replicatedJobs"))
+        in_order = _at(raw, "spec.startupPolicy.startupPolicyOrder") == "InOrder"
+        return in_order or any(job.get("dependsOn") for job in jobs)
+    # LeaderWorkerSet and MPIJob
+    waits = (_at(raw, "spec.startupPolicy"), _at(raw, "spec.launcherCreationPolicy"))
+    return waits[0] == "LeaderReady" or waits[1] == "WaitForWorkersReady"
+
+
+def _later(raw: Mapping[str, Any]) -> int:
+    """Pods of a JobSet's jobs that depend on jobs which have not completed, or depend on such."""
+    statuses = maps(_at(raw, "status.replicatedJobsStatus"))
+    succeeded = {str(job.get("name")): whole(job.get("succeeded"), 0) for job in statuses}
+    pods, open_, waiting = 0, set[str](), set[str]()
+    for job in maps(_at(raw, "spec.replicatedJobs")):  # each depends on earlier ones alone
+        name, replicas = str(job.get("name")), whole(job.get("replicas"), 1)
+        if succeeded.get(name, 0) < replicas:
+            open_.add(name)
+        for on in maps(job.get("dependsOn")):
+            other = str(on.get("name"))
+            if other in waiting or (other in open_ and on.get("status") == "Complete"):
+                waiting.add(name)
+        if name in waiting:
+            spec = map_of(at(job, ("template", "spec")))
+            pods += replicas * at_once(spec.get("parallelism"), spec.get("completions"))
+    return pods
 
 
 def _suspension(

@@ -21,6 +21,7 @@ from preflight_appwrapper.core.pods import (
     examined,
     exits,
     is_examined,
+    last_progress,
     terminal,
 )
 
@@ -252,20 +253,35 @@ def _too_few(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
     if queued is not None:
         sentence = f"{queued.kind} {queued.name} is suspended by itself, so the clock of admission and warm-up is stopped"
         return HealthJudgment("waiting", 9, sentence)
-    start, missing = _started(context), figures.needed - figures.existing
+    going_on = [
+        component.verdict
+        for i, component in enumerate(context.snapshot.components)
+        if not finished(context, i)
+    ]
+    needed = figures.needed - sum(verdict.later for verdict in going_on)
+    if figures.ready >= needed:
+        later = figures.needed - needed
+        sentence = f"{later} of {figures.needed} pods are made once others have completed"
+        return HealthJudgment("waiting", 9, sentence)
+    in_order = any(verdict.in_order for verdict in going_on)
+    start, missing = _started(context), needed - figures.existing
+    if in_order:
+        start = min(last_progress(pods, start), now)
+    what = f"{needed - figures.ready} of {needed} pods do not run"
     if missing > 0:
+        what = f"{missing} of {needed} pods do not exist"
+    if missing > 0 and not in_order:
         rule, period = 7, p.admission
-        what = f"{missing} of {figures.needed} pods do not exist"
     else:
         rule, period = 8, p.warmup + examined(pods, start, now, p.preflight_allowance)
-        what = f"{figures.needed - figures.ready} of {figures.needed} pods do not run"
         if is_examined(pods) and not expired(start, period, now):
             period = p.warmup + p.preflight_allowance
     if not expired(start, period, now):
         at, then = deadline(start, period), f"rule {rule}: too few pods"
         return HealthJudgment("waiting", 9, f"{what} yet", at=at, then=then)
     begun = start == c.since(status, c.DEPLOYED)
-    since = "creation began" if begun else "they were last wanted"
+    since = "others began" if in_order else "they were last wanted"
+    since = "creation began" if begun else since
     sentence = f"{what} {(now - start).total_seconds():.0f} s after {since}"
     return HealthJudgment("reset", rule, sentence, "InsufficientPodsReady", grace=True, counts=True)
 

@@ -70,6 +70,19 @@ def _runs(pods: Iterable[Pod], now: datetime) -> Iterator[tuple[datetime, dateti
                 yield ended.started_at, ended.finished_at
 
 
+def last_progress(pods: Iterable[Pod], otherwise: datetime) -> datetime:
+    """Return when a container last began its first run, or ended; ``otherwise``: the earliest."""
+    times = [otherwise]
+    for pod in pods:
+        for known in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+            running, ended = known.state.running, known.state.terminated
+            if running is not None and known.last_state.terminated is None:
+                times.append(running.started_at or otherwise)
+            if ended is not None:
+                times.append(ended.finished_at or otherwise)
+    return max(times)
+
+
 def sick_resources(labels: Mapping[str, str], autopilot: Autopilot) -> frozenset[str]:
     """The resources of a node with these labels that running pods must leave."""
     if not autopilot.monitor:
