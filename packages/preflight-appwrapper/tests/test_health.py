@@ -597,6 +597,29 @@ def test_an_elastic_workload_that_was_shrunk_is_healthy_down_to_its_minimum(
         assert judge(PhaseContext.of(wrapper, seen, WrapperRules(), NOW)).result == result
 
 
+@pytest.mark.parametrize(
+    ("group", "elastic", "spare"),
+    [
+        ({"replicas": 4}, False, 0),
+        ({}, False, 1),  # 0 by the API server's default, and 1 by Kueue's
+        ({"minReplicas": 1}, False, 0),
+        ({"minReplicas": 3}, False, 0),
+        ({"replicas": 4, "maxReplicas": 2}, False, 2),
+        ({"replicas": 4, "minReplicas": 5, "maxReplicas": 2}, False, 0),
+        ({"replicas": 4, "suspend": True}, False, 4),
+        ({"replicas": 4, "minReplicas": 1}, True, 3),
+        ({"replicas": 4, "minReplicas": 1, "numOfHosts": 4}, True, 0),
+        ({"replicas": 8, "minReplicas": 1, "numOfHosts": 4}, True, 4),
+    ],
+)
+def test_ray_makes_no_more_workers_than_its_own_bounds_and_defaults_say(
+    group: dict[str, Any], elastic: bool, spare: int
+) -> None:
+    spec = {"enableInTreeAutoscaling": elastic, "workerGroupSpecs": [group]}
+    job = {"apiVersion": "ray.io/v1", "kind": "RayJob", "spec": {"rayClusterSpec": spec}}
+    assert slack({**RAY, "spec": spec}) == slack(job) == spare
+
+
 def test_no_template_makes_the_range_raise() -> None:
     for kind in (RAY, TORCH):
         for broken in ({}, {"spec": 3}, {"spec": {"enableInTreeAutoscaling": True, "workerGroupSpecs": [1, {"replicas": "x"}]}}):  # fmt: skip

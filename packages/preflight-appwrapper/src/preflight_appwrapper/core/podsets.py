@@ -104,7 +104,9 @@ def slacks(components: Sequence[Component]) -> tuple[int, ...]:
 
 
 def slack(template: object) -> int:
-    """Pods that Ray's autoscaler, or PyTorch's elastic policy, may take away. Never raises."""
+    """Pods of the pod sets that need not be there: of groups of Ray's workers, whose number its
+    operator bounds and its autoscaler changes, or by PyTorch's elastic policy. Never raises.
+    """
     group, _, kind = group_kind(template)
     if not isinstance(template, dict):
         return 0
@@ -117,13 +119,26 @@ def slack(template: object) -> int:
         ("ray.io", "RayJob"): ("spec", "rayClusterSpec"),
     }
     inner: Keys | None = clusters.get((group, kind))
-    if inner is None or at(template, (*inner, "enableInTreeAutoscaling")) is not True:
+    if inner is None:
         return 0
+    elastic = at(template, (*inner, "enableInTreeAutoscaling")) is True
     return sum(
-        max(0, whole(workers.get("replicas"), 1) - whole(workers.get("minReplicas"), 0))
-        * (whole(workers.get("numOfHosts"), 1) or 1)
+        max(0, whole(workers.get("replicas"), 1) - _fewest(workers, elastic=elastic))
         for workers in maps(at(template, (*inner, "workerGroupSpecs")))
     )
+
+
+def _fewest(workers: Object, *, elastic: bool) -> int:
+    """The fewest pods that KubeRay makes of a group; the API server's default of ``replicas`` is 0,
+    where a pod set has 1.
+    """
+    least = whole(workers.get("minReplicas"), 0)
+    wanted = least if elastic else max(whole(workers.get("replicas"), 0), least)
+    most = whole(workers.get("maxReplicas"), wanted)
+    # Its operator looks at the upper bound only where there are not too few.
+    count = wanted if wanted == least else min(wanted, most)
+    hosts = whole(workers.get("numOfHosts"), 1) or 1
+    return 0 if workers.get("suspend") is True else max(0, count * hosts)
 
 
 def pod_sets(component: Component) -> tuple[PodSet, ...]:
