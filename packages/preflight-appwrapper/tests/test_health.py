@@ -166,6 +166,43 @@ def test_rule_1_a_missing_component_is_asked_for_before_it_fails(
     assert ruled(judged(status(2), *RUNNING, components=(one,))) == wanted
 
 
+@pytest.mark.parametrize("state", ["absent", "going"])
+def test_a_pod_that_kubernetes_takes_away_is_reset_and_not_the_end(state: Any) -> None:
+    verdict = ComponentVerdict(disrupted="PreemptionByScheduler: for a pod of more worth")
+    gone = SeenComponent(state=state, ours=True, uid="job-0", confirmed=True, verdict=verdict)
+    found = judged(status(1), components=(gone,))
+    assert (*ruled(found), found.grace, found.counts) == (1, "reset", False, True)
+    what = "is gone" if state == "absent" else "is being deleted"
+    assert found.sentence == f"Job c0 {what} (PreemptionByScheduler: for a pod of more worth)"
+    another = replace(gone, state="present", uid="other")
+    assert ruled(judged(status(1), components=(another,))) == (1, "fail")
+
+
+@pytest.mark.parametrize("state", ["absent", "going"])
+def test_what_has_failed_and_is_gone_by_now_has_failed(state: Any) -> None:
+    verdict = ComponentVerdict(says="failed", message="BackoffLimitExceeded")
+    gone = SeenComponent(state=state, ours=True, uid="job-0", confirmed=True, verdict=verdict)
+    found = judged(status(1), components=(gone,))
+    assert (*ruled(found), found.reason) == (2, "reset", "FailedComponent")
+    another = replace(gone, state="present", uid="other")
+    assert ruled(judged(status(1), components=(another,))) == (1, "fail")
+
+
+def test_a_pod_that_has_ended_makes_up_for_no_other() -> None:
+    bare = [
+        replace(part(i, says), uid=f"uid-{i}") for i, says in enumerate(["finished", "nothing"])
+    ]
+    known = status(1, 1, ready=3600)
+    pairs = [replace(one, uid=f"uid-{i}") for i, one in enumerate(known.component_status)]
+    known = replace(known, component_status=tuple(pairs))
+    pods = [pod("0", "Succeeded", owner="wrapper"), pod("1", "Failed", owner="wrapper")]
+    found = judged(known, *pods, components=tuple(bare))
+    assert (found.rule, found.figures.ready) == (6, 1)
+    ended = replace(bare[0], state="absent")
+    running = pod("1", "Running", owner="wrapper")
+    assert judged(known, running, components=(ended, bare[1])).result == "healthy"
+
+
 def test_rule_1_goes_before_all_others() -> None:
     gone = SeenComponent(state="absent", confirmed=True)
     found = judged(

@@ -85,6 +85,8 @@ def of(
         (of("ray.io/v1", "RayCluster", status={"state": "failed"}), "nothing"),
         (of("apps/v1", "Deployment", ("Failed", "True")), "nothing"),
         (of("v1", "Service"), "nothing"),
+        (of("v1", "Pod", status={"phase": "Succeeded"}), "finished"),
+        (of("v1", "Pod", ("DisruptionTarget", "True"), status={"phase": "Failed"}), "nothing"),
     ],
 )
 def test_each_kind_is_read_by_its_own_status(raw: dict[str, Any], says: str) -> None:
@@ -113,6 +115,12 @@ def test_the_end_of_a_suspension_is_known() -> None:
     found = verdict(raw)
     assert not found.suspended
     assert found.resumed == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_why_kubernetes_takes_a_pod_away_is_known() -> None:
+    assert verdict(of("v1", "Pod", ("DisruptionTarget", "True"))).disrupted == "R: m"
+    assert not verdict(of("v1", "Pod", ("DisruptionTarget", "False"))).disrupted
+    assert not verdict(of("batch/v1", "Job", ("DisruptionTarget", "True"))).disrupted
 
 
 def a_job(name: str, pods: int, replicas: int = 1, **on: str) -> dict[str, Any]:

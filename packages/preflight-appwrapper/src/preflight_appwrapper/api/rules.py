@@ -69,6 +69,12 @@ BUILT_IN: Final = (
     _by_conditions("kubeflow.org", "MPIJob", "Failed", "Succeeded"),
     _by_conditions("jobset.x-k8s.io", "JobSet", "Failed", "Completed"),
     FailureRule(
+        group="",
+        kind="Pod",
+        finished=(StatusMatch(path="status.phase", values=("Succeeded",)),),
+        owns_pods=True,  # it is its only one
+    ),
+    FailureRule(
         group="ray.io",
         kind="RayJob",
         # ValidationFailed is final, too: the operator never looks at such a RayJob again.

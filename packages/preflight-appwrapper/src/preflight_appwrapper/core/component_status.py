@@ -31,7 +31,8 @@ class ComponentVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """``message``: in the object's own words. ``suspended``: it is held back by its own
     ``suspend``, e.g. queues by itself; ``resumed``: when that ended. ``owns_pods``: as in
     :class:`FailureRule`. ``in_order``: it makes some of its pods only once others are ready or
-    have completed; ``later``: how many wait for others to complete."""
+    have completed; ``later``: how many wait for others to complete. ``disrupted``: of a Pod, why
+    Kubernetes takes it away (preemption, eviction, a node that is lost)."""
 
     says: Says = "nothing"
     message: str = ""
@@ -40,6 +41,7 @@ class ComponentVerdict(msgspec.Struct, frozen=True, kw_only=True):
     owns_pods: bool = False
     in_order: bool = False
     later: int = 0
+    disrupted: str = ""
 
 
 def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVerdict:
@@ -59,6 +61,7 @@ def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVe
         owns_pods=owns_pods,
         in_order=_in_order(group, kind, raw),
         later=_later(raw) if kind == "JobSet" else 0,
+        disrupted=_true(conditions, "DisruptionTarget") or "" if kind == "Pod" else "",
     )
 
 
@@ -79,15 +82,20 @@ def _holds(
     test: StatusMatch, raw: Mapping[str, Any], conditions: Mapping[str, Condition]
 ) -> str | None:
     if test.condition:
-        known = conditions.get(test.condition)
-        if known is None or known.status != "True":
-            return None
-        return ": ".join(part for part in (known.reason, known.message) if part) or known.type
+        return _true(conditions, test.condition)
     text = _at(raw, test.path)
     if not isinstance(text, str) or text not in test.values:
         return None
     message = _at(raw, test.path.rpartition(".")[0] + ".message")
     return f"{text}: {message}" if isinstance(message, str) and message else text
+
+
+def _true(conditions: Mapping[str, Condition], type_: str) -> str | None:
+    """Return what a condition says, if it is True."""
+    known = conditions.get(type_)
+    if known is None or known.status != "True":
+        return None
+    return ": ".join(part for part in (known.reason, known.message) if part) or known.type
 
 
 def _waves(raw: Mapping[str, Any]) -> bool:

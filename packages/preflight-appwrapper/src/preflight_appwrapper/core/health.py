@@ -99,18 +99,23 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
         uid = known.uid or component.uid
         if not known.expected:
             continue
-        if uid and (component.verdict.owns_pods or any(pod.owner == uid for pod in pods)):
+        if uid and (component.verdict.owns_pods or any(uid in _of(pod) for pod in pods)):
             owners.add(uid)
-            owned = sum(pod.owner == uid for pod in alive)
+            owned = sum(uid in _of(pod) for pod in alive)
             credit += max(0, known.expected - owned) if ended else 0
         elif ended:
             surplus += known.expected
         else:
             going_on += known.expected
-    others = [pod for pod in alive if pod.owner not in owners]
+    others = [pod for pod in alive if not owners.intersection(_of(pod))]
     succeeded = sum(pod.status.phase == "Succeeded" for pod in others)
     ready = credit + max(0, surplus - max(0, len(others) - going_on))
     return ready, credit + max(0, surplus - succeeded)
+
+
+def _of(pod: Pod) -> tuple[str, str]:
+    """The uids of the component that a pod belongs to, or is."""
+    return pod.owner, pod.uid
 
 
 def _counting(context: PhaseContext, figures: Figures) -> list[Pod]:
@@ -165,13 +170,20 @@ def _missing(context: PhaseContext) -> HealthJudgment | None:
         if c.component_is(known) != "True" or finished(context, i):
             continue
         component, name = context.snapshot.component(i), f"{known.kind} {known.name}"
-        if component.state == "present" and component.ours and known.uid in {"", component.uid}:
+        same = component.ours and known.uid in {"", component.uid}
+        if component.state == "present" and same:
             continue
+        last = component.verdict if same or component.state == "absent" else None
+        if last is not None and last.says == "failed":
+            continue  # it had its say; who has taken it away since, a TTL perhaps, matters no more
         if not component.confirmed or component.state == "unknown":
             ask[i] = name
             continue
         states = {"absent": "is gone", "going": "is being deleted"}
         what = states.get(component.state, "is another object of that name")
+        if last is not None and last.disrupted:
+            sentence = f"{name} {what} ({last.disrupted})"
+            return HealthJudgment("reset", 1, sentence, "MissingComponent", counts=True)
         sentence = f"{name} {what}, and somebody else did that"
         return HealthJudgment("fail", 1, sentence, "MissingComponent")
     sentence = f"{', '.join(ask.values())} not seen by the watch, and asked for"
