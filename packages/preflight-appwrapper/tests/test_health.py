@@ -596,6 +596,22 @@ def test_a_part_that_goes_on_without_owning_its_pods_is_healthy_beside_one_that_
     assert ruled(short) == (7, "reset")
 
 
+@pytest.mark.parametrize(
+    ("running", "succeeded", "wanted"),
+    [(3, 1, (9, "healthy")), (3, 0, (7, "reset")), (2, 1, (7, "reset")), (0, 4, (3, "succeeded"))],
+)
+def test_a_pod_that_a_drain_takes_after_it_has_succeeded_is_not_missed(
+    running: int, succeeded: int, wanted: tuple[int, str]
+) -> None:
+    job = replace(present(), verdict=ComponentVerdict(owns_pods=True, succeeded=succeeded))
+    left = [pod(f"p{i}", "Running") for i in range(running)]
+    assert ruled(judged(status(4, ready=3600), *left, components=(job,))) == wanted
+    there = [*left, pod("p4", "Succeeded")]
+    assert judged(status(4, ready=3600), *there, components=(job,)).figures.ready == min(
+        4, running + max(1, succeeded)
+    )
+
+
 def test_what_has_ended_does_not_make_the_others_succeed() -> None:
     done = tuple(pod(f"e-{i}", "Succeeded", owner="child") for i in range(4))
     components = (part(0, "finished"), part(1))

@@ -123,6 +123,14 @@ def test_why_kubernetes_takes_a_pod_away_is_known() -> None:
     assert not verdict(of("batch/v1", "Job", ("DisruptionTarget", "True"))).disrupted
 
 
+def test_pods_that_have_succeeded_are_counted_by_the_kinds_that_own_theirs() -> None:
+    roles = {"Master": {"active": 1}, "Worker": {"succeeded": 2, "failed": 1}}
+    assert verdict(of("batch/v1", "Job", status={"succeeded": 3})).succeeded == 3
+    torch = of("kubeflow.org/v1", "PyTorchJob", status={"replicaStatuses": roles})
+    assert verdict(torch).succeeded == 2
+    assert verdict(of("jobset.x-k8s.io/v1alpha2", "JobSet", status={"succeeded": 3})).succeeded == 0
+
+
 def a_job(name: str, pods: int, replicas: int = 1, **on: str) -> dict[str, Any]:
     depends = [{"name": other, "status": status} for other, status in on.items()]
     template = {"spec": {"parallelism": pods}}

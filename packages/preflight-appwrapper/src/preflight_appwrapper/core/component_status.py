@@ -32,7 +32,8 @@ class ComponentVerdict(msgspec.Struct, frozen=True, kw_only=True):
     ``suspend``, e.g. queues by itself; ``resumed``: when that ended. ``owns_pods``: as in
     :class:`FailureRule`. ``in_order``: it makes some of its pods only once others are ready or
     have completed; ``later``: how many wait for others to complete. ``disrupted``: of a Pod, why
-    Kubernetes takes it away (preemption, eviction, a node that is lost)."""
+    Kubernetes takes it away (preemption, eviction, a node that is lost). ``succeeded``: pods of
+    its own that have, by its count, whether they are still there or not."""
 
     says: Says = "nothing"
     message: str = ""
@@ -42,6 +43,7 @@ class ComponentVerdict(msgspec.Struct, frozen=True, kw_only=True):
     in_order: bool = False
     later: int = 0
     disrupted: str = ""
+    succeeded: int = 0
 
 
 def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVerdict:
@@ -62,6 +64,7 @@ def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVe
         in_order=_in_order(group, kind, raw),
         later=_later(raw) if kind == "JobSet" else 0,
         disrupted=_true(conditions, "DisruptionTarget") or "" if kind == "Pod" else "",
+        succeeded=_succeeded(raw) if owns_pods else 0,
     )
 
 
@@ -136,6 +139,13 @@ def _later(raw: Mapping[str, Any]) -> int:
             spec = map_of(at(job, ("template", "spec")))
             pods += replicas * at_once(spec.get("parallelism"), spec.get("completions"))
     return pods
+
+
+def _succeeded(raw: Mapping[str, Any]) -> int:
+    """By a Job's count, or by those of a training job's roles."""
+    roles = map_of(_at(raw, "status.replicaStatuses")).values()
+    counts = (_at(raw, "status.succeeded"), *(_at(role, "succeeded") for role in roles))
+    return sum(whole(count, 0) for count in counts)
 
 
 def _suspension(

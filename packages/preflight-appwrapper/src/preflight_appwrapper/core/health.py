@@ -77,8 +77,8 @@ def _figures(context: PhaseContext) -> Figures:
 
 
 def _credit(context: PhaseContext) -> tuple[int, int]:
-    """Pods that components which have ended well do not need any more: for the others to be ready,
-    and for all to have succeeded.
+    """Pods that are not needed any more, of components which have ended well, or which have counted
+    them as succeeded before a drain took them: for readiness, and for all to have succeeded.
 
     Of pods that no component owns it is not known which one they are of. They are first those of
     the components that go on, where it is asked whether one of these lacks any, and last where it
@@ -101,8 +101,10 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
             continue
         if uid and (component.verdict.owns_pods or any(uid in _of(pod) for pod in pods)):
             owners.add(uid)
-            owned = sum(uid in _of(pod) for pod in alive)
-            credit += max(0, known.expected - owned) if ended else 0
+            owned = [pod.status.phase for pod in alive if uid in _of(pod)]
+            lost = component.verdict.succeeded - owned.count("Succeeded")
+            lacking = max(0, known.expected - len(owned))
+            credit += lacking if ended else min(lacking, max(0, lost))
         elif ended:
             surplus += known.expected
         else:
