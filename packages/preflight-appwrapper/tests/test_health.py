@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from preflight_appwrapper.api.decode_partial import lenient
@@ -21,6 +22,8 @@ from preflight_appwrapper.api.types import (
     PodSet,
 )
 from preflight_appwrapper.core.component_status import ComponentVerdict
+from preflight_appwrapper.core.decode import PartialObject
+from preflight_appwrapper.core.decode import pod as read_pod
 from preflight_appwrapper.core.health import judge
 from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.plan import HealthJudgment
@@ -416,6 +419,21 @@ def test_rule_6_exit_codes_end_the_retries_after_the_same_grace(
 ) -> None:
     found = judged(status(2), pod("a", "Failed", **said), annotations=annotations)
     assert (*ruled(found), found.grace) == (6, result, True)
+
+
+@pytest.mark.parametrize(("policy", "result"), [("Always", "reset"), (None, "fail")])
+def test_rule_6_a_sidecar_that_ends_with_its_pod_does_not_end_the_retries(
+    policy: str | None, result: str
+) -> None:
+    raw: dict[str, Any] = {
+        "metadata": {"name": "a", "uid": "a"},
+        "spec": {"initContainers": [{"name": "proxy", "restartPolicy": policy}]},
+        "status": {"phase": "Failed", **exited(3)},
+    }
+    raw["status"]["initContainerStatuses"] = exited(143, "proxy")["containerStatuses"]
+    failed = read_pod(msgspec.json.decode(msgspec.json.encode(raw), type=PartialObject), ())
+    found = judged(status(1), failed, annotations={"retryableExitCodes": "3"})
+    assert ruled(found) == (6, result)
 
 
 # --- 7 and 8

@@ -227,6 +227,7 @@ class _Resources(_Object, frozen=True, kw_only=True):
 class _Container(_Object, frozen=True, kw_only=True):
     name: str = ""
     resources: _Resources = _Resources()
+    restart_policy: str = ""
 
 
 class Running(_Object, frozen=True, kw_only=True):
@@ -290,6 +291,12 @@ class PodSpec(_Object, frozen=True, kw_only=True):
             )
             if name
         ]
+
+    @property
+    def sidecars(self) -> frozenset[str]:
+        """Names of init containers that run beside the others, and are stopped after them."""
+        always = (one.name for one in self.init_containers if one.restart_policy == "Always")
+        return frozenset(always)
 
     def only(self, resources: Iterable[str]) -> PodSpec:
         """The same, in one container, with what is asked of these alone."""

@@ -155,6 +155,10 @@ def wrapper(raw: PartialObject, known: AppWrapper | None = None) -> AppWrapper:
 def pod(raw: PartialObject, resources: Iterable[str]) -> Pod:
     """A pod without what nobody asks of one; ``resources``: those that it may be asked for."""
     read = lenient(Pod, {"spec": _plain(raw.spec), "status": _shared_texts(_plain(raw.status))})
+    if sidecars := read.spec.sidecars:  # how they end says nothing of the workload
+        said = read.status.init_container_statuses
+        said = tuple(known for known in said if known.name not in sidecars)
+        read = replace(read, status=replace(read.status, init_container_statuses=said))
     metadata = raw.metadata
     kept = Metadata(
         name=metadata.name,
