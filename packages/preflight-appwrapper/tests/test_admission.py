@@ -18,6 +18,7 @@ from preflight_appwrapper.api.types import wrapper_from
 from preflight_appwrapper.core.validation import ValidationResult, created, updated
 from preflight_appwrapper.webhook.handler import (
     SubjectAccessReview,
+    kept,
     label_value,
     patch,
     refusals,
@@ -277,6 +278,34 @@ def test_pod_sets_are_written_for_kinds_that_kueue_does_not_know_and_for_no_othe
     ]
 
 
+def test_a_manifest_that_is_applied_again_keeps_what_was_written_into_its_components() -> None:
+    raw = wrapper(job(), LWS)
+    ops = patch(wrapper_from(raw), user="u", uid="", labeled=False)
+    old = applied(raw, ops)
+    infos = [{"nodeSelector": {"pool": "a"}, "labels": {"kueue.x-k8s.io/podset": "w-0"}}]
+    old["spec"]["components"][0]["podSetInfos"] = infos
+    again = copy.deepcopy(old)
+    again["spec"]["components"] = raw["spec"]["components"]
+    made = applied(again, kept(old, wrapper_from(again)))
+    assert made == old
+    assert not list(updated(wrapper_from(old), wrapper_from(made)))
+    assert kept(old, wrapper_from(old)) == []
+
+
+def test_what_kueue_takes_away_and_what_an_author_declared_is_not_kept() -> None:
+    old = declared({"path": PATH, "replicas": 2})
+    old["spec"]["components"][0]["podSetInfos"] = [{"labels": {"a": "b"}}]
+    stopped = copy.deepcopy(old)
+    stopped["spec"]["suspend"] = True
+    del stopped["spec"]["components"][0]["podSetInfos"]
+    assert kept(old, wrapper_from(stopped)) == []
+    other = copy.deepcopy(old)
+    other["spec"]["components"][0] = {"template": service()}
+    assert kept(old, wrapper_from(other)) == []
+    stopped["spec"]["components"][0]["podSets"] = []
+    assert kept(old, wrapper_from(stopped)) == []
+
+
 @given(st.text(max_size=200))
 def test_any_name_becomes_the_value_of_a_label(text: str) -> None:
     value = label_value(text)
@@ -327,6 +356,7 @@ def test_no_review_makes_it_raise(raw: Any) -> None:
         created(found, WrapperRules(), namespace="ns", served=SERVED)
         list(updated(found, wrapper_from(wrapper())))
         patch(found, user="u", uid="", labeled=False)
+        kept(one if isinstance(one, dict) else {}, wrapper_from(wrapper()))
         reviews(found, UserInfo(), "ns", SERVED)
 
 

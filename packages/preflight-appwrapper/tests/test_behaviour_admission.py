@@ -132,6 +132,12 @@ async def test_only_what_kueue_and_users_may_change_can_be_changed(
         await lab.client.merge_patch(
             path, {"spec": {"suspend": True}, "metadata": {"labels": {"free": "x"}}}
         )
+        infos = [{"nodeSelector": {"pool": "a"}}]
+        admitted = [{"template": job(), "podSetInfos": infos}]
+        await lab.client.merge_patch(path, {"spec": {"suspend": False, "components": admitted}})
+        await lab.client.merge_patch(path, {"spec": {"components": [{"template": job()}]}})
+        [component] = (await lab.wrapper())["spec"]["components"]
+        assert component["podSetInfos"] == infos  # of a manifest that is applied again
         with pytest.raises(KubeError) as error:
             await lab.client.merge_patch(path, {"spec": {"managedBy": "other"}})
         assert "spec.managedBy: cannot be changed" in str(error.value)

@@ -15,6 +15,7 @@ from preflight_kube.admission.review import AdmissionRequest, Response, UserInfo
 from preflight_kube.admission.reviews import Application, Unavailable
 from preflight_kube.api.jsonpatch import Operation, add, pointer
 from preflight_kube.api.kinds import Kind, RESTMapping
+from preflight_kube.api.workloads.model import at
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.runtime.discovery import RESTMapper
 from preflight_kube.runtime.retry import cause_of
@@ -23,7 +24,7 @@ from preflight_proto.printable import printable
 
 from preflight_appwrapper.api.names import LONGEST_VALUE
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, wrapper_from
+from preflight_appwrapper.api.types import AppWrapper, Component, wrapper_from
 from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.marks import MARK, is_judged, mark
 from preflight_appwrapper.core.validation import (
@@ -64,7 +65,9 @@ class Reviewer:
         raw = request.new(dict[str, Any])
         wrapper = wrapper_from(raw)
         if request.operation == "UPDATE":
-            return await self._marked_again(request, raw, wrapper)
+            answer = await self._marked_again(request, raw, wrapper)
+            ops = kept(request.old(dict[str, Any]), wrapper) if answer.allowed else []
+            return replace(answer, patch=[*answer.patch, *ops]) if ops else answer
         metadata = raw.get("metadata")
         labels = metadata.get("labels") if isinstance(metadata, dict) else None
         user, queue = request.user_info, self._rules.default_queue
@@ -171,13 +174,41 @@ def patch(
     ops = [add(pointer("metadata", "labels", key), value) for key, value in wanted.items()]
     if wanted and not labeled:
         ops = [add("/metadata/labels", wanted)]
-    for i, component in enumerate(wrapper.spec.components):
-        if component.pod_sets or podsets.kueue_knows(component.template):
+    ops += [
+        add(f"/spec/components/{i}/podSets", declared)
+        for i, component in enumerate(wrapper.spec.components)
+        if not component.pod_sets and (declared := _written(component))
+    ]
+    return ops
+
+
+def _written(component: Component) -> list[dict[str, Any]]:
+    """The pod sets that are written into a component, of a kind that Kueue does not know."""
+    if podsets.kueue_knows(component.template):
+        return []
+    pod_sets = podsets.readable(component.template)
+    return [{"path": known.path, "replicas": known.count} for known in pod_sets]
+
+
+def kept(raw: dict[str, Any], new: AppWrapper) -> list[Operation]:
+    """Return what keeps that which we and Kueue have written into the components of the wrapper
+    ``raw``: a manifest that is applied once more has none of it, and a list is replaced as a whole.
+    Kueue takes its own away as it suspends.
+    """
+    old, ops = wrapper_from(raw), list[Operation]()
+    for i, (before, after) in enumerate(
+        zip(old.spec.components, new.spec.components, strict=False)
+    ):
+        if before.template != after.template:
             continue
-        pod_sets = podsets.readable(component.template)
-        if pod_sets:
-            declared = [{"path": known.path, "replicas": known.count} for known in pod_sets]
-            ops.append(add(f"/spec/components/{i}/podSets", declared))
+        keys = []
+        sets = [{"path": known.path, "replicas": known.count} for known in before.pod_sets]
+        if sets and not after.pod_sets and sets == _written(before):
+            keys.append("podSets")
+        if before.pod_set_infos and not after.pod_set_infos and not new.spec.suspend:
+            keys.append("podSetInfos")
+        of = ("spec", "components", i)
+        ops += [add(pointer(*map(str, of), key), at(raw, (*of, key))) for key in keys]
     return ops
 
 
