@@ -348,6 +348,15 @@ def test_rule_5_needs_a_result_that_says_failed(said: dict[str, Any], rule: int)
     assert judged(status(1), pod("a", "Failed", owner="wrapper", **said)).rule == rule
 
 
+def test_rule_5_goes_before_what_the_component_says_of_the_same_failure() -> None:
+    failed, checked = present(says="failed"), pod("a", "Failed", **left("failed"))
+    found = judged(status(2), checked, components=(failed,))
+    assert (*ruled(found), found.counts) == (5, "evacuate", False)
+    codes = {"terminalExitCodes": "3"}
+    both = (checked, pod("b", "Failed", **exited(3)))
+    assert ruled(judged(status(2), *both, components=(failed,), annotations=codes)) == (2, "fail")
+
+
 @pytest.mark.parametrize(("before", "counts"), [(0, False), (2, False), (3, True)])
 def test_rule_5_is_counted_from_the_fourth_in_a_row_on(before: int, counts: bool) -> None:
     assert (

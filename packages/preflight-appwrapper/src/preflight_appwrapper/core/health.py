@@ -140,12 +140,11 @@ def judge(context: PhaseContext) -> HealthJudgment:
 
 
 def _judged(context: PhaseContext, figures: Figures) -> HealthJudgment:
-    first = (
-        _missing(context)
-        or _component_failed(context)
-        or _succeeded(context, figures)
-        or _evacuation(context)
-    )
+    leaves, failed = _evacuation(context), _component_failed(context)
+    if leaves is not None and leaves.reason == "PreflightFailed" and not _held(context):
+        # A Job that gives up for its first failed pod has failed by its node, too.
+        failed = leaves if failed is not None and failed.result == "reset" else failed
+    first = _missing(context) or failed or _succeeded(context, figures) or leaves
     if first is not None and not (first.leaves and _held(context)):
         return first
     later = _failed_pods(context, figures) or _too_few(context, figures)
