@@ -33,6 +33,7 @@ SERVED = {
     ("", "v1", "Pod"): RESTMapping("pods", True),
     ("", "v1", "Namespace"): RESTMapping("namespaces", False),
     ("apps", "v1", "Deployment"): RESTMapping("deployments", True),
+    ("kubeflow.org", "v2beta1", "MPIJob"): RESTMapping("mpijobs", True),
 }
 
 
@@ -58,6 +59,16 @@ def named(name: str) -> dict[str, Any]:
     return raw
 
 
+MPI: dict[str, Any] = {
+    "apiVersion": "kubeflow.org/v2beta1",
+    "kind": "MPIJob",
+    "metadata": {"name": "train"},
+    "spec": {
+        "mpiReplicaSpecs": {
+            "Launcher": {"template": {"spec": {"containers": [{"name": "a", "image": "x"}]}}}
+        }
+    },
+}
 PATH = "template.spec.template"
 LABELED = job()
 LABELED["spec"]["template"]["metadata"] = {"labels": {LABEL: "other"}}
@@ -143,6 +154,7 @@ def test_the_same_name_of_two_kinds_or_from_a_prefix_is_no_double() -> None:
         ),
         (wrapper(job(ttlSecondsAfterFinished=1)), "is 1 s, so that the Job may be gone"),
         (wrapper(job(suspend=True)), "spec.suspend: is true"),
+        (wrapper(MPI), "so that the AppWrapper never succeeds"),
         (
             wrapper(with_metadata(labels={"kueue.x-k8s.io/queue-name": "q"})),
             "would queue this component by itself",
@@ -153,6 +165,13 @@ def test_what_is_probably_a_mistake_is_warned_of(raw: dict[str, Any], said: str)
     found = judged(raw)
     assert found.problems == ()
     assert any(said in one for one in found.warnings), found.warnings
+
+
+@pytest.mark.parametrize(
+    "spec", [{"cleanPodPolicy": "All"}, {"runPolicy": {"cleanPodPolicy": "Running"}}]
+)
+def test_an_mpi_job_that_cleans_up_its_workers_is_not_warned_of(spec: dict[str, Any]) -> None:
+    assert not judged(wrapper({**MPI, "spec": {**MPI["spec"], **spec}})).warnings
 
 
 def changed(**paths: Any) -> tuple[str, ...]:

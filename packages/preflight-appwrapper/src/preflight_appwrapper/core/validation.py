@@ -226,6 +226,10 @@ def _warnings(wrapper: AppWrapper, rules: WrapperRules) -> Iterator[str]:
 
 
 def _job_warnings(template: object, where: str) -> Iterator[str]:
+    if podsets.group_kind(template)[0::2] == ("kubeflow.org", "MPIJob"):
+        policies = [("spec", "runPolicy", "cleanPodPolicy"), ("spec", "cleanPodPolicy")]
+        if not any(at(template, keys) in ("All", "Running") for keys in policies):
+            yield f"{where}.template.spec.runPolicy.cleanPodPolicy: leaves workers running when the launcher has ended, so that the AppWrapper never succeeds and holds its quota; set Running."
     if podsets.group_kind(template)[0::2] != ("batch", "Job"):
         return
     ttl = at(template, ("spec", "ttlSecondsAfterFinished"))
