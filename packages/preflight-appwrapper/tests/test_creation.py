@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
 from preflight_appwrapper.api.names import CLAIMED
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.controller.apply import no_right
+from preflight_appwrapper.controller.apply import is_final
 from preflight_appwrapper.core.plan import Confirm, CreateComponent, WrapperAction
 from preflight_appwrapper.core.reconcile import reconcile
 from preflight_appwrapper.core.snapshot import Attempt, SeenComponent, WrapperSnapshot
@@ -154,7 +154,23 @@ def test_the_component_that_could_not_be_created_says_so(
     ],
 )
 def test_only_a_right_that_is_missing_makes_a_403_final(message: str, final: bool) -> None:
-    assert no_right(KubeError(message, 403, "Forbidden")) is final
+    assert is_final(KubeError(message, 403, "Forbidden")) is final
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "final"),
+    [
+        ('Job in version "v1" cannot be handled as a Job: json: cannot unmarshal', 400, True),
+        ('admission webhook "validate.kyverno.svc" denied the request: not now', 400, False),
+        ('admission webhook "v.example.com" denied the request: no such image', 404, False),
+        ('admission webhook "v.example.com" denied the request: spec.x: Invalid', 422, True),
+        ("the server could not find the requested resource", 404, True),
+    ],
+)
+def test_a_webhooks_denial_is_tried_again_but_for_one_that_says_invalid(
+    message: str, status: int, final: bool
+) -> None:
+    assert is_final(KubeError(message, status)) is final
 
 
 @pytest.mark.anyio

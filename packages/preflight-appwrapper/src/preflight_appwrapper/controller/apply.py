@@ -35,7 +35,8 @@ from preflight_appwrapper.core.plan import CreateComponent, DeleteObject
 from preflight_appwrapper.core.snapshot import LeaderState, Listed, VersionedPod
 from preflight_appwrapper.metrics import Metrics
 
-_FATAL: Final = frozenset({400, 404, 405, 413, 422})
+_INVALID: Final = 422
+_FATAL: Final = frozenset({400, 404, 405, 413, _INVALID})
 """Statuses that an API server answers again to the same create: malformed, too large, invalid."""
 
 _FORBIDDEN: Final = 403
@@ -130,7 +131,7 @@ class WrapperApplier:
                 case writes.Exists():
                     await self.look(wrapper.metadata.namespace, name, state)
                 case writes.Refused(error=error) | writes.Lost(error=error) as answer:
-                    fatal = error.status in _FATAL or no_right(error)
+                    fatal = is_final(error)
                     unclear = isinstance(answer, writes.Lost)
                     state.tried(action.index, cause_of(error), _now(), fatal=fatal, unclear=unclear)
 
@@ -273,6 +274,14 @@ class WrapperApplier:
                 result = "failed"
         self._metrics.writes.labels(kind, result).inc()
         return answer
+
+
+def is_final(error: KubeError) -> bool:
+    """Say whether the API server itself refuses a create, and would again. A webhook's denial has
+    the status 400 where it names none, and may be another one next time.
+    """
+    denied = error.status != _INVALID and " denied the request" in str(error)
+    return (error.status in _FATAL and not denied) or no_right(error)
 
 
 def no_right(error: KubeError) -> bool:
