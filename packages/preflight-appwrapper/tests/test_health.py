@@ -348,6 +348,17 @@ def test_rule_5_needs_a_result_that_says_failed(said: dict[str, Any], rule: int)
     assert judged(status(1), pod("a", "Failed", owner="wrapper", **said)).rule == rule
 
 
+@pytest.mark.parametrize(
+    ("now", "rule"),
+    [({"running": {}}, 5), ({"waiting": {}}, 5), ({"terminated": {"exitCode": 0}}, 9)],
+)
+def test_rule_5_asks_the_newest_try_of_a_check(now: dict[str, Any], rule: int) -> None:
+    [check] = left("failed")["initContainerStatuses"]
+    tried = {**check, "state": now, "lastState": check["state"]}
+    pods = (pod("a", "Running", initContainerStatuses=[tried]), pod("b", "Running"))
+    assert judged(status(2), *pods).rule == rule
+
+
 def test_rule_5_goes_before_what_the_component_says_of_the_same_failure() -> None:
     failed, checked = present(says="failed"), pod("a", "Failed", **left("failed"))
     found = judged(status(2), checked, components=(failed,))

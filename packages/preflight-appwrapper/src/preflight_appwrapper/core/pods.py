@@ -120,14 +120,15 @@ def _failed_check(pod: Pod) -> EvacuationCause | None:
     """By a check with a result of its own: an exit status alone says nothing of the hardware."""
     for status in _checks(pod):
         check = status.name.removeprefix(names.CONTAINER_PREFIX)
-        for ended in (status.state.terminated, status.last_state.terminated):
-            if ended is None or ended.exit_code == 0 or not ended.message.strip():
-                continue
-            result = from_termination(check, ended.message, ended.exit_code)
-            own = result.code != f"EXIT_{ended.exit_code}"
-            if result.outcome == "failed" and result.gated and own:
-                words = f": {result.reason}" if result.reason else ""
-                where = f"in pod {pod.name} on node {pod.node}"
-                why = f"check {result.check} failed {where} ({result.code}{words:.200})"
-                return EvacuationCause(pod, why, f"{result.code} of {result.check}")
+        # One that has passed since, on another try, has not failed.
+        ended = status.state.terminated or status.last_state.terminated
+        if ended is None or ended.exit_code == 0 or not ended.message.strip():
+            continue
+        result = from_termination(check, ended.message, ended.exit_code)
+        own = result.code != f"EXIT_{ended.exit_code}"
+        if result.outcome == "failed" and result.gated and own:
+            words = f": {result.reason}" if result.reason else ""
+            where = f"in pod {pod.name} on node {pod.node}"
+            why = f"check {result.check} failed {where} ({result.code}{words:.200})"
+            return EvacuationCause(pod, why, f"{result.code} of {result.check}")
     return None
