@@ -650,6 +650,19 @@ def test_a_pod_that_a_drain_takes_after_it_has_succeeded_is_not_missed(
     )
 
 
+@pytest.mark.parametrize(
+    ("trains", "loaded", "result"),
+    [(3, 0, "healthy"), (3, 1, "healthy"), (2, 0, "reset"), (2, 1, "reset")],
+)
+def test_pods_of_a_job_that_a_job_set_has_counted_are_not_missed(
+    trains: int, loaded: int, result: str
+) -> None:
+    jobs = replace(part(0), verdict=ComponentVerdict(succeeded=1))
+    pods = [pod(f"t{i}", "Running", owner="train") for i in range(trains)]
+    pods += [pod("l", "Succeeded", owner="load")] * loaded
+    assert judged(status(4, ready=3600), *pods, components=(jobs,)).result == result
+
+
 def test_what_has_ended_does_not_make_the_others_succeed() -> None:
     done = tuple(pod(f"e-{i}", "Succeeded", owner="child") for i in range(4))
     components = (part(0, "finished"), part(1))

@@ -128,7 +128,10 @@ def test_pods_that_have_succeeded_are_counted_by_the_kinds_that_own_theirs() -> 
     assert verdict(of("batch/v1", "Job", status={"succeeded": 3})).succeeded == 3
     torch = of("kubeflow.org/v1", "PyTorchJob", status={"replicaStatuses": roles})
     assert verdict(torch).succeeded == 2
-    assert verdict(of("jobset.x-k8s.io/v1alpha2", "JobSet", status={"succeeded": 3})).succeeded == 0
+    known = [{"name": "load", "succeeded": 2}, {"name": "train", "ready": 1}]
+    jobs = [a_job("load", 3, 2), a_job("train", 8, load="Complete")]
+    raw = of(*JOB_SET, replicatedJobs=jobs, status={"replicatedJobsStatus": known})
+    assert verdict(raw).succeeded == 6
 
 
 def a_job(name: str, pods: int, replicas: int = 1, **on: str) -> dict[str, Any]:

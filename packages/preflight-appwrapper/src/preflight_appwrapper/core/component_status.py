@@ -64,7 +64,7 @@ def verdict(raw: object, rules: Iterable[FailureRule] = BUILT_IN) -> ComponentVe
         in_order=_in_order(group, kind, raw),
         later=_later(raw) if kind == "JobSet" else 0,
         disrupted=_true(conditions, "DisruptionTarget") or "" if kind == "Pod" else "",
-        succeeded=_succeeded(raw) if owns_pods else 0,
+        succeeded=_succeeded(raw, kind) if owns_pods or kind == "JobSet" else 0,
     )
 
 
@@ -136,13 +136,26 @@ def _later(raw: Mapping[str, Any]) -> int:
             if other in waiting or (other in open_ and on.get("status") == "Complete"):
                 waiting.add(name)
         if name in waiting:
-            spec = map_of(at(job, ("template", "spec")))
-            pods += replicas * at_once(spec.get("parallelism"), spec.get("completions"))
+            pods += replicas * _pods_of(job)
     return pods
 
 
-def _succeeded(raw: Mapping[str, Any]) -> int:
-    """By a Job's count, or by those of a training job's roles."""
+def _pods_of(job: Mapping[str, Any]) -> int:
+    """How many pods one of a JobSet's jobs has at once."""
+    spec = map_of(at(job, ("template", "spec")))
+    return at_once(spec.get("parallelism"), spec.get("completions"))
+
+
+def _succeeded(raw: Mapping[str, Any], kind: str) -> int:
+    """By a Job's count, by those of a training job's roles, or of a JobSet's jobs."""
+    if kind == "JobSet":
+        jobs = {
+            str(job.get("name")): _pods_of(job) for job in maps(_at(raw, "spec.replicatedJobs"))
+        }
+        known = maps(_at(raw, "status.replicatedJobsStatus"))
+        return sum(
+            jobs.get(str(job.get("name")), 0) * whole(job.get("succeeded"), 0) for job in known
+        )
     roles = map_of(_at(raw, "status.replicaStatuses")).values()
     counts = (_at(raw, "status.succeeded"), *(_at(role, "succeeded") for role in roles))
     return sum(whole(count, 0) for count in counts)

@@ -93,7 +93,7 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
     if _all_finished(context):
         rest = max(0, status.expected - len(alive))
         return rest, rest
-    credit, surplus, going_on, owners = 0, 0, 0, set[str]()
+    credit, surplus, going_on, counted, owners = 0, 0, 0, 0, set[str]()
     for i, known in enumerate(status.component_status):
         component, ended = context.snapshot.component(i), finished(context, i)
         uid = known.uid or component.uid
@@ -109,10 +109,11 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
             surplus += known.expected
         else:
             going_on += known.expected
+            counted += min(known.expected, component.verdict.succeeded)
     others = [pod for pod in alive if not owners.intersection(_of(pod))]
     succeeded = sum(pod.status.phase == "Succeeded" for pod in others)
     ready = credit + max(0, surplus - max(0, len(others) - going_on))
-    return ready, credit + max(0, surplus - succeeded)
+    return ready + max(0, counted - succeeded), credit + max(0, surplus - succeeded)
 
 
 def _of(pod: Pod) -> tuple[str, str]:
