@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_appwrapper.api.rules import BUILT_IN, FailureRule, StatusMatch
 from preflight_appwrapper.core.component_status import verdict
+from preflight_appwrapper.core.decode import PartialObject, thing
+from preflight_kube.api.kinds import kind_of
 
 
 def of(
@@ -140,6 +143,11 @@ def a_job(name: str, pods: int, replicas: int = 1, **on: str) -> dict[str, Any]:
     return {"name": name, "replicas": replicas, "template": template, "dependsOn": depends}
 
 
+def exclusive(of: str) -> dict[str, Any]:
+    """In a topology domain of its own."""
+    return {"metadata": {"annotations": {f"{of}.sigs.k8s.io/exclusive-topology": "rack"}}}
+
+
 JOB_SET = ("jobset.x-k8s.io/v1alpha2", "JobSet")
 LWS, STATEFUL = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"), ("apps/v1", "StatefulSet")
 MPI = ("kubeflow.org/v2beta1", "MPIJob")
@@ -158,6 +166,10 @@ MPI = ("kubeflow.org/v2beta1", "MPIJob")
         (of(*JOB_SET, startupPolicy={"startupPolicyOrder": "InOrder"}), True),
         (of(*JOB_SET, startupPolicy={"startupPolicyOrder": "AnyOrder"}), False),
         (of(*JOB_SET, replicatedJobs=[a_job("a", 1), a_job("b", 1, a="Ready")]), True),
+        ({**of(*JOB_SET), **exclusive("alpha.jobset")}, True),
+        (of(*JOB_SET, replicatedJobs=[{"template": exclusive("alpha.jobset")}]), True),
+        ({**of(*LWS), **exclusive("leaderworkerset")}, True),
+        ({**of(*LWS), **exclusive("other")}, False),
         (of("batch/v1", "Job", parallelism=2), False),
     ],
 )
@@ -165,6 +177,12 @@ def test_who_makes_some_pods_only_once_others_are_ready_is_known(
     raw: dict[str, Any], in_order: bool
 ) -> None:
     assert verdict(raw).in_order is in_order
+    about = raw.get("metadata") or {}
+    stored = {"metadata": {"name": "x", **about}, "spec": raw["spec"], "status": raw["status"]}
+    read = msgspec.json.decode(msgspec.json.encode(stored), type=PartialObject)
+    assert (
+        thing(read, kind_of(raw["apiVersion"], raw["kind"]), BUILT_IN).verdict.in_order is in_order
+    )
 
 
 @pytest.mark.parametrize(

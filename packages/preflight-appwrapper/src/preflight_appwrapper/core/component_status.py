@@ -23,6 +23,8 @@ from preflight_appwrapper.core.podsets import group_kind
 
 Says = Literal["nothing", "failed", "finished", "more"]
 
+_JOB_SET: Final = "alpha.jobset.sigs.k8s.io"
+_LEADERS: Final = "leaderworkerset.sigs.k8s.io"
 _MOST_CONDITIONS: Final = 64
 _MOST_TEXT: Final = 256
 
@@ -30,10 +32,10 @@ _MOST_TEXT: Final = 256
 class ComponentVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """``message``: in the object's own words. ``suspended``: it is held back by its own
     ``suspend``, e.g. queues by itself; ``resumed``: when that ended. ``owns_pods``: as in
-    :class:`FailureRule`. ``in_order``: it makes some of its pods only once others are ready or
-    have completed; ``later``: how many wait for others to complete. ``disrupted``: of a Pod, why
-    Kubernetes takes it away (preemption, eviction, a node that is lost). ``succeeded``: pods of
-    its own that have, by its count, whether they are still there or not."""
+    :class:`FailureRule`. ``in_order``: it makes some of its pods only once others are ready,
+    have a node, or have completed; ``later``: how many wait for others to complete.
+    ``disrupted``: of a Pod, why Kubernetes takes it away (preemption, eviction, a node that is
+    lost). ``succeeded``: its pods that have, by its count, whether they are still there or not."""
 
     says: Says = "nothing"
     message: str = ""
@@ -116,10 +118,21 @@ def _in_order(group: str, kind: str, raw: Mapping[str, Any]) -> bool:
     if kind == "JobSet":
         jobs = maps(_at(raw, "spec.replicatedJobs"))
         in_order = _at(raw, "spec.startupPolicy.startupPolicyOrder") == "InOrder"
-        return in_order or any(job.get("dependsOn") for job in jobs)
+        exclusive = any(
+            _one_domain(part, _JOB_SET) for part in (raw, *(job.get("template") for job in jobs))
+        )
+        return in_order or exclusive or any(job.get("dependsOn") for job in jobs)
     # LeaderWorkerSet and MPIJob
     waits = (_at(raw, "spec.startupPolicy"), _at(raw, "spec.launcherCreationPolicy"))
-    return waits[0] == "LeaderReady" or waits[1] == "WaitForWorkersReady"
+    ready = waits[0] == "LeaderReady" or waits[1] == "WaitForWorkersReady"
+    return ready or _one_domain(raw, _LEADERS)
+
+
+def _one_domain(raw: object, prefix: str) -> bool:
+    """Say whether its pods have a topology domain to themselves: the first one finds that, and the
+    others are made once it has.
+    """
+    return at(raw, ("metadata", "annotations", f"{prefix}/exclusive-topology")) is not None
 
 
 def _later(raw: Mapping[str, Any]) -> int:

@@ -176,7 +176,8 @@ def pod(raw: PartialObject, resources: Iterable[str]) -> Pod:
 def thing(raw: PartialObject, kind: Kind, rules: Iterable[FailureRule]) -> ComponentObject:
     """An object of ``kind``, with what its status says by ``rules``."""
     metadata = raw.metadata
-    whole = {"apiVersion": "/".join(filter(None, kind[:2])), "kind": kind[2]}
+    whole: dict[str, Any] = {"apiVersion": "/".join(filter(None, kind[:2])), "kind": kind[2]}
+    whole["metadata"] = {"annotations": metadata.annotations}
     says = verdict({**whole, "spec": _plain(raw.spec), "status": _plain(raw.status)}, rules)
     return ComponentObject(
         kind=kind,
