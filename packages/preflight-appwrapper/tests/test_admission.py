@@ -34,6 +34,7 @@ SERVED = {
     ("", "v1", "Namespace"): RESTMapping("namespaces", False),
     ("apps", "v1", "Deployment"): RESTMapping("deployments", True),
     ("kubeflow.org", "v2beta1", "MPIJob"): RESTMapping("mpijobs", True),
+    ("ray.io", "v1", "RayJob"): RESTMapping("rayjobs", True),
 }
 
 
@@ -66,6 +67,16 @@ MPI: dict[str, Any] = {
     "spec": {
         "mpiReplicaSpecs": {
             "Launcher": {"template": {"spec": {"containers": [{"name": "a", "image": "x"}]}}}
+        }
+    },
+}
+RAY_JOB: dict[str, Any] = {
+    "apiVersion": "ray.io/v1",
+    "kind": "RayJob",
+    "metadata": {"name": "train"},
+    "spec": {
+        "rayClusterSpec": {
+            "headGroupSpec": {"template": {"spec": {"containers": [{"name": "a", "image": "x"}]}}}
         }
     },
 }
@@ -154,7 +165,8 @@ def test_the_same_name_of_two_kinds_or_from_a_prefix_is_no_double() -> None:
         ),
         (wrapper(job(ttlSecondsAfterFinished=1)), "is 1 s, so that the Job may be gone"),
         (wrapper(job(suspend=True)), "spec.suspend: is true"),
-        (wrapper(MPI), "so that the AppWrapper never succeeds"),
+        (wrapper(MPI), "cleanPodPolicy: leaves workers running"),
+        (wrapper(RAY_JOB), "shutdownAfterJobFinishes: leaves the cluster running"),
         (
             wrapper(with_metadata(labels={"kueue.x-k8s.io/queue-name": "q"})),
             "would queue this component by itself",
@@ -168,10 +180,18 @@ def test_what_is_probably_a_mistake_is_warned_of(raw: dict[str, Any], said: str)
 
 
 @pytest.mark.parametrize(
-    "spec", [{"cleanPodPolicy": "All"}, {"runPolicy": {"cleanPodPolicy": "Running"}}]
+    ("template", "spec"),
+    [
+        (MPI, {"cleanPodPolicy": "All"}),
+        (MPI, {"runPolicy": {"cleanPodPolicy": "Running"}}),
+        (RAY_JOB, {"shutdownAfterJobFinishes": True}),
+        (RAY_JOB, {"deletionStrategy": {"deletionRules": []}}),
+    ],
 )
-def test_an_mpi_job_that_cleans_up_its_workers_is_not_warned_of(spec: dict[str, Any]) -> None:
-    assert not judged(wrapper({**MPI, "spec": {**MPI["spec"], **spec}})).warnings
+def test_a_job_that_leaves_no_pods_running_when_it_has_ended_is_not_warned_of(
+    template: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    assert not judged(wrapper({**template, "spec": {**template["spec"], **spec}})).warnings
 
 
 def changed(**paths: Any) -> tuple[str, ...]:

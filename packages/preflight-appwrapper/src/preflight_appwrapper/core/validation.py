@@ -226,11 +226,16 @@ def _warnings(wrapper: AppWrapper, rules: WrapperRules) -> Iterator[str]:
 
 
 def _job_warnings(template: object, where: str) -> Iterator[str]:
-    if podsets.group_kind(template)[0::2] == ("kubeflow.org", "MPIJob"):
+    kind = podsets.group_kind(template)[0::2]
+    if kind == ("ray.io", "RayJob"):
+        ends = at(template, ("spec", "shutdownAfterJobFinishes")) is True
+        if not ends and at(template, ("spec", "deletionStrategy")) is None:
+            yield f"{where}.template.spec.shutdownAfterJobFinishes: leaves the cluster running when the job has ended, so that the AppWrapper never succeeds and holds its quota; set true."
+    if kind == ("kubeflow.org", "MPIJob"):
         policies = [("spec", "runPolicy", "cleanPodPolicy"), ("spec", "cleanPodPolicy")]
         if not any(at(template, keys) in ("All", "Running") for keys in policies):
             yield f"{where}.template.spec.runPolicy.cleanPodPolicy: leaves workers running when the launcher has ended, so that the AppWrapper never succeeds and holds its quota; set Running."
-    if podsets.group_kind(template)[0::2] != ("batch", "Job"):
+    if kind != ("batch", "Job"):
         return
     ttl = at(template, ("spec", "ttlSecondsAfterFinished"))
     if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl < _LEAST_TTL:
