@@ -388,6 +388,23 @@ async def test_there_are_no_appwrappers_where_nobody_judges_them(
         await one.gone(EARLIER)
 
 
+async def test_a_wrapper_is_not_deleted_without_what_it_has_made(
+    confined: ApiServer, tmp_path: Path
+) -> None:
+    target = account(confined, tmp_path, "controller")
+    async with lab(confined, tmp_path) as one, Client(target, agent="probe") as controller:
+        await enforced(one, controller)
+        await one.client.create(one.wrappers(), wrapped("w"))
+        path = one.wrappers("w")
+        await until_refused(
+            one,
+            lambda: one.client.delete(f"{path}?dryRun=All", propagation="Orphan"),
+            "delete it without --cascade=orphan",
+        )
+        await one.client.delete(path, propagation="Foreground")
+        await one.gone(path)
+
+
 async def test_templates_are_what_was_judged_also_where_no_webhook_is_called(
     confined: ApiServer, tmp_path: Path
 ) -> None:
