@@ -441,6 +441,19 @@ def test_rule_6_exit_codes_end_the_retries_after_the_same_grace(
     assert (*ruled(found), found.grace) == (6, result, True)
 
 
+@pytest.mark.parametrize("reason", ["Evicted", "Preempting", "Terminated"])
+def test_rule_6_the_code_of_a_pod_that_its_node_has_killed_does_not_end_the_retries(
+    reason: str,
+) -> None:
+    killed, codes = pod("a", "Failed", reason=reason, **exited(137)), {"retryableExitCodes": "3"}
+    assert ruled(judged(status(2), killed, annotations=codes)) == (6, "reset")
+    failed = (present(says="failed"),)
+    both = (killed, pod("b", "Failed", **exited(3)))
+    assert ruled(judged(status(2), *both, components=failed, annotations=codes)) == (2, "reset")
+    own = pod("a", "Failed", **exited(137))
+    assert ruled(judged(status(2), own, annotations=codes)) == (6, "fail")
+
+
 @pytest.mark.parametrize(("policy", "result"), [("Always", "reset"), (None, "fail")])
 def test_rule_6_a_sidecar_that_ends_with_its_pod_does_not_end_the_retries(
     policy: str | None, result: str

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import Final
 
 import msgspec
 from preflight_proto import names
@@ -14,6 +15,9 @@ from preflight_proto.result import from_termination
 from preflight_appwrapper.api.rules import Autopilot
 from preflight_appwrapper.api.types import ContainerStatus, Pod
 from preflight_appwrapper.core.parameters import ExitCodes
+
+_KILLED: Final = frozenset({"Evicted", "Preempting", "Terminated"})
+"""Reasons of pods that a kubelet ends for its node: pressure, a critical pod, a shutdown."""
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -34,8 +38,9 @@ def exits(pod: Pod) -> Iterator[Exit]:
 
 
 def terminal(pods: Iterable[Pod], codes: ExitCodes) -> Exit | None:
-    """The first exit that ends the retries."""
-    ends = (ended for pod in pods for ended in exits(pod))
+    """The first exit that ends the retries; what a kubelet has killed did not choose its code."""
+    own = (pod for pod in pods if not pod.going and pod.status.reason not in _KILLED)
+    ends = (ended for pod in own for ended in exits(pod))
     return next((ended for ended in ends if codes.ends_retries(ended.code)), None)
 
 
