@@ -295,8 +295,8 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     @property
     def sidecars(self) -> frozenset[str]:
         """Names of init containers that run beside the others, and are stopped after them."""
-        always = (one.name for one in self.init_containers if one.restart_policy == "Always")
-        return frozenset(always)
+        inits = self.init_containers
+        return frozenset(init.name for init in inits if init.restart_policy == "Always")
 
     def only(self, resources: Iterable[str]) -> PodSpec:
         """The same, in one container, with what is asked of these alone."""

@@ -156,9 +156,9 @@ def pod(raw: PartialObject, resources: Iterable[str]) -> Pod:
     """A pod without what nobody asks of one; ``resources``: those that it may be asked for."""
     read = lenient(Pod, {"spec": _plain(raw.spec), "status": _shared_texts(_plain(raw.status))})
     if sidecars := read.spec.sidecars:  # how they end says nothing of the workload
-        said = read.status.init_container_statuses
-        said = tuple(known for known in said if known.name not in sidecars)
-        read = replace(read, status=replace(read.status, init_container_statuses=said))
+        inits = read.status.init_container_statuses
+        inits = tuple(known for known in inits if known.name not in sidecars)
+        read = replace(read, status=replace(read.status, init_container_statuses=inits))
     metadata = raw.metadata
     kept = Metadata(
         name=metadata.name,
