@@ -6,12 +6,17 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import anyio
 import pytest
 import trustme
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from kube_world import Item, names
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client import transport
@@ -95,4 +100,67 @@ async def test_an_authority_that_is_trusted_no_longer_is_dropped_without_a_failu
             await client.get("/api/v1/namespaces/default", Item)
             new.cert_pem.write_to_path(tmp_path / "ca.crt")
             with pytest.raises(KubeError, match="CERTIFICATE_VERIFY_FAILED"):
+                await client.get("/api/v1/namespaces/default", Item)
+
+
+async def test_an_intermediate_authority_is_enough_to_trust_the_server(tmp_path: Path) -> None:
+    intermediate = trustme.CA().create_child_ca()
+    intermediate.cert_pem.write_to_path(tmp_path / "ca.crt")
+    with ApiDouble(tls=serving(intermediate)) as double:
+        for reach in (as_service_account, by_kubeconfig):
+            async with Client(reach(tmp_path, double), agent="tests", attempts=1) as client:
+                await client.get("/api/v1/namespaces/default", Item)
+
+
+def without_identifiers(folder: Path) -> ssl.SSLContext:
+    """What serves with a certificate whose authority, ``ca.crt`` in ``folder``, says of itself that
+    it is one and nothing more.
+    """
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "kubernetes")])
+    made = (
+        x509.CertificateBuilder()
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+    )
+    authority = (
+        made.subject_name(name)
+        .serial_number(1)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    leaf = (
+        made.subject_name(x509.Name([]))
+        .serial_number(2)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=True
+        )
+        .sign(key, hashes.SHA256())
+    )
+    pem, none = serialization.Encoding.PEM, serialization.NoEncryption()
+    (folder / "ca.crt").write_bytes(authority.public_bytes(pem))
+    (folder / "tls.pem").write_bytes(
+        leaf.public_bytes(pem) + key.private_bytes(pem, serialization.PrivateFormat.PKCS8, none)
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "tls.pem")
+    return context
+
+
+async def test_an_authority_without_key_identifiers_is_trusted_where_python_is_strict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = ssl.create_default_context
+
+    def strict(*args: object, **more: object) -> ssl.SSLContext:
+        context = usual(*args, **more)  # type: ignore[arg-type]
+        context.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 has it
+        return context
+
+    with ApiDouble(tls=without_identifiers(tmp_path)) as double:
+        monkeypatch.setattr(ssl, "create_default_context", strict)
+        for reach in (as_service_account, by_kubeconfig):
+            async with Client(reach(tmp_path, double), agent="tests", attempts=1) as client:
                 await client.get("/api/v1/namespaces/default", Item)

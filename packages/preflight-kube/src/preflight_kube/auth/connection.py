@@ -98,7 +98,7 @@ def connection(
     token_file = service_account / "token"
     try:
         token = token_file.read_text().strip()
-        verify = ssl.create_default_context(cafile=str(service_account / "ca.crt"))
+        verify = _trusting(cafile=str(service_account / "ca.crt"))
     except (OSError, ValueError) as error:
         raise BadAccess(
             f"{service_account}: token or ca.crt cannot be read ({getattr(error, 'strerror', None) or error}); "
@@ -112,6 +112,16 @@ def connection(
         (service_account / "ca.crt",),
         partial(connection, environ, service_account),
     )
+
+
+def _trusting(cafile: str | None = None, cadata: str | None = None) -> ssl.SSLContext:
+    """Trust what Go's clients do: every certificate of a bundle, an intermediate authority's alone
+    too, and authorities without key identifiers, as EKS has them (Python 3.13 wants some).
+    """
+    verify = ssl.create_default_context(cafile=cafile, cadata=cadata)
+    verify.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    verify.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return verify
 
 
 class _Credential(NamedTuple):
@@ -170,7 +180,7 @@ def _connection(
     plugin = user.get("exec") if not user.get("token") and not user.get("tokenFile") else None
     credential = _asked(plugin, context, environ) if plugin is not None else None
     try:
-        verify = ssl.create_default_context(
+        verify = _trusting(
             cafile=cluster.get("certificate-authority"),
             cadata=_decoded(cluster.get("certificate-authority-data")),
         )
