@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from preflight_kube.auth.connection import EARLY, by_kubeconfig
 from preflight_kube.auth.kubeconfig import KubeconfigError, chosen, paths
+from preflight_kube.client.client import Client
 from preflight_kube.errors import BadAccess
+from preflight_testing.apiserver import ApiServer
 
 V1, V1BETA1 = "client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"
 
@@ -205,3 +208,35 @@ def test_of_several_files_those_that_are_not_there_are_passed_over(folder: Path)
     for listed in ("/nowhere", f"/nowhere{os.pathsep}/neither"):
         with pytest.raises(BadAccess, match="name a kubeconfig file"):
             by_kubeconfig(listed, os.environ)
+
+
+@pytest.mark.anyio
+async def test_a_user_that_acts_as_another_is_judged_as_the_other(
+    real_api_server: ApiServer, folder: Path
+) -> None:
+    path = real_api_server.kubeconfig(folder / "config")
+    config = yaml.safe_load(path.read_text())
+    config["users"][0]["user"] |= {
+        "as": "ada",
+        "as-uid": "7",
+        "as-groups": ["readers", "writers"],
+        "as-user-extra": {"example.com/scope": ["a", "b"]},
+    }
+    path.write_text(yaml.safe_dump(config))
+    group = "authentication.k8s.io/v1"
+    asked = {"apiVersion": group, "kind": "SelfSubjectReview"}
+    async with Client(by_kubeconfig(str(path), os.environ), agent="tests") as client:
+        told = await client.ask(f"/apis/{group}/selfsubjectreviews", asked, dict)
+    assert told["status"]["userInfo"] == {
+        "username": "ada",
+        "uid": "7",
+        "groups": ["readers", "writers", "system:authenticated"],
+        "extra": {"example.com/scope": ["a", "b"]},
+    }
+
+
+def test_groups_without_a_user_to_act_as_are_refused_as_kubectl_does(folder: Path) -> None:
+    user = {"token": "t", "as-groups": ["readers"]}
+    (folder / "config").write_text(json.dumps(document("a", current="a", user=user)))
+    with pytest.raises(BadAccess, match="and no as; set as whom it acts"):
+        by_kubeconfig(str(folder / "config"), os.environ)

@@ -28,9 +28,9 @@ from preflight_testing.waiting import until
 pytestmark = pytest.mark.anyio
 
 
-def serving(authority: trustme.CA) -> ssl.SSLContext:
+def serving(authority: trustme.CA, name: str = "127.0.0.1") -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.issue_cert(name).configure_cert(context)
     return context
 
 
@@ -40,14 +40,10 @@ def as_service_account(folder: Path, double: ApiDouble) -> Connection:
     return connection(environ, folder)
 
 
-def by_kubeconfig(folder: Path, double: ApiDouble) -> Connection:
+def by_kubeconfig(folder: Path, double: ApiDouble, **more: str) -> Connection:
+    cluster = {"server": double.url, "certificate-authority": str(folder / "ca.crt"), **more}
     config = {
-        "clusters": [
-            {
-                "name": "c",
-                "cluster": {"server": double.url, "certificate-authority": str(folder / "ca.crt")},
-            },
-        ],
+        "clusters": [{"name": "c", "cluster": cluster}],
         "users": [{"name": "u", "user": {"token": "t"}}],
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "x",
@@ -163,4 +159,20 @@ async def test_an_authority_without_key_identifiers_is_trusted_where_python_is_s
         monkeypatch.setattr(ssl, "create_default_context", strict)
         for reach in (as_service_account, by_kubeconfig):
             async with Client(reach(tmp_path, double), agent="tests", attempts=1) as client:
+                await client.get("/api/v1/namespaces/default", Item)
+
+
+async def test_a_server_behind_another_address_shows_the_certificate_of_its_tls_server_name(
+    tmp_path: Path,
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    with ApiDouble(tls=serving(authority, "api.example.com")) as double:
+        named = {"tls-server-name": "api.example.com"}
+        async with Client(by_kubeconfig(tmp_path, double, **named), agent="tests") as client:
+            await client.get("/api/v1/namespaces/default", Item)
+        named = {"tls-server-name": "other.example.com"}
+        target = by_kubeconfig(tmp_path, double, **named)
+        async with Client(target, agent="tests", attempts=1) as client:
+            with pytest.raises(KubeError, match=r"not valid for 'other\.example\.com'"):
                 await client.get("/api/v1/namespaces/default", Item)

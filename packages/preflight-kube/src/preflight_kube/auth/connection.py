@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from preflight_kube.auth.kubeconfig import KubeconfigContext, KubeconfigError, chosen, paths
 from preflight_kube.errors import BadAccess, NoCluster
@@ -40,6 +41,8 @@ EARLY: Final = 10.0
 arrive.
 """
 _EXTENSION: Final = "client.authentication.k8s.io/exec"
+_UNESCAPED: Final = "!#$&'*+^`|"
+"""What may stand in a header's name as it is, beside what :func:`urllib.parse.quote` leaves."""
 _INTERACTIVE: Final = ("Never", "IfAvailable", "Always")
 
 
@@ -64,6 +67,10 @@ class Connection:
     """Whether a plug-in said who we are; it may be asked again when the server does
     not believe it.
     """
+    headers: tuple[tuple[str, str], ...] = ()
+    """What each request says beside: as whom it is to be judged."""
+    server_name: str | None = None
+    """Whose certificate the server has to show, where not that of the host in ``server``."""
 
     def contents(self) -> tuple[bytes, ...]:
         """What is in ``files`` now. Raises OSError."""
@@ -214,6 +221,29 @@ def _connection(
         again,
         credential.expires if credential is not None else None,
         credential is not None,
+        _impersonated(user),
+        cluster.get("tls-server-name") or None,
+    )
+
+
+def _impersonated(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The headers of a user that acts as another. Raises KubeconfigError."""
+    uid, groups, extra = (user.get(f"as-{key}") or () for key in ("uid", "groups", "user-extra"))
+    if not user.get("as"):
+        if uid or groups or extra:
+            raise KubeconfigError(
+                "its user has as-uid, as-groups or as-user-extra and no as; set as whom it acts"
+            )
+        return ()
+    values = [(key, value) for key, listed in dict(extra).items() for value in listed or ()]
+    return (
+        ("Impersonate-User", str(user["as"])),
+        *((("Impersonate-Uid", str(uid)),) if uid else ()),
+        *(("Impersonate-Group", str(group)) for group in groups),
+        *(
+            (f"Impersonate-Extra-{quote(str(key), safe=_UNESCAPED)}", str(value))
+            for key, value in values
+        ),
     )
 
 

@@ -212,9 +212,12 @@ class Http1Connection:
         host = (base.hostname or "").encode("idna")
         self._origin = httpcore.Origin(base.scheme.encode(), host, port)
         self._below = base.path.rstrip("/")
+        self._named = {"sni_hostname": target.server_name} if target.server_name else {}
         host = b"[%s]" % host if b":" in host else host
         self._headers = [(b"Host", b"%s:%d" % (host, base.port) if base.port else host)]
-        self._headers += [(key.encode(), value.encode()) for key, value in headers.items()]
+        self._headers += [
+            (key.encode(), value.encode()) for key, value in (*headers.items(), *target.headers)
+        ]
         self._connection: httpcore.AsyncHTTPConnection | None = None
 
     @asynccontextmanager
@@ -244,7 +247,7 @@ class Http1Connection:
         )
         steps["read"] += patience
         request = httpcore.Request(
-            method, url, headers=head, content=content, extensions={"timeout": steps}
+            method, url, headers=head, content=content, extensions={"timeout": steps, **self._named}
         )
         answer = await self._answered(request)
         if answer.status == 401 and self._bearer is not None and await self._bearer.renewed():
