@@ -240,3 +240,19 @@ def test_groups_without_a_user_to_act_as_are_refused_as_kubectl_does(folder: Pat
     (folder / "config").write_text(json.dumps(document("a", current="a", user=user)))
     with pytest.raises(BadAccess, match="and no as; set as whom it acts"):
         by_kubeconfig(str(folder / "config"), os.environ)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "says"),
+    [
+        ({"proxy-url": "http://proxy:3128"}, {"token": "t"}, "its cluster has a proxy-url"),
+        ({}, {"auth-provider": {"name": "oidc"}}, "an auth-provider, which is not known here"),
+    ],
+)
+def test_what_is_done_otherwise_than_by_kubectl_is_refused_in_words(
+    folder: Path, cluster: dict[str, Any], user: dict[str, Any], says: str
+) -> None:
+    config = document("a", current="a", user=user, **cluster)
+    (folder / "config").write_text(json.dumps(config))
+    with pytest.raises(BadAccess, match=says):
+        by_kubeconfig(str(folder / "config"), os.environ)

@@ -181,7 +181,11 @@ def _connection(
     cluster, user = context.cluster, context.user
     if "auth-provider" in user:
         raise KubeconfigError(
-            "its user has an auth-provider, which kubectl dropped too; use exec, a token or a certificate"
+            "its user has an auth-provider, which is not known here; use exec, a token or a certificate"
+        )
+    if cluster.get("proxy-url"):
+        raise KubeconfigError(
+            "its cluster has a proxy-url, and no proxy is used here; use a context whose server is reached directly"
         )
     server = str(cluster["server"])
     plugin = user.get("exec") if not user.get("token") and not user.get("tokenFile") else None
