@@ -4,8 +4,11 @@ that names files.
 
 from __future__ import annotations
 
+import socket
 import ssl
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -176,3 +179,42 @@ async def test_a_server_behind_another_address_shows_the_certificate_of_its_tls_
         async with Client(target, agent="tests", attempts=1) as client:
             with pytest.raises(KubeError, match=r"not valid for 'other\.example\.com'"):
                 await client.get("/api/v1/namespaces/default", Item)
+
+
+@contextmanager
+def handshakes(context: ssl.SSLContext) -> Iterator[str]:
+    """The address of a server that does handshakes as ``context`` has them, and no more."""
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                accepted, _ = listening.accept()
+                accepted.settimeout(60)
+                shaking = {"server_side": True, "do_handshake_on_connect": False}
+                with suppress(OSError), context.wrap_socket(accepted, **shaking) as tls:
+                    with suppress(ssl.SSLError):
+                        tls.do_handshake()
+                    # To the end: what is unread would make a reset of the end, before the alert.
+                    while socket.socket.recv(tls, 4096):
+                        pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join(60)
+
+
+async def test_a_server_that_does_not_take_our_certificate_is_no_fault_of_the_program() -> None:
+    authority = trustme.CA()
+    context, verify = serving(authority), ssl.create_default_context()
+    authority.configure_trust(verify)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with handshakes(context) as server:
+        async with Client(Connection(server, verify), agent="tests", attempts=1) as client:
+            for request in (client.get("/api", Item), client.create("/api/v1/namespaces", {})):
+                with pytest.raises(KubeError, match="CERTIFICATE_REQUIRED"):
+                    await request

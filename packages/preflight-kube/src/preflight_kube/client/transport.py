@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from ssl import SSLContext
+from ssl import SSLContext, SSLError
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -38,6 +38,7 @@ UNREACHABLE: Final = (
     httpcore.TimeoutException,
     httpcore.ProtocolError,
     httpcore.UnsupportedProtocol,
+    SSLError,  # an alert after the handshake: of TLS 1.3 that our certificate is not taken
 )
 """What a request raises that has no answer, or only the beginning of one."""
 KEEPALIVE: Final = [  # a peer that vanished without a word is noticed within half a minute
@@ -98,9 +99,12 @@ class ConnectionPool:
 
     def failed(self, error: BaseException) -> None:
         """Look at once, before the next connection, whether the server is to be trusted by another
-        authority by now.
+        authority by now, or we have another certificate.
         """
-        if isinstance(error, httpcore.ConnectError) and "certificate" in str(error).lower():
+        if (
+            isinstance(error, httpcore.ConnectError | SSLError)
+            and "certificate" in str(error).lower()
+        ):
             self._looked = -TRUST_AGE
 
     async def _renew(self) -> None:
