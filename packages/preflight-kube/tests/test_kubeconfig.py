@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import stat
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 import yaml
 from preflight_kube.auth.connection import EARLY, by_kubeconfig
 from preflight_kube.auth.kubeconfig import KubeconfigError, chosen, paths
@@ -256,3 +258,42 @@ def test_what_is_done_otherwise_than_by_kubectl_is_refused_in_words(
     (folder / "config").write_text(json.dumps(config))
     with pytest.raises(BadAccess, match=says):
         by_kubeconfig(str(folder / "config"), os.environ)
+
+
+def test_a_plug_in_beside_a_kubeconfig_of_the_working_folder_is_not_looked_for_on_path(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin(folder, answer(token="beside"))
+    (elsewhere := folder / "bin").mkdir()
+    plugin(elsewhere, answer(token="on PATH"))
+    monkeypatch.chdir(folder)
+    environ = {**os.environ, "PATH": f"{elsewhere}{os.pathsep}{os.environ['PATH']}"}
+    assert by_kubeconfig("config", environ).token == "beside"
+
+
+@pytest.mark.parametrize("token", [{}, {"token": ""}, {"token": "of yesterday"}])
+def test_a_token_s_file_goes_before_a_token_that_stands_beside_it(
+    folder: Path, token: dict[str, str]
+) -> None:
+    (folder / "token").write_text("of today\n")
+    config = document("a", current="a", user={**token, "tokenFile": "token"})
+    (folder / "config").write_text(json.dumps(config))
+    found = by_kubeconfig(str(folder / "config"), os.environ)
+    assert (found.token, found.token_file) == ("of today", folder / "token")
+
+
+@pytest.mark.parametrize("inside", ["client-certificate", "client-key"])
+def test_a_certificate_in_a_file_may_have_its_key_in_the_kubeconfig(
+    folder: Path, inside: str
+) -> None:
+    issued = trustme.CA().issue_cert("ada@example.com")
+    parts = {
+        "client-certificate": issued.cert_chain_pems[0].bytes(),
+        "client-key": issued.private_key_pem.bytes(),
+    }
+    user = {f"{inside}-data": base64.b64encode(parts.pop(inside)).decode()}
+    [(other, pem)] = parts.items()
+    (folder / "pem").write_bytes(pem)
+    config = document("a", current="a", user={**user, other: "pem"})
+    (folder / "config").write_text(json.dumps(config))
+    assert by_kubeconfig(str(folder / "config"), os.environ).files == (folder / "pem",)

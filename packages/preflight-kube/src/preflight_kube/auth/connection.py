@@ -199,14 +199,12 @@ def _connection(
             verify.check_hostname, verify.verify_mode = False, ssl.CERT_NONE
         if credential is not None and credential.certificate:
             _load(verify, credential.certificate, credential.key)
-        elif "client-certificate" in user:
-            verify.load_cert_chain(user["client-certificate"], user.get("client-key"))
-        elif data := _decoded(user.get("client-certificate-data")):
-            _load(verify, data, _decoded(user.get("client-key-data")))
-        token_file = (
-            Path(user["tokenFile"]) if "tokenFile" in user and "token" not in user else None
-        )
-        token = token_file.read_text().strip() if token_file else user.get("token")
+        elif certificate := _pem(user, "client-certificate"):
+            _load(verify, certificate, _pem(user, "client-key"))
+        token = user.get("token") or None
+        token_file = Path(user["tokenFile"]) if user.get("tokenFile") else None
+        if token_file is not None and (token is None or token_file.exists()):
+            token = token_file.read_text().strip()
     except (OSError, ValueError, TypeError, binascii.Error) as error:
         raise KubeconfigError(
             f"a certificate, key or token in it cannot be used ({error}); correct it"
@@ -253,6 +251,13 @@ def _impersonated(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def _decoded(data: str | None) -> str | None:
     return base64.b64decode(data).decode() if data else None
+
+
+def _pem(user: Mapping[str, Any], name: str) -> str | None:
+    """A certificate or key, which stands in the kubeconfig or in a file; each by itself."""
+    if data := user.get(f"{name}-data"):
+        return _decoded(data)
+    return Path(user[name]).read_text() if user.get(name) else None
 
 
 def _load(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
@@ -329,10 +334,12 @@ def _asked(plugin: Any, context: KubeconfigContext, environ: Mapping[str, str]) 
 
 
 def _command(plugin: Mapping[str, Any], folder: Path, environ: Mapping[str, str]) -> str:
-    """A bare name is looked for on PATH; a path is relative to the kubeconfig."""
+    """A bare name is looked for on PATH; a path is relative to the kubeconfig, and made whole:
+    without a folder in it, it would be looked for on PATH again.
+    """
     command = str(plugin["command"])
     if os.sep in command:
-        return str(folder / command)
+        return str(folder.absolute() / command)
     executable = shutil.which(command, path=environ.get("PATH"))
     if executable is None:
         raise KubeconfigError(f"its plug-in {command} is not on PATH{_hint(plugin)}")
