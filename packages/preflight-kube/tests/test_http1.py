@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
@@ -123,6 +124,45 @@ async def test_a_connection_that_the_server_has_closed_meanwhile_is_followed_by_
                     except KubeError:  # the server was faster: its goodbye came with the request
                         continue
     assert len(server.came) >= 3
+
+
+async def test_all_that_were_under_way_with_an_old_token_are_sent_again_with_the_new_one(
+    tmp_path: Path,
+) -> None:
+    (token := tmp_path / "token").write_text("new")
+    under_way: list[bytes] = []
+    both, answered = anyio.Event(), anyio.Event()
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            async for request in stream:
+                if b"Bearer new" in request:
+                    answered.set()
+                    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(OBJECT)
+                    await stream.send(answer + OBJECT)
+                    continue
+                under_way.append(request)
+                if len(under_way) == 2:
+                    both.set()
+                    await answered.wait()  # the other has the new token by now
+                await both.wait()
+                await stream.send(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+
+    async with (
+        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(listener.serve, serve)
+        server = f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
+        target = Connection(server, ssl.create_default_context(), token="old", token_file=token)
+        async with (
+            Client(target, agent="tests", attempts=1) as client,
+            anyio.create_task_group() as asking,
+        ):
+            asking.start_soon(client.get, "/a", Item)
+            asking.start_soon(client.get, "/b", Item)
+        group.cancel_scope.cancel()
+    assert len(under_way) == 2
 
 
 async def test_a_server_behind_a_path_is_asked_below_it() -> None:

@@ -172,30 +172,35 @@ class Bearer:
     def __init__(self, target: Connection) -> None:
         self._again = target.again if target.plugin else None
         self._token, self._file = target.token or "", target.token_file
-        self._read = time.monotonic()
+        self._read, self._renewing = time.monotonic(), anyio.Lock()
 
     async def token(self) -> str:
         """The one to send now."""
-        if self._file is not None and time.monotonic() - self._read > TOKEN_AGE:
+        if self._file is not None and (now := time.monotonic()) - self._read > TOKEN_AGE:
+            self._read = now  # for one is enough
             await self.renewed()
         return self._token
 
-    async def renewed(self) -> bool:
-        """True when there is another token than before."""
-        before, now = self._token, time.monotonic()
-        try:
-            if self._again is None:
-                if self._file is not None:
+    async def renewed(self, sent: str = "") -> bool:
+        """Look for a newer token; True where there is another than was ``sent``, whoever has found
+        it.
+        """
+        async with self._renewing:
+            if sent and sent != self._token:
+                return True
+            now = time.monotonic()
+            try:
+                if self._again is None:
+                    if self._file is not None:
+                        self._token = (await anyio.Path(self._file).read_text()).strip()
+                elif now - self._read >= ASK_AGAIN:
                     self._read = now
-                    self._token = (await anyio.Path(self._file).read_text()).strip()
-            elif now - self._read >= ASK_AGAIN:
-                self._read = now
-                self._token = (await anyio.to_thread.run_sync(self._again)).token or ""
-        except OSError:
-            pass  # keep what we have; the server says when it is no longer good
-        except KubeError as error:
-            log.warning("credential plug-in failed", error=str(error))
-        return self._token != before
+                    self._token = (await anyio.to_thread.run_sync(self._again)).token or ""
+            except OSError:
+                pass  # keep what we have; the server says when it is no longer good
+            except KubeError as error:
+                log.warning("credential plug-in failed", error=str(error))
+            return self._token != sent
 
 
 class Http1Connection:
@@ -253,23 +258,29 @@ class Http1Connection:
         request = httpcore.Request(
             method, url, headers=head, content=content, extensions={"timeout": steps, **self._named}
         )
+        token = await self._authorized(request)
         answer = await self._answered(request)
-        if answer.status == 401 and self._bearer is not None and await self._bearer.renewed():
+        if answer.status == 401 and self._bearer is not None and await self._bearer.renewed(token):
             await answer.aclose()
+            await self._authorized(request)
             answer = await self._answered(request)
         try:
             yield answer
         finally:
             await answer.aclose()
 
+    async def _authorized(self, request: httpcore.Request) -> str:
+        """Give it the newest token; which."""
+        if self._bearer is None:
+            return ""
+        token = await self._bearer.token()
+        name = b"Authorization"
+        others = [header for header in request.headers if header[0] != name]
+        request.headers = [*others, (name, f"Bearer {token}".encode())]
+        return token
+
     async def _answered(self, request: httpcore.Request) -> httpcore.Response:
         """Over the connection of the last request, or a new one where that was closed meanwhile."""
-        if self._bearer is not None:
-            bearer = b"Authorization", f"Bearer {await self._bearer.token()}".encode()
-            request.headers = [
-                *(header for header in request.headers if header[0] != bearer[0]),
-                bearer,
-            ]
         kept = self._connection
         if kept is not None and (kept.is_closed() or kept.has_expired()):
             await kept.aclose()
