@@ -11,6 +11,7 @@ import anyio
 import pytest
 from preflight_kube.client.client import Client, Conflict, Fenced, KubeError
 from preflight_kube.clock import Clock
+from preflight_kube.errors import NotFound
 from preflight_kube.runtime.event_recorder import MAX_TRIES, EventRecorder
 from preflight_kube.runtime.events import Regarding
 from preflight_kube.runtime.workqueue import Backoff
@@ -83,8 +84,16 @@ async def test_one_that_is_there_is_not_sent_again(exists: bool) -> None:
     assert [one["message"] for one in client.tried] == ["first", "other"]
 
 
-async def test_of_a_namespace_that_is_deleted_none_is_missed() -> None:
-    client = Events(failing(KubeError("ns: namespace is being terminated", status=403), 9))
+@pytest.mark.parametrize(
+    "error",
+    [
+        KubeError("ns: namespace is being terminated", status=403),
+        NotFound('namespaces "ns" not found', status=404),
+    ],
+    ids=["going", "gone"],
+)
+async def test_of_a_namespace_that_is_deleted_none_is_missed(error: KubeError) -> None:
+    client = Events(failing(error, 9))
     async with recording(client) as (recorder, counted):
         recorder.event(pod("a"), reason="Moved", message="first", warning=True)
         await until(lambda: recorder._pending == {}, "it is given up")

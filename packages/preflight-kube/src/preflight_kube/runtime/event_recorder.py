@@ -18,7 +18,7 @@ import anyio
 import msgspec
 
 from preflight_kube.client.client import Client
-from preflight_kube.errors import Fenced, KubeError
+from preflight_kube.errors import Fenced, KubeError, NotFound
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.events import Regarding, event, timestamp
 from preflight_kube.runtime.workqueue import Backoff, Key, Queue
@@ -113,7 +113,8 @@ class EventRecorder:
                 return self._backoff.pause(pending.tries)
             if error.reason == "AlreadyExists":
                 self._remember(key)
-            elif "being terminated" not in str(error):  # who would read it goes with the namespace
+            # Who would read it goes, or has gone, with the namespace.
+            elif "being terminated" not in str(error) and not isinstance(error, NotFound):
                 self._lost(pending.body, str(error))
         else:
             self._counted("written")
