@@ -190,8 +190,8 @@ def handshakes(context: ssl.SSLContext) -> Iterator[str]:
             while True:
                 accepted, _ = listening.accept()
                 accepted.settimeout(60)
-                shaking = {"server_side": True, "do_handshake_on_connect": False}
-                with suppress(OSError), context.wrap_socket(accepted, **shaking) as tls:
+                tls = context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+                with suppress(OSError), tls:
                     with suppress(ssl.SSLError):
                         tls.do_handshake()
                     # To the end: what is unread would make a reset of the end, before the alert.
