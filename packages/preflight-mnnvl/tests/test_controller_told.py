@@ -15,6 +15,7 @@ import pytest
 from cliques import DRIVER, clique, group, pcs, podclique, support
 from live import Space, leading, space_of
 from preflight_kube.client.client import KubeError
+from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller import controller
 from preflight_mnnvl.controller.controller import Controller, Unwritten
 from preflight_mnnvl.core.reconcile import ClusterWrite
@@ -53,6 +54,21 @@ async def test_show_says_set_domain_owner_and_which_pods_have_their_claim(space:
     assert "without on no node yet, WITHOUT its claim" in text
     assert "    One fabric: no: without without the claim\n" in text
     assert await show_live(space.target, space.namespace, "other", DRIVER) == "no domains\n"
+
+
+async def test_domains_of_a_release_of_any_name_are_not_told_to_be_in_the_way(space: Space) -> None:
+    """As the chart installs it, and as the manual has `show` asked: without a configuration."""
+    await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+    async with leading(space.target, Config(instance="preflight")):
+        await space.grove.turn()
+        await space.settled(space.announced, {"t-0"})
+    text = await show_live(space.target, space.namespace, "", None)
+    assert "  ComputeDomain t-0-cd: adopted\n" in text
+    seen = await explain_live(space.target, space.namespace, "t", None)
+    assert seen is not None
+    assert ([it.result for it in seen[0].cliques], seen[1]) == (["injected"], [])
+    text = await show_live(space.target, space.namespace, "", Config(instance="other"))
+    assert 'belongs to the release "preflight", not to "other"' in text
 
 
 async def test_a_podgang_says_whether_its_pods_share_one_fabric(space: Space) -> None:

@@ -208,13 +208,17 @@ def _show(args: argparse.Namespace) -> int:
 
     from preflight_mnnvl.report.live import show_live
 
-    config, target = _config(args), connection(home=Path.home())
+    config, target = _given(args), connection(home=Path.home())
     print(anyio.run(show_live, target, args.namespace, args.pcs, config), end="")
     return 0
 
 
+def _given(args: argparse.Namespace) -> Config | None:
+    return commands.load(parse, args.config) if args.config else None
+
+
 def _config(args: argparse.Namespace) -> Config:
-    return commands.load(parse, args.config) if args.config else Config()
+    return _given(args) or Config()
 
 
 def _explain(args: argparse.Namespace) -> int:
@@ -263,7 +267,7 @@ def _explained_live(args: argparse.Namespace) -> tuple[list[ExplainedSet], list[
         raise BadInput(
             "--grove-nodes: with --live the nodes are counted in the cluster; leave it out."
         )
-    config, target = _config(args), connection(home=Path.home())
+    config, target = _given(args), connection(home=Path.home())
     set_ = f"PodCliqueSet {args.namespace}/{args.live}"
     try:
         live = anyio.run(explain_live, target, args.namespace, args.live, config)

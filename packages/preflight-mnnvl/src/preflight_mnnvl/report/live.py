@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -33,10 +34,13 @@ T = TypeVar("T")
 Listed = TypeVar("Listed", PodClique, PodCliqueSet, PodGang, ComputeDomain)
 
 
-async def show_live(target: Connection, namespace: str, only: str, config: Config) -> str:
-    """The text of `show` about ``namespace``; ``only`` the PodCliqueSet of this name."""
+async def show_live(target: Connection, namespace: str, only: str, given: Config | None) -> str:
+    """The text of `show` about ``namespace``; ``only`` the PodCliqueSet of this name. ``given``:
+    the release's configuration; None: its defaults, of the release whose domains are there.
+    """
     async with Client(target, agent=names.MANAGED_BY_US) as client:
-        world, facts = await _listed(client, namespace, config)
+        world, facts = await _listed(client, namespace, given or Config())
+        config = given or _of_release(world)
         pods = await _list(client, f"/api/v1/namespaces/{namespace}/pods", Pod)
         resources = f"/apis/{names.RESOURCE_GROUP}/{facts.claim or 'v1'}"
         path, ours = f"{resources}/namespaces/{namespace}/resourceclaims", f"spec.driver={DRIVER}"
@@ -57,17 +61,19 @@ async def show_live(target: Connection, namespace: str, only: str, config: Confi
 
 
 async def explain_live(
-    target: Connection, namespace: str, name: str, config: Config
+    target: Connection, namespace: str, name: str, given: Config | None
 ) -> tuple[ExplainedSet, list[str]] | None:
     """Compare the cluster with what is expected of a PodCliqueSet; None where there is no such set.
 
-    Raises :class:`~.types.BadObject` for what is no PodCliqueSet.
+    ``given``: as in :func:`show_live`. Raises :class:`~.types.BadObject` for what is no
+    PodCliqueSet.
     """
     async with Client(target, agent=names.MANAGED_BY_US) as client:
         path = f"/apis/{names.GROVE_GROUP}/v1alpha1/namespaces/{namespace}/podcliquesets/{name}"
         if (set_ := await client.get_or_none(path, dict[str, Any])) is None:
             return None
-        world, facts = await _listed(client, namespace, config)
+        world, facts = await _listed(client, namespace, given or Config())
+        config = given or _of_release(world)
         nodes = await _fabric_nodes(client)
     parts = (*world.domains.values(), *world.claims.values())
     there = {part.metadata.name: part.metadata for part in parts}
@@ -106,6 +112,20 @@ async def _listed(client: Client, namespace: str, config: Config) -> tuple[World
     versions = DOMAIN_VERSIONS[config.mode]
     domain, world.domains = await served(names.COMPUTE_DOMAIN_GROUP, versions, "computedomains")
     return world, ClusterFacts(domain, claim)
+
+
+def _of_release(world: World) -> Config:
+    """The defaults, and the release that made most of the domains: to any other they are foreign,
+    and in the way.
+    """
+    parts = (domain.metadata for domain in world.domains.values())
+    made = Counter(
+        instance
+        for meta in parts
+        if meta.label(names.MANAGED_BY) == names.MANAGED_BY_US
+        and (instance := meta.label(names.INSTANCE))
+    )
+    return Config(instance=made.most_common(1)[0][0]) if made else Config()
 
 
 def _by_key(listed: Iterable[Listed]) -> dict[Key, Listed]:
