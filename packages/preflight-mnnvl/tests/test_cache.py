@@ -12,7 +12,14 @@ import pytest
 from cliques import DRIVER, Object, admit, container, group, patched, pcs, podclique
 from cliques import clique as a_clique
 from mirrored import Mirror
-from preflight_mnnvl.api.types import ComputeDomain, Metadata, PodClique, PodCliqueSet, PodGang
+from preflight_mnnvl.api.types import (
+    ComputeDomain,
+    Metadata,
+    PodClique,
+    PodCliqueSet,
+    PodGang,
+    SetSpec,
+)
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.cache import OVERLAY_TTL, clique_key, gang_key, is_gang
 from preflight_mnnvl.core.snapshot import lacks_claim
@@ -142,6 +149,16 @@ def test_a_replica_that_is_scaled_away_and_back_has_lost_nothing() -> None:
     one.mirror.clique("later", clique(uid="later"))
     one.mirror.part_as("domain", domain("2", **GOING), gone=True)
     assert one.mirror.view(CD).lost == ""
+
+
+def test_how_many_replicas_a_set_has_now_is_seen_at_its_domains() -> None:
+    one = Seeing()
+    one.mirror.clique("u", clique())
+    for replicas in (1, 0, 2):
+        of = Metadata(name="t", namespace="default", uid="s", resource_version=str(replicas))
+        one.told()
+        one.mirror.set_as(PodCliqueSet(metadata=of, spec=SetSpec(replicas=replicas)))
+        assert (one.mirror.view(CD).replicas, CD in one.told()) == (replicas, True)
 
 
 def test_a_replica_that_does_not_lead_keeps_nothing_of_sets_that_are_gone() -> None:

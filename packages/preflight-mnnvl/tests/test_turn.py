@@ -134,6 +134,30 @@ def test_nothing_is_made_for_a_set_that_is_going() -> None:
     assert (the_turn(found).state, the_turn(found).actions) == ("wanted", ())
 
 
+def test_of_a_replica_that_is_scaled_away_nothing_is_lost_though_its_groups_go_after_its_gang() -> (
+    None
+):
+    """Grove deletes PodGang and scaling group at once; the group's PodCliques go with the group."""
+    found = Cluster(DRIVER)
+    two = [pcs("t", [clique("w")], [group("g", ["w"], ON)], replicas=n) for n in (2, 1, 2)]
+    found.apply(two[0])
+    found.grove("t")
+    found.store["pclq"]["t-1-g-0-w"]["status"] = {"scheduledReplicas": 2}
+    found.apply(two[1])
+    found.gangs("t")
+    found.collect()
+    turn = found.turn()["default", "t-1-cd"]
+    assert (turn.state, turn.actions) == ("wanted", ())
+    assert turn.why == "its PodCliqueSet has no replica 1 any more; its PodCliques are about to go."
+    found.cliques("t")
+    found.settle()
+    assert found.domains() == {"t-0-cd": "PodGang t-0"}
+    assert "MnnvlDomainRecreated" not in found.told.values()
+    found.apply(two[2])
+    found.grove("t")
+    assert found.domains() == {"t-0-cd": "PodGang t-0", "t-1-cd": "PodGang t-1"}
+
+
 def test_a_gang_that_is_going_adopts_nothing() -> None:
     found = cluster()
     found.turn()

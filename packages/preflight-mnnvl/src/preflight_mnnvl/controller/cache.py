@@ -396,8 +396,9 @@ def _brief(domain: ComputeDomain) -> ComputeDomain:
 
 
 def _asked(set_: PodCliqueSet) -> PodCliqueSet:
-    """The annotations of a set's layers."""
+    """The annotations of a set's layers, and how many replicas it has."""
     kept = PodCliqueSet(metadata=set_.metadata.only(annotations=_ASKED))
+    kept.spec.replicas = set_.spec.replicas
     kept.spec.template.pod_clique_scaling_groups = [
         Group(name=group.name, annotations=asked)
         for group in set_.groups

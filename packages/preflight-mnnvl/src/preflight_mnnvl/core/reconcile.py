@@ -116,6 +116,13 @@ class _Needed(NamedTuple):
     def _missing(self) -> DomainPlan:
         """It must exist, and does not."""
         view, wanted, support = self.view, self.wanted, self.support
+        replica = wanted.domain.replica
+        if view.replicas is not None and int(replica) >= view.replicas:
+            # Grove deletes the PodGang beside the scaling groups, and with these their PodCliques.
+            return DomainPlan(
+                "wanted",
+                f"its PodCliqueSet has no replica {replica} any more; its PodCliques are about to go.",
+            )
         head = self._head(view.gangs.get(wanted.gang), wanted.gang)
         if head.owner is None:
             return DomainPlan(

@@ -160,9 +160,10 @@ def wanted(members: Iterable[DomainMember]) -> dict[Key, Wanted]:
 
 class DomainView(NamedTuple):
     """``wanted`` is None where no living PodClique needs the domain. ``claim``: the claim template,
-    in `literal` mode the claim. ``gangs``: by name, those that members and label name. ``lost``:
-    the uid of a domain of this name that is gone, and that living members needed then.
-    ``unclaimed_since``: when it was first seen that nobody needs it, in seconds of the epoch.
+    in `literal` mode the claim. ``gangs``: by name, those that members and label name.
+    ``replicas``: of the set, None where it is not there. ``lost``: the uid of a domain of this name
+    that is gone, and that living members needed then. ``unclaimed_since``: when it was first seen
+    that nobody needs it, in seconds of the epoch.
     """
 
     name: str
@@ -172,6 +173,7 @@ class DomainView(NamedTuple):
     claim: ComputeDomain | None = None
     gangs: Mapping[str, Metadata] = {}
     set_: Metadata | None = None
+    replicas: int | None = None
     lost: str = ""
     unclaimed_since: float | None = None
 
@@ -240,5 +242,5 @@ def view_of(objects: Objects, key: Key, wants: Wanted | None, mode: Mode) -> Dom
     gangs = [objects.gangs_called(namespace, label) for label in filter(None, called)]
     by_name = {gang.metadata.name: gang.metadata for gang in chain.from_iterable(gangs)}
     set_ = objects.set_(namespace, pcs)
-    whole = set_.metadata if set_ is not None else None
-    return DomainView(name, namespace, wants, domain, claim, by_name, whole)
+    whole, replicas = (set_.metadata, set_.spec.replicas) if set_ is not None else (None, None)
+    return DomainView(name, namespace, wants, domain, claim, by_name, whole, replicas)
