@@ -89,6 +89,30 @@ async def test_two_active_computedomains_of_one_clique_are_told_on_both(
     assert counted == len(shared)
 
 
+async def test_a_computedomain_that_is_made_anew_before_its_pods_have_ended_shares_with_no_other_namespace(
+    user: User, controller: Controller
+) -> None:
+    clique = f"{uuid.uuid4()}.7"
+    for claim in ("claim-old", "claim-new"):
+        domain, node = await user.create(), f"node-{uuid.uuid4().hex[:8]}"
+        devices = slices.channel(clique, "570.158.1")
+        await user.client.create(SLICES, slices.body(node, "a-uid", devices))
+        await user.claim(claim, domain["metadata"]["uid"], node)
+        if claim == "claim-old":
+            await user.ready()
+            await user.delete(DOMAINS, "train-a")
+            await user.gone(DOMAINS, "train-a")
+
+    async def told() -> bool:
+        return bool(await user.events("SharedIMEXDomain"))
+
+    await until(told)
+    [event] = await user.events("SharedIMEXDomain")
+    assert event["message"].startswith(
+        f"A deleted ComputeDomain whose pods have not ended is active in the NVLink clique {clique} as well"
+    )
+
+
 async def test_where_cliques_are_exclusive_the_first_of_two_domains_has_it_and_then_the_other(
     target: Connection, user: User
 ) -> None:

@@ -36,6 +36,7 @@ from preflight_computedomain.api.types import (
 from preflight_computedomain.controller.apply import Applier, Blocked
 from preflight_computedomain.core import template
 from preflight_computedomain.core.reconcile import (
+    DELETED,
     NOT_READY,
     READY,
     DomainAction,
@@ -229,16 +230,18 @@ class Controller:
         return [item for item in seen.values() if item.metadata.namespace == namespace]
 
     def _neighbors(self, domain: ComputeDomain) -> dict[str, list[str]]:
-        """By NVLink clique, who else of the ComputeDomain's namespace is active in it."""
+        """By NVLink clique, who else is active in it, as far as the ComputeDomain's namespace may
+        know it.
+        """
         namespace = domain.metadata.namespace
-        return {
-            clique: sorted(
-                str(other.metadata)
-                for other in filter(None, map(self._domains.get, uids))
-                if other.metadata.namespace == namespace
-            )
-            for clique, uids in self._sharing.others(domain.metadata.uid).items()
-        }
+
+        def named(uid: str) -> str:
+            if (other := self._domains.get(uid)) is None:
+                return DELETED
+            return str(other.metadata) if other.metadata.namespace == namespace else ""
+
+        others = self._sharing.others(domain.metadata.uid).items()
+        return {clique: sorted({*map(named, uids)} - {""}) for clique, uids in others}
 
     def _conflict(self, place: Place, there: bool) -> None:
         (self._conflicts.add if there else self._conflicts.discard)(place)

@@ -19,6 +19,8 @@ from preflight_computedomain.core import template
 
 READY: Final = "Ready"
 NOT_READY: Final = "NotReady"
+DELETED: Final = "A deleted ComputeDomain whose pods have not ended"
+"""Names in a sentence what has no name any more."""
 
 
 Kind = Literal[
