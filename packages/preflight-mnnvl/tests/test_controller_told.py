@@ -374,3 +374,24 @@ async def test_a_podclique_without_its_claim_is_counted_and_told(
         await space.settled(told, {"PodClique", "PodCliqueSet"})
         value = one.metrics.registry.get_sample_value("mnnvl_unclaimed_podcliques")
         assert value == 1
+
+
+async def test_whose_podclique_would_be_made_without_a_claim_again_is_not_told_to_delete_it(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "UNCLAIMED_PATIENCE", 0.1)
+    await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+    bare = podclique("t-0-w", "t")
+    bare["metadata"]["namespace"] = space.namespace
+    await space.client.create(space.grove.path("podcliques", "").rstrip("/"), bare)
+    async with leading(space.target, Config(on_unsupported="ignore", require_fabric_nodes=True)):
+
+        async def told() -> set[tuple[str, str]]:
+            found = await space.events()
+            return {(one["reason"], one["message"].partition(": ")[2]) for one in found}
+
+        why = (
+            "MNNVL cannot be had: no node carries the label nvidia.com/gpu.clique, which requireFabricNodes asks for; "
+            "add such nodes, or remove grove.io/mnnvl-enabled."
+        )
+        await space.settled(told, {("MnnvlUnsupported", why)})

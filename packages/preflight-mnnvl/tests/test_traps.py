@@ -28,6 +28,7 @@ from preflight_mnnvl.api.types import Metadata, OwnerReference
 from preflight_mnnvl.config import Config
 from preflight_mnnvl.core.builders import adoption
 from preflight_mnnvl.core.expansion import plan
+from preflight_mnnvl.core.mutate_podclique import ClusterView, Review, decide
 from preflight_mnnvl.core.support import ClusterFacts, judge
 from preflight_mnnvl.core.validate_podcliqueset import warnings
 
@@ -365,6 +366,18 @@ def test_t18_a_podclique_older_than_the_add_on_stays_without_and_that_is_told() 
     assert answer.warnings == (
         "PodClique t-0-w asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one",
     )
+
+
+@pytest.mark.parametrize(
+    "facts", [ClusterFacts(domain=""), ClusterFacts("v1beta1", fabric_nodes=0)]
+)
+def test_where_none_can_be_had_nobody_is_told_to_make_a_podclique_anew(facts: ClusterFacts) -> None:
+    config = Config(on_unsupported="ignore", require_fabric_nodes=True)
+    old = json.dumps(podclique("t-0-w", "t", annotations=ON)).encode()
+    answer = decide(
+        Review("UPDATE", "default", old, old), config, ClusterView(judge(facts, config))
+    )
+    assert (answer.allowed, answer.patch, answer.warnings) == (True, (), ())
 
 
 def test_t19_nothing_carries_a_finalizer_of_ours() -> None:

@@ -38,7 +38,7 @@ from preflight_mnnvl.controller.informers import PLURALS
 from preflight_mnnvl.core import reasons
 from preflight_mnnvl.core.reconcile import ClusterWrite, DomainPlan, reconcile
 from preflight_mnnvl.core.snapshot import DomainView
-from preflight_mnnvl.core.support import Support
+from preflight_mnnvl.core.support import Support, judge
 from preflight_mnnvl.metrics import Metrics
 
 WORKERS: Final = 48
@@ -72,6 +72,7 @@ class Controller:
     def __init__(self, client: Client, config: Config, metrics: Metrics, account: str = "") -> None:
         # What nodes say is judged at admission: what was admitted gets its domain, also where nodes
         # come only because pods wait.
+        self._admission = config
         self._config = msgspec.structs.replace(config, require_fabric_nodes=False)
         self._client, self._metrics = client, metrics
         self._account = account or "the account of this controller"
@@ -178,8 +179,8 @@ class Controller:
         now = self._client.clock()
         if (wait := self._lacking.setdefault(uid, now) + UNCLAIMED_PATIENCE - now) > 0:
             return wait
-        why = "" if self.cache.support.ok else self.cache.support.why
-        self._record(reasons.unclaimed(*lacking, why))
+        support = judge(self.cache.facts, self._admission)
+        self._record(reasons.unclaimed(*lacking, "" if support.ok else support.why))
         return None
 
     def _note(self, key: Key, view: DomainView, plan: DomainPlan) -> None:

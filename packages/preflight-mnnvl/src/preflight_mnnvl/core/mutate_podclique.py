@@ -249,7 +249,7 @@ def _update(
                 return answer
         except (BadObject, CliqueRefused):
             pass  # nothing is refused that was stored before
-        late = _late(clique, config, known.set_)
+        late = _late(clique, config, known)
         return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=late)
     pod = decode_pod(clique.spec.pod_spec)
     own = meta.annotation(names.GROVE_MNNVL_GROUP)
@@ -347,9 +347,12 @@ def _restored(
     return ReviewAnswer("injected", "", patch, (warning,), decision)
 
 
-def _late(clique: PodClique, config: Config, set_: PodCliqueSet | None) -> tuple[str, ...]:
+def _late(clique: PodClique, config: Config, known: ClusterView) -> tuple[str, ...]:
     """Some of its pods would join a domain, and those that run would not."""
-    if not fabric_request(clique.metadata, set_, config.mode).enabled:
+    # Where none can be had, one that is made anew has none either.
+    if known.support.state in {"unsupported", "off"}:
+        return ()
+    if not fabric_request(clique.metadata, known.set_, config.mode).enabled:
         return ()
     try:
         used = places(decode_pod(clique.spec.pod_spec), config.gpu_resources, ())
