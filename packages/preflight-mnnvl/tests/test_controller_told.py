@@ -341,6 +341,31 @@ async def test_explain_live_says_how_the_cluster_differs_from_the_set(space: Spa
     assert await explain_live(space.target, space.namespace, "none", DRIVER) is None
 
 
+async def test_a_scaling_group_that_was_scaled_is_as_expected(space: Space) -> None:
+    """Grove takes the replicas that the set says at the group's creation alone."""
+    by_group = {**ON, "grove.io/mnnvl-scope": "scalingGroupReplica"}
+    await space.grove.apply(
+        pcs("t", [clique("w", replicas=1)], [group("g", ["w"], by_group, replicas=2)])
+    )
+    async with leading(space.target, DRIVER):
+        for replicas, gangs in (
+            (2, {"t-0", "t-0-g-0"}),
+            (3, {"t-0", "t-0-g-0", "t-0-g-1"}),
+            (1, {"t-0"}),
+        ):
+            if replicas != 2:
+                await space.grove.scale_group("t-0-g", replicas)
+            await space.grove.turn()
+            await space.settled(space.announced, gangs)
+
+            async def seen() -> tuple[list[str], int, list[str]]:
+                told, differs = await found(space)
+                return [one.name for one in told.domains], told.nodes_needed, differs
+
+            domains = [f"t-0-g-{i}-cd" for i in range(replicas)]
+            await space.settled(seen, (domains, replicas, []))
+
+
 async def found(space: Space) -> tuple[ExplainedSet, list[str]]:
     seen = await explain_live(space.target, space.namespace, "t", DRIVER)
     assert seen is not None

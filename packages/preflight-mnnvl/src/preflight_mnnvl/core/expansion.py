@@ -5,7 +5,7 @@ That is for telling people beforehand; what is decided goes by the labels of wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -81,12 +81,20 @@ def _planned(set_: PodCliqueSet, i: int, clique: Clique, at: int | None, config:
     return Planned(path, clique, group, wish, scope_of(wish.scope), pod, gpus, problem)
 
 
-def expand(set_: PodCliqueSet, planned: list[Planned], most: int) -> Iterator[ExpandedClique]:
-    """The PodCliques that Grove makes for the set as it is written, at most ``most`` of them."""
-    return islice(_expanded(set_, planned), most)
+def expand(
+    set_: PodCliqueSet, planned: list[Planned], most: int, scaled: Mapping[str, int] = {}
+) -> Iterator[ExpandedClique]:
+    """The PodCliques that Grove makes for the set as it is written, at most ``most`` of them.
+
+    ``scaled``: by name, the replicas of scaling groups that are there: what the set says of them
+    counts at their creation alone.
+    """
+    return islice(_expanded(set_, planned, scaled), most)
 
 
-def _expanded(set_: PodCliqueSet, planned: list[Planned]) -> Iterator[ExpandedClique]:
+def _expanded(
+    set_: PodCliqueSet, planned: list[Planned], scaled: Mapping[str, int]
+) -> Iterator[ExpandedClique]:
     for replica in range(_count(set_.spec.replicas or 0)):
         base = f"{set_.metadata.name}-{replica}"
         for template in planned:
@@ -95,21 +103,35 @@ def _expanded(set_: PodCliqueSet, planned: list[Planned]) -> Iterator[ExpandedCl
                 yield ExpandedClique(f"{base}-{name}", replica, template, None, base, "")
                 continue
             least = _count(group.min_available)
-            for index in range(_count(group.replicas)):
+            for index in range(scaled.get(f"{base}-{group.name}", _count(group.replicas))):
                 full, gang, of = f"{base}-{group.name}-{index}-{name}", base, ""
                 if index >= least:
                     gang, of = f"{base}-{group.name}-{index - least}", base
                 yield ExpandedClique(full, replica, template, index, gang, of)
 
 
-def nodes_needed(set_: PodCliqueSet, planned: list[Planned]) -> int:
+def nodes_needed(set_: PodCliqueSet, planned: list[Planned], scaled: Mapping[str, int] = {}) -> int:
     """Pods with a claim of ours, and so nodes: a node has one channel, and gives it to one pod."""
-    pods = 0
-    for clique in planned:
-        if clique.enrolled:
-            times = _count(clique.group.replicas) if clique.group else 1
-            pods += times * _count(clique.clique.spec.replicas)
-    return pods * _count(set_.spec.replicas or 0)
+    return sum(
+        _times(set_, clique.group, scaled) * _count(clique.clique.spec.replicas)
+        for clique in planned
+        if clique.enrolled
+    )
+
+
+def _times(set_: PodCliqueSet, group: Group | None, scaled: Mapping[str, int]) -> int:
+    """How many PodCliques Grove makes of one template."""
+    replicas, pcs = _count(set_.spec.replicas or 0), set_.metadata.name
+    if group is None:
+        return replicas
+    there = [
+        times
+        for name, times in scaled.items()
+        if (at := name.removeprefix(f"{pcs}-").removesuffix(f"-{group.name}")).isdecimal()
+        and name == f"{pcs}-{at}-{group.name}"
+        and int(at) < replicas
+    ]
+    return sum(there) + _count(group.replicas) * (replicas - len(there))
 
 
 def _count(value: int | None) -> int:

@@ -209,9 +209,13 @@ def surprises(set_: PodCliqueSet, planned: Iterable[Planned], config: Config) ->
 
 
 def warnings(
-    set_: PodCliqueSet, planned: list[Planned], config: Config, support: Support
+    set_: PodCliqueSet,
+    planned: list[Planned],
+    config: Config,
+    support: Support,
+    scaled: Mapping[str, int] = {},
 ) -> list[str]:
-    """Warnings about a set that is admitted."""
+    """Warnings about a set that is admitted; ``scaled``: as in :func:`~.expansion.expand`."""
     layers = [(SET_PATH, set_.metadata.annotations)]
     for path, entries in _entries(set_):
         layers += [(f"{path}[{i}]", clique.annotations) for i, clique in enumerate(entries)]
@@ -233,7 +237,7 @@ def warnings(
     if not support.ok:
         return [*sentences, support.why] if config.on_unsupported == "ignore" else sentences
     sentences += support.warnings
-    needed = nodes_needed(set_, planned)
+    needed = nodes_needed(set_, planned, scaled)
     if support.fabric_nodes and needed > support.fabric_nodes:
         sentences.append(
             f"its MNNVL pods need {needed} nodes, one each, and {support.fabric_nodes} carry the label {names.FABRIC_LABEL}: the others will wait"

@@ -70,11 +70,14 @@ def explain(
     nodes: int | None = None,
     facts: ClusterFacts = SERVED,
     there: Mapping[str, Metadata] = {},
+    *,
+    scaled: Mapping[str, int] = {},
 ) -> ExplainedSet:
     """What becomes of the PodCliqueSet ``written``. Raises :class:`BadObject` for what is none.
 
     ``nodes``: how many carry the fabric's label, where that is known; ``facts``: of its cluster;
-    ``there``: by name, what may have the names of its objects.
+    ``there``: by name, what may have the names of its objects; ``scaled``: the replicas of its
+    scaling groups.
     """
     set_ = decode(msgspec.json.encode(written), PodCliqueSet)
     support = judge(facts._replace(fabric_nodes=nodes), config)
@@ -87,7 +90,7 @@ def explain(
     pods = [clique.pod for clique in planned if clique.pod is not None]
     refs = [ref for pod in pods for ref in claim_refs(pod).values()]
     known = ClusterView(support, set_, True, dict.fromkeys(refs, ()), there)
-    expanded = list(expand(set_, planned, MOST_PODCLIQUES + 1))
+    expanded = list(expand(set_, planned, MOST_PODCLIQUES + 1, scaled))
     for expanded_clique in expanded[:MOST_PODCLIQUES]:
         clique = expanded_clique.planned.clique
         built = _podclique(set_.metadata.name, namespace, expanded_clique, by_name[clique.name])
@@ -102,12 +105,12 @@ def explain(
             domain.members.append(expanded_clique.name)
             domain.pods += count
             domain.gpus += count * _gpus(expanded_clique.planned.pod, config)
-    warned = warnings(set_, planned, config, support)
+    warned = warnings(set_, planned, config, support, scaled)
     return ExplainedSet(
         set_.metadata.name,
         problems(set_, planned, config, support),
         list(dict.fromkeys([*warned, *surprises(set_, planned, config), *_unseen(planned)])),
-        nodes_needed(set_, planned),
+        nodes_needed(set_, planned, scaled),
         list(domains.values()),
         list(cliques.values()),
         len(expanded) <= MOST_PODCLIQUES,

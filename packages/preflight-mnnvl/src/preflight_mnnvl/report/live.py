@@ -16,6 +16,7 @@ from preflight_mnnvl.api.types import (
     Key,
     PartialObjectMetadata,
     PodClique,
+    PodCliqueScalingGroup,
     PodCliqueSet,
     PodGang,
     shown,
@@ -69,15 +70,20 @@ async def explain_live(
     PodCliqueSet.
     """
     async with Client(target, agent=names.MANAGED_BY_US) as client:
-        path = f"/apis/{names.GROVE_GROUP}/v1alpha1/namespaces/{namespace}/podcliquesets/{name}"
+        grove = f"/apis/{names.GROVE_GROUP}/v1alpha1/namespaces/{namespace}"
+        path = f"{grove}/podcliquesets/{name}"
         if (set_ := await client.get_or_none(path, dict[str, Any])) is None:
             return None
+        path, type_ = f"{grove}/podcliquescalinggroups", PodCliqueScalingGroup
+        groups = await _list(client, path, type_, absent=KubeError) or ()
         world, facts = await _listed(client, namespace, given or Config())
         config = given or _of_release(world)
         nodes = await _fabric_nodes(client)
     parts = (*world.domains.values(), *world.claims.values())
     there = {part.metadata.name: part.metadata for part in parts}
-    expected = explain(set_, config, None if nodes is None else len(nodes), facts, there)
+    scaled = {it.metadata.name: it.spec.replicas for it in groups if it.spec.replicas is not None}
+    count = None if nodes is None else len(nodes)
+    expected = explain(set_, config, count, facts, there, scaled=scaled)
     now = plans(world, config, judge(facts, config), time.time())
     return expected, differences(expected, world, now, namespace)
 
