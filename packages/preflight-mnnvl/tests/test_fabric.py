@@ -64,7 +64,7 @@ TWO = [pod("a"), pod("b")]
         (
             TWO,
             {"a-claim": claim("n1"), "b-claim": claim("n2")},
-            "yes: 2 pods, 2 nodes of the NVLink clique x.1; its daemons are the hosts' and are not asked",
+            "yes: 2 pods, 2 nodes of the NVLink clique x.1; its status names no daemons, and those that hosts run are not asked",
         ),
         (
             [*TWO, pod("c", claims=False)],
@@ -91,7 +91,7 @@ TWO = [pod("a"), pod("b")]
         (
             [pod("a")],
             {"a-claim": claim("elsewhere")},
-            "not known: the NVLink clique of 1 of 1 nodes is not known; its daemons are the hosts' and are not asked",
+            "not known: the NVLink clique of 1 of 1 nodes is not known; its status names no daemons, and those that hosts run are not asked",
         ),
     ],
     ids=["yes", "without", "foreign", "cliques", "pending", "no claim", "no pods", "unknown"],
@@ -126,6 +126,9 @@ def test_daemons_that_the_driver_runs_are_told_by_the_domains_status() -> None:
     claims = {"a-claim": claim("n1"), "b-claim": claim("n2")}
     said = fabric(domain(nodes=nodes), TWO, claims, CLIQUES)
     assert said.endswith("clique x.1; its daemons are ready on 1 of 2 nodes")
+    nodes = [{"name": "n2", "status": "Ready"}, {"name": "n9", "status": "Ready"}]
+    said = fabric(domain(nodes=nodes), TWO, claims, CLIQUES)
+    assert said.endswith("; its daemons are ready on 1 of 2 nodes")  # where the pods are
 
 
 @pytest.mark.parametrize(

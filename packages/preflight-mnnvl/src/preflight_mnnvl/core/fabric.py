@@ -5,7 +5,7 @@ Nobody asks IMEX: of its daemons is told what the ComputeDomain's status has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 import msgspec
@@ -143,9 +143,11 @@ def one_fabric(
     if not pods or waiting > 0:
         return f"{WAITING}: {max(0, waiting)} of {pods} pods wait for their claim"
     if unknown := len(nodes - cliques.keys()):
-        return f"not known: the NVLink clique of {unknown} of {len(nodes)} nodes is not known; {_daemons(domain)}"
+        return f"not known: the NVLink clique of {unknown} of {len(nodes)} nodes is not known; {_daemons(domain, nodes)}"
     of = "".join(map(shown, known))
-    return f"yes: {pods} pods, {len(nodes)} nodes of the NVLink clique {of}; {_daemons(domain)}"
+    return (
+        f"yes: {pods} pods, {len(nodes)} nodes of the NVLink clique {of}; {_daemons(domain, nodes)}"
+    )
 
 
 def of_gang(answers: Mapping[str, str]) -> str:
@@ -164,12 +166,13 @@ def of_gang(answers: Mapping[str, str]) -> str:
     return ""
 
 
-def _daemons(domain: ComputeDomain | None) -> str:
-    nodes = (domain and domain.status and domain.status.nodes) or ()
-    if not nodes:
-        return "its daemons are the hosts' and are not asked"
-    ready = sum(node.status == "Ready" for node in nodes)
-    return f"its daemons are ready on {ready} of {len(nodes)} nodes"
+def _daemons(domain: ComputeDomain | None, nodes: Set[str]) -> str:
+    """Say on how many of the pods' ``nodes`` the driver's daemons are ready, once it has any."""
+    told = (domain and domain.status and domain.status.nodes) or ()
+    if not told:
+        return "its status names no daemons, and those that hosts run are not asked"
+    ready = nodes & {node.name for node in told if node.status == "Ready"}
+    return f"its daemons are ready on {len(ready)} of {len(nodes)} nodes"
 
 
 def _named(pods: Sequence[str]) -> str:
