@@ -201,12 +201,15 @@ def test_explain_goes_from_the_domain_to_the_pods_that_use_it() -> None:
     [
         ([], "missing"),
         ([templated(domain(), **{LABEL: "another"})], "belongs to something else"),
+        ([templated(domain(uid=OTHER))], "is that of the ComputeDomain team-a/theirs, and is left"),
+        ([templated(domain(uid="gone"))], "is that of the ComputeDomain with the uid gone, and is"),
         (HEALTHY.templates, "there"),
     ],
-    ids=["missing", "foreign", "there"],
+    ids=["missing", "foreign", "another's", "one's that is gone", "there"],
 )
 def test_explain_says_whose_the_template_is(templates: list[ClaimTemplate], said: str) -> None:
-    lines = explain(seen(templates=templates, claims=[]), "team-a", "train")
+    domains = [domain(), domain("theirs", uid=OTHER)]
+    lines = explain(seen(templates=templates, claims=[], domains=domains), "team-a", "train")
     assert f"train-channel: {said}" in lines[1]
     assert lines[2] == "  no claim: no pod refers to the template yet"
 

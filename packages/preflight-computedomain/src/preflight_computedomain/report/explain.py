@@ -39,8 +39,12 @@ def _template(seen: ClusterObjects, domain: ComputeDomain) -> str:
     there = templates.get((about.namespace, domain.template))
     if there is None:
         state = "missing"
-    elif owner(there) != about.uid:
+    elif not (of := owner(there)):
         state = "belongs to something else, and is left alone; delete or rename it"
+    elif of != about.uid:
+        others = [str(item.metadata) for item in seen.domains if item.metadata.uid == of]
+        whose = next(iter(others), f"with the uid {one_line(of, 80)}")
+        state = f"is that of the ComputeDomain {whose}, and is left alone; make this one anew with another spec.channel.resourceClaimTemplate.name"
     else:
         state = "being deleted" if there.metadata.deletion_timestamp else "there"
     return f"ResourceClaimTemplate {domain.template}: {state}"
