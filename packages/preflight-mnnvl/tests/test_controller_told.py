@@ -393,7 +393,8 @@ async def test_a_podclique_without_its_claim_is_counted_and_told(
 
         async def told() -> set[str]:
             found = await space.events("MnnvlUnclaimed")
-            assert all("Delete it, and Grove makes it anew" in each["message"] for each in found)
+            what = "for its namespace. Delete it, and Grove makes it anew with its claim, if one answers now."
+            assert all(each["message"].endswith(what) for each in found)
             return {each["involvedObject"]["kind"] for each in found}
 
         await space.settled(told, {"PodClique", "PodCliqueSet"})

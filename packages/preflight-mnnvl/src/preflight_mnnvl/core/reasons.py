@@ -59,7 +59,7 @@ def unclaimed(clique: Metadata, set_: Metadata | None, why: str) -> tuple[Event,
     """The Events about a PodClique whose pods get no claim; ``why``: a clause, where none can."""
     sets = [regarding("PodCliqueSet", clique.namespace, set_)] if set_ is not None else []
     subjects = [*sets, regarding("PodClique", clique.namespace, clique)]
-    late = "it was written while no webhook of MNNVL answered, or before it asked. Delete it, and Grove makes it anew with its claim"
+    late = "it was written before it asked, or while no webhook of MNNVL answered for its namespace. Delete it, and Grove makes it anew with its claim, if one answers now"
     message = f"PodClique {shown(clique.name)} asks for multi-node NVLink, and its pods get no claim: {why or late}."
     return about(subjects, UNSUPPORTED if why else UNCLAIMED, message, f"unclaimed {clique.uid}")
 
