@@ -65,6 +65,15 @@ async def test_a_computedomain_becomes_ready_with_one_template(
     assert (config["domainID"], config["allocationMode"]) == (uid, "Single")
 
 
+async def test_a_template_may_have_any_name_that_kubernetes_takes(
+    user: User, controller: Controller
+) -> None:
+    """Of a part between dots the API server limits the length in no names of templates."""
+    await user.create(wants="a" * 253)
+    await user.ready()
+    assert await user.template("a" * 253) is not None
+
+
 async def test_two_active_computedomains_of_one_clique_are_told_on_both(
     user: User, controller: Controller
 ) -> None:

@@ -50,6 +50,8 @@ CDI_KIND: Final = f"k8s.{DRIVER}/claim"
 CDI_PREFIX: Final = f"k8s.{DRIVER}-claim_"
 
 _LABEL_1123: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_PART: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+"""Between dots Kubernetes takes more characters than a label of DNS has."""
 _UID: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,126}[A-Za-z0-9])?")
 
 
@@ -66,7 +68,7 @@ def fits_as_namespace(text: str) -> bool:
 
 def fits_as_name(text: str) -> bool:
     """Tell whether ``text`` can name a claim or a node (RFC 1123 subdomain)."""
-    return len(text) <= 253 and all(_LABEL_1123.fullmatch(part) for part in text.split("."))
+    return len(text) <= 253 and all(_PART.fullmatch(part) for part in text.split("."))
 
 
 def fits_as_uid(text: str) -> bool:
