@@ -168,10 +168,10 @@ def of_gang(answers: Mapping[str, str]) -> str:
 
 def _daemons(domain: ComputeDomain | None, nodes: Set[str]) -> str:
     """Say on how many of the pods' ``nodes`` the driver's daemons are ready, once it has any."""
-    told = (domain and domain.status and domain.status.nodes) or ()
-    if not told:
+    listed = (domain and domain.status and domain.status.nodes) or ()
+    if not listed:
         return "its status names no daemons, and those that hosts run are not asked"
-    ready = nodes & {node.name for node in told if node.status == "Ready"}
+    ready = nodes & {node.name for node in listed if node.status == "Ready"}
     return f"its daemons are ready on {len(ready)} of {len(nodes)} nodes"
 
 

@@ -125,13 +125,13 @@ def _of_release(world: World) -> Config:
     and in the way.
     """
     parts = (domain.metadata for domain in world.domains.values())
-    made = Counter(
+    releases = Counter(
         instance
         for meta in parts
         if meta.label(names.MANAGED_BY) == names.MANAGED_BY_US
         and (instance := meta.label(names.INSTANCE))
     )
-    return Config(instance=made.most_common(1)[0][0]) if made else Config()
+    return Config(instance=releases.most_common(1)[0][0]) if releases else Config()
 
 
 def _by_key(listed: Iterable[Listed]) -> dict[Key, Listed]:
