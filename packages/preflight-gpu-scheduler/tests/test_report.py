@@ -220,6 +220,10 @@ def test_a_lost_gpu_stays_in_its_island_and_is_not_usable() -> None:
         ({"xids": tuple(APPLICATION_XIDS)}, "", "Healthy"),
         ({"recovery": 0}, "", "Healthy"),
         ({"recovery": 1}, "", "Unhealthy"),
+        ({"recovery": 3}, "", "Unhealthy"),
+        ({"recovery": 5}, "", "Healthy"),
+        ({"recovery": 0, "xids": (154,)}, "", "Healthy"),
+        ({"xids": (154,)}, "", "Unhealthy"),
         ({}, "node condition DcgmDiagnostic", "Unhealthy"),
     ],
 )
@@ -229,6 +233,14 @@ def test_health_is_the_worst_of_what_is_said(
     found, why = health(facts("A", 1, **changes), complaint)
     assert found == expected
     assert bool(why) == (expected != "Healthy")
+
+
+def test_a_gpu_that_was_reset_is_well_though_an_xid_says_that_no_reset_is_asked_for_any_more() -> (
+    None
+):
+    sick = stored(written([facts("GPU-a", 1, xids=(79, 154), recovery=1)]))
+    assert sick.devices[0].reason == "XID 79"
+    assert written([facts("GPU-a", 1, xids=(154,), recovery=0)], sick).devices[0].usable
 
 
 def test_a_condition_about_one_gpu_takes_that_one_out_and_its_clearing_brings_it_back() -> None:
@@ -415,7 +427,12 @@ def test_no_restart_of_the_agent_forgives_a_gpu_its_xid_and_a_reboot_does() -> N
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "forgiven"), [(1, 0, True), (0, 0, False), (1, None, False), (None, 0, False)]
+    ("then", "now", "forgiven"),
+    [
+        *((1, 0, True), (4, 0, True), (6, 0, True)),
+        *((0, 0, False), (1, None, False), (None, 0, False)),
+        *((3, 0, False), (5, 0, False)),
+    ],
 )
 def test_a_reset_that_the_driver_asked_for_forgives_the_gpu_when_it_no_longer_does(
     then: int | None, now: int | None, forgiven: bool

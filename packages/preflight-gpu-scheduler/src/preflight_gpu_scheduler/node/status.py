@@ -23,6 +23,9 @@ from preflight_gpu_scheduler.api.types import Node, Pod
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """XIDs that a program causes by itself, as NVIDIA's device plugin counts them: the GPU is well."""
+RECOVERY_XID: Final = 154
+"""Says that what the driver asks for has changed, to nothing too; what it is is read itself."""
+_DRAIN_P2P, _RECOVER_IMEX = 3, 5  # nvml.h: nvmlDeviceGpuRecoveryAction_t; all others are resets
 LOST: Final = "NVML does not list it any more"
 SILENT: Final = "NVML does not answer"
 
@@ -76,17 +79,25 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def health(facts: Facts, complaint: str) -> tuple[Health, str]:
     """The worst of what NVML and the node say, and why; Healthy has no reason."""
-    critical = sorted(set(facts.xids) - APPLICATION_XIDS)
+    told = set() if facts.recovery is None else {RECOVERY_XID}
+    critical = sorted(set(facts.xids) - APPLICATION_XIDS - told)
+    drains = facts.recovery == _DRAIN_P2P
     signs = (
         (not facts.answers, "NVML says that the GPU is lost"),
         (facts.ecc_pending, "uncorrectable memory errors wait for a reset"),
         (facts.remap_failed, "a memory row could not be remapped"),
         (bool(critical), f"XID {', '.join(map(str, critical[:8]))}"),
-        (bool(facts.recovery), "the driver asks for a reset or a restart"),
+        (drains, "the driver asks that its traffic with other GPUs ends"),
+        (_asks_reset(facts.recovery), "the driver asks for a reset or a restart"),
         (bool(complaint), complaint),
     )
     sick: list[tuple[Health, str]] = [("Unhealthy", why) for true, why in signs if true]
     return (*sick, ("Unknown" if facts.unknown else "Healthy", facts.unknown))[0]
+
+
+def _asks_reset(recovery: int | None) -> bool:
+    """Tell whether the driver asks for a reset or a restart. IMEX is the nodes', and no GPU's."""
+    return recovery not in {None, 0, _DRAIN_P2P, _RECOVER_IMEX}
 
 
 def ids(known: Mapping[str, int], uuids: Sequence[str]) -> dict[str, int]:
@@ -158,7 +169,9 @@ def status(
         number = numbers[sampled.uuid]
         before = old.get(sampled.uuid) or Device(id=number)
         island, bandwidth = where.get(number, (before.island, before.bandwidth_gbps))
-        forgiven = boot != previous.boot_id or (before.recovery and sampled.recovery == 0)
+        forgiven = boot != previous.boot_id or (
+            _asks_reset(before.recovery) and sampled.recovery == 0
+        )
         xids = sorted({*sampled.xids, *(() if forgiven else before.xids)})[:MOST_XIDS]
         gpu = msgspec.structs.replace(sampled, xids=tuple(xids))
         state, why = health(gpu, complaints.about(gpu.uuid))
