@@ -67,7 +67,7 @@ class Controller:
         self._claims = Queue("claim", rest=self._status_rest)
         self._wakes = anyio.Event()
         self._free: dict[str, int] = {}
-        self._phases: dict[Key, dict[str, Any]] = {}  # what was written of each claim
+        self._phases: dict[Key, tuple[str, dict[str, Any]]] = {}  # each claim's uid, and status
         self._unplaced: set[Key] = set()
         self._unknown: dict[str, int] = {}  # GPUs that are named and no node's, by node
 
@@ -231,8 +231,9 @@ class Controller:
             self._metrics.unlocked.set(len(unlocked))
             for key in unlocked:
                 self._pods.add(key)
-            phases = Counter(str(phase["phase"]) for phase in self._phases.values())
+            phases = Counter(str(status["phase"]) for _, status in self._phases.values())
             self._metrics.counted(phases, seen.device_states())
+            self._look_again()
             await anyio.sleep(self._config.seconds("sweep"))
 
     def _report_reserved(self, lease: Lease, lasts: float) -> None:
@@ -326,15 +327,22 @@ class Controller:
         pods, views = seen.pods_of(key), seen.views().values()
         leases = [lease for pod in pods if not pod.bound for lease in seen.held_by(pod.uid)]
         possible = not views or desired.could_ever(claim, views)
+        possible = possible or desired.could_ever(claim, seen.well())
         wanted = desired.status(claim, pods, leases, possible=possible)
-        if self._phases.get(key) == wanted:
+        if self._phases.get(key) == (claim.uid, wanted):
             return None
         gone = dict.fromkeys(("nodeName", "gpuIds", "allocated"))
         path = f"/apis/{names.API_VERSION}/namespaces/{key[0]}/gpuclaims/{key[1]}/status"
         with contextlib.suppress(NotFound):
             await self._client.merge_patch(path, {"status": {**gone, **wanted}})
-            self._phases[key] = wanted
+            self._phases[key] = claim.uid, wanted
         return None
+
+    def _look_again(self) -> None:
+        """At claims for which no node would ever do: another node may."""
+        for claim, (_, status) in self._phases.items():
+            if status["phase"] == "Failed":
+                self._claims.add(claim)
 
     # --- nodes
 

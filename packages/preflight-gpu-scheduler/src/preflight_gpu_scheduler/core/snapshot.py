@@ -4,10 +4,10 @@ what it holds in memory for binds under way. It is of one event loop, and nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.claim import Claim
@@ -60,6 +60,7 @@ class GpuSnapshot:
         self.pods, self.nodes, self.claims, self.statuses, self.leases = stores
         self.listeners: list[Callable[[str, Key], None]] = []
         self._views: dict[str, NodeView] = {}
+        self._well: list[NodeView] = []
         self._dirty: set[str] = set()
         patience = config.seconds("stale_after")
         self._ledger = Ledger(clock, self.inventory, patience, self._dirty.add)
@@ -217,6 +218,15 @@ class GpuSnapshot:
         self._refresh()
         return self._views
 
+    def well(self) -> Collection[NodeView]:
+        """Every node as it is when none of its GPUs is sick."""
+        if not self._well:
+            for name, inventory in self.inventories.items():
+                devices = (replace(device, health="Healthy") for device in inventory.devices)
+                whole = replace(inventory, devices=tuple(devices))
+                self._well.append(view(self.nodes.get(name), whole, (), self._config))
+        return self._well
+
     def stale(self) -> int:
         """How many nodes have a status that is too old."""
         self._refresh()
@@ -266,15 +276,14 @@ class GpuSnapshot:
         else:
             self._beats.note(name, now.observed_time, self.now())
             self._stale.discard(name)
-            same = before is not None and before == msgspec.structs.replace(
-                now, observed_time=before.observed_time
-            )
+            same = before is not None and before == replace(now, observed_time=before.observed_time)
             if same and name in self._views and self._views[name].blocked == "":
                 return  # a heartbeat
         self._node_touched(name)
 
     def _node_touched(self, name: str) -> None:
         self._dirty.add(name)
+        self._well.clear()
         self._notify("node", ("", name))
 
     def _lease_changed(self, lease: Lease, *_: object) -> None:

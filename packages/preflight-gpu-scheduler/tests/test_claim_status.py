@@ -1,0 +1,76 @@
+"""What the leader writes into a claim, and when."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import anyio
+import pytest
+from mirrors import Mirrors
+from preflight_gpu_scheduler.api.claim import RawClaim
+from preflight_gpu_scheduler.api.types import Metadata
+from preflight_gpu_scheduler.controller.controller import Controller
+from preflight_gpu_scheduler.metrics import GpuControllerMetrics
+from prometheus_client import CollectorRegistry
+from shapes import node
+
+KEY = ("team", "two")
+
+
+class Leader(Mirrors):
+    """``written``: the phase of each status that was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+        cast(Any, self.client).merge_patch = self._merge
+        metrics = GpuControllerMetrics(CollectorRegistry())
+        self.leader = Controller(self.client, self.config, self.state, metrics)
+        self.show("node", node("a"))
+
+    async def _merge(self, path: str, patch: dict[str, Any]) -> None:
+        assert path.endswith("/namespaces/team/gpuclaims/two/status")
+        self.written.append(patch["status"]["phase"])
+
+    def gpus(self, *health: str) -> None:
+        self.status("a", *({"id": n, "health": each} for n, each in enumerate(health)))
+
+    def phase(self) -> str:
+        """The last that is written when the leader looks at the claim."""
+        anyio.run(self.leader._reconcile_claim, KEY)
+        return self.written[-1]
+
+    def asked_again(self) -> bool:
+        before = self.leader._claims.adds
+        self.leader._look_again()
+        return self.leader._claims.adds > before
+
+
+@pytest.fixture
+def seen() -> Leader:
+    found = Leader()
+    found.claim("two", 2)
+    return found
+
+
+def test_a_sick_gpu_is_no_reason_to_say_that_no_node_could_ever_do(seen: Leader) -> None:
+    seen.gpus("Healthy", "Unhealthy")
+    assert seen.phase() == "Pending"
+    seen.gpus("Unknown", "Unknown")
+    assert seen.phase() == "Pending"
+
+
+def test_a_claim_that_no_node_could_ever_meet_waits_again_when_a_node_could(seen: Leader) -> None:
+    seen.gpus("Healthy")
+    assert seen.phase() == "Failed"
+    assert seen.asked_again()
+    seen.gpus("Healthy", "Healthy")
+    assert seen.phase() == "Pending"
+
+
+def test_a_claim_that_is_made_again_between_two_looks_gets_its_status(seen: Leader) -> None:
+    seen.gpus("Healthy", "Healthy")
+    assert (seen.phase(), seen.phase(), seen.written) == ("Pending", "Pending", ["Pending"])
+    again = Metadata(name="two", namespace="team", uid="another")
+    seen.show("claim", RawClaim(metadata=again, spec={"devices": {"count": 2}}))
+    assert (seen.phase(), seen.written) == ("Pending", ["Pending", "Pending"])
