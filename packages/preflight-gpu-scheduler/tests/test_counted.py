@@ -12,9 +12,12 @@ import pytest
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api import messages, names
 from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.controller.controller import Controller
 from preflight_gpu_scheduler.core.admission import admit
 from preflight_gpu_scheduler.core.filter_prioritize import BindingArgs, FilterArgs
+from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 from preflight_testing.apidouble.patches import json_patch
+from prometheus_client import CollectorRegistry
 from shapes import node, pod
 
 RESOURCE = "gpu.scheduling/gpu"
@@ -134,3 +137,30 @@ def test_of_resources_without_end_a_pod_keeps_a_few_and_one_that_is_not_kept_cou
     assert (len(asked), asked["example.com/0"]) == (64, 100)
     assert (made.containers, made.scheduling_gates) == (None, None)
     assert msgspec.structs.replace(pod(), spec=made).counted(RESOURCE) == 0
+
+
+@pytest.mark.parametrize(
+    ("devices", "written"),
+    [
+        ([{"id": 0}, {"id": 1}], []),
+        ([{"id": 0}], ["1"]),
+        ([{"id": 0}, {"id": 0}], []),
+        ([{"id": 0, "health": "much"}], []),
+    ],
+)
+def test_a_status_of_which_nothing_can_be_used_leaves_the_count_of_a_node_as_it_was(
+    devices: list[dict[str, Any]], written: list[str]
+) -> None:
+    seen, patches = Mirrors(), list[str]()
+
+    async def merge_patch(_: str, patch: dict[str, Any]) -> None:
+        patches.append(patch["status"]["capacity"][RESOURCE])
+
+    vars(seen.client)["merge_patch"] = merge_patch
+    leader = Controller(
+        seen.client, seen.config, seen.state, GpuControllerMetrics(CollectorRegistry())
+    )
+    seen.show("node", node("a", allocatable={RESOURCE: "2"}))
+    seen.status("a", *devices)
+    anyio.run(leader._reconcile_node, ("", "a"))
+    assert patches == written

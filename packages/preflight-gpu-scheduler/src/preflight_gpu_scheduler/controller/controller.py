@@ -360,6 +360,8 @@ class Controller:
             self._event(node, "DevicePluginConflict", shared(inventory.conflicts))
         leases = {gpu: lease for gpu, lease in seen.leases_on(name) if lease.ours}
         self._report_sick(name, inventory, leases)
+        if not inventory.devices and (inventory.problems or inventory.reason):
+            return None  # with less than its pods have a kubelet that starts anew would refuse them
         wanted = desired.capacity(inventory, {*leases, *seen.others(name)})
         patch = desired.capacity_patch(node, self._config.count_resource, wanted)
         if patch is not None:
