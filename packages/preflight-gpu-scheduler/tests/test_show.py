@@ -1,11 +1,13 @@
-"""What `show` says of one pod: its claim, its leases, what it waits for."""
+"""What `show` says of GPUs, and of one pod: its claim, its leases, what it waits for."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 import pytest
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.report.show import pod_text
+from preflight_gpu_scheduler.report.show import pod_text, table
 from shapes import lease, node, pod
 
 CLAIMED = {names.CLAIM_ANNOTATION: "one"}
@@ -55,3 +57,16 @@ def test_a_pod_says_what_it_waits_for(seen: Mirrors, claim: str, gated: bool, wh
 
 def test_a_pod_that_is_not_there_has_no_text(seen: Mirrors) -> None:
     assert rows(seen, "other") == {}
+
+
+def test_a_gpu_that_nobody_gets_is_not_shown_as_free_though_it_has_no_lease(
+    seen: Mirrors,
+) -> None:
+    used = [{"processes": 1}, {"processes": 0}, {"inUseBy": ["uid-gone"]}, {}]
+    seen.status("a", *({"id": n, "island": "i", **more} for n, more in enumerate(used)))
+    said = {**CLAIMED, names.ALLOCATED_ANNOTATION: "a:3"}
+    seen.show("pod", pod(annotations=said, node_name="a"))
+    text = table(seen.state, datetime.now(UTC))
+    assert text.startswith(
+        "a  [i: 0:used by a process of no claim 1:- 2:used by pod uid-gone 3:a pod's, whose Lease is lost]"
+    )

@@ -24,7 +24,8 @@ def table(seen: GpuSnapshot, now: datetime) -> str:
         islands: dict[str, list[str]] = {}
         leases = dict(seen.leases_on(node))
         for device in inventory.devices:
-            cell = _cell(seen, device, leases.get(device.id), now)
+            lease = leases.get(device.id)
+            cell = _cell(seen, device, lease, now) if lease else _without_lease(seen, node, device)
             islands.setdefault(device.island or "no island", []).append(cell)
         cells = [f"[{island}: {' '.join(of_it)}]" for island, of_it in islands.items()]
         why = f"  ({blocked})" if (blocked := seen.view(node).blocked) else ""
@@ -35,11 +36,25 @@ def table(seen: GpuSnapshot, now: datetime) -> str:
     return "\n".join(f"{node.ljust(width)}  {cells}" for node, cells in rows)
 
 
-def _cell(seen: GpuSnapshot, device: Device, lease: Lease | None, now: datetime) -> str:
+def _sick(device: Device) -> str:
     reason = f": {device.reason}" if device.reason else ""
-    sick = "" if device.usable else "MIG" if device.mig else f"{device.health}{reason}"
-    if lease is None:
-        return f"{device.id}:{sick or '-'}"
+    return "" if device.usable else "MIG" if device.mig else f"{device.health}{reason}"
+
+
+def _without_lease(seen: GpuSnapshot, node: str, device: Device) -> str:
+    """What keeps it from others all the same, as in :func:`~.filter_prioritize.view`."""
+    used, sick = "", _sick(device)
+    if device.id in seen.others(node):
+        used = "a pod's, whose Lease is lost"
+    elif device.in_use_by:
+        used = f"used by pod {device.in_use_by[0]}"
+    elif device.processes:
+        used = "used by a process of no claim"
+    return f"{device.id}:{f'{used} ({sick})' if used and sick else used or sick or '-'}"
+
+
+def _cell(seen: GpuSnapshot, device: Device, lease: Lease, now: datetime) -> str:
+    sick = _sick(device)
     if not lease.ours:
         return f"{device.id}:somebody else's Lease {lease.name}"
     key = lease.pod or ("", "")
