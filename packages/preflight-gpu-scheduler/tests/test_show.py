@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from mirrors import Mirrors
-from preflight_gpu_scheduler.api import names
+from preflight_gpu_scheduler.api import messages, names
+from preflight_gpu_scheduler.report.explain import Files, explain
 from preflight_gpu_scheduler.report.show import pod_text, table
-from shapes import lease, node, pod
+from shapes import claim, lease, node, pod
 
 CLAIMED = {names.CLAIM_ANNOTATION: "one"}
 
@@ -62,7 +64,7 @@ def test_a_pod_that_is_not_there_has_no_text(seen: Mirrors) -> None:
 def test_a_gpu_that_nobody_gets_is_not_shown_as_free_though_it_has_no_lease(
     seen: Mirrors,
 ) -> None:
-    used = [{"processes": 1}, {"processes": 0}, {"inUseBy": ["uid-gone"]}, {}]
+    used: list[dict[str, Any]] = [{"processes": 1}, {"processes": 0}, {"inUseBy": ["uid-gone"]}, {}]
     seen.status("a", *({"id": n, "island": "i", **more} for n, more in enumerate(used)))
     said = {**CLAIMED, names.ALLOCATED_ANNOTATION: "a:3"}
     seen.show("pod", pod(annotations=said, node_name="a"))
@@ -70,3 +72,17 @@ def test_a_gpu_that_nobody_gets_is_not_shown_as_free_though_it_has_no_lease(
     assert text.startswith(
         "a  [i: 0:used by a process of no claim 1:- 2:used by pod uid-gone 3:a pod's, whose Lease is lost]"
     )
+
+
+def test_a_node_is_explained_as_the_extender_sees_it(seen: Mirrors) -> None:
+    seen.status("a", {"id": 0}, {"id": 1}, {"id": 2})
+    said = {**CLAIMED, names.ALLOCATED_ANNOTATION: "a:0"}
+    seen.show("pod", pod(annotations=said, node_name="a"))
+    about = {"annotations": {names.CLAIM_ANNOTATION: "two"}}
+    asked = Files(
+        pod={"metadata": about, "spec": {"containers": [{}]}}, claims={"two": claim()}
+    ).beside(seen.state)
+    assert [one.why for one in explain(asked, seen.config).nodes] == [messages.UNLOCKED]
+    seen.show("lease", lease("a", 0))
+    asked = asked.beside(seen.state)
+    assert [one.ids for one in explain(asked, seen.config).nodes] == [(1, 2)]

@@ -4,7 +4,7 @@ extender and webhook call, over files, or the cluster as it is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -15,19 +15,19 @@ from preflight_gpu_scheduler.api.gpu_node_status import Inventory, RawStatus
 from preflight_gpu_scheduler.api.types import Node
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.admission import admit, claim_of
-from preflight_gpu_scheduler.core.filter_prioritize import known, refusal, view
+from preflight_gpu_scheduler.core.filter_prioritize import NodeView, known, refusal, view
 from preflight_gpu_scheduler.core.gpu_selection import choose
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot
 
 
 class Files(msgspec.Struct, kw_only=True):
-    """The objects of some files, by kind and name. ``busy``: ids by node that others hold."""
+    """The objects of some files, by kind and name. ``views``: of a cluster's nodes."""
 
     pod: dict[str, Any] = {}
     claims: dict[str, Claim] = {}
     nodes: Mapping[str, Node] = {}
     statuses: Mapping[str, Inventory] = {}
-    busy: Mapping[str, Collection[int]] = {}
+    views: Mapping[str, NodeView] = {}
 
     @property
     def claim(self) -> Claim | None:
@@ -36,10 +36,8 @@ class Files(msgspec.Struct, kw_only=True):
 
     def beside(self, seen: GpuSnapshot) -> Files:
         """The pod and its claim, beside what a cluster has."""
-        statuses, busy = seen.inventories, {name: seen.busy(name) for name in seen.inventories}
-        return msgspec.structs.replace(
-            self, nodes=dict(seen.nodes.store), statuses=statuses, busy=busy
-        )
+        nodes, statuses, views = dict(seen.nodes.store), seen.inventories, dict(seen.views())
+        return msgspec.structs.replace(self, nodes=nodes, statuses=statuses, views=views)
 
 
 class NodeSays(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -123,7 +121,7 @@ def explain(given: Files, config: Config) -> Explained:
 
 def _node(name: str, given: Files, claim: Claim, config: Config) -> NodeSays:
     inventory = known(given.statuses.get(name), name, config)
-    seen = view(given.nodes.get(name), inventory, given.busy.get(name, ()), config)
+    seen = given.views.get(name) or view(given.nodes.get(name), inventory, (), config)
     wanted, figures = claim.spec.selector.match_labels, ""
     if why := refusal(seen, wanted):
         if seen.blocked:
