@@ -42,7 +42,7 @@ class Leader(Mirrors):
 
     def asked_again(self) -> bool:
         before = self.leader._claims.adds
-        self.leader._look_again()
+        self.leader._reconcile_failed()
         return self.leader._claims.adds > before
 
 

@@ -233,7 +233,7 @@ class Controller:
                 self._pods.add(key)
             phases = Counter(str(status["phase"]) for _, status in self._phases.values())
             self._metrics.counted(phases, seen.device_states())
-            self._look_again()
+            self._reconcile_failed()
             await anyio.sleep(self._config.seconds("sweep"))
 
     def _report_reserved(self, lease: Lease, lasts: float) -> None:
@@ -338,8 +338,8 @@ class Controller:
             self._phases[key] = claim.uid, wanted
         return None
 
-    def _look_again(self) -> None:
-        """At claims for which no node would ever do: another node may."""
+    def _reconcile_failed(self) -> None:
+        """Reconcile claims for which no node would ever do: another node may."""
         for claim, (_, status) in self._phases.items():
             if status["phase"] == "Failed":
                 self._claims.add(claim)
