@@ -79,8 +79,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def health(facts: Facts, complaint: str) -> tuple[Health, str]:
     """The worst of what NVML and the node say, and why; Healthy has no reason."""
-    told = set() if facts.recovery is None else {RECOVERY_XID}
-    critical = sorted(set(facts.xids) - APPLICATION_XIDS - told)
+    known = set() if facts.recovery is None else {RECOVERY_XID}
+    critical = sorted(set(facts.xids) - APPLICATION_XIDS - known)
     drains = facts.recovery == _DRAIN_P2P
     signs = (
         (not facts.answers, "NVML says that the GPU is lost"),
