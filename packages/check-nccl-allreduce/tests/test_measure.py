@@ -15,7 +15,7 @@ from check_nccl_allreduce import syndrome
 from check_nccl_allreduce.worker import pattern
 from needs import needs_torch
 
-pytestmark = needs_torch
+pytestmark = [needs_torch, pytest.mark.component]  # torch starts programs where it is imported
 
 LENGTHS = [1024, pattern.M - 1, pattern.M, 3 * pattern.M + 17, 300 * pattern.M + 5]
 
