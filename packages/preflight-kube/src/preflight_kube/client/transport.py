@@ -141,7 +141,7 @@ class ConnectionPool:
         # Where we are sent to stays: it may have been set beside the files.
         self._target, self._read = replace(again, server=self._target.server), contents
         self._bearer = Bearer(self._target) if self._target.token else None
-        log.info("the cluster's certificates were replaced", server=self._target.server)
+        log.info("the cluster's credentials were replaced", server=self._target.server)
         await self.aclose()
 
     async def aclose(self) -> None:
