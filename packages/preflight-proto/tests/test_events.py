@@ -16,7 +16,7 @@ subjects = st.one_of(
 findings = st.builds(
     Finding,
     code=st.sampled_from(["A", "B"]),
-    message=st.sampled_from(["first", "second"]),
+    message=st.sampled_from(["first", "second", "first; second"]),
     fatal=st.booleans(),
     action=st.sampled_from(list(Action)),
     subject=subjects,

@@ -3,10 +3,12 @@
 Pure: an :class:`EventDraft` is plain data with the wire's meaning; :mod:`.report` puts it on the
 wire.
 
-Two rules of the connector shape this module. It de-duplicates node conditions by the exact text of
-``message``, so a message is constant per (code, subject) and measurements go to ``metadata``. And
-it clears by identity (agent, component, check name, entities), so what a failing verdict raises and
-what a passing one clears are made by the same function.
+Rules of the connector shape this module. It de-duplicates node conditions by the exact text of
+``message``, so a message is constant per (code, subject) and measurements go to ``metadata``. It
+joins the messages of a condition by semicolons and takes them apart there, so that none has one:
+what stands behind it would never be cleared. And it clears by identity (agent, component, check
+name, entities), so what a failing verdict raises and what a passing one clears are made by the same
+function.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ def events(check: str, condition: str, component: str, verdict: Verdict) -> list
             f.subject,
             healthy=False,
             fatal=f.fatal,
-            message=f.message,
+            message=f.message.replace(";", ","),
             action=f.action,
             code=f.code,
             metadata=f.metadata,
