@@ -131,6 +131,17 @@ def test_a_bridged_pair_beside_unbridged_cards_is_no_fault() -> None:
     assert all(sign.severity <= FactSeverity.EVENT for sign in scan(cards))
 
 
+def test_a_gpu_in_a_slot_with_fewer_lanes_has_all_that_it_can_have() -> None:
+    assert scan(node(pcie_width=8, pcie_width_max=8)) == []
+
+
+@pytest.mark.parametrize("most", [None, 1, 16])  # 1: what a virtual machine's bus may say
+def test_a_link_that_is_narrower_than_it_can_be_is_named(most: int | None) -> None:
+    assert codes(scan(node(pcie_width=8, pcie_width_max=most))) == [
+        ("PCIE_WIDTH", "FAILS", "GPU-3")
+    ]
+
+
 @pytest.mark.parametrize(
     ("after", "code", "severity", "found"),
     [
@@ -166,6 +177,12 @@ def test_throttling_under_load_says_why() -> None:
 def test_a_pcie_link_that_stays_slow_under_load_is_named_by_its_siblings() -> None:
     samples = [CounterSample(uuid, pcie_generation=1 if uuid == "GPU-3" else 5) for uuid in UUIDS]
     assert codes(load(node(), node(), samples)) == [("PCIE_GENERATION", "FAILS", "GPU-3")]
+
+
+def test_a_pcie_link_as_fast_as_its_slot_allows_is_no_fault_beside_faster_ones() -> None:
+    samples = [CounterSample(uuid, pcie_generation=3 if uuid == "GPU-3" else 5) for uuid in UUIDS]
+    older = node(pcie_generation_max=3)
+    assert load(older, older, samples) == []
 
 
 @pytest.mark.parametrize(

@@ -95,10 +95,11 @@ def _sign(code: str, uuid: str, reading: object, differs: str = "") -> Sign:
 
 def scan(facts: Sequence[DeviceFacts]) -> list[Sign]:
     """What one look shows. A GPU whose links or width are fewer than its siblings' is named; all
-    alike are how the machine was built.
+    alike, and all that it can have, are how the machine was built.
     """
     signs = [sign for device in facts for sign in (*_memory(device), *_state(device))]
-    signs += _below(facts, lambda f: f.pcie_width, "PCIE_WIDTH")
+    most = {device.uuid: device.pcie_width_max for device in facts}
+    signs += _below(facts, lambda f: f.pcie_width, "PCIE_WIDTH", most)
     signs += _width(facts, {sign.uuid for sign in signs if sign.code == "PCIE_WIDTH"})
     return signs + _links(facts)
 
@@ -140,8 +141,15 @@ def _state(device: DeviceFacts) -> Iterator[Sign]:
         yield _sign("FOREIGN_PROCESSES", device.uuid, device.processes)
 
 
-def _below(facts: Iterable[Any], value: Callable[[Any], int | None], code: str) -> list[Sign]:
-    """GPUs with less than what at least half of them, and two, have."""
+def _below(
+    facts: Iterable[Any],
+    value: Callable[[Any], int | None],
+    code: str,
+    most: Mapping[str, int | None],
+) -> list[Sign]:
+    """GPUs with less than what at least half of them, and two, have, unless it is ``most`` (by
+    UUID): nvml.h's greatest of the device in its slot.
+    """
     values = {device.uuid: read for device in facts if (read := value(device)) is not None}
     common, count = Counter(values.values()).most_common(1)[0] if values else (0, 0)
     if count < 2 or 2 * count < len(values):
@@ -149,7 +157,7 @@ def _below(facts: Iterable[Any], value: Callable[[Any], int | None], code: str) 
     return [
         _sign(code, uuid, f"{read} instead of {common}")
         for uuid, read in values.items()
-        if read < common
+        if read < common and read != most.get(uuid)
     ]
 
 
@@ -260,7 +268,7 @@ def _sampled(samples: Sequence[CounterSample], generations: Mapping[str, int | N
         ]
         seen = [s.pcie_generation for s in of if s.pcie_generation is not None]
         best.append(replace(of[0], pcie_generation=max(seen, default=None)))
-    signs += _below(best, lambda s: s.pcie_generation, "PCIE_GENERATION")
+    signs += _below(best, lambda s: s.pcie_generation, "PCIE_GENERATION", generations)
     named = {sign.uuid for sign in signs if sign.code == "PCIE_GENERATION"}
     for peak in best:
         most = generations.get(peak.uuid)
