@@ -12,7 +12,7 @@ import anyio
 import pytest
 from check_dcgm import check
 from check_dcgm.settings import Settings
-from preflight_proto.check import Gpu, Outcome, Run, Skipped, Verdict, counters
+from preflight_proto.check import Gpu, Outcome, Run, Skipped, Verdict, counters, gpus
 from preflight_proto.check.scan import DeviceFacts
 
 A = Gpu(0, "GPU-aaaa", "H100", "0000:1b:00.0")
@@ -103,6 +103,30 @@ def test_memory_errors_that_are_counted_under_the_load_fail_a_pass(
     ]
     found = probe(monkeypatch, looks, PASSED)
     assert (found.outcome, found.code) == (Outcome.FAILED, "ECC_UNDER_LOAD")
+
+
+@pytest.mark.parametrize(
+    "engine", [PASSED, Verdict.inconclusive("ENGINE_STOPPED", "its diagnostic was killed.")]
+)
+@pytest.mark.parametrize(("words", "fatal"), [("GPU is lost", True), ("Unknown Error", False)])
+def test_a_gpu_that_is_gone_after_the_diagnostic_is_missing_whatever_the_engine_says(
+    monkeypatch: pytest.MonkeyPatch, engine: Verdict, words: str, fatal: bool
+) -> None:
+    async def lost(_: Sequence[Gpu]) -> dict[str, str]:
+        return {"GPU-aaaa": words}
+
+    async def without_an_engine(_: object, verdict: Verdict) -> Verdict:
+        return verdict
+
+    monkeypatch.setattr(gpus, "lost", lost)
+    monkeypatch.setattr(check, "_ask_engine_too", without_an_engine)
+    found = probe(monkeypatch, [DeviceFacts("GPU-aaaa")], engine)
+    assert (found.outcome, found.code, found.subject) == (
+        Outcome.FAILED,
+        "GPU_MISSING",
+        "GPU-aaaa",
+    )
+    assert [finding.fatal for finding in found.findings] == [fatal]
 
 
 def test_a_healthy_gpu_passes_and_clears_what_the_driver_said_before(

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pynvml
 import pytest
 from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
 from preflight_testing.fakes import FAKES, NVML, build_nvml
@@ -179,6 +180,14 @@ def test_full_bandwidth_hides_nothing_that_the_driver_counts(
         "GPU-3",
     )
     assert ("Scan", code, fatal, "GPU-3") in raised(connector)
+
+
+def test_a_gpu_that_is_gone_once_all_rows_are_there_is_lost(
+    go: Go, connector: FakeConnector
+) -> None:
+    ran = go({"faults": f"nvmlDeviceGetTemperature={pynvml.NVML_ERROR_GPU_IS_LOST}"})
+    assert (ran.exit_code, ran.result.code, ran.result.subject) == (1, "GPU_LOST", "GPU-3")
+    assert raised(connector) == [("Device", "GPU_LOST", True, "GPU-3")]
 
 
 @pytest.mark.parametrize(

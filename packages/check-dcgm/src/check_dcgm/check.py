@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -24,6 +24,7 @@ from preflight_proto.check import (
     Verdict,
     counters,
     gpus,
+    presence,
     run_main,
     scan,
 )
@@ -101,10 +102,25 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
         verdict = await _diagnosed(run, listed, allowed, patience)
     except Inconclusive as error:
         verdict = Verdict.inconclusive(error.code, error.reason)
+    if verdict.outcome is not Outcome.FAILED and (gone := await gpus.lost(listed)):
+        verdict = await _ask_engine_too(run, _gone(gone, listed))
     after = await counters.snapshot(listed)
     every = {(sign.code, sign.uuid): sign for sign in signs + scan.load(before, after)}
     ordered = sorted(every.values(), key=lambda s: (-s.severity, s.code, s.uuid))
     return scan.with_signs(verdict, ordered, seen, computed=run.settings.level > 1)
+
+
+def _gone(words: Mapping[str, str], listed: Sequence[Gpu]) -> Verdict:
+    """Of GPUs that the driver has lost since they were listed (UUID → NVML's words)."""
+    devices = [
+        presence.MissingDevice(
+            gpu.uuid, gpu.pci_bus_id, {"NVML": words[gpu.uuid]}, "lost" in words[gpu.uuid]
+        )
+        for gpu in listed
+        if gpu.uuid in words
+    ]
+    left = [gpu.uuid for gpu in listed if gpu.uuid not in words]
+    return presence.verdict(devices, len(listed), left)
 
 
 async def _free(run: Run[Settings], listed: Sequence[Gpu]) -> tuple[scan.DeviceFacts, ...]:

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Final
 
 import anyio
-from preflight_proto.check import Gpu, Run, Verdict, alive, counters, scan, throttling
+from preflight_proto.check import Gpu, Outcome, Run, Verdict, alive, counters, scan, throttling
 from preflight_proto.check import gpus as devices
 from preflight_proto.check.nccl import bends, workload_variables
 from preflight_proto.check.topology import find_topology
 
-from . import floors, links, perf
+from . import floors, links, perf, verdicts
 from .judge import SMALLER, Progress, Step, StepKind, StepResult, decide
 from .settings import Settings, size_text
 from .tool import Tool
@@ -80,6 +80,10 @@ async def _measure(
             longest = max(longest, spent)
         if run.deadline - anyio.current_time() < reserve + max(1.5 * longest, 1.0):
             case = replace(case, exhausted=True)
+    if step.outcome is not Outcome.FAILED:
+        # A GPU may go at the end of a run that has all its rows: its counters are just not known.
+        case = replace(case, lost=await devices.lost(gpus))
+        step = verdicts.lost(gpus, case.lost) if case.lost else step
     return step, case
 
 
