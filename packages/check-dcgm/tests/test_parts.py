@@ -186,6 +186,19 @@ def test_an_error_without_an_id_is_known_by_its_words(
         ),
         ("Memory", DocumentProblem("", 56), ("4.5.0", "", ""), "284"),
         ("Pcie", DocumentProblem("", 65), ("4.4.1", "580.65.06", "Tesla V100-SXM2-16GB"), "254"),
+        *(
+            (
+                "Pcie",
+                DocumentProblem("GPU 0's NvLink link 3 is currently down", 14),
+                (version, "", model),
+                "49",
+            )
+            for version, model in (
+                ("2.4.6", "NVIDIA A100-PCIE-40GB"),
+                ("3.1.3", "NVIDIA A100 80GB PCIe"),
+                ("3.0.4", "NVIDIA A40"),
+            )
+        ),
         (
             "Pcie",
             DocumentProblem("CUDA-capable device(s) is/are busy or unavailable", 65),
@@ -214,6 +227,8 @@ def test_a_known_false_alarm_is_found_with_its_link(
             ("4.4.1", "580.1", "Tesla V100"),
         ),  # a narrow link is a narrow link
         ("Memory", DocumentProblem("", 52), ("4.5.0", "", "")),
+        ("Pcie", DocumentProblem("", 14), ("3.1.3", "", "NVIDIA A100-SXM4-80GB")),
+        ("Pcie", DocumentProblem("", 14), ("3.1.6", "", "NVIDIA A100 80GB PCIe")),
     ],
 )
 def test_no_real_fault_is_explained_away(
