@@ -137,6 +137,14 @@ def test_a_healthy_gpu_passes_and_clears_what_the_driver_said_before(
     assert {(s.test, s.gpu_uuid) for s in found.clears} == {("Scan", "GPU-aaaa")}
 
 
+def test_a_look_after_the_load_that_the_driver_did_not_finish_clears_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = [DeviceFacts("GPU-aaaa"), DeviceFacts("GPU-aaaa", complete=False)]
+    found = probe(monkeypatch, looks, PASSED)
+    assert (found.outcome, found.clears) == (Outcome.PASSED, frozenset())
+
+
 @pytest.mark.parametrize(
     ("level", "outcome", "code"),
     [(1, Outcome.INCONCLUSIVE, "FABRIC_NOT_READY"), (2, Outcome.PASSED, "OK")],

@@ -19,6 +19,7 @@ from preflight_proto.check.scan import (
     DeviceFacts,
     FactSeverity,
     Sign,
+    complete,
     findings,
     load,
     scan,
@@ -163,6 +164,11 @@ def test_a_counter_that_grows_under_load_names_the_gpu_and_the_link(
 
 def test_counters_that_a_reset_has_cleared_are_no_growth() -> None:
     assert load(node(ecc_uncorrectable=5, pcie_replays=99), node()) == []
+
+
+def test_a_gpu_that_the_second_look_lacks_moves_no_other_one_to_its_place() -> None:
+    before, after = node(), [one for one in node(complete=False) if one.uuid != "GPU-1"]
+    assert complete(before, after) == [uuid for uuid in UUIDS if uuid not in {"GPU-1", "GPU-3"}]
 
 
 def test_throttling_under_load_says_why() -> None:

@@ -93,10 +93,11 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
         run.progress(
             f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.reading})"
         )
-    seen = [facts.uuid for facts in before if facts.complete]
     if any(sign.severity is scan.FactSeverity.FATAL for sign in signs):
         return scan.with_signs(
-            Verdict.inconclusive("NOT_TESTED", "nothing was diagnosed."), signs, seen
+            Verdict.inconclusive("NOT_TESTED", "nothing was diagnosed."),
+            signs,
+            scan.complete(before, before),
         )
     try:
         verdict = await _diagnosed(run, listed, allowed, patience)
@@ -107,7 +108,9 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
     after = await counters.snapshot(listed)
     every = {(sign.code, sign.uuid): sign for sign in signs + scan.load(before, after)}
     ordered = sorted(every.values(), key=lambda s: (-s.severity, s.code, s.uuid))
-    return scan.with_signs(verdict, ordered, seen, computed=run.settings.level > 1)
+    return scan.with_signs(
+        verdict, ordered, scan.complete(before, after), computed=run.settings.level > 1
+    )
 
 
 def _gone(words: Mapping[str, str], listed: Sequence[Gpu]) -> Verdict:

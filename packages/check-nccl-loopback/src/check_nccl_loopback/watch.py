@@ -34,8 +34,7 @@ class DriverWatch:
     @property
     def complete(self) -> list[str]:
         """The GPUs that the driver said all about that it knows."""
-        looks = (self.before, self.after or self.before)
-        return [a.uuid for a, b in zip(*looks, strict=False) if a.complete and b.complete]
+        return scan.complete(self.before, self.after or self.before)
 
     async def poll(self) -> None:
         """Ask once more, after the load."""

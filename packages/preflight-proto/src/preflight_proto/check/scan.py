@@ -223,6 +223,12 @@ def load(
     return signs + _sampled(samples, {device.uuid: device.pcie_generation_max for device in before})
 
 
+def complete(before: Iterable[DeviceFacts], after: Iterable[DeviceFacts]) -> list[str]:
+    """The GPUs of which the driver has said in both looks all that it knows: what a pass clears."""
+    whole = {device.uuid for device in after if device.complete}
+    return [device.uuid for device in before if device.complete and device.uuid in whole]
+
+
 def _grown(before: int | None, after: int | None) -> int:
     return max(after - before, 0) if before is not None and after is not None else 0
 
