@@ -21,8 +21,8 @@ PACKAGES = Path(__file__).resolve().parents[2] / "packages"
 CHARTS = sorted(path.parent.name for path in PARTS.glob("*/Chart.yaml"))
 ADMISSION = PACKAGES / "preflight-kube/src/preflight_kube/admission/metrics.py"
 WORDS = {
-    *("absent", "by", "controller", "count", "histogram_quantile", "increase", "le", "max", "min"),
-    *("offset", "or", "pod", "rate", "sum", "time", "unless", "up"),
+    *("absent", "and", "by", "controller", "count", "histogram_quantile", "increase", "le", "max"),
+    *("min", "offset", "on", "or", "pod", "rate", "sum", "time", "unless", "up"),
     *("check", "error_code", "exported_namespace", "node", "reason", "watcher"),
     *("error_type", "forced", "kind", "operation", "path", "phase", "port", "program", "result"),
     *("source", "state", "status", "verb", "version"),
@@ -154,7 +154,7 @@ RUNNING: dict[str, dict[str, str]] = {
         'preflight_check_failures_total{check="dcgm-diag",error_code="E",node="n5"}': "_",
     },
     "preflight-gpu-scheduler": {
-        "gpu_scheduler_leader": "1",
+        'leader_election_master_status{name="gpu-scheduler-controller"}': "1",
         'gpu_scheduler_mirror_behind_seconds{path="/api/v1/pods"}': "0",
         "gpu_scheduler_webhook_admission_certificate_expiry_seconds": "2592000",
         "gpu_scheduler_unlocked_pods": "0",
@@ -167,7 +167,7 @@ RUNNING: dict[str, dict[str, str]] = {
         "preflight_webhook_certificate_expiry_timestamp_seconds": "2592000",
         "preflight_webhook_config_valid": "1",
         'preflight_webhook_watching{watcher="configuration"}': "1",
-        **{f'preflight_webhook_latency_seconds_bucket{{le="{le}"}}': "0+100" for le in ("1.0", "2.5", "+Inf")},
+        **{f'preflight_webhook_latency_seconds_bucket{{le="{le}"}}': "0+100" for le in ("1.0", "+Inf")},
     },
     "preflight-mnnvl": {
         'leader_election_master_status{name="preflight-mnnvl"}': "1",
@@ -178,6 +178,17 @@ RUNNING: dict[str, dict[str, str]] = {
 }  # fmt: skip
 """By chart: what its programs show where all is well, as promtool writes series, one value a
 minute. Time begins at 0."""
+LED = {
+    "preflight-appwrapper": {
+        *("appwrapper_deletion_blocked", "appwrapper_evacuations_held", "appwrapper_nodes_held"),
+        "appwrapper_evacuations_in_a_row",
+    },
+    "preflight-computedomain": {"compute_domain_template_conflicts"},
+    "preflight-gpu-scheduler": {
+        *("gpu_scheduler_unlocked_pods", "gpu_scheduler_stale_nodes", "gpu_scheduler_unknown_gpus"),
+    },
+}
+"""By chart: what a replica that leads no more goes on showing as it was."""
 OF_ALL = {
     "up": "1",
     'controller_runtime_reconcile_total{controller="c",result="success"}': "0+95",
@@ -228,6 +239,8 @@ def unit_test(chart: str, job: str, rules: list[dict[str, Any]], fires: str = ""
         )
         shown = values if re.search(pattern, name) else running
         series.append({"series": target, "values": f"{shown}x120"})
+        if metric in LED.get(chart, ()):  # of a former leader
+            series.append({"series": target.replace('pod="p"', 'pod="q"'), "values": "9x120"})
     return {
         "name": fires or "all is well",
         "interval": "1m",
@@ -286,4 +299,26 @@ def test_what_is_shown_to_alerts_has_the_labels_of_the_programs_and_a_cause_is_o
         row = re.search(rf"^\| `{metric}` \| \w+ \| ([^|]*) \|", table, re.M)
         known = {*re.findall(r"`(\w+)`", row[1] if row else "")}
         own = {label.removeprefix("exported_") for label in labels} - {"le"}
+        assert name.partition("{")[0] in {*metrics(chart)}
         assert own == known, name
+
+
+def test_no_alert_waits_for_a_quantile_above_the_largest_bound_of_its_histogram() -> None:
+    source = (PACKAGES / "preflight-webhook/src/preflight_webhook/metrics.py").read_text()
+    [bounds] = re.findall(r"^_BUCKETS: Final = \((.*)\)$", source, re.M)
+    largest = bounds.split(", ")[-1]
+    objects = rendered("preflight-injector", {"alerts": {"enabled": True}})
+    [group] = of("PrometheusRule", objects)["spec"]["groups"]
+    [slow] = [r["expr"] for r in group["rules"] if "histogram_quantile" in r["expr"]]
+    assert float(slow.rpartition(" >= ")[2]) <= float(largest)
+    tried = re.findall(r'le="([^"]*)"', " ".join(RUNNING["preflight-injector"]))
+    assert tried == [largest, "+Inf"]
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_what_only_a_leader_knows_is_not_asked_of_one_that_leads_no_more(chart: str) -> None:
+    [group] = of("PrometheusRule", rendered(chart, {"alerts": {"enabled": True}}))["spec"]["groups"]
+    text = "\n".join(rule["expr"] for rule in group["rules"])
+    led = r"(\w+)({[^}]*}) and on \(pod\) leader_election_master_status\2 == 1"
+    assert {metric for metric, _ in re.findall(led, text)} == LED.get(chart, set())
+    assert not LED.get(chart, set()) & asked(re.sub(led, "", text))
