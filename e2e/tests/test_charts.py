@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -353,6 +355,16 @@ def test_the_service_selects_the_webhooks_pods_and_not_those_of_the_certs_job() 
 
 def test_each_revision_has_a_certs_job_of_its_own() -> None:
     names = {only(render(UMBRELLA, ON, revision=n), "Job")["metadata"]["name"] for n in (1, 2)}
+    assert len(names) == 2
+
+
+def test_each_version_of_the_chart_has_one_too_where_nobody_counts_revisions(
+    tmp_path: Path,
+) -> None:
+    newer = shutil.copytree(INJECTOR, tmp_path / INJECTOR.name)
+    about = newer / "Chart.yaml"
+    about.write_text(re.sub(r"(?m)^appVersion: .*$", "appVersion: 9.9.9", about.read_text()))
+    names = {only(render(chart, {}), "Job")["metadata"]["name"] for chart in (INJECTOR, newer)}
     assert len(names) == 2
 
 

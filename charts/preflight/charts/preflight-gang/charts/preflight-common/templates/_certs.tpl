@@ -49,11 +49,11 @@ at which it is looked after. Its account, which owns the Secret so that this goe
 {{- end }}
 ---
 {{- /* Not a hook: Helm runs post-install hooks only after what `--wait` waits for, and the webhook's pods wait for the Secret that this job makes.
-The name changes with every revision and every change, for a Job cannot be changed. */}}
+The name changes with every revision and every change, of the chart too, for a Job cannot be changed and not everybody counts revisions. */}}
 apiVersion: batch/v1
 kind: Job
 metadata:
-  {{- $of := printf "%d %s" .root.Release.Revision (toJson .root.Values) | sha256sum | trunc 8 }}
+  {{- $of := printf "%d %s %s" .root.Release.Revision (toJson .root.Values) (include "preflight.certsPod" .) | sha256sum | trunc 8 }}
   {{- include "preflight.metadata" (merge (dict "fixed" (printf "%s-%s" (include "preflight.fullname" .) $of)) .) | nindent 2 }}
 spec:
   backoffLimit: 10
