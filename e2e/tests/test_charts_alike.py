@@ -140,6 +140,14 @@ def test_no_replica_goes_before_its_successor_is_ready(chart: Path) -> None:
 
 
 @CHART
+def test_on_the_nodes_network_a_rollout_needs_no_node_without_a_replica(chart: Path) -> None:
+    for one in of("Deployment", made(chart, hostNetwork=True)):
+        on_host = one["spec"]["template"]["spec"].get("hostNetwork", False)
+        rolling = one["spec"]["strategy"]["rollingUpdate"]
+        assert rolling == {"maxUnavailable": int(on_host), "maxSurge": 1}, one["metadata"]["name"]
+
+
+@CHART
 def test_probes_ask_every_service_alike(chart: Path) -> None:
     probes = {
         probe: {key: value for key, value in asked.items() if key != "timeoutSeconds"}

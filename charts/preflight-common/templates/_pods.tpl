@@ -31,6 +31,7 @@ and ".volumes" take: "args" of its one container, or "containers", the name of a
 */}}
 {{- define "preflight.workload" -}}
 {{- $values := include "preflight.deployed" . | fromJson -}}
+{{- $onHost := and (not .kind) .root.Values.hostNetwork (or .admission (not .root.Values.webhook)) -}}
 apiVersion: apps/v1
 kind: {{ .kind | default "Deployment" }}
 metadata:
@@ -45,8 +46,9 @@ spec:
   {{- if or .surge (not .kind) }}
   {{ empty .kind | ternary "strategy" "updateStrategy" }}:
     rollingUpdate:
-      {{- /* A successor answers, or has read the cluster, before the one it follows goes. */}}
-      maxUnavailable: 0
+      {{- /* A successor answers, or has read the cluster, before the one it follows goes; on a node's network it cannot where every
+      node has one, whose port it needs. */}}
+      maxUnavailable: {{ empty $onHost | ternary 0 1 }}
       maxSurge: 1
   {{- end }}
   template:
@@ -63,7 +65,7 @@ spec:
     spec:
       {{- include "preflight.pod" . | nindent 6 }}
       {{- if not .kind }}
-      {{- if and .root.Values.hostNetwork (or .admission (not .root.Values.webhook)) }}
+      {{- if $onHost }}
       hostNetwork: true
       dnsPolicy: ClusterFirstWithHostNet
       {{- end }}
