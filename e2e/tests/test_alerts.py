@@ -123,6 +123,29 @@ def test_a_monitor_of_all_parts_finds_the_pods_of_each_and_their_port(chart: str
     assert all(endpoint["port"] in names for names in ports if names)
 
 
+@pytest.mark.parametrize("chart", ["preflight-appwrapper", "preflight-injector", "preflight-mnnvl"])
+@pytest.mark.parametrize(("lifetime", "days"), [(90, 7.0), (22, 7.0), (15, 4.8), (3, 0.8)])
+def test_a_certificate_is_late_only_once_it_should_have_been_renewed(
+    chart: str, lifetime: int, days: float
+) -> None:
+    values = {"alerts": {"enabled": True}, "certificates": {"lifetimeDays": lifetime}}
+    [group] = of("PrometheusRule", rendered(chart, values))["spec"]["groups"]
+    [late] = [r["expr"] for r in group["rules"] if r["alert"].endswith("CertificateEnds")]
+    assert float(re.findall(r"< (\S+) \* 86400$", late)[0]) == pytest.approx(days, abs=0.06)
+
+
+def test_a_node_without_gpus_is_not_told_of_unless_the_agent_is_only_where_they_are() -> None:
+    def asked_of(**agent: Any) -> str:
+        values = {"alerts": {"enabled": True}, "agent": agent}
+        objects = rendered("preflight-gpu-scheduler", values)
+        [group] = of("PrometheusRule", objects)["spec"]["groups"]
+        [down] = [r["expr"] for r in group["rules"] if r["alert"] == "GpuSchedulerNvmlDown"]
+        return str(down)
+
+    assert "gpu_agent_devices" in asked_of()
+    assert "gpu_agent_devices" not in asked_of(nodeSelector={"nvidia.com/gpu.present": "true"})
+
+
 # --- fired
 
 RUNNING: dict[str, dict[str, str]] = {
@@ -161,6 +184,7 @@ RUNNING: dict[str, dict[str, str]] = {
         "gpu_scheduler_stale_nodes": "0",
         "gpu_scheduler_unknown_gpus": "0",
         "gpu_agent_nvml_up": "1",
+        'gpu_agent_devices{health="Healthy"}': "8",
     },
     "preflight-injector": {
         "preflight_webhook_preflight_configs_behind": "0",

@@ -97,12 +97,18 @@ spec:
             description: What it decides is of an older state until the API server answers its watches again; /readyz of its pods names the collection.
         {{- end }}
         {{- with .expiry }}
+        {{- /* One of ours is renewed in its last third, at the first look: where that is short, a week before its end nothing is late. */}}
+        {{- $days := 7.0 }}
+        {{- if include "preflight.selfManaged" $.root }}
+        {{- $between := include "preflight.daysBetweenRuns" (dig "certificates" "schedule" "0 */6 * * *" $.root.Values.AsMap) | float64 }}
+        {{- $days = subf (divf (include "preflight.lifetimeDays" $.root | float64) 3) $between | minf 7 | maxf 0 }}
+        {{- end }}
         - alert: {{ $.title }}CertificateEnds
-          expr: min({{ . }}{ {{- $in }}}) - time() < 7 * 86400
+          expr: min({{ . }}{ {{- $in }}}) - time() < {{ round $days 1 }} * 86400
           for: 1h
           labels: {severity: critical}
           annotations:
-            summary: The serving certificate of {{ $.root.Chart.Name }} ends within a week and was not renewed.
+            summary: The serving certificate of {{ $.root.Chart.Name }} ends within {{ round $days 1 }} days and was not renewed.
             description: The log of its CronJob or Deployment of certificates, or of cert-manager, says why; once it has ended no pod that it reviews can be created, or none is checked, by failurePolicy.
         {{- end }}
         {{- with .rules }}
