@@ -209,7 +209,13 @@ DASHBOARDS: Final[dict[str, tuple[str, list[list[Panel]]]]] = {
         "Preflight: GPUs",
         [
             [
-                ("GPUs by state", "short", {"{{state}}": "sum by (state) (gpu_scheduler_devices)"}),
+                (
+                    "GPUs by state",
+                    "short",
+                    {
+                        "{{state}}": "sum by (state) (gpu_scheduler_devices and on (pod) leader_election_master_status == 1)"
+                    },
+                ),
                 (
                     "Claims by phase",
                     "short",
@@ -244,7 +250,7 @@ DASHBOARDS: Final[dict[str, tuple[str, list[list[Panel]]]]] = {
                 (
                     "ComputeDomains",
                     "short",
-                    {"{{status}}": "sum by (status) (nvidia_dra_compute_domain_info)"},
+                    {"{{status}}": "max by (status) (nvidia_dra_compute_domain_info)"},
                 ),
                 (
                     "Cliques with more than one",

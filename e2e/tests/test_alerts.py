@@ -102,6 +102,20 @@ def test_every_metric_of_a_dashboard_is_one_of_the_charts_programs(chart: str) -
                 assert {*re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])} <= WORDS | {"pod"}
 
 
+@pytest.mark.parametrize(
+    ("board", "metric"),
+    [
+        ("preflight-computedomain/dashboards/domains.json", "nvidia_dra_compute_domain_info"),
+        ("preflight-gpu-scheduler/dashboards/gpus.json", "gpu_scheduler_devices"),
+    ],
+)
+def test_what_two_replicas_show_is_not_added_up(board: str, metric: str) -> None:
+    panels = json.loads((PARTS / board).read_text())["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    [shown] = [expr for expr in expressions if metric in expr]
+    assert shown.startswith("max ") or "leader_election_master_status == 1" in shown
+
+
 @pytest.mark.parametrize("chart", CHARTS)
 def test_a_monitor_of_all_parts_finds_the_pods_of_each_and_their_port(chart: str) -> None:
     shared = {"global": {"preflight": {"alerts": {"enabled": True, "labels": {"release": "p"}}}}}
