@@ -66,6 +66,7 @@ class Controller:
 
     def __init__(self, client: Client, rules: WrapperRules, metrics: Metrics) -> None:
         self._rules, self._metrics = rules, metrics
+        metrics.blocked.set(0)  # what an earlier leadership of this replica saw is counted anew
         self._queue = Queue("wrapper", lambda _: _REST, client.clock)
         self._deletions = Queue("deletion", lambda _: _REST, client.clock)
         self._busy: set[Key] = set()  # of both queues, and those that changed meanwhile
