@@ -114,7 +114,7 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
 
 
 def _gone(words: Mapping[str, str], listed: Sequence[Gpu]) -> Verdict:
-    """Of GPUs that the driver has lost since they were listed (UUID → NVML's words)."""
+    """The verdict about GPUs that the driver has lost since (UUID → NVML's words)."""
     devices = [
         presence.MissingDevice(
             gpu.uuid, gpu.pci_bus_id, {"NVML": words[gpu.uuid]}, "lost" in words[gpu.uuid]

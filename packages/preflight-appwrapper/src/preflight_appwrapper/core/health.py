@@ -99,9 +99,11 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
         uid = known.uid or component.uid
         if not known.expected:
             continue
-        if uid and (component.verdict.owns_pods or any(uid in _of(pod) for pod in pods)):
+        if uid and (
+            component.verdict.owns_pods or any(uid in _component_uids(pod) for pod in pods)
+        ):
             owners.add(uid)
-            owned = [pod.status.phase for pod in alive if uid in _of(pod)]
+            owned = [pod.status.phase for pod in alive if uid in _component_uids(pod)]
             lost = component.verdict.succeeded - owned.count("Succeeded")
             lacking = max(0, known.expected - len(owned))
             credit += lacking if ended else min(lacking, max(0, lost))
@@ -110,13 +112,13 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
         else:
             going_on += known.expected
             counted += min(known.expected, component.verdict.succeeded)
-    others = [pod for pod in alive if not owners.intersection(_of(pod))]
+    others = [pod for pod in alive if not owners.intersection(_component_uids(pod))]
     succeeded = sum(pod.status.phase == "Succeeded" for pod in others)
     ready = credit + max(0, surplus - max(0, len(others) - going_on))
     return ready + max(0, counted - succeeded), credit + max(0, surplus - succeeded)
 
 
-def _of(pod: Pod) -> tuple[str, str]:
+def _component_uids(pod: Pod) -> tuple[str, str]:
     """The uids of the component that a pod belongs to, or is."""
     return pod.owner, pod.uid
 

@@ -5,7 +5,7 @@ what must not be is denied. Whether its author may create each component is aske
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from preflight_proto.printable import printable
 
 from preflight_appwrapper.api.names import LONGEST_VALUE
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper, Component, wrapper_from
+from preflight_appwrapper.api.types import AppWrapper, Component, PodSet, wrapper_from
 from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.marks import MARK, is_judged, mark
 from preflight_appwrapper.core.validation import (
@@ -186,7 +186,11 @@ def _written(component: Component) -> list[dict[str, Any]]:
     """The pod sets that are written into a component, of a kind that Kueue does not know."""
     if podsets.kueue_knows(component.template):
         return []
-    pod_sets = podsets.readable(component.template)
+    return _declared(podsets.readable(component.template))
+
+
+def _declared(pod_sets: Iterable[PodSet]) -> list[dict[str, Any]]:
+    """Pod sets as they stand in the object."""
     return [{"path": known.path, "replicas": known.count} for known in pod_sets]
 
 
@@ -202,7 +206,7 @@ def kept(raw: dict[str, Any], new: AppWrapper) -> list[Operation]:
         if before.template != after.template:
             continue
         keys = []
-        sets = [{"path": known.path, "replicas": known.count} for known in before.pod_sets]
+        sets = _declared(before.pod_sets)
         if sets and not after.pod_sets and sets == _written(before):
             keys.append("podSets")
         if before.pod_set_infos and not after.pod_set_infos and not new.spec.suspend:
