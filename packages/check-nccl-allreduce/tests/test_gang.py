@@ -89,7 +89,7 @@ def test_a_gang_below_its_floor_fails_by_how_much_and_blames_nobody(gang: GangUn
             ["LOW_BANDWIDTH"],
         )
         # On a busy machine one of the two may look slower to itself, and is named for it.
-        assert event.message.startswith("the gang's all-reduce was too slow; ")
+        assert event.message.startswith("the gang's all-reduce was too slow, ")
 
 
 SHARED = """

@@ -170,7 +170,7 @@ def _named(localized: Localized) -> dict[int, str]:
             continue
         reasons |= dict.fromkeys(
             localized.shape.ranks[node],
-            f"it is named and not blamed; to settle it: {score.settle or 'test it with other nodes'}",
+            f"it is named and not blamed, to settle it: {score.settle or 'test it with other nodes'}",
         )
     return reasons
 
@@ -220,5 +220,5 @@ def _finding(message: VerdictMessage, rank: int) -> Finding:
     text = _MESSAGES.get(message.code, f"the gang's all-reduce failed with {message.code}")
     part = message.named.get(rank, "this node took part")
     return Finding(
-        message.code, f"{text}; {part}", fatal=False, action=Action.NONE, metadata=metadata
+        message.code, f"{text}, {part}", fatal=False, action=Action.NONE, metadata=metadata
     )
