@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 from leading import Leading, leads, settled
-from played import Cluster, container
+from played import Cluster, clock, container
 from preflight_gang.controller import node_health
 from preflight_kube.api.node_health import NodeHealth, path
 from preflight_kube.auth.connection import Connection
@@ -69,7 +69,7 @@ class Node:
             message=line,
             runs=name + self._cluster.namespace,
         )
-        time = f"2026-11-20T09:00:{at:02}Z" if isinstance(at, int) else at
+        time = clock(at) if isinstance(at, int) else at
         ended["state"]["terminated"]["finishedAt"] = time
         checks = [{"name": names.container_name("nccl-loopback"), "image": "x"}]
         await self._cluster.admit(

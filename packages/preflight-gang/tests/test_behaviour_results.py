@@ -68,6 +68,18 @@ async def test_a_run_is_counted_once_however_often_it_is_seen(
     assert len(cluster.events) == 1
 
 
+async def test_a_run_whose_event_may_have_expired_is_not_counted_by_the_next_leader(
+    cluster: Cluster, leading: Leading
+) -> None:
+    for name, second in (("old", -3600), ("new", 0)):
+        await cluster.admit(name)
+        ended = container("dcgm-diag", "ended", code=1, message=SICK, runs=name + cluster.namespace)
+        ended["state"]["terminated"]["finishedAt"] = clock(second)
+        await cluster.report(name, ended)
+        await until(lambda: len(cluster.events) == 1 + (name == "new"), "its Event")
+    await until(lambda: failures(leading) == (1, 1, 1), "one is counted")
+
+
 def allreduce(code: str = "LOW_BANDWIDTH", blames: str = "", gbps: float = 90.0) -> str:
     said = f'"outcome":"failed","code":"{code}","gated":true,"duration":9.5,"reason":"slow.","measured":{gbps}'
     return f'{{"v":1,"check":"nccl-allreduce",{said}' + (

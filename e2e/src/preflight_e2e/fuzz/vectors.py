@@ -13,6 +13,7 @@ import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from preflight_e2e.bench.admission import pod as training_pod
@@ -65,13 +66,14 @@ def status(
     name: str, message: str, *, namespace: str = STRAY, check: str = "nccl-allreduce", code: int = 1
 ) -> Shot:
     """The kubelet's word: the check has ended with this termination message."""
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"  # what ended long ago is not counted
     ended = {
         "exitCode": code,
         "message": message,
         "reason": "Error",
         "containerID": f"containerd://{name}",
-        "startedAt": "2026-11-21T08:00:00Z",
-        "finishedAt": "2026-11-21T08:00:01Z",
+        "startedAt": now,
+        "finishedAt": now,
     }
     container: dict[str, Any] = {
         "name": f"preflight-{check}",

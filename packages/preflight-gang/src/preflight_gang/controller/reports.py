@@ -9,7 +9,7 @@ counted: in any other one anybody may write what looks like a check.
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import anyio
@@ -45,6 +45,10 @@ from preflight_gang.metrics import Metrics
 log = get_logger(__name__)
 
 WORKERS: Final = 24
+NEWS: Final = timedelta(minutes=50)
+"""What ended longer ago is not counted: its Event, by which a new leader knows what has been
+counted, may have expired (the API server keeps Events for an hour).
+"""
 NODES_LATEST: Final = 5.0
 """Seconds that a new leader waits for the nodes, at most: a roster written before goes without."""
 
@@ -191,7 +195,8 @@ class Reports:
             counted.add(ended.run)
             if ended.finished is not None and ended.result.outcome in {"passed", "failed"}:
                 self.health.ended(pod.spec.node_name, check_run(pod, ended, now))
-            if new:
+            old = ended.finished is not None and now - ended.finished > NEWS
+            if new and not old:
                 self._count(pod, ended)
         return min(filter(None, (again, writer.left(uid))), default=None)
 
