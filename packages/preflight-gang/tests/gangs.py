@@ -208,3 +208,8 @@ def sealed_roster(uid: str, rank: int, generation: int = 1) -> str:
             token="t" * 64,
         )
     )
+
+
+def skip_roster(uid: str, generation: int = 1) -> str:
+    roster = Roster(v=1, pod_uid=uid, generation=generation, epoch=1, answer="skip", reason="why.")
+    return encode_roster(roster)

@@ -12,6 +12,7 @@ from gangs import (
     pod_json,
     record,
     sealed_roster,
+    skip_roster,
     status,
     waiting,
 )
@@ -151,6 +152,33 @@ def test_a_replacement_after_the_others_have_passed_skips() -> None:
     published = decide(gang(one, new, record=record(one, two))).answers["uid-new"]
     assert published.answer == "skip"
     assert "nobody to test with" in published.reason
+
+
+def test_a_test_that_failed_is_not_left_out_because_one_without_a_place_in_it_has_started() -> None:
+    before = record(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"))
+    beyond = passed("pod-2", "10.0.0.3", roster=skip_roster("uid-pod-2", 2))
+    first = waiting("pod-0", "10.0.0.1", restarts=1)
+    slow = failed("pod-1", "10.0.0.2", own=True)
+    assert answer(decide(gang(first, slow, beyond, record=before)), "pod-0") == "wait"
+    made_anew = waiting("pod-0", "10.0.0.9", uid="uid-new")
+    assert decide(gang(made_anew, beyond, record=before)).answers["uid-new"].answer == "wait"
+    again = waiting("pod-1", "10.0.0.2", restarts=1)
+    assert decide(gang(first, again, beyond, record=before)).seal == (first, again)
+
+
+def test_a_pass_is_noted_before_the_last_that_shows_it_is_started_again() -> None:
+    one, two = waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
+    sealed = record(one, two)
+    again = waiting("pod-0", "10.0.0.1", restarts=1)
+    decision = decide(gang(again, passed("pod-1", "10.0.0.2"), record=sealed))
+    assert decision.note_pass
+    assert answer(decision, "pod-0") == "skip"
+    noted = msgspec.structs.replace(sealed, passed=True)
+    on = passed("pod-0", "10.0.0.1", roster=skip_roster("uid-pod-0", 2))
+    last = waiting("pod-1", "10.0.0.2", restarts=1)
+    decision = decide(gang(on, last, record=noted))
+    assert not decision.note_pass
+    assert answer(decision, "pod-1") == "skip"
 
 
 def test_one_member_that_passed_keeps_the_generation_for_the_rest() -> None:

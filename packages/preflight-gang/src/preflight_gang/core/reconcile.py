@@ -62,7 +62,8 @@ def decide(gang: GangView) -> GangDecision:
     wanted = gang.sized.participants
     if wanted is not None and len(ready) >= wanted and not gang.obstacle:
         return GangDecision(seal=tuple(ready[:wanted]), answers=answers)
-    return GangDecision(answers=answers | _forming(gang, forming, generation + 1))
+    answers |= _forming(gang, forming, generation + 1, failure)
+    return GangDecision(answers=answers, note_pass=note_pass)
 
 
 def _generation(gang: GangView) -> tuple[frozenset[str], str, bool]:
@@ -86,7 +87,8 @@ def _generation(gang: GangView) -> tuple[frozenset[str], str, bool]:
         else:
             active.add(assigned.uid)
     if passed or not causes:
-        return frozenset(active), "", leaving and not gang.record.passed
+        note = (leaving and active) or (passed and causes)
+        return frozenset(active), "", bool(note) and not gang.record.passed
     # Of those only who has begun the test itself takes part; the others can still get another
     # answer.
     started = frozenset(uid for uid in active if by_uid[uid].stage is MemberStage.WAITING)
@@ -123,6 +125,11 @@ def _unreachable(
     return 4, f"{assigned.name} cannot have its rank: {gang.refused[assigned.uid]}"
 
 
+def _skips(one: GangMember) -> bool:
+    """Whether the last that it was told is to skip."""
+    return one.published is not None and one.published.answer == "skip"
+
+
 def _ready(gang: GangView, one: GangMember) -> bool:
     """Whether it can be sealed: it has an address, and its pod can be written to."""
     return one.stage in _READY and one.uid not in gang.refused
@@ -146,13 +153,18 @@ def _sealed(gang: GangView, alive: Sequence[GangMember]) -> dict[str, MemberAnsw
 
 
 def _forming(
-    gang: GangView, forming: Sequence[GangMember], generation: int
+    gang: GangView, forming: Sequence[GangMember], generation: int, failure: str
 ) -> dict[str, MemberAnswer]:
+    """``failure``: why the last generation is over, if there is one and it did not pass."""
     wanted = gang.sized.participants
     on_their_way = [m for m in forming if m.stage is not MemberStage.FAILED]
     short = wanted is None or len(on_their_way) < wanted
     reason = gang.sized.skip
-    started = (m.stage is MemberStage.PASSED and not m.terminal for m in gang.members)
+    # Who was left out of a test that failed has started without one.
+    started = (
+        m.stage is MemberStage.PASSED and not m.terminal and not (failure and _skips(m))
+        for m in gang.members
+    )
     if not reason and short and any(started):
         reason = "the other members have passed their test and have started; there is nobody to test with"
     if reason:
