@@ -181,6 +181,16 @@ def test_a_pass_is_noted_before_the_last_that_shows_it_is_started_again() -> Non
     assert answer(decision, "pod-1") == "skip"
 
 
+def test_who_was_told_to_skip_as_its_check_ran_is_sealed_no_more() -> None:
+    """It reads that and starts, so the others would wait for it in vain, as after a pass."""
+    told = skip_roster("uid-pod-0")
+    two = waiting("pod-1", "10.0.0.2")
+    decision = decide(gang(waiting("pod-0", "10.0.0.1", roster=told), two))
+    assert not decision.seal
+    assert (answer(decision, "pod-0"), answer(decision, "pod-1")) == ("nothing", "wait")
+    assert len(decide(gang(checking("pod-0", "10.0.0.1", roster=told), two)).seal) == 2
+
+
 def test_one_member_that_passed_keeps_the_generation_for_the_rest() -> None:
     one, two = passed("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
     decision = decide(gang(one, two, record=record(one, two)))

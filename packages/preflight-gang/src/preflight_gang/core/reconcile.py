@@ -57,7 +57,11 @@ def decide(gang: GangView) -> GangDecision:
     # form the next one.
     fail = MemberAnswer(answer="fail", generation=generation, reason=failure)
     answers = dict.fromkeys(active, fail)
-    forming = [m for m in alive if m.uid not in active and m.stage is not MemberStage.PASSED]
+    forming = [
+        m
+        for m in alive
+        if m.uid not in active and m.stage is not MemberStage.PASSED and not _leaves(m)
+    ]
     ready = [m for m in forming if _ready(gang, m)]
     wanted = gang.sized.participants
     if wanted is not None and len(ready) >= wanted and not gang.obstacle:
@@ -128,6 +132,11 @@ def _unreachable(
 def _skips(one: GangMember) -> bool:
     """Whether the last that it was told is to skip."""
     return one.published is not None and one.published.answer == "skip"
+
+
+def _leaves(one: GangMember) -> bool:
+    """Whether its gang check ends without a test, whatever it is told from now on."""
+    return one.stage is MemberStage.WAITING and _skips(one)
 
 
 def _ready(gang: GangView, one: GangMember) -> bool:
