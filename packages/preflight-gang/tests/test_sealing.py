@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+import pytest
 from gangs import (
     a_member,
     checking,
@@ -17,7 +20,7 @@ from gangs import (
     waiting,
 )
 from preflight_gang.api.types import Pod
-from preflight_gang.core.membership import key_of, member
+from preflight_gang.core.membership import GangMember, key_of, member
 from preflight_gang.core.reconcile import decide
 
 
@@ -43,6 +46,35 @@ def test_a_sidecar_that_is_ended_with_its_pod_fails_no_other_member() -> None:
     rest = waiting("pod-1", "10.0.0.2", roster=sealed_roster("uid-pod-1", 1))
     published = decide(gang(over, rest, record=record(over, rest))).answers["uid-pod-1"]
     assert (over.stage, over.passed, published.answer) == ("passed", True, "sealed")
+
+
+def with_daemon(ended: str, *checks: dict[str, Any], **fields: Any) -> GangMember:
+    """A member with a sidecar before its checks, which has ended."""
+    sidecar = {**status("x", ended, code=137), "name": "daemon"}
+    body = pod_json("pod-0", ip="10.0.0.1", statuses=[sidecar, *checks], **fields)
+    body["spec"]["initContainers"].insert(0, {"name": "daemon", "restartPolicy": "Always"})
+    made = msgspec.convert(body, Pod)
+    stamped = key_of(made)
+    assert stamped is not None
+    return member(made, stamped[1])
+
+
+@pytest.mark.parametrize("ended", ["ended", "backoff"])
+def test_a_sidecar_that_is_started_again_ends_no_check_that_runs(ended: str) -> None:
+    first = with_daemon(ended, status("dcgm-diag", "running"))
+    own = status("nccl-allreduce", "running")
+    second = with_daemon(ended, status("dcgm-diag", "ended"), own)
+    rest = waiting("pod-1", "10.0.0.2")
+    for one, stage in ((first, "checking"), (second, "waiting")):
+        assert (one.stage, one.failure) == (stage, None)
+        assert answer(decide(gang(one, rest, record=record(one, rest))), "pod-1") == "sealed"
+
+
+def test_a_test_that_failed_is_the_cause_and_not_the_sidecar_that_ended_with_its_pod() -> None:
+    own = status("nccl-allreduce", "ended", code=1)
+    over = with_daemon("ended", status("dcgm-diag", "ended"), own, phase="Failed")
+    assert over.failure is not None
+    assert (over.failure.check, over.failure.own) == ("nccl-allreduce", True)
 
 
 def test_who_waits_is_told_who_is_missing_and_why() -> None:

@@ -231,9 +231,10 @@ def _before(pod: Pod, check: str | None) -> Sequence[ContainerStatus]:
 
 
 def _failure(before: Sequence[ContainerStatus], own: ContainerStatus | None) -> CheckFailure | None:
-    if own is not None and own.state.terminated is not None and not own.state.terminated.exit_code:
-        return None  # how a sidecar from before it ends later is no failure of a check
-    for status in [*before, *([own] if own is not None else [])]:
+    every = [*before, *([own] if own is not None else [])]
+    begun = (i for i, one in enumerate(every) if one.state.running or one.state.terminated)
+    # What began has all checks before it behind it: what ends of those now is a sidecar.
+    for status in every[max(begun, default=0) :]:
         end = _ended(status)
         if end is not None and end.exit_code != 0:
             return CheckFailure(
