@@ -273,3 +273,23 @@ async def test_the_record_of_an_earlier_node_of_the_name_is_left_to_the_garbage_
         lambda it: it.metadata.uid != first.metadata.uid and it.status.since is not None, "its own"
     )
     assert found.status.state == "Unknown"
+
+
+async def test_what_ran_on_an_earlier_node_of_the_name_says_nothing_of_the_new_one(
+    cluster: Cluster, target: Connection, node: Node
+) -> None:
+    await node.join(capacity={"nvidia.com/gpu": "8"})
+    async with leads(target):
+        await node.run("bad", "failed", "SLOW_GPU", 1, blames="SLOW_GPU")
+        await node.is_written(lambda it: it.status.state == "Suspect", "suspect")
+    for of_it in (f"/api/v1/nodes/{node.name}", path(node.name)):
+        await cluster.client.delete(of_it)
+    await anyio.sleep(1.1)  # times of creation are whole seconds
+    await node.join(capacity={"nvidia.com/gpu": "8"})
+    async with leads(target, epoch=2) as second:
+        await settled(cluster, second)
+        found = await node.is_written(lambda it: it.status.since is not None, "its own")
+        assert found.status.state == "Unknown"
+        await node.run("good", "passed", "OK", 2)
+        now = await node.is_written(lambda it: it.status.last_pass is not None, "tested")
+        assert (now.status.state, now.status.checks[0].failed) == ("Healthy", None)

@@ -309,6 +309,7 @@ class NodeMetadata(_Object, frozen=True, kw_only=True):
 
     name: str
     uid: str = ""
+    creation_timestamp: datetime | None = None
     labels: dict[str, str] = {}
 
 

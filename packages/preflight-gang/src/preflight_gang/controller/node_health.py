@@ -20,6 +20,7 @@ from preflight_kube.api.node_health import (
     NodeHealth,
     NodeHealthStatus,
     judge,
+    moment,
     noted,
     path,
 )
@@ -154,8 +155,11 @@ class NodeHealthController:
     def _judged(
         self, status: NodeHealthStatus, node: Node, runs: Mapping[Any, EndedRun]
     ) -> NodeHealthStatus:
+        created = node.metadata.creation_timestamp
         for run in runs.values():
-            status = noted(status, run)
+            # One from before it, of a pod from before it, is of an earlier node of the name.
+            if created is None or max(run.pod_created, moment(run.end.time)) >= created.timestamp():
+                status = noted(status, run)
         checks = tuple(check for check in status.checks if check.name in self._config.checks)
         status = msgspec.structs.replace(status, checks=checks)
         now = timestamp(datetime.now(UTC))

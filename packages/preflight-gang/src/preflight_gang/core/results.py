@@ -130,7 +130,9 @@ def check_run(pod: Pod, ended: EndedCheck, now: datetime) -> EndedRun:
         blames=result.outcome == "failed" and bool(result.blames),
     )
     of = " ".join(f"{key}={details[key]}" for key in _OF if key in details)[:128]
-    return EndedRun(ended.check, result.outcome == "passed", end, result.measured, of)
+    created = pod.metadata.creation_timestamp
+    since = created.timestamp() if created is not None else 0.0
+    return EndedRun(ended.check, result.outcome == "passed", end, result.measured, of, since)
 
 
 def event_of(pod: Pod, ended: EndedCheck, now: str) -> dict[str, Any]:

@@ -225,13 +225,16 @@ def speaks_against(condition: NodeCondition, patterns: Iterable[str] = SICK) -> 
 
 
 class EndedRun(NamedTuple):
-    """One run as its pod tells of it. ``gbps``: what it measured, ``of`` what."""
+    """One run as its pod tells of it. ``gbps``: what it measured, ``of`` what. ``pod_created``:
+    Unix time, by the API server's clock.
+    """
 
     check: str
     passed: bool
     end: CheckEnd
     gbps: float | None = None
     of: str = ""
+    pod_created: float = 0.0
 
 
 def moment(time: str | None) -> float:
