@@ -278,6 +278,17 @@ def test_a_workload_that_kueue_admitted_in_part_has_as_many_pods_as_were_admitte
     )
 
 
+def test_a_ray_job_that_kueue_admitted_waits_for_no_submitter() -> None:
+    sets = [{"name": "head", "count": 1}, {"name": "gpu", "count": 4}]
+    sets.append({"name": "submitter", "count": 1})
+    for kind, pods in (("RayJob", 5), ("JobSet", 6)):
+        about = {**META["metadata"], "ownerReferences": [{"kind": kind, "name": "it"}]}
+        body: dict[str, Any] = {"metadata": about, "spec": {"podSets": sets}}
+        for status in ({}, {"admission": {"podSetAssignments": sets}}):
+            found = msgspec.convert({**body, "status": status}, BUILT_IN["kueueWorkload"][0].type)
+            assert sized("kueueWorkload", found) == GangSize(participants=pods)
+
+
 def test_a_leader_that_must_be_ready_first_waits_for_no_worker_though_its_pod_says_the_size() -> (
     None
 ):

@@ -13,6 +13,7 @@ from preflight_kube.api.workloads.sizes import (
     DeclaredSize,
     Few,
     Section,
+    SizedMetadata,
     SizedObject,
     added,
     counted,
@@ -144,7 +145,20 @@ class KaiPodGroup(SizedObject, kw_only=True):
         return least
 
 
+_SUBMITTER: Final = "submitter"
+"""The pod set that Kueue makes of a RayJob's submitter."""
+
+
+class _Owner(Section, kw_only=True):
+    kind: str = ""
+
+
+class _KueueMetadata(SizedMetadata, kw_only=True):
+    owner_references: Few[_Owner] = msgspec.field(default_factory=list)
+
+
 class _PodSet(Section, kw_only=True):
+    name: str = ""
     count: int = 0
 
 
@@ -153,6 +167,7 @@ class _PodSets(Section, kw_only=True):
 
 
 class _Assigned(Section, kw_only=True):
+    name: str = ""
     count: int | None = None
 
 
@@ -166,25 +181,28 @@ class _KueueStatus(Section, kw_only=True):
 
 class KueueWorkload(SizedObject, kw_only=True):
     """kueue.x-k8s.io Workload: all its pod sets start together, once it is admitted; with fewer
-    pods, where it was admitted in part.
+    pods, where it was admitted in part. A RayJob's submitter is made once its cluster is ready.
     """
 
+    metadata: _KueueMetadata
     spec: _PodSets = msgspec.field(default_factory=_PodSets)
     status: _KueueStatus = msgspec.field(default_factory=_KueueStatus)
 
     def size(self, gang: str) -> DeclaredSize:
         """How many pods of ``gang`` start together, by this object."""
+        ray = any(owner.kind == "RayJob" for owner in self.metadata.owner_references)
+        later = _SUBMITTER if ray else None
         admission = self.status.admission
-        assigned = (
-            [assignment.count for assignment in admission.pod_set_assignments]
-            if admission is not None
-            else []
-        )
-        if assigned and None not in assigned:
+        assigned = admission.pod_set_assignments if admission is not None else []
+        counts = [assignment.count for assignment in assigned if assignment.name != later]
+        if counts and None not in counts:
             return added(
-                (count or 0 for count in assigned), "status.admission.podSetAssignments[].count"
+                (count or 0 for count in counts), "status.admission.podSetAssignments[].count"
             )
-        return added((pod_set.count for pod_set in self.spec.pod_sets), "spec.podSets[].count")
+        return added(
+            (pod_set.count for pod_set in self.spec.pod_sets if pod_set.name != later),
+            "spec.podSets[].count",
+        )
 
 
 POD_GROUP: Final = WorkloadKind("PodGroup", "scheduling.k8s.io", ("v1alpha2",), "podgroups")
