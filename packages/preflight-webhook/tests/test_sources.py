@@ -144,6 +144,10 @@ ROWS: dict[str, tuple[str, str, tuple[str, str, str | None, int | None]]] = {
         "metadata: {labels: {kueue.x-k8s.io/podset: main}, annotations: {kueue.x-k8s.io/workload: job-llm-9c1f}}", "method: kueue",
         ("job-llm-9c1f", "kueueWorkload", "job-llm-9c1f", None),
     ),
+    "kueue job set under topology-aware scheduling": (
+        admitted_by_kueue(JOBSET).replace("annotations: *keys", "annotations: {kueue.x-k8s.io/workload: jobset-llm-9c1f}"),
+        "method: kueue", ("llm", "jobset", "llm", None),
+    ),
     "kueue job, opted in": (
         "metadata: {labels: {kueue.x-k8s.io/podset: main}, annotations: {kueue.x-k8s.io/workload: job-llm-9c1f}}",
         f"optIn: {ALL}", ("job-llm-9c1f", "kueueWorkload", "job-llm-9c1f", None),

@@ -261,7 +261,7 @@ _METHODS: Final[dict[str, tuple[Source, ...]]] = {
     "volcano": (_VOLCANO,),
     "coscheduling": (_COSCHEDULING,),
     "kai": _KAI,
-    "kueue": (*_KUEUE, _KUEUE_WORKLOAD, kueue_admitted),
+    "kueue": (*_KUEUE, kueue_admitted, _KUEUE_WORKLOAD),
     "labels": (labels,),
     "auto": (*_NATIVE, _VOLCANO, _COSCHEDULING, *_KAI, *_KUEUE, labels, kueue_admitted),
 }
