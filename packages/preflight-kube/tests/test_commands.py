@@ -237,6 +237,20 @@ def test_standard_input_is_read_as_a_file() -> None:
     assert said == b"standard input: x: unknown key; remove it.\n"
 
 
+def test_standard_input_that_is_closed_is_one_sentence() -> None:
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-c", PROGRAM]
+    done = subprocess.run(
+        [*command, "validate-config", "-"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (BAD_INPUT, "")
+    assert done.stderr == "standard input: is closed; give a readable file.\n"
+
+
 def test_a_command_line_loads_neither_client_nor_event_loop() -> None:
     code = "import sys, preflight_kube.cli.commands, preflight_kube.files.yaml_document; print(*sys.modules)"
     loaded = subprocess.run(

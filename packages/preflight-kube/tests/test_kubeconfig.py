@@ -76,6 +76,16 @@ def test_an_empty_file_and_repeated_names_do_no_harm() -> None:
             'context a names "a", which is not among its clusters (none)',
         ),
         (document("a", current="a", server=""), "cluster a has no server"),
+        *(
+            (document("a", current="a", server=server), f'cluster a has the server "{server}", wh')
+            for server in (
+                "10.0.0.1:6443",
+                "ftp://a",
+                "https://a:99999",
+                "https://[",
+                "https://a..b",
+            )
+        ),
     ],
 )
 def test_what_is_wrong_is_one_sentence(given: Any, says: str) -> None:

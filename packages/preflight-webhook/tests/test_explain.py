@@ -53,6 +53,14 @@ def test_a_pod_beyond_a_limit_of_all_webhooks_is_explained_as_denied() -> None:
     assert "spec.containers[0].args: has 4097 entries, more than the 4096" in done.out
 
 
+def test_standard_input_that_is_closed_is_one_sentence() -> None:
+    program = [sys.executable, "-m", "preflight_webhook", "explain", "-f", "-"]
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", *program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "standard input: is closed; give a file with a pod in it.\n"
+
+
 def test_standard_input_and_json_work() -> None:
     program = [sys.executable, "-m", "preflight_webhook", "explain", "-f", "-", "-o", "json"]
     manifest = JOB.split("---", maxsplit=1)[0].encode()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 Entry = dict[str, Any]
 _FILES: Final = frozenset(
@@ -74,7 +75,20 @@ def chosen(documents: Iterable[tuple[Path, Any]]) -> KubeconfigContext:
         user, folder = _named(merged, "users", str(context["user"]), f"context {current}")
     if not cluster.get("server"):
         raise KubeconfigError(f"cluster {context.get('cluster')} has no server; set its URL")
+    if not _is_url(str(cluster["server"])):
+        raise KubeconfigError(
+            f'cluster {context.get("cluster")} has the server "{cluster["server"]!s:.80}", which is no URL; set one such as https://HOST:6443'
+        )
     return KubeconfigContext(_located(cluster, at), _located(user, folder), folder)
+
+
+def _is_url(server: str) -> bool:
+    try:
+        parts = urlsplit(server)
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and host != b""
 
 
 def _entries(

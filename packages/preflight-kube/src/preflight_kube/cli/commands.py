@@ -259,6 +259,8 @@ def read(path: Path | str, *, most: int = MOST_BYTES) -> str:
     """
     try:
         if str(path) == "-":
+            if sys.stdin is None:  # it was closed before the start
+                raise BadInput("standard input: is closed; give a readable file.")
             data = sys.stdin.buffer.read(most + 1)
         else:
             with Path(path).open("rb") as file:

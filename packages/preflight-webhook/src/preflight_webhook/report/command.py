@@ -102,6 +102,9 @@ def _from_files(
     objects: list[Object] = []
     for file in args.file:
         where = commands.named(file)
+        if file == "-" and sys.stdin is None:  # it was closed before the start
+            problems.append(f"{where}: is closed; give a file with a pod in it.")
+            continue
         try:
             text = sys.stdin.read() if file == "-" else Path(file).read_text()
         except (OSError, UnicodeDecodeError) as error:
