@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from preflight_gpu_scheduler.cli import main
+from preflight_testing.apidouble import ApiAnswer, ApiDouble, write_kubeconfig
 
 
 def ran(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -141,3 +143,24 @@ def test_explain_lists_what_is_wrong_with_its_files(
     said = capsys.readouterr().err.splitlines()
     assert "object 1: spec.devices.count:" in said[0]
     assert "object 2: is not a Pod, GpuClaim, Node or GpuNodeStatus" in said[1]
+
+
+def test_a_cluster_that_does_not_answer_or_refuses_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def told(server: str) -> list[str]:
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", server)))
+        began = time.monotonic()
+        assert ran(monkeypatch, "show") == 1
+        assert time.monotonic() - began < 10
+        said = capsys.readouterr()
+        assert said.out == ""
+        return said.err.splitlines()
+
+    [silent] = told("http://127.0.0.1:1")
+    assert "no answer to list /" in silent
+    api = ApiDouble()
+    api.fault = lambda request: ApiAnswer(403, {"kind": "Status", "message": request.path})
+    with api:
+        refused = " ".join(told(api.url))
+    assert all(name in refused for name in ("pods", "nodes", "leases", "gpuclaims"))

@@ -26,6 +26,8 @@ LEASE: Final = "gpu-scheduler-controller"
 T = TypeVar("T")
 _PATIENCE: Final = 30.0
 """Seconds until a cluster that cannot be read is said not to be."""
+_LOOK: Final = 0.05
+"""Seconds between two looks at whether it has been read."""
 _log = get_logger(__name__)
 
 
@@ -141,6 +143,15 @@ class Process(NamedTuple):
         return self._run("agent", build, registry)
 
 
+def _trouble(problems: list[KubeError | None]) -> KubeError:
+    """Why the cluster could not be read: that it does not answer is said once."""
+    known = [problem for problem in problems if problem is not None]
+    silent = [problem for problem in known if problem.status == 0]
+    return KubeError(
+        "\n".join(map(str, silent[:1] or known)) or "the cluster could not be read in time"
+    )
+
+
 def read(target: Connection, config: Config, report: Callable[[GpuSnapshot], T]) -> T:
     """Call ``report`` with the cluster as it is now. Raises KubeError."""
     from preflight_gpu_scheduler.controller.cache import GpuCache
@@ -152,12 +163,12 @@ def read(target: Connection, config: Config, report: Callable[[GpuSnapshot], T])
                 for reflector in cache.reflectors:
                     group.start_soon(reflector.run)
                 with anyio.move_on_after(_PATIENCE):
-                    await cache.wait_synced()
+                    while not all(r.synced.is_set() or r.problem for r in cache.reflectors):  # noqa: ASYNC110
+                        await anyio.sleep(_LOOK)
                 answer = report(cache) if cache.synced else None
                 group.cancel_scope.cancel()
             if answer is None:
-                trouble = client.mirrors.trouble(0.0)
-                raise KubeError(trouble or "the cluster could not be read in time")
+                raise _trouble([r.problem for r in cache.reflectors if not r.synced.is_set()])
             return answer
 
     return anyio.run(once)
