@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
 from claimed import DOMAIN, document, parameters, ref
-from preflight_computedomain.api.names import LABEL, TARGET_LABEL
+from preflight_computedomain.api.names import API_VERSION, LABEL, TARGET_LABEL
 from preflight_computedomain.api.types import ClaimTemplate, ComputeDomain, Slice, UsedClaim
 from preflight_computedomain.core import slices, template
 from preflight_computedomain.report.doctor import before_uninstall, report
 from preflight_computedomain.report.explain import explain
+from preflight_computedomain.report.live import read_cluster
 from preflight_computedomain.report.model import ClusterObjects, Labeled, Pod
+from preflight_testing.apidouble import RESOURCES, ApiDouble, Resource, write_kubeconfig
 
 T = TypeVar("T")
 OTHER = "d0000000-0000-0000-0000-000000000002"
@@ -164,6 +167,44 @@ def test_what_is_wrong_is_one_line_with_its_name(changed: dict[str, Any], said: 
     lines, sound = report(seen(**changed))
     assert [line for line in lines if said in line] != []
     assert (sound, len([line for line in lines if line.startswith("  ")])) == (False, 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"served": False, "domains": [], "slices": []}, "The definition of ComputeDomain is not"),
+        (
+            {"slices": [sliced("node-1", "channel-0", "daemon-0")], "daemons": [labeled("theirs")]},
+            "NVIDIA's own driver manages IMEX here",
+        ),
+    ],
+    ids=["no-definition", "nvidia's-driver"],
+)
+def test_a_cluster_that_does_not_use_this_part_is_not_judged(
+    changed: dict[str, Any], said: str
+) -> None:
+    ([line], sound) = report(seen(plugins=[], **changed))
+    assert (line.startswith(said), sound) == (True, True)
+    assert report(seen(plugins=[], unread=["pods: forbidden."], **changed))[1] is False
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("used", [False, True])
+async def test_apis_that_are_not_served_are_told_where_this_part_is_used(
+    used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resources = [*RESOURCES, Resource("apps/v1", "daemonsets", "DaemonSet")]
+    async with ApiDouble(resources, absent=(API_VERSION, "resource.k8s.io/v1")) as api:
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "kubeconfig", api.url)))
+        if used:
+            labels = {"name": "preflight-computedomain", "component": "kubelet-plugin"}
+            labels = {f"app.kubernetes.io/{key}": value for key, value in labels.items()}
+            api.create("pods", {"metadata": {"name": "p", "namespace": "a", "labels": labels}})
+        found = await read_cluster()
+    told = " ".join(found.unread)
+    assert (found.served, "computedomains: this cluster" in told) == (False, used)
+    assert ("resourceclaims: this cluster does not serve it; Kubernetes" in told) is used
+    assert report(found)[1] is not used
 
 
 def test_before_an_uninstall_is_told_what_could_not_be_deleted_any_more() -> None:

@@ -33,6 +33,8 @@ deleted (its finalizer stays), and without the plugin a pod that has a claim can
 
 def report(seen: ClusterObjects) -> tuple[list[str], bool]:
     """Lines for a person, and whether all is well."""
+    if why := _not_ours(seen):
+        return [f"{why}, and no pod of this plugin is there: nothing of it is judged."], True
     parts = {
         "Not read, so nothing is said of it": seen.unread,
         "Leftovers of driver-managed mode (remove them; see --runbook)": _leftovers(seen),
@@ -75,6 +77,16 @@ def before_uninstall(seen: ClusterObjects) -> tuple[list[str], bool]:
     if lines:
         return [*lines, "Do not uninstall yet."], False
     return ["Nothing is held: `helm uninstall` leaves nothing behind that cannot be deleted."], True
+
+
+def _not_ours(seen: ClusterObjects) -> str:
+    """Why a cluster without our plugin needs none; empty where that is not known."""
+    if seen.plugins or seen.unread:
+        return ""
+    if not seen.served:
+        return "The definition of ComputeDomain is not installed"
+    driven = any(_offers(item, names.DAEMON_DEVICE) for item in seen.slices)
+    return "NVIDIA's own driver manages IMEX here" if driven else ""
 
 
 def _leftovers(seen: ClusterObjects) -> list[str]:

@@ -26,7 +26,7 @@ async def read_cluster(namespace: str = "") -> ClusterObjects:
 
 
 async def _read(client: Client, namespace: str) -> ClusterObjects:
-    seen = ClusterObjects()
+    seen, absent = ClusterObjects(), []
 
     async def every(path: str, type_: type[T], *, missing: bool = False, **params: Any) -> list[T]:
         there = names.namespaced(path, namespace) if namespace else path
@@ -35,9 +35,12 @@ async def _read(client: Client, namespace: str) -> ClusterObjects:
             async for page, _ in client.pages(there, type_, params=params or None):
                 items += page
         except NotFound:
-            if not missing:
-                seen.unread.append(
-                    f"{there}: this cluster does not serve it; install the definition."
+            if path == names.DOMAINS:
+                seen.served = False
+                absent.append(f"{there}: this cluster does not serve it; install the definition.")
+            elif not missing:
+                absent.append(
+                    f"{there}: this cluster does not serve it; Kubernetes does from 1.34 on."
                 )
         except KubeError as error:
             if error.status == 0:
@@ -50,6 +53,7 @@ async def _read(client: Client, namespace: str) -> ClusterObjects:
     seen.claims = await every(names.CLAIMS, UsedClaim)
     if namespace:
         seen.pods = await every("/api/v1/pods", Pod)
+        seen.unread += absent
         return seen
     seen.slices = await every(names.SLICES, Slice, fieldSelector=f"spec.driver={names.DRIVER}")
     seen.nodes = await every("/api/v1/nodes", Labeled)
@@ -57,4 +61,6 @@ async def _read(client: Client, namespace: str) -> ClusterObjects:
     seen.daemons = await every("/apis/apps/v1/daemonsets", Labeled, labelSelector=names.LABEL)
     cliques = f"/apis/{names.API_VERSION}/computedomaincliques"
     seen.cliques = await every(cliques, Labeled, missing=True)
+    if seen.served or seen.plugins:  # else nobody needs them here
+        seen.unread += absent
     return seen

@@ -39,7 +39,9 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class ClusterObjects:
-    """``plugins``: pods of the kubelet plugin. ``unread``: what could not be read, in sentences."""
+    """``plugins``: pods of the kubelet plugin. ``unread``: what could not be read, in sentences.
+    ``served``: whether the cluster has the definition of ComputeDomain.
+    """
 
     domains: list[ComputeDomain] = field(default_factory=list)
     templates: list[ClaimTemplate] = field(default_factory=list)
@@ -51,3 +53,4 @@ class ClusterObjects:
     daemons: list[Labeled] = field(default_factory=list)
     cliques: list[Labeled] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    served: bool = True
