@@ -5,7 +5,10 @@ A row of :data:`FAULTS`: the fault, the sentence's subject, what it says, the li
 
 from __future__ import annotations
 
+import base64
 import copy
+import gzip
+import json
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -144,7 +147,23 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         ),
         "release preflight/preflight",
         "is pending-upgrade",
-        "helm -n preflight rollback preflight  # or upgrade it",
+        "helm -n preflight rollback preflight  # unless Helm is still at work",
+    ),
+    "an install that has not ended": (
+        lambda w: w.one("Secret", "sh.helm.release.v1.preflight.v3")["metadata"]["labels"].update(
+            status="pending-install", version="1"
+        ),
+        "release preflight/preflight",
+        "is pending-install",
+        "helm -n preflight uninstall preflight  # unless Helm is still at work",
+    ),
+    "an install that has failed": (
+        lambda w: w.one("Secret", "sh.helm.release.v1.preflight.v3")["metadata"]["labels"].update(
+            status="failed", version="1"
+        ),
+        "release preflight/preflight",
+        "is failed",
+        "helm -n preflight upgrade preflight CHART --reuse-values",
     ),
     "a role that is gone": (
         lambda w: w.gone("ClusterRole", "preflight-gang"),
@@ -196,6 +215,12 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         "is not as release preflight/preflight made it",
         "helm -n preflight upgrade preflight CHART --reuse-values",
     ),
+    "a configuration that is no YAML any more": (
+        lambda w: w.one("ConfigMap", INJECTOR)["data"].update({"config.yaml": "checks: ["}),
+        "ConfigMap preflight/preflight-injector",
+        "is not as release preflight/preflight made it",
+        "helm -n preflight upgrade preflight CHART --reuse-values",
+    ),
     "replicas of two versions": (
         lambda w: _version(w, "Deployment", "preflight-mnnvl-webhook"),
         "preflight-mnnvl",
@@ -206,7 +231,7 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         lambda w: w.version.update(minor="34+"),
         "Deployment preflight/preflight-gpu-scheduler-scheduler",
         "runs kube-scheduler 1.36 in a cluster of 1.34",
-        "helm -n preflight upgrade RELEASE CHART --reuse-values --set preflight-gpu-scheduler.kubeScheduler.image=…:v1.34",
+        "helm -n preflight upgrade preflight CHART --reuse-values --set preflight-gpu-scheduler.kubeScheduler.image=…:v1.34",
     ),
     "a definition that the API server refuses": (
         _crd_refused,
@@ -218,13 +243,13 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         _kept,
         "CustomResourceDefinition preflightconfigs.preflight.nvsentinel.nvidia.com",
         "was kept of release preflight/earlier, which is gone",
-        "helm -n NAMESPACE upgrade RELEASE CHART --reuse-values  # of preflight-gang: it takes the definition over",
+        "kubectl annotate crd preflightconfigs.preflight.nvsentinel.nvidia.com --overwrite meta.helm.sh/release-namespace=preflight meta.helm.sh/release-name=preflight && helm -n preflight upgrade preflight CHART --reuse-values",
     ),
     "a definition of an earlier version": (
         lambda w: _version(w, "CustomResourceDefinition", "computedomains.resource.nvidia.com"),
         "CustomResourceDefinition computedomains.resource.nvidia.com",
         f"is of version 0.0.9, preflight-computedomain is of {version(PARTS / 'preflight-computedomain')}",
-        "kubectl exec -n preflight deploy/preflight-computedomain-kubelet-plugin -- preflight-computedomain crd | kubectl apply --server-side -f -",
+        "helm -n preflight upgrade preflight CHART --reuse-values",
     ),
     "an image that cannot be pulled": (
         lambda w: _pod_waits(w, "ImagePullBackOff"),
@@ -299,6 +324,23 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         "Lease preflight/preflight-gang",
         "is held by nobody: no replica leads",
         "kubectl -n preflight logs -l app.kubernetes.io/name=preflight-gang,app.kubernetes.io/component=controller --tail=20",
+    ),
+    "no labeler that leads": (
+        lambda w: w.add(
+            "Lease",
+            "preflight-appwrapper-labeler",
+            "preflight",
+            metadata={
+                "labels": {
+                    "app.kubernetes.io/part-of": "preflight",
+                    "app.kubernetes.io/name": "preflight-appwrapper",
+                    "app.kubernetes.io/component": "labeler",
+                }
+            },
+        ),
+        "Lease preflight/preflight-appwrapper-labeler",
+        "is held by nobody: no replica leads",
+        "kubectl -n preflight logs -l app.kubernetes.io/name=preflight-appwrapper,app.kubernetes.io/component=labeler --tail=20",
     ),
     "a leader that is gone": (
         lambda w: w.one("Lease", GANG)["spec"].update(renewTime=ago(seconds=200)),
@@ -401,13 +443,13 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         lambda w: w.config(GANG, lambda c: c.update(checks=["nccl-loopback"])),
         "preflight-gang",
         "does not know the checks dcgm-diag",
-        "helm get values --all RELEASE  # set global.preflight.checks and global.preflight.gpu for both",
+        "helm -n preflight get values --all preflight  # set global.preflight.checks for both",
     ),
     "a resource that one of two does not know": (
         lambda w: w.config(GANG, lambda c: c.update(gpuResourceNames=["gpu.scheduling/gpu"])),
         "preflight-gang",
         "does not count pods of the resources nvidia.com/gpu",
-        "helm get values --all RELEASE  # set global.preflight.checks and global.preflight.gpu for both",
+        "helm -n preflight get values --all preflight  # set its gpuResourceNames, too",
     ),
     "a check's image that cannot be pulled": (
         lambda w: checked(w, "train", "dcgm-diag", state={"waiting": {"reason": "ErrImagePull"}}),
@@ -434,7 +476,7 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         lambda w: w.gone("Supplier", "platform-connectors"),
         "DaemonSet platform-connectors",
         "is not there: no result of it is reported",
-        "helm upgrade … --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel",
+        "helm -n preflight upgrade preflight CHART --reuse-values --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel",
     ),
     "a node without its connector": (
         lambda w: w.gone("SupplierPod", "platform-connectors-node-b"),
@@ -464,13 +506,13 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         _no_gangs,
         "preflight-injector",
         "injects nccl-allreduce, and preflight-gang, which forms the gangs, is not installed",
-        "helm upgrade RELEASE CHART --reuse-values --set preflight-gang.enabled=true",
+        "helm -n preflight upgrade preflight CHART --reuse-values --set preflight-gang.enabled=true",
     ),
     "a part that takes other nodes for sick": (
         lambda w: w.config("preflight-gpu-scheduler", lambda c: c.update(nodeConditions=["Xid"])),
         "preflight-gpu-scheduler",
         "has other node conditions that make a node sick than preflight-appwrapper, preflight-gang",
-        "helm get values --all RELEASE  # set global.preflight.sickNodeConditions for all",
+        "helm -n preflight get values --all preflight  # set global.preflight.sickNodeConditions for all",
     ),
     "a part that is installed twice": (
         _twice,
@@ -524,6 +566,41 @@ def test_each_planted_fault_is_named_and_no_other(fault: str) -> None:
     assert problem.where.startswith(where)
     assert problem.do.startswith(do)
     assert what in problem.what
+
+
+@pytest.mark.component  # renders the charts
+def test_a_job_that_its_time_to_live_has_taken_away_is_not_missed() -> None:
+    world = World()
+    assert world.read["Job"]
+    world.read["Job"].clear()
+    assert found(world) == []
+
+
+@pytest.mark.component  # renders the charts
+def test_a_release_that_helm_applies_on_the_servers_side_is_put_back_by_force() -> None:
+    world = World()
+    _edited(world)
+    secret = world.one("Secret", "sh.helm.release.v1.preflight.v3")
+    packed = base64.b64decode(base64.b64decode(secret["data"]["release"]))
+    kept = {**json.loads(gzip.decompress(packed)), "apply_method": "ssa"}
+    text = base64.b64encode(json.dumps(kept).encode())
+    secret["data"]["release"] = base64.b64encode(text).decode()
+    [problem] = found(world)
+    assert problem.do == (
+        "helm -n preflight upgrade preflight CHART --reuse-values --force-conflicts"
+    )
+
+
+@pytest.mark.component  # renders the charts
+def test_a_release_whose_history_was_kept_is_gone() -> None:
+    world = World()
+    labels = {"name": "earlier", "status": "uninstalled", "version": "4"}
+    metadata = {"labels": labels}
+    world.add("Secret", "old", "preflight", type="helm.sh/release.v1", metadata=metadata, data={})
+    assert found(world) == []
+    _kept(world)
+    [problem] = found(world)
+    assert problem.what == "was kept of release preflight/earlier, which is gone"
 
 
 @pytest.mark.component  # renders the charts

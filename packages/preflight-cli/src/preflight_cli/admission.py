@@ -19,6 +19,7 @@ from preflight_cli.cluster import (
     labels_of,
     of_helm,
     part_of,
+    release_of,
     template_of,
     upgrade_of,
 )
@@ -44,7 +45,9 @@ def webhooks(cluster: Installation) -> Iterator[Problem]:
             yield from _bundle(cluster, where, at, client.get("caBundle") or "")
             if cluster.knows("Service") and cluster.named("Service", *at) is None:
                 yield Problem(
-                    where, f"leads to Service {'/'.join(at)}, which is not there", upgrade_of(item)
+                    where,
+                    f"leads to Service {'/'.join(at)}, which is not there",
+                    upgrade_of(cluster, release_of(item)),
                 )
             elif cluster.knows("EndpointSlice") and not _ready_endpoints(cluster, *at):
                 effect = (
@@ -131,7 +134,9 @@ def policies(cluster: Installation) -> Iterator[Problem]:
         name = key_of(item)[1]
         if cluster.knows(_BINDING) and name not in bound:
             yield Problem(
-                f"{_POLICY} {name}", "is bound nowhere, so it refuses nothing", upgrade_of(item)
+                f"{_POLICY} {name}",
+                "is bound nowhere, so it refuses nothing",
+                upgrade_of(cluster, release_of(item)),
             )
         warnings = ((item.get("status") or {}).get("typeChecking") or {}).get("expressionWarnings")
         for warning in warnings or ():
@@ -144,4 +149,8 @@ def policies(cluster: Installation) -> Iterator[Problem]:
     for item in cluster.of(_BINDING):
         if cluster.knows(_POLICY) and (name := item["spec"].get("policyName")) not in there:
             where = f"{_BINDING} {key_of(item)[1]}"
-            yield Problem(where, f"binds the policy {name}, which is not there", upgrade_of(item))
+            yield Problem(
+                where,
+                f"binds the policy {name}, which is not there",
+                upgrade_of(cluster, release_of(item)),
+            )

@@ -6,13 +6,16 @@ import base64
 import gzip
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
 Object = Mapping[str, Any]
+NOBODY: Final = ("NAMESPACE", "RELEASE")
+"""What stands for a release that nobody knows, in a line to type."""
 
 
 class Problem(NamedTuple):
@@ -21,6 +24,17 @@ class Problem(NamedTuple):
     where: str
     what: str
     do: str
+
+
+class Release(NamedTuple):
+    """What Helm keeps of one; ``manifest``: its objects, none where they cannot be read;
+    ``forced``: what an upgrade needs to put back what another hand has changed.
+    """
+
+    status: str
+    revision: int
+    manifest: list[Object]
+    forced: str
 
 
 class Installation:
@@ -60,6 +74,10 @@ class Installation:
         }
         return {name: by_name[name] for name in sorted(by_name) if name}
 
+    def release_of(self, part: str) -> tuple[str, str]:
+        """The release that has installed a part, as :func:`release_of` says it."""
+        return release_of(self.parts[part]) if part in self.parts else NOBODY
+
     @cached_property
     def config(self) -> dict[str, Any]:
         """By part: what stands in the ConfigMap of its configuration."""
@@ -67,8 +85,16 @@ class Installation:
         for item in self.of("ConfigMap"):
             part = labels_of(item).get("app.kubernetes.io/name", "")
             if text := (item.get("data") or {}).get("config.yaml"):
-                configs[part] = yaml.safe_load(text) or {}
+                with suppress(yaml.YAMLError):  # somebody's edit; told of the ConfigMap itself
+                    configs[part] = yaml.safe_load(text) or {}
         return configs
+
+    @cached_property
+    def releases(self) -> dict[tuple[str, str], Release]:
+        """By namespace and name, the newest revision of each that Helm keeps in a Secret."""
+        secrets = sorted(filter(of_helm, self.of("Secret")), key=_revision)
+        newest = {(key_of(item)[0], labels_of(item).get("name", "")): item for item in secrets}
+        return {key: _stored(newest[key]) for key in sorted(newest)}
 
     def since(self, moment: str | None) -> timedelta:
         """How long ago an RFC 3339 ``moment`` is; nothing where there is none."""
@@ -109,12 +135,19 @@ def template_of(item: Object) -> dict[str, Any]:
     return spec
 
 
-def upgrade_of(item: Object) -> str:
-    """What puts an object of a release back."""
+def release_of(item: Object) -> tuple[str, str]:
+    """(namespace, name) of the release that an object belongs to; :data:`NOBODY` of none."""
     notes = item["metadata"].get("annotations") or {}
-    release = notes.get("meta.helm.sh/release-name", "RELEASE")
-    namespace = notes.get("meta.helm.sh/release-namespace", "NAMESPACE")
-    return f"helm -n {namespace} upgrade {release} CHART --reuse-values"
+    namespace = notes.get("meta.helm.sh/release-namespace")
+    name = notes.get("meta.helm.sh/release-name")
+    return (namespace, name) if namespace and name else NOBODY
+
+
+def upgrade_of(cluster: Installation, release: tuple[str, str]) -> str:
+    """What puts the objects of a release back."""
+    known = cluster.releases.get(release)
+    forced = known.forced if known is not None else ""
+    return f"helm -n {release[0]} upgrade {release[1]} CHART --reuse-values{forced}"
 
 
 def minor_of(cluster: Installation) -> int:
@@ -145,30 +178,23 @@ def of_helm(secret: Object) -> bool:
     return secret.get("type") == "helm.sh/release.v1"
 
 
-def latest(cluster: Installation) -> list[Object]:
-    """The newest revision of each release that Helm keeps in a Secret."""
-    newest: dict[tuple[str, str], Object] = {}
-    for secret in filter(of_helm, cluster.of("Secret")):
-        key, revision = (key_of(secret)[0], labels_of(secret).get("name", "")), _revision(secret)
-        if key not in newest or _revision(newest[key]) < revision:
-            newest[key] = secret
-    return [newest[key] for key in sorted(newest)]
-
-
 def _revision(secret: Object) -> int:
     number = labels_of(secret).get("version", "0")
     return int(number) if number.isdigit() else 0
 
 
-def manifest_of(secret: Object) -> list[Object]:
-    """The objects of a release, as Helm has stored it; none where it cannot be read."""
+def _stored(secret: Object) -> Release:
     try:
         packed = base64.b64decode(base64.b64decode((secret.get("data") or {}).get("release", "")))
-        text = json.loads(gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed)
-        every = list(yaml.load_all(text["manifest"], getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        kept = json.loads(gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed)
+        every = list(yaml.load_all(kept["manifest"], getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except (ValueError, OSError, KeyError, yaml.YAMLError):
-        return []
-    return [item for item in every if isinstance(item, dict) and item.get("kind") != "List"]
+        kept, every = {}, []
+    # On the server's side, as Helm 4 does by itself, a field that somebody else has set is a
+    # conflict, at which an upgrade ends.
+    forced = " --force-conflicts" if kept.get("apply_method") == "ssa" else ""
+    objects = [item for item in every if isinstance(item, dict) and item.get("kind") != "List"]
+    return Release(labels_of(secret).get("status", ""), _revision(secret), objects, forced)
 
 
 def differs(wanted: Any, actual: Any, path: str = "") -> str:

@@ -17,6 +17,7 @@ from preflight_proto.result import from_termination
 
 from preflight_cli.admission import policies, webhooks
 from preflight_cli.cluster import (
+    NOBODY,
     Installation,
     Object,
     Problem,
@@ -25,14 +26,13 @@ from preflight_cli.cluster import (
     is_global,
     key_of,
     labels_of,
-    latest,
-    manifest_of,
     minor_of,
-    of_helm,
     part_of,
+    release_of,
     shown,
     tag_minor,
     template_of,
+    upgrade_of,
 )
 from preflight_cli.nodes import SKEW, clocks, nodes
 
@@ -93,27 +93,39 @@ def _installed(cluster: Installation) -> Iterator[Problem]:
 
 
 def _releases(cluster: Installation) -> Iterator[Problem]:
-    for secret in latest(cluster):
-        namespace, labels = key_of(secret)[0], labels_of(secret)
-        release, status = labels.get("name", ""), labels.get("status", "")
-        where = f"release {namespace}/{release}"
-        if status != "deployed":
-            yield Problem(
-                where, f"is {status}", f"helm -n {namespace} rollback {release}  # or upgrade it"
-            )
+    for (namespace, name), release in cluster.releases.items():
+        where = f"release {namespace}/{name}"
+        if release.status == "uninstalled":  # its history was kept, and what outlives it
             continue
-        again = f"helm -n {namespace} upgrade {release} CHART --reuse-values"
-        for wanted in manifest_of(secret):
+        if release.status != "deployed":
+            yield Problem(where, f"is {release.status}", _ended_by(cluster, namespace, name))
+            continue
+        again = upgrade_of(cluster, (namespace, name))
+        for wanted in release.manifest:
             kind = str(wanted.get("kind"))
-            if not cluster.knows(kind):
+            # A Job may have been taken away by its own time to live.
+            if not cluster.knows(kind) or "ttlSecondsAfterFinished" in (wanted.get("spec") or {}):
                 continue
-            name = str(wanted["metadata"]["name"])
+            object_ = str(wanted["metadata"]["name"])
             there = wanted["metadata"].get("namespace") or ("" if is_global(kind) else namespace)
-            actual = cluster.named(kind, there, name)
+            actual = cluster.named(kind, there, object_)
             if actual is None:
-                yield Problem(shown(kind, there, name), f"of {where} is not there", again)
+                yield Problem(shown(kind, there, object_), f"of {where} is not there", again)
             elif kind in _COMPARED and (path := differs(wanted, actual)):
-                yield Problem(shown(kind, there, name), f"is not as {where} made it: {path}", again)
+                what = f"is not as {where} made it: {path}"
+                yield Problem(shown(kind, there, object_), what, again)
+
+
+def _ended_by(cluster: Installation, namespace: str, name: str) -> str:
+    """What ends an install, upgrade or uninstall that has not ended well. Helm upgrades nothing
+    that counts as under way, and before a first revision there is none to go back to.
+    """
+    release = cluster.releases[namespace, name]
+    if release.status == "failed":
+        return upgrade_of(cluster, (namespace, name))
+    if release.status == "uninstalling" or release.revision < 2:
+        return f"helm -n {namespace} uninstall {name}  # unless Helm is still at work"
+    return f"helm -n {namespace} rollback {name}  # unless Helm is still at work"
 
 
 def _versions(cluster: Installation) -> Iterator[Problem]:
@@ -121,7 +133,7 @@ def _versions(cluster: Installation) -> Iterator[Problem]:
         sorted(cluster.of("Deployment", "DaemonSet"), key=part_of), key=part_of
     ):
         items = list(group)
-        versions = {labels_of(item).get("app.kubernetes.io/version", "") for item in items}
+        versions = set(map(_version_of, items))
         if len(versions) > 1:
             yield Problem(
                 part,
@@ -140,18 +152,16 @@ def _versions(cluster: Installation) -> Iterator[Problem]:
             if container["name"] == "kube-scheduler" and minor and here and abs(minor - here) > 1:
                 yield Problem(
                     about(item),
-                    f"runs kube-scheduler 1.{minor} in a cluster of 1.{minor_of(cluster)}",
-                    f"helm -n {key_of(item)[0]} upgrade RELEASE CHART --reuse-values --set preflight-gpu-scheduler.kubeScheduler.image=…:v1.{minor_of(cluster)}",
+                    f"runs kube-scheduler 1.{minor} in a cluster of 1.{here}",
+                    f"{upgrade_of(cluster, release_of(item))} --set preflight-gpu-scheduler.kubeScheduler.image=…:v1.{here}",
                 )
 
 
 def _definitions(cluster: Installation) -> Iterator[Problem]:
-    releases = {
-        (key_of(x)[0], labels_of(x).get("name")) for x in cluster.of("Secret") if of_helm(x)
-    }
+    releases = {key for key, release in cluster.releases.items() if release.status != "uninstalled"}
     for item in cluster.of("CustomResourceDefinition"):
-        name, notes = key_of(item)[1], item["metadata"].get("annotations") or {}
-        where, part = f"CustomResourceDefinition {name}", part_of(item)
+        name, part = key_of(item)[1], part_of(item)
+        where = f"CustomResourceDefinition {name}"
         conditions = {c["type"]: c for c in (item.get("status") or {}).get("conditions", [])}
         for wanted in ("NamesAccepted", "Established"):
             condition = conditions.get(wanted, {"status": "Unknown"})
@@ -159,27 +169,26 @@ def _definitions(cluster: Installation) -> Iterator[Problem]:
                 why = condition.get("message") or "the API server does not say why"
                 yield Problem(where, f"is not {wanted}: {why}", f"kubectl describe crd {name}")
                 break
-        owner = (
-            notes.get("meta.helm.sh/release-namespace"),
-            notes.get("meta.helm.sh/release-name"),
-        )
-        if releases and owner[1] and owner not in releases and part in cluster.parts:
-            yield Problem(
-                where,
-                f"was kept of release {owner[0]}/{owner[1]}, which is gone",
-                f"helm -n NAMESPACE upgrade RELEASE CHART --reuse-values  # of {part}: it takes the definition over",
-            )
-        there = labels_of(cluster.parts[part]) if part in cluster.parts else {}
-        version, mine = (
-            there.get("app.kubernetes.io/version"),
-            labels_of(item).get("app.kubernetes.io/version"),
-        )
+        if part not in cluster.parts:
+            continue
+        owner, by = release_of(item), cluster.release_of(part)
+        again = upgrade_of(cluster, by)
+        if owner != by:  # a chart leaves alone what is another release's
+            again = f"kubectl annotate crd {name} --overwrite meta.helm.sh/release-namespace={by[0]} meta.helm.sh/release-name={by[1]} && {again}"
+        if releases and owner != NOBODY and owner not in releases:
+            yield Problem(where, f"was kept of release {'/'.join(owner)}, which is gone", again)
+            continue
+        version, mine = map(_version_of, (cluster.parts[part], item))
         if version and mine and version != mine:
             yield Problem(
                 where,
                 f"is of version {mine}, {part} is of {version}; fields that it does not know are dropped",
-                f"kubectl exec -n {key_of(cluster.parts[part])[0]} deploy/{key_of(cluster.parts[part])[1]} -- {part} crd | kubectl apply --server-side -f -",
+                again,
             )
+
+
+def _version_of(item: Object) -> str:
+    return labels_of(item).get("app.kubernetes.io/version", "")
 
 
 # --- what runs
@@ -287,7 +296,8 @@ def _leases(cluster: Installation) -> Iterator[Problem]:
             continue
         namespace, spec = key_of(item)[0], item.get("spec") or {}
         age = cluster.since(spec.get("renewTime"))
-        logs = f"kubectl -n {namespace} logs -l app.kubernetes.io/name={part_of(item)},app.kubernetes.io/component=controller --tail=20"
+        component = labels_of(item).get("app.kubernetes.io/component", "controller")
+        logs = f"kubectl -n {namespace} logs -l app.kubernetes.io/name={part_of(item)},app.kubernetes.io/component={component} --tail=20"
         if not spec.get("holderIdentity"):
             yield Problem(about(item), "is held by nobody: no replica leads", logs)
         elif age > 4 * timedelta(seconds=spec.get("leaseDurationSeconds") or 15):
@@ -366,7 +376,7 @@ def _alike(cluster: Installation) -> Iterator[Problem]:
         yield Problem(
             part,
             f"has other node conditions that make a node sick than {others}",
-            "helm get values --all RELEASE  # set global.preflight.sickNodeConditions for all",
+            f"{_values_of(cluster, part)}  # set global.preflight.sickNodeConditions for all",
         )
     injector, gang = by_part.get("preflight-injector"), by_part.get("preflight-gang")
     if injector is None:
@@ -380,17 +390,17 @@ def _alike(cluster: Installation) -> Iterator[Problem]:
         yield Problem(
             "preflight-injector",
             f"injects {', '.join(wide)}, and preflight-gang, which forms the gangs, is not installed: they wait in vain",
-            "helm upgrade RELEASE CHART --reuse-values --set preflight-gang.enabled=true",
+            f"{upgrade_of(cluster, cluster.release_of('preflight-injector'))} --set preflight-gang.enabled=true",
         )
     if gang is None:
         return
-    run = "helm get values --all RELEASE  # set global.preflight.checks and global.preflight.gpu for both"
+    run = _values_of(cluster, "preflight-gang")
     injected = {c.get("name") for c in injector.get("checks", []) if isinstance(c, dict)}
     if unknown := injected - set(gang.get("checks") or ()):
         yield Problem(
             "preflight-gang",
             f"does not know the checks {', '.join(sorted(map(str, unknown)))} that preflight-injector injects: their results are counted as of no check",
-            run,
+            f"{run}  # set global.preflight.checks for both",
         )
     detected = injector.get("gpuDetection") or {}
     for theirs, ours, what in (
@@ -402,8 +412,13 @@ def _alike(cluster: Installation) -> Iterator[Problem]:
             yield Problem(
                 "preflight-gang",
                 f"does not count pods of the {what} {', '.join(sorted(missing))} that preflight-injector checks",
-                run,
+                f"{run}  # set its {ours}, too",
             )
+
+
+def _values_of(cluster: Installation, part: str) -> str:
+    namespace, release = cluster.release_of(part)
+    return f"helm -n {namespace} get values --all {release}"
 
 
 def _checks(cluster: Installation) -> Iterator[Problem]:

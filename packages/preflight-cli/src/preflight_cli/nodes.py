@@ -9,7 +9,16 @@ from typing import Final
 from preflight_kube.api.node_health import makes_sick
 from preflight_proto import names
 
-from preflight_cli.cluster import Installation, Object, Problem, about, has_gpus, key_of, labels_of
+from preflight_cli.cluster import (
+    Installation,
+    Object,
+    Problem,
+    about,
+    has_gpus,
+    key_of,
+    labels_of,
+    upgrade_of,
+)
 
 SKEW: Final = timedelta(seconds=10)
 """Between clocks; a kubelet renews its lease each ten seconds, and leases last fifteen."""
@@ -47,7 +56,8 @@ def nodes(cluster: Installation) -> Iterator[Problem]:
     for name, effect in wanted.items():
         suppliers = [item for item in cluster.of("Supplier") if key_of(item)[1] == name]
         if not suppliers and name == _CONNECTOR and cluster.knows("Supplier"):
-            run = "helm upgrade … --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel"
+            again = upgrade_of(cluster, cluster.release_of("preflight-injector"))
+            run = f"{again} --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel"
             yield Problem(f"DaemonSet {name}", f"is not there: {effect}", run)
         for item in suppliers:
             if not cluster.knows("SupplierPod"):
