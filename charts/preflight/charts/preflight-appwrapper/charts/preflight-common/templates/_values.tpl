@@ -67,7 +67,7 @@ Helm refuses to install over an object of another release.
 {{- $whose := include "preflight.foreign" . -}}
 {{- if $whose }}
 
-{{ .kind }} {{ .name }} is {{ $whose }} and was left as it is. Where that is gone, take it over and upgrade once more; an old definition drops fields that it does not know:
+{{ .kind }} {{ .name }} is {{ $whose }} and was left as it is. Where that is gone, take it over and upgrade once more (by --force-conflicts where Helm 4 names a conflict); an old definition drops fields that it does not know:
 
   kubectl annotate {{ lower .kind }} {{ .name }} --overwrite meta.helm.sh/release-name={{ .root.Release.Name }} meta.helm.sh/release-namespace={{ .root.Release.Namespace }}
   kubectl label {{ lower .kind }} {{ .name }} --overwrite app.kubernetes.io/managed-by=Helm
