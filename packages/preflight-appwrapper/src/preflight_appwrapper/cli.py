@@ -30,7 +30,8 @@ _LEAST_KEY: Final = 32
 
 _ABOUT = """AppWrapper: workloads that are watched, reset, moved off sick nodes, and gone without a trace.
 
-The cluster is the one of KUBECONFIG when that is set, else the one this pod runs in.
+The cluster is the one of KUBECONFIG when that is set, else the one this pod runs in; for `explain` and `evacuations` else that of
+~/.kube/config.
 
 A configuration file is YAML: `schema` prints its keys and bounds, and the chart has values of the same names.
 

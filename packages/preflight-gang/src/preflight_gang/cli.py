@@ -15,8 +15,8 @@ from preflight_gang.config import Config, json_schema, parse, parse_values, sour
 
 _ABOUT = """Preflight's gang controller: lets the pods of one distributed job find each other.
 
-The cluster is the one of KUBECONFIG when that is set (one file, or several as for kubectl), else the one this pod runs in; for `show` else
-that of ~/.kube/config.
+The cluster is the one of KUBECONFIG when that is set (one file, or several as for kubectl), else the one this pod runs in; for `show` and
+`report` else that of ~/.kube/config.
 """
 
 
