@@ -30,13 +30,27 @@ HEALTH = {
 }
 
 
-def event(node: str, outcome: str, *, gated: bool = True, **more: Any) -> dict[str, Any]:
+def event(
+    node: str,
+    outcome: str,
+    *,
+    gated: bool = True,
+    status: int = 1,
+    ran: bool = True,
+    **more: Any,
+) -> dict[str, Any]:
     """As the controller writes it about a run."""
     about: dict[str, Any] = {"code": "CODE", "reason": "why: it is so.", **more}
     time = about.pop("time", "2026-11-24T10:00:00Z")
     result = Result(v=1, check="nccl-loopback", outcome=outcome, gated=gated, duration=1.0, **about)
     ended = EndedCheck(
-        run="1", check="nccl-loopback", result=result, exit_code=0, started=None, finished=None
+        run="1",
+        check="nccl-loopback",
+        result=result,
+        exit_code=status,
+        started=None,
+        finished=None,
+        ran=ran,
     )
     body = {"metadata": {"name": "p", "namespace": "ml", "uid": "u"}, "spec": {"nodeName": node}}
     return event_of(msgspec.convert(body, Pod), ended, time)
@@ -50,6 +64,30 @@ def test_what_held_a_pod_back_and_what_would_have_are_told_apart() -> None:
         ("node-b", True),
     ]
     assert {one.why for one in found.findings} == {"why: it is so", "why: it is so."}
+
+
+def test_what_could_not_be_judged_and_was_let_start_held_nobody_back() -> None:
+    events = [
+        event("node-a", "inconclusive", status=0),
+        event("node-b", "inconclusive", status=1),
+        event("node-c", "inconclusive", status=0, gated=False),
+        event("node-d", "inconclusive", status=0, ran=False),  # its image cannot be pulled
+    ]
+    found = assemble(events, [], SINCE)
+    assert [(one.node, one.observed, one.allowed) for one in found.findings] == [
+        ("node-a", False, True),
+        ("node-b", False, False),
+        ("node-c", True, False),
+        ("node-d", False, False),
+    ]
+    assert "2 runs held a pod back, 1 would have" in page(found)
+
+
+def test_the_headline_says_since_when_and_nothing_of_what_is_not_known() -> None:
+    kept = page(assemble([event("node-a", "passed", code="OK")], [HEALTH], SINCE))
+    assert "<h1>1 sick: node-b; no pod was held back since 2026-11-24T10:00:00Z</h1>" in kept
+    bare = page(assemble([], [], SINCE))
+    assert "Which node is sick is not known; of what the checks found no Event is left" in bare
 
 
 def test_of_a_run_that_passed_the_bandwidth_counts_and_nothing_is_found() -> None:

@@ -63,7 +63,10 @@ def add_report(made: argparse.ArgumentParser) -> None:
     """Show what the checks found in a cluster, as a page."""
     made.set_defaults(run=_report)
     made.add_argument(
-        "--since", default="7d", metavar="TIME", help="how far back: 7d, or as 12h30m (%(default)s)"
+        "--since",
+        default="7d",
+        metavar="TIME",
+        help="how far back, as long as the API server keeps Events, usually an hour: 7d, or as 12h30m (%(default)s)",
     )
     made.add_argument(
         "-o", "--output", choices=("html", "json"), default="html", help="%(default)s"

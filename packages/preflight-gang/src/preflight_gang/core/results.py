@@ -19,6 +19,8 @@ from preflight_proto.result import VERSION, Result
 from preflight_gang.api.types import ContainerStatus, Pod
 from preflight_gang.core.membership import STUCK, code_word, read
 
+NOT_HELD: Final = "the pod is not held back"
+"""What an Event says of a run that did not pass where its pod starts all the same."""
 _MOST_SECONDS: Final = 86_400.0
 """More than any check's time; a forged one must not spoil the sum of true ones."""
 
@@ -160,5 +162,7 @@ def _message(pod: Pod, ended: EndedCheck) -> str:
     code = f" {result.code}" if result.code and result.code != "OK" else ""
     said = result.reason or f"exit status {ended.exit_code}"
     if not result.gated:
-        said = f"{said.removesuffix('.')}; observed only, the pod is not held back"
+        said = f"{said.removesuffix('.')}; observed only, {NOT_HELD}"
+    elif result.outcome == "inconclusive" and ended.ran and ended.exit_code == 0:
+        said = f"{said.removesuffix('.')}; {NOT_HELD}"
     return f"{ended.check}{at} {result.outcome}{code}{numbers}: {said}"

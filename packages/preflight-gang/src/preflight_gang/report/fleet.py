@@ -21,8 +21,11 @@ from preflight_kube.auth.connection import connection
 from preflight_kube.client.client import Client, NotFound
 from preflight_proto import names
 
+from preflight_gang.core.results import NOT_HELD
+
 _EVENTS: Final = "/api/v1/events"
-_OBSERVED: Final = "; observed only, the pod is not held back"
+_OBSERVED: Final = f"; observed only, {NOT_HELD}"
+_ALLOWED: Final = f"; {NOT_HELD}"
 _SAID: Final = re.compile(
     r"(?P<check>\S+)(?: on \S+)? (?P<outcome>passed|skipped|failed|misconfigured|inconclusive)"
     r"(?: (?P<code>[A-Z0-9_]+))?(?: \((?P<gbps>[\d.e+-]+) GB/s[^)]*\))?: (?P<why>.*)",
@@ -38,7 +41,9 @@ table{border-collapse:collapse;width:100%;margin:1rem 0}th,td{text-align:left;pa
 
 
 class ReportedRun(msgspec.Struct, frozen=True, rename="camel"):
-    """A run that did not pass. ``observed``: the pod was not held back, and would have been."""
+    """A run that did not pass. ``observed``: the pod was not held back, and would have been;
+    ``allowed``: nor was it, as the check may let start what it could not judge.
+    """
 
     time: str
     node: str
@@ -48,6 +53,7 @@ class ReportedRun(msgspec.Struct, frozen=True, rename="camel"):
     pod: str
     observed: bool
     why: str
+    allowed: bool = False
 
 
 class NodeLine(msgspec.Struct, rename="camel"):
@@ -109,8 +115,10 @@ def assemble(
             about = one.get("involvedObject") or {}
             pod = f"{about.get('namespace')}/{about.get('name')}"
             check, code, observed = said["check"], said["code"] or "", why.endswith(_OBSERVED)
-            why = why.removesuffix(_OBSERVED)
-            findings.append(ReportedRun(time, node, check, outcome, code, pod, observed, why))
+            allowed = why.endswith(_ALLOWED)
+            why = why.removesuffix(_OBSERVED).removesuffix(_ALLOWED)
+            run = ReportedRun(time, node, check, outcome, code, pod, observed, why, allowed)
+            findings.append(run)
     findings.sort(key=lambda one: (_OUTCOMES.index(one.outcome), one.time, one.node))
     bad = Counter(one.node for one in findings)
     lines = sorted(nodes.values(), key=lambda one: (one.state != "Sick", -bad[one.name], one.name))
@@ -128,17 +136,19 @@ def page(report: FleetReport) -> str:
 
 
 def _page(report: FleetReport) -> Iterator[str]:
-    held = [one for one in report.findings if not one.observed]
+    held = [run for run in report.findings if not run.observed and not run.allowed]
+    allowed = [run for run in report.findings if run.allowed]
     observed = [one for one in report.findings if one.observed]
     sick = [one.name for one in report.nodes if one.state == "Sick"]
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Preflight since {escape(report.since)}</title>'
     yield f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
-    yield f"<h1>{escape(_headline(sick, held, observed))}</h1>"
+    yield f"<h1>{escape(_headline(report, sick, held, observed))}</h1>"
     oldest = f"the oldest Event is of {report.oldest}" if report.oldest else "there is no Event"
     yield f"<p><small>Since {escape(report.since)}; {escape(oldest)}, as the API server keeps them.</small></p>"
     for title, found in (
         ("Held back", held),
         ("Would have been held back, where checks only observe", observed),
+        ("Could not be judged, and was let start all the same", allowed),
     ):
         rows = [
             [one.time, one.node, one.check, f"{one.outcome} {one.code}", one.pod, one.why]
@@ -156,10 +166,17 @@ def _page(report: FleetReport) -> Iterator[str]:
     yield "</table></div></html>"
 
 
-def _headline(sick: list[str], held: list[ReportedRun], observed: list[ReportedRun]) -> str:
+def _headline(
+    report: FleetReport, sick: list[str], held: list[ReportedRun], observed: list[ReportedRun]
+) -> str:
     named = f"{len(sick)} sick: {', '.join(sick[:8])}" if sick else "No node is sick"
+    if not any(node.state for node in report.nodes):
+        named = "Which node is sick is not known"
+    if not report.oldest:
+        return f"{named}; of what the checks found no Event is left"
     more = f"; {len(held)} runs held a pod back" if held else "; no pod was held back"
-    return named + more + (f", {len(observed)} would have" if observed else "")
+    more += f", {len(observed)} would have" if observed else ""
+    return f"{named}{more} since {report.oldest}"
 
 
 def _table(title: str, heads: list[str], rows: list[list[str]]) -> Iterator[str]:
