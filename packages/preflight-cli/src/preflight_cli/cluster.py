@@ -26,7 +26,7 @@ class Problem(NamedTuple):
     do: str
 
 
-class Release(NamedTuple):
+class KeptRelease(NamedTuple):
     """What Helm keeps of one; ``manifest``: its objects, none where they cannot be read;
     ``forced``: what an upgrade needs to put back what another hand has changed.
     """
@@ -90,7 +90,7 @@ class Installation:
         return configs
 
     @cached_property
-    def releases(self) -> dict[tuple[str, str], Release]:
+    def releases(self) -> dict[tuple[str, str], KeptRelease]:
         """By namespace and name, the newest revision of each that Helm keeps in a Secret."""
         secrets = sorted(filter(of_helm, self.of("Secret")), key=_revision)
         newest = {(key_of(item)[0], labels_of(item).get("name", "")): item for item in secrets}
@@ -183,7 +183,7 @@ def _revision(secret: Object) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _stored(secret: Object) -> Release:
+def _stored(secret: Object) -> KeptRelease:
     try:
         packed = base64.b64decode(base64.b64decode((secret.get("data") or {}).get("release", "")))
         kept = json.loads(gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed)
@@ -194,7 +194,7 @@ def _stored(secret: Object) -> Release:
     # conflict, at which an upgrade ends.
     forced = " --force-conflicts" if kept.get("apply_method") == "ssa" else ""
     objects = [item for item in every if isinstance(item, dict) and item.get("kind") != "List"]
-    return Release(labels_of(secret).get("status", ""), _revision(secret), objects, forced)
+    return KeptRelease(labels_of(secret).get("status", ""), _revision(secret), objects, forced)
 
 
 def differs(wanted: Any, actual: Any, path: str = "") -> str:
