@@ -247,6 +247,44 @@ async def test_a_gpu_of_somebody_else_is_passed_over(
     assert [gpu.uuid for gpu in found] == list(UUIDS[:2])
 
 
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("mine", [8, 4, 1])
+@pytest.mark.parametrize("named", [True, False])
+async def test_gpus_that_nvml_may_not_show_are_no_missing_ones(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places, mine: int, named: bool, listed: bool
+) -> None:
+    Driver(bad=dict.fromkeys(range(8 - mine, 8), NO_PERMISSION)).patch(monkeypatch)
+    for index, uuid in enumerate(UUIDS if listed else ()):
+        information(places, index, uuid)
+    with pytest.raises(gpus.GpusUnavailable, match="no permission to talk to GPUs") as caught:
+        await gpus.find(smi(), 8, ALLOTTED if named else {}, places)
+    assert caught.value.code == "NO_GPU"
+
+
+async def test_a_lost_gpu_is_missing_beside_others_that_nvml_may_not_show(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+) -> None:
+    Driver(bad={3: LOST, 5: NO_PERMISSION}).patch(monkeypatch)
+    for index, uuid in enumerate(UUIDS):
+        information(
+            places, index, "GPU-????????-????-????-????-????????????" if index == 3 else uuid
+        )
+        on_the_bus(places, index, b"\xff\xff\xff\xff" if index == 3 else b"\xde\x10\x30\x23")
+    error = await gone(places, ALLOTTED)
+    assert [one.uuid for one in error.missing] == [UUIDS[3]]
+
+
+async def test_an_absent_gpu_is_missing_beside_others_gpus_that_nvml_may_not_show(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+) -> None:
+    Driver(count=7, bad={5: NO_PERMISSION, 6: NO_PERMISSION}).patch(monkeypatch)
+    for index in range(7):
+        information(places, index, UUIDS[index])
+    own = {"NVIDIA_VISIBLE_DEVICES": f"{UUIDS[0]},{UUIDS[7]}"}
+    error = await gone(places, own, expected=2)
+    assert [one.uuid for one in error.missing] == [UUIDS[7]]
+
+
 @pytest.mark.parametrize(
     "visible", [f"{UUIDS[0]},{UUIDS[0]}", UUIDS[0], f"{UUIDS[0]}::0,{UUIDS[0]}::3"]
 )

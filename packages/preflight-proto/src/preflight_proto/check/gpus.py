@@ -97,13 +97,14 @@ class GpusMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """``gpus`` that answered, and errors of those that did not: address,
-    or ``index N``, → words.
+    """``gpus`` that answered, errors of those that did not (address, or ``index N``, → words), and
+    how many the container has no right to talk to.
     """
 
     gpus: tuple[Gpu, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     conclusive: frozenset[str] = frozenset()
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,8 @@ async def find(
     - :class:`GpusMissing` when fewer are there than the runtime names, or than ``expected``: a
       verdict, ``GPU_MISSING``;
     - :class:`GpusShared` when the names are all there and fewer than ``expected``: ``GPU_SHARED``;
-    - :class:`GpusUnavailable`: ``NO_GPU`` when neither way can list any, ``GPU_COUNT`` when there
-      are more than ``expected``.
+    - :class:`GpusUnavailable`: ``NO_GPU`` when neither way can list any, or the container has no
+      right to talk to some, ``GPU_COUNT`` when there are more than ``expected``.
     """
     given = os.environ if environ is None else environ
     named, twice = presence.allotted(
@@ -168,7 +169,11 @@ async def find(
         evidence = await anyio.to_thread.run_sync(_evidence, named, errors, smi, places)
         if gone := presence.missing({gpu.uuid: gpu.pci_bus_id for gpu in gpus}, expected, evidence):
             if not gpus and expected is None and not errors.errors and not smi:
-                raise GpusUnavailable("NO_GPU", _NONE)
+                raise GpusUnavailable("NO_GPU", _FORBIDDEN if errors.refused else _NONE)
+            forbidden = presence.forbidden(gone, evidence)
+            if gone == forbidden:
+                raise GpusUnavailable("NO_GPU", _FORBIDDEN)
+            gone = tuple(device for device in gone if device not in forbidden)
             raise GpusMissing(gone, gpus, expected or len(gpus) + len(gone))
         what = (
             "one GPU is handed out more than once"
@@ -180,7 +185,7 @@ async def find(
             f"the pod asks for {expected} GPU(s) and has {', '.join(gpu.uuid for gpu in gpus)}: {what}, as time-slicing does.",
         )
     if not gpus:
-        raise GpusUnavailable("NO_GPU", _NONE)
+        raise GpusUnavailable("NO_GPU", _FORBIDDEN if errors.refused else _NONE)
     if expected is not None and len(gpus) > expected and not mig:
         raise GpusUnavailable(
             "GPU_COUNT",
@@ -223,6 +228,13 @@ _NONE: Final = (
 )
 
 
+_FORBIDDEN: Final = (
+    "NVML has no permission to talk to GPUs, which may be those that the pod was given and cannot see; see whom the node's /dev/nvidia* belong "
+    "to and their mode (NVreg_DeviceFileUID, -GID, -Mode) against the pod's runAsUser and runAsGroup, and start the pod again, as its device "
+    "rules may be gone after a systemd reload."
+)
+
+
 def _evidence(
     named: tuple[str, ...], errors: _Listing, smi: Mapping[str, str], places: Places
 ) -> PresenceEvidence:
@@ -234,7 +246,9 @@ def _evidence(
             driver[pci or presence.address(file.parent.name)] = uuid
     suspects = {pci for pci in [*errors.errors, *smi, *driver] if not pci.startswith("index ")}
     dead = frozenset(pci for pci in suspects if _dead(places.devices / pci / "config"))
-    return PresenceEvidence(named, driver, errors.errors, errors.conclusive, smi, dead)
+    return PresenceEvidence(
+        named, driver, errors.errors, errors.conclusive, smi, dead, errors.refused
+    )
 
 
 def _dead(config: Path) -> bool:
@@ -272,6 +286,7 @@ def _ask_nvml() -> _Listing | str:
     gpus: list[Gpu] = []
     errors: dict[str, str] = {}
     conclusive = set()
+    refused = 0
     try:
         for index in range(pynvml.nvmlDeviceGetCount()):
             where = f"index {index}"
@@ -279,7 +294,9 @@ def _ask_nvml() -> _Listing | str:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 where = presence.address(_str(pynvml.nvmlDeviceGetPciInfo(handle).busId))
                 gpus += _one(index, handle)
-            except (pynvml.NVMLError_NoPermission, pynvml.NVMLError_InvalidArgument):
+            except pynvml.NVMLError_NoPermission:
+                refused += 1  # somebody else's, or one of ours whose device may not be opened
+            except pynvml.NVMLError_InvalidArgument:
                 continue  # a GPU that is not this container's
             except (
                 pynvml.NVMLError_FunctionNotFound,
@@ -298,7 +315,7 @@ def _ask_nvml() -> _Listing | str:
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-    return _Listing(tuple(gpus), errors, frozenset(conclusive))
+    return _Listing(tuple(gpus), errors, frozenset(conclusive), refused)
 
 
 def _one(index: int, handle: Any) -> list[Gpu]:

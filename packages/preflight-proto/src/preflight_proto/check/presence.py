@@ -63,7 +63,7 @@ class PresenceEvidence:
     UUID of /proc/driver/nvidia, where a UUID is empty when the driver no longer knows it. ``nvml``:
     address (or ``index N``) → NVML's error. ``conclusive``: those of them that NVML calls lost.
     ``smi``: address → nvidia-smi's words. ``dead``: addresses whose PCI configuration reads as ones
-    only.
+    only. ``refused``: how many GPUs NVML may not show this container.
     """
 
     allotted: tuple[str, ...] = ()
@@ -72,6 +72,7 @@ class PresenceEvidence:
     conclusive: frozenset[str] = frozenset()
     smi: Mapping[str, str] = field(default_factory=dict)
     dead: frozenset[str] = frozenset()
+    refused: int = 0
 
 
 def address(text: str) -> str:
@@ -167,6 +168,21 @@ def missing(
     while len(devices) < number:
         devices.append(_missing("", spare.pop(0) if spare else "", evidence))
     return _by_index(devices, evidence)
+
+
+def forbidden(
+    gone: Sequence[MissingDevice], evidence: PresenceEvidence
+) -> tuple[MissingDevice, ...]:
+    """Those of ``gone`` that may be there: NVML has refused to show as many, nobody calls them
+    lost, and the driver, where its list can be seen, has each that has a name.
+    """
+    known = {uuid for uuid in evidence.driver.values() if uuid}
+    there = [
+        device
+        for device in gone
+        if not device.lost and (not known or not device.uuid or device.uuid in known)
+    ]
+    return tuple(there) if len(there) <= evidence.refused else ()
 
 
 def _by_index(
