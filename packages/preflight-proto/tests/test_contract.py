@@ -249,6 +249,26 @@ def test_a_result_always_fits_and_reads_back(reason: str, subject: str, code: st
     assert from_termination("c", data.decode(), 1).outcome == "failed"
 
 
+@pytest.mark.parametrize("containers", [17, 24, 32, 60])
+@given(st.text(max_size=900), st.dictionaries(st.text(max_size=9), st.text(max_size=40)))
+def test_a_result_of_which_the_kubelet_keeps_a_part_says_what_it_has_found(
+    containers: int, reason: str, details: dict[str, str]
+) -> None:
+    written = msgspec.structs.replace(
+        RESULT, outcome="inconclusive", code="GANG_TIMEOUT", reason=reason, details=details
+    )
+    kept = encode_result(written)[: 12 * 1024 // containers].decode(errors="replace")
+    read = from_termination("nccl-loopback", kept, 1)
+    assert (read.outcome, read.code, read.duration) == ("inconclusive", "GANG_TIMEOUT", 12.5)
+
+
+@given(st.integers(0, 100))
+def test_a_result_that_is_cut_before_its_code_is_judged_by_the_exit_status(kept: int) -> None:
+    data = encode_result(RESULT).decode()
+    assert from_termination("nccl-loopback", data[:kept], 1).outcome == "failed"
+    assert from_termination("nccl-loopback", data[:kept], 0).outcome in {"passed", "failed"}
+
+
 def test_a_result_that_fits_is_not_cut() -> None:
     assert json.loads(encode_result(RESULT))["reason"] == RESULT.reason
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -28,6 +29,8 @@ _MAX_CODE: Final = 64
 _FIRST_WORDS: Final = 128
 """Bytes of the reason that details leave to it, or they go."""
 _MAX_DETAILS: Final = 16
+_MOST_CUTS: Final = 24
+"""Fields, with those of the details, that are taken off a result to find where it was cut."""
 _TERMINATED: Final = (
     143  # 128 + SIGTERM: stopped before the check could say anything; says nothing about hardware
 )
@@ -125,7 +128,7 @@ def from_termination(check: str, message: str, exit_code: int) -> Result:
     A result that claims success beside a failing exit status is not believed.
     """
     try:
-        result = decode("result", VERSION, Result, message)
+        result = _decoded(message)
     except ContractError as error:
         return _by_status(
             check, exit_code, str(error) if message.strip() else "no result was written"
@@ -143,6 +146,21 @@ def from_termination(check: str, message: str, exit_code: int) -> Result:
             check, exit_code, f"the result says {result.outcome}, the exit status {exit_code}"
         )
     return bounded(result)
+
+
+def _decoded(message: str) -> Result:
+    """A result that may have been cut: of a pod with more than 16 containers the kubelet keeps less
+    than :data:`MAX_BYTES` of each one's message.
+    """
+    try:
+        return decode("result", VERSION, Result, message)
+    except ContractError:
+        whole, end = message, '"}'
+        for _ in range(_MOST_CUTS):
+            with suppress(ContractError):
+                return decode("result", VERSION, Result, whole + end)
+            whole, end = whole.rpartition(',"')[0], "}"
+        raise
 
 
 def _by_status(check: str, exit_code: int, why: str) -> Result:
