@@ -5,6 +5,7 @@ deltas around a load.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -130,6 +131,41 @@ def test_a_bridged_pair_beside_unbridged_cards_is_no_fault() -> None:
         for index, one in enumerate(node()[:4])
     ]
     assert all(sign.severity <= FactSeverity.EVENT for sign in scan(cards))
+
+
+@pytest.mark.parametrize(
+    ("down", "bridged", "severity"),
+    [(4, True, "EVENT"), (8, True, "EVENT"), (1, True, "FATAL"), (4, False, "FATAL")],
+)
+def test_a_pair_of_cards_with_fewer_bridges_than_another_may_have_been_built_so(
+    down: int, bridged: bool, severity: str
+) -> None:
+    fewer = {link: link >= down for link in range(12)}
+    cards = [
+        replace(one, links=dict.fromkeys(fewer, True) if index < 2 else fewer, bridged=bridged)
+        for index, one in enumerate(node()[:4])
+    ]
+    assert codes(scan(cards)) == [("NVLINK_DOWN", severity, f"GPU-{i}") for i in (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "ends", "bridged"),
+    [
+        (0, ["1B", "1B", "1B"], True),
+        (0, ["1B", "1B", "2B"], False),
+        (2, ["1B", "1B", "1B"], False),  # a switch
+        (0, [], False),
+    ],
+)
+def test_nvlinks_to_one_other_gpu_alone_are_bridges(
+    monkeypatch: pytest.MonkeyPatch, kind: int, ends: list[str], bridged: bool
+) -> None:
+    def remote(_: object, link: int) -> SimpleNamespace:
+        return SimpleNamespace(busId=f"00000000:{ends[link]}:00.0")
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetNvLinkRemoteDeviceType", lambda *_: kind)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetNvLinkRemotePciInfo", remote)
+    assert counters._bridged(None, range(len(ends))) is bridged
 
 
 def test_a_gpu_in_a_slot_with_fewer_lanes_has_all_that_it_can_have() -> None:

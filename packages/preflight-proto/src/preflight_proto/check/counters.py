@@ -205,8 +205,24 @@ def _facts(handle: Any, uuid: str) -> DeviceFacts:
         power_default=_watts(_ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)),
         persistence=_flag(_ask(pynvml.nvmlDeviceGetPersistenceMode, handle)),
         processes=len(running) if running is not None else None,
+        bridged=not all(links.values())
+        and _bridged(handle, [link for link in links if links[link]]),
         complete=not nvml.without(),
     )
+
+
+def _bridged(handle: Any, up: Sequence[int]) -> bool:
+    import pynvml
+
+    to_gpu = getattr(pynvml, "NVML_NVLINK_DEVICE_TYPE_GPU", 0)
+    ends = set()
+    for link in up:
+        if _ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link) != to_gpu:
+            return False
+        ends.add(
+            getattr(_ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link), "busId", None)
+        )
+    return len(ends) == 1 and None not in ends
 
 
 def _flag(value: Any) -> bool | None:

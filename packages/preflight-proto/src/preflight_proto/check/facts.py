@@ -28,8 +28,10 @@ class DeviceFacts:
 
     Power in watts, clocks in MHz, temperature in °C. ``links`` maps a NVLink's number to whether it
     is up; ``link_errors`` maps (link, kind) to a count since the driver was loaded. ``processes``
-    are those with a context on the GPU. ``complete`` is false where the library crashed or hung:
-    what it would have said is None, and the look clears nothing that was raised earlier.
+    are those with a context on the GPU. ``bridged``: some NVLinks are down, and those that are up
+    all lead to one other GPU, as bridges between two cards do. ``complete`` is false where the
+    library crashed or hung: what it would have said is None, and the look clears nothing that was
+    raised earlier.
     """
 
     uuid: str
@@ -53,6 +55,7 @@ class DeviceFacts:
     power_default: float | None = None
     persistence: bool | None = None
     processes: int | None = None
+    bridged: bool = False
     complete: bool = True
 
 

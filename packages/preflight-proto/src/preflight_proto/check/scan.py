@@ -78,6 +78,8 @@ _UNKNOWN_RECOVERY: Final = (
 _FABRIC_COMPLETED: Final = 3  # nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED; 0 is not supported
 _FABRIC_HEALTH: Final = ((0, "its bandwidth is degraded"), (4, "a route of it is unhealthy"))
 """Shifts into nvml.h's health mask; two bits each, of which 1 is yes."""
+_BRIDGE: Final = 4
+"""NVLinks of one bridge between two cards; up to three join them (Ampere and Hopper)."""
 NOT_READY: Final = (
     "CUDA may not start before that, see that nvidia-fabricmanager runs on the node, "
     "or wait until it is done"
@@ -173,8 +175,8 @@ def _width(facts: Sequence[DeviceFacts], named: set[str]) -> list[Sign]:
 
 
 def _links(facts: Sequence[DeviceFacts]) -> list[Sign]:
-    """NVLinks that are down where the siblings' are up. A GPU without any may have been built so:
-    bridges join pairs.
+    """NVLinks that are down where the siblings' are up. A GPU without any, or without those of
+    whole bridges, may have been built so: bridges join pairs, one to three each.
     """
     up = {device.uuid: sum(device.links.values()) for device in facts if device.links}
     used = Counter(count for count in up.values() if count)
@@ -187,7 +189,8 @@ def _links(facts: Sequence[DeviceFacts]) -> list[Sign]:
             continue
         down = ", ".join(str(link) for link, state in sorted(device.links.items()) if not state)
         sign = _sign("NVLINK_DOWN", device.uuid, f"{up[device.uuid]} of {common} up; down: {down}")
-        if not up[device.uuid]:
+        lacking = common - up[device.uuid]
+        if not up[device.uuid] or (device.bridged and lacking % _BRIDGE == 0):
             sign = replace(sign, severity=FactSeverity.EVENT, action=Action.NONE)
         signs.append(sign)
     return signs
