@@ -324,6 +324,21 @@ def test_an_xid_of_a_program_takes_no_node_out(xid: int) -> None:
     assert "run the check again" in found.reason
 
 
+@pytest.mark.parametrize("xid", [63, 92, 94, 121])
+def test_an_xid_after_which_the_gpu_may_be_used_fails_nobody(xid: int) -> None:
+    found = verdict(
+        *document(
+            "4.4.2", 3, OURS, [Fault("diagnostic", 3, 101, 4, 5, f"Detected XID {xid} for GPU 3")]
+        ),
+        level=3,
+    )
+    assert (found.outcome, [(f.fatal, f.action) for f in found.findings]) == (
+        Outcome.INCONCLUSIVE,
+        [(False, Action.NONE)],
+    )
+    assert "analyzing-xid-catalog" in found.reason
+
+
 @pytest.mark.parametrize(
     ("xid", "fatal"), [(79, True), (48, True), (95, True), (99, False), (130, False)]
 )
@@ -344,6 +359,7 @@ def test_an_xid_of_the_hardware_is_a_fault(xid: int, fatal: bool) -> None:
         (64, Action.COMPONENT_RESET),
         (95, Action.COMPONENT_RESET),
         (140, Action.COMPONENT_RESET),
+        *((xid, Action.COMPONENT_RESET) for xid in (62, 109, 110, 119, 120, 136, 143, 156, 158)),
         (74, Action.CONTACT_SUPPORT),
     ],
 )
