@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from check_nccl_allreduce import failures, launch, ranks
+from check_nccl_allreduce import failures, launch, ranks, sysfs
 from check_nccl_allreduce.control.messages import Failure, RankReport
 from needs import needs_torch
 from preflight_proto.check import Gpu
@@ -143,6 +143,48 @@ def test_killed_workers_have_what_time_the_round_has(time: float, within: float)
 
     anyio.run(renew)
     assert agent.within == within
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        (
+            "sys/fs/cgroup/memory.events",
+            "low 0\nhigh 0\nmax 31\noom 2\noom_kill 1\noom_group_kill 0\n",
+            "low 0\nhigh 0\nmax 42\noom 3\noom_kill 2\noom_group_kill 0\n",
+        ),
+        (
+            "sys/fs/cgroup/memory/memory.oom_control",
+            "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+            "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+        ),
+    ],
+)
+def test_a_worker_that_the_kernel_kills_for_memory_is_told_by_the_control_group(
+    path: str, before: str, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = sysfs.oom_kills
+    assert count(tmp_path) == 0
+    monkeypatch.setattr(sysfs, "oom_kills", lambda: count(tmp_path))
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(before)
+    opened: list[Failure | None] = []
+
+    async def lose() -> None:
+        async with anyio.create_task_group() as group:
+            agent: Any = launch.LaunchAgent({}, group)
+            agent._stuck, agent._process = True, SimpleNamespace(returncode=None, stdin=None)
+            agent._send_to_agent = sent
+            await agent.fork(1, 0, 1, {})  # nobody comes
+            agent._stuck = False
+            opened.append((await agent.open(1, "127.0.0.1")).trouble)
+            (tmp_path / path).write_text(after)
+            opened.append((await agent.open(1, "127.0.0.1")).trouble)
+
+    async def sent(_: object) -> None: ...
+
+    anyio.run(lose)
+    assert [trouble and trouble.code for trouble in opened] == ["RANK_DIED", "HOST_LIMIT"]
 
 
 @needs_torch

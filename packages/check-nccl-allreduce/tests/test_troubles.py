@@ -97,6 +97,20 @@ def test_a_silent_death_is_a_death() -> None:
     assert failures.died("rank 3's process", "").code == "RANK_DIED"
 
 
+@pytest.mark.parametrize(
+    "output", ["", "node-1:7:7 [0] NCCL WARN socketPoll: Connection closed by remote peer"]
+)
+def test_a_death_beside_a_process_killed_for_memory_is_the_environment(output: str) -> None:
+    trouble = failures.died("rank 3's process", output, of_memory=True)
+    assert (trouble.kind, trouble.code) == ("environment", "HOST_LIMIT")
+    assert "for memory; give the check more memory" in trouble.text
+
+
+def test_a_device_fault_is_one_beside_a_process_killed_for_memory() -> None:
+    xid = "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus"
+    assert failures.died("rank 3's process", xid, of_memory=True).kind == "device"
+
+
 def test_a_death_with_an_xid_before_it_is_the_devices() -> None:
     assert (
         failures.died(

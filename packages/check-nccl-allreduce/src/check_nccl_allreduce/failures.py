@@ -114,9 +114,19 @@ def by_output(error: str, output: str, *, before_ready: bool) -> Failure:
     return Failure("class", "WORKER_ERROR", _short(text))
 
 
-def died(who: str, output: str) -> Failure:
-    """A worker that ended without a word."""
+def died(who: str, output: str, *, of_memory: bool = False) -> Failure:
+    """A worker that ended without a word. ``of_memory``: meanwhile the kernel has killed a process
+    of this container for memory, after which the others complain of a peer.
+    """
     known = nccl.classify(output)
+    if of_memory and (known is None or known.kind is not nccl.ErrorKind.DEVICE):
+        return Failure(
+            "environment",
+            "HOST_LIMIT",
+            _short(
+                f"{who} ended without a word, and the kernel has killed a process of this container for memory; give the check more memory"
+            ),
+        )
     if known is not None:
         return Failure(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
     return Failure(

@@ -28,7 +28,7 @@ from anyio.abc import Listener, Process, SocketStream, TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 from preflight_proto.roster import Roster
 
-from . import failures
+from . import failures, sysfs
 from .control.messages import (
     Detail,
     Failure,
@@ -79,6 +79,7 @@ class LaunchAgent:
         self._ordered = 0.0
         self._warmup, self._backend = 0, ""
         self._stuck = False
+        self._oom_kills = 0
         self.asleep = False
         """Whether a killed worker sleeps in the kernel, where no signal ends it."""
         self.loaded = anyio.Event()
@@ -153,7 +154,7 @@ class LaunchAgent:
             "--max-restarts=0",
         ]
         self._workers.clear()
-        self._output = failures.Output()
+        self._output, self._oom_kills = failures.Output(), sysfs.oom_kills()
         self._launches, self._forks, self._over = self._launches + 1, False, self.ended
         self._ordered, self._warmup, self._backend = (
             anyio.current_time(),
@@ -206,7 +207,7 @@ class LaunchAgent:
         member's ``ranks`` of the gang, from ``first_rank`` on.
         """
         self._workers.clear()
-        self._forks = True
+        self._forks, self._oom_kills = True, sysfs.oom_kills()
         env = {
             **variables,
             "FIRST_RANK": str(first_rank),
@@ -226,7 +227,7 @@ class LaunchAgent:
             return Opened(number, trouble=failures.stuck(asleep=self.asleep))
         worker = self._workers.get(0)
         if worker is None:
-            return Opened(number, trouble=failures.died("the worker", self.output))
+            return Opened(number, trouble=self._died("the worker"))
         if not store:
             return Opened(number, address=address)
         if worker.port is None:
@@ -236,10 +237,8 @@ class LaunchAgent:
                 await self._next_news()
         if worker.port is None:
             error = worker.done.error if worker.done is not None else None
-            return Opened(
-                number,
-                trouble=Failure("died", "RANK_DIED", error or "no worker is left to hold a store"),
-            )
+            trouble = Failure("died", "RANK_DIED", error) if error else self._died("the worker")
+            return Opened(number, trouble=trouble)
         return Opened(number, worker.port, address)
 
     async def probe(
@@ -269,7 +268,7 @@ class LaunchAgent:
             }
             await self._send_to_worker(worker, order)
         if len(self._workers) < count:
-            return RankReport(probe.round, trouble=failures.died("a worker", self.output))
+            return RankReport(probe.round, trouble=self._died("a worker"))
         result = await self._outcome(probe.round, count, changed)
         if probe.detail and result.trouble is None:
             patience = min(DETAIL_SHARE * probe.timeout, DETAIL_WITHIN)
@@ -333,14 +332,15 @@ class LaunchAgent:
         )
         for worker in workers:
             if worker.gone and worker.done is None:
-                return RankReport(
-                    number, trouble=failures.died(f"rank {worker.rank}'s process", self.output)
-                )
+                return RankReport(number, trouble=self._died(f"rank {worker.rank}'s process"))
         errors = [w.done.error for w in workers if w.done is not None and w.done.error]
         error = errors[0] if errors else ""
         return RankReport(
             number, trouble=failures.by_output(error, self.output, before_ready=not ready)
         )
+
+    def _died(self, who: str) -> Failure:
+        return failures.died(who, self.output, of_memory=sysfs.oom_kills() > self._oom_kills)
 
     # --- watching
 

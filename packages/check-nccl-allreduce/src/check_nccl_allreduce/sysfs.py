@@ -32,6 +32,8 @@ _FILES: Final = (
 _PRESENT: Final = (f"{nics.UVERBS}/uverbs*", f"{nics.APERTURES}/*", f"{nics.IMEX}/channel*")
 """Devices: that they are there is all that counts, and they are not opened."""
 PROCESSORS: Final = "proc/stat"
+_MEMORY: Final = ("sys/fs/cgroup/memory.events", "sys/fs/cgroup/memory/memory.oom_control")
+"""Where a container finds its own control group's ``oom_kill``: version 2, and version 1."""
 _MOST_FILES: Final = 512
 """Of each pattern: more adapters than any node has."""
 _MOST_BYTES: Final = 256
@@ -68,6 +70,18 @@ def counters(watched: Sequence[nics.Port], root: Path = Path("/")) -> dict[tuple
                 if value is not None:
                     counts[port.name, name] = counts.get((port.name, name), 0) + value
     return counts
+
+
+def oom_kills(root: Path = Path("/")) -> int:
+    """How many processes of this container the kernel has killed for memory; 0 where it does not
+    say.
+    """
+    for path in _MEMORY:
+        for line in (_text(root / path) or "").splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return ports.number(count) or 0
+    return 0
 
 
 def interface(name: str | None, root: Path = Path("/")) -> tuple[nics.Port, ...]:
