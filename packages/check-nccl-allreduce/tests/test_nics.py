@@ -49,6 +49,18 @@ def test_adapters_whose_device_the_pod_has_not_got_do_not_count() -> None:
     assert nics.recognize(trees.node(8, 400, usable=False)) == nics.Adapters()
 
 
+@pytest.mark.parametrize("states", [{}, dict.fromkeys(range(8), "1: DOWN")])
+def test_adapters_of_other_network_namespaces_are_none_that_the_kernel_has_lost(
+    states: dict[int, str],
+) -> None:
+    tree = trees.node(8, 400, states=states)
+    assert len(nics.recognize(tree).listed) == 8
+    hidden = ("sys/class/infiniband/mlx5_6/", "sys/class/infiniband/mlx5_7/")
+    exclusive = {path: text for path, text in tree.items() if not path.startswith(hidden)}
+    assert len(nics.recognize(exclusive).watched) == 6
+    assert nics.recognize(exclusive).listed == ()
+
+
 @pytest.mark.parametrize(
     ("hca", "count"),
     [

@@ -92,7 +92,7 @@ class Adapters:
     whether it may reach other nodes by NVLink. ``findings``: ports that are down or slower than
     their siblings, in words; ``faults``: these, and ports whose adapter's PCIe link could do more.
     ``watched``: the ports that the workload uses; ``listed``: the names of all ports of their model
-    that the kernel lists, the pod's or not.
+    that the kernel lists, the pod's or not; empty where it hides some from this pod.
     """
 
     fabric: str = ""
@@ -131,6 +131,7 @@ def recognize(tree: Mapping[str, str], hca: str = "") -> Adapters:
             f"tcpxo-{count}x{rate}" if usual else "", f"tcpxo {apertures}", rdma=True, imex=imex
         )
     known = ports(tree)
+    all_seen = _all_seen(tree)
     usable = [port for port in known if port.usable and _selected(port, hca)]
     active = [port for port in usable if port.state == _ACTIVE]
     if not active:
@@ -140,7 +141,7 @@ def recognize(tree: Mapping[str, str], hca: str = "") -> Adapters:
             findings=_findings(usable, down),
             faults=bounded(down),
             watched=tuple(usable),
-            listed=tuple(port.name for port in known if usable)[:_MOST_LISTED],
+            listed=tuple(port.name for port in known if usable and all_seen)[:_MOST_LISTED],
         )
     groups: dict[str, list[Port]] = {}
     for port in active:
@@ -159,7 +160,9 @@ def recognize(tree: Mapping[str, str], hca: str = "") -> Adapters:
         findings=_findings(usable, faults),
         faults=bounded(fault for fault in faults if fault.port in {port.name for port in siblings}),
         watched=tuple(siblings),
-        listed=tuple(port.name for port in known if port.model == main[0].model)[:_MOST_LISTED],
+        listed=tuple(port.name for port in known if port.model == main[0].model and all_seen)[
+            :_MOST_LISTED
+        ],
     )
 
 
@@ -218,6 +221,19 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
                 )
             )
     return listed
+
+
+def _all_seen(tree: Mapping[str, str]) -> bool:
+    """Whether every adapter with a character device is listed. Where adapters belong to one network
+    namespace each (``rdma system``: netns exclusive) a pod sees its own alone, and has lost none of
+    the others.
+    """
+    listed = {path.split("/")[3] for path in tree if path.startswith(f"{PORTS}/")}
+    return all(
+        name in listed
+        for path, name in tree.items()
+        if path.startswith(f"{VERBS}/") and path.endswith("/ibdev")
+    )
 
 
 def _pcie(texts: Sequence[str]) -> tuple[tuple[int, float], tuple[int, float]] | None:
