@@ -10,6 +10,7 @@ import pytest
 from check_nccl_loopback import floors, perf
 from check_nccl_loopback.floors import LinkClass
 from check_nccl_loopback.judge import SMALLER, Progress, Step, StepKind, StepResult, decide
+from check_nccl_loopback.links import parse_matrix
 from check_nccl_loopback.measurement import Measurement, read
 from check_nccl_loopback.settings import Settings
 from hypothesis import given
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from nodes import GIB, H100, Node, conclude, gpus
 from preflight_proto.check import NODE, Action, Finding, Outcome, Subject, Verdict
 from preflight_proto.check.events import events
+from test_links import HYBRID
 
 A100_PCIE = "NVIDIA A100 80GB PCIe"
 
@@ -157,6 +159,12 @@ def test_pairs_that_are_joined_differently_are_not_compared() -> None:
     apart = {"k12": "SYS", "k03": "SYS"}
     node = Node(rings=20.0, nvls=0.0, links={(1, 2): 8.0, (0, 3): 8.0})
     assert verdict(node, siblings(4, **apart)).code == "UNKNOWN_HARDWARE"
+
+
+def test_a_healthy_board_whose_gpus_have_one_or_two_nvlinks_between_them_passes() -> None:
+    board = case(4, "Tesla V100-SXM2-16GB", LinkClass.NVLINK)
+    node = Node(rings=45.0, nvls=0.0, links=dict.fromkeys([(0, 1), (0, 2), (1, 3)], 22.0))
+    assert verdict(node, replace(board, kinds=parse_matrix(HYBRID))).code == "UNKNOWN_HARDWARE"
 
 
 def test_four_gpus_of_a_known_board_are_held_to_something() -> None:

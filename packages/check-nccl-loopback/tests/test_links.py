@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
+import pynvml
 import pytest
 from check_nccl_loopback import links
 from check_nccl_loopback.floors import LinkClass
@@ -50,6 +53,72 @@ def test_the_class_of_links_is_told_by_all_pairs(matrix: str, count: int, link: 
 def test_pairs_are_those_of_gpus_alone() -> None:
     assert parse_matrix(SWITCHED) == dict.fromkeys([(0, 1), (0, 2), (1, 2)], "NVLINK")
     assert parse_matrix(BRIDGED)[0, 2] == "SYS"
+
+
+HYBRID = """        GPU0    GPU1    GPU2    GPU3    CPU Affinity
+GPU0     X      NV1     NV1     NV2     0-31
+GPU1    NV1      X      NV2     NV1     0-31
+GPU2    NV1     NV2      X      NV2     0-31
+GPU3    NV2     NV1     NV2      X      0-31
+"""
+
+
+def test_pairs_that_differ_in_their_number_of_nvlinks_are_of_different_kinds() -> None:
+    pairs = parse_matrix(HYBRID)
+    assert _classify(pairs, 4) is LinkClass.NVLINK
+    one = {pair for pair, kind in pairs.items() if kind == pairs[0, 1]}
+    two = {pair for pair, kind in pairs.items() if kind == pairs[0, 3]}
+    assert (one, two) == ({(0, 1), (0, 2), (1, 3)}, {(0, 3), (1, 2), (2, 3)})
+
+
+@pytest.mark.parametrize(
+    ("to_switch", "bonds", "kinds"),
+    [
+        (False, {(0, 1): 1, (0, 2): 2, (1, 2): 1}, 2),
+        (False, {(0, 1): 2, (0, 2): 2, (1, 2): 2}, 1),
+        (False, {}, 1),  # who is at the other end is not told
+        (True, {}, 1),
+    ],
+)
+def test_nvml_tells_how_many_nvlinks_join_a_pair(
+    monkeypatch: pytest.MonkeyPatch,
+    to_switch: bool,
+    bonds: dict[tuple[int, int], int],
+    kinds: int,
+) -> None:
+    ends = {
+        gpu: [
+            next(iter(set(pair) - {gpu}))
+            for pair, count in bonds.items()
+            if gpu in pair
+            for _ in range(count)
+        ]
+        for gpu in range(3)
+    }
+
+    def remote(gpu: int, link: int) -> Any:
+        if link >= len(ends[gpu]):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(busId=f"00000000:{ends[gpu][link]:02X}:00.0".encode())
+
+    answers: dict[str, Callable[..., Any]] = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetHandleByUUID": int,
+        "nvmlDeviceGetP2PStatus": lambda *_: 0,
+        "nvmlDeviceGetNvLinkRemoteDeviceType": lambda *_: 2 if to_switch else 0,
+        "nvmlDeviceGetNvLinkState": lambda *_: 1,
+        "nvmlDeviceGetNvLinkRemotePciInfo": remote,
+        "nvmlDeviceGetPciInfo": lambda gpu: SimpleNamespace(busId=f"00000000:{gpu:02x}:00.0"),
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    found = links._ask_nvml(["0", "1", "2"])
+    assert _classify(found, 3) is LinkClass.NVLINK
+    assert len(set(found.values())) == kinds
+    assert any(kind.startswith(links.DIRECT) for kind in found.values()) is not to_switch
+    if kinds == 2:
+        assert found[0, 1] == found[1, 2]
 
 
 @pytest.mark.anyio

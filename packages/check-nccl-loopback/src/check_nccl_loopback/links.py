@@ -7,6 +7,7 @@ Not knowing is fine: then only the model decides which floor holds.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -29,7 +30,9 @@ _LEVELS: Final = {
 }  # nvml.h: nvmlGpuTopologyLevel_t
 NVLINK: Final = "NVLINK"
 DIRECT: Final = "NVLINK, from GPU to GPU"
-"""Without a switch a GPU's links are divided among the others of its board."""
+"""Without a switch a GPU's links are divided among the others of its board, not always evenly: then
+``, N links`` stands behind it.
+"""
 _TO_GPU: Final = 0  # nvml.h: NVML_NVLINK_DEVICE_TYPE_GPU
 _OK: Final = 0  # nvml.h: NVML_P2P_STATUS_OK
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -41,8 +44,8 @@ async def find(
     command: Command, gpus: Sequence[Gpu]
 ) -> tuple[LinkClass, str, dict[tuple[int, int], str]]:
     """The class of the pod's links, who says so, and what joins each pair of positions in ``gpus``
-    (``NVLINK``, ``DIRECT`` where NVML knows that no switch is between, or how far the pair is apart
-    on PCIe).
+    (``NVLINK``, ``DIRECT`` where NVML knows that no switch is between, either with its number of
+    links where that differs from pair to pair, or how far the pair is apart on PCIe).
     """
     count = len(gpus)
     by_nvml = await anyio.to_thread.run_sync(
@@ -69,8 +72,9 @@ async def find(
 
 
 def parse_matrix(stdout: str) -> dict[tuple[int, int], str]:
-    """Pair of the driver's numbers → ``NVLINK`` or the matrix's word for a way over PCIe (PIX, PXB,
-    PHB, NODE, SYS), from the rows `GPU0 X NV18 …`; the columns of NICs are passed over.
+    """Pair of the driver's numbers → ``NVLINK``, with the number of links where that differs from
+    pair to pair, or the matrix's word for a way over PCIe (PIX, PXB, PHB, NODE, SYS), from the rows
+    `GPU0 X NV18 …`; the columns of NICs are passed over.
     """
     lines = [_ESCAPES.sub("", line).split() for line in stdout.splitlines()]
     header = next(
@@ -84,14 +88,25 @@ def parse_matrix(stdout: str) -> dict[tuple[int, int], str]:
             continue
         for column, cell in zip(columns, words[1:], strict=False):
             if int(row[1]) < column:
-                pairs[int(row[1]), column] = NVLINK if re.fullmatch(r"NV\d+", cell) else cell
-    return pairs
+                pairs[int(row[1]), column] = cell
+    bonds = {
+        pair: int(cell[2:]) for pair, cell in pairs.items() if re.fullmatch(r"NV\d{1,3}", cell)
+    }
+    return pairs | _bonded(NVLINK, bonds)
+
+
+def _bonded(what: str, bonds: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], str]:
+    """What joins each pair, with its number of links where that differs: boards without switches,
+    and bridges, may join some pairs by twice as many as others, and twice as fast.
+    """
+    alike = len(set(bonds.values())) == 1
+    return {pair: what if alike else f"{what}, {count} links" for pair, count in bonds.items()}
 
 
 def _classify(pairs: Mapping[tuple[int, int], str], count: int) -> LinkClass:
     if len(pairs) != count * (count - 1) // 2 or not pairs:
         return LinkClass.UNKNOWN
-    joined = {kind in {NVLINK, DIRECT} for kind in pairs.values()}
+    joined = {kind.startswith(NVLINK) for kind in pairs.values()}
     return (
         LinkClass.MIXED
         if len(joined) > 1
@@ -116,13 +131,19 @@ def _ask_nvml(uuids: Sequence[str]) -> dict[tuple[int, int], str]:
     try:
         handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
         nvlink = DIRECT if _direct(handles[0]) else NVLINK
-        return {
+        pairs = {
             (a, b): nvlink
             if pynvml.nvmlDeviceGetP2PStatus(handles[a], handles[b], _NVLINK_CAPABILITY) == _OK
             else _apart(handles[a], handles[b])
             for a in range(len(handles))
             for b in range(a + 1, len(handles))
         }
+        if nvlink is NVLINK:
+            return pairs
+        ends = [_ends(handle) for handle in handles]
+        places = [_bus(pynvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
+        bonds = {pair: ends[pair[0]][places[pair[1]]] for pair in pairs if pairs[pair] is DIRECT}
+        return pairs | _bonded(DIRECT, bonds)
     except pynvml.NVMLError:
         return {}
     finally:
@@ -138,6 +159,23 @@ def _direct(handle: Any) -> bool:
         with suppress(pynvml.NVMLError):
             return bool(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link) == _TO_GPU)
     return False
+
+
+def _ends(handle: Any) -> Counter[str]:
+    """How many of a GPU's NVLinks end at which PCI address; of those that are up."""
+    import pynvml
+
+    ends: Counter[str] = Counter()
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        with suppress(pynvml.NVMLError):
+            if pynvml.nvmlDeviceGetNvLinkState(handle, link):
+                ends[_bus(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link))] += 1
+    return ends
+
+
+def _bus(info: Any) -> str:
+    name = info.busId
+    return (name.decode(errors="replace") if isinstance(name, bytes) else str(name)).lower()
 
 
 def _apart(handle: Any, other: Any) -> str:

@@ -136,7 +136,7 @@ async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Progress, str 
         lambda argv, patience: run.command(argv, timeout=patience), gpus
     )
     sizes = (settings.size, *(size for size in SMALLER if size < settings.size))
-    direct = links.DIRECT in kinds.values()
+    direct = any(kind.startswith(links.DIRECT) for kind in kinds.values())
     rows = {size: floors.find(model, len(gpus), joined, size, direct=direct) for size in sizes}
     known = {size: row for size, row in rows.items() if row is not None}
     # The workload's own file is one of its variables; what decides is run with the operator's.
