@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
@@ -63,6 +64,20 @@ def test_a_socket_that_nobody_answers_is_tried_again(tmp_path: Path) -> None:
         dead.bind(f"{tmp_path}/dead.sock")
     final, trouble = anyio.run(report._attempt, wire.HealthEvents(), f"{tmp_path}/dead.sock", None)
     assert (final, trouble) == (False, "cannot be reached (Connection refused)")
+
+
+def test_a_connector_with_more_connections_waiting_than_its_queue_holds_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    path = f"{tmp_path}/full.sock"
+    with ExitStack() as held:
+        listener = held.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        listener.listen(0)
+        held.enter_context(socket.socket(socket.AF_UNIX)).connect(path)
+        final, trouble = anyio.run(report._attempt, wire.HealthEvents(), path, None)
+    assert not final
+    assert "it takes no connection" in str(trouble)
 
 
 def test_a_connector_that_comes_up_within_the_budget_gets_the_batch(

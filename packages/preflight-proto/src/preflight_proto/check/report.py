@@ -150,6 +150,12 @@ async def _attempt(
         )
     except (OSError, StreamTerminatedError) as error:
         return False, f"cannot be reached ({getattr(error, 'strerror', None) or error})"
+    except Exception as error:
+        # grpclib's own: asyncio calls a socket connected whose queue of connections is full.
+        return (
+            False,
+            f"it takes no connection, or is no connector ({type(error).__name__}: {error})",
+        )
     finally:
         channel.close()
     return True, None
