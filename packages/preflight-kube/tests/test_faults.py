@@ -87,7 +87,9 @@ async def test_a_read_is_not_repeated_for_ever(double: ApiDouble, client: Client
 
 
 @pytest.mark.parametrize(
-    "answer", [busy(500, Retry_After="0"), busy(503), busy(403)], ids=["500", "no header", "403"]
+    "answer",
+    [busy(500), busy(503), busy(403, Retry_After="0")],
+    ids=["500 without a header", "503 without one", "403"],
 )
 async def test_another_refusal_of_a_read_is_final(
     double: ApiDouble, client: Client, answer: ApiAnswer

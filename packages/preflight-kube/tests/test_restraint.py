@@ -58,6 +58,33 @@ async def test_neither_reads_nor_writes_are_sent_before_the_pause_is_over_that_t
         assert seen == {"POST": 2, "GET": 1}
 
 
+@pytest.mark.parametrize("code", [500, 504])
+async def test_a_read_that_the_servers_storage_failed_is_sent_again_after_its_pause_and_others_meanwhile(
+    code: int,
+) -> None:
+    """What an API server answers while etcd has no leader, or its own cache is behind (504)."""
+    seen: Counter[str] = Counter()
+
+    def failed(request: ApiRequest) -> ApiAnswer | None:
+        seen[request.method] += 1
+        if request.method != "GET" or seen["GET"] > 1:
+            return None
+        return ApiAnswer(code, {"kind": "Status", "code": code}, (("Retry-After", "1"),))
+
+    async with (
+        ApiDouble() as double,
+        Client(Connection(double.url, ssl.create_default_context()), agent="tests") as client,
+    ):
+        double.create("configmaps", {"metadata": {"name": "one", "namespace": "default"}})
+        double.fault = failed
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.get, f"{PATH}/one", Item)
+            await until(lambda: seen["GET"] == 1, "the read was refused")
+            await client.create(PATH, config_map("two"))
+            assert seen == {"GET": 1, "POST": 1}
+        assert seen == {"GET": 2, "POST": 1}
+
+
 async def test_no_more_requests_are_under_way_than_the_client_may_have() -> None:
     under_way, most, answered = 0, 0, 0
     let_go = asyncio.Event()

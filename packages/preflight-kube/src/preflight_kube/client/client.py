@@ -465,13 +465,13 @@ class Client:
         raise refused
 
     async def _refusal(self, answer: httpcore.Response, what: str, kind: str = "") -> KubeError:
-        """The error that an answer is; where the server asks for a pause, nothing is sent until
-        that is over.
+        """The error that an answer is; where the server turns away whoever asks (429, 503) and
+        wants a pause, nothing is sent until that is over.
         """
         json_patch = kind == "application/json-patch+json"
         error = refusal(answer.status, await words(answer), what, json_patch=json_patch)
         error.retry_after = retry_after(answer)
-        if error.retry_after is not None:
+        if error.retry_after is not None and answer.status in {429, 503}:
             self._throttle.pause(error.retry_after)
         return error
 

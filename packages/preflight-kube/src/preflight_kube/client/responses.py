@@ -75,8 +75,10 @@ def succeeded(answer: httpcore.Response) -> bool:
 
 
 def retry_after(answer: httpcore.Response) -> float | None:
-    """Seconds that the server asks us to wait before the next attempt."""
-    if answer.status not in {429, 503}:
+    """Seconds that the server asks us to wait before the next attempt: also while it cannot reach
+    its own storage (500), or is behind it (504).
+    """
+    if answer.status != 429 and answer.status < 500:
         return None
     headers = {name.lower(): value for name, value in answer.headers}
     try:
