@@ -5,6 +5,7 @@ which believes one token.
 from __future__ import annotations
 
 import os
+import ssl
 import stat
 import sys
 from dataclasses import replace
@@ -13,10 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 from kube_world import Item
-from preflight_kube.auth.connection import connection
+from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.client import transport
 from preflight_kube.client.client import Client
 from preflight_kube.errors import BadAccess, KubeError
+from preflight_testing.apidouble import ApiDouble
 from preflight_testing.apiserver import ApiServer
 
 pytestmark = pytest.mark.anyio
@@ -85,6 +87,27 @@ async def test_a_token_that_is_refused_is_asked_for_anew(
     async with Client(target, agent="tests") as client:
         assert await reads(client)
     assert log_in.asked == 2
+
+
+async def test_a_plug_in_s_certificate_that_is_refused_is_asked_for_anew_before_the_next_request() -> (
+    None
+):
+    """Who a certificate says we are is a header here, which the double can read."""
+    asked = 0
+    async with ApiDouble(token="new") as double:
+        old = Connection(double.url, ssl.create_default_context(), plugin=True)
+
+        def again() -> Connection:
+            nonlocal asked
+            asked += 1
+            return replace(old, headers=(("Authorization", "Bearer new"),))
+
+        async with Client(replace(old, again=again), agent="tests") as client:
+            with pytest.raises(KubeError, match="401"):
+                await reads(client)
+            assert await reads(client)
+            assert await reads(client)
+    assert asked == 1
 
 
 async def test_a_credential_that_has_expired_is_asked_for_before_the_request(

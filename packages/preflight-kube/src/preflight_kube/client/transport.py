@@ -72,7 +72,7 @@ class ConnectionPool:
         self._free: list[Http1Connection] = []
         self._renewing = anyio.Lock()
         self._looked, self._read = time.monotonic(), _contents(target)
-        self._asked = -ASK_AGAIN
+        self._asked, self._refused = -ASK_AGAIN, False
 
     @asynccontextmanager
     async def acquire(self) -> AsyncGenerator[Http1Connection]:
@@ -92,6 +92,10 @@ class ConnectionPool:
             await _close(conn)
             self.failed(error)
             raise
+        finally:
+            # A token has been asked for anew by now, and a certificate can be only by a plug-in.
+            if conn.refused and target is self._target and target.plugin and not target.token:
+                self._refused = True
         if target is self._target:
             self._free.append(conn)
         else:
@@ -126,8 +130,10 @@ class ConnectionPool:
             await self._read_again(contents)
 
     def _expired(self) -> bool:
+        """Whether a plug-in is to be asked again: what it said has ended, or is not believed."""
         expires, now = self._target.expires, time.monotonic()
-        return expires is not None and time.time() >= expires and now - self._asked >= ASK_AGAIN
+        over = self._refused or (expires is not None and time.time() >= expires)
+        return over and now - self._asked >= ASK_AGAIN
 
     async def _read_again(self, contents: tuple[bytes, ...] | None) -> None:
         self._asked = time.monotonic()
@@ -140,6 +146,7 @@ class ConnectionPool:
             return
         # Where we are sent to stays: it may have been set beside the files.
         self._target, self._read = replace(again, server=self._target.server), contents
+        self._refused = False
         self._bearer = Bearer(self._target) if self._target.token else None
         log.info("the cluster's credentials were replaced", server=self._target.server)
         await self.aclose()
@@ -228,6 +235,8 @@ class Http1Connection:
             (key.encode(), value.encode()) for key, value in (*headers.items(), *target.headers)
         ]
         self._connection: httpcore.AsyncHTTPConnection | None = None
+        self.refused = False
+        """Whether the last answer was that nobody knows who we are."""
 
     @asynccontextmanager
     async def stream(
@@ -264,6 +273,7 @@ class Http1Connection:
             await answer.aclose()
             await self._authorized(request)
             answer = await self._answered(request)
+        self.refused = answer.status == 401
         try:
             yield answer
         finally:
