@@ -50,7 +50,7 @@ def write_certificate(authority: trustme.CA, folder: Path, **how: Any) -> None:
 class Hook:
     """A server with one application at /hook, which does what the test says."""
 
-    def __init__(self, folder: Path, longest: float = 10.0) -> None:
+    def __init__(self, folder: Path, longest: float = 10.0, client_ca: Path | None = None) -> None:
         self.authority = trustme.CA()
         self.folder = folder
         write_certificate(self.authority, folder)
@@ -64,7 +64,7 @@ class Hook:
             longest=longest,
             at_once={"/soon": self._at_once},
         )
-        self.certificate = Certificate(folder, "the test")
+        self.certificate = Certificate(folder, "the test", client_ca)
         self.server = HttpServer(
             "hook", self.reviews, self.metrics, self.certificate, host="127.0.0.1", port=0
         )
@@ -78,8 +78,10 @@ class Hook:
     async def _allow(self, request: AdmissionRequest) -> Response:
         return Response()
 
-    def client(self) -> httpx.AsyncClient:
+    def client(self, shows: trustme.LeafCert | None = None) -> httpx.AsyncClient:
         context = ssl.create_default_context()
+        if shows is not None:
+            shows.configure_cert(context)
         self.authority.configure_trust(context)
         base = f"https://127.0.0.1:{self.server.port}"
         return httpx.AsyncClient(base_url=base, verify=context, trust_env=False, timeout=60)
@@ -335,6 +337,19 @@ async def test_a_new_certificate_is_served_without_a_restart_and_a_broken_one_is
     hook.server._refresh(hook.server._server)
     assert response_of(await hook.post())["allowed"]
     assert hook.sample("t_admission_certificate_expiry_seconds") == hook.certificate.expires
+
+
+async def test_an_intermediate_authority_is_enough_to_trust_whoever_asks(tmp_path: Path) -> None:
+    intermediate = trustme.CA().create_child_ca()
+    intermediate.cert_pem.write_to_path(tmp_path / "ca.crt")
+    async with running(Hook(tmp_path, client_ca=tmp_path / "ca.crt")) as hook:
+        for authority, served in ((intermediate, True), (trustme.CA(), False)):
+            async with hook.client(authority.issue_cert("api.example.com")) as http:
+                if served:
+                    assert (await http.post("/hook", json=review())).status_code == 200
+                    continue
+                with pytest.raises((httpx.HTTPError, ssl.SSLError)):
+                    await http.post("/hook", json=review())
 
 
 async def test_the_files_are_looked_at_now_and_then(
