@@ -5,6 +5,7 @@ turn, failures ever later.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import anyio
 import pytest
@@ -100,6 +101,54 @@ async def test_a_look_that_asks_for_another_gets_it_though_all_else_is_busy() ->
         queue.add(key("long"))
         await until(lambda: seen.count("again") == 3, "three looks")
         group.cancel_scope.cancel()
+
+
+async def test_what_asks_for_another_look_each_minute_gets_one_a_minute_however_often_it_changed() -> (
+    None
+):
+    now, seen = [0.0], Counter[str]()
+    queue = Queue("uid", clock=Clock(lambda: now[0]))
+
+    async def look(one: Key) -> float | None:
+        seen[one[1]] += 1
+        return 60.0 if one[1] == "again" else None
+
+    async def second(name: str) -> None:
+        now[0] += 1.0
+        looks = seen[name]
+        queue.add(key(name))
+        await until(lambda: seen[name] > looks, "a look")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(queue.work, look)
+        for _ in range(30):
+            await second("again")
+        for _ in range(120):
+            await second("other")
+        group.cancel_scope.cancel()
+    assert seen == {"again": 30 + 2, "other": 120}
+
+
+async def test_what_asks_for_a_look_sooner_than_before_gets_it() -> None:
+    now, seen = [0.0], list[float]()
+    queue = Queue("uid", clock=Clock(lambda: now[0]))
+
+    async def look(one: Key) -> float | None:
+        if one[1] == "other":
+            return None
+        seen.append(now[0])
+        return {1: 60.0, 2: 10.0}.get(len(seen))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(queue.work, look)
+        for looks in (1, 2):
+            queue.add(key("again"))
+            await until(lambda looks=looks: len(seen) == looks, "a look")  # type: ignore[misc]
+        now[0] = 10.0
+        queue.add(key("other"))  # wakes the loop, which sleeps by another clock
+        await until(lambda: len(seen) == 3, "the look that was asked for last")
+        group.cancel_scope.cancel()
+    assert seen == [0.0, 0.0, 10.0]
 
 
 async def test_one_thing_of_a_namespace_is_second_whatever_another_namespace_has_waiting() -> None:

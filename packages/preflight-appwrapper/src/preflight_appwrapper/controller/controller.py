@@ -81,7 +81,6 @@ class Controller:
         self._states: dict[Key, LeaderState] = {}
         self._brake = Brake[Key](rules.brake, client.clock)
         self._leaving: dict[Key, tuple[str, str]] = {}  # node and code
-        self._armed: dict[Key, float] = {}
 
     async def run(self) -> None:
         """Look after every wrapper until cancelled."""
@@ -235,7 +234,6 @@ class Controller:
         state = self._states.pop(key, None)
         if state is not None and state.blocked:
             self._metrics.blocked.dec()
-        self._armed.pop(key, None)
         self._leaving.pop(key, None)
 
     async def _write(
@@ -296,21 +294,14 @@ class Controller:
         log.info("transition", **_about(before), **moved, resets=plan.status.resetting_count)
 
     def _timer(self, key: Key, plan: WrapperPlan, now: datetime) -> float | None:
-        """One timer a wrapper: a later one than what is armed is armed when that has rung."""
+        """Seconds until what comes next by itself; None for nothing."""
         at = plan.next.at if plan.next is not None else None
         state = self._states.get(key)
         if state is not None:
             state.due = at
             if state == LeaderState(uid=state.uid):
                 del self._states[key]  # thousands may be queued, of which nothing is known better
-        if at is None:
-            return None
-        seconds = max(0.0, (at - now).total_seconds())
-        rings, armed = self._clock() + seconds, self._armed.get(key)
-        if armed is not None and self._clock() < armed <= rings:
-            return None
-        self._armed[key] = rings
-        return seconds
+        return None if at is None else max(0.0, (at - now).total_seconds())
 
     # --- what is done
 

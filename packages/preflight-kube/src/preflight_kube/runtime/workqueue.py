@@ -9,6 +9,7 @@ that are kept for the next one to come.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -33,6 +34,9 @@ AT_ONCE: Final = 4
 """Looks of one namespace that may take half of the kept workers, too; the other half is for
 namespaces that have none.
 """
+
+_SAME: Final = 0.01
+"""Seconds between two times that are one: what is due at one moment is asked for by two clocks."""
 
 log = get_logger(__name__)
 
@@ -79,6 +83,8 @@ class Queue:
         self._resting: dict[Key, int] = {}
         self._again: set[Key] = set()  # changed while busy
         self._later: list[tuple[float, int, Key]] = []
+        self._asked: dict[Key, tuple[float, int]] = {}  # of those, which a look has asked for
+        self._late: set[int] = set()  # of those, which another one came before
         self._serial = 0
         self._idle: deque[anyio.Event] = deque()  # a bell for each loop that has nothing to do
         self._refusals: Refusals[Key] = Refusals(random.random)
@@ -112,6 +118,17 @@ class Queue:
     def add_after(self, key: Key, seconds: float) -> None:
         """Have ``key`` looked at in ``seconds``."""
         self._push(key, seconds)
+        self._ring()
+
+    def _again_in(self, key: Key, seconds: float) -> None:
+        """Have ``key`` looked at as its last look has asked, unless it will be by then anyway: each
+        look asks, and one more for each change would never end.
+        """
+        at, serial = self._asked.get(key, (math.inf, 0))
+        if at <= self._clock() + seconds + _SAME:
+            return
+        self._late.add(serial)
+        self._asked[key] = self._clock() + seconds, self._push(key, seconds)
         self._ring()
 
     def _push(self, key: Key, seconds: float) -> int:
@@ -167,7 +184,7 @@ class Queue:
                         del self._looks[key[0]]
                     self._give_turn(key[0])
                 if again is not None:
-                    self.add_after(key, again)
+                    self._again_in(key, again)
         finally:
             self._workers -= 1
             for key in list(self._resting):
@@ -185,8 +202,12 @@ class Queue:
             now = self._clock()
             while self._later and self._later[0][0] <= now:
                 _, serial, key = heapq.heappop(self._later)
+                if self._asked.get(key, (0.0, 0))[1] == serial:
+                    del self._asked[key]
                 if self._resting.get(key) == serial:
                     self._free(key)
+                elif serial in self._late:
+                    self._late.discard(serial)
                 else:
                     self.add(key)
             # Those who may not have a look under way already, so there are never more of them than
