@@ -201,6 +201,24 @@ async def test_a_later_list_without_what_was_written_takes_it_back_at_once() -> 
         assert not cache.store
 
 
+async def test_what_was_deleted_and_is_in_no_later_list_does_not_come_back_after_ten_seconds() -> (
+    None
+):
+    """As after an API server's restart, whose watches begin with it: no watch shows the end."""
+    script = Scripted()
+    async with running(script) as (cache, changes):
+        cache.wrote(made := script.put("a", "1"))
+        script.deliver()
+        await anyio.wait_all_tasks_blocked()
+        script.drop("a")
+        cache.deleted(made.metadata.uid)
+        await relisted(script)
+        script.now += OVERLAY_TTL
+        assert cache.get(made.metadata.uid) is None
+        assert cache.by_index("value", "1") == []
+        assert [it.kind for it in changes] == ["added", "deleted"]
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(
@@ -262,7 +280,10 @@ async def test_in_whatever_order_answers_and_watch_come_it_never_goes_back_and_e
         while script.queued:
             script.deliver()
         await anyio.wait_all_tasks_blocked()
-        assert {it.metadata.name: it for it in cache.store.values()} == script.objects
+        for later in (0.0, OVERLAY_TTL):
+            script.now += later
+            cache.get("")
+            assert {it.metadata.name: it for it in cache.store.values()} == script.objects
         for value in "12":
             found = {it.metadata.name for it in cache.by_index("value", value)}
             assert found == {name for name, it in script.objects.items() if it.value == value}

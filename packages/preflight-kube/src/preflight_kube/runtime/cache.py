@@ -14,6 +14,7 @@ import msgspec
 
 from preflight_kube.api.kinds import version_of
 from preflight_kube.client.client import Client
+from preflight_kube.client.decoding import Unreadable
 from preflight_kube.runtime.reflector import Reflector
 from preflight_kube.runtime.writes import Answer, Delete, Missing, Stored, Write, apply
 
@@ -119,6 +120,11 @@ class Cache(Reflector[T]):
     def _decoded(self, raw: Any) -> T:
         item: T = raw if self._decode is None else self._decode(raw)
         return item
+
+    def _replace(self, objects: dict[str, Any], unread: dict[str, Unreadable]) -> None:
+        super()._replace(objects, unread)
+        for key in self._written.keys() - objects.keys():  # not in the store where it was deleted
+            self._remove(key, None)
 
     def _put(self, key: str, raw: Any) -> None:
         item, written = self._decoded(raw), self._written.get(key)
