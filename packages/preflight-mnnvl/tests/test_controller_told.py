@@ -91,6 +91,10 @@ async def test_a_podgang_says_whether_its_pods_share_one_fabric(space: Space) ->
         moved = {"metadata": {"labels": {"nvidia.com/gpu.clique": "x.2"}}}
         await space.client.merge_patch(f"/api/v1/nodes/{nodes[1]}", moved)
         await space.happens(lambda: says(space, "no: nodes of 2 NVLink cliques (x.1, x.2)"), "no")
+        moved["metadata"]["labels"]["nvidia.com/gpu.clique"] = ""
+        await space.client.merge_patch(f"/api/v1/nodes/{nodes[1]}", moved)
+        unknown = "not known: the NVLink clique of 1 of 2 nodes is not known; "
+        await space.happens(lambda: says(space, unknown), "an empty label is no clique")
     for node in nodes:
         await space.client.delete(f"/api/v1/nodes/{node}")
 

@@ -273,7 +273,8 @@ class MnnvlCache(MnnvlInformers):
         cliques: dict[str, str] = {}
         for node in {claim.node for claim in claims.values()}:
             for labeled in self._nodes.by_index("name", node):
-                cliques[node] = labeled.metadata.label(names.FABRIC_LABEL) or ""
+                if clique := labeled.metadata.label(names.FABRIC_LABEL):  # none that is empty
+                    cliques[node] = clique
             cliques |= cliques_of(self._slices.by_index("node", node))
         return one_fabric(domain, sum(member.pods for member in want.members), claims, cliques)
 
