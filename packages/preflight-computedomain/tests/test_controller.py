@@ -240,6 +240,24 @@ async def test_a_name_that_is_taken_is_left_alone_named_and_used_once_it_is_free
     await user.ready()
 
 
+async def test_a_quota_that_refuses_the_template_is_told_and_the_template_is_made_once_there_is_room(
+    user: User, controller: Controller
+) -> None:
+    counted = "count/resourceclaimtemplates.resource.k8s.io"
+    at = f"/api/v1/namespaces/{user.namespace}/resourcequotas"
+    quota: dict[str, Any] = {"metadata": {"name": "none"}, "spec": {"hard": {counted: "0"}}}
+    await user.client.create(at, quota)
+    # As the controller of quotas writes it, which is not here.
+    status = {"hard": {counted: "0"}, "used": {counted: "0"}}
+    await user.client.merge_patch(f"{at}/none/status", {"status": status})
+    await user.create()
+    message = (await user.event("ComputeDomainRefused"))["message"]
+    assert "exceeded quota: none" in message
+    assert "it is tried again each minute" in message
+    await user.client.delete(f"{at}/none")
+    await user.ready()
+
+
 async def test_a_name_that_no_template_can_have_is_told_and_the_computedomain_can_go(
     user: User, controller: Controller
 ) -> None:

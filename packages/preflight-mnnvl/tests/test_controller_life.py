@@ -280,6 +280,25 @@ async def _names(space: Space) -> list[str]:
     return sorted(await space.domains())
 
 
+async def test_a_quota_that_refuses_a_domain_is_told_on_set_and_clique(space: Space) -> None:
+    counted = "count/computedomains.resource.nvidia.com"
+    at = f"/api/v1/namespaces/{space.namespace}/resourcequotas"
+    quota: dict[str, Any] = {"metadata": {"name": "none"}, "spec": {"hard": {counted: "0"}}}
+    await space.client.create(at, quota)
+    # As the controller of quotas writes it, which is not here.
+    status = {"hard": {counted: "0"}, "used": {counted: "0"}}
+    await space.client.merge_patch(f"{at}/none/status", {"status": status})
+    async with leading(space.target, DRIVER):
+        await space.grove.apply(pcs("t", [clique("w")], annotations=ON))
+        await space.grove.turn()
+        await space.happens(lambda: _told(space, "MnnvlDomainRefused", 2), "it is told")
+        events = await space.events("MnnvlDomainRefused")
+        assert {one["involvedObject"]["kind"] for one in events} == {"PodCliqueSet", "PodClique"}
+        assert all("exceeded quota: none" in one["message"] for one in events)
+        await space.client.delete(f"{at}/none")
+        await space.settled(space.owners, {"t-0-cd": [("PodGang", "t-0")]})
+
+
 @pytest.mark.parametrize(
     "labels",
     [

@@ -20,6 +20,7 @@ from preflight_kube.runtime.events import Regarding
 from preflight_kube.runtime.indexes import namespaced_name
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.reflector import Change, Reflector
+from preflight_kube.runtime.retry import cause_of, for_good
 from preflight_kube.runtime.workqueue import Queue
 from preflight_kube.text import one_line
 
@@ -40,6 +41,7 @@ from preflight_computedomain.core.reconcile import (
     NOT_READY,
     READY,
     DomainAction,
+    DomainEvent,
     reconcile,
     shares,
     sweep,
@@ -174,6 +176,15 @@ class Controller:
         except Blocked as why:
             log.info("ComputeDomain waits", **_about(domain), why=str(why))
             again = AGAIN
+        except KubeError as error:
+            if for_good(error) and "being terminated" not in str(error):
+                message = (
+                    f"the API server refuses what this ComputeDomain needs: {cause_of(error)}; make "
+                    "room in the quota, or change what refuses: it is tried again each minute"
+                )
+                refused = DomainEvent("ComputeDomainRefused", message, str(error.status))
+                self._tell(events, domain, [refused])
+            raise
         else:
             if plan.actions:
                 log.info(
@@ -185,16 +196,22 @@ class Controller:
                 )
         if self._exclusive and again is None and not await self._grant(client, place):
             again = AGAIN
-        for item in (*plan.events, *shares(self._neighbors(domain))):
+        self._tell(events, domain, (*plan.events, *shares(self._neighbors(domain))))
+        return again
+
+    @staticmethod
+    def _tell(events: EventRecorder, domain: ComputeDomain, said: Iterable[DomainEvent]) -> None:
+        about = domain.metadata
+        regarding = Regarding(names.API_VERSION, names.KIND, about.name, about.uid, about.namespace)
+        for item in said:
             if events.event(
-                Regarding(names.API_VERSION, names.KIND, place[1], domain.metadata.uid, place[0]),
+                regarding,
                 about=f"{item.reason}\0{item.about}",
                 reason=item.reason,
                 message=item.message,
                 warning=True,
             ):
                 log.warning(item.message, **_about(domain), reason=item.reason)
-        return again
 
     async def _grant(self, client: Client, place: Place) -> bool:
         """Say on a ComputeDomain which cliques it has; False where it is active in others, too."""

@@ -17,7 +17,7 @@ from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller as Reconciler
 from preflight_kube.runtime.event_recorder import EventRecorder
 from preflight_kube.runtime.lease import Leadership
-from preflight_kube.runtime.retry import for_good
+from preflight_kube.runtime.retry import cause_of, for_good
 from preflight_kube.runtime.workqueue import Queue
 from preflight_kube.runtime.writes import (
     Answer,
@@ -36,7 +36,7 @@ from preflight_mnnvl.config import Config
 from preflight_mnnvl.controller.cache import OVERLAY_TTL, MnnvlCache, gang_key, is_clique, is_gang
 from preflight_mnnvl.controller.informers import PLURALS
 from preflight_mnnvl.core import reasons
-from preflight_mnnvl.core.reconcile import ClusterWrite, DomainPlan, reconcile
+from preflight_mnnvl.core.reconcile import ClusterWrite, DomainPlan, reconcile, refused
 from preflight_mnnvl.core.snapshot import DomainView
 from preflight_mnnvl.core.support import Support, judge
 from preflight_mnnvl.metrics import Metrics
@@ -164,7 +164,12 @@ class Controller:
         for action in plan.actions:
             # Else decided when the mode was another; there is no right to claims now.
             if action.kind == "ComputeDomain" or self._config.mode == "literal":
-                await self._act(client, action, support)
+                try:
+                    await self._act(client, action, support)
+                except KubeError as error:
+                    if for_good(error):
+                        self._record(refused(view, action, cause_of(error)))
+                    raise
                 self.domains.add_after(key, OVERLAY_TTL)
         self._adopted(key, view, plan)
         self._record(plan.events)

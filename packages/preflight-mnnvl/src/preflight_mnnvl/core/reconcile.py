@@ -334,6 +334,16 @@ def _blocked(view: DomainView, kind: str, meta: Metadata, whose: str, now: float
     return DomainPlan("blocked", why, events=events, again=now + BLOCKED_AGAIN)
 
 
+def refused(view: DomainView, action: ClusterWrite, cause: str) -> tuple[Event, ...]:
+    """The Events that say why the API server takes a write of the plan not, and will not later."""
+    done = {"make": "made", "adopt": "given to its PodGang", "release": "removed"}[action.why]
+    message = (
+        f"the {action.kind} {action.name} cannot be {done}: {cause}; "
+        "make room for it in the quota, or change what refuses it: it is tried again each minute."
+    )
+    return _events(view, reasons.REFUSED, message, f"{action.kind} {action.why}")
+
+
 def _create(kind: Kind, body: dict[str, Any]) -> ClusterWrite:
     meta = body["metadata"]
     return ClusterWrite(kind, meta["namespace"], meta["name"], body, "make")
