@@ -148,6 +148,17 @@ def test_on_the_nodes_network_a_rollout_needs_no_node_without_a_replica(chart: P
 
 
 @CHART
+def test_no_pod_keeps_its_node_from_the_cluster_autoscaler(chart: Path) -> None:
+    """By a volume on the node, but in memory; those of a DaemonSet keep none."""
+    for name, pod in pods(made(chart)).items():
+        if name.startswith("Deployment/"):
+            volumes = pod.get("volumes", [])
+            assert not [one["name"] for one in volumes if "hostPath" in one], name
+            media = [one["emptyDir"].get("medium") for one in volumes if "emptyDir" in one]
+            assert set(media) <= {"Memory"}, name
+
+
+@CHART
 def test_probes_ask_every_service_alike(chart: Path) -> None:
     probes = {
         probe: {key: value for key, value in asked.items() if key != "timeoutSeconds"}
