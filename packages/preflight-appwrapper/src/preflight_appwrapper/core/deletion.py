@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
-from preflight_kube.api.kinds import kind_of
+from msgspec.structs import replace
 
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.types import AppWrapperStatus
-from preflight_appwrapper.core.decode import ComponentObject
 from preflight_appwrapper.core.phase_context import PhaseContext, deadline, expired
 from preflight_appwrapper.core.plan import Confirm, DeleteObject, List, Next, WrapperAction
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
@@ -36,8 +35,12 @@ class DeletionProgress(msgspec.Struct, frozen=True, kw_only=True):
     blocked: tuple[str, ...] = ()
 
 
-def _deletes(object_: ComponentObject, *, force: bool) -> DeleteObject:
-    return DeleteObject(object_.api_version, object_.kind[2], object_.name, object_.uid, force)
+class _Left(NamedTuple):
+    """A component, or a stray, that is there yet."""
+
+    delete: DeleteObject
+    going: bool
+    finalizers: tuple[str, ...]
 
 
 def leftovers(context: PhaseContext) -> bool:
@@ -63,21 +66,16 @@ def progress(context: PhaseContext, status: AppWrapperStatus) -> DeletionProgres
     return delete(things, snapshot, asked, deadline(start, period), now)
 
 
-def _things(status: AppWrapperStatus, snapshot: WrapperSnapshot) -> Iterator[ComponentObject]:
+def _things(status: AppWrapperStatus, snapshot: WrapperSnapshot) -> Iterator[_Left]:
     """Components that are ours; a name under which somebody else's object lives counts as gone."""
     for i, known in enumerate(status.component_status):
         seen = snapshot.component(i)
         if seen.state in {"present", "going"} and seen.uid and known.name and seen.ours:
-            yield ComponentObject(
-                kind=kind_of(known.api_version, known.kind),
-                namespace="",
-                name=known.name,
-                uid=seen.uid,
-                version=0,
-                going=seen.state == "going",
-                finalizers=seen.finalizers,
-            )
-    yield from snapshot.strays
+            delete = DeleteObject(known.api_version, known.kind, known.name, seen.uid)
+            yield _Left(delete, seen.state == "going", seen.finalizers)
+    for stray in snapshot.strays:
+        delete = DeleteObject(stray.api_version, stray.kind[2], stray.name, stray.uid)
+        yield _Left(delete, stray.going, stray.finalizers)
 
 
 def _wait(at: datetime | None, what: str = "what is left is deleted") -> Next:
@@ -85,13 +83,13 @@ def _wait(at: datetime | None, what: str = "what is left is deleted") -> Next:
 
 
 def _normal(
-    things: list[ComponentObject],
+    things: list[_Left],
     snapshot: WrapperSnapshot,
     asked: tuple[Confirm, ...],
     force: datetime,
     now: datetime,
 ) -> DeletionProgress:
-    deletes = [_deletes(thing, force=False) for thing in things if not thing.going]
+    deletes = [thing.delete for thing in things if not thing.going]
     last = {action: at + _AGAIN for action, at in snapshot.attempts.items()}
     due = tuple(delete for delete in deletes if last.get(delete, now) <= now)
     at = min([force, *(last[delete] for delete in deletes if delete not in due)])
@@ -100,7 +98,7 @@ def _normal(
 
 
 def _force(
-    things: list[ComponentObject],
+    things: list[_Left],
     snapshot: WrapperSnapshot,
     asked: tuple[Confirm, ...],
     forced_at: datetime,
@@ -109,7 +107,7 @@ def _force(
     pods = sorted((pod for pod in snapshot.pods if pod.uid), key=lambda pod: pod.name)
     forced = [DeleteObject("v1", "Pod", pod.name, pod.uid, force=True) for pod in pods]
     if not snapshot.pods:
-        forced = [_deletes(thing, force=True) for thing in things]
+        forced = [replace(thing.delete, force=True) for thing in things]
     last = {action: at + _FORCE_AGAIN for action, at in snapshot.attempts.items()}
     due = [delete for delete in forced if last.get(delete, now) <= now]
     fresh = last.get(List(), now) > now
@@ -121,7 +119,7 @@ def _force(
     blocked = []
     if now >= forced_at + _FORCE_AGAIN:  # the same for each leader, so that nobody takes it back
         held = [("Pod", pod.name, pod.metadata.finalizers) for pod in snapshot.pods]
-        held += [(thing.kind[2], thing.name, thing.finalizers) for thing in things]
+        held += [(it.delete.kind, it.delete.name, it.finalizers) for it in things]
         blocked = [f"{kind} {n} (finalizer {', '.join(by)[:200]})" for kind, n, by in held if by]
     return DeletionProgress(
         forced=True,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 from preflight_kube.runtime.events import timestamp
 
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.names import PREFIX
-from preflight_appwrapper.api.types import Pod
+from preflight_appwrapper.api.types import ComponentStatus, Pod
 from preflight_appwrapper.core import podsets
 from preflight_appwrapper.core.phase_context import PhaseContext, deadline, expired
 from preflight_appwrapper.core.plan import Figures, HealthJudgment, Result
@@ -24,6 +25,7 @@ from preflight_appwrapper.core.pods import (
     last_progress,
     terminal,
 )
+from preflight_appwrapper.core.snapshot import SeenComponent
 
 RELEASE: Final = PREFIX + "evacuate"
 """Annotation of a wrapper: since when it waits for the brake. Whoever writes it releases it."""
@@ -31,20 +33,26 @@ _PREFLIGHTS_IN_A_ROW = 3
 """Evacuations in a row that do not count: a check that always fails is not the nodes' fault."""
 
 
-def finished(context: PhaseContext, index: int) -> bool:
-    """Say whether the component has ended well, now or when it was last seen."""
-    known = context.status.component_status[index]
-    verdict = context.snapshot.component(index).verdict
-    return verdict.says == "finished" or c.is_true(known, c.FINISHED)
+class ComponentHealth(NamedTuple):
+    """A component as the status has it, and as it is seen. ``finished``: it has ended well, now or
+    when it was last seen."""
+
+    known: ComponentStatus
+    seen: SeenComponent
+    finished: bool
+
+
+def components(context: PhaseContext) -> Iterator[ComponentHealth]:
+    """All of them, in their order."""
+    for i, known in enumerate(context.status.component_status):
+        seen = context.snapshot.component(i)
+        finished = seen.verdict.says == "finished" or c.is_true(known, c.FINISHED)
+        yield ComponentHealth(known, seen, finished)
 
 
 def _all_finished(context: PhaseContext) -> bool:
     """Say whether all components that make pods have ended well."""
-    return all(
-        finished(context, i)
-        for i, known in enumerate(context.status.component_status)
-        if known.expected
-    )
+    return all(component.finished for component in components(context) if component.known.expected)
 
 
 def _figures(context: PhaseContext) -> Figures:
@@ -56,9 +64,7 @@ def _figures(context: PhaseContext) -> Figures:
         if pod.status.phase in {"Succeeded", "Failed"} or not pod.going
     )
     credit, ended = _credit(context)
-    slacks = zip(
-        podsets.slacks(context.wrapper.spec.components), status.component_status, strict=False
-    )
+    slacks = zip(podsets.slacks(context.wrapper.spec.components), components(context), strict=False)
     figures = Figures(
         expected=status.expected,
         pending=phases["Pending"],
@@ -67,11 +73,7 @@ def _figures(context: PhaseContext) -> Figures:
         failed=phases["Failed"],
         credit=credit,
         ended=ended,
-        slack=sum(
-            min(slack, known.expected)
-            for i, (slack, known) in enumerate(slacks)
-            if not finished(context, i)
-        ),
+        slack=sum(min(slack, known.expected) for slack, (known, _, over) in slacks if not over),
     )
     return replace(figures, counting=len(_counting(context, figures)))
 
@@ -94,8 +96,7 @@ def _credit(context: PhaseContext) -> tuple[int, int]:
         rest = max(0, status.expected - len(alive))
         return rest, rest
     credit, surplus, going_on, counted, owners = 0, 0, 0, 0, set[str]()
-    for i, known in enumerate(status.component_status):
-        component, ended = context.snapshot.component(i), finished(context, i)
+    for known, component, ended in components(context):
         uid = known.uid or component.uid
         if not known.expected:
             continue
@@ -128,8 +129,7 @@ def _counting(context: PhaseContext, figures: Figures) -> list[Pod]:
     failed = [pod for pod in context.snapshot.pods if pod.status.phase == "Failed"]
     if context.rules.failed_pods == "any":
         return failed
-    components = enumerate(context.status.component_status)
-    ended = {known.uid for i, known in components if known.uid and finished(context, i)}
+    ended = {known.uid for known, _, over in components(context) if known.uid and over}
     all_ended = context.status.expected > 0 and _all_finished(context)
     made_up = figures.ready >= figures.needed or all_ended
     own = {"", context.wrapper.metadata.uid}
@@ -143,19 +143,20 @@ def judge(context: PhaseContext) -> HealthJudgment:
 
 
 def _judged(context: PhaseContext, figures: Figures) -> HealthJudgment:
-    leaves, failed = _evacuation(context), _component_failed(context)
-    if leaves is not None and leaves.reason == "PreflightFailed" and not _held(context):
-        # A Job that gives up for its first failed pod has failed by its node, too.
-        failed = leaves if failed is not None and failed.result == "reset" else failed
-    first = _missing(context) or failed or _succeeded(context, figures) or leaves
-    if first is not None and not (first.leaves and _held(context)):
+    first = _missing(context) or _component_failed(context) or _succeeded(context, figures)
+    if first is not None and (first.rule, first.result) != (2, "reset"):
+        return first
+    leaves = _evacuation(context)
+    by_check = leaves is not None and leaves.reason == "PreflightFailed"
+    # A Job that gives up for its first failed pod has failed by its node, too.
+    if leaves is not None and (by_check or first is None) and not _held(context):
+        return leaves
+    if first is not None:
         return first
     later = _failed_pods(context, figures) or _too_few(context, figures)
-    if first is not None:
-        # Of a check that has failed the failed pods are a part; whatever else fails is reset.
-        by_check = first.reason == "PreflightFailed"
-        if by_check or later is None or later.result == "waiting":
-            return replace(first, result="held", counts=False)
+    # Of a check that has failed the failed pods are a part; whatever else fails is reset.
+    if leaves is not None and (by_check or later is None or later.result == "waiting"):
+        return replace(leaves, result="held", counts=False)
     running = f"{figures.ready} of {figures.needed} pods run or have succeeded"
     return later or HealthJudgment("healthy", 9, running, "FoundNoFailedPods")
 
@@ -170,10 +171,10 @@ def _held(context: PhaseContext) -> bool:
 
 def _missing(context: PhaseContext) -> HealthJudgment | None:
     ask: dict[int, str] = {}
-    for i, known in enumerate(context.status.component_status):
-        if c.component_is(known) != "True" or finished(context, i):
+    for i, (known, component, ended) in enumerate(components(context)):
+        if c.component_is(known) != "True" or ended:
             continue
-        component, name = context.snapshot.component(i), f"{known.kind} {known.name}"
+        name = f"{known.kind} {known.name}"
         same = component.ours and known.uid in {"", component.uid}
         if component.state == "present" and same:
             continue
@@ -195,8 +196,8 @@ def _missing(context: PhaseContext) -> HealthJudgment | None:
 
 
 def _component_failed(context: PhaseContext) -> HealthJudgment | None:
-    for i, known in enumerate(context.status.component_status):
-        verdict = context.snapshot.component(i).verdict
+    for known, seen, _ in components(context):
+        verdict = seen.verdict
         if verdict.says != "failed" or c.component_is(known) != "True":
             continue
         message = f" ({verdict.message})" if verdict.message else ""
@@ -263,26 +264,19 @@ def _plain(pod: Pod) -> str:
 def _too_few(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
     if figures.ready >= figures.needed:
         return None
-    status, p, now, pods = context.status, context.p, context.now, context.snapshot.pods
-    pairs = zip(status.component_status, context.snapshot.components, strict=False)
-    queued = next((known for known, component in pairs if component.verdict.suspended), None)
+    every, p, now, pods = list(components(context)), context.p, context.now, context.snapshot.pods
+    queued = next((known for known, seen, _ in every if seen.verdict.suspended), None)
     if queued is not None:
         sentence = f"{queued.kind} {queued.name} is suspended by itself, so the clock of admission and warm-up is stopped"
         return HealthJudgment("waiting", 9, sentence)
-    going_on = [
-        component.verdict
-        for i, component in enumerate(context.snapshot.components)
-        if not finished(context, i)
-    ]
-    needed = figures.needed - sum(verdict.later for verdict in going_on)
+    going_on = [seen.verdict for _, seen, finished in every if not finished]
+    later = sum(verdict.later for verdict in going_on)
+    needed = figures.needed - later
     if figures.ready >= needed:
-        later = figures.needed - needed
         sentence = f"{later} of {figures.needed} pods are made once others have completed"
         return HealthJudgment("waiting", 9, sentence)
-    in_order = any(verdict.in_order for verdict in going_on)
-    start, missing = _started(context), needed - figures.existing
-    if in_order:
-        start = min(last_progress(pods, start), now)
+    in_order, missing = any(verdict.in_order for verdict in going_on), needed - figures.existing
+    start, begun = _started(context, in_order=in_order)
     what = f"{needed - figures.ready} of {needed} pods do not run"
     if missing > 0:
         what = f"{missing} of {needed} pods do not exist"
@@ -295,21 +289,25 @@ def _too_few(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
     if not expired(start, period, now):
         at, then = deadline(start, period), f"rule {rule}: too few pods"
         return HealthJudgment("waiting", 9, f"{what} yet", at=at, then=then)
-    begun = start == c.since(status, c.DEPLOYED)
-    since = "others began" if in_order else "they were last wanted"
-    since = "creation began" if begun else since
-    sentence = f"{what} {(now - start).total_seconds():.0f} s after {since}"
+    sentence = f"{what} {(now - start).total_seconds():.0f} s after {begun}"
     return HealthJudgment("reset", rule, sentence, "InsufficientPodsReady", grace=True, counts=True)
 
 
-def _started(context: PhaseContext) -> datetime:
-    """Since when pods are missed: creation, loss of readiness, or the end of a suspension."""
+def _started(context: PhaseContext, *, in_order: bool) -> tuple[datetime, str]:
+    """Since when pods are missed, and what that was: creation, loss of readiness, the end of a
+    suspension, or what others did that go before them.
+    """
     status, now = context.status, context.now
-    if c.is_true(status, c.READY):
-        return now.replace(microsecond=0)
     known = [
         c.since(status, c.DEPLOYED),
         c.since(status, c.READY),
         *(component.verdict.resumed for component in context.snapshot.components),
     ]
-    return min(max((at for at in known if at is not None), default=now), now)
+    start = min(max((at for at in known if at is not None), default=now), now)
+    if c.is_true(status, c.READY):
+        start = now.replace(microsecond=0)
+    if in_order:
+        start = min(last_progress(context.snapshot.pods, start), now)
+    if start == c.since(status, c.DEPLOYED):
+        return start, "creation began"
+    return start, "others began" if in_order else "they were last wanted"

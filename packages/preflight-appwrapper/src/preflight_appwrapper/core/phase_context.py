@@ -63,9 +63,16 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
         key = f"{reason}/{self.wrapper.metadata.resource_version}"
         return WrapperEvent(reason, message, key, warning)
 
-    def take(self, row: str, status: AppWrapperStatus, **more: object) -> WrapperPlan:
-        """A step that takes a row of the table, which gives the phase; ``more``: its fields."""
-        return self.stay(replace(status, phase=ROWS[row].to), row=row, **more)
+    def take(
+        self, row: str, status: AppWrapperStatus, message: str = "", **more: object
+    ) -> WrapperPlan:
+        """A step that takes a row of the table, which gives the phase. ``message``: of an Event
+        whose reason has the phase's name; ``more``: its fields.
+        """
+        phase = ROWS[row].to
+        if message:
+            more["say"] = (self.say(phase, message, warning=phase in {"Resetting", "Failed"}),)
+        return self.stay(replace(status, phase=phase), row=row, **more)
 
     def stay(self, status: AppWrapperStatus, **more: object) -> WrapperPlan:
         """A step in the same phase; ``more``: its fields."""

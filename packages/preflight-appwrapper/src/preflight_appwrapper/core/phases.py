@@ -11,9 +11,8 @@ from preflight_proto.durations import format_duration
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.names import FINALIZER
 from preflight_appwrapper.api.types import AppWrapperStatus, ComponentStatus
-from preflight_appwrapper.core import deletion, podsets
+from preflight_appwrapper.core import deletion, health, podsets
 from preflight_appwrapper.core.creation import proceed
-from preflight_appwrapper.core.health import finished, judge
 from preflight_appwrapper.core.marks import NOT_JUDGED, not_judged
 from preflight_appwrapper.core.phase_context import EVACUATIONS, PhaseContext, deadline, expired
 from preflight_appwrapper.core.plan import (
@@ -105,8 +104,6 @@ def _forgotten(context: PhaseContext, status: AppWrapperStatus) -> AppWrapperSta
 
 def unseen(context: PhaseContext) -> WrapperPlan:
     """Begin with a wrapper that has no phase yet."""
-    if _leftover(context):
-        return leftover(context)
     waits = context.at_once("Suspended", "it was seen for the first time")
     return context.take("seen", _described(context), next=waits)
 
@@ -128,15 +125,9 @@ def leftover(context: PhaseContext) -> WrapperPlan:
     return _to_suspending(context, "leftover", why)
 
 
-def _leftover(context: PhaseContext) -> bool:
-    return c.is_true(context.status, c.DEPLOYED) or deletion.leftovers(context)
-
-
 def suspended(context: PhaseContext) -> WrapperPlan:
     """Nothing of it exists: created as soon as ``suspend`` is false, the finalizer first."""
     wrapper, status = context.wrapper, context.status
-    if _leftover(context):
-        return leftover(context)
     if wrapper.spec.suspend:
         return context.stay(status, next=Next("Resuming", "spec.suspend is true"))
     if why := not_judged(wrapper, context.rules):
@@ -160,8 +151,7 @@ def _resume(context: PhaseContext, row: str, why: str) -> WrapperPlan:
     if row == "resume" or not c.is_false(status, c.READY):
         status = context.put(status, c.READY, False, "Resuming")
     status = context.put(status, c.UNHEALTHY, False, "Resuming")
-    event = context.say("Resuming", f"components are created: {why}")
-    plan = context.take(row, c.drop(status, c.DELETING), say=(event,))
+    plan = context.take(row, c.drop(status, c.DELETING), f"components are created: {why}")
     # What was seen under the names of an earlier life says nothing of this one.
     fresh = replace(context, snapshot=replace(context.snapshot, components=()))
     return _creating(fresh, plan)
@@ -183,9 +173,8 @@ def _creating(context: PhaseContext, plan: WrapperPlan) -> WrapperPlan:
         return replace(plan, status=status, actions=actions, next=creation.next)
     if plan.row:
         return replace(plan, next=context.at_once("Running", "there is nothing to create"))
-    event = context.say("Running", "all components are created")
     waits = context.at_once("Running", "all is created")
-    return context.take("created", status, say=(event,), next=waits)
+    return context.take("created", status, "all components are created", next=waits)
 
 
 def resuming(context: PhaseContext) -> WrapperPlan:
@@ -202,7 +191,7 @@ def running(context: PhaseContext) -> WrapperPlan:
     """All components are created; the rules of health decide."""
     if context.wrapper.spec.suspend:
         return _to_suspending(context, "running-suspend", "suspended while it ran")
-    judgment = judge(context)
+    judgment = health.judge(context)
     if judgment.result == "confirm":
         actions, rule = tuple(map(Confirm, judgment.confirm)), "rule 1: a component is missing"
         waits = Next(rule, judgment.sentence, waits=("components",))
@@ -225,13 +214,13 @@ def _marked(context: PhaseContext, figures: Figures) -> AppWrapperStatus:
         reason = "SufficientPodsReady" if ready else "InsufficientPodsReady"
         message = f"{figures.ready} of {figures.needed} pods"
         status = context.put(status, c.READY, ready, reason, message)
-    components = tuple(
+    every = tuple(
         c.put(known, c.FINISHED, True, "ComponentFinished", now=context.now)
-        if c.component_is(known) == "True" and finished(context, i)
+        if c.component_is(known) == "True" and finished
         else known
-        for i, known in enumerate(status.component_status)
+        for known, _, finished in health.components(context)
     )
-    return replace(status, component_status=components)
+    return replace(status, component_status=every)
 
 
 def _succeed(
@@ -240,9 +229,8 @@ def _succeed(
     status = context.put(status, c.QUOTA, False, "Succeeded")
     status = context.put(status, c.DEPLOYED, True, "Succeeded")
     status = c.drop(context.over(status, c.UNHEALTHY, "FoundNoFailedPods"), c.DELETING)
-    event = context.say("Succeeded", judgment.sentence)
     waits = Next("everything is deleted", "SuccessTTL is over", context.ends(context.p.success_ttl))
-    return context.take("succeeded", status, say=(event,), next=waits, judgment=judgment)
+    return context.take("succeeded", status, judgment.sentence, next=waits, judgment=judgment)
 
 
 def _healthy(
@@ -314,8 +302,7 @@ def _reset(
     status = c.drop(context.put(status, c.READY, False, "Resetting"), c.DELETING)
     again = format_duration(context.retry_pause(status))
     message = f"{which}: {why}; created again in {again}, once everything is deleted"
-    event = context.say("Resetting", message, warning=True)
-    return _begin_deletion(context, context.take(row, status, say=(event,)))
+    return _begin_deletion(context, context.take(row, status, message))
 
 
 def _fail(context: PhaseContext, status: AppWrapperStatus, row: str, why: str) -> WrapperPlan:
@@ -325,16 +312,14 @@ def _fail(context: PhaseContext, status: AppWrapperStatus, row: str, why: str) -
         status = context.put(status, c.DELETING, False, "DeletionPaused", period)
         waits = Next("deletion", f"{period} is over", context.ends(context.p.deletion_on_failure))
     used = f" after {status.resetting_count} resets" if status.resetting_count else ""
-    event = context.say("Failed", f"failed{used}: {why}", warning=True)
-    return context.take(row, status, say=(event,), next=waits)
+    return context.take(row, status, f"failed{used}: {why}", next=waits)
 
 
 # --- until nothing is left
 
 
 def _to_suspending(context: PhaseContext, row: str, why: str) -> WrapperPlan:
-    event = context.say("Suspending", why)
-    return _begin_deletion(context, context.take(row, context.status, say=(event,)))
+    return _begin_deletion(context, context.take(row, context.status, why))
 
 
 def suspending(context: PhaseContext) -> WrapperPlan:
@@ -344,9 +329,8 @@ def suspending(context: PhaseContext) -> WrapperPlan:
     status = _undeployed(context, context.status, "Suspended", quota=True)
     for type_ in (c.READY, c.UNHEALTHY):
         status = context.over(status, type_, "Suspended")
-    event = context.say("Suspended", "everything is deleted")
     waits = context.at_once("Suspended", "everything is deleted")
-    return context.take("suspended", status, say=(event,), next=waits)
+    return context.take("suspended", status, waits.why, next=waits)
 
 
 def resetting(context: PhaseContext) -> WrapperPlan:
@@ -370,34 +354,27 @@ def resetting(context: PhaseContext) -> WrapperPlan:
     return _resume(context, "retry", "the pause after the reset is over")
 
 
-def failed(context: PhaseContext) -> WrapperPlan:
-    """The end: deletion, at once or after DeletionOnFailureGracePeriod, and the quota with it."""
-    return _ended(context, "failed", "Failed", quota=True)
-
-
-def succeeded(context: PhaseContext) -> WrapperPlan:
-    """The end: deletion after SuccessTTL; the quota was given back at success."""
-    return _ended(context, "succeeded", "Succeeded", quota=False)
-
-
-def _ended(context: PhaseContext, rows: str, reason: str, *, quota: bool) -> WrapperPlan:
-    status = context.status
-    if c.is_false(status, c.DEPLOYED) and not deletion.leftovers(context):
+def ended(context: PhaseContext) -> WrapperPlan:
+    """Everything is deleted once its time is over; with what has failed its quota goes, too."""
+    status, reason, row = context.status, context.status.phase, context.status.phase.lower()
+    deployed = not c.is_false(status, c.DEPLOYED)
+    if not deployed and not deletion.leftovers(context):
         return context.stay(status)
     if c.is_true(status, c.DELETING):
         if plan := _delete(context, context.stay(status)):
             return plan
-        return context.take(f"{rows}-deleted", _undeployed(context, status, reason, quota=quota))
-    at = None if c.is_false(status, c.DEPLOYED) else _deletion_due(context, reason)
+        status = _undeployed(context, status, reason, quota=reason == "Failed")
+        return context.take(f"{row}-deleted", status)
+    at = _deletion_due(context) if deployed else None
     if at is not None and context.now < at:
         name = "SuccessTTL" if reason == "Succeeded" else "DeletionOnFailureGracePeriod"
         return context.stay(status, next=Next("deletion", f"{name} is over", at))
-    return _begin_deletion(context, context.take(f"{rows}-delete", status))
+    return _begin_deletion(context, context.take(f"{row}-delete", status))
 
 
-def _deletion_due(context: PhaseContext, reason: str) -> datetime | None:
+def _deletion_due(context: PhaseContext) -> datetime | None:
     """None: now."""
-    if reason == "Succeeded":
+    if context.status.phase == "Succeeded":
         return deadline(c.since(context.status, c.QUOTA) or context.now, context.p.success_ttl)
     paused = c.since(context.status, c.DELETING)
     if paused is None or context.wrapper.spec.suspend or context.p.deletion_on_failure <= 0:
@@ -422,8 +399,8 @@ def terminating(context: PhaseContext) -> WrapperPlan:
     if status.phase != "Terminating":
         if gone and c.is_true(status, c.QUOTA):  # in the pause of a reset
             status = context.put(status, c.QUOTA, False, "Terminating")
-        event = context.say("Terminating", "the wrapper is being deleted")
-        return _begin_deletion(context, context.take("terminating", status, say=(event,)))
+        plan = context.take("terminating", status, "the wrapper is being deleted")
+        return _begin_deletion(context, plan)
     if plan := _delete(context, context.stay(status)):
         return plan
     status = _undeployed(context, status, "Terminating", quota=True)

@@ -12,6 +12,7 @@ from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.core import phases
+from preflight_appwrapper.core.deletion import leftovers
 from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
 from preflight_appwrapper.core.snapshot import WrapperSnapshot
@@ -26,8 +27,8 @@ _PHASES: Final[Mapping[str, Callable[[PhaseContext], WrapperPlan]]] = {
     "Running": phases.running,
     "Suspending": phases.suspending,
     "Resetting": phases.resetting,
-    "Succeeded": phases.succeeded,
-    "Failed": phases.failed,
+    "Succeeded": phases.ended,
+    "Failed": phases.ended,
 }
 
 
@@ -41,7 +42,7 @@ def reconcile(
     if not snapshot.complete:
         waits = Next("a decision", "not everything is seen yet", waits=("mirrors",))
         return context.stay(wrapper.status, next=waits)
-    plan = _phase_of(wrapper)(context)
+    plan = _phase_of(context)(context)
     bad = (
         WrapperEvent(BAD_ANNOTATION, why, f"annotation/{key}") for key, why in context.p.problems
     )
@@ -50,11 +51,16 @@ def reconcile(
     return replace(plan, say=say, status=status)
 
 
-def _phase_of(wrapper: AppWrapper) -> Callable[[PhaseContext], WrapperPlan]:
+def _phase_of(context: PhaseContext) -> Callable[[PhaseContext], WrapperPlan]:
+    wrapper, status = context.wrapper, context.status
     if wrapper.metadata.deletion_timestamp is not None:
         return phases.terminating
-    phase, known = wrapper.status.phase, len(wrapper.status.component_status)
-    if phase in {"Resuming", "Running"} and known != len(wrapper.spec.components):
+    phase, leftover = status.phase, False
+    if phase in {"Resuming", "Running"}:
+        leftover = len(status.component_status) != len(wrapper.spec.components)
+    elif phase in {"", "Suspended"}:
+        leftover = c.is_true(status, c.DEPLOYED) or leftovers(context)
+    if leftover:
         return phases.leftover
     # A phase that we do not know, or one that only a deletion leads to, was written by somebody
     # else.
