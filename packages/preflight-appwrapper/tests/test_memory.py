@@ -34,10 +34,10 @@ client = Client(Connection("https://127.0.0.1:1", ssl.create_default_context()),
 mirrors = WrapperCache(client, RESTMapper(client), WrapperRules(), lambda _: None)
 before = resident()
 for number in range(int(sys.argv[3])):
-    mirrors.keep(msgspec.json.decode(worst(sys.argv[2], number), type=PartialObject))
+    mirrors.wrappers.wrote(msgspec.json.decode(worst(sys.argv[2], number), type=PartialObject))
 wrapper = mirrors.wrapper(("ns", "w0"))
 assert len(wrapper.spec.components) == 1 and wrapper.spec.components[0].template["kind"] == "Pod"
-print(before, resident(), len(list(mirrors.wrappers())))
+print(before, resident(), len(mirrors.wrappers.store))
 """
 
 

@@ -41,7 +41,7 @@ class Cached:
         self.jobs = self.cache.open(JOB, "/apis/batch/v1/jobs")
         self.pods = self.cache._pods
         for name in "ab":
-            self.cache.keep(raw(name, "", {}))
+            self.cache.wrappers.wrote(raw(name, "", {}))
 
     def shows(self, cache: Any, one: PartialObject) -> None:
         cache._put(one.metadata.uid, one)
@@ -111,7 +111,7 @@ def test_what_is_remembered_of_a_wrapper_goes_with_it() -> None:
     made.shows(made.jobs, a_job("train", "a"))
     made.jobs.deleted("uid-train")
     assert set(made.cache._departed) == {"uid-train"}
-    made.cache.drop("uid-a")
+    made.cache.wrappers.deleted("uid-a")
     assert made.cache._departed == {}
 
 

@@ -102,6 +102,11 @@ class Metadata(_Object, frozen=True, kw_only=True):
     owner_references: tuple[OwnerReference, ...] = ()
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name, as a work queue has them."""
+        return self.namespace, self.name
+
+    @property
     def controller(self) -> OwnerReference | None:
         """The owner that manages the object; None where nobody does."""
         return next((owner for owner in self.owner_references if owner.controller), None)

@@ -52,7 +52,8 @@ class _Pod(VersionedPod, frozen=True):
 
 
 class WrapperCache:
-    """``changed`` is called with each wrapper that something has changed about."""
+    """``changed`` is called with each wrapper that something has changed about. ``wrappers``: all,
+    with what the API server has answered of them."""
 
     def __init__(
         self, client: Client, kinds: RESTMapper, rules: WrapperRules, changed: Callable[[Key], None]
@@ -63,7 +64,7 @@ class WrapperCache:
         self._departed: dict[str, ComponentObject] = {}  # by uid, as they were last
         self._departed_of: Index[ComponentObject] = Index(_owner)
         self._group: TaskGroup | None = None
-        self._wrappers: Cache[AppWrapper] = Cache(
+        self.wrappers: Cache[AppWrapper] = Cache(
             client,
             WRAPPERS,
             PartialWrapper,
@@ -104,7 +105,7 @@ class WrapperCache:
         """Keep all of it current until cancelled."""
         async with anyio.create_task_group() as group:
             self._group = group
-            group.start_soon(self._wrappers.run)
+            group.start_soon(self.wrappers.run)
             group.start_soon(self._pods.run)
             if self._rules.autopilot.monitor:
                 group.start_soon(self._nodes.run)
@@ -113,43 +114,27 @@ class WrapperCache:
     async def _announce(self) -> None:
         """Have everything looked at once the first mirrors are there."""
         await self.synced()
-        for wrapper in list(self.wrappers()):
-            self._changed((wrapper.metadata.namespace, wrapper.metadata.name))
+        for wrapper in list(self.wrappers.store.values()):
+            self._changed(wrapper.metadata.key)
 
     async def synced(self) -> None:
         """Wait until wrappers, pods and nodes have been read."""
-        await self._wrappers.synced.wait()
+        await self.wrappers.synced.wait()
         await self._pods.synced.wait()
         if self._rules.autopilot.monitor:
             await self._nodes.synced.wait()
 
     # --- wrappers
 
-    def wrappers(self) -> Iterable[AppWrapper]:
-        """All that are known."""
-        return self._wrappers.store.values()
-
-    def in_phase(self, phase: str) -> int:
-        """Count the wrappers in this phase."""
-        return self._wrappers.count("phase", phase)
-
     def wrapper(self, key: Key) -> AppWrapper | None:
         """The newest that is known; None where it is gone."""
-        named = self._wrappers.by_index("name", "/".join(key))
+        named = self.wrappers.by_index("name", "/".join(key))
         return max(
             named, key=lambda known: version_of(known.metadata.resource_version), default=None
         )
 
-    def keep(self, raw: PartialObject) -> None:
-        """Take in what the API server has answered of a wrapper."""
-        self._wrappers.wrote(raw)
-
-    def drop(self, uid: str) -> None:
-        """Take in that the API server has said that this wrapper is gone."""
-        self._wrappers.deleted(uid)
-
     def _decoded(self, raw: PartialObject) -> AppWrapper:
-        return decode.wrapper(raw, self._wrappers.store.get(raw.metadata.uid))
+        return decode.wrapper(raw, self.wrappers.store.get(raw.metadata.uid))
 
     def _wrapper_changed(self, change: Change[AppWrapper]) -> None:
         metadata = change.object.metadata
@@ -157,7 +142,7 @@ class WrapperCache:
             for uid in self._departed_of.keys(metadata.uid):
                 self._departed_of.remove(uid)
                 del self._departed[uid]
-        self._changed((metadata.namespace, metadata.name))
+        self._changed(metadata.key)
 
     # --- pods and components
 
@@ -256,8 +241,8 @@ class WrapperCache:
             self._wake_holders(kind)
 
     def _wake_holders(self, kind: Kind) -> None:
-        holders = (wrapper.metadata for wrapper in self.wrappers() if kind in _kinds_of(wrapper))
-        self._wake((metadata.namespace, metadata.name) for metadata in holders)
+        every = self.wrappers.store.values()
+        self._wake(wrapper.metadata.key for wrapper in every if kind in _kinds_of(wrapper))
 
     def _pod(self, raw: PartialObject) -> _Pod:
         metadata = raw.metadata
@@ -284,7 +269,7 @@ class WrapperCache:
         wrapper = _wrapper_of(component)
         if change.kind == "deleted":
             owner = component.owner
-            if owner is not None and self._wrappers.get(owner.uid) is not None:
+            if owner is not None and self.wrappers.get(owner.uid) is not None:
                 self._departed[component.uid] = component
                 self._departed_of.put(component.uid, component)
         elif before is not None and replace(before, version=component.version) == component:

@@ -75,7 +75,9 @@ class Controller:
         self._clock = client.clock
         kinds = RESTMapper(client)
         self._cache = WrapperCache(client, kinds, rules, self._changed)
-        metrics.statuses = lambda: (wrapper.status for wrapper in self._cache.wrappers())
+        metrics.statuses = lambda: (
+            wrapper.status for wrapper in self._cache.wrappers.store.values()
+        )
         self._applier = WrapperApplier(client, kinds, rules, metrics)
         self._events = EventRecorder(client, COMPONENT, counted=metrics.event)
         self._states: dict[Key, LeaderState] = {}
@@ -89,9 +91,9 @@ class Controller:
             group.start_soon(self._events.run)
             await self._cache.synced()
             # What an earlier leader has let through counts as if it were now.
-            for wrapper in self._cache.wrappers():
+            for wrapper in self._cache.wrappers.store.values():
                 if wrapper.status.migration_count:
-                    self._brake.take((wrapper.metadata.namespace, wrapper.metadata.name))
+                    self._brake.take(wrapper.metadata.key)
             for name, queue, workers in (
                 (KIND, self._queue, _WORKERS),
                 (f"{KIND}Deletion", self._deletions, _DELETION_WORKERS),
@@ -181,12 +183,13 @@ class Controller:
             elif plan.status == wrapper.status and not plan.row:
                 return self._timer(key, plan, now)
         coming = plan.next.what if plan.next else ""
-        about = {"namespace": key[0], "name": key[1]}
-        log.warning("AppWrapper not settled yet, tried again", **about, next=coming)
+        log.warning(
+            "AppWrapper not settled yet, tried again", namespace=key[0], name=key[1], next=coming
+        )
         return 1.0
 
     def _held(self, key: Key, now: datetime) -> HeldEvacuation | None:
-        total = sum(map(self._cache.in_phase, _DEPLOYED))
+        total = sum(self._cache.wrappers.count("phase", phase) for phase in _DEPLOYED)
         wait = self._brake.wait(key, total)
         if wait is None:
             return None
@@ -257,13 +260,13 @@ class Controller:
         """
         if isinstance(answer, Stored):
             stored = answer.object(PartialObject)
-            self._cache.keep(stored)
+            self._cache.wrappers.wrote(stored)
             return stored
         current = await self._applier.read(*key)
         if current is None or current.metadata.uid != wrapper.metadata.uid:
-            self._cache.drop(wrapper.metadata.uid)
+            self._cache.wrappers.deleted(wrapper.metadata.uid)
         if current is not None:
-            self._cache.keep(current)
+            self._cache.wrappers.wrote(current)
         match answer:
             case Refused(error=error, stale=False) | Lost(error=error) if error.status:
                 raise error
@@ -323,7 +326,7 @@ class Controller:
                     answer = await self._applier.finalizer(wrapper, wanted=wanted)
                     stored = await self._settled(key, wrapper, answer)
                     if stored is not None and not wanted and not stored.metadata.finalizers:
-                        self._cache.drop(wrapper.metadata.uid)
+                        self._cache.wrappers.deleted(wrapper.metadata.uid)
                 case CreateComponent():
                     await self._applier.create(wrapper, action, state)
                 case Confirm(index=index):
