@@ -125,8 +125,9 @@ def json_schema() -> dict[str, Any]:
 def settings(text: str) -> tuple[Config, WrapperRules]:
     """All that a YAML document says. Raises :class:`ConfigError` with every problem."""
     written, problems = document.read(text), list[str]()
-    public = _public({} if written is None else written, problems)
-    raw, used = _renamed(public, problems)
+    raw, used = {} if written is None else written, dict[str, str]()
+    if isinstance(raw, dict):
+        raw, used = _renamed(_public(raw, problems), problems)
     problems += schema.problems(json_schema(), raw, "the file")
     periods = _periods(raw, problems)
     config = Config() if problems else msgspec.convert(raw, Config)
@@ -137,13 +138,12 @@ def settings(text: str) -> tuple[Config, WrapperRules]:
     return config, _rules(config, periods, frozenset(section or ()))
 
 
-def _public(raw: object, problems: list[str]) -> object:
+def _public(raw: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     """A configuration of AppWrapper 1.2 as one of ours: that is below ``appwrapper``, with periods
     in nanoseconds, beside what says how its controller is deployed.
     """
-    inner = raw.get("appwrapper") if isinstance(raw, dict) else None
-    deployed = isinstance(raw, dict) and _DEPLOYED & raw.keys()
-    if not isinstance(raw, dict) or not deployed or not isinstance(inner, dict | None):
+    inner = raw.get("appwrapper")
+    if not _DEPLOYED & raw.keys() or not isinstance(inner, dict | None):
         return raw
     ours = {key: value for key, value in raw.items() if key not in _DEPLOYED} | (inner or {})
     if ours.pop("userRBACAdmissionCheck", True) is not True:
@@ -159,12 +159,12 @@ def _public(raw: object, problems: list[str]) -> object:
     return ours
 
 
-def _renamed(raw: object, problems: list[str]) -> tuple[object, dict[str, str]]:
+def _renamed(raw: dict[str, Any], problems: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """``raw`` without aliases; and by name the one that it has instead."""
-    section = raw.get("faultTolerance") if isinstance(raw, dict) else None
-    if not isinstance(raw, dict) or not isinstance(section, dict):
-        return raw, {}
-    renamed, used = dict(section), dict[str, str]()
+    section, used = raw.get("faultTolerance"), dict[str, str]()
+    if not isinstance(section, dict):
+        return raw, used
+    renamed = dict(section)
     for old, new in _ALIASES.items():
         if old in renamed and new in renamed:
             twice = f"means the same as {new}, which is set too; keep one of the two."

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 from preflight_kube.api.kinds import controller_reference
+from preflight_kube.api.workloads.model import map_of
 
 from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.names import API_VERSION, CLAIMED, KIND, LABEL
@@ -53,8 +54,7 @@ def named(wrapper: AppWrapper, index: int, suffix: str) -> Named:
     api, kind = template.get("apiVersion"), template.get("kind")
     if not isinstance(api, str) or not api or not isinstance(kind, str) or not kind:
         raise ComponentError(f"{where}: has no apiVersion and kind; set both.")
-    metadata = template.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    metadata = map_of(template.get("metadata"))
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if isinstance(name, str) and name:
         return Named(api, kind, name)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from preflight_kube.api.workloads.model import Keys, Object, at, dotted, maps, whole
+from preflight_kube.api.workloads.model import Keys, Object, at, dotted, map_of, maps, whole
 from preflight_kube.api.workloads.places import places, pods_at
 from preflight_kube.api.workloads.table import kind_of
 
@@ -69,9 +69,8 @@ def _below(part: Any, step: re.Match[str], walked: str) -> Any:
 
 def group_kind(template: object) -> tuple[str, str, str]:
     """Group, version and kind of a manifest; empty where it says none."""
-    if not isinstance(template, dict):
-        return "", "", ""
-    api, kind = template.get("apiVersion"), template.get("kind")
+    about = map_of(template)
+    api, kind = about.get("apiVersion"), about.get("kind")
     group, _, version = api.rpartition("/") if isinstance(api, str) else ("", "", "")
     return group, version, kind if isinstance(kind, str) else ""
 
@@ -108,8 +107,6 @@ def slack(template: object) -> int:
     operator bounds and its autoscaler changes, or by PyTorch's elastic policy. Never raises.
     """
     group, _, kind = group_kind(template)
-    if not isinstance(template, dict):
-        return 0
     if (group, kind) == ("kubeflow.org", "PyTorchJob"):
         least = whole(at(template, ("spec", "elasticPolicy", "minReplicas")), -1)
         workers = at(template, ("spec", "pytorchReplicaSpecs", "Worker", "replicas"))

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from preflight_kube.admission.limits import REQUESTS
 from preflight_kube.api.kinds import Kind, RESTMapping
-from preflight_kube.api.workloads.model import at
+from preflight_kube.api.workloads.model import at, map_of
 from preflight_proto.printable import printable
 
 from preflight_appwrapper.api.names import GROUP, KIND, LABEL, LONGEST_VALUE
@@ -117,8 +117,10 @@ def _of_components(
         if other not in (None, "", namespace):
             yield f"{where}.metadata.namespace: is {printable(str(other), 63)}, and only the wrapper's own, {namespace}, is possible; remove it."
         yield from _of_kind((group, version, kind), served, where, wrapped)
-        labels = at(component.template, ("metadata", "labels"))
-        if isinstance(labels, dict) and labels.get(LABEL) not in (None, wrapper.metadata.name):
+        if at(component.template, ("metadata", "labels", LABEL)) not in (
+            None,
+            wrapper.metadata.name,
+        ):
             yield f"{where}.metadata.labels: {LABEL} has another value than the wrapper's name; remove it."
         fixed = at(component.template, ("metadata", "name"))
         if isinstance(fixed, str) and fixed:
@@ -187,8 +189,7 @@ def _of_template(component: Component, path: str, name: str, where: str) -> Iter
     except podsets.PodSetError as error:
         yield f"{where}: {error}."
         return
-    labels = at(template, ("metadata", "labels"))
-    if isinstance(labels, dict) and labels.get(LABEL) not in (None, name):
+    if at(template, ("metadata", "labels", LABEL)) not in (None, name):
         yield f"{where}: the pod template's label {LABEL} has another value than the wrapper's name; remove it."
 
 
@@ -213,15 +214,12 @@ def _warnings(wrapper: AppWrapper, rules: WrapperRules) -> Iterator[str]:
         where = f"spec.components[{i}]"
         if component.pod_sets and not podsets.kueue_knows(component.template):
             yield from _differences(component.pod_sets, podsets.readable(component.template), where)
-        lost = sorted(FAULT_TOLERANCE & component.annotations.keys())
-        below = at(component.template, ("metadata", "annotations"))
-        if isinstance(below, dict):
-            lost += sorted(FAULT_TOLERANCE & {key for key in below if isinstance(key, str)})
+        below = map_of(at(component.template, ("metadata", "annotations")))
+        lost = FAULT_TOLERANCE & component.annotations.keys() or FAULT_TOLERANCE & below.keys()
         if lost:
-            yield f"{where}: the annotation {lost[0]} says nothing there; write it into the wrapper's own metadata."
+            yield f"{where}: the annotation {min(lost)} says nothing there; write it into the wrapper's own metadata."
         yield from _job_warnings(component.template, where)
-        labels = at(component.template, ("metadata", "labels"))
-        if isinstance(labels, dict) and QUEUE_LABEL in labels:
+        if QUEUE_LABEL in map_of(at(component.template, ("metadata", "labels"))):
             yield f"{where}.template.metadata.labels: {QUEUE_LABEL} would queue this component by itself; write it on the wrapper."
 
 

@@ -68,8 +68,7 @@ class Reviewer:
             answer = await self._marked_again(request, raw, wrapper)
             ops = kept(request.old(dict[str, Any]), wrapper) if answer.allowed else []
             return replace(answer, patch=[*answer.patch, *ops]) if ops else answer
-        metadata = raw.get("metadata")
-        labels = metadata.get("labels") if isinstance(metadata, dict) else None
+        labels = at(raw, ("metadata", "labels"))
         user, queue = request.user_info, self._rules.default_queue
         ops = patch(
             wrapper, user=user.username, uid=user.uid, default_queue=queue, labeled=bool(labels)
@@ -218,8 +217,7 @@ def kept(raw: dict[str, Any], new: AppWrapper) -> list[Operation]:
 
 def annotated(raw: dict[str, Any], key: str, value: str) -> Operation:
     """The operation of a JSON Patch that gives the object ``raw`` this annotation."""
-    metadata = raw.get("metadata")
-    if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
+    if isinstance(at(raw, ("metadata", "annotations")), dict):
         return add(pointer("metadata", "annotations", key), value)
     return add("/metadata/annotations", {key: value})
 

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from preflight_kube.admission import limits
 from preflight_kube.admission.review import AdmissionRequest, Response
 from preflight_kube.admission.reviews import Unavailable
+from preflight_kube.api.workloads.model import at, maps
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.runtime.cache import Cache
 from preflight_kube.runtime.indexes import namespaced_name
@@ -77,10 +78,8 @@ class Webhook:
 
     async def _gpu_entries(self, namespace: str, pod: dict[str, Any]) -> list[str]:
         """Those of its resourceClaims that ask for a device class of GPUs and are there."""
-        spec, gpus = pod.get("spec"), []
-        for entry in (spec.get("resourceClaims") or ()) if isinstance(spec, dict) else ():
-            if not isinstance(entry, dict):
-                continue
+        gpus = []
+        for entry in maps(at(pod, ("spec", "resourceClaims"))):
             for plural, field in _CLAIM_KINDS:
                 name = entry.get(field)
                 if isinstance(name, str) and names.is_object_name(name):
