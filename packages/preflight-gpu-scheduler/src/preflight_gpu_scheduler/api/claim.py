@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -113,40 +113,48 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return (self.namespace, self.spec.gang_ref) if self.spec.gang_ref else None
 
 
-_rule = partial(ValidationRule, ("spec",))
-RULES: Final = (
-    _rule("self == oldSelf", "spec: cannot be changed; make another GpuClaim."),
-    _rule(
+_UNCHANGED: Final = ValidationRule(
+    ("spec",), "self == oldSelf", "spec: cannot be changed; make another GpuClaim."
+)
+_BROKEN: Final[tuple[tuple[Callable[[Spec], bool], str, str], ...]] = (
+    (
+        lambda spec: bool(spec.devices.prefer_ids) and spec.devices.policy != "preferIds",
         "!has(self.devices) || !has(self.devices.preferIds) || size(self.devices.preferIds) == 0 || "
         "(has(self.devices.policy) && self.devices.policy == 'preferIds')",
         "spec.devices.preferIds: is read with policy preferIds only; set that policy, or leave it out.",
     ),
-    _rule(
+    (
+        lambda spec: not spec.devices.prefer_ids and spec.devices.policy == "preferIds",
         "!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'preferIds' || "
         "(has(self.devices.preferIds) && size(self.devices.preferIds) > 0)",
         "spec.devices.preferIds: is empty with policy preferIds; name the ids, or use policy contiguous.",
     ),
-    _rule(
+    (
+        lambda spec: len(set(spec.devices.prefer_ids)) != len(spec.devices.prefer_ids),
         "!has(self.devices) || !has(self.devices.preferIds) || "
         "self.devices.preferIds.all(x, self.devices.preferIds.exists_one(y, x == y))",
         "spec.devices.preferIds: has an id twice; name each once.",
     ),
-    _rule(
+    (
+        lambda spec: spec.devices.policy == "spread" and spec.topology.mode != "Preferred",
         "!has(self.devices) || !has(self.devices.policy) || self.devices.policy != 'spread' || !has(self.topology) || "
         "!has(self.topology.mode) || self.topology.mode == 'Preferred'",
         "spec.topology.mode: must be Preferred with policy spread, which decides about islands itself; leave it out.",
     ),
-    _rule(
+    (
+        lambda spec: spec.topology.min_bandwidth_gbps > 0 and spec.topology.mode != "Required",
         "!has(self.topology) || !has(self.topology.minBandwidthGBps) || self.topology.minBandwidthGBps == 0.0 || "
         "(has(self.topology.mode) && self.topology.mode == 'Required')",
         "spec.topology.minBandwidthGBps: is read with mode Required only; set that mode, or leave it out.",
     ),
-    _rule(
+    (
+        lambda spec: any(len(key) > MOST_KEY for key in spec.selector.match_labels),
         f"!has(self.selector) || !has(self.selector.matchLabels) || self.selector.matchLabels.all(k, size(k) <= {MOST_KEY})",
         f"spec.selector.matchLabels: has a key of more than {MOST_KEY} characters, as no label has; shorten it.",
     ),
 )
-"""What a schema cannot say: as CEL for the API server, and the same sentences from here."""
+"""What a schema cannot say: whether it is broken, as CEL whether it holds, and the sentence."""
+RULES: Final = (_UNCHANGED, *(ValidationRule(("spec",), cel, why) for _, cel, why in _BROKEN))
 
 
 class RawClaim(msgspec.Struct, frozen=True):
@@ -161,7 +169,7 @@ class RawClaim(msgspec.Struct, frozen=True):
         with suppress(msgspec.ValidationError, RecursionError):
             spec = msgspec.convert(self.spec, Spec)
             claim = Claim(namespace=about.namespace, name=about.name, uid=about.uid, spec=spec)
-            return _broken(spec) or claim
+            return [why for broken, _, why in _BROKEN if broken(spec)] or claim
         # Loads jsonschema: memory that good claims do not cost.
         from preflight_kube.files import schema
 
@@ -172,17 +180,3 @@ class RawClaim(msgspec.Struct, frozen=True):
         return schema.problems(whole | {"$defs": types["$defs"]}, raw, "the claim") or [
             "spec: has a number with a fraction where a whole one belongs; write it without."
         ]
-
-
-def _broken(spec: Spec) -> list[str]:
-    devices, topology = spec.devices, spec.topology
-    broken = (
-        False,  # whether the spec was another one before is the API server's to know
-        bool(devices.prefer_ids) and devices.policy != "preferIds",
-        not devices.prefer_ids and devices.policy == "preferIds",
-        len(set(devices.prefer_ids)) != len(devices.prefer_ids),
-        devices.policy == "spread" and topology.mode != "Preferred",
-        topology.min_bandwidth_gbps > 0 and topology.mode != "Required",
-        any(len(key) > MOST_KEY for key in spec.selector.match_labels),
-    )
-    return [rule.message for rule, breaks in zip(RULES, broken, strict=True) if breaks]
