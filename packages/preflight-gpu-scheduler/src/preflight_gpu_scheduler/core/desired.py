@@ -93,8 +93,8 @@ MOST_SHOWN: Final = 100
 
 def could_ever(claim: Claim, nodes: Iterable[NodeView]) -> bool:
     """Tell whether some node could meet the claim with all its usable GPUs free."""
-    wanted = claim.spec.selector.match_labels.items()
-    fit = (node for node in nodes if all(node.labels.get(key) == its for key, its in wanted))
+    wanted = claim.spec.selector.match_labels
+    fit = (node for node in nodes if not node.other(wanted))
     kinds = {id(node.slots): node.slots for node in fit}.values()
     return any(not choose(slots, (1 << len(slots)) - 1, claim.want).why for slots in kinds)
 

@@ -132,6 +132,10 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     blocked: str = ""
 
+    def other(self, wanted: Mapping[str, str]) -> list[str]:
+        """The keys of the labels that are ``wanted`` and that it does not have."""
+        return [key for key, value in wanted.items() if self.labels.get(key) != value]
+
 
 def busy_ids(
     leases: Iterable[Lease], look: Look, numbers: Mapping[str, int] | None = None
@@ -169,6 +173,15 @@ def known(inventory: Inventory | None, node: str, config: Config) -> Inventory |
     return inventory
 
 
+def user_of(device: Device, over: Collection[str] = ()) -> str:
+    """Who has a GPU by what the agent sees, whatever leases say; empty for nobody. ``over``: uids
+    of pods that are known to have ended, though the status may not say so yet.
+    """
+    if users := [uid for uid in device.in_use_by if uid not in over]:
+        return f"pod {users[0]}"
+    return "a process of no claim" if device.processes and not device.in_use_by else ""
+
+
 def view(
     node: Node | None,
     inventory: Inventory | None,
@@ -179,10 +192,9 @@ def view(
     unlocked: bool = False,
     stale: bool = False,
 ) -> NodeView:
-    """``busy``: ids that somebody has. ``over``: uids of pods that are known to have ended, though
-    the status may not say so yet. ``unlocked``: whether the lease of a GPU of a bound pod is
-    missing. ``stale``: the status has not changed for too long; one that says no time at all, as
-    written by hand, is never stale.
+    """``busy``: ids that somebody has. ``over``: as for :func:`user_of`. ``unlocked``: whether the
+    lease of a GPU of a bound pod is missing. ``stale``: the status has not changed for too long;
+    one that says no time at all, as written by hand, is never stale.
     """
     if node is None:
         return NodeView(blocked=messages.NODE_UNKNOWN)
@@ -200,12 +212,7 @@ def view(
     elif unlocked:
         why = messages.UNLOCKED
     slots = gpu_selection.topology(inventory.devices)
-    # Whoever the agent sees has the GPU, whatever leases say; so has a process of no pod of ours.
-    taken = {
-        device.id
-        for device in inventory.devices
-        if set(device.in_use_by) - set(over) or (device.processes and not device.in_use_by)
-    }.union(busy)
+    taken = {device.id for device in inventory.devices if user_of(device, over)}.union(busy)
     free = gpu_selection.mask_of(slots, (slot.id for slot in slots if slot.id not in taken))
     return NodeView(slots=slots, free=free, labels=node.metadata.labels or {}, blocked=why)
 
@@ -318,9 +325,7 @@ def alone(names: Sequence[str], node: str) -> Answered:
 
 def refusal(node: NodeView, wanted: Mapping[str, str]) -> str:
     """Why no pod with a claim of these labels gets a GPU there; empty where one may."""
-    if node.blocked or all(node.labels.get(key) == value for key, value in wanted.items()):
-        return node.blocked
-    return messages.LABELS_DIFFER
+    return node.blocked or (messages.LABELS_DIFFER if node.other(wanted) else "")
 
 
 def result_of(answered: Answered) -> FilterResult:

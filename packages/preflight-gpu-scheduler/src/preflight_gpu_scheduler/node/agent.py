@@ -49,11 +49,6 @@ class _Slice(msgspec.Struct, frozen=True):
     spec: _SliceSpec = _SliceSpec()
 
 
-class _Written(msgspec.Struct, frozen=True):
-    metadata: Metadata
-    status: Any = None
-
-
 class Agent:
     """``boot``: the kernel's id of this boot. ``reflectors`` have to run."""
 
@@ -164,17 +159,16 @@ class Agent:
         """The status that was written last: it says which id each UUID has."""
         while True:
             try:
-                written = await self._client.get_or_none(self._path, _Written)
+                written = await self._client.get_or_none(self._path, dict[str, Any])
                 break
             except KubeError as error:
                 log.warning("previous status unreadable", error=str(error))
                 await anyio.sleep(1.0)
-        if written is not None and isinstance(written.status, dict):
-            try:
-                return msgspec.convert(written.status, InventoryStatus)
-            except msgspec.ValidationError as error:
-                log.warning("previous status not valid, and begun anew", error=str(error))
-        return InventoryStatus()
+        try:
+            return msgspec.convert((written or {}).get("status") or {}, InventoryStatus)
+        except msgspec.ValidationError as error:
+            log.warning("previous status not valid, and begun anew", error=str(error))
+            return InventoryStatus()
 
     async def _publish(self, status: InventoryStatus) -> bool:
         """Tell whether it was stored."""

@@ -127,11 +127,8 @@ def _node(name: str, given: Files, claim: Claim, config: Config) -> NodeSays:
         if seen.blocked:
             figures = " ".join(inventory.problems) if inventory is not None else ""
         else:
-            figures = ", ".join(
-                f"{key} is {seen.labels.get(key, 'not set')}, not {value}"
-                for key, value in wanted.items()
-                if seen.labels.get(key) != value
-            )
+            others = {key: seen.labels.get(key, "not set") for key in seen.other(wanted)}
+            figures = ", ".join(f"{key} is {has}, not {wanted[key]}" for key, has in others.items())
         return NodeSays(node=name, why=why, figures=figures)
     chosen = choose(seen.slots, seen.free, claim.want)
     if chosen.why:

@@ -8,6 +8,7 @@ from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.gpu_node_status import Device
 from preflight_gpu_scheduler.api.types import Lease, Pod
+from preflight_gpu_scheduler.core.filter_prioritize import user_of
 from preflight_gpu_scheduler.core.ledger import LeaseState, judge
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
@@ -42,14 +43,11 @@ def _sick(device: Device) -> str:
 
 
 def _without_lease(seen: GpuSnapshot, node: str, device: Device) -> str:
-    """What keeps it from others all the same, as in :func:`~.filter_prioritize.view`."""
-    used, sick = "", _sick(device)
+    """What keeps it from others all the same."""
+    used, sick = user_of(device), _sick(device)
+    used = f"used by {used}" if used else ""
     if device.id in seen.others(node):
         used = "a pod's, whose Lease is lost"
-    elif device.in_use_by:
-        used = f"used by pod {device.in_use_by[0]}"
-    elif device.processes:
-        used = "used by a process of no claim"
     return f"{device.id}:{f'{used} ({sick})' if used and sick else used or sick or '-'}"
 
 
