@@ -33,7 +33,7 @@ class KeptRelease(NamedTuple):
 
     status: str
     revision: int
-    manifest: list[Object]
+    manifest: Sequence[Object]
     forced: str
 
 

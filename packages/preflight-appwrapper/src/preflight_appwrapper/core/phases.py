@@ -391,16 +391,16 @@ def terminating(context: PhaseContext) -> WrapperPlan:
     left = deletion.leftovers(context) or bool(context.snapshot.pods)
     gone = not left and not c.is_true(status, c.DEPLOYED)
     named = any(known.name for known in status.component_status)
-    begun = named or c.find(status, c.DEPLOYED) is not None
+    created = named or c.find(status, c.DEPLOYED) is not None
     held = c.is_true(status, c.DELETING) or c.is_true(status, c.QUOTA)
-    if gone and (deleted or not begun) and not held:
+    if gone and (deleted or not created) and not held:
         waits = Next("the wrapper is gone", "everything is deleted")
         return context.stay(status, actions=(Finalizer(wanted=False),), next=waits)
     if status.phase != "Terminating":
         if gone and c.is_true(status, c.QUOTA):  # in the pause of a reset
             status = context.put(status, c.QUOTA, False, "Terminating")
-        plan = context.take("terminating", status, "the wrapper is being deleted")
-        return _begin_deletion(context, plan)
+        begun = context.take("terminating", status, "the wrapper is being deleted")
+        return _begin_deletion(context, begun)
     if plan := _delete(context, context.stay(status)):
         return plan
     status = _undeployed(context, status, "Terminating", quota=True)
