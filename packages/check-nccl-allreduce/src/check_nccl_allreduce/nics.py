@@ -131,7 +131,7 @@ def recognize(tree: Mapping[str, str], hca: str = "") -> Adapters:
             f"tcpxo-{count}x{rate}" if usual else "", f"tcpxo {apertures}", rdma=True, imex=imex
         )
     known = ports(tree)
-    all_seen = _all_seen(tree)
+    listed_all = _lists_all(tree)
     usable = [port for port in known if port.usable and _selected(port, hca)]
     active = [port for port in usable if port.state == _ACTIVE]
     if not active:
@@ -141,7 +141,7 @@ def recognize(tree: Mapping[str, str], hca: str = "") -> Adapters:
             findings=_findings(usable, down),
             faults=bounded(down),
             watched=tuple(usable),
-            listed=tuple(port.name for port in known if usable and all_seen)[:_MOST_LISTED],
+            listed=tuple(port.name for port in known if usable and listed_all)[:_MOST_LISTED],
         )
     groups: dict[str, list[Port]] = {}
     for port in active:
@@ -160,7 +160,7 @@ def recognize(tree: Mapping[str, str], hca: str = "") -> Adapters:
         findings=_findings(usable, faults),
         faults=bounded(fault for fault in faults if fault.port in {port.name for port in siblings}),
         watched=tuple(siblings),
-        listed=tuple(port.name for port in known if port.model == main[0].model and all_seen)[
+        listed=tuple(port.name for port in known if port.model == main[0].model and listed_all)[
             :_MOST_LISTED
         ],
     )
@@ -223,7 +223,7 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
     return listed
 
 
-def _all_seen(tree: Mapping[str, str]) -> bool:
+def _lists_all(tree: Mapping[str, str]) -> bool:
     """Whether every adapter with a character device is listed. Where adapters belong to one network
     namespace each (``rdma system``: netns exclusive) a pod sees its own alone, and has lost none of
     the others.

@@ -183,7 +183,7 @@ class Controller:
                     "room in the quota, or change what refuses: it is tried again each minute"
                 )
                 refused = DomainEvent("ComputeDomainRefused", message, str(error.status))
-                self._tell(events, domain, [refused])
+                self._record(events, domain, [refused])
             raise
         else:
             if plan.actions:
@@ -196,14 +196,14 @@ class Controller:
                 )
         if self._exclusive and again is None and not await self._grant(client, place):
             again = AGAIN
-        self._tell(events, domain, (*plan.events, *shares(self._neighbors(domain))))
+        self._record(events, domain, (*plan.events, *shares(self._neighbors(domain))))
         return again
 
     @staticmethod
-    def _tell(events: EventRecorder, domain: ComputeDomain, said: Iterable[DomainEvent]) -> None:
+    def _record(events: EventRecorder, domain: ComputeDomain, what: Iterable[DomainEvent]) -> None:
         about = domain.metadata
         regarding = Regarding(names.API_VERSION, names.KIND, about.name, about.uid, about.namespace)
-        for item in said:
+        for item in what:
             if events.event(
                 regarding,
                 about=f"{item.reason}\0{item.about}",

@@ -232,7 +232,7 @@ def _before(pod: Pod, check: str | None) -> Sequence[ContainerStatus]:
 
 def _failure(before: Sequence[ContainerStatus], own: ContainerStatus | None) -> CheckFailure | None:
     every = [*before, *([own] if own is not None else [])]
-    begun = (i for i, one in enumerate(every) if one.state.running or one.state.terminated)
+    begun = (i for i, its in enumerate(every) if its.state.running or its.state.terminated)
     # What began has all checks before it behind it: what ends of those now is a sidecar.
     for status in every[max(begun, default=0) :]:
         end = _ended(status)

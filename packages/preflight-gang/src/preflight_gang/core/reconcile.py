@@ -129,14 +129,14 @@ def _unreachable(
     return 4, f"{assigned.name} cannot have its rank: {gang.refused[assigned.uid]}"
 
 
-def _skips(one: GangMember) -> bool:
+def _skips(member: GangMember) -> bool:
     """Whether the last that it was told is to skip."""
-    return one.published is not None and one.published.answer == "skip"
+    return member.published is not None and member.published.answer == "skip"
 
 
-def _leaves(one: GangMember) -> bool:
+def _leaves(member: GangMember) -> bool:
     """Whether its gang check ends without a test, whatever it is told from now on."""
-    return one.stage is MemberStage.WAITING and _skips(one)
+    return member.stage is MemberStage.WAITING and _skips(member)
 
 
 def _ready(gang: GangView, one: GangMember) -> bool:
