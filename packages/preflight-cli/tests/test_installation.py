@@ -140,27 +140,27 @@ def _twice(world: World) -> None:
     world.read["Deployment"].append(second)
 
 
+def _released(**labels: str) -> Fault:
+    """The newest revision of the release, as Helm keeps it with these labels."""
+    name = "sh.helm.release.v1.preflight.v3"
+    return lambda world: world.one("Secret", name)["metadata"]["labels"].update(labels)
+
+
 FAULTS: dict[str, tuple[Fault, str, str, str]] = {
     "an upgrade that has not ended": (
-        lambda w: w.one("Secret", "sh.helm.release.v1.preflight.v3")["metadata"]["labels"].update(
-            status="pending-upgrade"
-        ),
+        _released(status="pending-upgrade"),
         "release preflight/preflight",
         "is pending-upgrade",
         "helm -n preflight rollback preflight  # unless Helm is still at work",
     ),
     "an install that has not ended": (
-        lambda w: w.one("Secret", "sh.helm.release.v1.preflight.v3")["metadata"]["labels"].update(
-            status="pending-install", version="1"
-        ),
+        _released(status="pending-install", version="1"),
         "release preflight/preflight",
         "is pending-install",
         "helm -n preflight uninstall preflight  # unless Helm is still at work",
     ),
     "an install that has failed": (
-        lambda w: w.one("Secret", "sh.helm.release.v1.preflight.v3")["metadata"]["labels"].update(
-            status="failed", version="1"
-        ),
+        _released(status="failed", version="1"),
         "release preflight/preflight",
         "is failed",
         "helm -n preflight upgrade preflight CHART --reuse-values",

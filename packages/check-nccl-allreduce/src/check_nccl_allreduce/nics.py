@@ -224,9 +224,9 @@ def ports(tree: Mapping[str, str]) -> list[Port]:
 
 
 def _lists_all(tree: Mapping[str, str]) -> bool:
-    """Whether every adapter with a character device is listed. Where adapters belong to one network
-    namespace each (``rdma system``: netns exclusive) a pod sees its own alone, and has lost none of
-    the others.
+    """Tell whether every adapter with a character device is listed. Where adapters belong to one
+    network namespace each (``rdma system``: netns exclusive) a pod sees its own alone, and has lost
+    none of the others.
     """
     listed = {path.split("/")[3] for path in tree if path.startswith(f"{PORTS}/")}
     return all(

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import anyio
 from preflight_proto import nvml
-from preflight_proto.check import Completed, Gpu, ToolMissing
+from preflight_proto.check import Completed, Gpu, ToolMissing, presence
 
 from .floors import LinkClass
 
@@ -96,8 +96,8 @@ def parse_matrix(stdout: str) -> dict[tuple[int, int], str]:
 
 
 def _bonded(what: str, bonds: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], str]:
-    """What joins each pair, with its number of links where that differs: boards without switches,
-    and bridges, may join some pairs by twice as many as others, and twice as fast.
+    """The kind of link of each pair, with its number of links where that differs: boards without
+    switches, and bridges, may join some pairs by twice as many as others, and twice as fast.
     """
     alike = len(set(bonds.values())) == 1
     return {pair: what if alike else f"{what}, {count} links" for pair, count in bonds.items()}
@@ -175,7 +175,7 @@ def _ends(handle: Any) -> Counter[str]:
 
 def _bus(info: Any) -> str:
     name = info.busId
-    return (name.decode(errors="replace") if isinstance(name, bytes) else str(name)).lower()
+    return presence.address(name.decode(errors="replace") if isinstance(name, bytes) else name)
 
 
 def _apart(handle: Any, other: Any) -> str:

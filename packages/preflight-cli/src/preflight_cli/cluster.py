@@ -15,7 +15,7 @@ import yaml
 
 Object = Mapping[str, Any]
 NOBODY: Final = ("NAMESPACE", "RELEASE")
-"""What stands for a release that nobody knows, in a line to type."""
+"""Stand-ins for a release that nobody knows, in a line to type."""
 
 
 class Problem(NamedTuple):
@@ -27,7 +27,7 @@ class Problem(NamedTuple):
 
 
 class KeptRelease(NamedTuple):
-    """What Helm keeps of one; ``manifest``: its objects, none where they cannot be read;
+    """A release as Helm keeps it; ``manifest``: its objects, none where they cannot be read;
     ``forced``: what an upgrade needs to put back what another hand has changed.
     """
 
@@ -144,7 +144,7 @@ def release_of(item: Object) -> tuple[str, str]:
 
 
 def upgrade_of(cluster: Installation, release: tuple[str, str]) -> str:
-    """What puts the objects of a release back."""
+    """The command that puts the objects of a release back."""
     known = cluster.releases.get(release)
     forced = known.forced if known is not None else ""
     return f"helm -n {release[0]} upgrade {release[1]} CHART --reuse-values{forced}"

@@ -117,8 +117,8 @@ def _releases(cluster: Installation) -> Iterator[Problem]:
 
 
 def _ended_by(cluster: Installation, namespace: str, name: str) -> str:
-    """What ends an install, upgrade or uninstall that has not ended well. Helm upgrades nothing
-    that counts as under way, and before a first revision there is none to go back to.
+    """The command for an install, upgrade or uninstall that has not ended well. Helm upgrades
+    nothing that counts as under way, and before a first revision there is none to go back to.
     """
     release = cluster.releases[namespace, name]
     if release.status == "failed":

@@ -20,7 +20,7 @@ from preflight_kube.runtime.events import Regarding
 from preflight_kube.runtime.indexes import namespaced_name
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.reflector import Change, Reflector
-from preflight_kube.runtime.retry import cause_of, for_good
+from preflight_kube.runtime.retry import cause_of, for_good, terminating
 from preflight_kube.runtime.workqueue import Queue
 from preflight_kube.text import one_line
 
@@ -177,7 +177,7 @@ class Controller:
             log.info("ComputeDomain waits", **_about(domain), why=str(why))
             again = AGAIN
         except KubeError as error:
-            if for_good(error) and "being terminated" not in str(error):
+            if for_good(error) and not terminating(error):
                 message = (
                     f"the API server refuses what this ComputeDomain needs: {cause_of(error)}; make "
                     "room in the quota, or change what refuses: it is tried again each minute"

@@ -130,12 +130,12 @@ def _unreachable(
 
 
 def _skips(member: GangMember) -> bool:
-    """Whether the last that it was told is to skip."""
+    """Tell whether its last answer is to skip."""
     return member.published is not None and member.published.answer == "skip"
 
 
 def _leaves(member: GangMember) -> bool:
-    """Whether its gang check ends without a test, whatever it is told from now on."""
+    """Tell whether its gang check ends without a test, whatever its next answer is."""
     return member.stage is MemberStage.WAITING and _skips(member)
 
 

@@ -174,8 +174,8 @@ def known(inventory: Inventory | None, node: str, config: Config) -> Inventory |
 
 
 def user_of(device: Device, over: Collection[str] = ()) -> str:
-    """Who has a GPU by what the agent sees, whatever leases say; empty for nobody. ``over``: uids
-    of pods that are known to have ended, though the status may not say so yet.
+    """The user of a GPU by what the agent sees, whatever leases say; empty for nobody. ``over``:
+    uids of pods that are known to have ended, though the status may not say so yet.
     """
     if users := [uid for uid in device.in_use_by if uid not in over]:
         return f"pod {users[0]}"

@@ -43,7 +43,7 @@ def _sick(device: Device) -> str:
 
 
 def _without_lease(seen: GpuSnapshot, node: str, device: Device) -> str:
-    """What keeps it from others all the same."""
+    """The reason that keeps it from others all the same."""
     used, sick = user_of(device), _sick(device)
     used = f"used by {used}" if used else ""
     if device.id in seen.others(node):

@@ -130,7 +130,7 @@ class ConnectionPool:
             await self._read_again(contents)
 
     def _expired(self) -> bool:
-        """Whether a plug-in is to be asked again: what it said has ended, or is not believed."""
+        """Tell whether a plug-in is to be asked again: its answer has ended, or is not believed."""
         expires, now = self._target.expires, time.monotonic()
         over = self._refused or (expires is not None and time.time() >= expires)
         return over and now - self._asked >= ASK_AGAIN
@@ -236,7 +236,7 @@ class Http1Connection:
         ]
         self._connection: httpcore.AsyncHTTPConnection | None = None
         self.refused = False
-        """Whether the last answer was that nobody knows who we are."""
+        """The last answer was that nobody knows who we are (401)."""
 
     @asynccontextmanager
     async def stream(

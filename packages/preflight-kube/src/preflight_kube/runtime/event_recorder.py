@@ -21,6 +21,7 @@ from preflight_kube.client.client import Client
 from preflight_kube.errors import Fenced, KubeError, NotFound
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.events import Regarding, event, timestamp
+from preflight_kube.runtime.retry import terminating
 from preflight_kube.runtime.workqueue import Backoff, Key, Queue
 
 MAX_PENDING: Final = 10_000
@@ -114,7 +115,7 @@ class EventRecorder:
             if error.reason == "AlreadyExists":
                 self._remember(key)
             # Who would read it goes, or has gone, with the namespace.
-            elif "being terminated" not in str(error) and not isinstance(error, NotFound):
+            elif not terminating(error) and not isinstance(error, NotFound):
                 self._lost(pending.body, str(error))
         else:
             self._counted("written")

@@ -40,6 +40,7 @@ answer) counts as the cause.
 _LATER: Final = frozenset({0, 429, 503, 504})
 """No answer, or "later": says nothing about what was asked."""
 _MOST_WORDS: Final = 300
+_FORBIDDEN: Final = 403
 _FOR_GOOD: Final = frozenset({400, 403, 405, 413, 422})
 
 
@@ -52,6 +53,11 @@ def for_good(error: KubeError) -> bool:
     quota, policy, validation.
     """
     return isinstance(error, Obstructed) or (error.status in _FOR_GOOD and not _stale(error))
+
+
+def terminating(error: KubeError) -> bool:
+    """Tell whether nothing is made any more since the namespace is being deleted."""
+    return error.status == _FORBIDDEN and "being terminated" in str(error)
 
 
 def cause_of(error: KubeError) -> str:

@@ -17,7 +17,7 @@ from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller as Reconciler
 from preflight_kube.runtime.event_recorder import EventRecorder
 from preflight_kube.runtime.lease import Leadership
-from preflight_kube.runtime.retry import cause_of, for_good
+from preflight_kube.runtime.retry import cause_of, for_good, terminating
 from preflight_kube.runtime.workqueue import Queue
 from preflight_kube.runtime.writes import (
     Answer,
@@ -52,7 +52,6 @@ SUPPORT_POLL: Final = 1.0
 REFUSED_AGAIN: Final = 600.0
 """Seconds after which a PodGang is annotated again that was not to be."""
 
-_FORBIDDEN: Final = 403
 _DONE: Final[dict[str, str]] = {"make": "created", "adopt": "adopted", "release": "released"}
 
 log = get_logger(__name__)
@@ -238,7 +237,7 @@ class Controller:
         error, stale = answer.error, isinstance(answer, Refused) and answer.stale
         result = "conflict" if stale else "refused" if for_good(error) else "failed"
         self._metrics.writes.labels(kind, result).inc()
-        if error.status == _FORBIDDEN and "being terminated" in str(error):
+        if terminating(error):
             log.info("the namespace is being deleted, nothing is made in it", **about)
             raise Unwritten(None)
         raise error
