@@ -195,9 +195,20 @@ def test_a_container_gets_its_pods_fields_gpus_and_folders(
     run(work())
 
 
+@pytest.mark.parametrize("start", [0.0, 0.2])
 def test_a_deleted_pods_process_is_told_to_end_and_its_gpus_are_given_back(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: float
 ) -> None:
+    """Also where it goes while the process is just being started."""
+    create = asyncio.create_subprocess_exec
+
+    async def slowly(*argv: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await create(*argv, **options)
+        await asyncio.sleep(start)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slowly)
+
     async def work() -> None:
         script = f"trap 'touch {tmp_path}/told; exit 0' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
         limits = {"resources": {"limits": {"nvidia.com/gpu": "4"}}}

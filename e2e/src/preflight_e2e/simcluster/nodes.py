@@ -313,28 +313,31 @@ class _Pod:
         log = (
             self.kubelets.logs / f"{self.where[1]}.{container['name']}.{status['restartCount']}.log"
         )
-        with log.open("wb") as out:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                env=self._environ(container, result),
-                stdout=out,
-                stderr=out,
-                cwd=self.root,
-                start_new_session=True,
-            )
-        self._end(
-            status,
-            {
-                "state": {"running": {"startedAt": started}},
-                "started": True,
-                "containerID": identity,
-            },
-        )
         try:
+            with log.open("wb") as out:
+                starting = asyncio.create_task(
+                    asyncio.create_subprocess_exec(
+                        *argv,
+                        env=self._environ(container, result),
+                        stdout=out,
+                        stderr=out,
+                        cwd=self.root,
+                        start_new_session=True,
+                    )
+                )
+                process = await asyncio.shield(starting)
+            self._end(
+                status,
+                {
+                    "state": {"running": {"startedAt": started}},
+                    "started": True,
+                    "containerID": identity,
+                },
+            )
             code = await process.wait()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # a process that is just being started ends like any other
             await _stop(
-                process, max(LEAST_GRACE, self.spec.get("terminationGracePeriodSeconds", 30))
+                await starting, max(LEAST_GRACE, self.spec.get("terminationGracePeriodSeconds", 30))
             )
             raise
         code = code if code >= 0 else 128 - code
