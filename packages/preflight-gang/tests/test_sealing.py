@@ -320,6 +320,21 @@ def test_a_member_that_passed_and_went_keeps_the_generation_and_has_it_noted_onc
     assert noted.answers[second.uid].answer == "sealed"
 
 
+def test_a_pass_is_noted_before_all_who_show_it_have_been_replaced() -> None:
+    """The next leader knows the record and the pods: the test would have failed for it, and the
+    last ones would wait for a member that has started long ago."""
+    first, second = passed("pod-0", "10.0.0.1"), passed("pod-1", "10.0.0.2")
+    sealed = record(first, second)
+    started = passed("pod-0", "10.0.0.3", uid="uid-new", roster=skip_roster("uid-new"))
+    last = waiting("pod-1", "10.0.0.4", uid="uid-last")
+    decision = decide(gang(started, last, record=sealed, departed=(first, second)))
+    assert decision.note_pass
+    noted = gang(started, last, record=msgspec.structs.replace(sealed, passed=True))
+    assert decide(noted).answers["uid-last"].answer == "skip"
+    alone = decide(gang(second, record=sealed, departed=(first,)))
+    assert not alone.note_pass, "the end of a job costs no write"
+
+
 def test_a_pass_that_stays_to_be_seen_costs_no_write() -> None:
     first, second = passed("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2")
     assert not decide(gang(first, second, record=record(first, second))).note_pass

@@ -91,7 +91,11 @@ def _generation(gang: GangView) -> tuple[frozenset[str], str, bool]:
         else:
             active.add(assigned.uid)
     if passed or not causes:
-        note = (leaving and active) or (passed and causes)
+        # A later leader does not know who has left: to a member that came later, or is still to
+        # read its verdict, the test would have failed.
+        sealed = {assigned.uid for assigned in gang.record.assignments}
+        later = any(m.alive and m.uid not in sealed for m in gang.members)
+        note = (leaving and (active or later)) or (passed and causes)
         return frozenset(active), "", bool(note) and not gang.record.passed
     # Of those only who has begun the test itself takes part; the others can still get another
     # answer.
