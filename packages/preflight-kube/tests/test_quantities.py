@@ -59,3 +59,9 @@ def test_a_fractional_cpu_is_never_whole_and_never_more(nanos: int) -> None:
 
 def test_what_is_finer_than_nano_is_rounded_up() -> None:
     assert parse_quantity("0.1n") == 1
+
+
+def test_no_amount_is_beyond_what_other_numbers_can_hold() -> None:
+    most = (2**63 - 1) * UNIT
+    assert (parse_quantity("1e400"), parse_quantity("-" + "9" * 30)) == (most, -most)
+    assert parse_quantity("9223372036854775807") == most

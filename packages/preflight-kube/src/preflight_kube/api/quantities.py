@@ -22,6 +22,8 @@ _NANOS: Final[dict[str, int]] = {
     **{"m": 10**6, "u": 10**3, "n": 1, "": UNIT},
 }
 """What each suffix is worth in nano-units."""
+_MOST: Final = (2**63 - 1) * UNIT
+"""The API server bounds binary amounts by it (MaxInt64) and decimal ones, as 1e400, by nothing."""
 _LONGEST: Final = 64
 """Characters; the API server's own spelling of its largest amount takes 30."""
 _QUANTITY: Final = re.compile(
@@ -31,7 +33,8 @@ _QUANTITY: Final = re.compile(
 
 
 def parse_quantity(text: str) -> int:
-    """The value of ``text`` in nano-units; what is finer is rounded up, as Kubernetes does.
+    """The value of ``text`` in nano-units; what is finer is rounded up, as Kubernetes does, and
+    nothing is more than 2**63 - 1 units.
 
     Raises :class:`ValueError` with one sentence.
     """
@@ -39,7 +42,7 @@ def parse_quantity(text: str) -> int:
         raise ValueError(
             f'"{text[:_LONGEST]}…" has {len(text)} characters, which is not a quantity; write e.g. 8, 500m or 64Gi'
         )
-    return _parsed(text)
+    return max(-_MOST, min(_parsed(text), _MOST))
 
 
 @lru_cache(maxsize=1024)
