@@ -301,3 +301,56 @@ def test_a_peer_to_peer_test_that_cuda_refused_its_memory_accuses_no_gpu(
         outcome,
         outcome is Outcome.FAILED,
     )
+
+
+PAIR = DiagRequest(2, {0: GPU, 1: "GPU-bbbb"}, "node:5555")
+
+
+def of_the_last(tests: dict[str, Any], info: dict[int, str] | None = None) -> dict[str, Any]:
+    """A document whose memory test prints Pass for all GPUs, as nvvs/plugin_src/memory/memory.cpp
+    of DCGM 3.1 to 4.6 does where the last GPU passed: it sets one result for all of them.
+    """
+    passed: dict[str, Any] = {test: {0: [], 1: []} for test in ("software", "memory", "pcie")}
+    document: dict[str, Any] = json.loads(v4({**passed, **tests}))
+    [category] = document["DCGM Diagnostic"]["test_categories"]
+    for row in next(t["results"] for t in category["tests"] if t["name"] == "memory"):
+        row["status"] = "Pass"
+        row["info"] = [(info or {})[row["entity_id"]]] if row["entity_id"] in (info or {}) else []
+    return document
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "code"),
+    [
+        ("out of memory", Outcome.INCONCLUSIVE, "DCGM_FR_CUDA_API"),
+        ("unknown error", Outcome.INCONCLUSIVE, "DCGM_FR_CUDA_API"),
+        ("uncorrectable ECC error encountered", Outcome.FAILED, "DCGM_FR_CUDA_API"),
+    ],
+)
+def test_a_memory_test_whose_cuda_call_failed_is_not_passed_by_the_gpu_after_it(
+    error: str, outcome: Outcome, code: str
+) -> None:
+    text = f"GPU 0: Error using CUDA API cuCtxCreate_v2 Check DCGM and system logs for errors: '{error}'"
+    document = of_the_last({"memory": {0: [fault(51, 1, 6, text)], 1: []}})
+    found = judge(parse(json.dumps(document)), 226, PAIR)
+    assert (found.outcome, found.code) == (outcome, code)
+    assert any(f.fatal for f in found.findings) == (outcome is Outcome.FAILED)
+
+
+GIVEN = "Allocated 84005572608 bytes (98.4%)"
+NO_ECC = "Skipping test memory because ECC is not enabled on GPU 0"
+
+
+@pytest.mark.parametrize("info", [{1: GIVEN}, {0: NO_ECC, 1: GIVEN}])
+def test_a_gpu_that_the_memory_test_gave_no_memory_is_not_passed_by_the_one_after_it(
+    info: dict[int, str],
+) -> None:
+    found = judge(parse(json.dumps(of_the_last({}, info))), 0, PAIR)
+    assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "NOT_TESTED")
+    assert f"Memory on {GPU} ({info.get(0, 'DCGM prints Pass')}" in found.reason
+
+
+@pytest.mark.parametrize("info", [{0: GIVEN, 1: GIVEN}, {0: GIVEN}, {}])
+def test_a_document_that_keeps_no_more_messages_passes(info: dict[int, str]) -> None:
+    # up to 4.3 it has room for sixteen, and those of the last GPUs are left out
+    assert judge(parse(json.dumps(of_the_last({}, info))), 0, PAIR).outcome is Outcome.PASSED

@@ -44,6 +44,9 @@ ENVIRONMENT: Final = frozenset({3, 4, 8, 16})
 hardware.
 """
 
+CUDA: Final = 6
+"""Category of a CUDA call that failed: what the test was about to do, it has not done."""
+
 SOFTWARE: Final = "Software"
 """The one test that reports warnings: its severity decides, while any other test that failed is
 never a pass.

@@ -16,6 +16,7 @@ from preflight_proto.check.presence import PRESENCE
 
 from . import alarms, summary
 from .catalogue import (
+    CUDA,
     ENVIRONMENT,
     HARDWARE,
     PERFORMANCE,
@@ -271,10 +272,11 @@ def _problem(
             ErrorSeverity.MONITOR
         )  # the only thing known about it is that DCGM itself calls it a warning
     harmless = severity in {ErrorSeverity.MONITOR, ErrorSeverity.CONFIG}
-    ran = result.status in {"fail", "warn", "unknown"}
-    if not ran and (harmless or (result.status == "skip" and severity is None)):
-        if result.status == "skip":
-            return None  # why it was skipped, which matters where the test is required
+    if result.status == "skip" and (harmless or severity is None):
+        return None  # why it was skipped, which matters where the test is required
+    # DCGM's memory test prints Pass for all GPUs where the last one passed.
+    broken = category == CUDA and test != SOFTWARE
+    if result.status == "pass" and harmless and not broken:
         outcome, fatal = Outcome.PASSED, False
     elif says is not None and says.effect in {"inconclusive", "not tested"}:
         outcome, fatal = Outcome.INCONCLUSIVE, False

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from .catalogue import by_words, is_deployment
+from .catalogue import by_words, canonical_test, is_deployment
 from .extract import objects
 from .identity import known_serial
 
@@ -35,6 +35,8 @@ UNREADABLE: Final = "unreadable"
 
 Status = Literal["pass", "skip", "fail", "warn", "unknown"]
 _GPU_IN_TEXT: Final = re.compile(r"\bGPU ?#?(\d{1,4})\b")
+_GIVEN: Final = re.compile(r"\bAllocated \d+ bytes")
+_NOT_GIVEN: Final = "DCGM prints Pass, as for the last GPU, and no memory that it was given"
 
 
 class UnreadableDocument(ValueError):
@@ -187,6 +189,8 @@ def _serials(place: dict[str, Any]) -> dict[int, str]:
 def _results(test: dict[str, Any]) -> Iterator[TestResult]:
     name = str(test.get("name", ""))
     rows = [_identified(row) for row in _rows(name, test)]
+    if canonical_test(name) == "Memory":
+        rows = _given(rows)
     summary = test.get("test_summary")
     if isinstance(summary, dict):
         rows = _with_reason(name, rows, summary)
@@ -204,6 +208,20 @@ def _results(test: dict[str, Any]) -> Iterator[TestResult]:
     ) and not _problems(summary)
     if silent and _status(summary.get("status")) == "fail":
         yield TestResult(name, None, "fail")  # nobody's result says why
+
+
+def _given(rows: list[TestResult]) -> list[TestResult]:
+    """The rows of the memory test, which has one result for all GPUs, that of the last: a Pass
+    without the memory that the test was given is a skip where a later row says how much that was.
+    (The first ones are never left out for want of room.)
+    """
+    last = max((i for i, row in enumerate(rows) if _GIVEN.search(row.info)), default=0)
+    return [
+        row
+        if row.status != "pass" or _GIVEN.search(row.info)
+        else replace(row, status="skip", info=row.info or _NOT_GIVEN)
+        for row in rows[:last]
+    ] + rows[last:]
 
 
 def _with_reason(name: str, rows: list[TestResult], summary: dict[str, Any]) -> list[TestResult]:
