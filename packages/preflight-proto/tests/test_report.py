@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from contextlib import ExitStack
@@ -64,6 +65,27 @@ def test_a_socket_that_nobody_answers_is_tried_again(tmp_path: Path) -> None:
         dead.bind(f"{tmp_path}/dead.sock")
     final, trouble = anyio.run(report._attempt, wire.HealthEvents(), f"{tmp_path}/dead.sock", None)
     assert (final, trouble) == (False, "cannot be reached (Connection refused)")
+
+
+def test_a_socket_that_may_not_be_opened_is_not_tried_again(tmp_path: Path) -> None:
+    path = f"{tmp_path}/closed.sock"
+    anyio.run(report._attempt, wire.HealthEvents(), f"{tmp_path}/none.sock", None)  # loads modules
+    root = os.geteuid() == 0
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        Path(path).chmod(0)
+        try:
+            if root:
+                os.seteuid(65534)
+            final, trouble = anyio.run(report._attempt, wire.HealthEvents(), path, None)
+            user = os.geteuid()
+        finally:
+            if root:
+                os.seteuid(0)
+    assert final
+    assert f"user {user} may not open the socket" in str(trouble)
+    assert "runAsUser" in str(trouble)
 
 
 def test_a_connector_with_more_connections_waiting_than_its_queue_holds_is_tried_again(

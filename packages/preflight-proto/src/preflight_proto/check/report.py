@@ -6,6 +6,7 @@ what happened as a sentence and raises nothing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -78,8 +79,8 @@ async def send(
     """Send ``events`` in one batch; None when they were taken or are not wanted, else one sentence
     that says why not.
 
-    A refusal for good (a malformed or foreign batch) and a socket that does not exist are not tried
-    again; anything else is, until the budget is spent.
+    A refusal for good (a malformed or foreign batch) and a socket that does not exist or may not be
+    opened are not tried again; anything else is, until the budget is spent.
     """
     if not events:
         return None
@@ -147,6 +148,12 @@ async def _attempt(
         return (
             True,
             "there is no such socket, so no connector runs on this node or its folder is not mounted here; see that the connector runs, or set platformConnector.enabled to false",
+        )
+    except PermissionError:
+        return (
+            True,
+            f"user {os.geteuid()} may not open the socket; let its mode and that of its folder admit this check, or set runAsUser or runAsGroup "
+            "in the check's securityContext; where they do, see SELinux's log on the node",
         )
     except (OSError, StreamTerminatedError) as error:
         return False, f"cannot be reached ({getattr(error, 'strerror', None) or error})"
