@@ -261,6 +261,41 @@ async def test_gpus_that_nvml_may_not_show_are_no_missing_ones(
     assert caught.value.code == "NO_GPU"
 
 
+@pytest.mark.parametrize("listed", [True, False])
+async def test_a_gpu_that_nvml_may_not_show_is_not_the_lost_one_of_somebody_else(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places, listed: bool
+) -> None:
+    Driver(count=3, bad={0: LOST, 2: NO_PERMISSION}).patch(monkeypatch)
+    for index in range(3 if listed else 0):
+        information(places, index, UUIDS[index])
+    own = {"NVIDIA_VISIBLE_DEVICES": f"{UUIDS[1]},{UUIDS[2]}"}
+    with pytest.raises(gpus.GpusUnavailable, match="no permission to talk to GPUs"):
+        await gpus.find(smi(), 2, own, places)
+
+
+async def test_gpus_that_nvidia_smi_may_not_show_are_no_missing_ones(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+) -> None:
+    Driver(dead="yes").patch(monkeypatch)
+    said = (
+        rows(0, 1, 2, 4, 5, 6, 7)
+        + f"Unable to determine the device handle for GPU3: {pci(3)}: Insufficient Permissions\n"
+    )
+    with pytest.raises(gpus.GpusUnavailable, match="no permission to talk to GPUs"):
+        await gpus.find(smi(said, 4), 8, ALLOTTED, places)
+
+
+async def test_an_nvidia_smi_that_stops_at_a_lost_gpu_calls_no_other_one_missing(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+) -> None:
+    Driver(dead="yes").patch(monkeypatch)
+    said = f"Unable to determine the device handle for GPU3: {pci(3)}: GPU is lost\n"
+    error = await gone(places, ALLOTTED, smi(said, 255))
+    assert [(one.uuid, one.pci_bus_id) for one in error.missing] == [("", "0000:4b:00.0")]
+    [only] = (await gone(places, {}, smi(said, 255), 1)).missing
+    assert only.pci_bus_id == "0000:4b:00.0"
+
+
 async def test_a_lost_gpu_is_missing_beside_others_that_nvml_may_not_show(
     monkeypatch: pytest.MonkeyPatch, places: gpus.Places
 ) -> None:

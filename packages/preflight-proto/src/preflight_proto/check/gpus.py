@@ -138,18 +138,20 @@ async def find(
     named, twice = presence.allotted(
         given.get("NVIDIA_VISIBLE_DEVICES", ""), _names(places.mounted)
     )
-    source, by_smi = "NVML", ""
+    source, by_smi, known = "NVML", "", expected
     by_nvml = await anyio.to_thread.run_sync(_listed, abandon_on_cancel=True)
     if isinstance(by_nvml, str):
         source = "nvidia-smi"
         seen, by_smi = await _ask_smi(command)
-        gpus, errors = seen.gpus, _Listing()
-        if not gpus and not seen.errors:
+        gpus, errors = seen.gpus, _Listing(refused=seen.refused)
+        if not gpus and not seen.errors and not seen.refused:
             raise GpusUnavailable(
                 "NO_GPU",
                 f"no GPU can be seen: NVML says {by_nvml}; nvidia-smi says {by_smi}. {_advice(by_nvml + by_smi)}",
             )
         smi = dict(seen.errors)
+        if not gpus and 0 < len(smi) < max(expected or 0, len(named)):
+            named, known = (), len(smi)  # it may have stopped there: of the others nothing is known
     else:
         gpus, errors, smi = by_nvml.gpus, by_nvml, {}
     if any(uuid.startswith("MIG-") for uuid in named) and not any(gpu.mig for gpu in gpus):
@@ -167,7 +169,7 @@ async def find(
         if source == "NVML" and errors.errors:
             smi = dict((await _ask_smi(command))[0].errors)
         evidence = await anyio.to_thread.run_sync(_evidence, named, errors, smi, places)
-        if gone := presence.missing({gpu.uuid: gpu.pci_bus_id for gpu in gpus}, expected, evidence):
+        if gone := presence.missing({gpu.uuid: gpu.pci_bus_id for gpu in gpus}, known, evidence):
             if not gpus and expected is None and not errors.errors and not smi:
                 raise GpusUnavailable("NO_GPU", _FORBIDDEN if errors.refused else _NONE)
             forbidden = presence.forbidden(gone, evidence)
@@ -417,9 +419,12 @@ async def _ask_smi(command: Command) -> tuple[_Listing, str]:
         return _Listing(), "nothing: it is not on PATH"
     if done.timed_out:
         return _Listing(), f"nothing within {PATIENCE:g} s"
-    unreachable = presence.parse_unreachable(f"{done.stdout}\n{done.stderr}")
+    said = f"{done.stdout}\n{done.stderr}"
     line = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0][:200]
-    return _Listing(parse_smi(done.stdout), unreachable), f'"{line}" (exit {done.returncode})'
+    listing = _Listing(
+        parse_smi(done.stdout), presence.parse_unreachable(said), refused=presence.refused(said)
+    )
+    return listing, f'"{line}" (exit {done.returncode})'
 
 
 def parse_smi(stdout: str) -> tuple[Gpu, ...]:

@@ -25,6 +25,7 @@ _PLACE = re.compile(r"(?<![0-9A-Fa-f])([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-
 _LOST = re.compile(
     r"\bGPU is lost|fallen off|unknown error|requires re(?:set|start)|ERR!", re.IGNORECASE
 )
+_REFUSED = re.compile(r"\binsufficient permissions\b", re.IGNORECASE)
 _LISTED = re.compile(r"^\s*\d+, *(?:GPU|MIG)-")
 
 
@@ -121,6 +122,12 @@ def parse_unreachable(output: str) -> dict[str, str]:
     return lost
 
 
+def refused(output: str) -> int:
+    """How many GPUs nvidia-smi's ``output`` says it has no permission to talk to."""
+    lines = [line for line in output.splitlines() if len(line) < 1000 and not _LISTED.match(line)]
+    return sum(bool(_REFUSED.search(line) and _PLACE.search(line)) for line in lines)
+
+
 def missing(
     seen: Mapping[str, str], expected: int | None, evidence: PresenceEvidence
 ) -> tuple[MissingDevice, ...]:
@@ -189,12 +196,12 @@ def _by_index(
     devices: list[MissingDevice], evidence: PresenceEvidence
 ) -> tuple[MissingDevice, ...]:
     """NVML's errors that came before an address was known belong to those of whom it has said
-    nothing, where the numbers agree.
+    nothing, where the numbers agree and NVML has refused none, which would be silent too.
     """
     errors = [where for where in evidence.nvml if where.startswith("index ")]
     silent = [device for device in devices if "NVML" not in device.lost]
     kinds = {where in evidence.conclusive for where in errors}
-    if not errors or len(errors) != len(silent) or len(kinds) > 1:
+    if not errors or len(errors) != len(silent) or len(kinds) > 1 or evidence.refused:
         return tuple(devices)
     words = {id(device): evidence.nvml[where] for device, where in zip(silent, errors, strict=True)}
     return tuple(
