@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import anyio
 import pytest
-from check_nccl_loopback import floors, perf
+from check_nccl_loopback import floors, perf, steps
 from check_nccl_loopback.floors import LinkClass
 from check_nccl_loopback.judge import SMALLER, Progress, Step, StepKind, StepResult, decide
 from check_nccl_loopback.links import parse_matrix
 from check_nccl_loopback.measurement import Measurement, read
 from check_nccl_loopback.settings import Settings
+from check_nccl_loopback.tool import Tool
 from hypothesis import given
 from hypothesis import strategies as st
 from nodes import GIB, H100, Node, conclude, gpus
@@ -506,6 +511,44 @@ def test_a_tool_that_not_even_sigkill_ends_is_fatal_where_the_driver_does_not_an
 def test_a_tool_that_not_even_sigkill_ends_is_no_fault_of_gpus_that_answer() -> None:
     seen = unending({})
     assert (seen.outcome, seen.code, seen.findings) == (Outcome.INCONCLUSIVE, "TOOL_STUCK", ())
+
+
+def test_a_driver_that_answers_nothing_is_named_before_the_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def stuck(*_: object, **__: object) -> Measurement:
+        return read("", "", -9, GIB, timed_out=True, stuck=True)
+
+    async def unanswered(*_: object) -> dict[str, str]:
+        return {"GPU-1": "no answer within 5 s"}
+
+    async def never(*_: object) -> None:
+        await anyio.sleep_forever()
+
+    @asynccontextmanager
+    async def unsampled(_: object) -> AsyncIterator[list[object]]:
+        yield []
+
+    monkeypatch.setattr(perf, "run", stuck)
+    monkeypatch.setattr(steps.alive, "silent", unanswered)
+    monkeypatch.setattr(steps.devices, "lost", never)
+    monkeypatch.setattr(steps.counters, "snapshot", never)
+    monkeypatch.setattr(steps.counters, "sampled", unsampled)
+
+    async def story() -> Verdict:
+        run: Any = SimpleNamespace(
+            deadline=anyio.current_time() + 2.5, progress=print, settings=Settings()
+        )
+        pair = case(2)
+        with anyio.CancelScope(deadline=run.deadline):
+            seen, _ = await steps._measure(
+                run, pair, None, Tool(), steps.DriverWatch(pair.gpus, ())
+            )
+            return seen
+        raise AssertionError("no verdict in time")
+
+    seen = anyio.run(story)
+    assert (seen.code, subjects(seen)) == ("DRIVER_HANG", {None})
 
 
 ECC = "h:1:2 [6] enqueue.cc:1674 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'\nh: Test NCCL failure common.cu:1 'unhandled cuda error'"

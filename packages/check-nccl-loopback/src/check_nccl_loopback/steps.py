@@ -27,6 +27,8 @@ RESERVE: Final = 25.0
 """Seconds kept of the time allowed: to end a tool that hangs, to ask the driver, to judge."""
 ANSWER: Final = 5.0
 """Seconds that the driver has to answer for a GPU when a tool cannot be ended."""
+LAST: Final = 1.0
+"""Seconds of those that nobody else gets: a driver that hangs answers too late to be judged by."""
 FIRST: Final = 0.45
 """Part of the time that the first run may take; the rest is for finding where it hangs."""
 
@@ -59,9 +61,12 @@ async def _measure(
         async with counters.sampled(gpus if step.what is not StepKind.PAIR else ()) as samples:
             result = await perf.run(run, gpus, step, allowed, topology_file, tool=tool)
         spent = anyio.current_time() - started
+        if result.stuck:
+            case = replace(case, silent=await alive.silent(gpus, ANSWER))
         if step.decides:
             watch.samples += samples
-            await watch.poll()
+            with _in_time(run):
+                await watch.poll()
             signs = tuple(
                 finding for finding in scan.findings(watch.signs) if finding.subject.gpu_uuid
             )
@@ -73,9 +78,8 @@ async def _measure(
             )
         case = replace(case, results=(*case.results, StepResult(step, result)))
         if result.busbw is None and not result.too_big:
-            case = replace(case, lost=await devices.lost(gpus))
-        if result.stuck:
-            case = replace(case, silent=await alive.silent(gpus, ANSWER))
+            with _in_time(run):
+                case = replace(case, lost=await devices.lost(gpus))
         if not result.timed_out:
             longest = max(longest, spent)
         if run.deadline - anyio.current_time() < reserve + max(1.5 * longest, 1.0):
@@ -85,6 +89,10 @@ async def _measure(
         case = replace(case, lost=await devices.lost(gpus))
         step = verdicts.lost(gpus, case.lost) if case.lost else step
     return step, case
+
+
+def _in_time(run: Run[Settings]) -> anyio.CancelScope:
+    return anyio.CancelScope(deadline=run.deadline - LAST)
 
 
 def _allowed(case: Progress, step: Step, left: float, longest: float) -> float:
