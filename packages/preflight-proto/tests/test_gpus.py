@@ -444,6 +444,16 @@ def test_what_else_nvidia_smi_says_calls_no_gpu_lost(line: str) -> None:
     assert presence.parse_unreachable(line) == {}
 
 
+@pytest.mark.parametrize("said", ["0", "N/A", "[Unknown Error]", ""])
+async def test_what_nvml_says_of_a_board_without_a_serial_number_is_none(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places, said: str
+) -> None:
+    Driver().patch(monkeypatch)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetSerial", lambda _: said)
+    found, _ = await gpus.find(smi(), 8, ALLOTTED, places)
+    assert {gpu.serial for gpu in found} == {""}
+
+
 @pytest.mark.parametrize("printed", ["ERR!", "[Unknown Error]", "[N/A]", "N/A", "0", ""])
 def test_what_nvidia_smi_prints_for_a_serial_number_that_it_cannot_read_is_none(
     printed: str,

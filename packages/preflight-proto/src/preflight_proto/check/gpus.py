@@ -327,7 +327,7 @@ def _one(index: int, handle: Any) -> list[Gpu]:
     name = _str(pynvml.nvmlDeviceGetName(handle))
     pci = _str(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()
     whole = _str(pynvml.nvmlDeviceGetUUID(handle))
-    serial = _optional(lambda: _str(pynvml.nvmlDeviceGetSerial(handle)), "")
+    serial = _serial(_optional(lambda: _str(pynvml.nvmlDeviceGetSerial(handle)), ""))
     mode = _optional(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0], 0)
     if mode != pynvml.NVML_DEVICE_MIG_ENABLE:
         return [Gpu(index, whole, name, pci, serial=serial)]
@@ -427,6 +427,10 @@ async def _ask_smi(command: Command) -> tuple[_Listing, str]:
     return listing, f'"{line}" (exit {done.returncode})'
 
 
+def _serial(text: str) -> str:
+    return text if _SERIAL.fullmatch(text) else ""
+
+
 def parse_smi(stdout: str) -> tuple[Gpu, ...]:
     """The rows of ``--query-gpu=index,uuid,name,pci.bus_id[,serial,mig.mode.current]``; other lines
     are passed over.
@@ -439,7 +443,7 @@ def parse_smi(stdout: str) -> tuple[Gpu, ...]:
             row[2],
             row[3].lower(),
             mig=row[5:6] == ["Enabled"],
-            serial=row[4] if len(row) > 4 and _SERIAL.fullmatch(row[4]) else "",
+            serial=_serial("".join(row[4:5])),
         )
         for row in rows
         if len(row) in {4, 6} and row[0].isdecimal() and row[1].startswith(("GPU-", "MIG-"))
