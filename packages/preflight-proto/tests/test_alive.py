@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pynvml
 import pytest
+from preflight_proto import nvml as library
 from preflight_proto.check import Gpu, alive, counters
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +74,19 @@ async def test_where_there_is_no_driver_nobody_is_silent(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(pynvml, "nvmlInit", absent)
     assert await alive.silent(GPUS, 60) == {}
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [(library.STUCK, library.STUCK), ("the process that asks it is gone", None)],
+)
+async def test_where_nvml_itself_cannot_be_ended_the_driver_answers_for_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, why: str, words: str | None
+) -> None:
+    monkeypatch.setattr(library._Helper, "pipe", None)
+    monkeypatch.setattr(library._Helper, "gone", why)
+    unanswered = {gpu.uuid: words for gpu in GPUS} if words else {}
+    assert await alive.silent(GPUS, 60) == unanswered
 
 
 def fabric(cluster: str, clique: int = 7, state: int = 3) -> SimpleNamespace:

@@ -43,7 +43,8 @@ _STARTS: Final = "nvmlInit"
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 _NAME: Final = 24
 _ROOM: Final = 128
-_STUCK: Final = "it hangs in the driver and cannot be ended"
+STUCK: Final = "it hangs in the driver and cannot be ended"
+"""What :func:`ask` says where a process that asked NVML is there long after SIGKILL."""
 _ANSWERED: Final = 77
 """Exit status of a process that has answered; a library may end it with any other."""
 
@@ -299,7 +300,7 @@ def _ended(pipe: _Pipe, silent: float) -> str:
         if (number, kind) == (_Helper.number, "ended"):
             return reason
     # The helper waits for it.
-    _Helper.stuck, _Helper.pipe, _Helper.gone = pipe, None, _STUCK
+    _Helper.stuck, _Helper.pipe, _Helper.gone = pipe, None, STUCK
     return reason
 
 

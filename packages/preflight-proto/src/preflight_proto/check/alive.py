@@ -27,7 +27,7 @@ _BESIDES: Final = 5.0
 
 async def silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
     """Those of ``gpus`` for which NVML gives no answer in ``within`` seconds, or calls them lost or
-    unknown: UUID → words.
+    unknown: UUID → words. All, where an earlier question still hangs in the driver.
 
     Empty where there is no NVML to ask: that is a matter of the environment, and says nothing about
     a GPU.
@@ -38,7 +38,7 @@ async def silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
         tuple(gpus),
         within,
         patience=within + _BESIDES,
-        otherwise=lambda _: {},
+        otherwise=lambda why: {gpu.uuid: why for gpu in gpus if why == nvml.STUCK},
         silence=within + _BESIDES,
     )
     return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
