@@ -491,6 +491,20 @@ async def test_a_driver_that_answers_for_no_gpu_is_told_with_what_to_do(
     assert advice in caught.value.reason
 
 
+async def test_a_driver_that_hangs_is_told_to_be_looked_at_and_not_the_toolkit(
+    monkeypatch: pytest.MonkeyPatch, places: gpus.Places
+) -> None:
+    async def hangs(argv: Sequence[str], _: float) -> Completed:
+        return Completed(tuple(argv), -9, "", "", True, False, 60.0, True)
+
+    monkeypatch.setattr(gpus, "_listed", lambda: "nvmlInit_v2 gave no answer within 60 s")
+    with pytest.raises(gpus.GpusUnavailable) as caught:
+        await gpus.find(hangs, 8, ALLOTTED, places)
+    assert caught.value.code == "NO_GPU"
+    assert "(dmesg, Xid) and restart the node" in caught.value.reason
+    assert "toolkit" not in caught.value.reason
+
+
 texts = st.text(max_size=80)
 addresses = st.sampled_from([presence.address(pci(i)) for i in range(4)] + ["index 0", "index 1"])
 

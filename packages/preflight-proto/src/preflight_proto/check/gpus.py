@@ -202,6 +202,10 @@ _TOOLKIT: Final = (
 )
 _ADVICE: Final = (
     (
+        r"gave no answer|hangs in the driver",
+        "The driver hangs: see its log on the node (dmesg, Xid) and restart the node.",
+    ),
+    (
         r"version mismatch",
         "The node's driver was upgraded under a kernel module that is still the old one: drain the node and restart it.",
     ),
