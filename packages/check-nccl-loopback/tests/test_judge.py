@@ -231,6 +231,28 @@ def test_an_error_class_beside_processes_of_somebody_else_is_no_fault() -> None:
     assert "GPU-5 (1 process(es))" in seen.reason
 
 
+@pytest.mark.parametrize(
+    ("held", "code"),
+    [({"GPU-3": 2}, "GPU_OCCUPIED"), ({"GPU-5": 2}, "SLOW_GPU"), ({}, "SLOW_GPU")],
+)
+def test_a_gpu_is_not_slow_by_itself_while_somebody_else_computes_on_it(
+    held: dict[str, int], code: str
+) -> None:
+    seen = verdict(Node(ports={3: 120.0}), replace(case(), held=held))
+    assert (seen.code, bool(subjects(seen))) == (code, code == "SLOW_GPU")
+    if code == "GPU_OCCUPIED":
+        assert seen.outcome is Outcome.INCONCLUSIVE
+        assert "GPU-3 (2 process(es))" in seen.reason
+        assert "SLOW_GPU" in seen.reason
+
+
+def test_a_node_is_not_slow_by_itself_while_somebody_else_computes_on_it() -> None:
+    slow = Node(ports=dict.fromkeys(range(8), 120.0))
+    assert verdict(slow).code == "SLOW_NODE"
+    assert verdict(slow, replace(case(), held={"GPU-5": 1})).code == "GPU_OCCUPIED"
+    assert verdict(Node(), replace(case(), held={"GPU-5": 1})).outcome is Outcome.PASSED
+
+
 def test_an_ecc_error_without_a_number_is_the_gpus_whose_counter_grew() -> None:
     sign = Finding(
         "ECC_UNDER_LOAD", "x", fatal=True, action=Action.NONE, subject=Subject("Scan", "GPU-3")

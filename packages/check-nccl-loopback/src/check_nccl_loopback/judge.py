@@ -56,8 +56,13 @@ def decide(case: Progress) -> Step | Verdict:
     whatever they come to.
     """
     decided = _decide(case)
-    if case.throttled > THROTTLED and isinstance(decided, Verdict) and decided.code in BY_TIME:
+    if not isinstance(decided, Verdict) or decided.code not in BY_TIME:
+        return decided
+    if case.throttled > THROTTLED:
         return unjudged.throttled(case.throttled, decided)
+    named = {finding.subject.gpu_uuid for finding in decided.findings} - {None}
+    if case.held and decided.outcome is Outcome.FAILED and (not named or named & case.held.keys()):
+        return unjudged.busy(case.held, decided)
     return decided
 
 

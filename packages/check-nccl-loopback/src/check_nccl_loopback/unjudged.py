@@ -23,11 +23,22 @@ def environment(error: NcclError, shm: str) -> Verdict:
 
 def held(error: NcclError, processes: Mapping[str, int]) -> Verdict:
     """NCCL failed while somebody else's processes hold GPUs of this pod."""
-    who = ", ".join(f"{uuid} ({number} process(es))" for uuid, number in sorted(processes.items()))
+    return Verdict.inconclusive(
+        "GPU_OCCUPIED", f'{error.says} ("{error.line}"), and {_occupied(processes)}.'
+    )
+
+
+def busy(processes: Mapping[str, int], verdict: Verdict) -> Verdict:
+    """What a GPU is slow for, or waits for, may be somebody else's work on it."""
     return Verdict.inconclusive(
         "GPU_OCCUPIED",
-        f'{error.says} ("{error.line}"), and somebody else\'s processes are on {who}; wait for them to end, or find them on the node (nvidia-smi).',
+        f"{_occupied(processes)}, so nobody is blamed for {verdict.code}. What was found: {verdict.reason}",
     )
+
+
+def _occupied(processes: Mapping[str, int]) -> str:
+    who = ", ".join(f"{uuid} ({number} process(es))" for uuid, number in sorted(processes.items()))
+    return f"somebody else's processes are on {who}; wait for them to end, or find them on the node (nvidia-smi)"
 
 
 def stuck(result: Measurement) -> Verdict:
