@@ -337,6 +337,14 @@ def test_a_memory_test_whose_cuda_call_failed_is_not_passed_by_the_gpu_after_it(
     assert any(f.fatal for f in found.findings) == (outcome is Outcome.FAILED)
 
 
+def test_an_ecc_error_that_a_cuda_call_met_counts_though_the_gpu_after_it_was_skipped() -> None:
+    text = "GPU 0: Error using CUDA API cuCtxCreate_v2: 'uncorrectable ECC error encountered'"
+    document = of_the_last({"memory": {0: [fault(51, 1, 6, text)], 1: []}})
+    skipped = json.dumps(document).replace('"status": "Pass", "info"', '"status": "Skip", "info"')
+    found = judge(parse(skipped), 226, PAIR)
+    assert (found.outcome, found.subject) == (Outcome.FAILED, GPU)
+
+
 GIVEN = "Allocated 84005572608 bytes (98.4%)"
 NO_ECC = "Skipping test memory because ECC is not enabled on GPU 0"
 

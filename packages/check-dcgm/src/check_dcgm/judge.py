@@ -272,10 +272,11 @@ def _problem(
             ErrorSeverity.MONITOR
         )  # the only thing known about it is that DCGM itself calls it a warning
     harmless = severity in {ErrorSeverity.MONITOR, ErrorSeverity.CONFIG}
-    if result.status == "skip" and (harmless or severity is None):
-        return None  # why it was skipped, which matters where the test is required
-    # DCGM's memory test prints Pass for all GPUs where the last one passed.
+    # DCGM's memory test prints for all GPUs what became of the last one.
     broken = category == CUDA and test != SOFTWARE
+    faulty = broken and alarms.names_a_fault(problem.text)
+    if result.status == "skip" and not faulty and (harmless or severity is None):
+        return None  # why it was skipped, which matters where the test is required
     if result.status == "pass" and harmless and not broken:
         outcome, fatal = Outcome.PASSED, False
     elif says is not None and says.effect in {"inconclusive", "not tested"}:
