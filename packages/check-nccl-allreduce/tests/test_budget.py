@@ -1,9 +1,18 @@
 from __future__ import annotations
 
+from types import TracebackType
+
+import anyio
 import pytest
+from check_nccl_allreduce import check
 from check_nccl_allreduce.budget import Budget
+from check_nccl_allreduce.settings import Settings
 from hypothesis import given
 from hypothesis import strategies as st
+from preflight_proto.check import Outcome, Run, Verdict
+from preflight_proto.check.gang import GangSettings
+from preflight_proto.check.kit import KitSettings
+from preflight_proto.check.runner import _judge
 
 
 def test_of_five_minutes_the_gang_has_two_localization_two_and_a_half_and_the_report_ten_seconds() -> (
@@ -48,3 +57,43 @@ def test_whatever_the_gang_took_the_whole_stays_within_what_is_allowed(
 ) -> None:
     one, spent = Budget(allowed), share * allowed
     assert spent + one.probes(spent, spent) + one.report <= allowed + 1e-6
+
+
+class LongEnd:
+    """Ranks of which one sits in the kernel, and is waited for when all is decided."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    async def __aenter__(self) -> LongEnd:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.3)
+        await anyio.lowlevel.checkpoint()
+
+
+def test_a_verdict_stands_whatever_time_is_left_to_see_the_ranks_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blamed = Verdict(Outcome.FAILED, "GPU_UNRESPONSIVE", "the driver does not answer.")
+
+    async def once(*_: object) -> Verdict:
+        return blamed
+
+    monkeypatch.setattr(check, "Ranks", LongEnd)
+    monkeypatch.setattr(check, "_once", once)
+
+    async def story() -> Verdict:
+        own = GangSettings(pod_uid="u", pod_ip="127.0.0.1")
+        kit = KitSettings(node_name="n")
+        run = Run(check.CHECK, Settings(), kit, gang=own, say=print, started=0.0)
+        run.restart_deadline(0.1)
+        return await _judge(run)
+
+    assert anyio.run(story).code == "GPU_UNRESPONSIVE"

@@ -38,6 +38,7 @@ from .control.leader import Leader, Rounds
 from .control.member import MemberSession
 from .control.messages import Failure, Hello, LaunchOrder, VerdictMessage
 from .control.rounds import LaunchRound, Probes
+from .launch import DEATH_WITHIN
 from .ranks import TOPOLOGY_FILE, Ranks
 from .settings import Settings
 
@@ -102,6 +103,8 @@ async def probe(run: Run[Settings]) -> Verdict:
                 run, ranks, WorkloadSettings(environ, tuple(unusual), interface, adapters, reaches)
             )
             if ended is not None:
+                # It stands: a rank that sits in the kernel is waited for, and takes nothing back.
+                run.restart_deadline(max(run.deadline - anyio.current_time(), 2 * DEATH_WITHIN))
                 return ended
             run.progress("the gang changed before its run began; waiting for the new one")
 
