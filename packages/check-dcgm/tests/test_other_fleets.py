@@ -306,17 +306,19 @@ def test_a_peer_to_peer_test_that_cuda_refused_its_memory_accuses_no_gpu(
 PAIR = DiagRequest(2, {0: GPU, 1: "GPU-bbbb"}, "node:5555")
 
 
-def of_the_last(tests: dict[str, Any], info: dict[int, str] | None = None) -> dict[str, Any]:
-    """A document whose memory test prints Pass for all GPUs, as nvvs/plugin_src/memory/memory.cpp
-    of DCGM 3.1 to 4.6 does where the last GPU passed: it sets one result for all of them.
+def of_the_last(
+    tests: dict[str, Any], info: dict[int, str] | None = None, status: str = "Pass"
+) -> str:
+    """A document whose memory test prints this status for all GPUs: nvvs/plugin_src/memory/
+    memory.cpp of DCGM 3.1 to 4.6 sets one result for all of them, that of the last.
     """
     passed: dict[str, Any] = {test: {0: [], 1: []} for test in ("software", "memory", "pcie")}
     document: dict[str, Any] = json.loads(v4({**passed, **tests}))
     [category] = document["DCGM Diagnostic"]["test_categories"]
     for row in next(t["results"] for t in category["tests"] if t["name"] == "memory"):
-        row["status"] = "Pass"
+        row["status"] = status
         row["info"] = [(info or {})[row["entity_id"]]] if row["entity_id"] in (info or {}) else []
-    return document
+    return json.dumps(document)
 
 
 @pytest.mark.parametrize(
@@ -332,17 +334,25 @@ def test_a_memory_test_whose_cuda_call_failed_is_not_passed_by_the_gpu_after_it(
 ) -> None:
     text = f"GPU 0: Error using CUDA API cuCtxCreate_v2 Check DCGM and system logs for errors: '{error}'"
     document = of_the_last({"memory": {0: [fault(51, 1, 6, text)], 1: []}})
-    found = judge(parse(json.dumps(document)), 226, PAIR)
+    found = judge(parse(document), 226, PAIR)
     assert (found.outcome, found.code) == (outcome, code)
     assert any(f.fatal for f in found.findings) == (outcome is Outcome.FAILED)
 
 
 def test_an_ecc_error_that_a_cuda_call_met_counts_though_the_gpu_after_it_was_skipped() -> None:
     text = "GPU 0: Error using CUDA API cuCtxCreate_v2: 'uncorrectable ECC error encountered'"
-    document = of_the_last({"memory": {0: [fault(51, 1, 6, text)], 1: []}})
-    skipped = json.dumps(document).replace('"status": "Pass", "info"', '"status": "Skip", "info"')
-    found = judge(parse(skipped), 226, PAIR)
+    document = of_the_last({"memory": {0: [fault(51, 1, 6, text)], 1: []}}, status="Skip")
+    found = judge(parse(document), 226, PAIR)
     assert (found.outcome, found.subject) == (Outcome.FAILED, GPU)
+
+
+def test_a_gpu_that_fails_with_the_one_after_it_is_not_what_the_verdict_is_about() -> None:
+    text = "GPU 1: Error using CUDA API cuCtxCreate_v2: 'CUDA-capable device(s) is/are busy or unavailable'"
+    document = of_the_last({"memory": {0: [], 1: [fault(51, 1, 6, text)]}}, status="Fail")
+    found = judge(parse(document), 226, PAIR)
+    assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "DCGM_FR_CUDA_API")
+    assert "another process holds the GPU" in found.reason
+    assert GPU not in found.reason
 
 
 GIVEN = "Allocated 84005572608 bytes (98.4%)"
@@ -353,7 +363,7 @@ NO_ECC = "Skipping test memory because ECC is not enabled on GPU 0"
 def test_a_gpu_that_the_memory_test_gave_no_memory_is_not_passed_by_the_one_after_it(
     info: dict[int, str],
 ) -> None:
-    found = judge(parse(json.dumps(of_the_last({}, info))), 0, PAIR)
+    found = judge(parse(of_the_last({}, info)), 0, PAIR)
     assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "NOT_TESTED")
     assert f"Memory on {GPU} ({info.get(0, 'DCGM prints Pass')}" in found.reason
 
@@ -361,4 +371,4 @@ def test_a_gpu_that_the_memory_test_gave_no_memory_is_not_passed_by_the_one_afte
 @pytest.mark.parametrize("info", [{0: GIVEN, 1: GIVEN}, {0: GIVEN}, {}])
 def test_a_document_that_keeps_no_more_messages_passes(info: dict[int, str]) -> None:
     # up to 4.3 it has room for sixteen, and those of the last GPUs are left out
-    assert judge(parse(json.dumps(of_the_last({}, info))), 0, PAIR).outcome is Outcome.PASSED
+    assert judge(parse(of_the_last({}, info)), 0, PAIR).outcome is Outcome.PASSED

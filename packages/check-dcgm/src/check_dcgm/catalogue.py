@@ -52,6 +52,9 @@ SOFTWARE: Final = "Software"
 never a pass.
 """
 
+MEMORY: Final = "Memory"
+"""The test with one result for all GPUs, that of the last one."""
+
 _DEPLOYMENT: Final = frozenset(
     {
         "denylist",
@@ -73,8 +76,8 @@ _DEPLOYMENT: Final = frozenset(
 """
 
 _TESTS: Final = {
-    "memory": "Memory",
-    "gpu memory": "Memory",
+    "memory": MEMORY,
+    "gpu memory": MEMORY,
     "pcie": "Pcie",
     "diagnostic": "Diagnostic",
     "targeted stress": "TargetedStress",
@@ -101,7 +104,7 @@ STRESS: Final = frozenset(
 
 _LEVELS: Final = (
     frozenset({SOFTWARE}),
-    frozenset({"Memory", "Pcie"}),
+    frozenset({MEMORY, "Pcie"}),
     frozenset({"Diagnostic", "TargetedStress", "TargetedPower"}),
     frozenset({"Memtest", "PulseTest"}),
 )

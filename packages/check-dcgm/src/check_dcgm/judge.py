@@ -19,6 +19,7 @@ from .catalogue import (
     CUDA,
     ENVIRONMENT,
     HARDWARE,
+    MEMORY,
     PERFORMANCE,
     SOFTWARE,
     ErrorSeverity,
@@ -205,10 +206,11 @@ def _grades(result: TestResult, document: Document, request: DiagRequest) -> lis
 
 
 def _judged_elsewhere(result: TestResult, document: Document, request: DiagRequest) -> bool:
-    """Whether the software test failed here only because it fails everywhere at once: DCGM 4 fails
-    it on every GPU for an error of one of ours or of nobody, which is judged where it is told.
+    """Whether the test failed here only because it fails everywhere at once: DCGM fails software
+    and memory on every GPU for an error of one of ours or of nobody, which is judged where it is
+    told.
     """
-    if canonical_test(result.test) != SOFTWARE:
+    if canonical_test(result.test) not in {SOFTWARE, MEMORY}:
         return False
     others = [row for row in document.results if row.test == result.test and row.problems]
     if result.entity is None:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from .catalogue import by_words, canonical_test, is_deployment
+from .catalogue import MEMORY, by_words, canonical_test, is_deployment
 from .extract import objects
 from .identity import known_serial
 
@@ -189,7 +189,7 @@ def _serials(place: dict[str, Any]) -> dict[int, str]:
 def _results(test: dict[str, Any]) -> Iterator[TestResult]:
     name = str(test.get("name", ""))
     rows = [_identified(row) for row in _rows(name, test)]
-    if canonical_test(name) == "Memory":
+    if canonical_test(name) == MEMORY:
         rows = _given(rows)
     summary = test.get("test_summary")
     if isinstance(summary, dict):
