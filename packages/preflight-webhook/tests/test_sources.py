@@ -136,6 +136,10 @@ ROWS: dict[str, tuple[str, str, tuple[str, str, str | None, int | None]]] = {
         "metadata: {labels: {kueue.x-k8s.io/queue-name: gpus, kueue.x-k8s.io/pod-group-name: g}, annotations: {kueue.x-k8s.io/pod-group-total-count: '4'}}",
         "", ("g", "kueue", "g", 4),
     ),
+    "kueue pod group, named by an annotation": (
+        "metadata: {labels: {kueue.x-k8s.io/pod-group-name: old}, annotations: {kueue.x-k8s.io/pod-group-name: g, kueue.x-k8s.io/pod-group-total-count: '4'}}",
+        "", ("g", "kueue", "g", 4),
+    ),
     "kueue, the key of ADR-026": (
         "metadata: {labels: {kueue.x-k8s.io/workload-name: job-llm-9c1f}}", "method: kueue",
         ("job-llm-9c1f", "kueueWorkload", "job-llm-9c1f", None),

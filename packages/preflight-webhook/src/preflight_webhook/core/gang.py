@@ -163,8 +163,11 @@ def owner(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
 
 
 def kueue(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
-    """Kueue's pod group, whose annotation has the size."""
-    if not (name := _name(_labels(pod).get(keys.KUEUE_GROUP))):
+    """Kueue's pod group: an annotation names it, or else a label (Kueue 0.18; before, a label
+    alone), and an annotation has the size.
+    """
+    given = (pod.metadata.annotations or _NONE, _labels(pod))
+    if not (name := next(filter(None, (_name(of.get(keys.KUEUE_GROUP)) for of in given)), None)):
         return None
     return GangIdentity(name, "kueue", name, *_annotated_size(pod, keys.KUEUE_COUNT))
 
