@@ -152,7 +152,7 @@ def test_a_workloads_own_settings_reach_the_checks_and_its_placement_does_not() 
 
 def test_without_a_workload_it_asks_for_the_nodes_network_once_where_pods_share_it() -> None:
     one = node()
-    one["status"]["allocatable"] |= {"vpc.amazonaws.com/efa": "16", "rdma/shared": "1000"}
+    one["status"]["allocatable"] |= {"vpc.amazonaws.com/efa": "16", "rdma/shared": "1k"}
     [container] = made(CONFIG, one)["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["limits"] == {
         "nvidia.com/gpu": "8",

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from preflight_kube.api.node_health import gpus_named, makes_sick
+from preflight_kube.api.quantities import UNIT, parse_quantity
 from preflight_kube.api.workloads.model import map_of, maps, name_of
 from preflight_proto import names
 from preflight_proto.devices import GROUP, VERSIONS, request_in
@@ -288,7 +289,11 @@ def _ready(node: Object) -> bool:
 def _counted(node: Object, config: Config, what: str) -> dict[str, int]:
     """How many there are of each resource that is of this kind (gpu, network)."""
     amounts = node["status"].get("allocatable") or {}
-    named = {name: int(amounts[name]) for name in amounts if kind(name, config) == what}
+    named = {
+        name: parse_quantity(amounts[name]) // UNIT
+        for name in amounts
+        if kind(name, config) == what
+    }
     return {name: amount for name, amount in named.items() if amount}
 
 
