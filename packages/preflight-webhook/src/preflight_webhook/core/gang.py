@@ -29,6 +29,8 @@ pod of a plain Job, and for each step of an Argo Workflow).
 """
 
 _ROLES: Final = (keys.TRAINING + "job-role", keys.TRAINING + "replica-type")
+_TRAINER: Final = "node"
+"""The replicated job of a TrainJob's JobSet that trains."""
 _NOT_SCHEDULED_TOGETHER: Final = frozenset({"labels", "kueue", "kueueWorkload"})
 """Sources under which a StatefulSet that starts its pods one by one can run; a gang scheduler would
 never start it.
@@ -183,7 +185,7 @@ def labels(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
 
 def kubeflow(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """A job of the training operator, or a TrainJob, which is a JobSet whose pods are told
-    PET_NNODES.
+    PET_NNODES. Of a JobSet that is none each replicated job is told its own.
     """
     labels = _labels(pod)
     name = _name(labels.get(keys.TRAINING + "job-name"))
@@ -195,9 +197,11 @@ def kubeflow(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     if not name and nodes is None:
         return None
     job = name or train_job or ""
+    part = None if name else _name(labels.get(keys.JOBSET + "replicatedjob-name"))
+    gang = f"{job}/{part}" if part and part != _TRAINER else job
     if nodes and ":" in nodes:  # min:max is an elastic job, which has no one size
-        return GangIdentity(job, "kubeflow", job)
-    return GangIdentity(job, "kubeflow", job, *_size(nodes, "variable", keys.TRAINING_NODES))
+        return GangIdentity(gang, "kubeflow", job)
+    return GangIdentity(gang, "kubeflow", job, *_size(nodes, "variable", keys.TRAINING_NODES))
 
 
 def lws(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
