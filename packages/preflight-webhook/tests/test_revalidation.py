@@ -415,6 +415,32 @@ def test_a_gangs_check_runs_beside_a_node_that_is_well_or_is_said_to_be_left_out
     assert "nccl-allreduce: left out" in ran("--with", "-").out
 
 
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (GANG.replace("skipNcclWithoutNetwork: false", ""), "the pod requests no network device"),
+        (GANG + "gangDiscovery: {method: volcano}", "the pod belongs to no gang"),
+    ],
+)
+def test_a_check_that_the_pods_will_not_get_is_said_to_be_left_out(config: str, why: str) -> None:
+    nodes = [node(), node("good")]
+    run = revalidate.PlannedRun("ml", nodes, parse(config), made(config, *nodes), None)
+    lines = [line for line in run.announced() if line.startswith("nccl-allreduce")]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"nccl-allreduce: left out, as {why}")
+
+
+def test_gpus_that_come_by_a_claim_are_known_to_be_tested() -> None:
+    config = CLAIMS.replace("}]", "}, {name: nccl-allreduce, image: a}]", 1)
+    nodes = [node(gpus=0), node("good", gpus=0)]
+    for one in nodes:
+        one["status"]["allocatable"]["rdma/ib"] = "8"
+    template = claim(config, nodes[0], {"gpu.nvidia.com": ["GPU-1"]})
+    job = made(config, *nodes, claim=template)
+    run = revalidate.PlannedRun("ml", nodes, parse(config), job, template)
+    assert "nccl-allreduce: beside good" in run.announced()
+
+
 def test_a_dry_run_prints_what_it_would_create_and_creates_nothing(played: Played) -> None:
     played.configure(CONFIG)
     done = ran("--dry-run")

@@ -61,9 +61,12 @@ class PlannedRun(NamedTuple):
         if not node["spec"].get("unschedulable"):
             yield f"{name}: is not cordoned, so other pods may start there meanwhile"
         stored = self.config.processing_strategy != "EXECUTE_REMEDIATION"
+        left_out = revalidation.left_out(self.job, self.claim, self.config)
         for check in self.config.checks:
             if check.gang_wide and len(self.nodes) == 1:
                 yield f"{check.name}: left out, as no second node fits, or is asked for"
+            elif why := left_out.get(check.name):
+                yield f"{check.name}: left out, as {why}"
             elif check.gang_wide:
                 yield f"{check.name}: beside {name_of(self.nodes[1])}"
             if stored or check.enforcement == "observe":

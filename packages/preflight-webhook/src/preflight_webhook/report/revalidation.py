@@ -21,6 +21,8 @@ from preflight_proto.result import Result, from_termination
 
 from preflight_webhook.config.config import Config
 from preflight_webhook.core.admit import decide
+from preflight_webhook.core.detect.claims import DeviceClaim, Ref
+from preflight_webhook.core.detect.claims import read as read_claim
 from preflight_webhook.core.detect.resources import kind
 from preflight_webhook.core.inject.injection import UID
 from preflight_webhook.core.inject.patch import applied
@@ -243,6 +245,18 @@ def claim_template(
             f"--gpu {gpu}: node {name_of(node)} hands its GPUs out by number ({', '.join(counted)}), so none can be asked for; leave --gpu out, and all are tested."
         )
     return None
+
+
+def left_out(run: Object, claim: Object | None, config: Config) -> dict[str, str]:
+    """Why the webhook will not give a check to the Job's pods, by its name."""
+    mine = DeviceClaim(()) if claim is None else read_claim(claim)
+    own = "" if claim is None else name_of(claim)
+
+    def recall(refs: tuple[Ref, ...]) -> dict[Ref, DeviceClaim | None]:
+        return {ref: mine if ref.name == own else DeviceClaim(()) for ref in refs}
+
+    pod = msgspec.json.encode(run["spec"]["template"])
+    return {skip.check: skip.message for skip in decide(pod, "", config, recall=recall).skipped}
 
 
 def runs(pods: Iterable[Object], config: Config) -> list[RevalidatedCheck]:
