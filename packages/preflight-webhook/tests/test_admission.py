@@ -196,6 +196,32 @@ def test_the_check_is_restricted_and_sees_no_token() -> None:
     }
 
 
+APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "profile", "expected"),
+    [
+        ({}, {"type": "Localhost", "localhostProfile": "no-network"}, {"type": "RuntimeDefault"}),
+        ({f"{APPARMOR}preflight-mine": "localhost/x"}, None, {"type": "RuntimeDefault"}),
+        # Nodes without AppArmor refuse a pod that names a profile.
+        ({}, {"type": "Unconfined"}, None),
+        ({f"{APPARMOR}main": "localhost/x"}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_a_profile_of_apparmor_that_is_made_for_the_workload_is_not_that_of_its_checks(
+    annotations: dict[str, str], profile: dict[str, str] | None, expected: dict[str, str] | None
+) -> None:
+    security = {"seccompProfile": {"type": "Localhost", "localhostProfile": "own"}}
+    pod = gpu_pod(securityContext={**security, "appArmorProfile": profile})
+    pod["metadata"]["annotations"] = annotations
+    _, after = judged(pod)
+    for check in checks(after):
+        assert check["securityContext"].get("appArmorProfile") == expected
+    assert judged(after)[0].patch == []
+
+
 def test_dcgm_inherits_nothing_of_the_workloads_environment() -> None:
     pod = gpu_pod()
     pod["spec"]["containers"][0]["env"] = [

@@ -131,6 +131,18 @@ class ClaimEntry(_Object):
     resource_claim_template_name: str | None = None
 
 
+class AppArmorProfile(_Object):
+    """``type``: Localhost for a profile of the node's own."""
+
+    type: str = ""
+
+
+class PodSecurityContext(_Object):
+    """What of the pod's security context holds in every container that does not say it itself."""
+
+    app_armor_profile: AppArmorProfile | None = None
+
+
 class PodSpec(_Object):
     """A pod's spec; what is Raw is decoded where it is needed."""
 
@@ -138,6 +150,7 @@ class PodSpec(_Object):
     init_containers: list[Container] | None = None
     volumes: list[Volume] | None = None
     resources: msgspec.Raw = NULL
+    security_context: PodSecurityContext | None = None
     os: NameOnly | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None

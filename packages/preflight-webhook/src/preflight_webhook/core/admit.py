@@ -105,6 +105,7 @@ class DecisionKey(msgspec.Struct, frozen=True):
     empty: tuple[EmptyVolume, ...]  # where any check inherits
     redirects: tuple[Redirect, ...]
     claimed: bool  # by the annotation of deviceVariables
+    profiled: bool  # by AppArmor, with a profile that would hold for checks, too
 
     @property
     def size(self) -> int:
@@ -247,6 +248,7 @@ def _facts(
         _empty(spec.volumes) if everyone and spec.volumes else (),
         redirects(pod, namespace, config),
         config.device_variables.enabled and config.device_variables.claim_annotation in annotations,
+        reserved.profiled(pod),
     )
 
 
@@ -336,6 +338,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
         named_devices=facts.claimed
         and not devices.gpu_claims
         and {*devices.gpus} <= {config.device_variables.resource_name},
+        profiled=facts.profiled,
     )
     injection = inject(config, checks, workload, first, last)
     passed_on = [settings for check in checks if (settings := inherited.by_check.get(check.name))]

@@ -22,6 +22,8 @@ from preflight_webhook.config.config import Config
 
 _PREFIX: Final = VOLUME_PREFIX.encode()
 _PULL: Final = "imagePullPolicy"
+_PROFILE: Final = f"container.apparmor.security.beta.kubernetes.io/{CONTAINER_PREFIX}"
+"""How annotations begin that name a check's AppArmor profile, as before Kubernetes 1.30."""
 _ADDED: Final = {
     "requests": ("ephemeral-storage",),
     "limits": ("ephemeral-storage",),
@@ -52,6 +54,15 @@ def traces(pod: Pod) -> tuple[bool, bool]:
 
 def _may_mount(raw: bytes) -> bool:
     return _PREFIX in raw or b"\\" in raw  # an escape could spell it
+
+
+def profiled(pod: Pod) -> bool:
+    """Whether a profile of AppArmor that the pod's author chose would hold for a check."""
+    own = pod.spec.security_context and pod.spec.security_context.app_armor_profile
+    if own and own.type == "Localhost":
+        return True
+    named = pod.metadata.annotations or {}
+    return any(named[key].startswith("localhost/") for key in named if key.startswith(_PROFILE))
 
 
 def misuse(pod: Pod, config: Config) -> str | None:

@@ -47,6 +47,7 @@ _SECURITY: Final[dict[str, Any]] = {
     "runAsUser": UID,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+_PROFILED: Final[dict[str, Any]] = {"appArmorProfile": {"type": "RuntimeDefault"}}
 _FIELDS: Final = (
     (names.ENV_NODE_NAME, "spec.nodeName"),
     (names.ENV_NODE_IP, "status.hostIP"),
@@ -92,7 +93,7 @@ class WorkloadTraits(NamedTuple):
     gang's where the pod takes part in one; ``inherited``: by check; ``ipc_lock``: whether it may
     lock memory; ``pull_secrets``: those that it has; ``reports``: whether the connector's socket
     may be mounted; ``named_devices``: whether variables of the operator's say which GPUs a
-    container sees.
+    container sees; ``profiled``: whether checks need an AppArmor profile of their own.
     """
 
     devices: PodDevices
@@ -104,6 +105,7 @@ class WorkloadTraits(NamedTuple):
     pull_secrets: frozenset[str]
     reports: bool
     named_devices: bool
+    profiled: bool
 
 
 def inject(
@@ -126,6 +128,9 @@ def inject(
         shm = inherited is None or names.SHM_DIR not in inherited.mounts
         case = _Case(check, config, pod.reports, shm)
         container = _container(case, expected, inherited, pod.ipc_lock, pod.named_devices)
+        if pod.profiled:  # not named elsewhere: a node without AppArmor would refuse the pod
+            security = {**_PROFILED, **container["securityContext"]}
+            container = {**container, "securityContext": security}
         placed[check.placement].append({**container, "resources": resources[amounts]})
         cases.append(case)
     volumes = [
