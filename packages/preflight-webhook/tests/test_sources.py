@@ -185,6 +185,10 @@ ROWS: dict[str, tuple[str, str, tuple[str, str, str | None, int | None]]] = {
     ),
     "indexed job that kueue admitted": (admitted_by_kueue(INDEXED_JOB), "", ("sweep", "job", "sweep", None)),
     "job set that kueue admitted": (admitted_by_kueue(JOBSET), "method: kueue", ("llm", "jobset", "llm", None)),
+    "lws of kueue, which gates its pods": (
+        LWS.replace("annotations: {", "annotations: {kueue.x-k8s.io/pod-suspending-parent: leaderworkerset.x-k8s.io/leaderworkerset, "),
+        "", ("vllm/0", "lws", "vllm", 4),
+    ),
     "kubeflow that kueue admitted": (admitted_by_kueue(PYTORCH), "", ("bert", "kubeflow", "bert", 3)),
 }  # fmt: skip
 

@@ -29,6 +29,8 @@ pod of a plain Job, and for each step of an Argo Workflow).
 """
 
 _ROLES: Final = (keys.TRAINING + "job-role", keys.TRAINING + "replica-type")
+_KUEUE_PARENT: Final = "kueue.x-k8s.io/pod-suspending-parent"
+"""Annotation of pods that Kueue admits for what they belong to, a group of them at a time."""
 _TRAINER: Final = "node"
 """The replicated job of a TrainJob's JobSet that trains."""
 _NOT_SCHEDULED_TOGETHER: Final = frozenset({"labels", "kueue", "kueueWorkload"})
@@ -232,12 +234,12 @@ def job(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
 
 def kueue_admitted(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
     """A pod of a job that Kueue has admitted: it labels the pod templates when it starts the job,
-    all of whose pods it has room for.
+    all of whose pods it has room for. Pods of a LeaderWorkerSet are there before, and gated.
 
     The gang is the one that the workload itself is, so far as the pod says which; any other pod is
     alone.
     """
-    if keys.KUEUE_PODSET not in _labels(pod):
+    if not (keys.KUEUE_PODSET in _labels(pod) or _KUEUE_PARENT in (pod.metadata.annotations or ())):
         return None
     return _first((kubeflow, lws, jobset, job), pod, config)
 
