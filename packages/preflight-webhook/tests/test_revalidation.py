@@ -150,6 +150,29 @@ def test_a_workloads_own_settings_reach_the_checks_and_its_placement_does_not() 
     assert "NCCL_IB_HCA" in patch
 
 
+@pytest.mark.parametrize(
+    ("spec", "annotations"),
+    [
+        ({"schedulingGroup": {"podGroupName": "train"}}, {}),
+        ({"workloadRef": {"name": "train", "podGroup": "workers"}}, {}),
+        ({"schedulerName": "volcano"}, {"scheduling.k8s.io/group-name": "train"}),
+        ({"schedulerName": "kai-scheduler"}, {"pod-group-name": "train"}),
+        ({}, {"kueue.x-k8s.io/pod-group-name": "train"}),
+        ({}, {"team/job": "train"}),
+    ],
+)
+def test_the_run_is_a_gang_of_its_own_whatever_gang_the_workload_is(
+    spec: Json, annotations: Json
+) -> None:
+    source = "{name: ours, group: g.example, resource: teams, kind: Team, size: spec.size, podAnnotation: team/job}"
+    config = GANG + f"gangDiscovery: {{sources: [{source}]}}"
+    like = {"metadata": {"annotations": annotations}, "spec": {"containers": [{}], **spec}}
+    job = made(config, node(), node("good"), like=like)
+    stamp = decide(msgspec.json.encode(pod_of(job)), "ml", parse(config)).stamp
+    assert stamp is not None
+    assert (stamp.source, stamp.id, stamp.size) == ("labels", "job", 2)
+
+
 def test_without_a_workload_it_asks_for_the_nodes_network_once_where_pods_share_it() -> None:
     one = node()
     one["status"]["allocatable"] |= {"vpc.amazonaws.com/efa": "16", "rdma/shared": "1k"}

@@ -19,11 +19,13 @@ from preflight_proto import names
 from preflight_proto.devices import GROUP, VERSIONS, request_in
 from preflight_proto.result import Result, from_termination
 
+from preflight_webhook.api.types import Metadata, Pod, PodSpec
 from preflight_webhook.config.config import Config
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.core.detect.claims import read as read_claim
 from preflight_webhook.core.detect.resources import kind
+from preflight_webhook.core.gang import identify
 from preflight_webhook.core.inject.injection import UID
 from preflight_webhook.core.inject.patch import applied
 from preflight_webhook.report.explain import worst_case_delay
@@ -38,6 +40,10 @@ _MOST_OWN: Final = 32
 """Of a network resource of which a node has more, pods share the device, and one is enough."""
 _CORDON: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _GONE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_ELSEWHERE: Final = frozenset(
+    {"nodeName", "nodeSelector", "schedulingGates", "schedulingGroup", "workloadRef"}
+)
+"""Of a workload's spec what says where it goes, when, and with which others."""
 _CLAIM: Final = "gpus"
 _RAISES: Final = {
     names.DCGM_DIAG: "DcgmDiagnostic",
@@ -170,7 +176,7 @@ def job(
     taints = [_CORDON, *(taint for node in nodes for taint in node["spec"].get("taints") or ())]
     tolerated = {(taint["key"], taint["effect"]) for taint in taints if taint["key"] not in _GONE}
     pod = {
-        **{key: given[key] for key in given if key not in {"nodeName", "nodeSelector"}},
+        **{key: given[key] for key in given if key not in _ELSEWHERE},
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "affinity": affinity,
@@ -189,7 +195,11 @@ def job(
         entry = {"name": _CLAIM, "resourceClaimTemplateName": name}
         pod["resourceClaims"] = [*(given.get("resourceClaims") or ()), entry]
     notes = ((like or {}).get("metadata") or {}).get("annotations") or {}
-    kept = {key: value for key, value in notes.items() if not key.startswith(names.PREFIX)}
+    kept = {
+        key: value
+        for key, value in notes.items()
+        if not key.startswith(names.PREFIX) and not _names_gang(key, str(value), config)
+    }
     longest = sum(worst_case_delay(check, config, 16) for check in config.checks)
     return {
         "apiVersion": "batch/v1",
@@ -204,6 +214,12 @@ def job(
             "template": {"metadata": {"labels": labels, "annotations": kept}, "spec": pod},
         },
     }
+
+
+def _names_gang(key: str, value: str, config: Config) -> bool:
+    """Whether a pod is in a gang by this annotation: the run is one of its own."""
+    pod = Pod(spec=PodSpec(containers=[]), metadata=Metadata(annotations={key: value}))
+    return identify(pod, config.gang_discovery) is not None
 
 
 def claim_template(
