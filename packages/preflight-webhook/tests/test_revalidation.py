@@ -173,6 +173,37 @@ def test_the_run_is_a_gang_of_its_own_whatever_gang_the_workload_is(
     assert (stamp.source, stamp.id, stamp.size) == ("labels", "job", 2)
 
 
+MPI = """
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {name: bench, namespace: ml}
+spec:
+  mpiReplicaSpecs:
+    Launcher: {template: {spec: {containers: [{name: mpirun, image: i}]}}}
+    Worker:
+      template:
+        spec:
+          runtimeClassName: nvidia
+          containers:
+            - {name: daemon, image: i, resources: {limits: {cpu: 1}}}
+            - {name: train, image: i, env: [{name: NCCL_IB_HCA, value: mlx5}], resources: {limits: {nvidia.com/gpu: 8, rdma/ib: 4}}}
+"""
+
+
+def test_of_a_workload_that_pod_and_container_count_which_get_gpus(
+    played: Played, tmp_path: Path
+) -> None:
+    played.configure(CONFIG)
+    file = tmp_path / "mpi.yaml"
+    file.write_text(MPI)
+    done = ran("-f", str(file), "--dry-run")
+    spec = yaml.safe_load(done.out)["spec"]["template"]["spec"]
+    assert spec["runtimeClassName"] == "nvidia"
+    [container] = spec["containers"]
+    assert container["env"] == [{"name": "NCCL_IB_HCA", "value": "mlx5"}]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/ib": "4"}
+
+
 def test_without_a_workload_it_asks_for_the_nodes_network_once_where_pods_share_it() -> None:
     one = node()
     one["status"]["allocatable"] |= {"vpc.amazonaws.com/efa": "16", "rdma/shared": "1k"}

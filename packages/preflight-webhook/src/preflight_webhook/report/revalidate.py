@@ -113,7 +113,7 @@ def add_revalidate(parser: argparse.ArgumentParser) -> None:
 
 
 async def _revalidate(args: argparse.Namespace) -> int:
-    like = _like(args.like) if args.like else None
+    like = _like(args.like) if args.like else []
     async with Client(connection(home=Path.home()), agent="preflight") as client:
         try:
             run = await _planned(args, client, like)
@@ -134,7 +134,7 @@ async def _revalidate(args: argparse.Namespace) -> int:
         return await _cleared(client, run, args.replaced)
 
 
-async def _planned(args: argparse.Namespace, client: Client, like: Object | None) -> PlannedRun:
+async def _planned(args: argparse.Namespace, client: Client, like: list[Object]) -> PlannedRun:
     release = await live.release_of(client)
     config = release.config
     if not config.checks:
@@ -158,7 +158,8 @@ async def _planned(args: argparse.Namespace, client: Client, like: Object | None
         everyone = [node async for page, _ in client.pages("/api/v1/nodes", dict) for node in page]
         partner = revalidation.partner_of(node, everyone, config)
         nodes += [partner] if partner is not None else []
-    job = revalidation.job(name, nodes, config, like, claim)
+    workload = revalidation.with_gpus(like, config) if like else None
+    job = revalidation.job(name, nodes, config, workload, claim)
     home = release.lists.release if release.lists is not None else ""
     return PlannedRun(args.namespace, nodes, config, job, claim, home)
 
@@ -278,10 +279,10 @@ async def _devices(client: Client, node: str, config: Config) -> tuple[str, dict
     return path.split("/")[3], devices
 
 
-def _like(file: str) -> Object:
+def _like(file: str) -> list[Object]:
     where = commands.named(file)
     objects, problems = documents(commands.read(file), where)
     pods, more = found_in(objects, where)
     if problems or more:
         raise BadInput([*problems, *more])
-    return pods[0].pod
+    return [found.pod for found in pods]

@@ -146,6 +146,24 @@ def partner_of(node: Object, nodes: Iterable[Object], config: Config) -> Object 
     return min(well, key=lambda peer: (type_of(peer) != type_of(node), name_of(peer)), default=None)
 
 
+def with_gpus(pods: Iterable[Object], config: Config) -> Object:
+    """Of the pods of a workload the first that gets GPUs, and in it that container first."""
+
+    def rank(container: Object) -> int:
+        own = map_of(container.get("resources"))
+        asked = {*map_of(own.get("requests")), *map_of(own.get("limits"))}
+        if any(kind(name, config) not in {"", "network"} for name in asked):
+            return 0
+        return 1 if own.get("claims") else 2
+
+    ranked = [
+        (pod, sorted(maps(map_of(pod.get("spec")).get("containers")), key=rank) or [{}])
+        for pod in pods
+    ]
+    pod, containers = min(ranked, key=lambda each: rank(each[1][0]))
+    return {**pod, "spec": {**map_of(pod.get("spec")), "containers": containers}}
+
+
 def job(
     name: str,
     nodes: Sequence[Object],
