@@ -523,6 +523,29 @@ def test_a_claim_for_one_gpu_goes_with_its_job(played: Played, version: str) -> 
     assert (owner["kind"], owner["name"]) == ("Job", job["metadata"]["name"])
 
 
+def test_the_gpus_that_a_workload_claims_are_among_those_of_the_node(
+    played: Played, tmp_path: Path
+) -> None:
+    played.configure(CLAIMS)
+    device = {"name": "gpu-1", "attributes": {"uuid": {"string": "GPU-1"}}}
+    body = {"driver": "gpu.nvidia.com", "nodeName": "bad", "devices": [device]}
+    played.double.create("resourceslices", {"metadata": {"name": "s"}, "spec": body})
+    for name, of in (("gpu", "gpu.nvidia.com"), ("nic", "nic.example")):
+        asked = {"name": name, "exactly": {"deviceClassName": of}}
+        template = {"spec": {"devices": {"requests": [asked]}}}
+        about = {"name": name, "namespace": "ml"}
+        played.double.create("resourceclaimtemplates", {"metadata": about, "spec": template})
+    file, claims = tmp_path / "pod.yaml", [{"name": "gpu"}, {"name": "nic"}]
+    named = [{**each, "resourceClaimTemplateName": each["name"]} for each in claims]
+    container = {"name": "c", "image": "i", "resources": {"claims": claims}}
+    pod = {"kind": "Pod", "spec": {"containers": [container], "resourceClaims": named}}
+    file.write_text(json.dumps(pod))
+    _, job = yaml.safe_load_all(ran("--gpu", "GPU-1", "-f", str(file), "--dry-run").out)
+    spec = job["spec"]["template"]["spec"]
+    assert [each["name"] for each in spec["resourceClaims"]] == ["nic", "gpus"]
+    assert spec["containers"][0]["resources"]["claims"] == [{"name": "nic"}, {"name": "gpus"}]
+
+
 @pytest.mark.parametrize("played", ["v1alpha3"], indirect=True)
 def test_where_no_claims_are_known_gpus_are_handed_out_by_number(played: Played) -> None:
     played.configure(CLAIMS)

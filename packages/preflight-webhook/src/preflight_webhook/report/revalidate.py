@@ -23,7 +23,7 @@ from preflight_webhook.config.config import Config
 from preflight_webhook.report import live, revalidation
 from preflight_webhook.report.release import opt_in
 from preflight_webhook.report.revalidation import CannotRevalidate
-from preflight_webhook.report.workloads import Object, documents, found_in
+from preflight_webhook.report.workloads import FoundPod, Object, documents, found_in
 
 _LOOK: Final = 1.0
 """Seconds between two looks at what runs."""
@@ -134,7 +134,7 @@ async def _revalidate(args: argparse.Namespace) -> int:
         return await _cleared(client, run, args.replaced)
 
 
-async def _planned(args: argparse.Namespace, client: Client, like: list[Object]) -> PlannedRun:
+async def _planned(args: argparse.Namespace, client: Client, like: list[FoundPod]) -> PlannedRun:
     release = await live.release_of(client)
     config = release.config
     if not config.checks:
@@ -158,7 +158,11 @@ async def _planned(args: argparse.Namespace, client: Client, like: list[Object])
         everyone = [node async for page, _ in client.pages("/api/v1/nodes", dict) for node in page]
         partner = revalidation.partner_of(node, everyone, config)
         nodes += [partner] if partner is not None else []
-    workload = revalidation.with_gpus(like, config) if like else None
+    workload = revalidation.with_gpus([each.pod for each in like], config) if like else None
+    if workload is not None and claim is not None:
+        here = like[0]._replace(pod=workload, namespace=args.namespace)
+        known = {**await live.needed(here, client), **here.claims}
+        workload = revalidation.without_gpus(workload, known, config)
     job = revalidation.job(name, nodes, config, workload, claim)
     home = release.lists.release if release.lists is not None else ""
     return PlannedRun(args.namespace, nodes, config, job, claim, home)
@@ -279,10 +283,10 @@ async def _devices(client: Client, node: str, config: Config) -> tuple[str, dict
     return path.split("/")[3], devices
 
 
-def _like(file: str) -> list[Object]:
+def _like(file: str) -> list[FoundPod]:
     where = commands.named(file)
     objects, problems = documents(commands.read(file), where)
     pods, more = found_in(objects, where)
     if problems or more:
         raise BadInput([*problems, *more])
-    return [found.pod for found in pods]
+    return pods

@@ -23,13 +23,14 @@ from preflight_webhook.api.types import Metadata, Pod, PodSpec
 from preflight_webhook.config.config import Config
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref
+from preflight_webhook.core.detect.claims import devices as given_by
 from preflight_webhook.core.detect.claims import read as read_claim
 from preflight_webhook.core.detect.resources import kind
 from preflight_webhook.core.gang import identify
 from preflight_webhook.core.inject.injection import UID
 from preflight_webhook.core.inject.patch import applied
 from preflight_webhook.report.explain import worst_case_delay
-from preflight_webhook.report.workloads import Object
+from preflight_webhook.report.workloads import Object, references
 
 LABELS: Final = {"app.kubernetes.io/component": "revalidation"}
 _SCHEDULING: Final = 300
@@ -162,6 +163,28 @@ def with_gpus(pods: Iterable[Object], config: Config) -> Object:
     ]
     pod, containers = min(ranked, key=lambda each: rank(each[1][0]))
     return {**pod, "spec": {**map_of(pod.get("spec")), "containers": containers}}
+
+
+def without_gpus(pod: Object, known: Mapping[Ref, DeviceClaim | None], config: Config) -> Object:
+    """The pod without its claims for GPUs, where the Job claims those of the node; ``known``: what
+    its claims ask for.
+    """
+    entries = maps(pod["spec"].get("resourceClaims"))
+    gpus = {
+        entry.get("name")
+        for entry in entries
+        for ref in references({"spec": {"resourceClaims": [entry]}})
+        if given_by(known.get(ref), config).gpu
+    }
+
+    def rest(claims: object) -> list[Object]:
+        return [each for each in maps(claims) if each.get("name") not in gpus]
+
+    first, *others = pod["spec"]["containers"]
+    own = map_of(first.get("resources"))
+    first = {**first, "resources": {**own, "claims": rest(own.get("claims"))}}
+    spec = {"containers": [first, *others], "resourceClaims": rest(entries)}
+    return {**pod, "spec": {**pod["spec"], **spec}}
 
 
 def job(
