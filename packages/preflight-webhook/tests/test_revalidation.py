@@ -523,6 +523,36 @@ def test_a_claim_for_one_gpu_goes_with_its_job(played: Played, version: str) -> 
     assert (owner["kind"], owner["name"]) == ("Job", job["metadata"]["name"])
 
 
+def sliced(double: ApiDouble, *nodes: str) -> None:
+    """Give each of these nodes a GPU that claims hand out."""
+    for each in nodes:
+        device = {"name": "gpu", "attributes": {"uuid": {"string": f"GPU-{each}"}}}
+        body = {"driver": "gpu.nvidia.com", "nodeName": each, "devices": [device]}
+        double.create("resourceslices", {"metadata": {"name": each}, "spec": body})
+
+
+def test_one_gpu_alone_has_no_gang(played: Played) -> None:
+    played.configure(CLAIMS.replace("}]", "}, {name: nccl-allreduce, image: a}]", 1))
+    played.double.create("nodes", node("good"))
+    sliced(played.double, "bad", "good")
+    _, job = yaml.safe_load_all(ran("--gpu", "GPU-bad", "--dry-run").out)
+    assert job["spec"]["parallelism"] == 1
+    refused = ran("--gpu", "GPU-bad", "--with", "good")
+    assert refused.status == 2
+    assert "--with good: has no GPU GPU-bad" in refused.err
+
+
+def test_the_other_node_has_as_many_gpus_to_claim(played: Played) -> None:
+    played.configure(CLAIMS.replace("}]", "}, {name: nccl-allreduce, image: a}]", 1))
+    for name in ("worse", "cpu", "good"):
+        played.double.create("nodes", node(name, gpus=0))
+    sliced(played.double, "worse", "good")
+    _, job = yaml.safe_load_all(said("revalidate", "worse", "-n", "ml", "--dry-run").out)
+    affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    assert "good" in json.dumps(affinity)
+    assert "cpu" not in json.dumps(affinity)
+
+
 def test_the_gpus_that_a_workload_claims_are_among_those_of_the_node(
     played: Played, tmp_path: Path
 ) -> None:
@@ -630,6 +660,7 @@ def test_the_shipped_account_may_do_what_the_command_does_and_nothing_else(playe
     body = {"driver": "gpu.nvidia.com", "nodeName": "bad", "devices": [device]}
     played.double.create("resourceslices", {"metadata": {"name": "s"}, "spec": body})
     ran("--gpu", "GPU-1")
+    ran()
     # What is served may be asked for by everybody.
     asked = [one for one in played.double.requests if one.path != f"/apis/{GROUP}/{VERSIONS[0]}"]
     assert {used(one) for one in asked} == granted()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -146,16 +146,28 @@ async def _planned(args: argparse.Namespace, client: Client, like: list[FoundPod
     if asked.asked != "yes":
         raise BadInput(f"-n {args.namespace}: no pod is checked there: {asked.why}.")
     node = await _node(client, args.node)
-    version, devices = await _devices(client, args.node, config)
+    version, by_node = await _devices(client, config, args.node)
+    devices = by_node.get(args.node, {})
     name = f"revalidate-{args.node[:40].replace('.', '-').strip('-')}-{secrets.token_hex(3)}"
     claim = revalidation.claim_template(name, node, devices, config, args.gpu, version=version)
     nodes = [node]
     if args.partner == args.node:
         raise BadInput(f"--with {args.partner}: is the node itself; name another one.")
     if args.partner and args.partner != "-":
+        if args.gpu:
+            raise BadInput(
+                f"--with {args.partner}: has no GPU {args.gpu}; leave one of the two out."
+            )
         nodes.append(await _node(client, args.partner))
-    elif not args.partner and any(check.gang_wide for check in config.checks):
+    elif not args.partner and not args.gpu and any(check.gang_wide for check in config.checks):
         everyone = [node async for page, _ in client.pages("/api/v1/nodes", dict) for node in page]
+        if claim is not None:
+            _, by_node = await _devices(client, config)
+            everyone = [
+                peer
+                for peer in everyone
+                if _number(by_node.get(name_of(peer), {})) == _number(devices)
+            ]
         partner = revalidation.partner_of(node, everyone, config)
         nodes += [partner] if partner is not None else []
     workload = revalidation.with_gpus([each.pod for each in like], config) if like else None
@@ -264,23 +276,32 @@ async def _node(client: Client, name: str) -> Object:
         raise BadInput(f"{name}: the cluster has no such node; see `kubectl get nodes`.") from None
 
 
-async def _devices(client: Client, node: str, config: Config) -> tuple[str, dict[str, list[str]]]:
-    """The version of the API of claims that the cluster serves, and UUIDs by driver of the node's
-    GPUs that claims hand out; neither where no claims are known.
+async def _devices(
+    client: Client, config: Config, node: str = ""
+) -> tuple[str, dict[str, dict[str, list[str]]]]:
+    """The version of the API of claims that the cluster serves, and by node (of all, or of the one)
+    UUIDs by driver of the GPUs that claims hand out; neither where no claims are known.
     """
-    devices: dict[str, list[str]] = {}
+    by_node: dict[str, dict[str, list[str]]] = {}
     path = None
     if config.gpu_detection.device_classes:
         path = await RESTMapper(client).newest(GROUP, VERSIONS, "ResourceSlice")
     if path is None:
-        return "", devices
-    listed = await client.get(path, dict, params={"fieldSelector": f"spec.nodeName={node}"})
-    for resource_slice in listed["items"]:
-        for device in resource_slice["spec"].get("devices") or ():
-            attributes = (device.get("basic") or device).get("attributes") or {}  # v1beta1: basic
-            if uuid := (attributes.get("uuid") or {}).get("string"):
-                devices.setdefault(resource_slice["spec"]["driver"], []).append(uuid)
-    return path.split("/")[3], devices
+        return "", by_node
+    of = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
+    async for page, _ in client.pages(path, dict, params=of):
+        for resource_slice in page:
+            spec = resource_slice["spec"]
+            devices = by_node.setdefault(str(spec.get("nodeName")), {})
+            for device in spec.get("devices") or ():
+                attributes = (device.get("basic") or device).get("attributes") or {}  # v1beta1
+                if uuid := (attributes.get("uuid") or {}).get("string"):
+                    devices.setdefault(spec["driver"], []).append(uuid)
+    return path.split("/")[3], by_node
+
+
+def _number(devices: Mapping[str, Sequence[str]]) -> int:
+    return sum(map(len, devices.values()))
 
 
 def _like(file: str) -> list[FoundPod]:
