@@ -234,7 +234,10 @@ def test_gpus_that_claims_hand_out_are_claimed_all_or_the_one() -> None:
     whole = claim(CLAIMS, node(gpus=0), slices)
     assert whole is not None
     [request] = whole["spec"]["spec"]["devices"]["requests"]
-    assert request["exactly"] == {"deviceClassName": "gpu.nvidia.com", "count": 2}
+    # A driver taints the GPU that has had an error, which is the one to be tested.
+    tolerated = [{"operator": "Exists"}]
+    whole_gpus = {"deviceClassName": "gpu.nvidia.com", "count": 2, "tolerations": tolerated}
+    assert request["exactly"] == whole_gpus
     one = claim(CLAIMS, node(gpus=0), slices, "GPU-2")
     assert one is not None
     [request] = one["spec"]["spec"]["devices"]["requests"]
@@ -540,6 +543,25 @@ def test_one_gpu_alone_has_no_gang(played: Played) -> None:
     refused = ran("--gpu", "GPU-bad", "--with", "good")
     assert refused.status == 2
     assert "--with good: has no GPU GPU-bad" in refused.err
+
+
+@pytest.mark.parametrize("played", ["v1", "v1beta1"], indirect=True)
+def test_what_else_a_driver_makes_of_gpus_is_not_counted_as_gpus(
+    played: Played, request: pytest.FixtureRequest
+) -> None:
+    played.configure(CLAIMS)
+    played.double.create("nodes", node("worse", gpus=0))
+    devices = []
+    for kind in ("gpu", "vfio", "mig"):  # vfio: the same GPU, for a virtual machine
+        of = {"uuid": {"string": f"{kind}-1"}, "type": {"string": kind}}
+        about = {"attributes": of}
+        basic = request.node.callspec.params["played"] == "v1beta1"
+        devices.append({"name": kind, **({"basic": about} if basic else about)})
+    body = {"driver": "gpu.nvidia.com", "nodeName": "worse", "devices": devices}
+    played.double.create("resourceslices", {"metadata": {"name": "s"}, "spec": body})
+    template, _ = yaml.safe_load_all(said("revalidate", "worse", "-n", "ml", "--dry-run").out)
+    [asked] = template["spec"]["spec"]["devices"]["requests"]
+    assert asked.get("exactly", asked)["count"] == 1
 
 
 def test_the_other_node_has_as_many_gpus_to_claim(played: Played) -> None:

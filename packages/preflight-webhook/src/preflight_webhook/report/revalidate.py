@@ -295,7 +295,9 @@ async def _devices(
             devices = by_node.setdefault(str(spec.get("nodeName")), {})
             for device in spec.get("devices") or ():
                 attributes = (device.get("basic") or device).get("attributes") or {}  # v1beta1
-                if uuid := (attributes.get("uuid") or {}).get("string"):
+                # vfio is a GPU once more, mig a part of one: both are of other classes.
+                whole = (attributes.get("type") or {}).get("string") in {None, "gpu"}
+                if whole and (uuid := (attributes.get("uuid") or {}).get("string")):
                     devices.setdefault(spec["driver"], []).append(uuid)
     return path.split("/")[3], by_node
 

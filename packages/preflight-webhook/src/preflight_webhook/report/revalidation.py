@@ -281,6 +281,7 @@ def claim_template(
         if gpu in uuids or not (gpu or counted):
             request: Object = {"deviceClassName": config.gpu_detection.device_classes[0]}
             request["count"] = 1 if gpu else len(uuids)
+            request["tolerations"] = [{"operator": "Exists"}]  # as of the node's own taints
             if gpu:
                 expression = f'device.attributes["{driver}"].uuid == "{gpu}"'
                 request["selectors"] = [{"cel": {"expression": expression}}]
