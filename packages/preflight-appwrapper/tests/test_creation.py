@@ -5,14 +5,16 @@ are tried again, less and less often.
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from doubled import client, double, objects, write_status
+from doubled import client, double, objects, running, write_status
 from leading import leads
 from msgspec.structs import replace
 from player import Player, bare_pod, job, service, wrapper
 from preflight_appwrapper.api.names import CLAIMED
 from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.controller.apply import is_final
 from preflight_appwrapper.core.plan import Confirm, CreateComponent, WrapperAction
 from preflight_appwrapper.core.reconcile import reconcile
@@ -139,6 +141,56 @@ def test_the_component_that_could_not_be_created_says_so(
     assert made.status.phase in {"Failed", "Resetting"}
     assert (condition.status, condition.reason) == ("False", "ComponentCreationErrored")
     assert condition.message == "exceeded quota"
+
+
+def edited(**fields: object) -> Player:
+    """Its second component is begun, and somebody writes ``fields`` into what is said of it."""
+    player = Player(wrapper(service("svc"), job()))
+    player.world.refuse["train"] = Attempt(error="exceeded quota", at=START)
+    player.settle()
+    assert player.world.wrapper is not None
+    player.world.wrapper["status"]["componentStatus"][1].update(fields)
+    player.world.refuse.clear()
+    return player
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": ""},
+        {"name": "another"},
+        {"name": "svc", "kind": "Service", "apiVersion": "v1"},
+        {"apiVersion": "batch/v2"},
+        {"name": "", "kind": "", "apiVersion": ""},
+    ],
+)
+def test_a_component_that_somebody_calls_otherwise_while_it_is_created_ends_in_a_clean_start(
+    fields: dict[str, object],
+) -> None:
+    player = edited(**fields)
+    player.until("Running")
+    assert "leftover" in player.rows
+    assert sorted(name for _, _, name in player.world.objects) == ["svc", "train"]
+
+
+@pytest.mark.anyio
+async def test_a_fault_of_ours_in_one_wrapper_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def faulty(of: AppWrapper, *args: Any) -> Any:
+        if of.metadata.name == "bad":
+            raise IndexError("list index out of range")
+        return reconcile(of, *args)
+
+    monkeypatch.setattr("preflight_appwrapper.controller.controller.reconcile", faulty)
+    async with double() as api, client(api) as ours, leads(None, client=ours):  # type: ignore[arg-type]
+        for name in ("bad", "good"):
+            running(api, name)
+            write_status(api, "pods", "default", name, {"phase": "Succeeded"})
+        await until(
+            lambda: objects(api, "appwrappers")[1]["status"]["phase"] == "Succeeded", "it goes on"
+        )
+        assert objects(api, "appwrappers")[0]["status"]["phase"] == "Running"
 
 
 @pytest.mark.parametrize(

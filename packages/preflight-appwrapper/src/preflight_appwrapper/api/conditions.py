@@ -95,15 +95,32 @@ def drop(status: S, type_: str) -> S:
 def repaired(
     status: AppWrapperStatus, now: datetime, first_seen: Mapping[Written, datetime] = {}
 ) -> AppWrapperStatus:
-    """``status`` with each condition once, and a time that a period can be counted from."""
+    """``status`` with each condition once, and a time that a period can be counted from; those of
+    components, of which nothing is counted, with any.
+    """
     kept: dict[str, Condition] = {}
     for known in status.conditions[: 4 * _MOST]:
         if known.type and known.type not in kept and len(kept) < _MOST:
             at = first_seen.get(written(known), known.last_transition_time)
             at = now.replace(microsecond=0) if at is None or at > now else at
             kept[known.type] = replace(known, last_transition_time=at)
-    conditions = tuple(kept.values())
-    return status if conditions == status.conditions else replace(status, conditions=conditions)
+    conditions, every = tuple(kept.values()), status.component_status
+    if any(known.last_transition_time is None for each in every for known in each.conditions):
+        every = tuple(_dated(each, now) for each in every)
+    if (conditions, every) == (status.conditions, status.component_status):
+        return status
+    return replace(status, conditions=conditions, component_status=every)
+
+
+def _dated(component: ComponentStatus, now: datetime) -> ComponentStatus:
+    at = now.replace(microsecond=0)
+    return replace(
+        component,
+        conditions=tuple(
+            known if known.last_transition_time else replace(known, last_transition_time=at)
+            for known in component.conditions
+        ),
+    )
 
 
 def restored(

@@ -33,6 +33,20 @@ class Creation(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
 
 
+def begun_otherwise(context: PhaseContext) -> bool:
+    """Say whether a component was begun as another one than is wrapped, so not by us."""
+    for i, known in enumerate(context.status.component_status):
+        if c.component_is(known) in {"", "False"}:
+            continue
+        try:
+            wanted = named(context.wrapper, i, known.name[-5:])
+        except ComponentError:
+            return True
+        if wanted != Named(known.api_version, known.kind, known.name):
+            return True
+    return False
+
+
 def proceed(context: PhaseContext, status: AppWrapperStatus) -> Creation:
     """The first component that is not created decides; ``status`` is the one to go on from."""
     marked = status
@@ -61,7 +75,7 @@ def _begin(context: PhaseContext, status: AppWrapperStatus, first: int) -> Creat
     """The names from component ``first`` on are written, and that one is created."""
     names: list[Named] = []
     for i in range(first, min(first + _BATCH, len(status.component_status))):
-        if c.component_is(status.component_status[i]) not in {"", "False"}:
+        if i > first and c.component_is(status.component_status[i]) not in {"", "False"}:
             break
         try:
             name = named(context.wrapper, i, context.snapshot.suffix)

@@ -12,6 +12,7 @@ from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import AppWrapper
 from preflight_appwrapper.core import phases
+from preflight_appwrapper.core.creation import begun_otherwise
 from preflight_appwrapper.core.deletion import leftovers
 from preflight_appwrapper.core.phase_context import PhaseContext
 from preflight_appwrapper.core.plan import Next, WrapperEvent, WrapperPlan
@@ -58,6 +59,7 @@ def _phase_of(context: PhaseContext) -> Callable[[PhaseContext], WrapperPlan]:
     phase, leftover = status.phase, False
     if phase in {"Resuming", "Running"}:
         leftover = len(status.component_status) != len(wrapper.spec.components)
+        leftover = leftover or (phase == "Resuming" and begun_otherwise(context))
     elif phase in {"", "Suspended"}:
         leftover = c.is_true(status, c.DEPLOYED) or leftovers(context)
     if leftover:
