@@ -144,6 +144,19 @@ def test_pods_are_read_before_the_first_of_them_goes_by_force() -> None:
     assert [it.kind for it in deletes if isinstance(it, DeleteObject)] == ["Pod", "Pod"]
 
 
+@pytest.mark.parametrize("after", [601, 602])
+def test_what_makes_pods_is_deleted_before_they_go_by_force(after: float) -> None:
+    """With a period of 0 nothing has deleted it by then, and it makes each pod anew."""
+    read: dict[WrapperAction, datetime] = {List(): START + timedelta(seconds=601.5)}
+    seen = WrapperSnapshot(
+        components=(component(),), pods=pods(2), attempts=read if after == 602 else {}
+    )
+    assert DELETE in going_on(seen, after).actions
+    asked: dict[WrapperAction, datetime] = {DELETE: START + timedelta(seconds=600)}
+    seen = WrapperSnapshot(components=(component(),), pods=pods(2), attempts={**asked, **read})
+    assert DELETE not in going_on(seen, after).actions
+
+
 class Served(RESTMapper):
     """Every kind is served, under its own name."""
 

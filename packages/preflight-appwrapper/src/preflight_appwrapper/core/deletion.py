@@ -82,6 +82,15 @@ def _wait(at: datetime | None, what: str = "what is left is deleted") -> Next:
     return Next(what, "deletion goes on until nothing is left", at, waits=("components", "pods"))
 
 
+def _due(
+    things: list[_Left], snapshot: WrapperSnapshot, now: datetime
+) -> tuple[DeleteObject, ...]:
+    """The deletes of what is not going, but those of the last seconds."""
+    last = {action: at + _AGAIN for action, at in snapshot.attempts.items()}
+    deletes = (thing.delete for thing in things if not thing.going)
+    return tuple(delete for delete in deletes if last.get(delete, now) <= now)
+
+
 def _normal(
     things: list[_Left],
     snapshot: WrapperSnapshot,
@@ -89,10 +98,9 @@ def _normal(
     force: datetime,
     now: datetime,
 ) -> DeletionProgress:
-    deletes = [thing.delete for thing in things if not thing.going]
-    last = {action: at + _AGAIN for action, at in snapshot.attempts.items()}
-    due = tuple(delete for delete in deletes if last.get(delete, now) <= now)
-    at = min([force, *(last[delete] for delete in deletes if delete not in due)])
+    due = _due(things, snapshot, now)
+    sent = (thing.delete for thing in things if not thing.going and thing.delete not in due)
+    at = min([force, *(snapshot.attempts[delete] + _AGAIN for delete in sent)])
     what = "deletion by force" if at == force else "the delete is repeated"
     return DeletionProgress(actions=(*asked, *due), next=_wait(at, f"{what}, if anything is left"))
 
@@ -100,13 +108,15 @@ def _normal(
 def _force(
     things: list[_Left],
     snapshot: WrapperSnapshot,
-    asked: tuple[Confirm, ...],
+    asked: tuple[WrapperAction, ...],
     forced_at: datetime,
     now: datetime,
 ) -> DeletionProgress:
     pods = sorted((pod for pod in snapshot.pods if pod.uid), key=lambda pod: pod.name)
     forced = [DeleteObject("v1", "Pod", pod.name, pod.uid, force=True) for pod in pods]
-    if not snapshot.pods:
+    if snapshot.pods:  # what makes them goes first, also where the period is 0
+        asked += _due(things, snapshot, now)
+    else:
         forced = [replace(thing.delete, force=True) for thing in things]
     last = {action: at + _FORCE_AGAIN for action, at in snapshot.attempts.items()}
     due = [delete for delete in forced if last.get(delete, now) <= now]
