@@ -375,6 +375,18 @@ def test_rule_5_is_counted_from_the_fourth_in_a_row_on(before: int, counts: bool
     )
 
 
+def test_rule_5_does_not_move_what_has_made_up_for_the_pod_that_a_check_has_failed() -> None:
+    """While the brake had it wait, or nobody led, its Job has put another pod elsewhere."""
+    failed, waits = pod("a", "Failed", **left("failed")), pod("c", "Pending")
+    assert judged(status(2), failed, *RUNNING[1:], waits).rule == 5
+    successor = pod("c", "Running", node="m")
+    assert judged(status(2), failed, *RUNNING[1:], successor).rule == 9
+    literal = WrapperRules(failed_pods="any")
+    assert judged(status(2), failed, *RUNNING[1:], successor, rules=literal).rule == 5
+    bare = pod("a", "Failed", owner="wrapper", **left("failed"))
+    assert judged(status(2), bare, *RUNNING[1:], successor).rule == 5
+
+
 # --- 6
 
 
@@ -452,6 +464,28 @@ def test_rule_6_the_code_of_a_pod_that_its_node_has_killed_does_not_end_the_retr
     assert ruled(judged(status(2), *both, components=failed, annotations=codes)) == (2, "reset")
     own = pod("a", "Failed", **exited(137))
     assert ruled(judged(status(2), own, annotations=codes)) == (6, "fail")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "result"),
+    [
+        (137, "ContainerStatusUnknown", "reset"),
+        (255, "Unknown", "reset"),
+        (137, "OOMKilled", "fail"),
+        (255, "Error", "fail"),
+    ],
+)
+def test_rule_6_a_code_that_stands_for_an_unknown_end_does_not_end_the_retries(
+    code: int, reason: str, result: str
+) -> None:
+    """A kubelet, or containerd, that finds nothing of a container once its node has started again,
+    writes a code of its own choice.
+    """
+    ended = {"name": "main", "state": {"terminated": {"exitCode": code, "reason": reason}}}
+    lost = pod("a", "Failed", containerStatuses=[ended])
+    found = judged(status(2), lost, annotations={"retryableExitCodes": "3"})
+    assert ruled(found) == (6, result)
+    assert f"a on n exited with {code}" in found.sentence
 
 
 @pytest.mark.parametrize(("policy", "result"), [("Always", "reset"), (None, "fail")])

@@ -248,6 +248,7 @@ class Terminated(_Object, frozen=True, kw_only=True):
     """A container's state; ``message`` is what it has left behind."""
 
     exit_code: int = 0
+    reason: str = ""
     message: str = ""
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -256,6 +257,7 @@ class Terminated(_Object, frozen=True, kw_only=True):
         _aware(self, "started_at")
         _aware(self, "finished_at")
         _cut(self, "message", MOST_MESSAGE)
+        _cut(self, "reason", _MOST_NAME)
 
 
 class _State(_Object, frozen=True, kw_only=True):

@@ -36,7 +36,6 @@ from preflight_appwrapper.core.plan import (
     WrapperAction,
     WrapperPlan,
 )
-from preflight_appwrapper.core.pods import evacuation_cause
 from preflight_appwrapper.core.reconcile import BAD_ANNOTATION, reconcile
 from preflight_appwrapper.core.snapshot import HeldEvacuation, LeaderState, WrapperSnapshot, observe
 from preflight_appwrapper.metrics import Metrics
@@ -157,7 +156,7 @@ class Controller:
             self._leave(key, plan, snapshot)
             self._metrics.looks.observe(time.thread_time() - began)
             if plan.row in _VERIFIED and not verified:
-                await self._verify(wrapper, plan, snapshot, state)
+                await self._verify(wrapper, plan, state)
                 verified = True
                 continue
             verified = False
@@ -209,7 +208,7 @@ class Controller:
         """Take the share of the brake for what is evacuated, unless somebody has released it."""
         leaves = plan.judgment.leaves if plan.judgment else None
         if leaves is not None:
-            self._leaving[key] = leaves
+            self._leaving[key] = leaves.pod.node, leaves.code
         elif not c.is_true(plan.status, c.DELETING):
             self._leaving.pop(key, None)
         if leaves is None or not plan.row:
@@ -222,14 +221,11 @@ class Controller:
             self._taken.discard(key)
             self._brake.give_back(key)
 
-    async def _verify(
-        self, wrapper: AppWrapper, plan: WrapperPlan, snapshot: WrapperSnapshot, state: LeaderState
-    ) -> None:
+    async def _verify(self, wrapper: AppWrapper, plan: WrapperPlan, state: LeaderState) -> None:
         """Ask the API server itself, for one pod alone where one decides: a list of all is dear."""
-        if plan.row == "evacuate":
-            cause = evacuation_cause(snapshot.pods, snapshot.nodes)
-            if cause is not None and await self._applier.still(wrapper, cause.pod, state):
-                return
+        cause = plan.judgment.leaves if plan.judgment and plan.row == "evacuate" else None
+        if cause is not None and await self._applier.still(wrapper, cause.pod, state):
+            return
         await self._applier.survey(wrapper, state)
 
     def _state(self, key: Key, wrapper: AppWrapper) -> LeaderState:

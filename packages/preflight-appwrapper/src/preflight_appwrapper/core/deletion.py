@@ -82,9 +82,7 @@ def _wait(at: datetime | None, what: str = "what is left is deleted") -> Next:
     return Next(what, "deletion goes on until nothing is left", at, waits=("components", "pods"))
 
 
-def _due(
-    things: list[_Left], snapshot: WrapperSnapshot, now: datetime
-) -> tuple[DeleteObject, ...]:
+def _due(things: list[_Left], snapshot: WrapperSnapshot, now: datetime) -> tuple[DeleteObject, ...]:
     """The deletes of what is not going, but those of the last seconds."""
     last = {action: at + _AGAIN for action, at in snapshot.attempts.items()}
     deletes = (thing.delete for thing in things if not thing.going)

@@ -146,7 +146,7 @@ def _judged(context: PhaseContext, figures: Figures) -> HealthJudgment:
     first = _missing(context) or _component_failed(context) or _succeeded(context, figures)
     if first is not None and (first.rule, first.result) != (2, "reset"):
         return first
-    leaves = _evacuation(context)
+    leaves = _evacuation(context, figures)
     by_check = leaves is not None and leaves.reason == "PreflightFailed"
     # A Job that gives up for its first failed pod has failed by its node, too.
     if leaves is not None and (by_check or first is None) and not _held(context):
@@ -223,8 +223,11 @@ def _succeeded(context: PhaseContext, figures: Figures) -> HealthJudgment | None
     return None if unfinished else HealthJudgment("succeeded", 3, sentence)
 
 
-def _evacuation(context: PhaseContext) -> HealthJudgment | None:
-    cause = evacuation_cause(context.snapshot.pods, context.snapshot.nodes)
+def _evacuation(context: PhaseContext, figures: Figures) -> HealthJudgment | None:
+    # A failed pod that somebody has made up for is no reason any more to stop what runs well.
+    counting = {pod.uid for pod in _counting(context, figures)}
+    pods = (p for p in context.snapshot.pods if p.status.phase != "Failed" or p.uid in counting)
+    cause = evacuation_cause(pods, context.snapshot.nodes)
     if cause is None:
         return None
     counts = bool(cause.code) and context.status.migration_count >= _PREFLIGHTS_IN_A_ROW
@@ -234,7 +237,7 @@ def _evacuation(context: PhaseContext) -> HealthJudgment | None:
         cause.why,
         "PreflightFailed" if cause.code else "AutopilotNoExecute",
         counts=counts,
-        leaves=(cause.pod.node, cause.code),
+        leaves=cause,
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from preflight_appwrapper.api.types import AppWrapperStatus
 from preflight_appwrapper.core.parameters import Parameters
+from preflight_appwrapper.core.pods import EvacuationCause
 
 Result = Literal["healthy", "waiting", "confirm", "succeeded", "reset", "evacuate", "held", "fail"]
 
@@ -104,7 +105,7 @@ class HealthJudgment(msgspec.Struct, frozen=True):
     """The rule that holds, as a number and a sentence. ``result``: what follows when no grace is
     left; ``grace``: the rule has one. ``counts``: a reset for it is counted. ``confirm``:
     components to be asked for. ``at``: when another rule may begin to hold, and ``then`` what that
-    is. ``leaves``: node and code of an evacuation, also of one that the brake has wait."""
+    is. ``leaves``: the cause of an evacuation, also of one that the brake has wait."""
 
     result: Result
     rule: int
@@ -116,7 +117,7 @@ class HealthJudgment(msgspec.Struct, frozen=True):
     confirm: tuple[int, ...] = ()
     at: datetime | None = None
     then: str = ""
-    leaves: tuple[str, str] | None = None
+    leaves: EvacuationCause | None = None
 
 
 class WrapperPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,9 @@ from preflight_appwrapper.core.parameters import ExitCodes
 
 _KILLED: Final = frozenset({"Evicted", "Preempting", "Terminated"})
 """Reasons of pods that a kubelet ends for its node: pressure, a critical pod, a shutdown."""
+_LOST: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
+"""A kubelet's, and containerd's, reasons of containers of whose end they know nothing, after a
+reboot say; the code beside them is made up."""
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -27,6 +30,7 @@ class Exit(msgspec.Struct, frozen=True):
     node: str
     container: str
     code: int
+    reason: str = ""
 
 
 def exits(pod: Pod) -> Iterator[Exit]:
@@ -34,13 +38,15 @@ def exits(pod: Pod) -> Iterator[Exit]:
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         ended, ours = status.state.terminated, status.name.startswith(names.CONTAINER_PREFIX)
         if ended is not None and ended.exit_code != 0 and not ours:
-            yield Exit(pod.name, pod.node, status.name, ended.exit_code)
+            yield Exit(pod.name, pod.node, status.name, ended.exit_code, ended.reason)
 
 
 def terminal(pods: Iterable[Pod], codes: ExitCodes) -> Exit | None:
-    """The first exit that ends the retries; what a kubelet has killed did not choose its code."""
+    """The first exit that ends the retries; what a kubelet has killed, or lost with its node, did
+    not choose its code.
+    """
     own = (pod for pod in pods if not pod.going and pod.status.reason not in _KILLED)
-    ends = (ended for pod in own for ended in exits(pod))
+    ends = (ended for pod in own for ended in exits(pod) if ended.reason not in _LOST)
     return next((ended for ended in ends if codes.ends_retries(ended.code)), None)
 
 
