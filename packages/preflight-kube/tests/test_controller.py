@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from contextlib import ExitStack
+
 import anyio
 import pytest
 from preflight_kube.client.client import Fenced, KubeError
@@ -55,6 +58,29 @@ async def test_each_reconcile_is_counted_by_its_result_and_the_queue_by_its_leng
     assert [results(it) for it in ("fenced", "requeue_after")] == [1, 1]
     assert value("controller_runtime_reconcile_time_seconds_count", controller="things")
     assert value("workqueue_depth", name="things") is None
+
+
+async def test_a_controller_and_a_namespace_that_come_as_metrics_are_read_spoil_no_read() -> None:
+    """They are read by a thread of their own."""
+    registry = CollectorRegistry()
+    metrics = RuntimeMetrics(registry)
+
+    class Other(Queue):
+        @property
+        def depth(self) -> int:
+            group.enter_context(metrics.shown("more", Queue("thing")))
+            return super().depth
+
+    class Ready(OrderedDict[Key, None]):
+        def __len__(self) -> int:
+            other.add(("another", "x"))
+            return super().__len__()
+
+    other = Other("thing")
+    other._ready["ns"] = Ready({("ns", "x"): None})  # type: ignore[assignment]
+    with ExitStack() as group:
+        group.enter_context(metrics.shown("things", other))
+        assert registry.get_sample_value("workqueue_depth", {"name": "things"}) == 1
 
 
 def test_leadership_is_shown_while_it_lasts() -> None:

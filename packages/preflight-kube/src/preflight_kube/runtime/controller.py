@@ -99,7 +99,7 @@ class RuntimeMetrics:
         adds = CounterMetricFamily(
             "workqueue_adds", "Things that were put into the queue.", labels=["name"]
         )
-        for name, queue in self._queues.items():
+        for name, queue in list(self._queues.items()):  # read by another thread
             depth.add_metric([name], queue.depth)
             adds.add_metric([name], queue.adds)
         requests = CounterMetricFamily(

@@ -92,7 +92,7 @@ class Queue:
     @property
     def depth(self) -> int:
         """How many wait for a worker."""
-        return sum(len(ready) for ready in self._ready.values())
+        return sum(map(len, list(self._ready.values())))  # metrics are read by another thread
 
     def add(self, key: Key) -> None:
         """Have ``key`` looked at, soon; once more if that is being done just now."""
