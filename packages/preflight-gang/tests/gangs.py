@@ -22,6 +22,12 @@ from preflight_proto.stamp import (
 
 NS = "training"
 CHECKS = ("dcgm-diag", "nccl-allreduce")
+EVICTED = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "TerminationByKubelet",
+    "message": "The node was low on resource: memory.",
+}
 
 
 def stamp(
@@ -49,6 +55,7 @@ def pod_json(
     roster: str | None = "",
     uid: str = "",
     statuses: list[dict[str, Any]] | None = None,
+    conditions: list[dict[str, str]] | None = None,
     created: str = "2026-11-21T08:00:00Z",
     **metadata: Any,
 ) -> dict[str, Any]:
@@ -62,6 +69,7 @@ def pod_json(
         containers = [{"name": names.container_name(check), "image": "x"} for check in CHECKS]
         containers[-1]["volumeMounts"] = [{"name": names.GANG_VOLUME, "mountPath": names.GANG_DIR}]
     status: dict[str, Any] = {"phase": phase, "initContainerStatuses": statuses or []}
+    status["conditions"] = conditions or []
     if ip:
         status["podIP"] = ip
     labels = {names.GANG_LABEL: gang_hash(NS, it.id, naming_source(it))}

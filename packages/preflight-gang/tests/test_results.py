@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from gangs import pod_json, status
+from gangs import EVICTED, pod, pod_json, status
 from preflight_gang.api.types import ContainerTerminated, Pod
 from preflight_gang.core.membership import STUCK, read
-from preflight_gang.core.results import EndedCheck, event_of, not_started, stuck_checks
+from preflight_gang.core.results import (
+    EndedCheck,
+    ended_checks,
+    event_of,
+    not_started,
+    stuck_checks,
+)
 from preflight_proto import names
 
 SAID = '{"v":1,"check":"ours","outcome":"failed","code":"FABRIC","gated":true,"duration":1}'
@@ -49,6 +55,24 @@ def test_the_runtimes_words_are_passed_on() -> None:
         read(names.container_name("ours"), end).reason
         == "the container could not be started (exec: no such file)"
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "verdict"),
+    [
+        (1, "", ("inconclusive", "TERMINATED")),
+        (137, "", ("inconclusive", "TERMINATED")),
+        (1, SAID, ("failed", "FABRIC")),
+        (0, "", ("passed", "OK")),
+    ],
+)
+def test_a_check_without_a_word_in_an_evicted_pod_was_ended_with_it(
+    code: int, message: str, verdict: tuple[str, str]
+) -> None:
+    done = [status("ours", "ended", code=code, message=message)]
+    evicted = pod("pod-0", phase="Failed", conditions=[EVICTED], statuses=done)
+    (ended,) = ended_checks(evicted, {"ours"})
+    assert (ended.result.outcome, ended.result.code) == verdict
 
 
 def test_what_only_observes_is_told_not_to_hold_the_pod_back() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from gangs import (
+    EVICTED,
     a_member,
     checking,
     failed,
@@ -141,6 +142,41 @@ def test_a_failed_earlier_check_ends_the_others_with_its_cause_before_and_after_
     published = decide(gang(waiting("pod-0", "10.0.0.1"), sick, record=before)).answers["uid-pod-0"]
     assert (published.answer, published.generation) == ("fail", 1)
     assert "DCGM_FR_FAULTY_MEMORY" in published.reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({}, "pod-1 on node-a was stopped in dcgm-diag: TERMINATED"),
+        (
+            {"phase": "Failed", "conditions": [EVICTED]},
+            "pod-1 is gone: disrupted (The node was low on resource: memory.)",
+        ),
+    ],
+)
+def test_a_check_that_was_ended_with_its_evicted_pod_has_not_failed(
+    fields: dict[str, Any], why: str
+) -> None:
+    """The kubelet says how the containers have ended a moment before it says why."""
+    ended = [status("dcgm-diag", "ended", code=143)]
+    gone = a_member("pod-1", ip="10.0.0.2", statuses=ended, **fields)
+    one = waiting("pod-0", "10.0.0.1")
+    assert answer(decide(gang(one, gone)), "pod-0") == "wait"
+    before = record(one, checking("pod-1", "10.0.0.2"))
+    assert decide(gang(one, gone, record=before)).answers["uid-pod-0"].reason == why
+
+
+def test_an_evicted_pod_that_nothing_replaces_is_named() -> None:
+    ended = [status("dcgm-diag", "ended", code=143)]
+    gone = a_member("pod-1", statuses=ended, phase="Failed", conditions=[EVICTED])
+    told = decide(gang(waiting("pod-0", "10.0.0.1"), gone)).answers["uid-pod-0"]
+    assert told.missing == ("pod-1: disrupted (The node was low on resource: memory.)",)
+
+
+def test_a_check_that_failed_before_its_pod_was_evicted_has_failed() -> None:
+    sick = failed("pod-1", "10.0.0.2", phase="Failed", conditions=[EVICTED])
+    told = decide(gang(waiting("pod-0", "10.0.0.1"), sick)).answers["uid-pod-0"]
+    assert told.reason == "pod-1 on node-a failed dcgm-diag with DCGM_FR_FAULTY_MEMORY"
 
 
 def test_a_failure_before_a_members_time_is_not_its_own() -> None:

@@ -60,6 +60,7 @@ _RUNTIMES_WORDS: Final = {
     "Unknown": ("STATUS_UNKNOWN", "its node lost sight of it, as when it restarts"),
 }
 _TERMINATED: Final = 143  # 128 + SIGTERM: somebody ended it; says nothing about hardware
+_STOPPED: Final = frozenset({"TERMINATED", "KILLED", "STATUS_UNKNOWN"})
 
 Key = tuple[str, str]
 """A gang: its namespace, and source and raw id as :func:`~preflight_proto.stamp.gang_id` says."""
@@ -83,6 +84,11 @@ class CheckFailure(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     own: bool
     at: datetime | None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether something else ended the check: an eviction, mostly, that is reported next."""
+        return self.code in _STOPPED
 
 
 class GangMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +185,7 @@ def member(pod: Pod, stamp: Stamp) -> GangMember:
     roster = pod.metadata.annotations.get(names.ROSTER_ANNOTATION, "")
     group = pod.metadata.annotations.get(POD_GROUP_ANNOTATION)
     before = _before(pod, check)
-    failure = _failure(before, own)
+    failure = _failure(pod, before, own)
     stage, why = _stage(pod, own, before, failure)
     return GangMember(
         uid=pod.metadata.uid,
@@ -230,7 +236,9 @@ def _before(pod: Pod, check: str | None) -> Sequence[ContainerStatus]:
     return [statuses[container.name] for container in first if container.name in statuses]
 
 
-def _failure(before: Sequence[ContainerStatus], own: ContainerStatus | None) -> CheckFailure | None:
+def _failure(
+    pod: Pod, before: Sequence[ContainerStatus], own: ContainerStatus | None
+) -> CheckFailure | None:
     every = [*before, *([own] if own is not None else [])]
     begun = (i for i, its in enumerate(every) if its.state.running or its.state.terminated)
     # What began has all checks before it behind it: what ends of those now is a sidecar.
@@ -239,15 +247,25 @@ def _failure(before: Sequence[ContainerStatus], own: ContainerStatus | None) -> 
         if end is not None and end.exit_code != 0:
             return CheckFailure(
                 check=status.name.removeprefix(names.CONTAINER_PREFIX),
-                code=read(status.name, end).code,
+                code=read(status.name, end, disruption(pod)).code,
                 own=status is own,
                 at=end.finished_at,
             )
     return None
 
 
-def read(container: str, end: ContainerTerminated) -> Result:
-    """A terminated check's result, by its container's status where it left none; never raises."""
+def disruption(pod: Pod) -> str:
+    """Why a pod is over that its kubelet has evicted or its node lost; empty where it is not."""
+    if pod.status.phase != "Failed":
+        return ""
+    targets = (it for it in pod.status.conditions if it.type == "DisruptionTarget")
+    return next((it.message or it.reason for it in targets if it.status == "True"), "")
+
+
+def read(container: str, end: ContainerTerminated, disrupted: str = "") -> Result:
+    """A terminated check's result, by its container's status where it left none; never raises.
+
+    ``disrupted``: the pod's :func:`disruption`."""
     check = container.removeprefix(names.CONTAINER_PREFIX)
     result = from_termination(check, end.message, end.exit_code)
     if result.outcome not in OUTCOMES:
@@ -261,8 +279,9 @@ def read(container: str, end: ContainerTerminated) -> Result:
         code, reason = _RUNTIMES_WORDS[end.reason]
         detail = f" ({end.message[:200]})" if code == "START_ERROR" and end.message else ""
         return _inconclusive(result, code, reason + detail)
-    if end.exit_code == _TERMINATED:
-        return _inconclusive(result, "TERMINATED", "it was ended before it had a result")
+    if disrupted or end.exit_code == _TERMINATED:
+        why = f" with its pod: {disrupted}" if disrupted else ""
+        return _inconclusive(result, "TERMINATED", f"it was ended before it had a result{why}")
     return result
 
 
@@ -283,6 +302,8 @@ def _stage(
 ) -> tuple[MemberStage, str]:
     if pod.metadata.deletion_timestamp is not None:
         return MemberStage.GONE, "being deleted"
+    if failure is not None and failure.stopped and (why := disruption(pod)):
+        return MemberStage.GONE, f"disrupted ({why})"
     if failure is not None:
         at = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
         return MemberStage.FAILED, f"failed {failure.check}{at}: {failure.code}"

@@ -203,16 +203,14 @@ def _forming(
 
 
 def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
-    """The pods that failed last and are over, as many as are missing: they take part no more."""
+    """The pods that failed, or were evicted, last and are over, as many as are missing."""
 
     def ended(one: GangMember) -> tuple[float, str]:
         at = one.failure.at if one.failure is not None else None
         return at.timestamp() if at is not None else 0.0, one.name
 
     places = (gang.sized.participants or 0) - forming
-    over = (
-        m for m in gang.members if m.takes_part and m.terminal and m.stage is MemberStage.FAILED
-    )
+    over = (m for m in gang.members if m.takes_part and m.terminal and m.failure is not None)
     return sorted(over, key=ended)[-places:] if places > 0 else []
 
 
@@ -221,6 +219,8 @@ def _cause_for(one: GangMember, failed: Sequence[GangMember]) -> str | None:
     for other in failed:
         if other.uid == one.uid or other.failure is None:
             continue
+        if other.failure.stopped and not other.terminal:
+            continue  # it is started again, or its pod is being evicted
         at = other.failure.at
         if not other.terminal or at is None or one.created is None or at >= one.created:
             return _cause(other, other.failure)
@@ -229,6 +229,8 @@ def _cause_for(one: GangMember, failed: Sequence[GangMember]) -> str | None:
 
 def _cause(who: GangMember, failure: CheckFailure) -> str:
     at = f" on {who.node}" if who.node else ""
+    if failure.stopped:
+        return f"{who.name}{at} was stopped in {failure.check}: {failure.code}"
     return f"{who.name}{at} failed {failure.check} with {failure.code}"
 
 

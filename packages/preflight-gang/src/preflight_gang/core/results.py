@@ -17,7 +17,7 @@ from preflight_proto import names
 from preflight_proto.result import VERSION, Result
 
 from preflight_gang.api.types import ContainerStatus, Pod
-from preflight_gang.core.membership import STUCK, code_word, read
+from preflight_gang.core.membership import STUCK, code_word, disruption, read
 
 NOT_HELD: Final = "the pod is not held back"
 """What an Event says of a run that did not pass where its pod starts all the same."""
@@ -63,7 +63,7 @@ def ended_checks(pod: Pod, configured: Collection[str]) -> Iterator[EndedCheck]:
                 yield EndedCheck(
                     run=end.container_id,
                     check=check,
-                    result=read(status.name, end),
+                    result=read(status.name, end, disruption(pod)),
                     exit_code=end.exit_code,
                     started=end.started_at,
                     finished=end.finished_at,
