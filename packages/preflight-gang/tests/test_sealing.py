@@ -222,6 +222,36 @@ def test_a_replacement_after_the_others_have_passed_skips() -> None:
     assert "nobody to test with" in published.reason
 
 
+def owned(uid: str) -> dict[str, Any]:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": uid}
+    return {"ownerReferences": [{**owner, "controller": True}]}
+
+
+def test_a_replacement_after_the_others_have_succeeded_skips() -> None:
+    """They are over: nobody is left to test with, whoever else may come."""
+    one, two, three = (
+        passed(f"pod-{n}", f"10.0.0.{n}", phase="Succeeded", **owned("job")) for n in range(3)
+    )
+    sealed = record(one, two, three)
+    new = waiting("pod-2", "10.0.0.9", uid="uid-new", **owned("job"))
+    published = decide(gang(one, two, new, size=3, record=sealed)).answers["uid-new"]
+    assert published.answer == "skip"
+    assert "nobody to test with" in published.reason
+
+
+def test_members_of_a_new_run_wait_for_each_other_beside_those_that_have_succeeded() -> None:
+    one, two = (
+        passed(f"pod-{n}", f"10.0.0.{n}", phase="Succeeded", **owned("job")) for n in range(2)
+    )
+    sealed = record(one, two)
+    another_run = waiting("pod-2", "10.0.0.9", **owned("another"))
+    next_indexes = waiting("pod-2", "10.0.0.9", **owned("job"))
+    bare = waiting("pod-2", "10.0.0.9")
+    for now in (gang(one, another_run, record=sealed), gang(one, bare, record=sealed)):
+        assert answer(decide(now), "pod-2") == "wait"
+    assert answer(decide(gang(one, two, next_indexes, record=sealed)), "pod-2") == "wait"
+
+
 def test_a_test_that_failed_is_not_left_out_because_one_without_a_place_in_it_has_started() -> None:
     before = record(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"))
     beyond = passed("pod-2", "10.0.0.3", roster=skip_roster("uid-pod-2", 2))

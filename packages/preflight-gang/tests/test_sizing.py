@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from gangs import NS, a_member, checking, passed, stamp, waiting
 from preflight_gang.api.sources import BUILT_IN
+from preflight_gang.api.types import OwnerReference
 from preflight_gang.core.membership import GangMember
 from preflight_gang.core.participants import GangSize, size
 from preflight_kube.api.workloads.sizes import SizedObject
@@ -213,6 +214,43 @@ def test_a_master_that_fails_again_and_again_is_one_member() -> None:
     assert size(NS, "it", members, lambda *_: found) == GangSize(participants=4)
     done = a_member("cpu-e", stamped=master, phase="Succeeded")
     assert size(NS, "it", [*workers, done], lambda *_: found) == GangSize(participants=4)
+
+
+def test_a_master_of_an_earlier_run_takes_no_worker_s_place() -> None:
+    of_it = stamp(size=4)
+    master = stamp(size=4, takes_part=False)
+    before = a_member("run-1-cpu", stamped=master, phase="Succeeded")
+    now = a_member("run-2-cpu", stamped=master, phase="Running")
+    workers = [waiting(f"run-2-{n}", f"10.0.0.{n}", stamped=of_it) for n in range(3)]
+    assert size(NS, "job-1", [before, now, *workers], lambda *_: "") == GangSize(participants=3)
+    over = msgspec.structs.replace(now, terminal=True, succeeded=True)
+    assert size(NS, "job-1", [over, *workers], lambda *_: "") == GangSize(participants=3)
+
+
+def test_of_a_driver_s_indexes_those_that_are_done_take_no_worker_s_place() -> None:
+    of_it = stamp("it", size=None, source="jobset", object="it")
+    driver = stamp("it", size=None, source="jobset", object="it", takes_part=False)
+    done = [a_member(f"cpu-{n}", stamped=driver, phase="Succeeded") for n in range(2)]
+    now = a_member("cpu-2", stamped=driver, phase="Running")
+    workers = [waiting(f"gpu-{n}", f"10.0.0.{n}", stamped=of_it) for n in range(4)]
+    jobs = [{"parallelism": 1, "completions": 3}, {"parallelism": 4, "completions": 4}]
+    found = read("jobset", {"replicatedJobs": [{"template": {"spec": one}} for one in jobs]})
+    members = [*done, now, *workers]
+    assert size(NS, "it", members, lambda *_: found) == GangSize(participants=4)
+
+
+def test_a_ray_job_s_submitter_takes_no_worker_s_place_when_the_workers_are_made_anew() -> None:
+    def by(kind: str, name: str, *, gpu: bool = True) -> GangMember:
+        of_it = stamp("it", size=None, source="kueueWorkload", object="it", takes_part=gpu)
+        made = checking(name, "10.0.0.1", stamped=of_it)
+        owner = OwnerReference(api_version="v1", kind=kind, name="it", uid=kind)
+        return msgspec.structs.replace(made, owner=owner)
+
+    workers = [by("RayCluster", f"gpu-{n}") for n in range(3)]
+    head = by("RayCluster", "head", gpu=False)
+    found = read("kueueWorkload", {"podSets": [{"name": "head", "count": 1}, {"count": 4}]})
+    members = [head, by("Job", "submitter", gpu=False), *workers]
+    assert size(NS, "it", members, lambda *_: found) == GangSize(participants=4)
 
 
 LEAST: dict[str, dict[str, Any]] = {

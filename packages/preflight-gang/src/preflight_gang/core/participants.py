@@ -42,7 +42,7 @@ def size(
     said = _pods(namespace, raw_id, members, lookup, sources)
     if said.count is None:
         return GangSize(skip=said.skip, unknown=said.unknown)
-    without = len({m.name for m in members if not m.takes_part and _has_its_place(m)})
+    without = _without_the_check(said, members)
     participants = said.count - without
     if said.least:
         startable = [m for m in members if m.alive and m.can_start]
@@ -57,9 +57,20 @@ def size(
     return GangSize(participants=participants)
 
 
-def _has_its_place(member: GangMember) -> bool:
-    """Tell whether it is one that the size counts: one that failed has a successor there."""
-    return member.succeeded or not (member.terminal or member.stage is MemberStage.GONE)
+def _without_the_check(said: DeclaredSize, members: Sequence[GangMember]) -> int:
+    """How many of those that the size counts have no gang check.
+
+    One that failed has a successor there, and one that succeeded needs none; but those of an
+    earlier run have succeeded, too, so no more of them are counted than the others leave places.
+    """
+    ray = any(m.owner is not None and m.owner.kind == "RayCluster" for m in members)
+    # A RayJob's submitter is made by a Job once all others run, and no size counts it.
+    counted = [m for m in members if not (ray and m.owner is not None and m.owner.kind == "Job")]
+    here = [m for m in counted if not (m.terminal or m.stage is MemberStage.GONE)]
+    over = {m.name for m in counted if m.succeeded and not m.takes_part}
+    left = (said.count or 0) - len({m.name for m in here if m.can_start or not said.least})
+    without = {m.name for m in here if not m.takes_part}
+    return len(without) + max(0, min(len(over - without), left))
 
 
 def object_of(members: Sequence[GangMember]) -> tuple[str, str] | None:

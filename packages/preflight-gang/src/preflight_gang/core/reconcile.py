@@ -178,7 +178,7 @@ def _forming(
         m.stage is MemberStage.PASSED and not m.terminal and not (failure and _skips(m))
         for m in gang.members
     )
-    if not reason and short and any(started):
+    if not reason and short and (any(started) or _succeeded_without(gang, forming)):
         reason = "the other members have passed their test and have started; there is nobody to test with"
     if reason:
         skip = MemberAnswer(answer="skip", generation=generation, reason=reason)
@@ -200,6 +200,18 @@ def _forming(
                 missing = _missing(gang, late, present, excluding=one.uid)
             answers[one.uid] = MemberAnswer(answer="wait", generation=generation, missing=missing)
     return answers
+
+
+def _succeeded_without(gang: GangView, forming: Sequence[GangMember]) -> bool:
+    """Tell whether others of the last generation are over, and ``forming`` are too few for another.
+
+    A common owner says that they are of the same run; of another run, who has succeeded says
+    nothing. Where they have no place in that generation, the rest of the next one may be to come.
+    """
+    sealed = {assigned.uid for assigned in gang.record.assignments} if gang.record else set()
+    owners = {m.owner for m in forming if m.owner is not None}
+    over = [m for m in gang.members if m.takes_part and m.succeeded and m.owner in owners]
+    return any(m.uid in sealed for m in over) and len(over) + len(forming) <= len(sealed)
 
 
 def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
