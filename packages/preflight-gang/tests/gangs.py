@@ -57,6 +57,7 @@ def pod_json(
     statuses: list[dict[str, Any]] | None = None,
     conditions: list[dict[str, str]] | None = None,
     created: str = "2026-11-21T08:00:00Z",
+    started: str | None = None,
     **metadata: Any,
 ) -> dict[str, Any]:
     """A pod with dcgm-diag and nccl-allreduce injected."""
@@ -69,7 +70,7 @@ def pod_json(
         containers = [{"name": names.container_name(check), "image": "x"} for check in CHECKS]
         containers[-1]["volumeMounts"] = [{"name": names.GANG_VOLUME, "mountPath": names.GANG_DIR}]
     status: dict[str, Any] = {"phase": phase, "initContainerStatuses": statuses or []}
-    status["conditions"] = conditions or []
+    status |= {"conditions": conditions or [], "startTime": started}
     if ip:
         status["podIP"] = ip
     labels = {names.GANG_LABEL: gang_hash(NS, it.id, naming_source(it))}

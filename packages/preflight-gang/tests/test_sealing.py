@@ -185,6 +185,31 @@ def test_a_failure_before_a_members_time_is_not_its_own() -> None:
     assert answer(decision, "pod-0") == "wait"
 
 
+@pytest.mark.parametrize(
+    ("bound", "started", "failed_at", "told"),
+    [
+        # Its kubelet's clock is ten minutes late, then as much early.
+        ("2026-11-21T08:00:01Z", "2026-11-21T07:50:02Z", "2026-11-21T07:51:00Z", "fail"),
+        ("2026-11-21T07:50:01Z", "2026-11-21T08:00:02Z", "2026-11-21T08:01:00Z", "wait"),
+    ],
+)
+def test_when_a_check_failed_is_told_by_the_api_servers_clock(
+    bound: str, started: str, failed_at: str, told: str
+) -> None:
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound}
+    sick = failed(
+        "pod-1",
+        "10.0.0.2",
+        phase="Failed",
+        at=failed_at,
+        conditions=[scheduled],
+        started=started,
+        created="2026-11-21T07:50:00Z",
+    )
+    one = waiting("pod-0", "10.0.0.1", created="2026-11-21T08:00:00Z")
+    assert answer(decide(gang(one, sick)), "pod-0") == told
+
+
 def test_a_failure_does_not_end_a_gang_that_is_complete_without_it() -> None:
     sick = failed("pod-2", "10.0.0.3")
     complete = gang(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"), sick)

@@ -246,23 +246,29 @@ class PodCondition(_Object, frozen=True, kw_only=True):
     status: str
     reason: str = ""
     message: str = ""
+    last_transition_time: datetime | None = None
 
     def __post_init__(self) -> None:
         _cut(self, _MOST_WORDS)
 
 
+_CONDITIONS: Final = frozenset({"PodScheduled", "DisruptionTarget"})
+
+
 class PodStatus(_Object, frozen=True, kw_only=True):
-    """What a kubelet says of a pod."""
+    """What a kubelet says of a pod, and the conditions that are read."""
 
     phase: str = "Pending"
     pod_ip: str = msgspec.field(name="podIP", default="")
+    start_time: datetime | None = None
     conditions: tuple[PodCondition, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("conditions", "init_container_statuses"):
-            if len(kept := getattr(self, field)) > _MOST_CONTAINERS:
-                msgspec.structs.force_setattr(self, field, kept[:_MOST_CONTAINERS])
+        put, read = msgspec.structs.force_setattr, {it.type: it for it in self.conditions}
+        put(self, "conditions", tuple(read[key] for key in sorted(_CONDITIONS & read.keys())))
+        if len(kept := self.init_container_statuses) > _MOST_CONTAINERS:
+            put(self, "init_container_statuses", kept[:_MOST_CONTAINERS])
 
 
 class Pod(_Object, frozen=True, kw_only=True):
