@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from gangs import a_member, gang, sealed_roster, waiting
+from gangs import a_member, checking, gang, passed, sealed_roster, waiting
 from gangs import record as record_of_members
 from preflight_gang.api.types import ConfigMap
 from preflight_gang.core.plan import TooLarge, config_map, record_of, roster_write
-from preflight_gang.core.reconcile import MemberAnswer
+from preflight_gang.core.reconcile import MemberAnswer, decide
 from preflight_gang.core.snapshot import RankAssignment, Record
 from preflight_kube.client.client import Client
 from preflight_proto.roster import decode_roster
@@ -66,6 +66,19 @@ def test_the_record_of_an_earlier_release_is_read_and_still_written_alike() -> N
     known = record_of_members(*members)
     assert record_of(as_read(golden)) == known
     assert config_map(gang(), known, "") == golden
+
+
+def test_a_pass_that_is_noted_when_all_who_had_it_have_gone_leaves_the_record_its_owner() -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job"}
+    of_it = {"ownerReferences": [{**owner, "controller": True}]}
+    first, second = waiting("pod-0", "10.0.0.1", **of_it), waiting("pod-1", "10.0.0.2", **of_it)
+    new = checking("pod-1", "10.0.0.3", uid="uid-new", **of_it)
+    sealed = record_of_members(first, second)
+    now = gang(new, record=sealed, departed=(passed("pod-0", "10.0.0.1", **of_it),))
+    assert decide(now).note_pass
+    for members in (gang(first, second), now):
+        (found,) = config_map(members, sealed, "")["metadata"]["ownerReferences"]
+        assert found == {**owner, "blockOwnerDeletion": False}
 
 
 def test_rank_0_is_followed_by_four_members_each_on_a_node_of_its_own() -> None:

@@ -267,7 +267,7 @@ def _successors(assignments: Sequence[RankAssignment]) -> tuple[tuple[int, str],
 
 def _owners(gang: GangView, sealed: set[str]) -> list[Mapping[str, Any]]:
     """With whom the ConfigMap ends: what knows the size, else the members' controller, or some."""
-    here = [m for m in gang.members if m.uid in sealed]
+    here = [m for m in gang.members if m.uid in sealed] or gang.members
     owners = {m.owner for m in here}
     owner = gang.owner or (owners.pop() if len(owners) == 1 else None)
     pods = (OwnerReference(api_version="v1", kind="Pod", name=m.name, uid=m.uid) for m in here)
