@@ -147,7 +147,7 @@ class Controller:
         self._metrics.gangs.set(len(self._gangs))
         for key in {before, now}:
             if key is not None:
-                self.gangs.add(key)
+                self._queue(key)
 
     def _stamp_ignored(self, uid: str, error: ContractError) -> None:
         self._metrics.config_errors.labels("stamp").inc()
@@ -170,7 +170,7 @@ class Controller:
                 self._forget_departed(state, place)
             if change.kind == "deleted":  # what was in the way may have been this one
                 self._refused.done(key)
-            self.gangs.add(key)
+            self._queue(key)
 
     def _config_map_unreadable(self, one: Unreadable, there: bool) -> None:
         """It may be a gang's: then its members wait, with this reason, for no second record."""
@@ -181,9 +181,13 @@ class Controller:
             self._config_maps.drop(place)
         self._look_at(place)
 
+    def _queue(self, key: Key) -> None:
+        if self._writer is not None:  # else nobody takes it; who leads next looks at everything
+            self.gangs.add(key)
+
     def _look_at(self, place: Place) -> None:
         for key in self._gangs.at(place):
-            self.gangs.add(key)
+            self._queue(key)
 
     async def _read_left_out(self) -> None:
         """See now and then whether what could not be kept can be kept by now."""
@@ -215,7 +219,7 @@ class Controller:
             if namespace in {"", key[0]}:
                 source, of = object_of(tuple(self._gangs.members(key))) or ("", "")
                 if kind in self._sources.get(source, ()) and name in {"", of}:
-                    self.gangs.add(key)
+                    self._queue(key)
 
     # --- what the leader does
 
@@ -330,8 +334,8 @@ class Controller:
             return answers, None
         pace = state.pace or AnswerPace(now)
         due, again = pace.due(gang.members, answers, now)
-        if again is not None:
-            state.pace = pace
+        waits = any(answer.answer == "wait" for answer in answers.values())
+        state.pace = pace if waits else None
         return due, again
 
     async def _publish(

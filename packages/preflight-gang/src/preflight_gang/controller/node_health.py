@@ -58,6 +58,7 @@ class NodeHealthController:
     ) -> None:
         self._config, self._metrics, self._nodes = config, metrics, nodes
         self.queue = Queue("node", lambda _: MIN_INTERVAL, client.clock)
+        self._leads = False
         self._runs: dict[str, dict[tuple[str, bool, bool], EndedRun]] = {}
         """By node, the last run of each check that passed, that blames the node, and that does
         neither, until it is written."""
@@ -65,7 +66,7 @@ class NodeHealthController:
             client,
             path(),
             NodeHealth,
-            on_change=lambda change: self.queue.add(("", change.key)),
+            on_change=lambda change: self._queue(change.key),
             key=lambda health: health.metadata.name,
         )
 
@@ -73,7 +74,11 @@ class NodeHealthController:
         """A node's conditions are others, or it is no more."""
         if gone:
             self._runs.pop(node, None)
-        self.queue.add(("", node))
+        self._queue(node)
+
+    def _queue(self, node: str) -> None:
+        if self._leads:  # else nobody takes it; who leads next looks at every node
+            self.queue.add(("", node))
 
     def ended(self, node: str, run: EndedRun) -> None:
         """A run has ended on a node."""
@@ -99,8 +104,9 @@ class NodeHealthController:
         """Keep the records of all nodes current, until cancelled. ``client``: fenced."""
         await self._nodes.wait_synced()
         await self.cache.wait_synced()
+        self._leads = True
         for name in self._nodes.store:
-            self.queue.add(("", name))
+            self._queue(name)
         events = EventRecorder(client, "preflight-gang")
         reconciler = Controller(
             "nodehealth",
@@ -115,6 +121,7 @@ class NodeHealthController:
                 group.start_soon(events.run)
                 group.start_soon(reconciler.run)
         finally:
+            self._leads = False
             self._metrics.fleet = tuple  # the next leader shows it
 
     async def _reconcile(self, client: Client, events: EventRecorder, key: Key) -> float | None:

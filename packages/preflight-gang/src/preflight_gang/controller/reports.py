@@ -62,6 +62,7 @@ class Reports:
         self._left_out: set[str] = set()
         """Namespaces whose results are not counted, logged once each."""
         self.queue = Queue("uid", clock=client.clock)
+        self._leads = False
         self._pods: dict[str, Pod] = {}
         self._counted: dict[str, set[str]] = {}
         self._stuck: dict[str, dict[str, float]] = {}
@@ -94,7 +95,11 @@ class Reports:
         known, stuck = self._stuck.pop(uid, {}), stuck_checks(pod, self._config.checks)
         if since := {check: known.get(check, now) for check, _ in stuck}:
             self._stuck[uid] = since
-        self.queue.add((pod.metadata.namespace, uid))
+        self._queue(pod)
+
+    def _queue(self, pod: Pod) -> None:
+        if self._leads:  # else nobody takes it; who leads next looks at every pod
+            self.queue.add((pod.metadata.namespace, pod.metadata.uid))
 
     def gone(self, uid: str) -> None:
         """The pod has been deleted: forget what is known of it."""
@@ -110,7 +115,7 @@ class Reports:
         if change.kind != "deleted":
             for uid in self._waiting_for_node.pop(change.key, ()):
                 if (pod := self._pods.get(uid)) is not None:
-                    self.queue.add((pod.metadata.namespace, uid))
+                    self._queue(pod)
 
     def static(self) -> list[str]:
         """The namespace of each checked pod that is a kubelet's own: none of its checks run."""
@@ -131,17 +136,18 @@ class Reports:
     def _namespace_changed(self, name: str) -> None:
         self._left_out.discard(name)
         if self.namespaces.opted_in(name):
-            for uid, pod in self._pods.items():
+            for pod in self._pods.values():
                 if pod.metadata.namespace == name:
-                    self.queue.add((name, uid))
+                    self._queue(pod)
 
     # --- what the leader does
 
     async def lead(self, writer: Writer) -> None:
         """Report on every pod, until cancelled."""
         await self.namespaces.synced.wait()
-        for uid, pod in self._pods.items():
-            self.queue.add((pod.metadata.namespace, uid))
+        self._leads = True
+        for pod in self._pods.values():
+            self._queue(pod)
         reconciler = Controller(
             "pod",
             self.queue,
@@ -149,7 +155,10 @@ class Reports:
             workers=WORKERS,
             metrics=self._metrics.runtime,
         )
-        await reconciler.run()
+        try:
+            await reconciler.run()
+        finally:
+            self._leads = False
 
     async def wait_nodes(self) -> None:
         """Until the nodes are known; not for long, for gangs can do without."""
