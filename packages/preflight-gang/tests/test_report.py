@@ -125,6 +125,15 @@ def test_what_others_wrote_is_text_on_the_page_and_nothing_else() -> None:
     assert "&lt;script&gt;" in text
 
 
+@pytest.mark.parametrize("number", ["e", "1.2.3", "1e999", "-"])
+def test_an_event_that_somebody_else_wrote_under_our_name_spoils_no_report(number: str) -> None:
+    forged = event("node-a", "failed")
+    forged["message"] = f"dcgm-diag on node-a failed X ({number} GB/s): why"
+    text = page(assemble([forged, event("node-b", "failed", measured=90.0)], [], SINCE))
+    assert "90<div" in text
+    assert "nan" not in text
+
+
 def test_the_page_needs_nothing_from_elsewhere() -> None:
     text = page(assemble([event("node-a", "failed")], [HEALTH], SINCE))
     assert "http" not in text
