@@ -4,11 +4,16 @@ changes no gang that is there.
 
 from __future__ import annotations
 
+import anyio
 import pytest
 from leading import Leading
 from played import Cluster
 from preflight_gang.api.sources import BUILT_IN
+from preflight_gang.controller import workload_watch
+from preflight_gang.controller.workload_watch import WorkloadWatch
 from preflight_gang.report.show import show
+from preflight_kube.auth.connection import Connection
+from preflight_kube.client.client import Client
 from preflight_proto import names
 from preflight_testing.plugin import ApiFixture
 from preflight_testing.waiting import until
@@ -91,3 +96,34 @@ async def test_show_names_each_of_two_gangs_with_one_name(
     assert "(by labels; ConfigMap preflight-train.labels)" in both
     assert "(by kueue; ConfigMap preflight-train.kueue)" in both
     assert "kueue" not in await show(cluster.namespace, "labels:train", BUILT_IN)
+
+
+async def test_objects_are_followed_in_another_version_once_theirs_is_served_no_more(
+    cluster: Cluster, target: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when an operator's upgrade retires the version that was found first."""
+    found: list[str | None] = ["/apis/scheduling.k8s.io/v1alpha9/podgroups", None]
+
+    async def served(client: Client, group: str, resource: str) -> str | None:
+        return found.pop(0) if found else f"/apis/{group}/v1alpha2/{resource}"
+
+    monkeypatch.setattr(workload_watch, "served", served)
+    monkeypatch.setattr(workload_watch, "ABSENT_RETRY", 0.05)
+    changes: list[str] = []
+    async with Client(target, agent="tests") as client, anyio.create_task_group() as group:
+        watch = WorkloadWatch(client, lambda *change: changes.append(change[2]), BUILT_IN)
+        group.start_soon(watch.run)
+        await until(
+            lambda: (
+                "does not serve" in str(watch.find("schedulingGroup", cluster.namespace, "train"))
+            ),
+            "the version is missed",
+            seconds=10,
+        )
+        await until(
+            lambda: (
+                watch.find("schedulingGroup", cluster.namespace, "train") == "does not exist yet"
+            ),
+            "another one is found",
+        )
+        group.cancel_scope.cancel()

@@ -75,24 +75,27 @@ class WorkloadWatch:
             await anyio.sleep_forever()
 
     async def _mirror(self, kind: SizedKind) -> None:
-        path = await self._discover(kind)
-        self._version[kind] = path.removeprefix("/apis/").rpartition("/")[0]
-
         def changed(item: SizedObject | Unreadable) -> None:
             self._changed(kind, item.metadata.namespace, item.metadata.name)
 
-        mirror = self._mirrors[kind] = Reflector(
-            self._client,
-            path,
-            kind.type,
-            on_change=lambda change: changed(change.object),
-            on_unreadable=lambda item, _: changed(item),
-            key=lambda item: f"{item.metadata.namespace}/{item.metadata.name}",
-        )
-        async with anyio.create_task_group() as group:
-            group.start_soon(mirror.run)
-            await mirror.synced.wait()
-            self._set_state(kind, "")
+        while True:
+            path = await self._discover(kind)
+            self._version[kind] = path.removeprefix("/apis/").rpartition("/")[0]
+            mirror = self._mirrors[kind] = Reflector(
+                self._client,
+                path,
+                kind.type,
+                on_change=lambda change: changed(change.object),
+                on_unreadable=lambda item, _: changed(item),
+                key=lambda item: f"{item.metadata.namespace}/{item.metadata.name}",
+            )
+            async with anyio.create_task_group() as group:
+                group.start_soon(mirror.run)
+                await mirror.synced.wait()
+                while not mirror.absent:  # else its version is retired, or its definition deleted
+                    self._set_state(kind, "")
+                    await anyio.sleep(ABSENT_RETRY)
+                group.cancel_scope.cancel()
 
     async def _discover(self, kind: SizedKind) -> str:
         pause = _FIRST_RETRY
