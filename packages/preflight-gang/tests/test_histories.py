@@ -9,10 +9,11 @@ generation that is newer than the last one joined.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import pytest
-from gangs import gang, pod_json, status
+from gangs import EVICTED, gang, pod_json, status
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -34,7 +35,7 @@ class Sim:
     uid: str
     name: str
     ip: str = ""
-    state: str = "starting"  # checking, sick, waiting, backoff, passed
+    state: str = "starting"  # checking, sick, waiting, backoff, passed, evicted
     restarts: int = 0
     roster: str = ""
     joined: int = (
@@ -61,8 +62,12 @@ class Sim:
                 status("dcgm-diag", "ended"),
                 status("nccl-allreduce", "ended", restarts=self.restarts),
             ],
+            "evicted": [status("dcgm-diag", "ended", code=143)],
         }[self.state]
-        body = pod_json(self.name, uid=self.uid, ip=self.ip, roster=self.roster, statuses=statuses)
+        over: dict[str, Any] = {"phase": "Failed", "conditions": [EVICTED]}
+        more = over if self.state == "evicted" else {}
+        ours = {"uid": self.uid, "ip": self.ip, "roster": self.roster, "statuses": statuses}
+        body = pod_json(self.name, **ours, **more)
         pod = msgspec.convert(body, Pod)
         stamped = key_of(pod)
         assert stamped is not None
@@ -96,6 +101,11 @@ class Histories(RuleBasedStateMachine):
         self._goes(slot)
         self.serial += 1
         self.pods[slot] = Sim(uid=f"uid-{self.serial}", name=f"pod-{slot}")
+
+    @rule(slot=SLOTS)
+    def evicted(self, slot: int) -> None:
+        if (pod := self.pods.get(slot)) and pod.state in {"starting", "checking", "waiting"}:
+            pod.state, pod.playing = "evicted", 0
 
     @rule(slot=SLOTS)
     def deleted(self, slot: int) -> None:
@@ -294,6 +304,9 @@ class Histories(RuleBasedStateMachine):
         """From any state: let every pod go on healthily, and the gang ends passed or in a
         generation that all have joined.
         """
+        for slot, pod in list(self.pods.items()):
+            if pod.state == "evicted":
+                self.created_or_replaced(slot)
         for slot in range(SIZE):
             self.pods.setdefault(slot, Sim(uid=f"uid-s{self.serial}-{slot}", name=f"pod-{slot}"))
         for _ in range(12):

@@ -259,9 +259,11 @@ def test_a_replacement_after_the_others_have_succeeded_skips() -> None:
     )
     sealed = record(one, two, three)
     new = waiting("pod-2", "10.0.0.9", uid="uid-new", **owned("job"))
-    published = decide(gang(one, two, new, size=3, record=sealed)).answers["uid-new"]
-    assert published.answer == "skip"
-    assert "nobody to test with" in published.reason
+    beyond = passed("pod-3", "10.0.0.3", phase="Succeeded", **owned("job"))
+    for members in ((one, two, new), (one, two, beyond, new)):
+        published = decide(gang(*members, size=3, record=sealed)).answers["uid-new"]
+        assert published.answer == "skip"
+        assert "nobody to test with" in published.reason
 
 
 def test_members_of_a_new_run_wait_for_each_other_beside_those_that_have_succeeded() -> None:

@@ -203,15 +203,15 @@ def _forming(
 
 
 def _succeeded_without(gang: GangView, forming: Sequence[GangMember]) -> bool:
-    """Tell whether others of the last generation are over, and ``forming`` are too few for another.
+    """Tell whether some of the last generation have succeeded and are over, and not all.
 
-    A common owner says that they are of the same run; of another run, who has succeeded says
-    nothing. Where they have no place in that generation, the rest of the next one may be to come.
+    A common owner says that ``forming`` are of the same run: in another one they wait for each
+    other, and where all have succeeded, it may be the run's next pods that come.
     """
     sealed = {assigned.uid for assigned in gang.record.assignments} if gang.record else set()
     owners = {m.owner for m in forming if m.owner is not None}
-    over = [m for m in gang.members if m.takes_part and m.succeeded and m.owner in owners]
-    return any(m.uid in sealed for m in over) and len(over) + len(forming) <= len(sealed)
+    over = {m.uid for m in gang.members if m.succeeded and m.owner in owners}
+    return 0 < len(over & sealed) < len(sealed)
 
 
 def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
