@@ -74,6 +74,15 @@ def test_a_gpu_that_nobody_gets_is_not_shown_as_free_though_it_has_no_lease(
     )
 
 
+def test_a_gpu_of_a_pod_that_has_ended_is_shown_as_free_though_its_status_still_names_the_pod(
+    seen: Mirrors,
+) -> None:
+    seen.status("a", {"id": 0, "inUseBy": ["uid-p"]})
+    seen.show("pod", pod(phase="Succeeded", node_name="a"))
+    assert seen.free("a") == {0}
+    assert table(seen.state, datetime.now(UTC)) == "a  [no island: 0:-]"
+
+
 def test_a_node_is_explained_as_the_extender_sees_it(seen: Mirrors) -> None:
     seen.status("a", {"id": 0}, {"id": 1}, {"id": 2})
     said = {**CLAIMED, names.ALLOCATED_ANNOTATION: "a:0"}

@@ -18,6 +18,7 @@ def table(seen: GpuSnapshot, now: datetime) -> str:
     or what is wrong with it. ``now``: for how long a reservation lasts yet.
     """
     rows = []
+    over = {pod.uid for pod in seen.pods.store.values() if pod.ended}
     for node, inventory in sorted(seen.inventories.items()):
         if inventory.problems:
             rows.append((node, f"not valid: {' '.join(inventory.problems)}"))
@@ -26,7 +27,10 @@ def table(seen: GpuSnapshot, now: datetime) -> str:
         leases = dict(seen.leases_on(node))
         for device in inventory.devices:
             lease = leases.get(device.id)
-            cell = _cell(seen, device, lease, now) if lease else _without_lease(seen, node, device)
+            if lease is None:
+                cell = _without_lease(seen, node, device, user_of(device, over))
+            else:
+                cell = _cell(seen, device, lease, now)
             islands.setdefault(device.island or "no island", []).append(cell)
         cells = [f"[{island}: {' '.join(of_it)}]" for island, of_it in islands.items()]
         why = f"  ({blocked})" if (blocked := seen.view(node).blocked) else ""
@@ -42,10 +46,9 @@ def _sick(device: Device) -> str:
     return "" if device.usable else "MIG" if device.mig else f"{device.health}{reason}"
 
 
-def _without_lease(seen: GpuSnapshot, node: str, device: Device) -> str:
+def _without_lease(seen: GpuSnapshot, node: str, device: Device, user: str) -> str:
     """The reason that keeps it from others all the same."""
-    used, sick = user_of(device), _sick(device)
-    used = f"used by {used}" if used else ""
+    used, sick = f"used by {user}" if user else "", _sick(device)
     if device.id in seen.others(node):
         used = "a pod's, whose Lease is lost"
     return f"{device.id}:{f'{used} ({sick})' if used and sick else used or sick or '-'}"
