@@ -450,6 +450,32 @@ def test_a_gpu_that_nothing_stands_against_needs_no_farewell(played: Played) -> 
     assert "--replaced GPU-9: nothing stands against it.\n" in done.out
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--replaced", "GPU"], "--replaced GPU: is a part of GPU-1, GPU-2; write the whole UUID."),
+        (["--replaced=-2"], "--replaced -2: is a part of GPU-2; write the whole UUID."),
+        (["--replaced", "GPU-1", "--no-wait"], "--no-wait: what stands against a GPU"),
+    ],
+)
+def test_what_cannot_be_cleared_as_it_is_asked_is_refused_before_anything_runs(
+    played: Played, options: list[str], why: str
+) -> None:
+    played.configure(CONFIG)
+    done = ran(*options)
+    assert (done.status != 0, played.created) == (True, [])
+    assert why in done.err
+
+
+def test_a_replaced_gpu_may_be_written_in_another_case(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revalidate, "_CLEARING", 2)
+    played.configure(CONFIG)
+    played.clears = False
+    assert "-replaced: GPU-2 was replaced\n" in ran("--replaced", "gpu-2").out
+
+
 def test_why_a_pod_waits_is_told_in_the_schedulers_words(played: Played) -> None:
     played.configure(CONFIG)
     played.unscheduled, played.ends = "1 Insufficient nvidia.com/gpu.", "Failed"

@@ -33,7 +33,7 @@ _CLEARING: Final = 60
 
 class PlannedRun(NamedTuple):
     """``nodes``: the one to be tested, and that beside which a gang's check runs; ``release``: the
-    namespace of the injector's.
+    namespace of the injector's; ``replaced``: the UUID of a GPU that was taken out.
     """
 
     namespace: str
@@ -42,6 +42,7 @@ class PlannedRun(NamedTuple):
     job: Object
     claim: Object | None
     release: str = ""
+    replaced: str = ""
 
     @property
     def claims(self) -> str:
@@ -114,6 +115,10 @@ def add_revalidate(parser: argparse.ArgumentParser) -> None:
 
 async def _revalidate(args: argparse.Namespace) -> int:
     like = _like(args.like) if args.like else []
+    if args.replaced and args.no_wait:
+        raise BadInput(
+            "--no-wait: what stands against a GPU that was --replaced is cleared after the node has passed; leave one of them out."
+        )
     async with Client(connection(home=Path.home()), agent="preflight") as client:
         try:
             run = await _planned(args, client, like)
@@ -131,7 +136,7 @@ async def _revalidate(args: argparse.Namespace) -> int:
             return commands.DONE
         if not await _passed(client, run):
             return commands.FAILED
-        return await _cleared(client, run, args.replaced)
+        return await _cleared(client, run)
 
 
 async def _planned(args: argparse.Namespace, client: Client, like: list[FoundPod]) -> PlannedRun:
@@ -146,6 +151,7 @@ async def _planned(args: argparse.Namespace, client: Client, like: list[FoundPod
     if asked.asked != "yes":
         raise BadInput(f"-n {args.namespace}: no pod is checked there: {asked.why}.")
     node = await _node(client, args.node)
+    replaced = revalidation.replaced_gpu(node, args.replaced) if args.replaced else ""
     version, by_node = await _devices(client, config, args.node)
     devices = by_node.get(args.node, {})
     name = f"revalidate-{args.node[:40].replace('.', '-').strip('-')}-{secrets.token_hex(3)}"
@@ -177,7 +183,7 @@ async def _planned(args: argparse.Namespace, client: Client, like: list[FoundPod
         workload = revalidation.without_gpus(workload, known, config)
     job = revalidation.job(name, nodes, config, workload, claim)
     home = release.lists.release if release.lists is not None else ""
-    return PlannedRun(args.namespace, nodes, config, job, claim, home)
+    return PlannedRun(args.namespace, nodes, config, job, claim, home, replaced)
 
 
 async def _create(client: Client, run: PlannedRun) -> None:
@@ -238,11 +244,11 @@ async def _passed(client: Client, run: PlannedRun) -> bool:
     return False
 
 
-async def _cleared(client: Client, run: PlannedRun, replaced: str) -> int:
+async def _cleared(client: Client, run: PlannedRun) -> int:
     """Wait until nothing stands against the node any more; the exit status."""
     name = name_of(run.nodes[0])
-    if replaced:
-        await _clear_replaced(client, run, replaced)
+    if run.replaced:
+        await _clear_replaced(client, run, run.replaced)
     for _ in range(_CLEARING):
         if not (left := revalidation.standing(await _node(client, name))):
             break

@@ -93,6 +93,20 @@ def in_words(conditions: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(each) or "nothing"
 
 
+def replaced_gpu(node: Object, asked: str) -> str:
+    """The UUID as the node's conditions write it, or as it is ``asked`` for where none names it.
+    Raises :class:`CannotRevalidate` where it is only a part of one that they name.
+    """
+    gpus = {gpu for named in standing(node).values() for gpu in named}
+    if whole := [gpu for gpu in gpus if gpu.lower() == asked.lower()]:
+        return whole[0]
+    if parts := sorted(gpu for gpu in gpus if asked.lower() in gpu.lower()):
+        raise CannotRevalidate(
+            f"--replaced {asked}: is a part of {', '.join(parts)}; write the whole UUID."
+        )
+    return asked
+
+
 def farewell(run: Object, node: Object, gpu: str, config: Config) -> Object | None:
     """The Job that clears what stands against a GPU that was replaced, made of the Job that has
     tested the others: beside the connector, as the checks are, and for a namespace in which nothing
