@@ -116,6 +116,25 @@ def test_what_two_replicas_show_is_not_added_up(board: str, metric: str) -> None
     assert shown.startswith("max ") or "leader_election_master_status == 1" in shown
 
 
+@pytest.mark.parametrize("override", ["nameOverride", "fullnameOverride"])
+@pytest.mark.parametrize("chart", CHARTS)
+def test_alerts_and_dashboards_ask_for_the_pods_of_a_chart_of_another_name(
+    chart: str, override: str
+) -> None:
+    alerts = {"enabled": True, "dashboards": True}
+    objects = rendered(chart, {override: "ours", "alerts": alerts})
+    job = f"preflight/{of('PodMonitor', objects)['metadata']['name']}"  # as the operator names it
+    assert job.startswith("preflight/ours-")
+    boards = [item["data"] for item in objects if item["metadata"]["name"].startswith("ours-dash")]
+    texts = [board for data in boards for board in data.values()]
+    texts.append(json.dumps(of("PrometheusRule", objects)))
+    jobs = re.findall(r'job=(~?)\\"([^"]*)\\"', "".join(texts))
+    assert boards
+    assert jobs
+    for regex, asked_for in jobs:
+        assert re.fullmatch(asked_for if regex else re.escape(asked_for), job)
+
+
 @pytest.mark.parametrize("chart", CHARTS)
 def test_a_monitor_of_all_parts_finds_the_pods_of_each_and_their_port(chart: str) -> None:
     shared = {"global": {"preflight": {"alerts": {"enabled": True, "labels": {"release": "p"}}}}}

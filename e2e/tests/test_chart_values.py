@@ -425,6 +425,7 @@ BAD: list[tuple[str, Values, str]] = [
     ("labels that differ", {**injector(ncclTopology={"instanceTypeLabel": "a/b", "instanceTypeMapping": {"x": "y"}}), **gang()},
      r"set it once, as global\.preflight\.instanceTypeLabel"),
     ("an account that the injector does not know", {**injector(), **gang(fullnameOverride="b")}, r"set preflight-injector\.protection\.controller to"),
+    ("an account of a name that the injector does not know", {**injector(), **gang(nameOverride="b")}, r"set preflight-injector\.protection\.controller to system:serviceaccount:preflight:b"),
     ("a lease of no time", gang(leaseDuration="5ms"), 'leaseDuration is "5ms", which is less than a second; set e.g. 15s'),
     ("an audit without a pause", gang(auditInterval="1s"), 'auditInterval is "1s", which is less than ten seconds'),
     ("an audit at a word", gang(auditInterval="often"), "/auditInterval"),
