@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from preflight_cli import cli
 from preflight_kube.cli import commands
+from preflight_kube.errors import KubeError
 
 PARTS = {
     "doctor.computedomain",
@@ -66,6 +67,15 @@ def _red(_: argparse.Namespace) -> int:
     return commands.FAILED
 
 
+def add_away(parser: argparse.ArgumentParser) -> None:
+    """Say that the cluster refuses."""
+    parser.set_defaults(run=_away)
+
+
+def _away(_: argparse.Namespace) -> int:
+    raise KubeError("the API server answered 503", 503)
+
+
 @pytest.fixture
 def two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
@@ -89,6 +99,22 @@ def test_doctor_without_a_kind_asks_every_part_and_ends_as_the_worst_of_them(
     assert capsys.readouterr().out == "green:\nwell\nred:\nill\n"
     assert ended(monkeypatch, "doctor", "green", "--loud") == commands.DONE
     assert capsys.readouterr().out == "well!\n"
+
+
+@pytest.mark.usefixtures("two_parts")
+def test_doctor_without_a_kind_asks_the_other_parts_though_one_cannot_say_anything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = [
+        EntryPoint(f"doctor.{name}", f"parts:add_{name}", cli.GROUP)
+        for name in ("away", "green", "gone")
+    ]
+    monkeypatch.setattr(cli, "entry_points", lambda group: points)
+    assert ended(monkeypatch, "doctor") == commands.FAILED
+    told = capsys.readouterr()
+    assert told.out == "away:\ngone:\ngreen:\nwell\n"
+    assert "the API server answered 503.\n" in told.err
+    assert "doctor.gone cannot be loaded" in told.err
 
 
 @pytest.mark.usefixtures("two_parts")

@@ -14,6 +14,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final, NoReturn
 
 from preflight_kube.cli import commands
+from preflight_kube.errors import BadAccess, KubeError
+from preflight_kube.text import printable_lines
 
 GROUP: Final = "preflight.reports"
 VERBS: Final = {
@@ -71,11 +73,13 @@ def _fill(parser: argparse.ArgumentParser, verb: str, kind: str, points: Points)
         _added(points[""])(parser)
         return
     kinds = parser.add_subparsers(metavar="KIND", required=verb != "doctor")
+    if verb == "doctor":
+        parser.set_defaults(run=lambda _: _every(points))
+        if not kind:
+            return
     chosen = {kind: points[kind]} if kind in points else points
     for name, point in sorted(chosen.items()):
         commands.report(kinds, name, _added(point))
-    if verb == "doctor":
-        parser.set_defaults(run=lambda _: _every(points))
 
 
 def _points(verb: str) -> Points:
@@ -99,12 +103,20 @@ def _added(point: EntryPoint) -> Callable[[argparse.ArgumentParser], None]:
 
 
 def _every(points: Points) -> int:
-    """Run one verb of every part, with its defaults; the worst exit status."""
+    """Run one verb of every part, with its defaults, whatever another one ends with; the worst exit
+    status.
+    """
     worst = commands.DONE
     for kind, point in sorted(points.items()):
         parser = argparse.ArgumentParser(prog=f"preflight doctor {kind}")
-        _added(point)(parser)
-        args = parser.parse_args([])
         print(f"{kind}:", flush=True)
-        worst = max(worst, args.run(args))
+        try:
+            _added(point)(parser)
+            args = parser.parse_args([])
+            worst = max(worst, args.run(args))
+        except BadAccess:
+            raise  # as every part would say
+        except (commands.CommandFailed, KubeError) as error:
+            print(printable_lines(str(error).rstrip(".")) + ".", file=sys.stderr, flush=True)
+            worst = max(worst, commands.FAILED)
     return worst
