@@ -6,6 +6,8 @@ import base64
 import copy
 import gzip
 import json
+from base64 import b64decode
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
@@ -88,6 +90,14 @@ def ended(outcome: str, code: str, check: str = "dcgm-diag") -> Json:
     }
 
 
+def kept(world: World, change: Callable[[str], str]) -> None:
+    """Change the manifest that Helm keeps of the release."""
+    secret = world.one("Secret", "sh.helm.release.v1.preflight.v3")
+    manifest = json.loads(gzip.decompress(b64decode(b64decode(secret["data"]["release"]))))
+    packed = gzip.compress(json.dumps({"manifest": change(manifest["manifest"])}).encode())
+    secret["data"]["release"] = _base64(_base64(packed).encode())
+
+
 def certificate(days: float = 365, ca: trustme.CA | None = None) -> str:
     """A serving certificate, as a Secret has it."""
     until = NOW + timedelta(days=days)
@@ -166,7 +176,10 @@ def _healthy() -> dict[str, list[Json]]:
 def _released(read: dict[str, list[Json]]) -> None:
     """What Helm keeps of the release, made of what is there."""
     of_chart = [item for kind, items in read.items() if kind not in _NOT_OF_HELM for item in items]
-    manifest = yaml.safe_dump_all(of_chart)
+    manifest = "".join(
+        f"---\n# Source: preflight/charts/{part_of(item)}/templates/x.yaml\n{yaml.safe_dump(item)}"
+        for item in of_chart
+    )
     packed = _base64(_base64(gzip.compress(json.dumps({"manifest": manifest}).encode())).encode())
     others = [item for item in read.get("Secret", []) if item["type"] != "helm.sh/release.v1"]
     read["Secret"] = [

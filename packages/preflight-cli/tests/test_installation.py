@@ -14,7 +14,7 @@ from datetime import timedelta
 
 import pytest
 import trustme
-from healthy import NODES, NOW, World, ago, certificate, checked, ended
+from healthy import NODES, NOW, World, ago, certificate, checked, ended, kept
 from preflight_cli.cluster import Installation, Problem
 from preflight_cli.installation import problems
 from preflight_proto import names
@@ -110,6 +110,46 @@ def _opted(world: World, value: str) -> None:
     world.one("OptedIn", "ml")["metadata"]["labels"][names.NAMESPACE_LABEL] = value
 
 
+def _alone(world: World, part: str) -> None:
+    """The part was installed by its own chart, not by the umbrella."""
+    kept(world, lambda text: text.replace(f"Source: preflight/charts/{part}/", f"Source: {part}/"))
+
+
+def _newer_alone(world: World) -> None:
+    world.version.update(minor="35")
+    _alone(world, "preflight-gpu-scheduler")
+
+
+def _no_connector_alone(world: World) -> None:
+    world.gone("Supplier", "platform-connectors")
+    _alone(world, INJECTOR)
+
+
+def _no_gangs_alone(world: World) -> None:
+    _no_gangs(world)
+    _alone(world, INJECTOR)
+
+
+def _rollout(world: World) -> None:
+    _pod_waits(world, "ImagePullBackOff")
+    status = {"replicas": 3, "updatedReplicas": 1, "readyReplicas": 2, "unavailableReplicas": 1}
+    world.one("Deployment", INJECTOR)["status"] = status
+
+
+def _rare_renewal_failed(world: World) -> None:
+    [item, *_] = world.read["CronJob"]
+    item["spec"]["schedule"] = "0 3 * * 0"
+    item["status"] = {"lastSuccessfulTime": ago(days=9), "lastScheduleTime": ago(days=2)}
+
+
+def _sick_by_ours(world: World) -> None:
+    for part in (GANG, "preflight-gpu-scheduler"):
+        world.config(part, lambda c: c.update(nodeConditions=["Ours*"]))
+    world.config("preflight-appwrapper", lambda c: c["nodeHealth"].update(conditions=["Ours*"]))
+    ours = {"type": "OursGpu", "status": "True", "lastTransitionTime": ago(hours=2)}
+    world.one("Node", "node-b")["status"]["conditions"].append(ours)
+
+
 def _crd_refused(world: World) -> None:
     item = world.one("CustomResourceDefinition", "appwrappers.workload.codeflare.dev")
     conflict = {"type": "NamesAccepted", "status": "False", "message": '"aw" is already in use'}
@@ -163,43 +203,43 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         _released(status="failed", version="1"),
         "release preflight/preflight",
         "is failed",
-        "helm -n preflight upgrade preflight CHART --reuse-values",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "a role that is gone": (
         lambda w: w.gone("ClusterRole", "preflight-gang"),
         "ClusterRole preflight-gang",
         "of release preflight/preflight is not there",
-        "helm -n preflight upgrade preflight CHART --reuse-values",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "an account that is gone": (
         lambda w: w.gone("ServiceAccount", INJECTOR),
         "ServiceAccount preflight/preflight-injector",
         "of release preflight/preflight is not there",
-        "helm -n preflight upgrade preflight CHART --reuse-values",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "a network policy that is gone": (
         lambda w: w.gone("NetworkPolicy", INJECTOR),
         "NetworkPolicy preflight/preflight-injector",
         "of release",
-        "helm -n preflight upgrade preflight CHART --reuse-values",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "admission that is gone": (
         lambda w: w.gone("MutatingWebhookConfiguration", INJECTOR),
         "MutatingWebhookConfiguration preflight-injector",
         "of release",
-        "helm -n preflight upgrade preflight CHART --reuse-values",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "a policy that refuses nothing any more": (
         _edited,
         "ValidatingAdmissionPolicyBinding preflight-injector-reserved",
         "is not as release preflight/preflight made it: spec.validationActions[0] is Audit",
-        "helm -n preflight upgrade preflight CHART --reuse-values",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "a role with fewer rights": (
         lambda w: w.one("ClusterRole", "preflight-gang")["rules"].pop(),
         "ClusterRole preflight-gang",
         "is not as release preflight/preflight made it: rules has",
-        "helm -n preflight upgrade preflight CHART --reuse-values",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "a selector that was changed": (
         lambda w: w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"][0].update(
@@ -207,19 +247,19 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         ),
         "MutatingWebhookConfiguration preflight-injector",
         "webhooks[0].failurePolicy is Ignore",
-        "helm -n preflight upgrade preflight CHART --reuse-values",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "a configuration that was edited": (
         lambda w: w.one("ConfigMap", INJECTOR)["data"].update({"config.yaml": "checks: []"}),
         "ConfigMap preflight/preflight-injector",
         "is not as release preflight/preflight made it",
-        "helm -n preflight upgrade preflight CHART --reuse-values",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "a configuration that is no YAML any more": (
         lambda w: w.one("ConfigMap", INJECTOR)["data"].update({"config.yaml": "checks: ["}),
         "ConfigMap preflight/preflight-injector",
         "is not as release preflight/preflight made it",
-        "helm -n preflight upgrade preflight CHART --reuse-values",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "replicas of two versions": (
         lambda w: _version(w, "Deployment", "preflight-mnnvl-webhook"),
@@ -231,7 +271,57 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         lambda w: w.version.update(minor="34+"),
         "Deployment preflight/preflight-gpu-scheduler-scheduler",
         "runs kube-scheduler 1.36 in a cluster of 1.34",
-        "helm -n preflight upgrade preflight CHART --reuse-values --set preflight-gpu-scheduler.kubeScheduler.image=…:v1.34",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --set preflight-gpu-scheduler.kubeScheduler.image=…:v1.34",
+    ),
+    "a kube-scheduler that is newer than the API server": (
+        lambda w: w.version.update(minor="35"),
+        "Deployment preflight/preflight-gpu-scheduler-scheduler",
+        "runs kube-scheduler 1.36 in a cluster of 1.35",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --set preflight-gpu-scheduler.kubeScheduler.image=…:v1.35",
+    ),
+    "a kube-scheduler of a chart that was installed alone": (
+        _newer_alone,
+        "Deployment preflight/preflight-gpu-scheduler-scheduler",
+        "runs kube-scheduler 1.36 in a cluster of 1.35",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --set kubeScheduler.image=…:v1.35",
+    ),
+    "no connector for an injector that was installed alone": (
+        _no_connector_alone,
+        "DaemonSet platform-connectors",
+        "is not there: no result of it is reported",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --set platformConnector.enabled=false  # or install NVSentinel",
+    ),
+    "a gang's check of an injector that was installed alone": (
+        _no_gangs_alone,
+        "preflight-injector",
+        "injects nccl-allreduce, and preflight-gang, which forms the gangs, is not installed",
+        "helm -n preflight install preflight-gang CHART",
+    ),
+    "new pods that do not start beside old ones that run": (
+        _rollout,
+        "Deployment preflight/preflight-injector",
+        'has 2 of 2 pods ready while it is being updated: the image "nowhere/webhook:1" cannot be pulled',
+        "kubectl -n preflight describe pod preflight-injector-0",
+    ),
+    "renewal that is rare, and has failed": (
+        _rare_renewal_failed,
+        "CronJob preflight/preflight-appwrapper-certs",
+        "has not succeeded for 9 days",
+        "kubectl -n preflight create job --from=cronjob/preflight-appwrapper-certs preflight-appwrapper-certs-now",
+    ),
+    "no authority of one entry alone": (
+        lambda w: w.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"][-1][
+            "clientConfig"
+        ].pop("caBundle"),
+        "MutatingWebhookConfiguration preflight-injector",
+        "has no caBundle",
+        "kubectl -n preflight get cronjobs,jobs -l app.kubernetes.io/component=certs",
+    ),
+    "a node that is sick by a condition of one's own": (
+        _sick_by_ours,
+        "Node node-b",
+        "is sick since",
+        "kubectl describe node node-b",
     ),
     "a definition that the API server refuses": (
         _crd_refused,
@@ -243,13 +333,13 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         _kept,
         "CustomResourceDefinition preflightconfigs.preflight.nvsentinel.nvidia.com",
         "was kept of release preflight/earlier, which is gone",
-        "kubectl annotate crd preflightconfigs.preflight.nvsentinel.nvidia.com --overwrite meta.helm.sh/release-namespace=preflight meta.helm.sh/release-name=preflight && helm -n preflight upgrade preflight CHART --reuse-values",
+        "kubectl annotate crd preflightconfigs.preflight.nvsentinel.nvidia.com --overwrite meta.helm.sh/release-namespace=preflight meta.helm.sh/release-name=preflight && helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "a definition of an earlier version": (
         lambda w: _version(w, "CustomResourceDefinition", "computedomains.resource.nvidia.com"),
         "CustomResourceDefinition computedomains.resource.nvidia.com",
         f"is of version 0.0.9, preflight-computedomain is of {version(PARTS / 'preflight-computedomain')}",
-        "helm -n preflight upgrade preflight CHART --reuse-values",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "an image that cannot be pulled": (
         lambda w: _pod_waits(w, "ImagePullBackOff"),
@@ -476,7 +566,7 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         lambda w: w.gone("Supplier", "platform-connectors"),
         "DaemonSet platform-connectors",
         "is not there: no result of it is reported",
-        "helm -n preflight upgrade preflight CHART --reuse-values --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel",
     ),
     "a node without its connector": (
         lambda w: w.gone("SupplierPod", "platform-connectors-node-b"),
@@ -506,7 +596,7 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         _no_gangs,
         "preflight-injector",
         "injects nccl-allreduce, and preflight-gang, which forms the gangs, is not installed",
-        "helm -n preflight upgrade preflight CHART --reuse-values --set preflight-gang.enabled=true",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --set preflight-gang.enabled=true",
     ),
     "a part that takes other nodes for sick": (
         lambda w: w.config("preflight-gpu-scheduler", lambda c: c.update(nodeConditions=["Xid"])),
@@ -539,7 +629,7 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         lambda w: w.one("ClusterRoleBinding", GANG)["subjects"][0].update(name="another"),
         "ClusterRoleBinding preflight-gang",
         "is not as release preflight/preflight made it: subjects[0].name is another",
-        "helm -n preflight upgrade preflight CHART --reuse-values",
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values",
     ),
     "a node whose clock is ahead": (
         lambda w: w.one("NodeLease", NODES[1])["spec"].update(renewTime=ago(seconds=-45)),
@@ -576,6 +666,79 @@ def test_a_job_that_its_time_to_live_has_taken_away_is_not_missed() -> None:
     assert found(world) == []
 
 
+def _older_scheduler(world: World) -> None:
+    """As Kubernetes' policy of version skew has it."""
+    world.version.update(minor="37")
+
+
+def _definition_brought_by_hand(world: World) -> None:
+    """As with crd.install=false: who applies it leaves Helm's labels as they were."""
+    name = "computedomains.resource.nvidia.com"
+    _version(world, "CustomResourceDefinition", name)
+    kept(
+        world,
+        lambda text: "---\n".join(
+            item
+            for item in text.split("---\n")
+            if not ("kind: CustomResourceDefinition" in item and f"name: {name}" in item)
+        ),
+    )
+
+
+def _weekly_renewal(world: World) -> None:
+    [item, *_] = world.read["CronJob"]
+    item["spec"]["schedule"] = "0 3 * * 0"
+    item["status"] = {"lastSuccessfulTime": ago(days=3), "lastScheduleTime": ago(days=3, seconds=9)}
+
+
+def _new_weekly_renewal(world: World) -> None:
+    [item, *_] = world.read["CronJob"]
+    item["spec"]["schedule"] = "@weekly"
+    item["metadata"]["creationTimestamp"] = ago(days=3)
+    item["status"] = {}
+
+
+def _check_that_is_off(world: World) -> None:
+    world.uninstalled(GANG)
+    off = {"name": names.NCCL_ALLREDUCE, "image": "allreduce:1", "enabled": False}
+    world.config(INJECTOR, lambda c: c["checks"].append(off))
+
+
+def _intermediate_authority(world: World) -> None:
+    root = trustme.CA()
+    for webhook in world.one("MutatingWebhookConfiguration", INJECTOR)["webhooks"]:
+        bundle = base64.b64encode(root.cert_pem.bytes()).decode()
+        webhook["clientConfig"]["caBundle"] = bundle
+    chain = root.create_child_ca().issue_cert("webhook").cert_chain_pems
+    text = base64.b64encode(b"".join(pem.bytes() for pem in chain)).decode()
+    world.one("Secret", "preflight-injector-tls")["data"]["tls.crt"] = text
+
+
+def _long_check(world: World) -> None:
+    pod = checked(world, "train", "dcgm-diag", state={"running": {"startedAt": ago(minutes=40)}})
+    env = [{"name": "CHECK_TIMEOUT", "value": "1h"}]
+    pod["spec"] = {"initContainers": [{"name": "preflight-dcgm-diag", "env": env}]}
+
+
+@pytest.mark.component  # renders the charts
+@pytest.mark.parametrize(
+    "usual",
+    [
+        _older_scheduler,
+        _definition_brought_by_hand,
+        _weekly_renewal,
+        _new_weekly_renewal,
+        _check_that_is_off,
+        _intermediate_authority,
+        _long_check,
+    ],
+)
+def test_what_is_unusual_and_works_is_no_problem(usual: Fault) -> None:
+    world = World()
+    usual(world)
+    assert found(world) == []
+
+
 @pytest.mark.component  # renders the charts
 def test_a_release_that_helm_applies_on_the_servers_side_is_put_back_by_force() -> None:
     world = World()
@@ -587,7 +750,7 @@ def test_a_release_that_helm_applies_on_the_servers_side_is_put_back_by_force() 
     secret["data"]["release"] = base64.b64encode(text).decode()
     [problem] = found(world)
     assert problem.do == (
-        "helm -n preflight upgrade preflight CHART --reuse-values --force-conflicts"
+        "helm -n preflight upgrade preflight CHART --reset-then-reuse-values --force-conflicts"
     )
 
 

@@ -1,4 +1,4 @@
-"""`preflight doctor install` on a real API server, by Helm's own install."""
+"""`preflight doctor install` on a real API server, by Helm's own install, and on a double."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from preflight_cli import cli
 from preflight_kube.cli import commands
+from preflight_testing.apidouble import ApiDouble, write_kubeconfig
+from preflight_testing.apidouble.http import ApiAnswer, ApiRequest
+from preflight_testing.apidouble.store import RESOURCES, Resource
 from preflight_testing.apiserver import ASSETS, ApiServer, assets
 from preflight_testing.helm import COMPUTEDOMAIN, PARTS, REQUIRED, UMBRELLA, Release
 from preflight_testing.plugin import real_api_server
@@ -97,3 +100,40 @@ def test_who_may_read_nothing_is_told_what_was_not_read(
     assert told.out == "nothing that could be read: no problems found.\n"
     assert "apps/v1/deployments, " in told.err
     assert "whoever asks may not list them; a role with get and list would do." in told.err
+
+
+def _mounts(namespace: str, secret: str) -> dict[str, Any]:
+    """A webhook of ours that mounts a Secret."""
+    labels = {"app.kubernetes.io/part-of": "preflight", "app.kubernetes.io/name": namespace}
+    notes = {f"meta.helm.sh/release-{key}": namespace for key in ("name", "namespace")}
+    volumes = [{"name": "tls", "secret": {"secretName": secret}}]
+    return {
+        "metadata": {"name": "w", "namespace": namespace, "labels": labels, "annotations": notes},
+        "spec": {"replicas": 0, "template": {"spec": {"containers": [], "volumes": volumes}}},
+    }
+
+
+def test_a_secret_of_any_type_is_there_and_one_that_may_not_be_read_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    double = ApiDouble([*RESOURCES, Resource("apps/v1", "deployments", "Deployment")])
+
+    def fault(request: ApiRequest) -> ApiAnswer | None:
+        if request.path == "/version":
+            return ApiAnswer(200, {"major": "1", "minor": "36"})
+        if request.path == "/api/v1/namespaces/b/secrets":
+            return ApiAnswer(403, {"kind": "Status", "message": "no", "code": 403})
+        return None
+
+    with double:
+        for namespace, secret in (("a", "own"), ("b", "hidden")):
+            double.create("namespaces", {"metadata": {"name": namespace}})
+            double.create("deployments", _mounts(namespace, secret))
+        metadata = {"name": "own", "namespace": "a"}
+        double.create("secrets", {"metadata": metadata, "type": "Opaque", "data": {}})
+        double.fault = fault
+        kubeconfig = write_kubeconfig(tmp_path / "config", double.url)
+        doctor(monkeypatch, kubeconfig, "-o", "json")
+    told = json.loads(capsys.readouterr().out)
+    assert [problem for problem in told["problems"] if "Secret" in problem["where"]] == []
+    assert any("namespaces/b/secrets" in sentence for sentence in told["unread"])

@@ -20,7 +20,7 @@ from preflight_cli.cluster import (
     of_helm,
     part_of,
     release_of,
-    template_of,
+    secrets_of,
     upgrade_of,
 )
 
@@ -33,16 +33,19 @@ _BINDING: Final = "ValidatingAdmissionPolicyBinding"
 def webhooks(cluster: Installation) -> Iterator[Problem]:
     """Webhooks that nobody answers, or whose certificates nobody trusts."""
     for item in cluster.of("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        seen: set[tuple[str, str]] = set()
+        seen: set[tuple[str, ...]] = set()
         for webhook in item.get("webhooks", []):
             client = webhook.get("clientConfig") or {}
             service = client.get("service") or {}
             where = f"{item['kind']} {key_of(item)[1]}"
             at = (str(service.get("namespace")), str(service.get("name")))
+            bundle = client.get("caBundle") or ""
+            if service and (*at, bundle) not in seen:
+                seen.add((*at, bundle))
+                yield from _bundle(cluster, where, at, bundle)
             if not service or at in seen:
                 continue
             seen.add(at)
-            yield from _bundle(cluster, where, at, client.get("caBundle") or "")
             if cluster.knows("Service") and cluster.named("Service", *at) is None:
                 yield Problem(
                     where,
@@ -81,7 +84,7 @@ def _bundle(
             continue
         name = f"Secret {'/'.join(key_of(secret))}"
         try:
-            [served, *_] = x509.load_pem_x509_certificates(
+            [served, *between] = x509.load_pem_x509_certificates(
                 base64.b64decode((secret.get("data") or {}).get("tls.crt", ""))
             )
         except (ValueError, binascii.Error):
@@ -92,7 +95,11 @@ def _bundle(
             yield Problem(name, f"has a certificate that ended {-left.days} days ago", renew)
         elif left < ENDING:
             yield Problem(name, f"has a certificate that ends in {left.days} days", renew)
-        if not any(_signed(served, by) for by in trusted):
+        authorities = list(trusted)
+        for certificate in reversed(between):
+            if any(_signed(certificate, by) for by in authorities):
+                authorities.append(certificate)
+        if not any(_signed(served, by) for by in authorities):
             yield Problem(name, f"has a certificate that no authority of {where} signed", renew)
 
 
@@ -101,10 +108,9 @@ def _serves(cluster: Installation, secret: Object, at: tuple[str, str]) -> bool:
     service = cluster.named("Service", *at) or {}
     selector = ((service.get("spec") or {}).get("selector") or {}).items()
     return any(
-        volume.get("secret", {}).get("secretName") == key_of(secret)[1]
+        key_of(secret)[1] in secrets_of(item)
         for item in cluster.of("Deployment")
         if selector and selector <= labels_of(item["spec"]["template"]).items()
-        for volume in template_of(item).get("volumes", [])
     )
 
 

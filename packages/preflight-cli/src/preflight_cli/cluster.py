@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -16,6 +17,7 @@ import yaml
 Object = Mapping[str, Any]
 NOBODY: Final = ("NAMESPACE", "RELEASE")
 """Stand-ins for a release that nobody knows, in a line to type."""
+_SOURCE: Final = re.compile(r"^# Source: (\S+?)/templates/", re.MULTILINE)
 
 
 class Problem(NamedTuple):
@@ -28,19 +30,22 @@ class Problem(NamedTuple):
 
 class KeptRelease(NamedTuple):
     """A release as Helm keeps it; ``manifest``: its objects, none where they cannot be read;
-    ``forced``: what an upgrade needs to put back what another hand has changed.
+    ``forced``: what an upgrade needs to put back what another hand has changed; ``paths``: by
+    chart, what the names of its values begin with, nothing for the chart that was installed itself.
     """
 
     status: str
     revision: int
     manifest: Sequence[Object]
     forced: str
+    paths: Mapping[str, str]
 
 
 class Installation:
     """``read``: objects by kind, as far as they were served and allowed; ``now``: of the cluster's
     clocks, as its kubelets' leases show it; ``version``: what `/version` says; ``here``: of this
-    machine's clock when all was read, ``now`` where nothing is said.
+    machine's clock when all was read, ``now`` where nothing is said; ``partly``: kinds of which
+    there may be more.
     """
 
     def __init__(
@@ -49,16 +54,18 @@ class Installation:
         now: datetime,
         version: Object,
         here: datetime | None = None,
+        partly: Collection[str] = (),
     ) -> None:
         self._read, self.now, self.version, self.here = read, now, version, here or now
+        self._partly = partly
 
     def of(self, *kinds: str) -> list[Object]:
         """All objects of these kinds that were read."""
         return [item for kind in kinds for item in self._read.get(kind, ())]
 
     def knows(self, kind: str) -> bool:
-        """Whether that kind could be read at all."""
-        return kind in self._read
+        """Whether all of that kind could be read."""
+        return kind in self._read and kind not in self._partly
 
     def named(self, kind: str, namespace: str, name: str) -> Object | None:
         """One object; None where there is none."""
@@ -135,6 +142,12 @@ def template_of(item: Object) -> dict[str, Any]:
     return spec
 
 
+def secrets_of(item: Object) -> list[str]:
+    """The names of the Secrets without which no pod of a workload starts."""
+    mounted = (volume.get("secret") or {} for volume in template_of(item).get("volumes", []))
+    return [of["secretName"] for of in mounted if "secretName" in of and not of.get("optional")]
+
+
 def release_of(item: Object) -> tuple[str, str]:
     """(namespace, name) of the release that an object belongs to; :data:`NOBODY` of none."""
     notes = item["metadata"].get("annotations") or {}
@@ -147,7 +160,38 @@ def upgrade_of(cluster: Installation, release: tuple[str, str]) -> str:
     """The command that puts the objects of a release back."""
     known = cluster.releases.get(release)
     forced = known.forced if known is not None else ""
-    return f"helm -n {release[0]} upgrade {release[1]} CHART --reuse-values{forced}"
+    # With --reuse-values a newer chart would get the defaults of the one before it.
+    return f"helm -n {release[0]} upgrade {release[1]} CHART --reset-then-reuse-values{forced}"
+
+
+def values_path(cluster: Installation, part: str) -> str:
+    """What the names of a part's values begin with: nothing where it was installed alone, and as
+    below the umbrella where that is not known.
+    """
+    known = cluster.releases.get(cluster.release_of(part))
+    return f"{part}." if known is None else known.paths.get(part, f"{part}.")
+
+
+def setting_of(cluster: Installation, part: str, setting: str) -> str:
+    """The command that sets one of a part's values."""
+    again = upgrade_of(cluster, cluster.release_of(part))
+    return f"{again} --set {values_path(cluster, part)}{setting}"
+
+
+def sick_conditions(cluster: Installation) -> dict[str, frozenset[str]]:
+    """By part, the node conditions that make a node sick to it, where its configuration has any."""
+    by_part = {part: of for part, of in sorted(cluster.config.items()) if isinstance(of, dict)}
+    lists = {
+        part: config.get("nodeConditions", (config.get("nodeHealth") or {}).get("conditions"))
+        for part, config in by_part.items()
+    }
+    return {part: frozenset(of) for part, of in lists.items() if of is not None}
+
+
+def checks_of(injector: Object) -> dict[str, Object]:
+    """By name, the checks that pods get by the injector's configuration."""
+    every = (check for check in injector.get("checks") or () if isinstance(check, dict))
+    return {str(check.get("name")): check for check in every if check.get("enabled", True)}
 
 
 def minor_of(cluster: Installation) -> int:
@@ -188,13 +232,16 @@ def _stored(secret: Object) -> KeptRelease:
         packed = base64.b64decode(base64.b64decode((secret.get("data") or {}).get("release", "")))
         kept = json.loads(gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed)
         every = list(yaml.load_all(kept["manifest"], getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        charts = [source.split("/charts/") for source in _SOURCE.findall(kept["manifest"])]
     except (ValueError, OSError, KeyError, yaml.YAMLError):
-        kept, every = {}, []
+        kept, every, charts = {}, [], []
     # On the server's side, as Helm 4 does by itself, a field that somebody else has set is a
     # conflict, at which an upgrade ends.
     forced = " --force-conflicts" if kept.get("apply_method") == "ssa" else ""
     objects = [item for item in every if isinstance(item, dict) and item.get("kind") != "List"]
-    return KeptRelease(labels_of(secret).get("status", ""), _revision(secret), objects, forced)
+    paths = {chart: "".join(f"{name}." for name in [*above, chart][1:]) for *above, chart in charts}
+    status = labels_of(secret).get("status", "")
+    return KeptRelease(status, _revision(secret), objects, forced, paths)
 
 
 def differs(wanted: Any, actual: Any, path: str = "") -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from itertools import groupby
 from typing import Final
 
 from preflight_proto import names, policy
+from preflight_proto.durations import parse_duration
 from preflight_proto.result import from_termination
 
 from preflight_cli.admission import policies, webhooks
@@ -22,6 +24,7 @@ from preflight_cli.cluster import (
     Object,
     Problem,
     about,
+    checks_of,
     differs,
     is_global,
     key_of,
@@ -29,17 +32,21 @@ from preflight_cli.cluster import (
     minor_of,
     part_of,
     release_of,
+    secrets_of,
+    setting_of,
     shown,
+    sick_conditions,
     tag_minor,
     template_of,
     upgrade_of,
+    values_path,
 )
 from preflight_cli.nodes import SKEW, clocks, nodes
 
 LATE: Final = timedelta(days=1)
 """Of a CronJob that runs several times a day."""
 WAITING: Final = timedelta(minutes=15)
-"""For which a check may wait, for its image or its gang."""
+"""For which a check may wait, for its image or its gang, unless its variables allow more."""
 HELD: Final = timedelta(minutes=10)
 """For which an object may take to go."""
 SHARE: Final = 0.1
@@ -71,7 +78,7 @@ _COMPARED: Final = frozenset(
 
 def problems(cluster: Installation) -> list[Problem]:
     """Everything that is wrong, in the order of the rules: what others follow from stands first."""
-    return [problem for rule in RULES for problem in rule(cluster)]
+    return list(dict.fromkeys(problem for rule in RULES for problem in rule(cluster)))
 
 
 # --- what is installed
@@ -149,11 +156,13 @@ def _versions(cluster: Installation) -> Iterator[Problem]:
     for item in cluster.of("Deployment"):
         for container in template_of(item).get("containers", []):
             minor, here = tag_minor(container["image"]), minor_of(cluster)
-            if container["name"] == "kube-scheduler" and minor and here and abs(minor - here) > 1:
+            # It may be a minor version older than the API server, and never newer.
+            fits = not (minor and here) or here - 1 <= minor <= here
+            if container["name"] == "kube-scheduler" and not fits:
                 yield Problem(
                     about(item),
                     f"runs kube-scheduler 1.{minor} in a cluster of 1.{here}",
-                    f"{upgrade_of(cluster, release_of(item))} --set preflight-gpu-scheduler.kubeScheduler.image=…:v1.{here}",
+                    setting_of(cluster, part_of(item), f"kubeScheduler.image=…:v1.{here}"),
                 )
 
 
@@ -178,6 +187,11 @@ def _definitions(cluster: Installation) -> Iterator[Problem]:
         if releases and owner != NOBODY and owner not in releases:
             yield Problem(where, f"was kept of release {'/'.join(owner)}, which is gone", again)
             continue
+        kept = cluster.releases[owner].manifest if owner in cluster.releases else ()
+        if kept and not any(
+            (of.get("kind"), key_of(of)) == (item["kind"], key_of(item)) for of in kept
+        ):
+            continue  # by hand, as its chart was told: the labels are of an earlier one
         version, mine = map(_version_of, (cluster.parts[part], item))
         if version and mine and version != mine:
             yield Problem(
@@ -201,7 +215,10 @@ def _workloads(cluster: Installation) -> Iterator[Problem]:
         wanted = status.get("desiredNumberScheduled") if daemon else item["spec"].get("replicas", 1)
         ready = status.get("numberReady" if daemon else "readyReplicas", 0)
         failed = [c for c in status.get("conditions", []) if c["type"] == "ReplicaFailure"]
-        if ready >= (wanted or 0) and not failed:
+        why, pod = _cause(cluster, item) if not failed else (failed[0].get("message", ""), "")
+        new = status.get("updatedNumberScheduled" if daemon else "updatedReplicas", wanted)
+        behind = " while it is being updated" if why and new < (wanted or 0) else ""
+        if ready >= (wanted or 0) and not failed and not behind:
             if daemon and wanted == 0 and cluster.of("Node"):
                 yield Problem(
                     about(item),
@@ -209,9 +226,8 @@ def _workloads(cluster: Installation) -> Iterator[Problem]:
                     f"kubectl -n {namespace} get daemonset {name} -o jsonpath='{{.spec.template.spec.nodeSelector}}'",
                 )
             continue
-        why, pod = _cause(cluster, item) if not failed else (failed[0].get("message", ""), "")
         looked = f"pod {pod}" if pod else f"{item['kind'].lower()} {name}"
-        what = f"has {ready} of {wanted} pods ready{': ' + why if why else ''}"
+        what = f"has {ready} of {wanted} pods ready{behind}{': ' + why if why else ''}"
         yield Problem(about(item), what, f"kubectl -n {namespace} describe {looked}")
 
 
@@ -219,10 +235,9 @@ def _secrets(cluster: Installation) -> Iterator[Problem]:
     if not cluster.knows("Secret"):
         return
     mounted = {
-        (key_of(item)[0], str(secret)): about(item)
+        (key_of(item)[0], secret): about(item)
         for item in cluster.of("Deployment", "DaemonSet")
-        for volume in template_of(item).get("volumes", [])
-        if (secret := volume.get("secret", {}).get("secretName"))
+        for secret in secrets_of(item)
     }
     for (namespace, name), user in mounted.items():
         if cluster.named("Secret", namespace, name) is None:
@@ -246,6 +261,8 @@ def _cause(cluster: Installation, item: Object) -> tuple[str, str]:
 def _trouble(pod: Object) -> str:
     status = pod.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions", [])}
+    if conditions.get("Ready", {}).get("status") == "True":
+        return ""
     if (placed := conditions.get("PodScheduled", {})).get("status") == "False":
         return f"it cannot be scheduled ({placed.get('message', placed.get('reason', ''))})"
     every = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
@@ -282,9 +299,12 @@ def _jobs(cluster: Installation) -> Iterator[Problem]:
                 f'kubectl -n {namespace} patch cronjob {name} -p \'{{"spec":{{"suspend":false}}}}\''
             )
             yield Problem(about(item), "is suspended: certificates are not renewed", run)
-        began = (item.get("status") or {}).get("lastSuccessfulTime")
-        began = began or item["metadata"].get("creationTimestamp")
-        if cluster.since(began) > LATE:
+        status = item.get("status") or {}
+        began = status.get("lastSuccessfulTime") or item["metadata"].get("creationTimestamp")
+        daily = str(item["spec"].get("schedule", "")).split()[2:] == ["*", "*", "*"]
+        scheduled = cluster.since(status.get("lastScheduleTime"))
+        missed = timedelta(hours=1) < scheduled < cluster.since(began)
+        if cluster.since(began) > LATE and (daily or missed):
             run = f"kubectl -n {namespace} create job --from=cronjob/{name} {name[:40]}-now"
             days = cluster.since(began).days
             yield Problem(about(item), f"has not succeeded for {days} days", run)
@@ -359,17 +379,8 @@ def _listed(cluster: Installation) -> Iterator[str]:
 
 
 def _alike(cluster: Installation) -> Iterator[Problem]:
-    by_part = {
-        part: config for part, config in sorted(cluster.config.items()) if isinstance(config, dict)
-    }
-    sick = {
-        part: frozenset(listed)
-        for part, config in by_part.items()
-        if (
-            listed := config.get("nodeConditions")
-            or (config.get("nodeHealth") or {}).get("conditions")
-        )
-    }
+    by_part = {part: of for part, of in cluster.config.items() if isinstance(of, dict)}
+    sick = sick_conditions(cluster)
     common = Counter(sick.values()).most_common(1)
     for part in (part for part, listed in sick.items() if listed != common[0][0]):
         others = ", ".join(other for other in sick if other != part)
@@ -381,25 +392,25 @@ def _alike(cluster: Installation) -> Iterator[Problem]:
     injector, gang = by_part.get("preflight-injector"), by_part.get("preflight-gang")
     if injector is None:
         return
-    wide = [
-        str(c.get("name"))
-        for c in injector.get("checks", [])
-        if isinstance(c, dict) and (c.get("gang") or c.get("name") == names.NCCL_ALLREDUCE)
-    ]
+    checks = checks_of(injector)
+    wide = [name for name, c in checks.items() if c.get("gang") or name == names.NCCL_ALLREDUCE]
     if wide and cluster.parts and "preflight-gang" not in cluster.parts:
+        release = cluster.release_of("preflight-injector")
+        path = values_path(cluster, "preflight-injector")
+        on = f"{path.replace('-injector.', '-gang.')}enabled=true"
+        alone = f"helm -n {release[0]} install preflight-gang CHART"
         yield Problem(
             "preflight-injector",
             f"injects {', '.join(wide)}, and preflight-gang, which forms the gangs, is not installed: they wait in vain",
-            f"{upgrade_of(cluster, cluster.release_of('preflight-injector'))} --set preflight-gang.enabled=true",
+            f"{upgrade_of(cluster, release)} --set {on}" if path else alone,
         )
     if gang is None:
         return
     run = _values_of(cluster, "preflight-gang")
-    injected = {c.get("name") for c in injector.get("checks", []) if isinstance(c, dict)}
-    if unknown := injected - set(gang.get("checks") or ()):
+    if unknown := checks.keys() - set(gang.get("checks") or ()):
         yield Problem(
             "preflight-gang",
-            f"does not know the checks {', '.join(sorted(map(str, unknown)))} that preflight-injector injects: their results are counted as of no check",
+            f"does not know the checks {', '.join(sorted(unknown))} that preflight-injector injects: their results are counted as of no check",
             f"{run}  # set global.preflight.checks for both",
         )
     detected = injector.get("gpuDetection") or {}
@@ -434,8 +445,9 @@ def _checks(cluster: Installation) -> Iterator[Problem]:
             if reason in _WAITS:
                 key = (str(container.get("image")), _WAITS[reason])
                 pulls.setdefault(key, []).append("/".join(key_of(pod)))
-            elif cluster.since((state.get("running") or {}).get("startedAt")) > WAITING:
-                minutes = int(cluster.since(state["running"]["startedAt"]).total_seconds() / 60)
+            ran = cluster.since((state.get("running") or {}).get("startedAt"))
+            if ran > _longest(pod, container):
+                minutes = int(ran.total_seconds() / 60)
                 yield Problem(
                     f"Pod {'/'.join(key_of(pod))}",
                     f"has {container['name']} at work for {minutes} minutes",
@@ -455,6 +467,18 @@ def _checks(cluster: Installation) -> Iterator[Problem]:
                 f"could not judge {number} of {runs[check]} pods: {code}",
                 f"kubectl get events --all-namespaces | grep {code}",
             )
+
+
+def _longest(pod: Object, status: Object) -> timedelta:
+    """For how long a check may be at work: what its variables allow, where that is longer."""
+    every = (pod.get("spec") or {}).get("initContainers", [])
+    env = (of.get("env", []) for of in every if of["name"] == status["name"])
+    times = {names.ENV_CHECK_TIMEOUT, names.ENV_GANG_TIMEOUT}
+    allowed = 0.0
+    for variable in (each for listed in env for each in listed if each["name"] in times):
+        with suppress(ValueError):
+            allowed += parse_duration(variable.get("value", ""))
+    return max(WAITING, timedelta(seconds=allowed))
 
 
 def _result(container: Object) -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
-from preflight_kube.api.node_health import makes_sick
+from preflight_kube.api.node_health import SICK, makes_sick
 from preflight_proto import names
 
 from preflight_cli.cluster import (
@@ -14,10 +14,12 @@ from preflight_cli.cluster import (
     Object,
     Problem,
     about,
+    checks_of,
     has_gpus,
     key_of,
     labels_of,
-    upgrade_of,
+    setting_of,
+    sick_conditions,
 )
 
 SKEW: Final = timedelta(seconds=10)
@@ -29,11 +31,12 @@ _CONNECTOR, _ENGINE = "platform-connectors", "nvidia-dcgm"
 
 def nodes(cluster: Installation) -> Iterator[Problem]:
     """Nodes that are sick, keep a label that nobody takes away, or lack connector or hostengine."""
+    patterns = next(iter(sick_conditions(cluster).values()), SICK)
     gpu_nodes = {key_of(node)[1] for node in cluster.of("Node") if has_gpus(node)}
     for node in cluster.of("Node"):
         name = key_of(node)[1]
         for condition in (node.get("status") or {}).get("conditions", []):
-            if makes_sick(condition["type"], condition["status"]):
+            if makes_sick(condition["type"], condition["status"], patterns):
                 what = f"is sick since {condition.get('lastTransitionTime')}: {condition['type']} ({condition.get('message', '')})"
                 yield Problem(f"Node {name}", what, f"kubectl describe node {name}")
         if (
@@ -49,15 +52,13 @@ def nodes(cluster: Installation) -> Iterator[Problem]:
     wanted = {}
     if (injector.get("platformConnector") or {}).get("enabled"):
         wanted[_CONNECTOR] = "no result of it is reported"
-    if any(
-        isinstance(c, dict) and c.get("name") == "dcgm-diag" for c in injector.get("checks", [])
-    ):
+    if "dcgm-diag" in checks_of(injector):
         wanted[_ENGINE] = "dcgm-diag ends as ENGINE_UNREACHABLE"
     for name, effect in wanted.items():
         suppliers = [item for item in cluster.of("Supplier") if key_of(item)[1] == name]
         if not suppliers and name == _CONNECTOR and cluster.knows("Supplier"):
-            again = upgrade_of(cluster, cluster.release_of("preflight-injector"))
-            run = f"{again} --set preflight-injector.platformConnector.enabled=false  # or install NVSentinel"
+            off = setting_of(cluster, "preflight-injector", "platformConnector.enabled=false")
+            run = f"{off}  # or install NVSentinel"
             yield Problem(f"DaemonSet {name}", f"is not there: {effect}", run)
         for item in suppliers:
             if not cluster.knows("SupplierPod"):

@@ -17,7 +17,7 @@ from preflight_kube.cli import commands
 from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_proto import names, policy
 
-from preflight_cli.cluster import Installation, Object, key_of
+from preflight_cli.cluster import Installation, Object, key_of, secrets_of
 from preflight_cli.installation import problems
 
 _OURS: Final = "app.kubernetes.io/part-of=preflight"
@@ -66,6 +66,7 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
     read: dict[str, list[Object]] = {}
     unread: list[str] = []
     forbidden: set[str] = set()
+    partly: set[str] = set()
     unreached: list[KubeError] = []
 
     async def every(kind: str, path: str, params: Mapping[str, str]) -> None:
@@ -76,6 +77,7 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
         except NotFound:
             return  # its definition is not installed, as its part is not
         except KubeError as error:
+            partly.add(kind)
             if error.status in {0, 401}:
                 unreached.append(error)
             elif error.status == 403:
@@ -102,10 +104,12 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
         for item in items
         if "meta.helm.sh/release-name" in (notes := item["metadata"].get("annotations") or {})
     }
+    workloads = [*read.get("Deployment", ()), *read.get("DaemonSet", ())]
+    mounted = {(key_of(item)[0], name) for item in workloads for name in secrets_of(item)}
     async with anyio.create_task_group() as group:
-        for namespace in sorted({namespace for namespace, _ in releases}):
+        for namespace, name in sorted(mounted):
             secrets = f"{_CORE}/namespaces/{namespace}/secrets"
-            group.start_soon(every, "Secret", secrets, {"fieldSelector": "type=kubernetes.io/tls"})
+            group.start_soon(every, "Secret", secrets, {"fieldSelector": f"metadata.name={name}"})
         for namespace, release in sorted(releases):
             secrets = f"{_CORE}/namespaces/{namespace}/secrets"
             group.start_soon(
@@ -129,7 +133,7 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
         )
     here = datetime.now(UTC)
     now = _now(read.get("NodeLease", []), here)
-    return Installation(read, now, version, here), sorted(unread)
+    return Installation(read, now, version, here, partly), sorted(unread)
 
 
 def _now(leases: list[Object], here: datetime) -> datetime:
