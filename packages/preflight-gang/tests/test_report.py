@@ -15,6 +15,7 @@ from preflight_gang.core.results import EndedCheck, event_of
 from preflight_gang.report.fleet import as_json, assemble, page
 from preflight_proto.result import Result
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig
+from preflight_testing.apidouble.http import ApiAnswer
 
 SINCE = "2026-11-20T00:00:00Z"
 HEALTH = {
@@ -117,6 +118,52 @@ def test_the_sick_nodes_come_first_with_what_nodehealth_knows_of_them() -> None:
     assert "NCCLLoopbackTestBandwidth GPU-3" in text
     assert "120.5 of 460" in text
     assert json.loads(as_json(found))["nodes"][0]["measured"] == 120.5
+
+
+def known(name: str, state: str, **ends: str) -> dict[str, Any]:
+    """A NodeHealth: when its check passed, and when it failed."""
+    check: dict[str, Any] = {"name": "nccl-loopback"}
+    about = {"code": "LOW_BANDWIDTH", "gpu": "GPU-1", "pod": "ml/p"}
+    check |= {end: {"time": time, **about} for end, time in ends.items()}
+    last = {"lastPass": ends["passed"]} if "passed" in ends else {}
+    return {"metadata": {"name": name}, "status": {"state": state, **last, "checks": [check]}}
+
+
+def test_a_failure_is_shown_though_its_event_is_gone_and_comes_before_nodes_that_are_fine() -> None:
+    found = assemble(
+        [],
+        [
+            known("fine", "Healthy", passed="2026-11-24T09:00:00Z"),
+            known(
+                "healed", "Healthy", failed="2026-11-24T08:00:00Z", passed="2026-11-24T09:00:00Z"
+            ),
+            known("last", "Healthy", failed="2026-11-24T10:00:00Z", passed="2026-11-24T09:00:00Z"),
+            known("suspect", "Suspect", failed="2026-11-24T08:00:00Z"),
+        ],
+        SINCE,
+    )
+    assert [one.name for one in found.nodes] == ["suspect", "last", "fine", "healed"]
+    text = page(found)
+    assert "2026-11-24T10:00:00Z nccl-loopback LOW_BANDWIDTH GPU-1 of ml/p" in text
+    assert "No node is sick, 1 suspect: suspect; of what" in text
+    assert json.loads(as_json(found))["nodes"][3]["lastFailure"].startswith("2026-11-24T08:00:00Z")
+
+
+@pytest.mark.component  # asks a double over HTTP
+def test_who_may_not_read_nodehealths_has_the_report_of_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    double = ApiDouble()
+    refused = ApiAnswer(403, {"kind": "Status", "message": "no", "code": 403})
+    double.fault = lambda request: refused if "nodehealths" in request.path else None
+    with double:
+        double.create("namespaces", {"metadata": {"name": "ml"}})
+        double.create("events", event("node-a", "failed"))
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", double.url)))
+        assert ended(monkeypatch, "--since", "9000d") == 0
+    told = capsys.readouterr()
+    assert "Which node is sick is not known; 1 runs held a pod back" in told.out
+    assert "Not read: " in told.err
 
 
 def test_what_others_wrote_is_text_on_the_page_and_nothing_else() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
@@ -18,7 +19,7 @@ import msgspec
 from preflight_kube.api import node_health
 from preflight_kube.api.node_health import moment
 from preflight_kube.auth.connection import connection
-from preflight_kube.client.client import Client, NotFound
+from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_proto import names
 
 from preflight_gang.core.results import NOT_HELD
@@ -57,13 +58,18 @@ class ReportedRun(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeLine(msgspec.Struct, rename="camel"):
-    """What is known of a node; bandwidths are GB/s: the last one, and what is usual there."""
+    """What is known of a node; bandwidths are GB/s: the last one, and what is usual there.
+    ``last_failure``: when it was, of which check, code, GPU and pod; ``failing``: no later run of
+    that check has passed.
+    """
 
     name: str
     state: str = ""
     since: str = ""
     found_by: str = ""
     last_pass: str = ""
+    last_failure: str = ""
+    failing: bool = False
     measured: float | None = None
     usual: float | None = None
     runs: dict[str, int] = {}
@@ -88,6 +94,10 @@ async def read(since: str) -> FleetReport:
                 healths += page
         except NotFound:  # of a release before it, or without the gang controller
             pass
+        except KubeError as error:
+            if error.status != 403:
+                raise
+            print(f"Not read: {error} This is from Events alone.", file=sys.stderr)
         return assemble(events, healths, since)
 
 
@@ -121,7 +131,15 @@ def assemble(
             findings.append(run)
     findings.sort(key=lambda one: (_OUTCOMES.index(one.outcome), one.time, one.node))
     bad = Counter(one.node for one in findings)
-    lines = sorted(nodes.values(), key=lambda one: (one.state != "Sick", -bad[one.name], one.name))
+    lines = sorted(
+        nodes.values(),
+        key=lambda one: (
+            *(one.state != worse for worse in ("Sick", "Suspect")),
+            not one.failing,
+            -bad[one.name],
+            one.name,
+        ),
+    )
     return FleetReport(since, min(times, key=moment, default=""), findings, lines)
 
 
@@ -139,10 +157,9 @@ def _page(report: FleetReport) -> Iterator[str]:
     held = [run for run in report.findings if not run.observed and not run.allowed]
     allowed = [run for run in report.findings if run.allowed]
     observed = [one for one in report.findings if one.observed]
-    sick = [one.name for one in report.nodes if one.state == "Sick"]
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Preflight since {escape(report.since)}</title>'
     yield f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
-    yield f"<h1>{escape(_headline(report, sick, held, observed))}</h1>"
+    yield f"<h1>{escape(_headline(report, held, observed))}</h1>"
     oldest = f"the oldest Event is of {report.oldest}" if report.oldest else "there is no Event"
     yield f"<p><small>Since {escape(report.since)}; {escape(oldest)}, as the API server keeps them.</small></p>"
     for title, found in (
@@ -156,20 +173,22 @@ def _page(report: FleetReport) -> Iterator[str]:
         ]
         yield from _table(title, ["when", "node", "check", "outcome", "pod", "why"], rows)
     most = max([*(max(one.measured or 0, one.usual or 0) for one in report.nodes), 1e-9])
-    yield '<h2>Nodes</h2><div class="scroll"><table><tr><th>node<th>state<th>found by<th>last pass<th>runs<th>GB/s, and what is usual'
+    yield '<h2>Nodes</h2><div class="scroll"><table><tr><th>node<th>state<th>found by<th>last pass<th>last failure<th>runs<th>GB/s, and what is usual'
     for one in report.nodes:
         runs = ", ".join(f"{one.runs[known]} {known}" for known in _OUTCOMES if known in one.runs)
         state = f"{one.state} since {one.since}" if one.since else one.state
-        cells = [one.name, state, one.found_by, one.last_pass, runs]
+        cells = [one.name, state, one.found_by, one.last_pass, one.last_failure, runs]
         row = "".join(f"<td>{escape(cell)}" for cell in cells)
         yield f"<tr{' class=sick' if one.state == 'Sick' else ''}>{row}<td>{_bar(one, most)}"
     yield "</table></div></html>"
 
 
-def _headline(
-    report: FleetReport, sick: list[str], held: list[ReportedRun], observed: list[ReportedRun]
-) -> str:
+def _headline(report: FleetReport, held: list[ReportedRun], observed: list[ReportedRun]) -> str:
+    sick, suspect = (
+        [one.name for one in report.nodes if one.state == state] for state in ("Sick", "Suspect")
+    )
     named = f"{len(sick)} sick: {', '.join(sick[:8])}" if sick else "No node is sick"
+    named += f", {len(suspect)} suspect: {', '.join(suspect[:8])}" if suspect else ""
     if not any(node.state for node in report.nodes):
         named = "Which node is sick is not known"
     if not report.oldest:
@@ -198,12 +217,22 @@ def _bar(line: NodeLine, most: float) -> str:
 def _line(health: Mapping[str, Any]) -> NodeLine:
     status = health.get("status") or {}
     found_by = (status.get(key) for key in ("foundBy", "code", "gpu"))
+    checks = [check for check in status.get("checks") or () if check.get("failed")]
+    last = max(checks, key=lambda check: moment(check["failed"].get("time")), default={})
+    failed = last.get("failed") or {}
+    about = (failed.get("time"), last.get("name"), *map(failed.get, ("code", "gpu")))
+    pod = f" of {failed['pod']}" if failed.get("pod") else ""
     return NodeLine(
         name=str(health["metadata"]["name"]),
         state=str(status.get("state") or ""),
         since=str(status.get("since") or ""),
         found_by=" ".join(str(part) for part in found_by if part),
         last_pass=str(status.get("lastPass") or ""),
+        last_failure=" ".join(str(part) for part in about if part) + pod,
+        failing=any(
+            moment(check["failed"].get("time")) > moment((check.get("passed") or {}).get("time"))
+            for check in checks
+        ),
         measured=status.get("measured"),
         usual=status.get("usual"),
     )
