@@ -1,4 +1,4 @@
-"""The chart of ComputeDomains on clusters of several versions: Helm asks an API server that says
+"""The charts that need a newer Kubernetes, on clusters of several versions: Helm asks an API server that says
 which one it is, and nothing is written.
 """
 
@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 import yaml
 from helm_python import Chart, Config, HelmError
-from preflight_testing.helm import COMPUTEDOMAIN, UMBRELLA, Object, Values, render
+from preflight_testing.helm import (
+    COMPUTEDOMAIN,
+    GPU_SCHEDULER,
+    PARTS,
+    REQUIRED,
+    UMBRELLA,
+    Object,
+    Values,
+    render,
+)
 
 ON = {"featureGates": {"HostManagedIMEX": True}}
 VALUES: dict[Path, Values] = {
@@ -131,11 +140,11 @@ def cluster(minor: int, folder: Path) -> Iterator[Path]:
         thread.join()
 
 
-def tried(chart: Path, minor: int, folder: Path) -> str:
+def tried(chart: Path, minor: int, folder: Path, values: Values | None = None) -> str:
     """What `helm install --dry-run=server` makes. Raises HelmError."""
     with cluster(minor, folder) as kubeconfig, Chart.load(chart) as loaded:
         made: Any = Config(kubeconfig_path=kubeconfig, namespace="preflight").install(
-            loaded, "preflight", VALUES[chart], namespace="preflight", dry_run="server"
+            loaded, "preflight", values or VALUES[chart], namespace="preflight", dry_run="server"
         )
     return str(made["manifest"] if isinstance(made, dict) else made)
 
@@ -153,3 +162,13 @@ def test_it_is_installed_from_1_34_on(chart: Path, minor: int, tmp_path: Path) -
 def test_below_1_34_it_is_refused_with_the_version(chart: Path, minor: int, tmp_path: Path) -> None:
     with pytest.raises(HelmError, match=rf"1\.34(?s:.*)v1\.{minor}\.1"):
         tried(chart, minor, tmp_path)
+
+
+@pytest.mark.parametrize("part", [GPU_SCHEDULER, PARTS / "preflight-mnnvl"], ids=lambda p: p.name)
+def test_the_umbrella_refuses_a_part_for_which_the_cluster_is_too_old(
+    part: Path, tmp_path: Path
+) -> None:
+    values = {part.name: {"enabled": True, **REQUIRED.get(part, {})}}
+    why = rf"{part.name} needs Kubernetes >=1\.34\.0, .* v1\.33\.1; .* {part.name}\.enabled=false"
+    with pytest.raises(HelmError, match=why):
+        tried(UMBRELLA, 33, tmp_path, values)
