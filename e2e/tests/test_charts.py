@@ -253,6 +253,11 @@ def test_every_entry_is_reinvoked_without_side_effects_and_fails_closed() -> Non
         ]
 
 
+def test_a_budget_in_which_no_pod_may_be_away_stays_one() -> None:
+    budget = with_values(podDisruptionBudget={"maxUnavailable": 0})
+    assert only(render(UMBRELLA, budget), "PodDisruptionBudget")["spec"]["maxUnavailable"] == 0
+
+
 def test_the_failure_policy_is_a_value() -> None:
     assert {
         e["failurePolicy"] for e in entries(with_values(webhook={"failurePolicy": "Ignore"}))

@@ -1,5 +1,5 @@
-"""The charts that need a newer Kubernetes, on clusters of several versions: Helm asks an API server that says
-which one it is, and nothing is written.
+"""The charts that need a newer Kubernetes, on clusters of several versions: Helm asks an API server
+that says which one it is, and nothing is written.
 """
 
 from __future__ import annotations

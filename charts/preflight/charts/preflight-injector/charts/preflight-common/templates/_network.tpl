@@ -79,7 +79,7 @@ metadata:
   {{- include "preflight.metadata" . | nindent 2 }}
 spec:
   {{- if kindIs "invalid" $own.minAvailable }}
-  maxUnavailable: {{ $own.maxUnavailable | default 1 }}
+  maxUnavailable: {{ kindIs "invalid" $own.maxUnavailable | ternary 1 $own.maxUnavailable }}
   {{- else }}
   minAvailable: {{ $own.minAvailable }}
   {{- end }}
