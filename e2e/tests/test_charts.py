@@ -258,6 +258,12 @@ def test_a_budget_in_which_no_pod_may_be_away_stays_one() -> None:
     assert only(render(UMBRELLA, budget), "PodDisruptionBudget")["spec"]["maxUnavailable"] == 0
 
 
+def test_the_longest_name_that_a_chart_takes_is_none_too_long_for_a_cronjob() -> None:
+    """To which Kubernetes adds eleven characters for its Jobs."""
+    objects = render(UMBRELLA, with_values(fullnameOverride="x" * 48))
+    assert len(only(objects, "CronJob")["metadata"]["name"]) <= 52
+
+
 def test_the_failure_policy_is_a_value() -> None:
     assert {
         e["failurePolicy"] for e in entries(with_values(webhook={"failurePolicy": "Ignore"}))

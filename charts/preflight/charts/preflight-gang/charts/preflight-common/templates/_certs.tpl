@@ -65,7 +65,7 @@ spec:
 apiVersion: batch/v1
 kind: CronJob
 metadata:
-  {{- include "preflight.metadata" . | nindent 2 }}
+  {{- include "preflight.metadata" (merge (dict "fixed" (include "preflight.fullname" . | trunc 52 | trimSuffix "-")) .) | nindent 2 }}
 spec:
   schedule: {{ $schedule | quote }}
   concurrencyPolicy: Forbid
