@@ -12,6 +12,8 @@ import pytest
 from preflight_cli import cli
 from preflight_kube.cli import commands
 from preflight_kube.errors import KubeError
+from preflight_testing.apidouble import ApiDouble, write_kubeconfig
+from preflight_testing.apidouble.http import ApiAnswer
 
 PARTS = {
     "doctor.computedomain",
@@ -73,7 +75,7 @@ def add_away(parser: argparse.ArgumentParser) -> None:
 
 
 def _away(_: argparse.Namespace) -> int:
-    raise KubeError("the API server answered 503", 503)
+    raise KubeError("the answer is none of an API server; is it one?", 503)
 
 
 @pytest.fixture
@@ -113,7 +115,7 @@ def test_doctor_without_a_kind_asks_the_other_parts_though_one_cannot_say_anythi
     assert ended(monkeypatch, "doctor") == commands.FAILED
     told = capsys.readouterr()
     assert told.out == "away:\ngone:\ngreen:\nwell\n"
-    assert "the API server answered 503.\n" in told.err
+    assert "is it one?\n" in told.err
     assert "doctor.gone cannot be loaded" in told.err
 
 
@@ -171,3 +173,20 @@ def test_the_checks_of_a_set_have_the_claim_that_multi_node_nvlink_gives_its_pod
         step["value"] for step in answer["patch"] if step["path"] == "/spec/initContainers"
     )
     assert [one["resources"]["claims"] for one in checks] == [[{"name": "mnnvl"}]]
+
+
+@pytest.mark.component  # asks a double over HTTP
+def test_what_may_not_be_read_is_not_said_to_be_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    double = ApiDouble()
+    refused = {"kind": "Status", "message": "who asks may not", "code": 403}
+    double.fault = lambda _: ApiAnswer(403, refused)
+    with double:
+        monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", double.url)))
+        assert ended(monkeypatch, "explain", "computedomain", "x") == commands.FAILED
+        assert "answered 403 (who asks may not)" in capsys.readouterr().err
+        assert ended(monkeypatch, "doctor", "install") == commands.FAILED
+    told = capsys.readouterr()
+    assert told.out == "nothing that could be read: no problems found.\n"
+    assert "Not read: get /version: the API server answered 403" in told.err

@@ -117,6 +117,7 @@ def _every(points: Points) -> int:
         except BadAccess:
             raise  # as every part would say
         except (commands.CommandFailed, KubeError) as error:
-            print(printable_lines(str(error).rstrip(".")) + ".", file=sys.stderr, flush=True)
+            why = printable_lines(str(error))
+            print(why if why.endswith((".", "?")) else f"{why}.", file=sys.stderr, flush=True)
             worst = max(worst, commands.FAILED)
     return worst

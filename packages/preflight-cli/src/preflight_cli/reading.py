@@ -83,7 +83,7 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
             elif error.status == 403:
                 forbidden.add(path.removeprefix("/apis/").removeprefix("/api/"))
             else:
-                unread.append(str(error))
+                unread.append(str(error).rstrip("."))
             return
         # In a list, items have no kind of their own.
         read.setdefault(kind, []).extend({"kind": kind, **item} for item in items)
@@ -104,8 +104,11 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
         for item in items
         if "meta.helm.sh/release-name" in (notes := item["metadata"].get("annotations") or {})
     }
-    workloads = [*read.get("Deployment", ()), *read.get("DaemonSet", ())]
-    mounted = {(key_of(item)[0], name) for item in workloads for name in secrets_of(item)}
+    mounted = {
+        (key_of(item)[0], name)
+        for item in (*read.get("Deployment", ()), *read.get("DaemonSet", ()))
+        for name in secrets_of(item)
+    }
     async with anyio.create_task_group() as group:
         for namespace, name in sorted(mounted):
             secrets = f"{_CORE}/namespaces/{namespace}/secrets"
@@ -125,7 +128,7 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
             pods = f"{_CORE}/namespaces/{key_of(item)[0]}/pods"
             by_label = {"labelSelector": ",".join(f"{key}={value}" for key, value in chosen)}
             group.start_soon(every, "SupplierPod", pods, by_label)
-    version = await client.get("/version", dict)
+    version = await _version(client, unread)
     if forbidden:
         listed = ", ".join(sorted(forbidden))
         unread.append(
@@ -134,6 +137,16 @@ async def read_cluster(client: Client) -> tuple[Installation, list[str]]:
     here = datetime.now(UTC)
     now = _now(read.get("NodeLease", []), here)
     return Installation(read, now, version, here, partly), sorted(unread)
+
+
+async def _version(client: Client, unread: list[str]) -> Object:
+    try:
+        return await client.get("/version", dict)
+    except KubeError as error:
+        if error.status in {0, 401}:
+            raise
+        unread.append(str(error).rstrip("."))
+        return {}
 
 
 def _now(leases: list[Object], here: datetime) -> datetime:

@@ -112,7 +112,10 @@ def _explain(args: argparse.Namespace) -> int:
     from preflight_computedomain.report.explain import explain
     from preflight_computedomain.report.live import read_cluster
 
-    lines = explain(anyio.run(read_cluster, args.namespace), args.namespace, args.name)
+    cluster = anyio.run(read_cluster, args.namespace)
+    lines = explain(cluster, args.namespace, args.name)
+    if not lines and cluster.unread:
+        raise commands.CommandFailed(" ".join(cluster.unread))
     if not lines:
         raise commands.CommandFailed(
             f"no ComputeDomain {args.name} in namespace {args.namespace}; `-n` names another namespace."
