@@ -217,7 +217,7 @@ def _workloads(cluster: Installation) -> Iterator[Problem]:
         failed = [c for c in status.get("conditions", []) if c["type"] == "ReplicaFailure"]
         why, pod = _cause(cluster, item) if not failed else (failed[0].get("message", ""), "")
         new = status.get("updatedNumberScheduled" if daemon else "updatedReplicas", wanted)
-        behind = " while it is being updated" if why and new < (wanted or 0) else ""
+        behind = " while it is being updated" if why and (new or 0) < (wanted or 0) else ""
         if ready >= (wanted or 0) and not failed and not behind:
             if daemon and wanted == 0 and cluster.of("Node"):
                 yield Problem(

@@ -218,7 +218,9 @@ def _line(health: Mapping[str, Any]) -> NodeLine:
     status = health.get("status") or {}
     found_by = (status.get(key) for key in ("foundBy", "code", "gpu"))
     checks = [check for check in status.get("checks") or () if check.get("failed")]
-    last = max(checks, key=lambda check: moment(check["failed"].get("time")), default={})
+    last: Mapping[str, Any] = max(
+        checks, key=lambda check: moment(check["failed"].get("time")), default={}
+    )
     failed = last.get("failed") or {}
     about = (failed.get("time"), last.get("name"), *map(failed.get, ("code", "gpu")))
     pod = f" of {failed['pod']}" if failed.get("pod") else ""
