@@ -164,6 +164,10 @@ def _held(world: World) -> None:
 
 def _left_label(world: World) -> None:
     world.uninstalled("preflight-appwrapper")
+    _label(world)
+
+
+def _label(world: World) -> None:
     labels = {"preflight.nvsentinel.nvidia.com/gpu-health": "EVICT"}
     world.one("Node", "node-b")["metadata"]["labels"] = labels
 
@@ -584,6 +588,12 @@ FAULTS: dict[str, tuple[Fault, str, str, str]] = {
         _left_label,
         "Node node-b",
         "has the label preflight.nvsentinel.nvidia.com/gpu-health of preflight-appwrapper, which is not installed",
+        "kubectl label node node-b preflight.nvsentinel.nvidia.com/gpu-health-",
+    ),
+    "a label of a labeler that was switched off": (
+        _label,
+        "Node node-b",
+        "has the label preflight.nvsentinel.nvidia.com/gpu-health of preflight-appwrapper's labeler, which is not installed",
         "kubectl label node node-b preflight.nvsentinel.nvidia.com/gpu-health-",
     ),
     "nobody who has opted in": (
