@@ -248,6 +248,16 @@ def test_gpus_that_claims_hand_out_are_claimed_all_or_the_one() -> None:
     assert container["resources"] == {"limits": {}, "claims": [{"name": "gpus"}]}
 
 
+def test_a_gpu_may_be_asked_for_in_any_case_and_one_that_is_not_there_is_refused_by_name() -> None:
+    slices = {"gpu.nvidia.com": ["GPU-1", "GPU-12"]}
+    one = claim(CLAIMS, node(gpus=0), slices, "gpu-12")
+    assert one is not None
+    [request] = one["spec"]["spec"]["devices"]["requests"]
+    assert 'uuid == "GPU-12"' in json.dumps(request["exactly"]["selectors"]).replace("\\", "")
+    with pytest.raises(CannotRevalidate, match="--gpu GPU: node bad has GPU-1, GPU-12; name one"):
+        claim(CLAIMS, node(gpus=0), slices, "GPU")
+
+
 def test_gpus_by_number_need_no_claim_and_none_of_them_can_be_asked_for() -> None:
     assert claim(CONFIG, node(), {}) is None
     with pytest.raises(CannotRevalidate, match="hands its GPUs out by number"):

@@ -291,6 +291,12 @@ def claim_template(
     :class:`CannotRevalidate`.
     """
     counted = _counted(node, config, "gpu")
+    every = [uuid for uuids in devices.values() for uuid in uuids]
+    gpu = next((uuid for uuid in every if uuid.lower() == gpu.lower()), gpu)
+    if gpu and every and gpu not in every:
+        raise CannotRevalidate(
+            f"--gpu {gpu}: node {name_of(node)} has {', '.join(every)}; name one of them."
+        )
     for driver, uuids in devices.items():
         if gpu in uuids or not (gpu or counted):
             request: Object = {"deviceClassName": config.gpu_detection.device_classes[0]}
