@@ -592,6 +592,12 @@ def test_the_pods_of_the_gpu_scheduler_are_gpu_pods_to_all_parts(
     assert "WARNING: preflight-injector.gpuDetection" not in notes(values)
 
 
+@pytest.mark.parametrize("own", [{}, {"gpuResources": ["nvidia.com/gpu"]}])
+def test_multi_node_nvlink_knows_the_gpus_of_the_gpu_scheduler(own: dict[str, Any]) -> None:
+    made = configs({"preflight-mnnvl": {"enabled": True, **own}, **SCHEDULER_ON})
+    assert made["preflight-mnnvl"]["gpuResources"] == ["nvidia.com/gpu", BY_CLAIM]
+
+
 def test_without_the_gpu_scheduler_none_of_it_is_there() -> None:
     made = configs({**ON, **GANG_ON})
     assert made["preflight-injector"]["gpuDetection"]["resourceNames"] == ["nvidia.com/gpu"]

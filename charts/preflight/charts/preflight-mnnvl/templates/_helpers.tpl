@@ -22,5 +22,8 @@
 {{- define "preflight-mnnvl.config" -}}
 {{- $own := dict "instance" (.Values.instance | default .Release.Name) -}}
 {{- $said := pick .Values "mode" "feature" "onUnsupported" "requireFabricNodes" "placement" "gpuResources" "gpuDeviceClasses" "leaseSeconds" "writes" "logLevel" -}}
+{{- with ((.Values.global).preflight).gpuClaimResource -}}
+{{- $_ := set $said "gpuResources" (append ($.Values.gpuResources | default (list "nvidia.com/gpu")) . | uniq) -}}
+{{- end -}}
 {{- include "preflight.set" (merge $own $said) -}}
 {{- end }}
