@@ -18,10 +18,12 @@ from check_nccl_loopback.links import parse_matrix
 from check_nccl_loopback.measurement import Measurement, read
 from check_nccl_loopback.settings import Settings
 from check_nccl_loopback.tool import Tool
+from check_nccl_loopback.watch import DriverWatch
 from hypothesis import given
 from hypothesis import strategies as st
 from nodes import GIB, H100, Node, conclude, gpus
-from preflight_proto.check import NODE, Action, Finding, Outcome, Subject, Verdict
+from preflight_proto.check import NODE, Action, Finding, Outcome, Subject, Verdict, alive, counters
+from preflight_proto.check import gpus as devices
 from preflight_proto.check.events import events
 from test_links import HYBRID
 
@@ -552,10 +554,10 @@ def test_a_driver_that_answers_nothing_is_named_before_the_time_is_up(
         yield []
 
     monkeypatch.setattr(perf, "run", stuck)
-    monkeypatch.setattr(steps.alive, "silent", unanswered)
-    monkeypatch.setattr(steps.devices, "lost", never)
-    monkeypatch.setattr(steps.counters, "snapshot", never)
-    monkeypatch.setattr(steps.counters, "sampled", unsampled)
+    monkeypatch.setattr(alive, "silent", unanswered)
+    monkeypatch.setattr(devices, "lost", never)
+    monkeypatch.setattr(counters, "snapshot", never)
+    monkeypatch.setattr(counters, "sampled", unsampled)
 
     async def story() -> Verdict:
         run: Any = SimpleNamespace(
@@ -563,9 +565,7 @@ def test_a_driver_that_answers_nothing_is_named_before_the_time_is_up(
         )
         pair = case(2)
         with anyio.CancelScope(deadline=run.deadline):
-            seen, _ = await steps._measure(
-                run, pair, None, Tool(), steps.DriverWatch(pair.gpus, ())
-            )
+            seen, _ = await steps._measure(run, pair, None, Tool(), DriverWatch(pair.gpus, ()))
             return seen
         raise AssertionError("no verdict in time")
 

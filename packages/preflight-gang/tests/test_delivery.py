@@ -70,7 +70,7 @@ def test_the_record_of_an_earlier_release_is_read_and_still_written_alike() -> N
 
 def test_a_pass_that_is_noted_when_all_who_had_it_have_gone_leaves_the_record_its_owner() -> None:
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job"}
-    of_it = {"ownerReferences": [{**owner, "controller": True}]}
+    of_it: Any = {"ownerReferences": [{**owner, "controller": True}]}
     first, second = waiting("pod-0", "10.0.0.1", **of_it), waiting("pod-1", "10.0.0.2", **of_it)
     new = checking("pod-1", "10.0.0.3", uid="uid-new", **of_it)
     sealed = record_of_members(first, second)

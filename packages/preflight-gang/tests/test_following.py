@@ -38,7 +38,7 @@ def test_a_replica_that_does_not_lead_queues_nothing(client: Client) -> None:
     node = msgspec.convert({"metadata": {"name": "node-a", "uid": "u"}}, Node)
     for kind in ("added", "modified", "deleted"):
         changed(controller, one, kind)
-        controller.reports._node_changed(Change(kind, "node-a", node, None))  # type: ignore[arg-type]
+        controller.reports._node_changed(Change(kind, "node-a", node, None))
     queues = (controller.gangs, controller.reports.queue, controller.reports.health.queue)
     assert [queue.depth for queue in queues] == [0, 0, 0]
 

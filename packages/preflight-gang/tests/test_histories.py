@@ -66,7 +66,9 @@ class Sim:
         }[self.state]
         over: dict[str, Any] = {"phase": "Failed", "conditions": [EVICTED]}
         more = over if self.state == "evicted" else {}
-        ours = {"uid": self.uid, "ip": self.ip, "roster": self.roster, "statuses": statuses}
+        ours: dict[str, Any] = {
+            "uid": self.uid, "ip": self.ip, "roster": self.roster, "statuses": statuses
+        }  # fmt: skip
         body = pod_json(self.name, **ours, **more)
         pod = msgspec.convert(body, Pod)
         stamped = key_of(pod)

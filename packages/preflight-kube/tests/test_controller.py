@@ -77,7 +77,7 @@ async def test_a_controller_and_a_namespace_that_come_as_metrics_are_read_spoil_
             return super().__len__()
 
     other = Other("thing")
-    other._ready["ns"] = Ready({("ns", "x"): None})  # type: ignore[assignment]
+    other._ready["ns"] = Ready({("ns", "x"): None})
     with ExitStack() as group:
         group.enter_context(metrics.shown("things", other))
         assert registry.get_sample_value("workqueue_depth", {"name": "things"}) == 1
