@@ -57,7 +57,7 @@ def size(
     return GangSize(participants=participants)
 
 
-def _without_the_check(said: DeclaredSize, members: Sequence[GangMember]) -> int:
+def _without_the_check(declared: DeclaredSize, members: Sequence[GangMember]) -> int:
     """How many of those that the size counts have no gang check.
 
     One that failed has a successor there, and one that succeeded needs none; but those of an
@@ -68,7 +68,7 @@ def _without_the_check(said: DeclaredSize, members: Sequence[GangMember]) -> int
     counted = [m for m in members if not (ray and m.owner is not None and m.owner.kind == "Job")]
     here = [m for m in counted if not (m.terminal or m.stage is MemberStage.GONE)]
     over = {m.name for m in counted if m.succeeded and not m.takes_part}
-    left = (said.count or 0) - len({m.name for m in here if m.can_start or not said.least})
+    left = (declared.count or 0) - len({m.name for m in here if m.can_start or not declared.least})
     without = {m.name for m in here if not m.takes_part}
     return len(without) + max(0, min(len(over - without), left))
 

@@ -130,14 +130,14 @@ def assemble(
             run = ReportedRun(time, node, check, outcome, code, pod, observed, why, allowed)
             findings.append(run)
     findings.sort(key=lambda one: (_OUTCOMES.index(one.outcome), one.time, one.node))
-    bad = Counter(one.node for one in findings)
+    bad = Counter(run.node for run in findings)
     lines = sorted(
         nodes.values(),
-        key=lambda one: (
-            *(one.state != worse for worse in ("Sick", "Suspect")),
-            not one.failing,
-            -bad[one.name],
-            one.name,
+        key=lambda node: (
+            *(node.state != worse for worse in ("Sick", "Suspect")),
+            not node.failing,
+            -bad[node.name],
+            node.name,
         ),
     )
     return FleetReport(since, min(times, key=moment, default=""), findings, lines)
@@ -185,7 +185,7 @@ def _page(report: FleetReport) -> Iterator[str]:
 
 def _headline(report: FleetReport, held: list[ReportedRun], observed: list[ReportedRun]) -> str:
     sick, suspect = (
-        [one.name for one in report.nodes if one.state == state] for state in ("Sick", "Suspect")
+        [node.name for node in report.nodes if node.state == state] for state in ("Sick", "Suspect")
     )
     named = f"{len(sick)} sick: {', '.join(sick[:8])}" if sick else "No node is sick"
     named += f", {len(suspect)} suspect: {', '.join(suspect[:8])}" if suspect else ""

@@ -423,10 +423,10 @@ async def _ask_smi(command: Command) -> tuple[_Listing, str]:
         return _Listing(), "nothing: it is not on PATH"
     if done.timed_out:
         return _Listing(), f"nothing within {PATIENCE:g} s"
-    said = f"{done.stdout}\n{done.stderr}"
+    output = f"{done.stdout}\n{done.stderr}"
     line = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[0][:200]
     listing = _Listing(
-        parse_smi(done.stdout), presence.parse_unreachable(said), refused=presence.refused(said)
+        parse_smi(done.stdout), presence.parse_unreachable(output), refused=presence.refused(output)
     )
     return listing, f'"{line}" (exit {done.returncode})'
 
