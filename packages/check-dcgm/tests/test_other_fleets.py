@@ -307,15 +307,18 @@ PAIR = DiagRequest(2, {0: GPU, 1: "GPU-bbbb"}, "node:5555")
 
 
 def of_the_last(
-    tests: dict[str, Any], info: dict[int, str] | None = None, status: str = "Pass"
+    tests: dict[str, Any],
+    info: dict[int, str] | None = None,
+    status: str = "Pass",
+    test: str = "memory",
 ) -> str:
-    """A document whose memory test prints this status for all GPUs: nvvs/plugin_src/memory/
-    memory.cpp of DCGM 3.1 to 4.6 sets one result for all of them, that of the last.
+    """A document whose memory test, or another, prints this status for all GPUs: memory.cpp (of
+    nvvs/plugin_src) of DCGM 3.1 to 4.6 sets one result for all of them, that of the last.
     """
     passed: dict[str, Any] = {test: {0: [], 1: []} for test in ("software", "memory", "pcie")}
     document: dict[str, Any] = json.loads(v4({**passed, **tests}))
     [category] = document["DCGM Diagnostic"]["test_categories"]
-    for row in next(t["results"] for t in category["tests"] if t["name"] == "memory"):
+    for row in next(t["results"] for t in category["tests"] if t["name"] == test):
         row["status"] = status
         row["info"] = [(info or {})[row["entity_id"]]] if row["entity_id"] in (info or {}) else []
     return json.dumps(document)
@@ -346,9 +349,10 @@ def test_an_ecc_error_that_a_cuda_call_met_counts_though_the_gpu_after_it_was_sk
     assert (found.outcome, found.subject) == (Outcome.FAILED, GPU)
 
 
-def test_a_gpu_that_fails_with_the_one_after_it_is_not_what_the_verdict_is_about() -> None:
+@pytest.mark.parametrize("test", ["memory", "pcie", "nvbandwidth"])
+def test_a_gpu_that_fails_with_another_one_is_not_what_the_verdict_is_about(test: str) -> None:
     text = "GPU 1: Error using CUDA API cuCtxCreate_v2: 'CUDA-capable device(s) is/are busy or unavailable'"
-    document = of_the_last({"memory": {0: [], 1: [fault(51, 1, 6, text)]}}, status="Fail")
+    document = of_the_last({test: {0: [], 1: [fault(51, 1, 6, text)]}}, status="Fail", test=test)
     found = judge(parse(document), 226, PAIR)
     assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "DCGM_FR_CUDA_API")
     assert "another process holds the GPU" in found.reason

@@ -19,7 +19,6 @@ from .catalogue import (
     CUDA,
     ENVIRONMENT,
     HARDWARE,
-    MEMORY,
     PERFORMANCE,
     SOFTWARE,
     ErrorSeverity,
@@ -206,13 +205,15 @@ def _grades(result: TestResult, document: Document, request: DiagRequest) -> lis
 
 
 def _judged_elsewhere(result: TestResult, document: Document, request: DiagRequest) -> bool:
-    """Whether the test failed here only because it fails everywhere at once: DCGM fails software
-    and memory on every GPU for an error of one of ours or of nobody, which is judged where it is
-    told.
+    """Whether the test failed here only because it fails everywhere at once, for an error of one of
+    ours or of nobody, which is judged where it is told: DCGM 4's software test does, the memory
+    test has one result for all GPUs, and others end for all where CUDA refuses them one.
     """
-    if canonical_test(result.test) not in {SOFTWARE, MEMORY}:
-        return False
     others = [row for row in document.results if row.test == result.test and row.problems]
+    if canonical_test(result.test) != SOFTWARE:
+        return any(
+            row.status == result.status and _subject(row, request) is not None for row in others
+        )
     if result.entity is None:
         return bool(
             others
