@@ -390,7 +390,9 @@ def missing(**metadata: str) -> Verdict:
     ("verdict", "listed", "statuses", "fatal"),
     [
         (missing(), {A: 0}, {B: "LOST"}, True),
-        (missing(), {A: 0}, {B: "INACCESSIBLE"}, True),
+        # "usually due to cgroups" (DcgmEntityStatusInaccessible of dcgm_structs.h)
+        (missing(), {A: 0}, {B: "INACCESSIBLE"}, False),
+        (missing(lost_by_NVML="Unknown Error"), {A: 0}, {B: "INACCESSIBLE"}, True),
         (missing(lost_by_NVML="Unknown Error"), {A: 0}, {}, True),
         (missing(), {A: 0}, {}, False),
         (missing(lost_by_NVML="Unknown Error"), {A: 0, B: 1}, {}, False),

@@ -13,8 +13,10 @@ from typing import Final
 
 from preflight_proto.check import Finding, Verdict
 
-GONE: Final = frozenset({"LOST", "INACCESSIBLE"})
-"""Statuses in the engine's list of all GPUs that mean that it cannot reach one."""
+LOST: Final = "LOST"
+"""The status in the engine's list of all GPUs that NVML's "GPU is lost" makes. ``INACCESSIBLE``
+says only that the engine could not open it, "usually due to cgroups" (dcgm_structs.h).
+"""
 
 
 def confirmed(verdict: Verdict, listed: Mapping[str, int], statuses: Mapping[str, str]) -> Verdict:
@@ -32,10 +34,11 @@ def _confirmed(finding: Finding, listed: Mapping[str, int], statuses: Mapping[st
     uuid = finding.subject.gpu_uuid
     if uuid is None or not listed:
         return finding
-    if statuses.get(uuid) in GONE:
-        reason, fatal = f"its status is {statuses[uuid]}", True
+    status = statuses.get(uuid)
+    if status == LOST:
+        reason, fatal = f"its status is {status}", True
     elif uuid not in listed:
-        reason = "it does not list the GPU"
+        reason = f"its status is {status}" if status else "it does not list the GPU"
         fatal = any(key.startswith("lost_by_") for key in finding.metadata)
     else:
         return replace(finding, metadata={**finding.metadata, "engine": "it lists the GPU"})
