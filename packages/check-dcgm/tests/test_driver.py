@@ -94,6 +94,18 @@ def test_what_the_driver_calls_broken_is_not_loaded_first(monkeypatch: pytest.Mo
     )
 
 
+def test_what_the_driver_calls_broken_is_not_skipped_for_who_uses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = [DeviceFacts("GPU-aaaa", remap_failed=True, processes=2)]
+    found = probe(monkeypatch, looks, None)
+    assert (found.outcome, found.code, found.findings[0].fatal) == (
+        Outcome.FAILED,
+        "ROW_REMAP_FAILED",
+        True,
+    )
+
+
 def test_memory_errors_that_are_counted_under_the_load_fail_a_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

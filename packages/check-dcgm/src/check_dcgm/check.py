@@ -93,7 +93,7 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
         run.progress(
             f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.reading})"
         )
-    if any(sign.severity is scan.FactSeverity.FATAL for sign in signs):
+    if _broken(before):
         return scan.with_signs(
             Verdict.inconclusive("NOT_TESTED", "nothing was diagnosed."),
             signs,
@@ -128,12 +128,12 @@ def _gone(words: Mapping[str, str], listed: Sequence[Gpu]) -> Verdict:
 
 async def _free(run: Run[Settings], listed: Sequence[Gpu]) -> tuple[scan.DeviceFacts, ...]:
     """What the driver knows of the GPUs before the load. Those that somebody else computes on are
-    not loaded besides: skipped.
+    not loaded besides: skipped, unless the driver calls one broken anyway.
     """
     for attempt in range(LOOKS):
         facts = await counters.snapshot(listed)
         held = [f"{device.uuid} ({device.processes})" for device in facts if device.processes]
-        if not held or run.settings.level == 1:
+        if not held or run.settings.level == 1 or _broken(facts):
             return facts
         if attempt == 0:
             run.progress(f"processes of somebody else use {', '.join(held)}; waiting for their end")
@@ -143,6 +143,10 @@ async def _free(run: Run[Settings], listed: Sequence[Gpu]) -> tuple[scan.DeviceF
         f"processes of somebody else use {', '.join(held)} (how many), and a diagnostic would disturb them and be disturbed; "
         "see what runs there with nvidia-smi on the node.",
     )
+
+
+def _broken(facts: Sequence[scan.DeviceFacts]) -> bool:
+    return any(sign.severity is scan.FactSeverity.FATAL for sign in scan.scan(facts))
 
 
 async def _diagnosed(
