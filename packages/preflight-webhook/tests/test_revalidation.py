@@ -453,6 +453,26 @@ def test_what_stands_against_a_gpu_that_was_replaced_is_cleared_beside_the_conne
     assert "preflight.nvsentinel" not in json.dumps(job["spec"]["template"])
 
 
+def test_a_gpu_that_was_replaced_is_cleared_where_claims_hand_gpus_out(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revalidate, "_CLEARING", 2)
+    played.configure(CLAIMS)
+    played.clears, played.outcomes = False, {"dcgm-diag": "passed"}
+    sliced(played.double, "bad")
+    done = ran("--gpu", "GPU-bad", "--replaced", "GPU-2")
+    assert "GPU-2 was replaced\n" in done.out
+    [job] = [
+        one.json()
+        for one in played.double.requests
+        if one.method == "POST" and one.path == "/apis/batch/v1/namespaces/home/jobs"
+    ]
+    spec = job["spec"]["template"]["spec"]
+    assert "resourceClaims" not in spec
+    [container] = spec["containers"]
+    assert (container["image"], "resources" in container) == ("d", False)
+
+
 def test_a_gpu_that_nothing_stands_against_needs_no_farewell(played: Played) -> None:
     played.configure(CONFIG)
     done = ran("--replaced", "GPU-9")

@@ -267,7 +267,7 @@ async def _cleared(client: Client, run: PlannedRun) -> int:
 async def _clear_replaced(client: Client, run: PlannedRun, gpu: str) -> None:
     """Have the platform connector told that the GPU is gone, where something stands against it."""
     node = await _node(client, name_of(run.nodes[0]))
-    if (job := revalidation.farewell(run.job, node, gpu, run.config)) is None:
+    if (job := revalidation.farewell(run.job, node, gpu, run.config, run.claim)) is None:
         commands.say(f"--replaced {gpu}: nothing stands against it.")
         return
     jobs = f"/apis/batch/v1/namespaces/{run.release}/jobs"

@@ -22,6 +22,7 @@ from preflight_proto.result import Result, from_termination
 from preflight_webhook.api.types import Metadata, Pod, PodSpec
 from preflight_webhook.config.config import Config
 from preflight_webhook.core.admit import decide
+from preflight_webhook.core.decision import Decision
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.core.detect.claims import devices as given_by
 from preflight_webhook.core.detect.claims import read as read_claim
@@ -107,7 +108,9 @@ def replaced_gpu(node: Object, asked: str) -> str:
     return asked
 
 
-def farewell(run: Object, node: Object, gpu: str, config: Config) -> Object | None:
+def farewell(
+    run: Object, node: Object, gpu: str, config: Config, claim: Object | None = None
+) -> Object | None:
     """The Job that clears what stands against a GPU that was replaced, made of the Job that has
     tested the others: beside the connector, as the checks are, and for a namespace in which nothing
     is injected. None where nothing stands against it.
@@ -119,9 +122,10 @@ def farewell(run: Object, node: Object, gpu: str, config: Config) -> Object | No
     if not pairs:
         return None
     template = deepcopy(run["spec"]["template"])
-    patch = decide(msgspec.json.encode(template), "", config).patch
+    patch = _decided(run, claim, config).patch
     pod = applied({**template, "metadata": dict(template["metadata"])}, patch)["spec"]
-    check = pod.pop("initContainers")[0]
+    before = pod.pop("initContainers")  # the provider's may be the first of them
+    check = next(each for each in before if each["name"].startswith(names.CONTAINER_PREFIX))
     reports = (names.SOCKET_VOLUME, names.TOKEN_VOLUME, names.TMP_VOLUME)
     container = {
         **{key: check[key] for key in ("image", "imagePullPolicy", "env", "securityContext")},
@@ -327,14 +331,20 @@ def claim_template(
 
 def left_out(run: Object, claim: Object | None, config: Config) -> dict[str, str]:
     """Why the webhook will not give a check to the Job's pods, by its name."""
+    return {skip.check: skip.message for skip in _decided(run, claim, config).skipped}
+
+
+def _decided(run: Object, claim: Object | None, config: Config) -> Decision:
+    """What the webhook makes of the Job's pods; what others than the run's own ``claim`` ask for
+    is of no matter.
+    """
     mine = DeviceClaim(()) if claim is None else read_claim(claim)
     own = "" if claim is None else name_of(claim)
 
     def recall(refs: tuple[Ref, ...]) -> dict[Ref, DeviceClaim | None]:
         return {ref: mine if ref.name == own else DeviceClaim(()) for ref in refs}
 
-    pod = msgspec.json.encode(run["spec"]["template"])
-    return {skip.check: skip.message for skip in decide(pod, "", config, recall=recall).skipped}
+    return decide(msgspec.json.encode(run["spec"]["template"]), "", config, recall=recall)
 
 
 def runs(pods: Iterable[Object], config: Config) -> list[RevalidatedCheck]:
