@@ -173,6 +173,21 @@ def test_the_run_is_a_gang_of_its_own_whatever_gang_the_workload_is(
     assert (stamp.source, stamp.id, stamp.size) == ("labels", "job", 2)
 
 
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        names.GPU_CLAIM_ANNOTATION,  # it would share the GPUs that the workload has
+        "container.apparmor.security.beta.kubernetes.io/train",  # the pod has no such container
+    ],
+)
+def test_an_annotation_about_the_workload_alone_stays_behind(annotation: str) -> None:
+    like = {
+        "metadata": {"annotations": {annotation: "x", "a/b": "c"}},
+        "spec": {"containers": [{}]},
+    }
+    assert pod_of(made(CONFIG, like=like))["metadata"]["annotations"] == {"a/b": "c"}
+
+
 MPI = """
 apiVersion: kubeflow.org/v2beta1
 kind: MPIJob

@@ -46,6 +46,8 @@ _ELSEWHERE: Final = frozenset(
     {"nodeName", "nodeSelector", "schedulingGates", "schedulingGroup", "workloadRef"}
 )
 """Of a workload's spec what says where it goes, when, and with which others."""
+_OF_CONTAINER: Final = "container.apparmor.security.beta.kubernetes.io/"
+"""How an annotation begins that is of a container, without which a pod is refused."""
 _CLAIM: Final = "gpus"
 _RAISES: Final = {
     names.DCGM_DIAG: "DcgmDiagnostic",
@@ -257,7 +259,9 @@ def job(
     kept = {
         key: value
         for key, value in notes.items()
-        if not key.startswith(names.PREFIX) and not _names_gang(key, str(value), config)
+        if not key.startswith((names.PREFIX, _OF_CONTAINER))
+        and key != config.device_variables.claim_annotation
+        and not _names_gang(key, str(value), config)
     }
     longest = sum(worst_case_delay(check, config, 16) for check in config.checks)
     return {
