@@ -311,6 +311,7 @@ class Played:
     def __init__(self, double: ApiDouble) -> None:
         self.double, self.outcomes = double, {"dcgm-diag": "passed", "nccl-loopback": "passed"}
         self.codes: dict[str, int] = {}
+        self.code = "CODE"
         self.ends = "Complete"
         self.clears = True
         self.unscheduled = ""
@@ -357,7 +358,13 @@ class Played:
 
     def ended(self, check: str, outcome: str) -> Json:
         result = Result(
-            v=1, check=check, outcome=outcome, code="CODE", gated=True, duration=1.0, reason="why."
+            v=1,
+            check=check,
+            outcome=outcome,
+            code=self.code,
+            gated=True,
+            duration=1.0,
+            reason="why.",
         )
         return {
             "exitCode": self.codes.get(check, int(outcome == "failed")),
@@ -424,6 +431,18 @@ def test_a_check_that_could_not_judge_is_no_pass_though_it_lets_pods_start(playe
     played.configure(CONFIG)
     played.outcomes["dcgm-diag"] = "inconclusive"
     assert ran().status == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("GPU_IN_USE", 1), ("GPU_SHARED", 1), ("ONE_GPU", 0), ("MIG", 0)]
+)
+def test_a_check_that_could_not_run_is_no_pass_and_one_with_nothing_to_test_is_no_failure(
+    played: Played, code: str, status: int
+) -> None:
+    played.configure(CONFIG)
+    played.code, played.outcomes["dcgm-diag"] = code, "skipped"
+    done = ran()
+    assert (done.status, f"bad: dcgm-diag: skipped ({code}): why." in done.out) == (status, True)
 
 
 def test_a_run_in_which_no_check_ran_is_no_pass(played: Played) -> None:

@@ -226,16 +226,8 @@ async def _passed(client: Client, run: PlannedRun) -> bool:
             if condition["type"] in {"Complete", "Failed"} and condition["status"] == "True"
         ]
         await anyio.sleep(0 if ended else _LOOK)
-    outcomes = {
-        check.result.outcome if check.result else ""
-        for check in checks
-        if check.node == name_of(run.nodes[0])
-    }
-    if (
-        ended[0]["type"] == "Complete"
-        and "passed" in outcomes
-        and outcomes <= {"passed", "skipped"}
-    ):
+    outcomes = {check.outcome for check in checks if check.node == name_of(run.nodes[0])}
+    if ended[0]["type"] == "Complete" and {"passed"} <= outcomes <= {"passed", "skipped"}:
         return True
     why = "" if outcomes else f" ({ended[0].get('message')})"
     commands.say(

@@ -55,6 +55,8 @@ _RAISES: Final = {
     names.NCCL_ALLREDUCE: "NCCLAllReduceTest",
 }
 """How the conditions begin that a check raises."""
+_DID_NOT_RUN: Final = frozenset({"GPU_IN_USE", "GPU_SHARED", "GANG_SKIPPED"})
+"""Codes of checks that were skipped because of others; what has nothing to test is skipped, too."""
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -68,6 +70,13 @@ class RevalidatedCheck(NamedTuple):
     node: str
     check: str
     result: Result | None
+
+    @property
+    def outcome(self) -> str:
+        """Its outcome; empty where it did not run, though there was something to test."""
+        if self.result is None or self.result.code in _DID_NOT_RUN:
+            return ""
+        return self.result.outcome
 
     def __str__(self) -> str:
         if self.result is None:
