@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from doubled import client, double, objects, running
+from doubled import client, condition, double, objects, running, write_status
 from leading import leads
 from player import bare_pod, job, wrapper
 from preflight_appwrapper.api.decode_partial import lenient
@@ -22,6 +22,7 @@ from preflight_appwrapper.core.validation import created
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.discovery import RESTMapper
+from preflight_testing.apidouble import Resource
 from preflight_testing.waiting import until
 from world import START
 
@@ -180,3 +181,47 @@ def test_a_train_job_is_denied_alone_and_beside_others() -> None:
     for templates in ([train], [train, bare_pod()], [bare_pod(), train]):
         judged = created(wrapper_from(wrapper(*templates)), WrapperRules(), namespace="ns")
         assert any("is a TrainJob" in one for one in judged.problems)
+
+
+THING = Resource("things.example.com/v2", "things", "Thing")
+
+
+@pytest.mark.anyio
+async def test_a_component_whose_version_is_served_no_more_is_there_all_the_same() -> None:
+    """As after an upgrade of an operator whose definition has dropped it."""
+    async with double(THING) as api:
+        running(api, "w")
+        (wrapper,) = objects(api, "appwrappers")
+        owner = {"apiVersion": wrapper["apiVersion"], "kind": "AppWrapper", "name": "w"}
+        owner |= {"uid": wrapper["metadata"]["uid"], "controller": True}
+        about = {"name": "t", "namespace": "default", "labels": {LABEL: "w"}}
+        thing = api.create("things", {"metadata": {**about, "ownerReferences": [owner]}})
+        template = {"apiVersion": "things.example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}  # fmt: skip
+        spec = {"suspend": False, "components": [*wrapper["spec"]["components"], {"template": template}]}  # fmt: skip
+        resource = next(one for one in api.api.served if one.plural == "appwrappers")
+        api.store.update(resource, wrapper, {**wrapper, "spec": spec})
+        created = condition("ResourcesDeployed", "True", "ComponentCreatedSuccessfully")
+        known: dict[str, Any] = {
+            "name": "t",
+            "kind": "Thing",
+            "apiVersion": "things.example.com/v1",
+        }
+        known |= {"podSets": [], "uid": thing["metadata"]["uid"], "conditions": [created]}
+        status = wrapper["status"]
+        every = [*status["componentStatus"], known]
+        write_status(api, "appwrappers", "default", "w", {**status, "componentStatus": every})
+        rules = WrapperRules(forceful_deletion=0)
+        async with client(api) as ours, leads(None, client=ours, rules=rules) as leading:  # type: ignore[arg-type]
+            looks = "appwrapper_look_seconds_count"
+            await until(lambda: leading.counted(looks) >= 2, "it is looked at, and asked for")
+            write_status(api, "pods", "default", "w", {"phase": "Running", "reason": "x"})
+            await until(lambda: leading.counted(looks) >= 3, "it is looked at again")
+            assert objects(api, "appwrappers")[0]["status"]["phase"] == "Running"
+            await ours.delete(
+                "/apis/workload.codeflare.dev/v1beta2/namespaces/default/appwrappers/w"
+            )
+            await until(lambda: not objects(api, "appwrappers"), "it goes")
+            assert not objects(api, "things")
+            assert not leading.counted(
+                "appwrapper_phase_total", namespace="default", phase="Failed"
+            )

@@ -49,7 +49,23 @@ _WORTH_A_LIST: Final = 4
 _FOLLOWED: Final = ("ray.io", "RayJob")
 """A kind with pods that carry no label of ours: it stays until all that it owns is gone."""
 
+_FRESH: Final = 5.0
+"""Seconds for which it is known which version of a kind is still served."""
+
 log = get_logger(__name__)
+
+
+class _Version(msgspec.Struct):
+    version: str
+
+
+class _Group(msgspec.Struct):
+    name: str
+    versions: tuple[_Version, ...]
+
+
+class _Groups(msgspec.Struct):
+    groups: tuple[_Group, ...]
 
 
 class WrapperApplier:
@@ -61,6 +77,7 @@ class WrapperApplier:
         self._client, self._kinds, self._rules, self._metrics = client, kinds, rules, metrics
         self._pods, self._components = LabeledLists(client), LabeledLists(client)
         self._bodies = anyio.Semaphore(_MOST_BODIES)
+        self._served, self._read = RESTMapper(client), client.clock()
 
     # --- the wrapper
 
@@ -159,35 +176,64 @@ class WrapperApplier:
         self, namespace: str, name: tuple[Kind, str], state: LeaderState, *uids: str
     ) -> ComponentObject | None:
         """Read what is there under a component's name. Raises :class:`KubeError`."""
-        path = await self._kinds.collection(name[0], namespace)
-        raw = None
-        if path is not None and possible_name(name[1]):
-            raw = await self._client.get_or_none(f"{path}/{quote(name[1], safe='')}", PartialObject)
+        raw, kind = None, name[0]
+        if possible_name(name[1]):
+            raw = await self._get(await self._kinds.collection(kind, namespace), name[1])
+            raw = raw or await self._get(await self._in_another_version(kind, namespace), name[1])
         known = decode.thing(raw, name[0], self._rules.failure_rules) if raw is not None else None
         state.saw(name, known, uids)
         return known
+
+    async def _get(self, path: str | None, name: str) -> PartialObject | None:
+        if path is None:
+            return None
+        return await self._client.get_or_none(f"{path}/{quote(name, safe='')}", PartialObject)
+
+    async def _in_another_version(self, kind: Kind, namespace: str) -> str | None:
+        """The path of a kind that is not served any more in its version, which its definition has
+        dropped: its objects are there all the same. Raises :class:`KubeError`.
+        """
+        if "." not in kind[0]:
+            return None
+        if self._client.clock() - self._read >= _FRESH:
+            self._served, self._read = RESTMapper(self._client), self._client.clock()
+        if await self._served.find(kind) is not None:
+            return None
+        groups = (await self._client.get("/apis", _Groups)).groups
+        known = (each.version for of in groups if of.name == kind[0] for each in of.versions)
+        return await self._served.newest(kind[0], known, kind[2], namespace)
 
     async def delete(self, namespace: str, action: DeleteObject, state: LeaderState) -> None:
         """Delete the very object that is meant. Raises :class:`KubeError` without an answer."""
         kind = kind_of(action.api_version, action.kind)
         path = await self._kinds.collection(kind, namespace)
-        if path is None:  # its kind is no longer served
-            state.gone.add(action.uid)
-            return
+        answer = await self._deleted(path, action) if path is not None else writes.Missing()
+        if isinstance(answer, writes.Missing):
+            path = await self._in_another_version(kind, namespace)
+            if path is not None:
+                answer = await self._deleted(path, action)
+                # No watch says what becomes of it.
+                await self.look(namespace, (kind, action.name), state, action.uid)
+        match answer:
+            case writes.Missing():  # gone, not served, or another one has its name
+                state.gone.add(action.uid)
+            case writes.Lost(error=error) if not error.status:
+                raise error
+            case writes.Refused(error=error) | writes.Lost(error=error):
+                log.warning(
+                    "object not deleted", path=f"{path}/{action.name}", error=cause_of(error)
+                )
+        state.attempts[action] = _now()
+
+    async def _deleted(self, path: str, action: DeleteObject) -> writes.Answer:
+        kind = kind_of(action.api_version, action.kind)
         delete = writes.Delete(
             path=f"{path}/{quote(action.name, safe='')}",
             uid=action.uid,
             grace=0 if action.force else None,
             propagation="Foreground" if kind[::2] == _FOLLOWED else "Background",
         )
-        match await self._apply("delete", delete):
-            case writes.Missing():  # gone, or another one has its name
-                state.gone.add(action.uid)
-            case writes.Lost(error=error) if not error.status:
-                raise error
-            case writes.Refused(error=error) | writes.Lost(error=error):
-                log.warning("object not deleted", path=delete.path, error=cause_of(error))
-        state.attempts[action] = _now()
+        return await self._apply("delete", delete)
 
     # --- everything at once
 
@@ -258,7 +304,7 @@ class WrapperApplier:
             of = self._components.of
             listed = path and await of(path, metadata.name, read, least=_WORTH_A_LIST)
         except KubeError as error:
-            if error.status != _FORBIDDEN:
+            if error.status not in {_FORBIDDEN, 404}:  # 404: no longer served
                 raise
             listed = None
         return kind, {known.name: known for known in listed.objects} if listed else {}
