@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from doubled import client, double, has, objects, running
+from doubled import client, double, has, objects, running, write_status
 from leading import Leading, leads
 from player import Player, job, wrapper
 from preflight_appwrapper.api.rules import BrakeRules, WrapperRules
@@ -268,6 +268,21 @@ async def test_the_next_leader_does_not_begin_with_a_whole_share() -> None:
             await until(lambda: changed not in names(api), "what comes after the looks is over")
             assert moved(api) == []
             assert len(waits(api)) == 9
+
+
+@pytest.mark.anyio
+async def test_what_has_ended_after_evacuations_takes_no_share_of_the_next_leader() -> None:
+    async with double() as api:
+        cluster(api, 1, 1)
+        running(api, "ended")
+        over = objects(api, "appwrappers")[-1]["status"]
+        over = {**over, "phase": "Failed", "migrationCount": 7}
+        write_status(api, "appwrappers", "default", "ended", over)
+        async with client(api) as ours, leads(None, client=ours) as leading:  # type: ignore[arg-type]
+            evict(api)
+            await until(lambda: len(moved(api)) == 2, "the other one moves")
+            assert waits(api) == []
+            assert leading.counted("appwrapper_evacuations_in_a_row") == 1
 
 
 @pytest.mark.anyio

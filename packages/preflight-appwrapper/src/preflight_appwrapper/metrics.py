@@ -20,7 +20,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 
 from preflight_appwrapper.api.conditions import HELD, is_true
-from preflight_appwrapper.api.types import PHASES, AppWrapperStatus
+from preflight_appwrapper.api.types import DEPLOYED, PHASES, AppWrapperStatus
 
 _DELETION = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 3600)
 _LOOK = (0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.002, 0.005, 0.01, 0.1)
@@ -83,7 +83,8 @@ class Metrics:
         for status in self.statuses():
             counted[status.phase] += 1
             held += is_true(status, HELD)
-            moved = max(moved, status.migration_count)
+            if status.phase in DEPLOYED:  # what has ended is not moved any more
+                moved = max(moved, status.migration_count)
         family = GaugeMetricFamily("appwrapper_current", "Wrappers by phase.", labels=["phase"])
         for phase in PHASES:
             family.add_metric([phase or "New"], counted[phase])

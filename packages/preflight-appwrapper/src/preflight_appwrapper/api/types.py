@@ -34,6 +34,8 @@ Phase = Literal[
 ClaimRef = tuple[str, str]
 """Kind and name of a ResourceClaim or ResourceClaimTemplate of the wrapper's namespace."""
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
+DEPLOYED: Final[tuple[Phase, ...]] = ("Resuming", "Running", "Resetting")
+"""Phases of a wrapper that runs, or will again by itself."""
 MOST_FINALIZERS: Final = 64
 """Of an AppWrapper; all are written back when ours is."""
 MOST_MESSAGE: Final = 4096

@@ -22,7 +22,7 @@ from preflight_kube.runtime.writes import Answer, Lost, Refused, Stored, gather
 from preflight_appwrapper.api import conditions as c
 from preflight_appwrapper.api.names import API_VERSION, COMPONENT, KIND
 from preflight_appwrapper.api.rules import WrapperRules
-from preflight_appwrapper.api.types import AppWrapper
+from preflight_appwrapper.api.types import DEPLOYED, AppWrapper
 from preflight_appwrapper.controller.apply import WrapperApplier
 from preflight_appwrapper.controller.cache import WrapperCache
 from preflight_appwrapper.core.brake import Brake, suspicion
@@ -48,7 +48,6 @@ _MAX_RECONCILES: Final = 100
 """Decisions at one go (64 components take one each), before others go first."""
 _REST: Final = 0.01
 """Seconds between two looks at a wrapper: sixteen pods that change at once are one look."""
-_DEPLOYED: Final = ("Resuming", "Running", "Resetting")
 _BEGINS: Final = frozenset({"resume", "retry"})
 _VERIFIED: Final = frozenset(
     {"leftover", "succeeded", "reset", "evacuate", "failed", "create-late", "create-last"}
@@ -91,7 +90,7 @@ class Controller:
             await self._cache.synced()
             # What an earlier leader has let through counts as if it were now.
             for wrapper in self._cache.wrappers.store.values():
-                if wrapper.status.migration_count:
+                if wrapper.status.migration_count and wrapper.status.phase in DEPLOYED:
                     self._brake.take(wrapper.metadata.key)
             for name, queue, workers in (
                 (KIND, self._queue, _WORKERS),
@@ -193,7 +192,7 @@ class Controller:
         return 1.0
 
     def _held(self, key: Key, now: datetime) -> HeldEvacuation | None:
-        total = sum(self._cache.wrappers.count("phase", phase) for phase in _DEPLOYED)
+        total = sum(self._cache.wrappers.count("phase", phase) for phase in DEPLOYED)
         wait = self._brake.wait(key, total)
         if wait is None:
             return None
