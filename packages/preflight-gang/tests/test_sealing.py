@@ -173,6 +173,18 @@ def test_an_evicted_pod_that_nothing_replaces_is_named() -> None:
     assert told.missing == ("pod-1: disrupted (The node was low on resource: memory.)",)
 
 
+def test_a_pod_that_its_kubelet_refused_is_named_with_the_reason() -> None:
+    body = pod_json("pod-1", phase="Failed")
+    said = "Pod was rejected: Allocate failed: Requested: 8, Available: 7"
+    body["status"] |= {"reason": "UnexpectedAdmissionError", "message": said}
+    made = msgspec.convert(body, Pod)
+    stamped = key_of(made)
+    assert stamped is not None
+    told = decide(gang(waiting("pod-0", "10.0.0.1"), member(made, stamped[1])))
+    (why,) = told.answers["uid-pod-0"].missing
+    assert why == f"pod-1: failed: UnexpectedAdmissionError: {said}"
+
+
 def test_a_check_that_failed_before_its_pod_was_evicted_has_failed() -> None:
     sick = failed("pod-1", "10.0.0.2", phase="Failed", conditions=[EVICTED])
     told = decide(gang(waiting("pod-0", "10.0.0.1"), sick)).answers["uid-pod-0"]

@@ -184,7 +184,8 @@ class PodSpec(_Object, frozen=True, kw_only=True):
 
 
 def _cut(
-    one: ContainerWaiting | ContainerTerminated | PodCondition, most: int = _MOST_MESSAGE
+    one: ContainerWaiting | ContainerTerminated | PodCondition | PodStatus,
+    most: int = _MOST_MESSAGE,
 ) -> None:
     if len(one.message) > most:
         msgspec.structs.force_setattr(one, "message", one.message[: most - 1] + "…")
@@ -260,11 +261,14 @@ class PodStatus(_Object, frozen=True, kw_only=True):
 
     phase: str = "Pending"
     pod_ip: str = msgspec.field(name="podIP", default="")
+    reason: str = ""
+    message: str = ""
     start_time: datetime | None = None
     conditions: tuple[PodCondition, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
     def __post_init__(self) -> None:
+        _cut(self, _MOST_WORDS)
         put, read = msgspec.structs.force_setattr, {it.type: it for it in self.conditions}
         put(self, "conditions", tuple(read[key] for key in sorted(_CONDITIONS & read.keys())))
         if len(kept := self.init_container_statuses) > _MOST_CONTAINERS:

@@ -323,7 +323,8 @@ def _stage(
     if own is not None and own.state.terminated is not None:
         return MemberStage.PASSED, "passed"
     if pod.status.phase in {"Succeeded", "Failed"}:
-        return MemberStage.GONE, pod.status.phase.lower()
+        said = (pod.status.phase.lower(), pod.status.reason, pod.status.message)
+        return MemberStage.GONE, ": ".join(filter(None, said))
     if not pod.status.pod_ip:
         return MemberStage.STARTING, _why_no_address(pod)
     if own is not None and own.state.running is not None:

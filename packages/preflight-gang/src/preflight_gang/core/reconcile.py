@@ -215,13 +215,14 @@ def _succeeded_without(gang: GangView, forming: Sequence[GangMember]) -> bool:
 
 
 def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
-    """The pods that failed, or were evicted, last and are over, as many as are missing."""
+    """The pods that failed, were evicted or refused last and are over, as many as are missing."""
 
     def ended(one: GangMember) -> tuple[float, str]:
         return (one.failure.at if one.failure is not None else None) or 0.0, one.name
 
     places = (gang.sized.participants or 0) - forming
-    over = (m for m in gang.members if m.takes_part and m.terminal and m.failure is not None)
+    gone = (m for m in gang.members if m.takes_part and m.terminal and not m.succeeded)
+    over = (m for m in gone if m.stage is not MemberStage.PASSED)
     return sorted(over, key=ended)[-places:] if places > 0 else []
 
 
