@@ -7,14 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 from gangs import NS, gang, pod, waiting
+from preflight_gang.api.sources import BUILT_IN
 from preflight_gang.api.types import Node, Pod
 from preflight_gang.config import Config
 from preflight_gang.controller.controller import Controller
+from preflight_gang.controller.workload_watch import WorkloadWatch
 from preflight_gang.core.reconcile import MemberAnswer
 from preflight_gang.metrics import Metrics
 from preflight_kube.auth.connection import connection
-from preflight_kube.client.client import Client
-from preflight_kube.runtime.reflector import Change
+from preflight_kube.client.client import Client, KubeError
+from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_testing.apidouble import write_kubeconfig
 
 KEY = (NS, "labels:job-1")
@@ -52,3 +54,12 @@ def test_a_wait_begins_anew_where_a_gang_that_was_sealed_forms_again(client: Cli
         answers = {one.uid: MemberAnswer(answer=word, generation=1)}  # type: ignore[arg-type]
         controller._due_answers(KEY, gang(one), answers)
         assert (state.pace is not None) == begun
+
+
+def test_an_object_that_cannot_be_read_is_waited_for_with_the_reason(client: Client) -> None:
+    watch = WorkloadWatch(client, lambda *_: None, BUILT_IN)
+    assert watch.find("job", NS, "train") == "cannot be read yet"
+    (kind,) = BUILT_IN["job"]
+    mirror = watch._mirrors[kind] = Reflector(client, "/apis/batch/v1/jobs", kind.type)
+    mirror.problem = KubeError("list /apis/batch/v1/jobs: jobs.batch is forbidden", 403)
+    assert "jobs.batch is forbidden" in str(watch.find("job", NS, "train"))

@@ -15,6 +15,7 @@ from preflight_kube.client.client import Client, KubeError, Unreadable
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.discovery import served
 from preflight_kube.runtime.reflector import Reflector
+from preflight_kube.runtime.retry import cause_of
 
 from preflight_gang.api.sources import SizedKind, Sources
 from preflight_gang.api.types import OwnerReference
@@ -50,6 +51,8 @@ class WorkloadWatch:
                     return item
                 if (unreadable := mirror.unreadable.get(key)) is not None:
                     return f"cannot be read: {unreadable.why}"
+                if mirror.problem is not None and not mirror.synced.is_set():
+                    self._state[kind] = f"cannot be read: {cause_of(mirror.problem)}"
             if kind not in self._state:
                 self._state[kind] = "cannot be read yet"
                 if self._group is not None:
