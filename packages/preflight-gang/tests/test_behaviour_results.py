@@ -80,6 +80,8 @@ async def test_a_run_whose_event_may_have_expired_is_not_counted_by_the_next_lea
     await until(lambda: failures(leading)[0], "one is counted")
     await settled(cluster, leading)
     assert failures(leading) == (1, 1, 1)
+    ends = {event["lastTimestamp"] for event in cluster.events}
+    assert ends == {clock(-3600), clock(0)}, "of then, and not of when the Event was written"
 
 
 def allreduce(code: str = "LOW_BANDWIDTH", blames: str = "", gbps: float = 90.0) -> str:

@@ -198,7 +198,8 @@ class Reports:
             if ended.run in counted:
                 continue
             now = datetime.now(UTC)
-            new = await writer.event(event_of(pod, ended, timestamp(now)))
+            at = timestamp(min(ended.finished or now, now))
+            new = await writer.event(event_of(pod, ended, at))
             if new is None:
                 break
             counted.add(ended.run)

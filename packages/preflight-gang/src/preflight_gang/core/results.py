@@ -137,8 +137,8 @@ def check_run(pod: Pod, ended: EndedCheck, now: datetime) -> EndedRun:
     return EndedRun(ended.check, result.outcome == "passed", end, result.measured, of, since)
 
 
-def event_of(pod: Pod, ended: EndedCheck, now: str) -> dict[str, Any]:
-    """The Event about one run, to be created at ``now`` (RFC 3339)."""
+def event_of(pod: Pod, ended: EndedCheck, at: str) -> dict[str, Any]:
+    """The Event about one run that ended at ``at`` (RFC 3339)."""
     about, field = pod.metadata, f"spec.initContainers{{{names.container_name(ended.check)}}}"
     return event(
         names.MANAGED_BY,
@@ -147,7 +147,7 @@ def event_of(pod: Pod, ended: EndedCheck, now: str) -> dict[str, Any]:
         good=ended.result.outcome in {"passed", "skipped"},
         reason=f"Preflight{ended.result.outcome.title()}",
         message=_message(pod, ended),
-        now=now,
+        now=at,
         host=pod.spec.node_name,
     )
 
