@@ -116,6 +116,12 @@ def test_what_two_replicas_show_is_not_added_up(board: str, metric: str) -> None
     assert shown.startswith("max ") or "leader_election_master_status == 1" in shown
 
 
+def test_where_only_the_definition_is_installed_nothing_is_watched() -> None:
+    off = {"resources": {"computeDomains": {"enabled": False}}, "alerts": {"enabled": True}}
+    kinds = {item["kind"] for item in rendered("preflight-computedomain", off)}
+    assert not kinds & {"PodMonitor", "PrometheusRule"}
+
+
 @pytest.mark.parametrize("override", ["nameOverride", "fullnameOverride"])
 @pytest.mark.parametrize("chart", CHARTS)
 def test_alerts_and_dashboards_ask_for_the_pods_of_a_chart_of_another_name(
