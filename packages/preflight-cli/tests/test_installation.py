@@ -730,6 +730,13 @@ def _long_check(world: World) -> None:
     pod["spec"] = {"initContainers": [{"name": "preflight-dcgm-diag", "env": env}]}
 
 
+def _long_diagnostic(world: World) -> None:
+    """Level 3 may run for 45 minutes, and wait for as long while the engine is busy."""
+    pod = checked(world, "train", "dcgm-diag", state={"running": {"startedAt": ago(minutes=80)}})
+    env = [{"name": "DCGM_DIAG_LEVEL", "value": "3"}]
+    pod["spec"] = {"initContainers": [{"name": "preflight-dcgm-diag", "env": env}]}
+
+
 @pytest.mark.component  # renders the charts
 @pytest.mark.parametrize(
     "usual",
@@ -741,6 +748,7 @@ def _long_check(world: World) -> None:
         _check_that_is_off,
         _intermediate_authority,
         _long_check,
+        _long_diagnostic,
     ],
 )
 def test_what_is_unusual_and_works_is_no_problem(usual: Fault) -> None:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Final
 
-from preflight_proto import names, policy
+from preflight_proto import names, policy, time_limits
 from preflight_proto.durations import parse_duration
 from preflight_proto.result import from_termination
 
@@ -46,7 +46,7 @@ from preflight_cli.nodes import SKEW, clocks, nodes
 LATE: Final = timedelta(days=1)
 """Of a CronJob that runs several times a day."""
 WAITING: Final = timedelta(minutes=15)
-"""For which a check may wait, for its image or its gang, unless its variables allow more."""
+"""For which a check may be at work, unless it allows itself more."""
 HELD: Final = timedelta(minutes=10)
 """For which an object may take to go."""
 SHARE: Final = 0.1
@@ -470,15 +470,27 @@ def _checks(cluster: Installation) -> Iterator[Problem]:
 
 
 def _longest(pod: Object, status: Object) -> timedelta:
-    """For how long a check may be at work: what its variables allow, where that is longer."""
+    """For how long a check may be at work: what it allows itself, where that is longer."""
     every = (pod.get("spec") or {}).get("initContainers", [])
-    env = (of.get("env", []) for of in every if of["name"] == status["name"])
-    times = {names.ENV_CHECK_TIMEOUT, names.ENV_GANG_TIMEOUT}
-    allowed = 0.0
-    for variable in (each for listed in env for each in listed if each["name"] in times):
-        with suppress(ValueError):
-            allowed += parse_duration(variable.get("value", ""))
-    return max(WAITING, timedelta(seconds=allowed))
+    env = {
+        variable["name"]: variable.get("value", "")
+        for container in every
+        if container["name"] == status["name"]
+        for variable in container.get("env", [])
+    }
+    runs, waits = _seconds(env, names.ENV_CHECK_TIMEOUT), _seconds(env, names.ENV_GANG_TIMEOUT)
+    if status["name"] == names.container_name(names.DCGM_DIAG):
+        level = env.get(names.ENV_DCGM_LEVEL, "2")
+        limits = {str(known): seconds for known, seconds in time_limits.DCGM_DIAG.items()}
+        runs = runs or limits.get(level, time_limits.CHECK)
+        waits = runs  # an engine runs one diagnostic at a time
+    return max(WAITING, timedelta(seconds=(runs or time_limits.CHECK) + waits))
+
+
+def _seconds(env: dict[str, str], name: str) -> float:
+    with suppress(ValueError):
+        return parse_duration(env.get(name, ""))
+    return 0.0
 
 
 def _result(container: Object) -> tuple[str, str] | None:
