@@ -141,6 +141,27 @@ def test_nodes_are_those_of_their_conditions_and_records(double: ApiDouble, ask:
         ask(cli.add_node, "nowhere")
 
 
+def test_a_node_is_sick_by_what_the_controller_of_this_cluster_takes_for_sick(
+    double: ApiDouble, ask: Ask
+) -> None:
+    """Its `sickNodeConditions` are not those that are usual."""
+    ours = {**CONDITION, "type": "XidErrors", "message": "XID 79"}
+    made(double, "z-sick", ours)
+    made(double, "a-well", ours)  # by the controller's word, which has no record of it
+    node = httpx.get(f"{double.url}/api/v1/nodes/z-sick").json()
+    health = {"metadata": {"name": "z-sick"}, "spec": {"nodeUID": node["metadata"]["uid"]}}
+    path = f"{double.url}/apis/preflight.nvsentinel.nvidia.com/v1alpha1/nodehealths"
+    httpx.post(path, json=health).raise_for_status()
+    since = CONDITION["lastTransitionTime"]
+    status = {"state": "Sick", "since": since, "foundBy": "XidErrors", "byWordOf": "NodeCondition"}
+    merge = {"Content-Type": "application/merge-patch+json"}
+    written = httpx.patch(f"{path}/z-sick/status", json={"status": status}, headers=merge)
+    written.raise_for_status()
+    _, out, _ = ask(cli.add_nodes)
+    found = [line.split()[:2] for line in out.splitlines()[1:3]]
+    assert found == [["z-sick", "Sick"], ["a-well", "Unknown"]]
+
+
 def test_without_the_gang_controller_the_conditions_alone_are_asked_and_that_is_told(
     double: ApiDouble, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,9 @@
 
 Reads the cluster once; writes nothing.
 
-What is written of a node is judged anew by its conditions of now, by the definition that the
-controller has; so a cluster without the controller has an answer, too.
+What is written of a node is judged anew by its conditions of now; so a cluster without the
+controller has an answer, too. A condition by which the controller has found a node sick counts,
+whatever its configuration takes for sick.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ class Fleet(NamedTuple):
 async def read(patterns: Sequence[str] = SICK) -> Fleet:
     """Raises :class:`KubeError` where neither nodes nor records can be read."""
     async with Client(connection(home=Path.home()), agent="preflight") as client:
-        type_ = node_with((), Config().gpu_resource_names, patterns)
-        nodes, no_nodes = await _all(client, "/api/v1/nodes", type_)
         records, no_records = await _all(client, path(), NodeHealth)
+        written = {type_ for health in records for type_ in _conditions(health.status)}
+        type_ = node_with((), Config().gpu_resource_names, {*patterns, *written})
+        nodes, no_nodes = await _all(client, "/api/v1/nodes", type_)
     if no_nodes is not None and no_records is not None:
         raise no_nodes
     missing = []
@@ -59,6 +61,13 @@ async def read(patterns: Sequence[str] = SICK) -> Fleet:
     if no_nodes is not None:
         missing.append(f"{no_nodes} This is as the gang controller wrote it last")
     return Fleet(fleet(nodes if no_nodes is None else None, records, patterns), missing)
+
+
+def _conditions(status: NodeHealthStatus) -> set[str]:
+    """The types of the conditions by which the node, and GPUs of it, were found sick."""
+    written = [(gpu.found_by, gpu.by_word_of) for gpu in status.gpus]
+    written.append((status.found_by, status.by_word_of))
+    return {found_by for found_by, word in written if word == "NodeCondition"}
 
 
 async def _all(client: Client, where: str, type_: type[Any]) -> tuple[list[Any], KubeError | None]:
@@ -88,7 +97,8 @@ def fleet(
                 status = health.status
             elif not (node.status.capacity or node.status.conditions):
                 continue
-            states[node.metadata.name] = judge(status, node.status.conditions, now, patterns)
+            sick = (*patterns, *_conditions(status))
+            states[node.metadata.name] = judge(status, node.status.conditions, now, sick)
     return dict(sorted(states.items(), key=lambda it: (STATES.index(it[1].state), it[0])))
 
 
