@@ -359,6 +359,21 @@ def test_a_gpu_that_fails_with_another_one_is_not_what_the_verdict_is_about(test
     assert GPU not in found.reason
 
 
+def test_why_a_test_fails_on_all_gpus_is_what_the_summary_says_of_nobody() -> None:
+    # NVBandwidthPlugin.cpp of 4.5.2, where the package with the program is not installed
+    text = (
+        "Couldn't find the nvbandwidth executable which is required; the install may have failed."
+    )
+    document = json.loads(of_the_last({"nvbandwidth": {0: [], 1: []}}, None, "Fail", "nvbandwidth"))
+    [category] = document["DCGM Diagnostic"]["test_categories"]
+    [test] = [t for t in category["tests"] if t["name"] == "nvbandwidth"]
+    warning = {"warning": text, "error_id": 44, "error_severity": 4, "error_category": 16}
+    test["test_summary"] = {"status": "Fail", "warnings": [warning]}
+    found = judge(parse(json.dumps(document)), 226, PAIR)
+    assert (found.outcome, found.code) == (Outcome.INCONCLUSIVE, "DCGM_FR_INTERNAL")
+    assert "Couldn't find the nvbandwidth executable" in found.reason
+
+
 GIVEN = "Allocated 84005572608 bytes (98.4%)"
 NO_ECC = "Skipping test memory because ECC is not enabled on GPU 0"
 
