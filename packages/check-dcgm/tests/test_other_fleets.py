@@ -342,6 +342,22 @@ def test_a_memory_test_whose_cuda_call_failed_is_not_passed_by_the_gpu_after_it(
     assert any(f.fatal for f in found.findings) == (outcome is Outcome.FAILED)
 
 
+@pytest.mark.parametrize("status", ["Fail", "Pass"])
+def test_too_few_pcie_lanes_are_fatal_though_what_comes_after_passes_the_gpu(status: str) -> None:
+    # Pcie.cpp of 3.3 to 4.6 sets Pass for each GPU without replays after its load (level 4)
+    text = (
+        "GPU 0 is running at PCI link width 8X, which is below the minimum allowed link width of 16"
+    )
+    document = of_the_last({"pcie": {0: [fault(46, 5, 13, text)], 1: []}}, None, status, "pcie")
+    found = judge(parse(document), 226, PAIR)
+    assert (found.outcome, found.code, found.subject) == (
+        Outcome.FAILED,
+        "DCGM_FR_PCIE_WIDTH",
+        GPU,
+    )
+    assert found.findings[0].fatal
+
+
 def test_an_ecc_error_that_a_cuda_call_met_counts_though_the_gpu_after_it_was_skipped() -> None:
     text = "GPU 0: Error using CUDA API cuCtxCreate_v2: 'uncorrectable ECC error encountered'"
     document = of_the_last({"memory": {0: [fault(51, 1, 6, text)], 1: []}}, status="Skip")

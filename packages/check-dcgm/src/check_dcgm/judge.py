@@ -275,8 +275,9 @@ def _problem(
             ErrorSeverity.MONITOR
         )  # the only thing known about it is that DCGM itself calls it a warning
     harmless = severity in {ErrorSeverity.MONITOR, ErrorSeverity.CONFIG}
-    # DCGM's memory test prints for all GPUs what became of the last one.
-    broken = category == CUDA and test != SOFTWARE
+    # DCGM's memory test prints for all GPUs what became of the last one, and its pcie and stress
+    # tests print Pass for what they measure at their end alone.
+    broken = test != SOFTWARE and (category == CUDA or (row is not None and row.fatal))
     faulty = broken and alarms.names_a_fault(problem.text)
     if result.status == "skip" and not faulty and (harmless or severity is None):
         return None  # why it was skipped, which matters where the test is required
