@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from doubled import client, core, double, has, objects, running
+from leading import leads
 from preflight_appwrapper.api.decode_partial import lenient
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import (
@@ -27,6 +29,8 @@ from preflight_kube.api.kinds import Kind, RESTMapping
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.runtime.discovery import RESTMapper
+from preflight_testing.apidouble import ApiAnswer, ApiRequest
+from preflight_testing.waiting import until
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -157,6 +161,30 @@ def test_what_makes_pods_is_deleted_before_they_go_by_force(after: float) -> Non
     assert DELETE not in going_on(seen, after).actions
 
 
+@pytest.mark.anyio
+async def test_a_deletion_that_a_webhook_refuses_even_by_force_says_in_whose_words() -> None:
+    words = 'admission webhook "keep.example.com" denied the request: it is kept'
+
+    def kept(request: ApiRequest) -> ApiAnswer | None:
+        if request.method != "DELETE" or "/pods/" not in request.path:
+            return core(request)
+        status = {"kind": "Status", "apiVersion": "v1", "reason": "Forbidden", "code": 403}
+        return ApiAnswer(403, {**status, "status": "Failure", "message": words})
+
+    rules = WrapperRules(forceful_deletion=0)
+    async with double() as api, client(api) as ours, leads(None, client=ours, rules=rules):  # type: ignore[arg-type]
+        running(api, "w")
+        api.fault = kept
+        await ours.delete("/apis/workload.codeflare.dev/v1beta2/namespaces/default/appwrappers/w")
+
+        def message() -> str:
+            return str(has(objects(api, "appwrappers")[0], "DeletingResources").get("message"))
+
+        await until(lambda: words in message(), "the condition has them", 30)
+        api.fault = core
+        await until(lambda: not objects(api, "appwrappers"), "it goes once nobody keeps it", 30)
+
+
 class Served(RESTMapper):
     """Every kind is served, under its own name."""
 
@@ -170,9 +198,12 @@ class Deletes(Client):
     def __init__(self) -> None:
         super().__init__(Connection("https://127.0.0.1:1", ssl.create_default_context()), agent="t")
         self.propagations: list[str | None] = []
+        self.refusal: KubeError | None = None
 
     async def delete(self, *_: Any, propagation: str | None = None, **__: Any) -> bytes:
         self.propagations.append(propagation)
+        if self.refusal is not None:
+            raise self.refusal
         return b"{}"
 
     async def get(self, path: str, *_: Any, **__: Any) -> Any:
@@ -187,6 +218,21 @@ async def test_what_a_ray_job_owns_goes_before_it_for_its_submitter_has_no_label
         one = DeleteObject(version, kind, "train", "uid-1")
         await applier.delete("ns", one, LeaderState(uid="w"))
     assert client.propagations == ["Foreground", "Background"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("status", "kept"), [(403, True), (500, True), (429, False)])
+async def test_the_words_of_a_refused_delete_are_kept_until_it_is_done(
+    status: int, kept: bool
+) -> None:
+    client, memory = Deletes(), LeaderState(uid="w")
+    applier = WrapperApplier(client, Served(client), WrapperRules(), Metrics())
+    client.refusal = KubeError("keep.example.com denied it.", status)
+    await applier.delete("ns", DELETE, memory)
+    assert memory.refused == ({"uid-1": "keep.example.com denied it"} if kept else {})
+    client.refusal = None
+    await applier.delete("ns", DELETE, memory)
+    assert memory.refused == {}
 
 
 @pytest.mark.anyio

@@ -40,6 +40,7 @@ _FATAL: Final = frozenset({400, 404, 405, 413, _INVALID})
 """Statuses that an API server answers again to the same create: malformed, too large, invalid."""
 
 _FORBIDDEN: Final = 403
+_LATER: Final = 429
 _MOST_BODIES: Final = 32
 """Components that are held at once to be created: each may have a megabyte."""
 _MOST_CLAIMS: Final = 16
@@ -214,6 +215,7 @@ class WrapperApplier:
                 answer = await self._deleted(path, action)
                 # No watch says what becomes of it.
                 await self.look(namespace, (kind, action.name), state, action.uid)
+        state.refused.pop(action.uid, None)
         match answer:
             case writes.Missing():  # gone, not served, or another one has its name
                 state.gone.add(action.uid)
@@ -223,6 +225,8 @@ class WrapperApplier:
                 log.warning(
                     "object not deleted", path=f"{path}/{action.name}", error=cause_of(error)
                 )
+                if error.status != _LATER:
+                    state.refused[action.uid] = cause_of(error)
         state.attempts[action] = _now()
 
     async def _deleted(self, path: str, action: DeleteObject) -> writes.Answer:

@@ -126,14 +126,19 @@ def _force(
     at = min(later, default=now + _FORCE_AGAIN)
     blocked = []
     if now >= forced_at + _FORCE_AGAIN:  # the same for each leader, so that nobody takes it back
-        held = [("Pod", pod.name, pod.metadata.finalizers) for pod in snapshot.pods]
-        held += [(it.delete.kind, it.delete.name, it.finalizers) for it in things]
-        blocked = [f"{kind} {n} (finalizer {', '.join(by)[:200]})" for kind, n, by in held if by]
+        pods_by = [("Pod", pod.name, pod.uid, pod.metadata.finalizers) for pod in snapshot.pods]
+        deletes = [(it.delete, it.finalizers) for it in things]
+        things_by = [(it.kind, it.name, it.uid, by) for it, by in deletes]
+        blocked = [
+            f"{kind} {name} ({why})"
+            for kind, name, uid, by in (*pods_by, *things_by)
+            if (why := f"finalizer {', '.join(by)[:200]}" if by else snapshot.refused.get(uid))
+        ]
     return DeletionProgress(
         forced=True,
         actions=(*asked, *due[:_AT_ONCE]),
         next=_wait(at, "deletion by force is repeated, if anything is left"),
-        blocked=tuple(sorted(blocked)[:_MOST_NAMED]),
+        blocked=tuple(sorted({*blocked})[:_MOST_NAMED]),
     )
 
 

@@ -57,15 +57,17 @@ class Listed(msgspec.Struct, frozen=True):
 
 class LeaderState(msgspec.Struct, kw_only=True):
     """``read``: what a GET or the answer to a create said of a name. ``gone``: uids of which it is
-    known that they are no more. ``empty``: when consistent reads of everything found nothing, since
-    they last found something. ``first_seen``: conditions whose time was still to come. Both are
-    monotonic, of this leader alone: a status has times of other clocks."""
+    known that they are no more; ``refused``: by uid, why it could not be deleted. ``empty``: when
+    consistent reads of everything found nothing, since they last found something. ``first_seen``:
+    conditions whose time was still to come. Both are monotonic, of this leader alone: a status has
+    times of other clocks."""
 
     uid: str
     attempts: dict[WrapperAction, datetime] = {}
     creates: dict[int, Attempt] = {}
     read: dict[Name, ComponentObject | Absent] = {}
     gone: set[str] = set()
+    refused: dict[str, str] = {}
     listed: Listed | None = None
     empty: list[float] = []
     first_seen: dict[Written, float] = {}
@@ -79,6 +81,7 @@ class LeaderState(msgspec.Struct, kw_only=True):
         self.creates.clear()
         self.read.clear()
         self.attempts.clear()
+        self.refused.clear()
         self.empty.clear()
 
     def tried(
@@ -136,7 +139,8 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     listed; without it nothing is decided. ``components`` run parallel to the status. ``pods``: all
     with the wrapper's label in its namespace. ``nodes``: by name, the resources that running pods
     must leave. ``strays``: objects whose controller is this wrapper, and which its status does
-    not name. ``attempts``: when this leader last did it. ``empty``:
+    not name. ``attempts``: when this leader last did it. ``refused``: by uid, why
+    it could not delete. ``empty``:
     when consistent reads of everything found nothing, since they last found something. ``suffix``:
     five random characters for names. ``recorded``: keys of Events.
     ``held``: the brake, where it would have an evacuation wait. ``first_seen``: when this leader
@@ -150,6 +154,7 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, frozenset[str]] = {}
     strays: tuple[ComponentObject, ...] = ()
     attempts: Mapping[WrapperAction, datetime] = {}
+    refused: Mapping[str, str] = {}
     empty: tuple[datetime, ...] = ()
     suffix: str = "00000"
     recorded: frozenset[str] = frozenset()
@@ -209,6 +214,7 @@ def observe(
         nodes=mirrored.nodes,
         strays=strays,
         attempts=memory.attempts,
+        refused=memory.refused,
         empty=tuple(_at(mono, now, clock) for mono in memory.empty),
         suffix=suffix,
         recorded=frozenset(memory.recorded),
