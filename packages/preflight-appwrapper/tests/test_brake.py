@@ -16,7 +16,14 @@ from preflight_appwrapper.core.health import RELEASE
 from preflight_appwrapper.core.node_labels import HELD, NodeCondition, code
 from preflight_appwrapper.core.snapshot import HeldEvacuation
 from preflight_appwrapper.metrics import Metrics
-from preflight_appwrapper.report.evacuations import lines, release, waiting
+from preflight_appwrapper.report.evacuations import (
+    Evacuations,
+    HeldNode,
+    HeldWorkload,
+    lines,
+    release,
+    waiting,
+)
 from preflight_testing.apidouble import ApiDouble
 from preflight_testing.waiting import until
 
@@ -268,6 +275,22 @@ async def test_the_next_leader_does_not_begin_with_a_whole_share() -> None:
             await until(lambda: changed not in names(api), "what comes after the looks is over")
             assert moved(api) == []
             assert len(waits(api)) == 9
+
+
+@pytest.mark.anyio
+async def test_what_has_gone_or_was_let_through_meanwhile_keeps_no_release_from_the_rest() -> None:
+    async with double() as api, client(api) as admin:
+        api.create("nodes", {"metadata": {"name": "node-a", "labels": {KEY: "EVICT"}}})
+        api.create("nodes", {"metadata": {"name": "node-b", "labels": {KEY: HELD}}})
+        running(api, "w")
+        nodes = {one["metadata"]["name"]: one["metadata"]["uid"] for one in objects(api, "nodes")}
+        listed = Evacuations(
+            nodes=tuple(HeldNode(name=name, uid=nodes.get(name, "x"), why="") for name in ("gone", "node-a", "node-b")),
+            workloads=tuple(HeldWorkload(namespace="default", name=name, since="now", reason="", why="") for name in ("gone", "w")),
+        )  # fmt: skip
+        await release(admin, listed, NodeHealthConfig())
+        assert objects(api, "nodes")[1]["metadata"]["labels"][KEY] == "EVICT"
+        assert objects(api, "appwrappers")[0]["metadata"]["annotations"][RELEASE] == "now"
 
 
 @pytest.mark.anyio

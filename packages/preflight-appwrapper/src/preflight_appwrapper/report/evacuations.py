@@ -5,13 +5,14 @@ good for this one time, of a node by the label that it waits for.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from preflight_kube.api import jsonpatch
 from preflight_kube.auth.connection import connection
-from preflight_kube.client.client import Client
+from preflight_kube.client.client import Client, NotFound, PreconditionFailed
 from preflight_kube.runtime.events import timestamp
 from preflight_proto.printable import printable
 
@@ -93,14 +94,18 @@ async def waiting(client: Client, health: NodeHealthConfig) -> Evacuations:
 
 
 async def release(client: Client, waits: Evacuations, health: NodeHealthConfig) -> None:
-    """Let all of it go now. Raises :class:`~preflight_kube.errors.KubeError`."""
+    """Let all of it go now; what has gone, or waits no more, keeps nothing from the rest. Raises
+    :class:`~preflight_kube.errors.KubeError`.
+    """
     held = jsonpatch.test(jsonpatch.pointer("metadata", "labels", health.key), HELD)
     for node in waits.nodes:
         operations = patch(node.uid, {health.key: HELD}, health.key, health.value)
-        await client.json_patch(f"{_NODES}/{node.name}", [held, *operations])
+        with suppress(NotFound, PreconditionFailed):
+            await client.json_patch(f"{_NODES}/{node.name}", [held, *operations])
     for workload in waits.workloads:
         body = {"metadata": {"annotations": {RELEASE: workload.since}}}
-        await client.merge_patch(wrapper_path(workload.namespace, workload.name), body)
+        with suppress(NotFound):
+            await client.merge_patch(wrapper_path(workload.namespace, workload.name), body)
 
 
 def lines(waits: Evacuations, *, released: bool) -> Iterator[str]:
