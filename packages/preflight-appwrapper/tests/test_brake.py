@@ -12,8 +12,9 @@ from preflight_appwrapper.api.rules import BrakeRules, WrapperRules
 from preflight_appwrapper.config import NodeHealthConfig
 from preflight_appwrapper.controller.node_labeler import Labeler
 from preflight_appwrapper.core.brake import Brake, suspicion
+from preflight_appwrapper.core.decode import LabeledMetadata
 from preflight_appwrapper.core.health import RELEASE
-from preflight_appwrapper.core.node_labels import HELD, NodeCondition, code
+from preflight_appwrapper.core.node_labels import HELD, LabeledNode, NodeCondition, code
 from preflight_appwrapper.core.snapshot import HeldEvacuation
 from preflight_appwrapper.metrics import Metrics
 from preflight_appwrapper.report.evacuations import (
@@ -275,6 +276,13 @@ async def test_the_next_leader_does_not_begin_with_a_whole_share() -> None:
             await until(lambda: changed not in names(api), "what comes after the looks is over")
             assert moved(api) == []
             assert len(waits(api)) == 9
+
+
+@pytest.mark.anyio
+async def test_a_node_that_goes_as_it_is_held_ends_no_labeler() -> None:
+    async with double() as api, client(api) as ours:
+        labeler = Labeler(ours, NodeHealthConfig(), Metrics(), BrakeRules())
+        labeler._tell(LabeledNode(LabeledMetadata(name="gone", uid="x")))
 
 
 @pytest.mark.anyio

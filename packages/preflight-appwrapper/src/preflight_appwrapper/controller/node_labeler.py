@@ -113,7 +113,7 @@ class Labeler:
             for each in self._nodes.store.values()
         }
         suspect = suspicion((name, known) for name, known in codes.items() if known)
-        why = (suspect, codes[node.metadata.name], self._rules.sentence("the nodes"))
+        why = (suspect, codes.get(node.metadata.name), self._rules.sentence("the nodes"))
         message = "; ".join(filter(None, why))
         log.warning("node not labeled yet", node=node.metadata.name, why=message)
         self._events.event(
