@@ -6,6 +6,7 @@ import ssl
 from itertools import count
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 from doubled import client, condition, double, objects, running, write_status
@@ -16,9 +17,11 @@ from preflight_appwrapper.api.names import LABEL
 from preflight_appwrapper.api.rules import WrapperRules
 from preflight_appwrapper.api.types import Pod, wrapper_from
 from preflight_appwrapper.controller.cache import WrapperCache
+from preflight_appwrapper.controller.controller import Controller
 from preflight_appwrapper.core.decode import PartialObject
 from preflight_appwrapper.core.snapshot import LeaderState, Listed, Mirrored, VersionedPod, observe
 from preflight_appwrapper.core.validation import created
+from preflight_appwrapper.metrics import Metrics
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
 from preflight_kube.runtime.discovery import RESTMapper
@@ -225,3 +228,24 @@ async def test_a_component_whose_version_is_served_no_more_is_there_all_the_same
             assert not leading.counted(
                 "appwrapper_phase_total", namespace="default", phase="Failed"
             )
+
+
+@pytest.mark.anyio
+async def test_of_earlier_lives_of_a_wrapper_nothing_is_kept() -> None:
+    """Else who has one reset for ever fills the memory of all."""
+    path = "/apis/workload.codeflare.dev/v1beta2/namespaces/default/appwrappers/w"
+    async with double() as api, client(api) as ours, anyio.create_task_group() as group:
+        controller = Controller(ours, WrapperRules(), Metrics())
+        group.start_soon(controller.run)
+        spec = {"suspend": False, "components": [{"template": bare_pod()}]}
+        about = {"name": "w", "namespace": "default"}
+        api.create("appwrappers", {"metadata": about, "spec": spec})
+        for life in range(3):
+            await until(lambda: objects(api, "pods"), f"its pod in life {life}")
+            assert len(controller._cache._departed) <= 1
+            await ours.merge_patch(path, {"spec": {"suspend": True}})
+            await until(
+                lambda: objects(api, "appwrappers")[0]["status"]["phase"] == "Suspended", "the end"
+            )
+            await ours.merge_patch(path, {"spec": {"suspend": False}})
+        group.cancel_scope.cancel()

@@ -139,10 +139,14 @@ class WrapperCache:
     def _wrapper_changed(self, change: Change[AppWrapper]) -> None:
         metadata = change.object.metadata
         if change.kind == "deleted":
-            for uid in self._departed_of.keys(metadata.uid):
-                self._departed_of.remove(uid)
-                del self._departed[uid]
+            self.forget_departed(metadata.uid)
         self._changed(metadata.key)
+
+    def forget_departed(self, uid: str) -> None:
+        """What a wrapper once had says nothing any more: it is gone, or its new life begins."""
+        for component in self._departed_of.keys(uid):
+            self._departed_of.remove(component)
+            del self._departed[component]
 
     # --- pods and components
 

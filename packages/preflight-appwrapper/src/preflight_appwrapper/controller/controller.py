@@ -248,6 +248,7 @@ class Controller:
             return False
         if plan.row in _BEGINS:
             state.begin()
+            self._cache.forget_departed(wrapper.metadata.uid)
         if not c.is_true(wrapper.status, c.DELETING):
             state.empty.clear()
         if plan.row:
