@@ -175,6 +175,21 @@ def test_the_checks_of_a_set_have_the_claim_that_multi_node_nvlink_gives_its_pod
     assert [one["resources"]["claims"] for one in checks] == [[{"name": "mnnvl"}]]
 
 
+@pytest.mark.component  # loads every part
+def test_the_help_names_the_parts_whose_helm_values_are_validated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = {name.partition(".")[2] for name in PARTS if name.startswith("validate.")}
+    taken = set()
+    for kind in kinds:
+        file = tmp_path / f"{kind}.yaml"
+        file.write_text(f"preflight-{kind}: {{enabled: true, imagePullPolicy: Always}}")
+        ended(monkeypatch, "validate", kind, str(file))
+        if "unknown key" not in capsys.readouterr().err:
+            taken.add(kind)
+    assert {kind for kind in kinds if kind in cli.VERBS["validate"]} == taken
+
+
 @pytest.mark.component  # asks a double over HTTP
 def test_what_may_not_be_read_is_not_said_to_be_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

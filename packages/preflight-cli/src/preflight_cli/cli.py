@@ -27,7 +27,7 @@ VERBS: Final = {
     "report": "what the checks found in a cluster, as a page",
     "revalidate": "test a node that was repaired, or is new; what passes is cleared",
     "show": "what there is, as its controller sees it",
-    "validate": "every problem of a part's configuration, or of its Helm values",
+    "validate": "every problem of a part's configuration; of injector, gang and computedomain also of Helm values",
 }
 _ABOUT = """What people ask of Preflight, of every part that is installed beside this program.
 
