@@ -190,9 +190,32 @@ def _released(**labels: str) -> Fault:
     return lambda world: world.one("Secret", name)["metadata"]["labels"].update(labels)
 
 
+def _history(world: World, revisions: dict[int, str]) -> None:
+    """What Helm keeps of the release: its revisions, and how each ended."""
+    newest = world.one("Secret", "sh.helm.release.v1.preflight.v3")
+    for revision, status in revisions.items():
+        of_it = newest if revision == 3 else copy.deepcopy(newest)
+        of_it["metadata"]["labels"] |= {"version": str(revision), "status": status}
+        if revision != 3:
+            of_it["metadata"]["name"] = f"sh.helm.release.v1.preflight.v{revision}"
+            world.read["Secret"].append(of_it)
+
+
 FAULTS: dict[str, tuple[Fault, str, str, str]] = {
     "an upgrade that has not ended": (
         _released(status="pending-upgrade"),
+        "release preflight/preflight",
+        "is pending-upgrade",
+        "helm -n preflight rollback preflight  # unless Helm is still at work",
+    ),
+    "an upgrade that has not ended, after one that has failed": (
+        lambda w: _history(w, {1: "deployed", 2: "failed", 3: "pending-upgrade"}),
+        "release preflight/preflight",
+        "is pending-upgrade",
+        "helm -n preflight rollback preflight 1  # unless Helm is still at work",
+    ),
+    "an upgrade that has not ended, after an install that has failed": (
+        lambda w: _history(w, {2: "failed", 3: "pending-upgrade"}),  # it may work all the same
         "release preflight/preflight",
         "is pending-upgrade",
         "helm -n preflight rollback preflight  # unless Helm is still at work",

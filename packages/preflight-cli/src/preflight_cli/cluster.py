@@ -31,7 +31,8 @@ class Problem(NamedTuple):
 class KeptRelease(NamedTuple):
     """A release as Helm keeps it; ``manifest``: its objects, none where they cannot be read;
     ``forced``: what an upgrade needs to put back what another hand has changed; ``paths``: by
-    chart, what the names of its values begin with, nothing for the chart that was installed itself.
+    chart, what the names of its values begin with, nothing for the chart that was installed itself;
+    ``before``: by revision, how the earlier ones ended.
     """
 
     status: str
@@ -39,6 +40,7 @@ class KeptRelease(NamedTuple):
     manifest: Sequence[Object]
     forced: str
     paths: Mapping[str, str]
+    before: Mapping[int, str]
 
 
 class Installation:
@@ -99,9 +101,10 @@ class Installation:
     @cached_property
     def releases(self) -> dict[tuple[str, str], KeptRelease]:
         """By namespace and name, the newest revision of each that Helm keeps in a Secret."""
-        secrets = sorted(filter(of_helm, self.of("Secret")), key=_revision)
-        newest = {(key_of(item)[0], labels_of(item).get("name", "")): item for item in secrets}
-        return {key: _stored(newest[key]) for key in sorted(newest)}
+        kept: dict[tuple[str, str], list[Object]] = {}
+        for item in sorted(filter(of_helm, self.of("Secret")), key=_revision):
+            kept.setdefault((key_of(item)[0], labels_of(item).get("name", "")), []).append(item)
+        return {key: _stored(*kept[key]) for key in sorted(kept)}
 
     def since(self, moment: str | None) -> timedelta:
         """How long ago an RFC 3339 ``moment`` is; nothing where there is none."""
@@ -227,7 +230,8 @@ def _revision(secret: Object) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _stored(secret: Object) -> KeptRelease:
+def _stored(*revisions: Object) -> KeptRelease:
+    *earlier, secret = revisions
     try:
         packed = base64.b64decode(base64.b64decode((secret.get("data") or {}).get("release", "")))
         kept = json.loads(gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed)
@@ -241,7 +245,8 @@ def _stored(secret: Object) -> KeptRelease:
     objects = [item for item in every if isinstance(item, dict) and item.get("kind") != "List"]
     paths = {chart: "".join(f"{name}." for name in [*above, chart][1:]) for *above, chart in charts}
     status = labels_of(secret).get("status", "")
-    return KeptRelease(status, _revision(secret), objects, forced, paths)
+    before = {_revision(item): labels_of(item).get("status", "") for item in earlier}
+    return KeptRelease(status, _revision(secret), objects, forced, paths, before)
 
 
 def differs(wanted: Any, actual: Any, path: str = "") -> str:

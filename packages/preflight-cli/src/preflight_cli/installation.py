@@ -125,14 +125,16 @@ def _releases(cluster: Installation) -> Iterator[Problem]:
 
 def _ended_by(cluster: Installation, namespace: str, name: str) -> str:
     """The command for an install, upgrade or uninstall that has not ended well. Helm upgrades
-    nothing that counts as under way, and before a first revision there is none to go back to.
+    nothing that counts as under way, and goes back to the revision before, however that ended.
     """
     release = cluster.releases[namespace, name]
     if release.status == "failed":
         return upgrade_of(cluster, (namespace, name))
     if release.status == "uninstalling" or release.revision < 2:
         return f"helm -n {namespace} uninstall {name}  # unless Helm is still at work"
-    return f"helm -n {namespace} rollback {name}  # unless Helm is still at work"
+    good = [n for n, ended in release.before.items() if ended in {"deployed", "superseded"}]
+    to = f" {max(good)}" if good else ""
+    return f"helm -n {namespace} rollback {name}{to}  # unless Helm is still at work"
 
 
 def _versions(cluster: Installation) -> Iterator[Problem]:
