@@ -175,9 +175,9 @@ ROWS: dict[str, tuple[str, str, tuple[str, str, str | None, int | None]]] = {
         JOBSET + 'env: [{name: PET_NNODES, value: "2"}, {name: PET_MASTER_PORT, value: "29500"}]\n', f"optIn: {ALL}",
         ("llm", "kubeflow", "llm", 2),
     ),
-    "a job set of several torchruns, of which each knows its own nodes": (
+    "a job set of torchruns, which tell their own nodes and not those of the job set": (
         admitted_by_kueue(JOBSET.replace("name: node", "name: generator")) + 'env: [{name: PET_NNODES, value: "2"}]\n', "",
-        ("llm/generator", "kubeflow", "llm", 2),
+        ("llm", "jobset", "llm", None),
     ),
     "grove": (
         "metadata: {labels: {grove.io/podgang: disagg-0, grove.io/podclique: disagg-0-decode, grove.io/podclique-pod-index: '1'}}",

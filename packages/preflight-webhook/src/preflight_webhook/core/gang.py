@@ -187,11 +187,13 @@ def labels(pod: Pod, config: GangDiscovery) -> GangIdentity | None:
 
 def kubeflow(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     """A job of the training operator, or a TrainJob, which is a JobSet whose pods are told
-    PET_NNODES. Of a JobSet that is none each replicated job is told its own.
+    PET_NNODES. In any other JobSet that is the size of one torchrun, of which there may be several,
+    each of some of its jobs or of all: only the JobSet knows.
     """
     labels = _labels(pod)
     name = _name(labels.get(keys.TRAINING + "job-name"))
-    train_job = None if name else _name(labels.get(keys.JOBSET + "jobset-name"))
+    trains = labels.get(keys.JOBSET + "replicatedjob-name") == _TRAINER
+    train_job = _name(labels.get(keys.JOBSET + "jobset-name")) if trains and not name else None
     if not name and not train_job:
         return None
     variables = (v for c in pod.spec.containers for v in _variables(c))
@@ -199,11 +201,9 @@ def kubeflow(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     if not name and nodes is None:
         return None
     job = name or train_job or ""
-    part = None if name else _name(labels.get(keys.JOBSET + "replicatedjob-name"))
-    gang = f"{job}/{part}" if part and part != _TRAINER else job
     if nodes and ":" in nodes:  # min:max is an elastic job, which has no one size
-        return GangIdentity(gang, "kubeflow", job)
-    return GangIdentity(gang, "kubeflow", job, *_size(nodes, "variable", keys.TRAINING_NODES))
+        return GangIdentity(job, "kubeflow", job)
+    return GangIdentity(job, "kubeflow", job, *_size(nodes, "variable", keys.TRAINING_NODES))
 
 
 def lws(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
