@@ -588,6 +588,15 @@ def test_gpus_that_come_by_a_claim_are_known_to_be_tested() -> None:
     assert "nccl-allreduce: beside good" in run.announced()
 
 
+def test_a_workload_that_is_no_pod_is_the_api_server_s_to_refuse(
+    played: Played, tmp_path: Path
+) -> None:
+    played.configure(CONFIG)
+    file = tmp_path / "pod.yaml"
+    file.write_text("kind: Pod\nspec: {volumes: 5, containers: [{name: c, image: i}]}")
+    assert ran("-f", str(file)).status == 0
+
+
 def test_a_dry_run_prints_what_it_would_create_and_creates_nothing(played: Played) -> None:
     played.configure(CONFIG)
     done = ran("--dry-run")

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from preflight_kube.admission.review import BadReview
 from preflight_kube.api.node_health import gpus_named, makes_sick
 from preflight_kube.api.quantities import UNIT, parse_quantity
 from preflight_kube.api.workloads.model import map_of, maps, name_of
@@ -344,7 +345,11 @@ def claim_template(
 
 def left_out(run: Object, claim: Object | None, config: Config) -> dict[str, str]:
     """Why the webhook will not give a check to the Job's pods, by its name."""
-    return {skip.check: skip.message for skip in _decided(run, claim, config).skipped}
+    try:
+        skipped = _decided(run, claim, config).skipped
+    except BadReview:  # the API server says what is wrong when the Job is created
+        return {}
+    return {skip.check: skip.message for skip in skipped}
 
 
 def _decided(run: Object, claim: Object | None, config: Config) -> Decision:
