@@ -230,6 +230,18 @@ def test_without_a_workload_it_asks_for_the_nodes_network_once_where_pods_share_
     }
 
 
+def test_what_the_run_itself_starts_is_in_an_image_of_ours() -> None:
+    """A check of somebody else may have no shell and no Python in its image."""
+    config = "checks: [{name: theirs, image: t}, {name: dcgm-diag, image: d}]"
+    job = made(config)
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "d"
+    cleared = revalidation.farewell(job, node("bad", SICK), "GPU-2", parse(config))
+    assert cleared is not None
+    [container] = cleared["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "d"
+
+
 def test_a_node_that_is_not_ready_is_refused() -> None:
     dead = node()
     dead["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]

@@ -56,6 +56,7 @@ _RAISES: Final = {
     names.NCCL_ALLREDUCE: "NCCLAllReduceTest",
 }
 """How the conditions begin that a check raises."""
+_OURS: Final = frozenset(map(names.container_name, _RAISES))
 _DID_NOT_RUN: Final = frozenset({"GPU_IN_USE", "GPU_SHARED", "GANG_SKIPPED"})
 """Codes of checks that were skipped because of others; what has nothing to test is skipped, too."""
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -137,7 +138,8 @@ def farewell(
     patch = _decided(run, claim, config).patch
     pod = applied({**template, "metadata": dict(template["metadata"])}, patch)["spec"]
     before = pod.pop("initContainers")  # the provider's may be the first of them
-    check = next(each for each in before if each["name"].startswith(names.CONTAINER_PREFIX))
+    checks = [each for each in before if each["name"].startswith(names.CONTAINER_PREFIX)]
+    check = min(checks, key=lambda each: each["name"] not in _OURS)
     reports = (names.SOCKET_VOLUME, names.TOKEN_VOLUME, names.TMP_VOLUME)
     container = {
         **{key: check[key] for key in ("image", "imagePullPolicy", "env", "securityContext")},
@@ -430,11 +432,12 @@ def _container(node: Object, config: Config, like: Object, claim: Object | None)
     resources: Object = {"limits": {name: str(amount) for name, amount in limits.items()}}
     if claims := [*(given.get("claims") or ()), *([{"name": _CLAIM}] if claim is not None else ())]:
         resources["claims"] = claims
+    check = min(config.checks, key=lambda each: each.name not in _RAISES)
     return {
         **{key: like[key] for key in ("env", "envFrom", "volumeMounts") if key in like},
         "name": "revalidation",
-        "image": config.checks[0].image,  # which the node has by then
-        "imagePullPolicy": config.checks[0].image_pull_policy,
+        "image": check.image,  # which the node has by then
+        "imagePullPolicy": check.image_pull_policy,
         "command": ["true"],
         "resources": resources,
         "securityContext": {
