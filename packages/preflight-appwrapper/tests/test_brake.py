@@ -313,7 +313,9 @@ async def test_what_has_ended_after_evacuations_takes_no_share_of_the_next_leade
             evict(api)
             await until(lambda: len(moved(api)) == 2, "the other one moves")
             assert waits(api) == []
-            assert leading.counted("appwrapper_evacuations_in_a_row") == 1
+            await until(
+                lambda: leading.counted("appwrapper_evacuations_in_a_row") == 1, "it is counted"
+            )
 
 
 @pytest.mark.anyio

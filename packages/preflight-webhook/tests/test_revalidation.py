@@ -327,6 +327,7 @@ class Played:
         self.ends = "Complete"
         self.clears = True
         self.unscheduled = ""
+        self.suspended = 0  # looks
 
     def configure(self, config: str) -> None:
         self.double.create(
@@ -348,6 +349,10 @@ class Played:
         if request.path == "/api/v1/namespaces/ml/pods":
             return ApiAnswer(200, {"kind": "PodList", "items": [self.pod()]})
         if request.path.startswith("/apis/batch/v1/namespaces/ml/jobs/"):
+            if self.suspended:
+                self.suspended -= 1
+                held = {"type": "Suspended", "status": "True", "message": "Job suspended"}
+                return ApiAnswer(200, {"metadata": {}, "status": {"conditions": [held]}})
             ended = [{"type": self.ends, "status": "True", "message": "it took too long"}]
             return ApiAnswer(200, {"metadata": {}, "status": {"conditions": ended}})
         if request.path == "/api/v1/nodes/bad" and self.created and self.clears:
@@ -550,6 +555,20 @@ def test_a_replaced_gpu_may_be_written_in_another_case(
     played.configure(CONFIG)
     played.clears = False
     assert "-replaced: GPU-2 was replaced\n" in ran("--replaced", "gpu-2").out
+
+
+def test_a_job_that_a_queue_holds_is_said_to_wait_for_it(played: Played) -> None:
+    played.configure(CONFIG)
+    played.suspended = 3
+    assert ran().out.count("is suspended, as a queue (Kueue) does") == 1
+
+
+def test_pods_that_the_webhook_would_deny_are_announced() -> None:
+    config = CONFIG + "dcgm: {hostengineAddr: engine.dcgm.svc:5555}"
+    aliases = [{"ip": "10.0.0.1", "hostnames": ["engine.dcgm.svc"]}]
+    like = {"spec": {"hostAliases": aliases, "containers": [{}]}}
+    run = revalidate.PlannedRun("ml", [node()], parse(config), made(config, like=like), None)
+    assert any("will be denied: the pod's own settings" in line for line in run.announced())
 
 
 def test_why_a_pod_waits_is_told_in_the_schedulers_words(played: Played) -> None:

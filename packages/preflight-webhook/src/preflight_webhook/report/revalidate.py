@@ -62,7 +62,10 @@ class PlannedRun(NamedTuple):
         if not node["spec"].get("unschedulable"):
             yield f"{name}: is not cordoned, so other pods may start there meanwhile"
         stored = self.config.processing_strategy != "EXECUTE_REMEDIATION"
-        left_out = revalidation.left_out(self.job, self.claim, self.config)
+        decision = revalidation.decided(self.job, self.claim, self.config)
+        left_out = {skip.check: skip.message for skip in decision.skipped}
+        if decision.denied:
+            yield f"the Job's pods will be denied: {decision.message}"
         for check in self.config.checks:
             if check.gang_wide and len(self.nodes) == 1:
                 yield f"{check.name}: left out, as no second node fits, or is asked for"
@@ -206,13 +209,14 @@ async def _passed(client: Client, run: PlannedRun) -> bool:
     name, printed = name_of(run.job), set[str]()
     mine = {"labelSelector": f"batch.kubernetes.io/job-name={name}"}
     ended: list[Object] = []
+    held: list[str] = []
     while True:
         pods = (await client.get(f"/api/v1/namespaces/{run.namespace}/pods", dict, params=mine))[
             "items"
         ]
         checks = revalidation.runs(pods, run.config)
         lines = [str(check) for check in checks if check.result is not None]
-        lines += revalidation.waiting(pods)
+        lines += [*revalidation.waiting(pods), *held]
         for line in lines:
             if line not in printed:
                 printed.add(line)
@@ -220,11 +224,12 @@ async def _passed(client: Client, run: PlannedRun) -> bool:
         if ended:  # the pods were read after it
             break
         status = map_of((await client.get(f"{run.path}/{name}", dict)).get("status"))
-        ended = [
-            condition
-            for condition in maps(status.get("conditions"))
-            if condition["type"] in {"Complete", "Failed"} and condition["status"] == "True"
-        ]
+        true = [each for each in maps(status.get("conditions")) if each["status"] == "True"]
+        ended = [each for each in true if each["type"] in {"Complete", "Failed"}]
+        if any(each["type"] == "Suspended" for each in true):
+            held = [
+                f"Job {run.namespace}/{name} is suspended, as a queue (Kueue) does; have it admitted, or give -n a namespace that no queue manages"
+            ]
         await anyio.sleep(0 if ended else _LOOK)
     outcomes = {check.outcome for check in checks if check.node == name_of(run.nodes[0])}
     if ended[0]["type"] == "Complete" and {"passed"} <= outcomes <= {"passed", "skipped"}:

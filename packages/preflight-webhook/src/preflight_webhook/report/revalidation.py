@@ -135,7 +135,7 @@ def farewell(
     if not pairs:
         return None
     template = deepcopy(run["spec"]["template"])
-    patch = _decided(run, claim, config).patch
+    patch = decided(run, claim, config).patch
     pod = applied({**template, "metadata": dict(template["metadata"])}, patch)["spec"]
     before = pod.pop("initContainers")  # the provider's may be the first of them
     checks = [each for each in before if each["name"].startswith(names.CONTAINER_PREFIX)]
@@ -345,16 +345,7 @@ def claim_template(
     return None
 
 
-def left_out(run: Object, claim: Object | None, config: Config) -> dict[str, str]:
-    """Why the webhook will not give a check to the Job's pods, by its name."""
-    try:
-        skipped = _decided(run, claim, config).skipped
-    except BadReview:  # the API server says what is wrong when the Job is created
-        return {}
-    return {skip.check: skip.message for skip in skipped}
-
-
-def _decided(run: Object, claim: Object | None, config: Config) -> Decision:
+def decided(run: Object, claim: Object | None, config: Config) -> Decision:
     """What the webhook makes of the Job's pods; what others than the run's own ``claim`` ask for
     is of no matter.
     """
@@ -364,7 +355,10 @@ def _decided(run: Object, claim: Object | None, config: Config) -> Decision:
     def recall(refs: tuple[Ref, ...]) -> dict[Ref, DeviceClaim | None]:
         return {ref: mine if ref.name == own else DeviceClaim(()) for ref in refs}
 
-    return decide(msgspec.json.encode(run["spec"]["template"]), "", config, recall=recall)
+    try:
+        return decide(msgspec.json.encode(run["spec"]["template"]), "", config, recall=recall)
+    except BadReview as error:
+        return Decision("denied", f"{error}.")
 
 
 def runs(pods: Iterable[Object], config: Config) -> list[RevalidatedCheck]:
