@@ -86,6 +86,19 @@ def test_what_blocks_a_deletion_is_named() -> None:
     assert "cannot be deleted: Job train" in text(explained(player))
 
 
+def test_what_the_leader_was_refused_is_shown_to_who_has_tried_nothing() -> None:
+    player = Player(wrapper(annotations={"forcefulDeletionGracePeriodDuration": "3s"}))
+    player.settle()
+    player.suspend(True)
+    player.look()
+    assert player.world.wrapper is not None
+    words = "cannot be removed even by force: Job train (keep.example.com denied it)"
+    for raw in player.world.wrapper["status"]["conditions"]:
+        if raw["type"] == "DeletingResources":
+            raw["message"] = words
+    assert explained(player).because == words
+
+
 def test_a_wrapper_of_another_manager_is_said_to_be_one() -> None:
     raw = wrapper()
     raw["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"

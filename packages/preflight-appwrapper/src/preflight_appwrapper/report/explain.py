@@ -84,7 +84,7 @@ def explain(
     times = (condition.last_transition_time for condition in wrapper.status.conditions)
     moved = [at for at in times if at is not None]
     evacuated = f", {status.migration_count} evacuations in a row" if status.migration_count else ""
-    because = judgment.sentence if judgment else _cause(wrapper)
+    because = judgment.sentence if judgment else _cause(wrapper, decision.blocked)
     if judgment is not None:
         figures = judgment.figures
         because += f" (expected {figures.expected}: {figures.pending} pending, {figures.running} running, {figures.succeeded} succeeded, {figures.failed} failed, of which {figures.counting} count)"
@@ -104,10 +104,13 @@ def explain(
     )
 
 
-def _cause(wrapper: AppWrapper) -> str:
-    """Say why nothing is done here, or why it was reset last, or has failed."""
+def _cause(wrapper: AppWrapper, blocked: tuple[str, ...]) -> str:
+    """Say why nothing is done here, or why it cannot be deleted, was reset last, or has failed."""
     if not wrapper.ours:
         return f"it is managed by {wrapper.spec.managed_by}, so nothing is done here"
+    deleting = c.find(wrapper.status, c.DELETING)
+    if deleting is not None and deleting.status == "True" and deleting.message and not blocked:
+        return deleting.message  # the leader's word: who explains has not tried
     sick = c.find(wrapper.status, c.UNHEALTHY)
     if sick is None or sick.status != "True":
         return ""
