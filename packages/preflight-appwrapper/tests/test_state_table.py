@@ -494,6 +494,26 @@ def test_a_status_that_somebody_wiped_leaves_no_orphan() -> None:
     assert len(player.world.objects) == 2
 
 
+def test_quota_is_held_for_what_is_there_although_all_was_said_to_be_gone() -> None:
+    """As by a create that was lost, and is done after all."""
+    player = started(Player(wrapper()))
+    player.suspend(True)
+    player.until("Suspended")
+    assert player.world.condition("QuotaReserved")["status"] == "False"
+    late = job()
+    owner = {"kind": "AppWrapper", "name": "w", "uid": "wrapper-uid", "controller": True}
+    late["metadata"] |= {"uid": "late", "ownerReferences": [owner]}
+    player.world.objects["batch/v1", "Job", "train"] = late
+    player.world.held.add(player.world.pods[player.world.pod("late")]["metadata"]["uid"])
+    player.settle()
+    assert player.phase == "Suspending"
+    for type_ in ("QuotaReserved", "ResourcesDeployed"):
+        assert player.world.condition(type_)["status"] == "True"
+    player.world.pods.clear()
+    player.until("Suspended")
+    assert player.world.condition("QuotaReserved")["status"] == "False"
+
+
 @pytest.mark.parametrize("phase", ["Nonsense", "Terminating", "x" * 5000])
 def test_a_phase_that_nobody_knows_ends_in_a_clean_start(phase: str) -> None:
     player = started(Player(wrapper()))

@@ -122,7 +122,9 @@ def _described(context: PhaseContext) -> AppWrapperStatus:
 def leftover(context: PhaseContext) -> WrapperPlan:
     """Somebody else wrote the status, so nobody knows what exists: all is deleted and made anew."""
     why = "something of it exists that its status does not speak of"
-    return _to_suspending(context, "leftover", why)
+    status = context.put(context.status, c.QUOTA, True, "Resuming", why)
+    status = context.put(status, c.DEPLOYED, True, "Resuming", why)
+    return _begin_deletion(context, context.take("leftover", status, why))
 
 
 def suspended(context: PhaseContext) -> WrapperPlan:

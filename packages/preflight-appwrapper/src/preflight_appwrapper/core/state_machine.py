@@ -10,7 +10,7 @@ TABLE: Final = """\
 | row | phase | when | next | effects |
 | --- | --- | --- | --- | --- |
 | `seen` | *(empty)* | first sight | Suspended | `componentStatus`: pod sets as declared, else as they follow from the kind |
-| `leftover` | *(empty)*, Suspended, Resuming, Running | something of it exists that the status does not speak of | Suspending | deletion, as the status was changed by somebody else |
+| `leftover` | *(empty)*, Suspended, Resuming, Running | something of it exists that the status does not speak of | Suspending | QR=T, RD=T; deletion, as the status was changed by somebody else |
 | `resume` | Suspended | `suspend` is false | Resuming | judged, else `NotJudged`; finalizer first; QR=T, RD=T, PodsReady=F, Unhealthy=F, DeletingResources removed |
 | `resuming-suspend` | Resuming | `suspend` is true | Suspending | deletion |
 | `created` | Resuming | all components are created | Running | each name stands in the status before its create is sent |
