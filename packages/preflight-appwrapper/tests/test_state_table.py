@@ -494,16 +494,37 @@ def test_a_status_that_somebody_wiped_leaves_no_orphan() -> None:
     assert len(player.world.objects) == 2
 
 
+def comes_late(player: Player, name: str) -> None:
+    """A create that was lost is done after all."""
+    late = job(name)
+    owner = {"kind": "AppWrapper", "name": "w", "uid": "wrapper-uid", "controller": True}
+    late["metadata"] |= {"uid": "late", "ownerReferences": [owner]}
+    player.world.objects["batch/v1", "Job", name] = late
+
+
+@pytest.mark.parametrize("phase", ["Resetting", "Failed"])
+def test_what_comes_late_is_deleted_before_anything_is_created_or_said_to_be_gone(
+    phase: str,
+) -> None:
+    periods = {**SECOND, "retryPausePeriodDuration": "1h"}
+    limit = {"retryLimit": "0"} if phase == "Failed" else {}
+    player = failing(Player(wrapper(annotations={**periods, **limit})))
+    player.wait(30)
+    assert player.phase == phase
+    assert player.world.condition("ResourcesDeployed")["status"] == "False"
+    comes_late(player, "late")
+    player.wait(30)
+    assert player.phase == phase
+    assert player.world.objects == {}
+    assert player.world.condition("ResourcesDeployed")["status"] == "False"
+
+
 def test_quota_is_held_for_what_is_there_although_all_was_said_to_be_gone() -> None:
-    """As by a create that was lost, and is done after all."""
     player = started(Player(wrapper()))
     player.suspend(True)
     player.until("Suspended")
     assert player.world.condition("QuotaReserved")["status"] == "False"
-    late = job()
-    owner = {"kind": "AppWrapper", "name": "w", "uid": "wrapper-uid", "controller": True}
-    late["metadata"] |= {"uid": "late", "ownerReferences": [owner]}
-    player.world.objects["batch/v1", "Job", "train"] = late
+    comes_late(player, "train")
     player.world.held.add(player.world.pods[player.world.pod("late")]["metadata"]["uid"])
     player.settle()
     assert player.phase == "Suspending"

@@ -37,6 +37,8 @@ def _deleting(context: PhaseContext, status: AppWrapperStatus) -> AppWrapperStat
     if c.is_true(status, c.DELETING):
         return status
     status = c.drop(c.drop(status, c.HELD), c.DELETING)
+    if c.is_false(status, c.DEPLOYED) and deletion.leftovers(context):
+        status = context.put(status, c.DEPLOYED, True, "Resuming", "something of it is left")
     return context.put(status, c.DELETING, True, "DeletionInitiated")
 
 
@@ -339,7 +341,7 @@ def resetting(context: PhaseContext) -> WrapperPlan:
     """Everything is deleted; then the pause, counted from when nothing is left."""
     if context.wrapper.spec.suspend:
         return _to_suspending(context, "resetting-suspend", "suspended while it was reset")
-    if not c.is_false(context.status, c.DEPLOYED):
+    if not c.is_false(context.status, c.DEPLOYED) or deletion.leftovers(context):
         if plan := _delete(context, context.stay(context.status)):
             return plan
         status = _undeployed(context, context.status, "Resetting", quota=False)
