@@ -278,6 +278,15 @@ def test_a_replacement_after_the_others_have_succeeded_skips() -> None:
         assert "nobody to test with" in published.reason
 
 
+def test_a_replacement_skips_where_only_other_replacements_have_succeeded() -> None:
+    tested = record(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"))
+    noted = msgspec.structs.replace(tested, passed=True)
+    later = passed("pod-0", "10.0.0.3", uid="uid-later", phase="Succeeded", **owned("job"))
+    last = waiting("pod-1", "10.0.0.4", uid="uid-last", **owned("job"))
+    assert decide(gang(later, last, record=noted)).answers["uid-last"].answer == "skip"
+    assert decide(gang(later, last, record=tested)).answers["uid-last"].answer == "wait"
+
+
 def test_members_of_a_new_run_wait_for_each_other_beside_those_that_have_succeeded() -> None:
     one, two = (
         passed(f"pod-{n}", f"10.0.0.{n}", phase="Succeeded", **owned("job")) for n in range(2)

@@ -178,7 +178,7 @@ def _forming(
         m.stage is MemberStage.PASSED and not m.terminal and not (failure and _skips(m))
         for m in gang.members
     )
-    if not reason and short and (any(started) or _succeeded_without(gang, forming)):
+    if not reason and short and (any(started) or (not failure and _succeeded(gang, forming))):
         reason = "the other members have passed their test and have started; there is nobody to test with"
     if reason:
         skip = MemberAnswer(answer="skip", generation=generation, reason=reason)
@@ -202,16 +202,16 @@ def _forming(
     return answers
 
 
-def _succeeded_without(gang: GangView, forming: Sequence[GangMember]) -> bool:
-    """Tell whether some of the last generation have succeeded and are over, and not all.
+def _succeeded(gang: GangView, forming: Sequence[GangMember]) -> bool:
+    """Tell whether others have succeeded and are over since the last generation, which passed.
 
     A common owner says that ``forming`` are of the same run: in another one they wait for each
-    other, and where all have succeeded, it may be the run's next pods that come.
+    other, and where all of the generation have succeeded, it may be the run's next pods that come.
     """
     sealed = {assigned.uid for assigned in gang.record.assignments} if gang.record else set()
     owners = {m.owner for m in forming if m.owner is not None}
-    over = {m.uid for m in gang.members if m.succeeded and m.owner in owners}
-    return 0 < len(over & sealed) < len(sealed)
+    over = {m.uid for m in gang.members if m.succeeded and m.takes_part and m.owner in owners}
+    return bool(over) and not sealed <= over
 
 
 def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
