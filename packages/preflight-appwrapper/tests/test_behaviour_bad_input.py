@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from hooks import serving
 from lab import Lab, condition
@@ -204,6 +205,57 @@ async def test_a_kind_that_vanishes_while_it_is_wrapped_fails_the_wrapper_and_is
         assert not lab.pods()
 
 
+INITIATED = {
+    "type": "ResourcesDeployed",
+    "status": "Unknown",
+    "reason": "ComponentCreationInitiated",
+    "message": "",
+    "lastTransitionTime": "0000-01-01T00:00:00Z",
+}
+NAMELESS = {"name": "", "kind": "", "apiVersion": "", "podSets": [], "conditions": [INITIATED]}
+
+
+async def test_a_version_that_its_definition_drops_fails_nothing_and_leaves_nothing(
+    lab: Lab,
+) -> None:
+    kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": kept}}
+    lab.server.define(crd("drop.example.com", "Drop", "drops", {"v1": schema, "v2": schema}))
+    drop = {"apiVersion": "drop.example.com/v1", "kind": "Drop", "metadata": {"name": "d"}}
+    definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/drops.drop.example.com"
+    newer = f"/apis/drop.example.com/v2/namespaces/{lab.namespace}/drops/d"
+    async with leads(lab.target, lab.namespace):
+        await lab.client.create(lab.wrappers(), wrapper(of({**drop, "spec": {}}), of(bare_pod())))
+        await lab.phase("Running")
+        await lab.running(1)
+        known = await lab.get(definition)
+        assert known is not None
+        versions = [{**each, "served": each["name"] == "v2"} for each in known["spec"]["versions"]]
+        await lab.client.merge_patch(definition, {"spec": {"versions": versions}})
+
+    async def dropped() -> bool:
+        return await lab.get(newer.replace("v2", "v1")) is None
+
+    await lab.until(dropped, "the end of v1")
+    async with leads(lab.target, lab.namespace) as leading:
+        await lab.until(
+            lambda: _true(leading.counted("appwrapper_look_seconds_count") >= 2), "two looks"
+        )
+        await anyio.sleep(2)
+        assert (await lab.wrapper())["status"]["phase"] == "Running"
+        assert len(lab.pods()) == 1
+        await lab.delete()
+        await lab.gone(lab.wrappers("w"))
+        assert await lab.get(newer) is None
+        assert not leading.counted(
+            "appwrapper_phase_total", namespace=lab.namespace, phase="Failed"
+        )
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
 @pytest.mark.parametrize(
     "status",
     [
@@ -213,6 +265,7 @@ async def test_a_kind_that_vanishes_while_it_is_wrapped_fails_the_wrapper_and_is
         {"phase": "Nonsense", "resettingCount": 2_000_000_000},
         {"phase": "Resetting", "conditions": []},
         {"phase": "Terminating"},
+        {"phase": "Resuming", "componentStatus": [NAMELESS, NAMELESS]},
     ],
     ids=lambda one: str(one["phase"]),
 )
