@@ -214,6 +214,8 @@ RUNNING: dict[str, dict[str, str]] = {
         # A counter of a node is there from the node's first failure on.
         **{f'preflight_check_failures_total{{check="dcgm-diag",error_code="E",node="n{n}"}}': "0+1" for n in range(5)},
         'preflight_check_failures_total{check="dcgm-diag",error_code="E",node="n5"}': "_",
+        # One sick node of a gang, which the others' codes say.
+        **{f'preflight_check_failures_total{{check="nccl-allreduce",error_code="PEER_FAILED",node="n{n}"}}': "0+1" for n in range(8)},
     },
     "preflight-gpu-scheduler": {
         'leader_election_master_status{name="gpu-scheduler-controller"}': "1",
