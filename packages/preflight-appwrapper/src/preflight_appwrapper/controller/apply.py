@@ -51,7 +51,7 @@ _FOLLOWED: Final = ("ray.io", "RayJob")
 """A kind with pods that carry no label of ours: it stays until all that it owns is gone."""
 
 _FRESH: Final = 5.0
-"""Seconds for which it is known which version of a kind is still served."""
+"""Seconds for which it is known in which versions a kind is served."""
 
 log = get_logger(__name__)
 
@@ -78,7 +78,7 @@ class WrapperApplier:
         self._client, self._kinds, self._rules, self._metrics = client, kinds, rules, metrics
         self._pods, self._components = LabeledLists(client), LabeledLists(client)
         self._bodies = anyio.Semaphore(_MOST_BODIES)
-        self._served, self._read = RESTMapper(client), client.clock()
+        self._groups, self._served, self._until = tuple[_Group, ...](), kinds, client.clock()
 
     # --- the wrapper
 
@@ -191,18 +191,18 @@ class WrapperApplier:
         return await self._client.get_or_none(f"{path}/{quote(name, safe='')}", PartialObject)
 
     async def _in_another_version(self, kind: Kind, namespace: str) -> str | None:
-        """The path of a kind that is not served any more in its version, which its definition has
-        dropped: its objects are there all the same. Raises :class:`KubeError`.
+        """The path of a kind in another version than its own, in which its objects are there, too,
+        and still are when its definition has dropped its own. Raises :class:`KubeError`.
         """
         if "." not in kind[0]:
             return None
-        if self._client.clock() - self._read >= _FRESH:
-            self._served, self._read = RESTMapper(self._client), self._client.clock()
-        if await self._served.find(kind) is not None:
-            return None
-        groups = (await self._client.get("/apis", _Groups)).groups
-        known = (each.version for of in groups if of.name == kind[0] for each in of.versions)
-        return await self._served.newest(kind[0], known, kind[2], namespace)
+        if self._client.clock() >= self._until:
+            groups = await self._client.get("/apis", _Groups)
+            self._groups, self._served = groups.groups, RESTMapper(self._client)
+            self._until = self._client.clock() + _FRESH
+        every = (each.version for of in self._groups if of.name == kind[0] for each in of.versions)
+        others = [version for version in every if version != kind[1]]
+        return await self._served.newest(kind[0], others, kind[2], namespace)
 
     async def delete(self, namespace: str, action: DeleteObject, state: LeaderState) -> None:
         """Delete the very object that is meant. Raises :class:`KubeError` without an answer."""
