@@ -367,3 +367,18 @@ async def test_a_status_written_by_hand_leaves_no_orphan(lab: Lab) -> None:
         await lab.delete()
         await lab.gone(lab.wrappers("w"))
         assert not lab.pods()
+
+
+async def test_a_deployment_goes_before_its_pods_where_force_begins_at_once(lab: Lab) -> None:
+    container = {"name": "main", "image": "x"}
+    template = {"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [container]}}
+    selector = {"matchLabels": {"app": "d"}}
+    spec = {"replicas": 4, "selector": selector, "template": template}
+    made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec}
+    async with leads(lab.target, lab.namespace):
+        await lab.wrap(made, forcefulDeletionGracePeriodDuration="0s")
+        await lab.running(4)
+        await lab.suspend(True)
+        await lab.phase("Suspended")
+    pods = {each.object["metadata"]["uid"] for each in lab.history if each.what == "pods"}
+    assert len(pods) < 8, "it made each anew that was killed"
