@@ -233,10 +233,12 @@ async def test_a_version_that_its_definition_drops_fails_nothing_and_leaves_noth
         versions = [{**each, "served": each["name"] == "v2"} for each in known["spec"]["versions"]]
         await lab.client.merge_patch(definition, {"spec": {"versions": versions}})
 
-    async def dropped() -> bool:
-        return await lab.get(newer.replace("v2", "v1")) is None
+        async def dropped() -> bool:
+            return await lab.get(newer.replace("v2", "v1")) is None
 
-    await lab.until(dropped, "the end of v1")
+        await lab.until(dropped, "the end of v1")
+        await anyio.sleep(3)
+        assert (await lab.wrapper())["status"]["phase"] == "Running"
     async with leads(lab.target, lab.namespace) as leading:
         await lab.until(
             lambda: _true(leading.counted("appwrapper_look_seconds_count") >= 2), "two looks"
