@@ -60,6 +60,27 @@ async def test_each_reconcile_is_counted_by_its_result_and_the_queue_by_its_leng
     assert value("workqueue_depth", name="things") is None
 
 
+async def test_a_fault_over_one_object_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """A single worker, as more would each be stopped by it."""
+    queue, done = Queue("thing"), anyio.Event()
+
+    async def reconcile(key: Key) -> float | None:
+        if key[1] == "bad":
+            raise IndexError("list index out of range")
+        done.set()
+        return None
+
+    async with anyio.create_task_group() as group:
+        controller = Controller("things", queue, reconcile, workers=1, metrics=RuntimeMetrics())
+        group.start_soon(controller.run)
+        for name in ("bad", "good"):
+            queue.add(("ns", name))
+        with anyio.fail_after(20):
+            await done.wait()
+        group.cancel_scope.cancel()
+    assert "list index out of range" in caplog.text
+
+
 async def test_a_controller_and_a_namespace_that_come_as_metrics_are_read_spoil_no_read() -> None:
     """They are read by a thread of their own."""
     registry = CollectorRegistry()

@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 from preflight_kube.api.kinds import kind_of
-from preflight_kube.client.client import Client, KubeError
+from preflight_kube.client.client import Client
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller as Reconciler
 from preflight_kube.runtime.discovery import RESTMapper
@@ -117,11 +117,6 @@ class Controller:
         self._busy.add(key)
         try:
             return await self._settle(queue, key)
-        except KubeError:
-            raise
-        except Exception as fault:  # of ours; it must not stop what concerns all other wrappers
-            log.exception("a fault of this program", namespace=key[0], name=key[1])
-            raise KubeError(f"a fault of this program: {type(fault).__name__}") from None
         finally:
             self._give_back(key)
             self._busy.discard(key)

@@ -16,12 +16,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from preflight_kube.client.client import Client
-from preflight_kube.errors import Fenced
+from preflight_kube.errors import Fenced, KubeError
+from preflight_kube.logs import get_logger
 from preflight_kube.runtime.lease import Leadership
 from preflight_kube.runtime.reflector import Reflector
 from preflight_kube.runtime.workqueue import Key, Queue
 
 T = TypeVar("T")
+
+log = get_logger(__name__)
 
 _SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60)
 
@@ -114,6 +117,7 @@ class RuntimeMetrics:
 class Controller:
     """``workers`` at a time take keys from ``queue``. ``reconcile`` returns the seconds after which
     to do it again, or None; what raises a KubeError is done again ever later, as the queue has it.
+    So is what raises anything else: a fault over one object stops no other.
     """
 
     def __init__(
@@ -143,6 +147,11 @@ class Controller:
         except Fenced:
             result = "fenced"
             raise
+        except KubeError:
+            raise
+        except Exception as fault:
+            log.exception("fault of this program", controller=self._name, key="/".join(key))
+            raise KubeError(f"a fault of this program: {type(fault).__name__}") from None
         finally:
             self._metrics.reconciles.labels(self._name, result).inc()
             self._metrics.seconds.labels(self._name).observe(time.monotonic() - started)
