@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -66,21 +67,20 @@ async def test_a_restart_of_the_api_server_in_the_middle_of_everything_changes_n
     async with leads(lab.target, lab.namespace), anyio.create_task_group() as group:
 
         async def restarts() -> None:
-            await lab.running(3)
             for _ in range(2):
                 await anyio.to_thread.run_sync(lab.server.restart)
                 await anyio.sleep(2)
 
-        group.start_soon(restarts)
-        await patiently(lab)
+        await patiently(lab, lambda: group.start_soon(restarts))
 
 
-async def patiently(lab: Lab) -> None:
+async def patiently(lab: Lab, once_it_runs: Callable[[], object]) -> None:
     """The same life, by a user who asks again where nobody answers."""
     await lab.wrap(
         service(), job(completions=2), bare_pod(), successTTLDuration="1s", retryLimit="0", **FAST
     )
     await lab.running(3)
+    once_it_runs()
     done: set[str] = set()
     while len(done) < 3:
         for pod in lab.pods():
