@@ -22,7 +22,7 @@ Fault = Literal["", "lost", "answer lost", "unread"]
 """Of a write; the last one is of a read, for which both are the same."""
 
 
-class DiedError(Exception):
+class DiedError(BaseException):
     """The process ends here."""
 
 

@@ -467,7 +467,7 @@ class Dies(Client):
         return answer
 
 
-class Died(Exception):
+class Died(BaseException):
     pass
 
 
