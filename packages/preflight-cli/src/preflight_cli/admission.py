@@ -33,19 +33,20 @@ _BINDING: Final = "ValidatingAdmissionPolicyBinding"
 def webhooks(cluster: Installation) -> Iterator[Problem]:
     """Webhooks that nobody answers, or whose certificates nobody trusts."""
     for item in cluster.of("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        seen: set[tuple[str, ...]] = set()
+        bundles: set[tuple[str, str, str]] = set()
+        services: set[tuple[str, str]] = set()
         for webhook in item.get("webhooks", []):
             client = webhook.get("clientConfig") or {}
             service = client.get("service") or {}
             where = f"{item['kind']} {key_of(item)[1]}"
             at = (str(service.get("namespace")), str(service.get("name")))
             bundle = client.get("caBundle") or ""
-            if service and (*at, bundle) not in seen:
-                seen.add((*at, bundle))
+            if service and (*at, bundle) not in bundles:
+                bundles.add((*at, bundle))
                 yield from _bundle(cluster, where, at, bundle)
-            if not service or at in seen:
+            if not service or at in services:
                 continue
-            seen.add(at)
+            services.add(at)
             if cluster.knows("Service") and cluster.named("Service", *at) is None:
                 yield Problem(
                     where,

@@ -15,7 +15,6 @@ from typing import Final, NoReturn
 
 from preflight_kube.cli import commands
 from preflight_kube.errors import BadAccess, KubeError
-from preflight_kube.text import printable_lines
 
 GROUP: Final = "preflight.reports"
 VERBS: Final = {
@@ -117,7 +116,5 @@ def _every(points: Points) -> int:
         except BadAccess:
             raise  # as every part would say
         except (commands.CommandFailed, KubeError) as error:
-            why = printable_lines(str(error))
-            print(why if why.endswith((".", "?")) else f"{why}.", file=sys.stderr, flush=True)
-            worst = max(worst, commands.FAILED)
+            worst = max(worst, commands.complain([str(error)], commands.FAILED))
     return worst

@@ -20,7 +20,7 @@ from preflight_kube.api.kinds import Kind, kind_of, version_of
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime import writes
-from preflight_kube.runtime.discovery import RESTMapper
+from preflight_kube.runtime.discovery import RESTMapper, group_versions
 from preflight_kube.runtime.retry import cause_of
 from preflight_proto.devices import GROUP, VERSIONS, requests_of
 
@@ -56,19 +56,6 @@ _FRESH: Final = 5.0
 log = get_logger(__name__)
 
 
-class _Version(msgspec.Struct):
-    version: str
-
-
-class _Group(msgspec.Struct):
-    name: str
-    versions: tuple[_Version, ...]
-
-
-class _Groups(msgspec.Struct):
-    groups: tuple[_Group, ...]
-
-
 class WrapperApplier:
     """Writes as whoever ``client`` is fenced for."""
 
@@ -78,7 +65,8 @@ class WrapperApplier:
         self._client, self._kinds, self._rules, self._metrics = client, kinds, rules, metrics
         self._pods, self._components = LabeledLists(client), LabeledLists(client)
         self._bodies = anyio.Semaphore(_MOST_BODIES)
-        self._groups, self._served, self._until = tuple[_Group, ...](), kinds, client.clock()
+        self._versions: dict[str, tuple[str, ...]] = {}
+        self._served, self._until = kinds, client.clock()
 
     # --- the wrapper
 
@@ -197,11 +185,11 @@ class WrapperApplier:
         if "." not in kind[0]:
             return None
         if self._client.clock() >= self._until:
-            groups = await self._client.get("/apis", _Groups)
-            self._groups, self._served = groups.groups, RESTMapper(self._client)
+            self._versions, self._served = {}, RESTMapper(self._client)
             self._until = self._client.clock() + _FRESH
-        every = (each.version for of in self._groups if of.name == kind[0] for each in of.versions)
-        others = [version for version in every if version != kind[1]]
+        if kind[0] not in self._versions:
+            self._versions[kind[0]] = await group_versions(self._client, kind[0])
+        others = [version for version in self._versions[kind[0]] if version != kind[1]]
         return await self._served.newest(kind[0], others, kind[2], namespace)
 
     async def delete(self, namespace: str, action: DeleteObject, state: LeaderState) -> None:

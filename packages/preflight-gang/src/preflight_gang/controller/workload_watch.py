@@ -52,7 +52,8 @@ class WorkloadWatch:
                 if (unreadable := mirror.unreadable.get(key)) is not None:
                     return f"cannot be read: {unreadable.why}"
                 if mirror.problem is not None and not mirror.synced.is_set():
-                    self._state[kind] = f"cannot be read: {cause_of(mirror.problem)}"
+                    troubles.append(f"cannot be read: {cause_of(mirror.problem)}")
+                    continue
             if kind not in self._state:
                 self._state[kind] = "cannot be read yet"
                 if self._group is not None:

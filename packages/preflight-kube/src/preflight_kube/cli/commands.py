@@ -394,18 +394,19 @@ def _ended(make: Callable[[], argparse.ArgumentParser], arguments: list[str] | N
         args = make().parse_args(arguments)
         return int(args.run(args))
     except (BadInput, ConfigError) as error:
-        return _print_all(error.problems, BAD_INPUT)
+        return complain(error.problems, BAD_INPUT)
     except KubeError as error:
-        return _print_all([str(error)], BAD_INPUT if isinstance(error, BadAccess) else FAILED)
+        return complain([str(error)], BAD_INPUT if isinstance(error, BadAccess) else FAILED)
     except CommandFailed as error:
-        return _print_all([str(error)], FAILED)
+        return complain([str(error)], FAILED)
     except KeyboardInterrupt:
         return CANCELLED
     except SystemExit as asked:  # of argparse: what it has printed is still to be flushed
         return asked.code if isinstance(asked.code, int) else DONE if asked.code is None else FAILED
 
 
-def _print_all(sentences: Iterable[str], status: int) -> int:
+def complain(sentences: Iterable[str], status: int) -> int:
+    """Print ``sentences`` as problems; the exit ``status`` that they are a reason for."""
     for sentence in map(printable_lines, sentences):
         print(sentence if sentence.endswith((".", "?", "!")) else f"{sentence}.", file=sys.stderr)
     return status

@@ -46,7 +46,7 @@ async def served(client: Client, group: str, resource: str) -> str | None:
     Raises :class:`~.errors.KubeError` when the cluster does not say.
     """
     async for version in _having(client, group, resource):
-        return f"/apis/{version}/{resource}"
+        return f"/apis/{group}/{version}/{resource}"
     return None
 
 
@@ -54,20 +54,22 @@ async def versions(client: Client, group: str, resource: str) -> tuple[str, ...]
     """The versions in which ``group`` has a collection, the one that the cluster prefers first;
     empty where it has none. Raises as :func:`served`.
     """
-    having = [version async for version in _having(client, group, resource)]
-    return tuple(version.rpartition("/")[2] for version in having)
+    return tuple([version async for version in _having(client, group, resource)])
+
+
+async def group_versions(client: Client, group: str) -> tuple[str, ...]:
+    """The versions of ``group``, the one that the cluster prefers first; empty where it has none.
+    Raises as :func:`served`.
+    """
+    groups = (await client.get("/apis", _Groups)).groups
+    known = (api_group for api_group in groups if api_group.name == group)
+    named = [v for api_group in known for v in (api_group.preferred_version, *api_group.versions)]
+    return tuple(dict.fromkeys(v.group_version.rpartition("/")[2] for v in named))
 
 
 async def _having(client: Client, group: str, resource: str) -> AsyncIterator[str]:
-    groups = await client.get("/apis", _Groups)
-    known = [api_group for api_group in groups.groups if api_group.name == group]
-    named = [
-        version
-        for api_group in known
-        for version in (api_group.preferred_version, *api_group.versions)
-    ]
-    for version in dict.fromkeys(version.group_version for version in named):
-        listed = await client.get_or_none(f"/apis/{version}", _Resources)
+    for version in await group_versions(client, group):
+        listed = await client.get_or_none(f"/apis/{group}/{version}", _Resources)
         if listed is not None and any(
             api_resource.name == resource for api_resource in listed.resources
         ):
