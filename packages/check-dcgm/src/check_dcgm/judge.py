@@ -205,9 +205,9 @@ def _grades(result: TestResult, document: Document, request: DiagRequest) -> lis
 
 
 def _judged_elsewhere(result: TestResult, document: Document, request: DiagRequest) -> bool:
-    """Whether the test failed here only because it fails everywhere at once, for an error of one of
-    ours or of nobody, which is judged where it is told: DCGM 4's software test does, the memory
-    test has one result for all GPUs, and others end for all where CUDA refuses them one.
+    """Tell whether the test failed here only because it fails everywhere at once, for an error of
+    one of ours or of nobody, which is judged where it is told: DCGM 4's software test does, the
+    memory test has one result for all GPUs, and others end for all where CUDA refuses them one.
     """
     others = [row for row in document.results if row.test == result.test and row.problems]
     if canonical_test(result.test) != SOFTWARE:

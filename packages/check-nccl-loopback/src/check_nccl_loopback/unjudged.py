@@ -29,7 +29,7 @@ def held(error: NcclError, processes: Mapping[str, int]) -> Verdict:
 
 
 def busy(processes: Mapping[str, int], verdict: Verdict) -> Verdict:
-    """What a GPU is slow for, or waits for, may be somebody else's work on it."""
+    """A GPU is slow, or hangs, perhaps for somebody else's work on it."""
     return Verdict.inconclusive(
         "GPU_OCCUPIED",
         f"{_occupied(processes)}, so nobody is blamed for {verdict.code}. What was found: {verdict.reason}",

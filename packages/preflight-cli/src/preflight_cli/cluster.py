@@ -66,7 +66,7 @@ class Installation:
         return [item for kind in kinds for item in self._read.get(kind, ())]
 
     def knows(self, kind: str) -> bool:
-        """Whether all of that kind could be read."""
+        """Tell whether all of that kind could be read."""
         return kind in self._read and kind not in self._partly
 
     def named(self, kind: str, namespace: str, name: str) -> Object | None:
@@ -168,7 +168,7 @@ def upgrade_of(cluster: Installation, release: tuple[str, str]) -> str:
 
 
 def values_path(cluster: Installation, part: str) -> str:
-    """What the names of a part's values begin with: nothing where it was installed alone, and as
+    """The beginning of the names of a part's values: nothing where it was installed alone, and as
     below the umbrella where that is not known.
     """
     known = cluster.releases.get(cluster.release_of(part))

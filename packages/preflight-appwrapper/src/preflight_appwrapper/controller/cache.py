@@ -143,7 +143,7 @@ class WrapperCache:
         self._changed(metadata.key)
 
     def forget_departed(self, uid: str) -> None:
-        """What a wrapper once had says nothing any more: it is gone, or its new life begins."""
+        """Forget the components that a wrapper once had: it is gone, or its new life begins."""
         for component in self._departed_of.keys(uid):
             self._departed_of.remove(component)
             del self._departed[component]

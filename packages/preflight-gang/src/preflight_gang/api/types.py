@@ -257,7 +257,7 @@ _CONDITIONS: Final = frozenset({"PodScheduled", "DisruptionTarget"})
 
 
 class PodStatus(_Object, frozen=True, kw_only=True):
-    """What a kubelet says of a pod, and the conditions that are read."""
+    """A pod's status as its kubelet writes it, with the conditions that are read."""
 
     phase: str = "Pending"
     pod_ip: str = msgspec.field(name="podIP", default="")

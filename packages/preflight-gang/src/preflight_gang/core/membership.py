@@ -88,7 +88,7 @@ class CheckFailure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stopped(self) -> bool:
-        """Whether something else ended the check: an eviction, mostly, that is reported next."""
+        """Tell whether something else ended the check: mostly an eviction, reported next."""
         return self.code in _STOPPED
 
 

@@ -58,7 +58,7 @@ class ReportedRun(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeLine(msgspec.Struct, rename="camel"):
-    """What is known of a node; bandwidths are GB/s: the last one, and what is usual there.
+    """A node's line; bandwidths are GB/s: the last one, and what is usual there.
     ``last_failure``: when it was, of which check, code, GPU and pod; ``failing``: no later run of
     that check has passed.
     """

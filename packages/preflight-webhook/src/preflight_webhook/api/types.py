@@ -138,7 +138,7 @@ class AppArmorProfile(_Object):
 
 
 class PodSecurityContext(_Object):
-    """What of the pod's security context holds in every container that does not say it itself."""
+    """The part of a pod's security context that holds where a container does not say it."""
 
     app_armor_profile: AppArmorProfile | None = None
 

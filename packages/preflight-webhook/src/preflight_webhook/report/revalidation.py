@@ -180,7 +180,7 @@ def partner_of(node: Object, nodes: Iterable[Object], config: Config) -> Object 
 
 
 def with_gpus(pods: Iterable[Object], config: Config) -> Object:
-    """Of the pods of a workload the first that gets GPUs, and in it that container first."""
+    """The first pod of a workload that gets GPUs, with that container first."""
 
     def rank(container: Object) -> int:
         own = map_of(container.get("resources"))
@@ -292,7 +292,7 @@ def job(
 
 
 def _names_gang(key: str, value: str, config: Config) -> bool:
-    """Whether a pod is in a gang by this annotation: the run is one of its own."""
+    """Tell whether a pod is in a gang by this annotation: the run is one of its own."""
     pod = Pod(spec=PodSpec(containers=[]), metadata=Metadata(annotations={key: value}))
     return identify(pod, config.gang_discovery) is not None
 
@@ -346,8 +346,8 @@ def claim_template(
 
 
 def decided(run: Object, claim: Object | None, config: Config) -> Decision:
-    """What the webhook makes of the Job's pods; what others than the run's own ``claim`` ask for
-    is of no matter.
+    """The webhook's decision about the Job's pods; claims other than the run's own ``claim`` count
+    for nothing.
     """
     mine = DeviceClaim(()) if claim is None else read_claim(claim)
     own = "" if claim is None else name_of(claim)

@@ -57,7 +57,7 @@ def _may_mount(raw: bytes) -> bool:
 
 
 def profiled(pod: Pod) -> bool:
-    """Whether a profile of AppArmor that the pod's author chose would hold for a check."""
+    """Tell whether a profile of AppArmor that the pod's author chose would hold for a check."""
     own = pod.spec.security_context and pod.spec.security_context.app_armor_profile
     if own and own.type == "Localhost":
         return True
