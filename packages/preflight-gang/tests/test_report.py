@@ -200,12 +200,13 @@ def test_a_cluster_without_nodehealths_is_reported_by_its_events(
     assert [one["node"] for one in json.loads(capsys.readouterr().out)["findings"]] == ["node-a"]
 
 
+@pytest.mark.parametrize("time", ["a week", "-7d", "-12h", "nand", "infd"])
 def test_a_time_that_is_none_is_refused_in_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], time: str
 ) -> None:
-    assert ended(monkeypatch, "--since", "a week") == 2
+    assert ended(monkeypatch, f"--since={time}") == 2
     assert capsys.readouterr().err == (
-        '--since: "a week" is not a time; give one such as 7d or 12h30m.\n'
+        f'--since: "{time}" is not a time; give one such as 7d or 12h30m.\n'
     )
 
 

@@ -48,12 +48,14 @@ async def test_show_says_set_domain_owner_and_which_pods_have_their_claim(space:
         body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
         await space.client.create(f"/api/v1/namespaces/{space.namespace}/pods", body)
     text = await show_live(space.target, space.namespace, "", DRIVER)
+    assert text is not None
     assert f"PodCliqueSet {space.namespace}/t\n  ComputeDomain t-0-cd: adopted\n" in text
     assert "belongs to the PodGang t-0" in text
     assert "with on no node yet, with its claim" in text
     assert "without on no node yet, WITHOUT its claim" in text
     assert "    One fabric: no: without without the claim\n" in text
-    assert await show_live(space.target, space.namespace, "other", DRIVER) == "no domains\n"
+    assert await show_live(space.target, space.namespace, "t", DRIVER) == text
+    assert await show_live(space.target, space.namespace, "other", DRIVER) is None
 
 
 async def test_domains_of_a_release_of_any_name_are_not_told_to_be_in_the_way(space: Space) -> None:
@@ -63,11 +65,13 @@ async def test_domains_of_a_release_of_any_name_are_not_told_to_be_in_the_way(sp
         await space.grove.turn()
         await space.settled(space.announced, {"t-0"})
     text = await show_live(space.target, space.namespace, "", None)
+    assert text is not None
     assert "  ComputeDomain t-0-cd: adopted\n" in text
     seen = await explain_live(space.target, space.namespace, "t", None)
     assert seen is not None
     assert ([it.result for it in seen[0].cliques], seen[1]) == (["injected"], [])
     text = await show_live(space.target, space.namespace, "", Config(instance="other"))
+    assert text is not None
     assert 'belongs to the release "preflight", not to "other"' in text
 
 

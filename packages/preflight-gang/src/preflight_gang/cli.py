@@ -140,6 +140,8 @@ def _report(args: argparse.Namespace) -> int:
     try:
         seconds = 86_400.0 * float(days) if unit == "d" else parse_duration(args.since)
         since = datetime.now(UTC) - timedelta(seconds=seconds)
+        if seconds < 0:
+            raise ValueError(seconds)
     except (ValueError, OverflowError):
         raise commands.BadInput(
             f'--since: "{args.since:.40}" is not a time; give one such as 7d or 12h30m.'

@@ -209,7 +209,10 @@ def _show(args: argparse.Namespace) -> int:
     from preflight_mnnvl.report.live import show_live
 
     config, target = _given(args), connection(home=Path.home())
-    print(anyio.run(show_live, target, args.namespace, args.pcs, config), end="")
+    text = anyio.run(show_live, target, args.namespace, args.pcs, config)
+    if text is None:
+        raise _absent(args.namespace, args.pcs)
+    print(text, end="")
     return 0
 
 
@@ -268,14 +271,20 @@ def _explained_live(args: argparse.Namespace) -> tuple[list[ExplainedSet], list[
             "--grove-nodes: with --live the nodes are counted in the cluster; leave it out."
         )
     config, target = _given(args), connection(home=Path.home())
-    set_ = f"PodCliqueSet {args.namespace}/{args.live}"
     try:
         live = anyio.run(explain_live, target, args.namespace, args.live, config)
     except BadObject as error:
-        raise BadInput(f"{set_}: {error}; correct it.") from None
+        raise BadInput(f"PodCliqueSet {args.namespace}/{args.live}: {error}; correct it.") from None
     if live is None:
-        raise BadInput(f"{set_}: there is none; see `kubectl get pcs -A`.")
+        raise _absent(args.namespace, args.live)
     return [live[0]], live[1]
+
+
+def _absent(namespace: str, name: str) -> BadInput:
+    shown_name = shown(name, 60)
+    return BadInput(
+        f"PodCliqueSet {namespace}/{shown_name}: there is none; see `kubectl get pcs -A`."
+    )
 
 
 def _print(plain: Any, output: str) -> None:

@@ -35,9 +35,12 @@ T = TypeVar("T")
 Listed = TypeVar("Listed", PodClique, PodCliqueSet, PodGang, ComputeDomain)
 
 
-async def show_live(target: Connection, namespace: str, only: str, given: Config | None) -> str:
-    """The text of `show` about ``namespace``; ``only`` the PodCliqueSet of this name. ``given``:
-    the release's configuration; None: its defaults, of the release whose domains are there.
+async def show_live(
+    target: Connection, namespace: str, only: str, given: Config | None
+) -> str | None:
+    """The text of `show` about ``namespace``; ``only`` the PodCliqueSet of this name, None where
+    there is neither that nor a domain of it. ``given``: the release's configuration; None: its
+    defaults, of the release whose domains are there.
     """
     async with Client(target, agent=names.MANAGED_BY_US) as client:
         world, facts = await _listed(client, namespace, given or Config())
@@ -49,6 +52,9 @@ async def show_live(target: Connection, namespace: str, only: str, given: Config
         path, params = f"{resources}/resourceslices", {"fieldSelector": ours}
         slices = await _list(client, path, OfferedSlice, absent=KubeError, params=params)
         nodes = await _fabric_nodes(client) or {}
+    left = (domain.metadata.label(names.PCS_NAME[0]) for domain in world.domains.values())
+    if only and (namespace, only) not in world.sets and only not in left:
+        return None
     return show(
         world,
         pods or (),
