@@ -297,6 +297,40 @@ async def test_a_new_leader_finds_nothing_busy_that_the_last_one_left() -> None:
             group.cancel_scope.cancel()
 
 
+async def test_a_replica_that_does_not_lead_queues_nothing_and_begins_to_lead_with_everything() -> (
+    None
+):
+    """Nobody would take it: names of what has gone would stay, in ever more memory."""
+    there, seen = ["a", "b"], list[str]()
+    queue = Queue("uid", lambda _: 60.0, everything=lambda: map(key, there))
+
+    async def look(one: Key) -> float | None:
+        seen.append(one[1])
+        return 3600.0
+
+    async def lead(*names: str) -> None:
+        seen.clear()
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(queue.work, look)
+            await until(lambda: sorted(seen) == list(names), "all that there is")
+            queue.add(key("a"))  # it rests
+            queue.add_after(key("later"), 3600)
+            group.cancel_scope.cancel()
+
+    def change() -> None:
+        queue.add(key("gone"))
+        queue.add_after(key("late"), 0)
+
+    change()
+    assert not queue.depth
+    await lead("a", "b")
+    change()
+    assert not queue.depth
+    there.append("c")
+    await lead("a", "b", "c")
+
+
 def test_pauses_grow_to_the_longest_with_some_jitter() -> None:
     backoff = Backoff(first=1.0, longest=8.0, jitter=0.5)
     for failures, least in ((1, 1.0), (2, 2.0), (3, 4.0), (4, 8.0), (5, 8.0), (10_000, 8.0)):

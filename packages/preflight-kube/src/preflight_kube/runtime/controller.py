@@ -180,11 +180,14 @@ def leads(
 
     async def lead(leadership: Leadership) -> None:
         do = partial(work, client.fenced(leadership.valid))
-        for name in of.values("name"):
-            namespace, _, own = name.rpartition("/")
-            queue.add((namespace, own))
         with metrics.leading(kind):
             await Controller(kind, queue, do, workers=workers, metrics=metrics).run()
 
+    def everything() -> Iterator[Key]:
+        for name in of.values("name"):
+            namespace, _, own = name.rpartition("/")
+            yield namespace, own
+
+    queue.everything = everything
     metrics.sends(client)
     return lead

@@ -62,7 +62,9 @@ class Queue:
     costs the same, however many wait.
 
     ``what`` is how the log calls them. ``rest``: seconds from one look at a thing to the next,
-    however often it changes.
+    however often it changes. ``everything``: all keys that there are, where the queue outlives a
+    leadership. Work begins with them, and nothing is queued while nobody works: on a replica that
+    does not lead it would be names of what has gone.
     """
 
     def __init__(
@@ -70,14 +72,20 @@ class Queue:
         what: str,
         rest: Callable[[Key], float] = lambda _: 0.0,
         clock: Clock | None = None,
+        everything: Callable[[], Iterable[Key]] | None = None,
     ) -> None:
         self.adds = 0
         """How often something was added."""
+        self.everything = everything
         self._what, self._rest, self._clock = what, rest, clock or Clock()
+        self._workers = self._serial = 0
+        self._idle: deque[anyio.Event] = deque()  # a bell for each loop that has nothing to do
+        self._clear()
+
+    def _clear(self) -> None:
         self._ready: dict[str, OrderedDict[Key, None]] = {}
         """By namespace, each a set in the order of coming."""
         self._turns: OrderedDict[str, None] = OrderedDict()  # namespaces that have something ready
-        self._workers = 0
         self._looks: Counter[str] = Counter()  # under way, by namespace
         self._busy: set[Key] = set()  # being looked at, or resting
         self._resting: dict[Key, int] = {}
@@ -85,8 +93,6 @@ class Queue:
         self._later: list[tuple[float, int, Key]] = []
         self._asked: dict[Key, tuple[float, int]] = {}  # of those, which a look has asked for
         self._late: set[int] = set()  # of those, which another one came before
-        self._serial = 0
-        self._idle: deque[anyio.Event] = deque()  # a bell for each loop that has nothing to do
         self._refusals: Refusals[Key] = Refusals(random.random)
 
     @property
@@ -96,6 +102,8 @@ class Queue:
 
     def add(self, key: Key) -> None:
         """Have ``key`` looked at, soon; once more if that is being done just now."""
+        if not self._takes():
+            return
         self.adds += 1
         if key in self._busy:
             self._again.add(key)
@@ -117,8 +125,12 @@ class Queue:
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Have ``key`` looked at in ``seconds``."""
-        self._push(key, seconds)
-        self._ring()
+        if self._takes():
+            self._push(key, seconds)
+            self._ring()
+
+    def _takes(self) -> bool:
+        return self.everything is None or self._workers > 0
 
     def _again_in(self, key: Key, seconds: float) -> None:
         """Have ``key`` looked at as its last look has asked, unless it will be by then anyway: each
@@ -160,6 +172,9 @@ class Queue:
         does not answer, it is looked at again ever later.
         """
         self._workers += 1
+        if self._workers == 1 and self.everything is not None:
+            for key in self.everything():
+                self.add(key)
         try:
             while True:
                 key = await self._take()
@@ -187,8 +202,8 @@ class Queue:
                     self._again_in(key, again)
         finally:
             self._workers -= 1
-            for key in list(self._resting):
-                self._free(key)
+            if not self._workers:
+                self._clear()
 
     def _free(self, key: Key) -> None:
         self._resting.pop(key, None)
