@@ -12,6 +12,7 @@ from preflight_gang.api.types import Node, Pod
 from preflight_gang.config import Config
 from preflight_gang.controller.controller import Controller
 from preflight_gang.controller.workload_watch import WorkloadWatch
+from preflight_gang.core.overrides import StoredOverride
 from preflight_gang.core.reconcile import MemberAnswer
 from preflight_gang.metrics import Metrics
 from preflight_kube.auth.connection import connection
@@ -41,8 +42,13 @@ def test_a_replica_that_does_not_lead_queues_nothing(client: Client) -> None:
     for kind in ("added", "modified", "deleted"):
         changed(controller, one, kind)
         controller.reports._node_changed(Change(kind, "node-a", node, None))
-    queues = (controller.gangs, controller.reports.queue, controller.reports.health.queue)
-    assert [queue.depth for queue in queues] == [0, 0, 0]
+    policy = msgspec.convert(
+        {"metadata": {"name": "more", "namespace": NS, "uid": "u"}}, StoredOverride
+    )
+    reports, policies = controller.reports, controller._policies
+    policies.reflector._put("u", policy)
+    queues = (controller.gangs, reports.queue, reports.health.queue, policies.queue)
+    assert [queue.depth for queue in queues] == [0, 0, 0, 0]
 
 
 def test_a_wait_begins_anew_where_a_gang_that_was_sealed_forms_again(client: Client) -> None:

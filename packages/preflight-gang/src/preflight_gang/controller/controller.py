@@ -80,6 +80,7 @@ class Controller:
             "gang",
             lambda key: min(MAX_INTERVAL, MIN_INTERVAL * len(self._gangs.members(key))),
             client.clock,
+            lambda: self._gangs,
         )
         self.reports = Reports(client, config, metrics)
         self._config = config
@@ -147,7 +148,7 @@ class Controller:
         self._metrics.gangs.set(len(self._gangs))
         for key in {before, now}:
             if key is not None:
-                self._queue(key)
+                self.gangs.add(key)
 
     def _stamp_ignored(self, uid: str, error: ContractError) -> None:
         self._metrics.config_errors.labels("stamp").inc()
@@ -170,7 +171,7 @@ class Controller:
                 self._forget_departed(state, place)
             if change.kind == "deleted":  # what was in the way may have been this one
                 self._refused.done(key)
-            self._queue(key)
+            self.gangs.add(key)
 
     def _config_map_unreadable(self, one: Unreadable, there: bool) -> None:
         """It may be a gang's: then its members wait, with this reason, for no second record."""
@@ -181,13 +182,9 @@ class Controller:
             self._config_maps.drop(place)
         self._look_at(place)
 
-    def _queue(self, key: Key) -> None:
-        if self._writer is not None:  # else nobody takes it; who leads next looks at everything
-            self.gangs.add(key)
-
     def _look_at(self, place: Place) -> None:
         for key in self._gangs.at(place):
-            self._queue(key)
+            self.gangs.add(key)
 
     async def _read_left_out(self) -> None:
         """See now and then whether what could not be kept can be kept by now."""
@@ -219,7 +216,7 @@ class Controller:
             if namespace in {"", key[0]}:
                 source, of = object_of(tuple(self._gangs.members(key))) or ("", "")
                 if kind in self._sources.get(source, ()) and name in {"", of}:
-                    self._queue(key)
+                    self.gangs.add(key)
 
     # --- what the leader does
 
@@ -230,8 +227,6 @@ class Controller:
         client = self._client.fenced(leadership.valid)
         writer = Writer(client, leadership.epoch, self._metrics, self._config.writes)
         self._writer = writer
-        for key in self._gangs:
-            self.gangs.add(key)
         reconciler = Reconciler(
             "gang",
             self.gangs,

@@ -57,8 +57,12 @@ class NodeHealthController:
         self, client: Client, config: Config, metrics: Metrics, nodes: Reflector[Node]
     ) -> None:
         self._config, self._metrics, self._nodes = config, metrics, nodes
-        self.queue = Queue("node", lambda _: MIN_INTERVAL, client.clock)
-        self._leads = False
+        self.queue = Queue(
+            "node",
+            lambda _: MIN_INTERVAL,
+            client.clock,
+            lambda: (("", name) for name in nodes.store),
+        )
         self._runs: dict[str, dict[tuple[str, bool, bool], EndedRun]] = {}
         """By node, the last run of each check that passed, that blames the node, and that does
         neither, until it is written."""
@@ -66,7 +70,7 @@ class NodeHealthController:
             client,
             path(),
             NodeHealth,
-            on_change=lambda change: self._queue(change.key),
+            on_change=lambda change: self.queue.add(("", change.key)),
             key=lambda health: health.metadata.name,
         )
 
@@ -74,11 +78,7 @@ class NodeHealthController:
         """A node's conditions are others, or it is no more."""
         if gone:
             self._runs.pop(node, None)
-        self._queue(node)
-
-    def _queue(self, node: str) -> None:
-        if self._leads:  # else nobody takes it; who leads next looks at every node
-            self.queue.add(("", node))
+        self.queue.add(("", node))
 
     def ended(self, node: str, run: EndedRun) -> None:
         """A run has ended on a node."""
@@ -104,9 +104,6 @@ class NodeHealthController:
         """Keep the records of all nodes current, until cancelled. ``client``: fenced."""
         await self._nodes.wait_synced()
         await self.cache.wait_synced()
-        self._leads = True
-        for name in self._nodes.store:
-            self._queue(name)
         events = EventRecorder(client, "preflight-gang")
         reconciler = Controller(
             "nodehealth",
@@ -121,7 +118,6 @@ class NodeHealthController:
                 group.start_soon(events.run)
                 group.start_soon(reconciler.run)
         finally:
-            self._leads = False
             self._metrics.fleet = tuple  # the next leader shows it
 
     async def _reconcile(self, client: Client, events: EventRecorder, key: Key) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -10,7 +11,7 @@ from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller
 from preflight_kube.runtime.events import timestamp
 from preflight_kube.runtime.reflector import Change, Reflector
-from preflight_kube.runtime.workqueue import Queue
+from preflight_kube.runtime.workqueue import Key, Queue
 from preflight_proto.policy import path
 
 from preflight_gang.controller.apply import Writer
@@ -31,7 +32,7 @@ class OverrideController:
 
     def __init__(self, client: Client, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._namespaces: Queue = Queue("namespace", lambda _: MIN_INTERVAL)
+        self.queue = Queue("namespace", lambda _: MIN_INTERVAL, client.clock, self._everything)
         self.reflector = Reflector(
             client,
             path(),
@@ -43,16 +44,17 @@ class OverrideController:
         self.mirror = self.reflector.run
 
     def _changed(self, change: Change[StoredOverride]) -> None:
-        self._namespaces.add((change.object.metadata.namespace, ""))
+        self.queue.add((change.object.metadata.namespace, ""))
+
+    def _everything(self) -> Iterable[Key]:
+        return ((namespace, "") for namespace in self.reflector.values("namespace"))
 
     async def lead(self, writer: Writer) -> None:
         """Keep the status of the objects current, until cancelled."""
         await self.reflector.synced.wait()
-        for policy in self.reflector.store.values():
-            self._namespaces.add((policy.metadata.namespace, ""))
         await Controller(
             "preflightconfig",
-            self._namespaces,
+            self.queue,
             lambda key: self._reconcile(writer, key[0]),
             workers=WORKERS,
             metrics=self._metrics.runtime,

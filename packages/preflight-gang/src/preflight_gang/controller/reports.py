@@ -19,7 +19,7 @@ from preflight_kube.logs import get_logger
 from preflight_kube.runtime.controller import Controller
 from preflight_kube.runtime.events import timestamp
 from preflight_kube.runtime.reflector import Change, Reflector
-from preflight_kube.runtime.workqueue import Queue
+from preflight_kube.runtime.workqueue import Key, Queue
 from preflight_proto import names
 
 from preflight_gang.api.error_codes import OTHER
@@ -61,8 +61,9 @@ class Reports:
         self.namespaces = Namespaces(client, config, self._namespace_changed)
         self._left_out: set[str] = set()
         """Namespaces whose results are not counted, logged once each."""
-        self.queue = Queue("uid", clock=client.clock)
-        self._leads = False
+        self.queue = Queue(
+            "uid", clock=client.clock, everything=lambda: map(_key, self._pods.values())
+        )
         self._pods: dict[str, Pod] = {}
         self._counted: dict[str, set[str]] = {}
         self._stuck: dict[str, dict[str, float]] = {}
@@ -95,11 +96,7 @@ class Reports:
         known, stuck = self._stuck.pop(uid, {}), stuck_checks(pod, self._config.checks)
         if since := {check: known.get(check, now) for check, _ in stuck}:
             self._stuck[uid] = since
-        self._queue(pod)
-
-    def _queue(self, pod: Pod) -> None:
-        if self._leads:  # else nobody takes it; who leads next looks at every pod
-            self.queue.add((pod.metadata.namespace, pod.metadata.uid))
+        self.queue.add(_key(pod))
 
     def gone(self, uid: str) -> None:
         """The pod has been deleted: forget what is known of it."""
@@ -115,7 +112,7 @@ class Reports:
         if change.kind != "deleted":
             for uid in self._waiting_for_node.pop(change.key, ()):
                 if (pod := self._pods.get(uid)) is not None:
-                    self._queue(pod)
+                    self.queue.add(_key(pod))
 
     def static(self) -> list[str]:
         """The namespace of each checked pod that is a kubelet's own: none of its checks run."""
@@ -138,27 +135,20 @@ class Reports:
         if self.namespaces.opted_in(name):
             for pod in self._pods.values():
                 if pod.metadata.namespace == name:
-                    self._queue(pod)
+                    self.queue.add(_key(pod))
 
     # --- what the leader does
 
     async def lead(self, writer: Writer) -> None:
         """Report on every pod, until cancelled."""
         await self.namespaces.synced.wait()
-        self._leads = True
-        for pod in self._pods.values():
-            self._queue(pod)
-        reconciler = Controller(
+        await Controller(
             "pod",
             self.queue,
             lambda key: self._reconcile(writer, key[1]),
             workers=WORKERS,
             metrics=self._metrics.runtime,
-        )
-        try:
-            await reconciler.run()
-        finally:
-            self._leads = False
+        ).run()
 
     async def wait_nodes(self) -> None:
         """Until the nodes are known; not for long, for gangs can do without."""
@@ -250,3 +240,7 @@ class Reports:
         name = pod.spec.node_name
         known = not name or name in self._nodes.store or not self._nodes.synced.is_set()
         return name if known else OTHER
+
+
+def _key(pod: Pod) -> Key:
+    return pod.metadata.namespace, pod.metadata.uid
