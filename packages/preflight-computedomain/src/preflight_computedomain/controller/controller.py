@@ -74,7 +74,7 @@ class Controller:
         self._exclusive, self._grants = exclusive, anyio.Lock()
         self._conflicts: set[Place] = set()
         self._sharing = Sharing()
-        self.queue = Queue("computedomain", clock=client.clock)
+        self.queue = Queue("computedomain", clock=client.clock, everything=self._everything)
         self._domains: Cache[ComputeDomain] = Cache(
             client,
             names.DOMAINS,
@@ -135,6 +135,9 @@ class Controller:
     def _slice_changed(self, change: Change[Slice]) -> None:
         self._enqueue(self._sharing.slice(change.object, gone=change.kind == "deleted"))
 
+    def _everything(self) -> Iterable[Place]:
+        return (domain.metadata.place for domain in self._domains.store.values())
+
     def _enqueue(self, uids: Iterable[str]) -> None:
         for domain in filter(None, map(self._domains.get, uids)):
             self.queue.add(domain.metadata.place)
@@ -147,8 +150,6 @@ class Controller:
             await mirror.synced.wait()
         client = self._client.fenced(leadership.valid)
         events = EventRecorder(client, names.CONTROLLER)
-        for domain in self._domains.store.values():
-            self.queue.add(domain.metadata.place)
 
         async def work(place: Place) -> float | None:
             return await self._reconcile(place, client, events)
