@@ -75,13 +75,12 @@ class Controller:
         self._config = msgspec.structs.replace(config, require_fabric_nodes=False)
         self._client, self._metrics = client, metrics
         self._account = account or "the account of this controller"
-        self.domains = Queue("domain", clock=client.clock)
         self._events: EventRecorder | None = None  # while it leads
-        self._leads = False
         self._gangs: dict[Key, tuple[str, float]] = {}  # a PodGang's uid, and when it was seen
         self._announced: dict[str, float] = {}  # uid of a PodGang → when it may be annotated again
         self._lacking: dict[str, float] = {}  # uid of a PodClique → when it was seen without claim
         self.cache = MnnvlCache(client, self._config, self._changed)
+        self.domains = Queue("domain", clock=client.clock, everything=self.cache.every)
         metrics.supports(lambda: self.cache.support.ok, lambda: self.cache.support.fabric_nodes)
         metrics.controller(lambda: float(len(self.cache.unclaimed())), client)
 
@@ -96,8 +95,7 @@ class Controller:
                 self._announced.pop(uid, None)
             elif self._gangs.get(at, ("", 0.0))[0] != gang.metadata.uid:
                 self._gangs[at] = gang.metadata.uid, self._client.clock()
-        if self._leads:
-            self.domains.add(key)
+        self.domains.add(key)
 
     def _reconcile_all(self) -> None:
         for key in self.cache.every():
@@ -120,8 +118,6 @@ class Controller:
         )
         self.cache.unclaimed_since.clear()
         self._lacking.clear()
-        self._leads = True
-        self._reconcile_all()
         try:
             with self._metrics.runtime.leading(names.MANAGED_BY_US, self._metrics.leader):
                 async with anyio.create_task_group() as group:
@@ -129,7 +125,6 @@ class Controller:
                     group.start_soon(events.run)
                     group.start_soon(self._follow_support)
         finally:
-            self._leads = False
             self._metrics.forget_domains()
 
     async def _follow_support(self) -> None:
