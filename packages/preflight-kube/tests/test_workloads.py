@@ -160,6 +160,35 @@ def test_pods_of_a_jobset_have_its_labels_and_those_of_their_job() -> None:
     assert worker.pod["metadata"]["ownerReferences"][0]["kind"] == "Job"
 
 
+@pytest.mark.parametrize(
+    ("item", "section", "mark"),
+    [
+        (of("batch/v1", "Job", template=POD), "labels", {labels.KUEUE_PODSET: "main"}),
+        (
+            of("kubeflow.org/v1", "PyTorchJob", pytorchReplicaSpecs={"Worker": {"template": POD}}),
+            "labels",
+            {labels.KUEUE_PODSET: "worker"},
+        ),
+        (
+            of(
+                "leaderworkerset.x-k8s.io/v1",
+                "LeaderWorkerSet",
+                leaderWorkerTemplate={"workerTemplate": POD},
+            ),
+            "annotations",
+            {labels.KUEUE_PARENT: "leaderworkerset.x-k8s.io/leaderworkerset"},
+        ),
+    ],
+)
+def test_pods_of_what_has_the_label_of_a_queue_have_what_kueue_writes(
+    item: dict[str, Any], section: str, mark: dict[str, str]
+) -> None:
+    queued = {**item, "metadata": {"name": "x", "labels": {labels.KUEUE_QUEUE: "research"}}}
+    [alone], [pod] = templates(item, ()), templates(queued, ())
+    assert mark.items() <= pod.pod["metadata"][section].items()
+    assert not mark.keys() & alone.pod["metadata"].get(section, {}).keys()
+
+
 def test_an_appwrapper_has_the_pods_of_its_components_and_passes_over_what_has_none() -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
     components = [{"template": service}, {"template": JOBSET}]

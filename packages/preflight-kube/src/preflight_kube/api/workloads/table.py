@@ -20,7 +20,7 @@ from preflight_kube.api.workloads import (
     others,
     ray,
 )
-from preflight_kube.api.workloads.labels import KUEUE_PODSET, KUEUE_QUEUE
+from preflight_kube.api.workloads.labels import KUEUE_PARENT, KUEUE_PODSET, KUEUE_QUEUE
 from preflight_kube.api.workloads.model import Object, WorkloadKind, map_of, name_of
 from preflight_kube.api.workloads.places import places
 
@@ -39,9 +39,9 @@ _ALL: Final = (
 )
 KINDS: Final = tuple(workload.title for workload in _ALL)
 """What people may give, as they write it."""
-_QUEUED: Final = frozenset({"Job", "JobSet"})
-"""Kinds whose pods Kueue labels with their pod set, once it admits what has the
-label of a queue.
+_QUEUED: Final = (batch.JOB, jobset.KIND, *kubeflow.JOBS)
+"""Kinds whose pods Kueue labels with their pod set, once it admits what has the label of a queue;
+those of a LeaderWorkerSet it holds back.
 """
 
 
@@ -134,11 +134,13 @@ def _pod(item: Object, kind: WorkloadKind, part: str, template: Object) -> Objec
     marks = kind.written(item, name, part)
     given = map_of(template.get("metadata"))
     metadata = dict(given)
-    queued = kind.kind in _QUEUED and KUEUE_QUEUE in map_of(
-        map_of(item.get("metadata")).get("labels")
-    )
-    labels = {**marks.labels, KUEUE_PODSET: part or "main"} if queued else marks.labels
-    for section, written in (("labels", labels), ("annotations", marks.annotations)):
+    labels, annotations = dict(marks.labels), dict(marks.annotations)
+    if KUEUE_QUEUE in map_of(map_of(item.get("metadata")).get("labels")):
+        if kind in _QUEUED:
+            labels[KUEUE_PODSET] = part.lower() or "main"
+        elif kind is leaderworkerset.KIND:
+            annotations[KUEUE_PARENT] = f"{kind.group}/{kind.kind.lower()}"
+    for section, written in (("labels", labels), ("annotations", annotations)):
         if written:
             metadata[section] = {**map_of(given.get(section)), **written}
     metadata["ownerReferences"] = [
