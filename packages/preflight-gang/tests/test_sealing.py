@@ -300,6 +300,20 @@ def test_members_of_a_new_run_wait_for_each_other_beside_those_that_have_succeed
     assert answer(decide(gang(one, two, next_indexes, record=sealed)), "pod-2") == "wait"
 
 
+def test_a_lone_replacement_of_an_elastic_gang_skips_once_all_that_were_sealed_have_succeeded() -> (
+    None
+):
+    """Nothing makes their pods anew, so nobody comes; a Job's next indexes would."""
+    for kind, told in (("PyTorchJob", "skip"), ("Job", "wait")):
+        group = "kubeflow.org/v1" if kind == "PyTorchJob" else "batch/v1"
+        owner = {"apiVersion": group, "kind": kind, "name": "train", "uid": "u", "controller": True}
+        made = {"ownerReferences": [owner]}
+        one, two = (passed(f"pod-{n}", f"10.0.0.{n}", phase="Succeeded", **made) for n in range(2))
+        beyond = waiting("pod-2", "10.0.0.9", **made)
+        now = gang(one, two, beyond, record=record(one, two))
+        assert answer(decide(now), "pod-2") == told
+
+
 def test_a_test_that_failed_is_not_left_out_because_one_without_a_place_in_it_has_started() -> None:
     before = record(waiting("pod-0", "10.0.0.1"), waiting("pod-1", "10.0.0.2"))
     beyond = passed("pod-2", "10.0.0.3", roster=skip_roster("uid-pod-2", 2))

@@ -207,11 +207,13 @@ def _succeeded(gang: GangView, forming: Sequence[GangMember]) -> bool:
 
     A common owner says that ``forming`` are of the same run: in another one they wait for each
     other, and where all of the generation have succeeded, it may be the run's next pods that come.
+    The training operator makes none of a replica that has succeeded; an elastic job may have more.
     """
     sealed = {assigned.uid for assigned in gang.record.assignments} if gang.record else set()
     owners = {m.owner for m in forming if m.owner is not None}
     over = {m.uid for m in gang.members if m.succeeded and m.takes_part and m.owner in owners}
-    return bool(over) and not sealed <= over
+    once = all(owner.api_version.startswith("kubeflow.org/") for owner in owners)
+    return bool(over) and (once or not sealed <= over)
 
 
 def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
