@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 from gangs import EVICTED, pod, pod_json, status
@@ -73,6 +75,17 @@ def test_a_check_without_a_word_in_an_evicted_pod_was_ended_with_it(
     evicted = pod("pod-0", phase="Failed", conditions=[EVICTED], statuses=done)
     (ended,) = ended_checks(evicted, {"ours"})
     assert (ended.result.outcome, ended.result.code) == verdict
+
+
+def test_a_run_has_its_times_by_the_api_servers_clock() -> None:
+    """A kubelet's may be an hour late: its results would be old, and counted by nobody."""
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-21T09:00:00Z"}
+    done = [status("ours", "ended", at="2026-11-21T08:01:00Z")]
+    (ended,) = ended_checks(
+        pod("pod-0", conditions=[bound], started="2026-11-21T08:00:00Z", statuses=done), {"ours"}
+    )
+    assert ended.finished == datetime(2026, 11, 21, 9, 1, tzinfo=UTC)
+    assert ended.started == datetime(2026, 11, 21, 9, 0, 5, tzinfo=UTC)
 
 
 def test_what_only_observes_is_told_not_to_hold_the_pod_back() -> None:

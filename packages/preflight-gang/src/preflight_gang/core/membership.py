@@ -79,12 +79,12 @@ class MemberStage(StrEnum):
 
 class CheckFailure(msgspec.Struct, frozen=True, kw_only=True):
     """The check that failed last. ``own``: the gang's test, so all of its generation have that.
-    ``at``: Unix time, by the API server's clock as far as that is known."""
+    ``at``: by the API server's clock as far as that is known."""
 
     check: str
     code: str
     own: bool
-    at: float | None
+    at: datetime | None
 
     @property
     def stopped(self) -> bool:
@@ -250,21 +250,17 @@ def _failure(
                 check=status.name.removeprefix(names.CONTAINER_PREFIX),
                 code=read(status.name, end, disruption(pod)).code,
                 own=status is own,
-                at=_by_api_server(pod, end.finished_at),
+                at=by_api_server(pod, end.finished_at),
             )
     return None
 
 
-def _by_api_server(pod: Pod, at: datetime | None) -> float | None:
+def by_api_server(pod: Pod, at: datetime | None) -> datetime | None:
     """A time of the pod's kubelet: that begins with a pod once the API server has it bound."""
-    if at is None:
-        return None
     begun = pod.status.start_time
     bound = (it for it in pod.status.conditions if (it.type, it.status) == ("PodScheduled", "True"))
     by_both = next((it.last_transition_time for it in bound), None)
-    if begun is None or by_both is None:
-        return at.timestamp()
-    return by_both.timestamp() + at.timestamp() - begun.timestamp()
+    return at if at is None or begun is None or by_both is None else at + (by_both - begun)
 
 
 def disruption(pod: Pod) -> str:

@@ -220,7 +220,8 @@ def _not_replaced(gang: GangView, forming: int) -> list[GangMember]:
     """The pods that failed, were evicted or refused last and are over, as many as are missing."""
 
     def ended(one: GangMember) -> tuple[float, str]:
-        return (one.failure.at if one.failure is not None else None) or 0.0, one.name
+        at = one.failure.at if one.failure is not None else None
+        return at.timestamp() if at is not None else 0.0, one.name
 
     places = (gang.sized.participants or 0) - forming
     gone = (m for m in gang.members if m.takes_part and m.terminal and not m.succeeded)
@@ -236,8 +237,7 @@ def _cause_for(one: GangMember, failed: Sequence[GangMember]) -> str | None:
         if other.failure.stopped and not other.terminal:
             continue  # it is started again, or its pod is being evicted
         at = other.failure.at
-        began = one.created.timestamp() if one.created is not None else 0.0
-        if not other.terminal or at is None or at >= began:
+        if not other.terminal or at is None or one.created is None or at >= one.created:
             return _cause(other, other.failure)
     return None
 

@@ -17,7 +17,7 @@ from preflight_proto import names
 from preflight_proto.result import VERSION, Result
 
 from preflight_gang.api.types import ContainerStatus, Pod
-from preflight_gang.core.membership import STUCK, code_word, disruption, read
+from preflight_gang.core.membership import STUCK, by_api_server, code_word, disruption, read
 
 NOT_HELD: Final = "the pod is not held back"
 """What an Event says of a run that did not pass where its pod starts all the same."""
@@ -28,7 +28,8 @@ _MOST_SECONDS: Final = 86_400.0
 class EndedCheck(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one check. ``run`` is its container's id: a restarted check is another run.
 
-    Times are the kubelet's. ``ran`` is false where the kubelet could not start it.
+    Times are by the API server's clock, as far as that is known. ``ran`` is false where the kubelet
+    could not start it.
     """
 
     run: str
@@ -65,8 +66,8 @@ def ended_checks(pod: Pod, configured: Collection[str]) -> Iterator[EndedCheck]:
                     check=check,
                     result=read(status.name, end, disruption(pod)),
                     exit_code=end.exit_code,
-                    started=end.started_at,
-                    finished=end.finished_at,
+                    started=by_api_server(pod, end.started_at),
+                    finished=by_api_server(pod, end.finished_at),
                 )
 
 
