@@ -17,8 +17,10 @@ from typing import Any, Final
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from preflight_kube.client.client import Client
+from preflight_kube.client.decoding import decoded
 from preflight_kube.errors import Conflict, KubeError, NotFound
 from preflight_kube.logs import get_logger
 
@@ -153,7 +155,7 @@ class LeaseLost(Exception):
     """Another holds the lease, or it has been deleted."""
 
 
-class _Spec(msgspec.Struct, rename="camel"):
+class _Spec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     lease_transitions: int | None = None
@@ -161,16 +163,14 @@ class _Spec(msgspec.Struct, rename="camel"):
     acquire_time: str | None = None
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
-    name: str
-    resource_version: str
-
-
 class _Lease(msgspec.Struct):
-    """What is asked of an answer before it is believed; all of it is kept."""
+    """``metadata`` is sent back whole, so that labels stay."""
 
-    metadata: _Metadata
+    metadata: dict[str, Any]
     spec: _Spec | None = None
+
+
+_LEASE: Final = msgspec.json.Decoder(_Lease)
 
 
 class Leadership:
@@ -216,8 +216,8 @@ class LeaseLock:
         self.path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
         self.identity, self.duration = identity, duration
         self._client, self._clock = client, client.clock
-        self._lease: dict[str, Any] = {}
-        """As last seen or written; sent back whole, so that labels stay."""
+        self._lease = _Lease({})
+        """As last seen or written."""
         self._seen: tuple[tuple[Any, ...], float] = ((None,), -math.inf)
         """The holder's last sign of life, and when we saw it."""
 
@@ -266,13 +266,13 @@ class LeaseLock:
         held = leadership.valid()
         leadership._end()
         if held:
-            free = {"holderIdentity": "", "leaseDurationSeconds": 1}
-            await self._rewrite({**self._spec(leadership.epoch), **free})
+            spec = self._spec(leadership.epoch)
+            await self._rewrite(replace(spec, holder_identity="", lease_duration_seconds=1))
         return held
 
     async def _try(self) -> Leadership | None:
         try:
-            self._lease = self._checked(await self._client.get(self.path, dict))
+            self._lease = self._checked(await self._client.get(self.path, _Lease))
         except NotFound:
             if self._another_may_hold(self.duration):
                 return None  # deleted under a holder who may not know it yet
@@ -284,11 +284,11 @@ class LeaseLock:
             )
             self._lease = self._ours(created, epoch)
             return Leadership(epoch, sent + self.duration, self._clock)
-        spec = self._lease.get("spec") or {}
-        sign = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
+        spec = self._kept
+        sign = (spec.holder_identity, spec.renew_time, spec.lease_transitions)
         if sign != self._seen[0]:
             self._seen = (sign, self._clock())
-        if self._another_may_hold(spec.get("leaseDurationSeconds") or self.duration):
+        if self._another_may_hold(spec.lease_duration_seconds or self.duration):
             return None
         epoch = self._epoch()
         return Leadership(epoch, await self._write(self._spec(epoch)), self._clock)
@@ -297,11 +297,15 @@ class LeaseLock:
         (holder, *_), at = self._seen
         return holder not in {None, "", self.identity} and self._clock() - at < seconds
 
+    @property
+    def _kept(self) -> _Spec:
+        return self._lease.spec or _Spec()
+
     def _epoch(self) -> int:
         """The one after the last that we know of."""
-        return int((self._lease.get("spec") or {}).get("leaseTransitions") or 0) + 1
+        return (self._kept.lease_transitions or 0) + 1
 
-    async def _rewrite(self, spec: dict[str, Any]) -> float:
+    async def _rewrite(self, spec: _Spec) -> float:
         """Write over our own lease; until when that makes us the holder. Raises LeaseLost when it
         is no longer ours.
         """
@@ -312,68 +316,50 @@ class LeaseLock:
             # never came.
             pass
         try:
-            self._lease = self._checked(await self._client.get(self.path, dict))
+            self._lease = self._checked(await self._client.get(self.path, _Lease))
         except NotFound:
             raise LeaseLost("it has been deleted") from None
-        kept = self._lease.get("spec") or {}
-        if (kept.get("holderIdentity"), kept.get("leaseTransitions")) != (
-            self.identity,
-            spec["leaseTransitions"],
-        ):
-            raise LeaseLost(f"{kept.get('holderIdentity')!r} has taken it")
+        holder, epoch = self._kept.holder_identity, self._kept.lease_transitions
+        if (holder, epoch) != (self.identity, spec.lease_transitions):
+            raise LeaseLost(f"{holder!r} has taken it")
         return await self._write(spec)
 
-    async def _write(self, spec: dict[str, Any]) -> float:
+    async def _write(self, spec: _Spec) -> float:
         """Write ``spec`` over the version last seen; until when (monotonic seconds) that makes us
         the holder.
         """
-        kept = self._lease.get("spec") or {}
-        if kept.get("leaseTransitions") == spec["leaseTransitions"]:
-            spec = {**spec, "acquireTime": kept.get("acquireTime")}
+        if self._kept.lease_transitions == spec.lease_transitions:
+            spec = replace(spec, acquire_time=self._kept.acquire_time)
         sent = self._clock()
-        written = await self._client.replace(self.path, {**self._lease, "spec": spec})
-        self._lease = self._ours(written, spec["leaseTransitions"])
+        written = await self._client.replace(self.path, _Lease(self._lease.metadata, spec))
+        self._lease = self._ours(written, spec.lease_transitions)
         return sent + self.duration
 
-    def _checked(self, lease: dict[str, Any]) -> dict[str, Any]:
-        """``lease``, if it is one. Raises :class:`KubeError`: what stands between may answer with
+    def _checked(self, lease: _Lease) -> _Lease:
+        """``lease``, if it is ours. Raises :class:`KubeError`: what stands between may answer with
         an object of its own.
         """
-        try:
-            answer = msgspec.convert(lease, _Lease)
-        except (msgspec.ValidationError, RecursionError) as error:
+        name = lease.metadata.get("name")
+        if name != self.path.rpartition("/")[2] or not lease.metadata.get("resourceVersion"):
             raise KubeError(
-                f"{self.path}: the answer is not a Lease ({error}); does a proxy stand in between?"
-            ) from None
-        if answer.metadata.name != self.path.rpartition("/")[2]:
-            raise KubeError(
-                f"{self.path}: the answer is the Lease {answer.metadata.name!r}; does a proxy stand in between?"
+                f"{self.path}: the answer is the Lease {name!r}; does a proxy stand in between?"
             )
         return lease
 
-    def _ours(self, written: bytes, epoch: int) -> dict[str, Any]:
+    def _ours(self, written: bytes, epoch: int | None) -> _Lease:
         """The answer to a write that makes us the holder. Raises :class:`KubeError` where it says
         nothing of the kind.
         """
-        lease = self._checked(msgspec.json.decode(written))
-        kept = lease.get("spec") or {}
-        if kept.get("leaseTransitions") != epoch or kept.get("holderIdentity") not in {
-            self.identity,
-            "",
-            None,
-        }:
+        lease = self._checked(decoded(_LEASE, written, self.path))
+        kept = lease.spec or _Spec()
+        mine = kept.holder_identity in {self.identity, "", None}
+        if kept.lease_transitions != epoch or not mine:
             raise KubeError(
                 f"{self.path}: the answer to our write names another holder; does a proxy stand in between?"
             )
         return lease
 
-    def _spec(self, epoch: int) -> dict[str, Any]:
+    def _spec(self, epoch: int) -> _Spec:
         # For people; nobody decides by it.
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        return {
-            "holderIdentity": self.identity,
-            "leaseDurationSeconds": math.ceil(self.duration),
-            "acquireTime": now,
-            "renewTime": now,
-            "leaseTransitions": epoch,
-        }
+        return _Spec(self.identity, math.ceil(self.duration), epoch, now, now)
