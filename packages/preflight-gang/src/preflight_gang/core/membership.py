@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from itertools import takewhile
@@ -260,7 +261,11 @@ def by_api_server(pod: Pod, at: datetime | None) -> datetime | None:
     begun = pod.status.start_time
     bound = (it for it in pod.status.conditions if (it.type, it.status) == ("PodScheduled", "True"))
     by_both = next((it.last_transition_time for it in bound), None)
-    return at if at is None or begun is None or by_both is None else at + (by_both - begun)
+    if at is None or begun is None or by_both is None:
+        return at
+    with suppress(OverflowError):  # no kubelet's
+        return at + (by_both - begun)
+    return at
 
 
 def disruption(pod: Pod) -> str:
