@@ -15,25 +15,24 @@ from preflight_gang.config import Config
 from preflight_gang.core.unchecked import Namespace, opted_in
 
 
-class Namespaces:
-    """Mirrored while :meth:`mirror` runs; ``changed`` gets the name of one that is new or other."""
+class Namespaces(Reflector[Namespace]):
+    """``changed`` gets the name of one that is new or other."""
 
     def __init__(self, client: Client, config: Config, changed: Callable[[str], None]) -> None:
-        self._config = config
-        self._reflector = Reflector(
+        super().__init__(
             client,
             "/api/v1/namespaces",
             Namespace,
             on_change=lambda change: changed(change.key),
             key=lambda namespace: namespace.metadata.name,
         )
-        self.mirror, self.synced = self._reflector.run, self._reflector.synced
+        self._config = config
 
     def opted_in(self, name: str) -> bool:
         """Whether the pods of a namespace are checked; not those of an unknown one."""
-        found, config = self._reflector.store.get(name), self._config
+        found, config = self.get(name), self._config
         return found is not None and opted_in(found, config.namespaces, config.exclude_namespaces)
 
     def all_opted_in(self) -> list[str]:
         """The names of those whose pods are checked, sorted."""
-        return sorted(name for name in self._reflector.store if self.opted_in(name))
+        return sorted(filter(self.opted_in, self.store))

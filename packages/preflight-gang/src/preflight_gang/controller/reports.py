@@ -86,7 +86,7 @@ class Reports:
     async def mirror(self) -> None:
         """Keep up with the namespaces, with the nodes and what is written of their health."""
         async with anyio.create_task_group() as group:
-            for run in (self.namespaces.mirror, self._nodes.run, self.health.cache.run):
+            for run in (self.namespaces.run, self._nodes.run, self.health.cache.run):
                 group.start_soon(run)
 
     def seen(self, pod: Pod) -> None:

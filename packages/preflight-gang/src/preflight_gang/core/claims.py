@@ -9,27 +9,12 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
+from preflight_kube.api.workloads.model import at, maps
 from preflight_proto.devices import IMPLICIT, is_for_gpus, requests_of
 
 
 class _Object(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
     pass
-
-
-class _Result(_Object, frozen=True, kw_only=True):
-    request: str = ""
-
-
-class _Given(_Object, frozen=True, kw_only=True):
-    results: tuple[_Result, ...] | None = None
-
-
-class _Allocation(_Object, frozen=True, kw_only=True):
-    devices: _Given | None = None
-
-
-class _Status(_Object, frozen=True, kw_only=True):
-    allocation: _Allocation | None = None
 
 
 class Origin(_Object, frozen=True, kw_only=True):
@@ -45,7 +30,7 @@ class ResourceClaim(_Object, frozen=True, kw_only=True):
 
     metadata: Origin
     spec: Any = None
-    status: _Status | None = None
+    status: Any = None
 
 
 class _ClassSpec(_Object, frozen=True, kw_only=True):
@@ -88,9 +73,8 @@ def gives_gpus(claim: ResourceClaim, classes: Collection[str]) -> bool:
     Administrative access gives a pod no device of its own.
     """
     met = None
-    if claim.status is not None and claim.status.allocation is not None:
-        devices = claim.status.allocation.devices
-        met = {one.request for one in (devices.results if devices is not None else None) or ()}
+    if (allocation := at(claim.status, ("allocation",))) is not None:
+        met = {one.get("request") for one in maps(at(allocation, ("devices", "results")))}
     return any(
         is_for_gpus(request.classes, classes, admin=request.admin)
         for request in requests_of({"spec": claim.spec}, met)
