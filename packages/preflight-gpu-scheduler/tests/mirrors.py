@@ -48,9 +48,11 @@ class Mirrors:
         for found in objects:
             tell(self._mirrors[kind], found, deleted=deleted)
 
-    def status(self, node: str, *devices: dict[str, Any], observed: str | None = "t0") -> None:
+    def status(
+        self, node: str, *devices: dict[str, Any], observed: str | None = "t0", **more: Any
+    ) -> None:
         """The GpuNodeStatus of ``node`` that says so."""
-        said: dict[str, Any] = {"total": len(devices), "devices": list(devices)}
+        said: dict[str, Any] = {"total": len(devices), "devices": list(devices), **more}
         if observed is not None:
             said["observedTime"] = observed
         raw = RawStatus(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import anyio
+import pytest
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import GangStart, binding_annotations, written
@@ -78,3 +79,32 @@ def test_of_a_pod_that_went_while_it_waited_for_its_claim_nothing_is_kept() -> N
     assert anyio.run(leader._reconcile_pod, waits.key) is not None
     seen.show("pod", waits, deleted=True)
     assert leader._since._since == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "conflicts", "counted"),
+    [
+        ({"missing_node_status": "assume16"}, None, "16"),
+        ({"device_plugin": "ignore"}, ["device-plugin"], "4"),
+        ({}, ["device-plugin"], "0"),
+    ],
+)
+def test_the_scheduler_counts_the_gpus_of_each_node_that_takes_pods_and_of_no_other(
+    config: dict[str, str], conflicts: list[str] | None, counted: str
+) -> None:
+    seen, written, said = Mirrors(**config), list[Any](), list[str]()
+
+    async def merge_patch(_: str, patch: Any) -> None:
+        written.append(patch["status"]["capacity"][names.COUNT_RESOURCE])
+
+    cast(Any, seen.client).merge_patch = merge_patch
+    seen.show("node", node("a", allocatable={names.COUNT_RESOURCE: "99"}))
+    if conflicts is not None:
+        seen.status("a", *({"id": n} for n in range(4)), conflicts=conflicts)
+    leader = Controller(
+        seen.client, seen.config, seen.state, GpuControllerMetrics(CollectorRegistry())
+    )
+    leader._event = lambda about, reason, *_, **__: bool(said.append(reason))  # type: ignore[method-assign,assignment]
+    anyio.run(leader._reconcile_node, ("", "a"))
+    assert written == [counted]
+    assert said == (["DevicePluginConflict"] if counted == "0" else [])

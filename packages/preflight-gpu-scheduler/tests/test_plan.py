@@ -231,7 +231,9 @@ def test_capacity_counts_usable_gpus_and_sick_ones_whose_pod_still_runs() -> Non
         Device(id=3, mig=True),
     )
     assert capacity(Inventory(node="n", devices=devices), {1}) == 2
-    assert capacity(Inventory(node="n", devices=devices, conflicts=("device-plugin",)), {1}) == 1
+    shared = Inventory(node="n", devices=devices, conflicts=("device-plugin",))
+    assert capacity(shared, {1}, given=False) == 1
+    assert capacity(shared, {1}) == 2
     assert (
         capacity_patch(node(allocatable={"gpu.scheduling/gpu": "2"}), "gpu.scheduling/gpu", 2)
         is None

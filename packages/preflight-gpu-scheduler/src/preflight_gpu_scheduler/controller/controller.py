@@ -356,13 +356,14 @@ class Controller:
         if inventory is None:
             return None
         self._report_unknown(node, inventory)
-        if inventory.conflicts:
+        given = not inventory.conflicts or self._config.device_plugin == "ignore"
+        if not given:
             self._event(node, "DevicePluginConflict", shared(inventory.conflicts))
         leases = {gpu: lease for gpu, lease in seen.leases_on(name) if lease.ours}
         self._report_sick(name, inventory, leases)
         if not inventory.devices and (inventory.problems or inventory.reason):
             return None  # with less than its pods have a kubelet that starts anew would refuse them
-        wanted = desired.capacity(inventory, {*leases, *seen.others(name)})
+        wanted = desired.capacity(inventory, {*leases, *seen.others(name)}, given=given)
         patch = desired.capacity_patch(node, self._config.count_resource, wanted)
         if patch is not None:
             with contextlib.suppress(NotFound):

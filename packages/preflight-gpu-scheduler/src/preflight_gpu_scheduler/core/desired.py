@@ -37,12 +37,10 @@ def miscount(pod: Pod, claim: Claim, resource: str) -> str:
     )
 
 
-def capacity(inventory: Inventory, leased: Collection[int]) -> int:
-    """GPUs that the scheduler may count on a node: the usable ones, and those that are not usable
-    any more but whose pod still runs, as it has counted these."""
-    if inventory.conflicts:
-        return len(set(leased) & {device.id for device in inventory.devices})
-    return sum(device.usable or device.id in leased for device in inventory.devices)
+def capacity(inventory: Inventory, leased: Collection[int], *, given: bool = True) -> int:
+    """GPUs that the scheduler may count on a node: the usable ones, unless none there is ``given``,
+    and those that are not given any more but whose pod still runs, as it has counted these."""
+    return sum((given and it.usable) or it.id in leased for it in inventory.devices)
 
 
 def capacity_patch(node: Node, resource: str, wanted: int) -> dict[str, Any] | None:

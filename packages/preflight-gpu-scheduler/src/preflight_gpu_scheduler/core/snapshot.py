@@ -149,11 +149,6 @@ class GpuSnapshot:
         """The leases of which this pod is the holder."""
         return self.leases.by_index("holder", uid)
 
-    def ids(self, node: str) -> tuple[int, ...]:
-        """The ids of the GPUs that the status of ``node`` names; empty where there is none."""
-        inventory = known(self.inventory(node), node, self._config)
-        return tuple(device.id for device in inventory.devices) if inventory is not None else ()
-
     def leases_on(self, node: str) -> Iterator[tuple[int, Lease]]:
         """(id, lease) of each GPU of ``node`` that has one, listed in its status or not."""
         part = names.lease_part(node)
@@ -192,7 +187,8 @@ class GpuSnapshot:
         """The contents of the node's status; of one that cannot be read nothing is believed."""
         if (unread := self.statuses.unreadable.get(node)) is not None:
             return Inventory(node=node, problems=(f"cannot be read: {unread.why}",))
-        return self.statuses.get(node)
+        status = self.statuses.get(node)
+        return known(status, node, self._config) if node in self.nodes.store else status
 
     @property
     def inventories(self) -> Mapping[str, Inventory]:
@@ -321,7 +317,7 @@ class GpuSnapshot:
                 self._stale.discard(name)
 
     def _build_view(self, name: str) -> NodeView:
-        inventory = known(self.inventory(name), name, self._config)
+        inventory = self.inventory(name)
         devices = inventory.devices if inventory is not None else ()
         users = {uid for device in devices for uid in device.in_use_by}
         return view(

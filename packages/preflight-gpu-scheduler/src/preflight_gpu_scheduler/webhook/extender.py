@@ -184,7 +184,7 @@ class Extender:
         if not pod.bound and (reserved := pod.reserved) is not None and reserved.node == node:
             if state.view(node).blocked == messages.UNLOCKED:
                 return BindOutcome(error=messages.UNLOCKED)
-            if not set(reserved.ids) <= set(state.ids(node)):
+            if not uuids.keys() >= set(reserved.ids):
                 return BindOutcome(error=messages.STATUS_CHANGED)
             if state.others(node, uid) & set(reserved.ids):
                 return BindOutcome(error=messages.TAKEN)
