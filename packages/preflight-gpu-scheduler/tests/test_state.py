@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api import messages, names
 from shapes import node, pod
 
+replace = msgspec.structs.replace
 FIRST, NEXT = "2026-01-01T00:00:00Z", "2026-01-01T00:00:30Z"
 
 
@@ -65,3 +67,37 @@ def test_a_pod_is_refused_for_a_claim_that_is_not_there_or_not_valid() -> None:
     uncounted = Mirrors(count_resource="")
     uncounted.claim("one", 1)
     assert uncounted.state.refusal_of(waiting) == ""
+
+
+def test_a_machine_that_comes_under_the_name_of_another_takes_no_pod_on_the_word_of_that_one(
+    seen: Mirrors,
+) -> None:
+    reports(seen, FIRST)
+    seen.show("node", node("a"), deleted=True)
+    seen.show("node", node("a"))
+    assert why(seen, 0) == messages.STATUS_STALE
+    assert seen.state.stale() == 1
+    reports(seen, NEXT)
+    assert why(seen, 0) == ""
+
+
+def test_a_node_whose_object_was_replaced_while_no_watch_saw_it_is_another_one(
+    seen: Mirrors,
+) -> None:
+    reports(seen, FIRST)
+    before = node("a")
+    after = replace(before, metadata=replace(before.metadata, uid="another"))
+    seen.show("node", after)
+    assert why(seen, 0) == messages.STATUS_STALE
+    reports(seen, NEXT)
+    assert why(seen, 0) == ""
+
+
+def test_a_node_without_a_status_that_is_assumed_to_have_sixteen_gpus_is_seen_so_by_all() -> None:
+    seen = Mirrors(missing_node_status="assume16")
+    assert seen.state.inventory("a") is None, "of a node that is not there nothing is assumed"
+    seen.show("node", node("a"))
+    assert len(seen.free("a")) == 16
+    inventory = seen.state.inventory("a")
+    assert inventory is not None
+    assert len(inventory.devices) == 16

@@ -56,7 +56,7 @@ class GpuCache(GpuSnapshot):
             "/api/v1/nodes",
             Node,
             kept=lambda node: _without_noise(node, config.count_resource),
-            on_change=lambda change: self._node_touched(change.key),
+            on_change=noted(self._node_changed),
         )
         claims = cache(
             names.CLAIMS,

@@ -226,7 +226,7 @@ class GpuSnapshot:
     def stale(self) -> int:
         """How many nodes have a status that is too old."""
         self._refresh()
-        return len(self._stale)
+        return len(self._stale & self._views.keys())
 
     # --- what this process does
 
@@ -267,15 +267,21 @@ class GpuSnapshot:
 
     def _status_changed(self, now: Inventory, deleted: bool, before: Inventory | None) -> None:
         name = now.node
+        self._stale.discard(name)
         if deleted:
             self._beats.forget(name)
         else:
             self._beats.note(name, now.observed_time, self.now())
-            self._stale.discard(name)
             same = before is not None and before == replace(now, observed_time=before.observed_time)
             if same and name in self._views and self._views[name].blocked == "":
                 return  # a heartbeat
         self._node_touched(name)
+
+    def _node_changed(self, node: Node, deleted: bool, before: Node | None) -> None:
+        another = deleted or (before is not None and before.uid != node.uid)
+        if another and self.statuses.get(node.name) is not None:
+            self._stale.add(node.name)  # it speaks of the machine before
+        self._node_touched(node.name)
 
     def _node_touched(self, name: str) -> None:
         self._dirty.add(name)
@@ -314,7 +320,6 @@ class GpuSnapshot:
                 self._views[name] = self._build_view(name)
             else:
                 self._views.pop(name, None)
-                self._stale.discard(name)
 
     def _build_view(self, name: str) -> NodeView:
         inventory = self.inventory(name)
