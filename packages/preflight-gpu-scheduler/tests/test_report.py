@@ -292,6 +292,12 @@ def test_a_condition_whose_gpus_were_cut_off_takes_all_of_the_node_out_and_names
     assert (bool(found.all), list(found.by_uuid)) == (True, ["A"])
 
 
+def test_a_condition_that_holds_counts_however_many_stand_before_it_that_do_not() -> None:
+    others = tuple(Condition(type=f"Other{n}", status="False") for n in range(100))
+    sick = Condition(type="XidError", status="True", message="GPU_UUID:A is sick")
+    assert "A" in complaints(node(conditions=(*others, sick)), ()).by_uuid
+
+
 def test_people_can_name_a_gpu_on_the_node() -> None:
     said = complaints(node(annotations={names.UNHEALTHY_ANNOTATION: "B, C,"}), ())
     assert set(said.by_uuid) == {"B", "C"}

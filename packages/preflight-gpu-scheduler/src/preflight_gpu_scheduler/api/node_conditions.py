@@ -26,13 +26,11 @@ class Complaints(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def complaints(node: Node, node_conditions: Collection[str]) -> Complaints:
-    """A condition of status True whose message names GPUs is about those; one that matches
+    """A condition that holds and whose message names GPUs is about those; one that matches
     ``node_conditions`` and names none, or was cut short, is about all of the node.
     """
     everything, by_uuid = "", dict[str, str]()
     for condition in node.status.conditions or ():
-        if condition.status != "True":
-            continue
         why = f"node condition {condition.type}"[:_MOST_REASON]
         named = gpus_named(condition.message)
         for uuid in named:

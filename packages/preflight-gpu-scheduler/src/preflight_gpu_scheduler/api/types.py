@@ -386,15 +386,17 @@ class Condition(_Object, frozen=True, kw_only=True):
 
 
 class NodeStatus(_Object, frozen=True, kw_only=True):
-    """``capacity``, ``allocatable``: quantities as they came."""
+    """``capacity``, ``allocatable``: quantities as they came. ``conditions``: those that hold."""
 
     capacity: dict[str, Any] | None = None
     allocatable: dict[str, Any] | None = None
-    conditions: tuple[Condition, ...] | None = None
+    conditions: tuple[Condition, ...] | None = ()
 
     def __post_init__(self) -> None:
-        if self.conditions and len(self.conditions) > _MOST_CONDITIONS:
-            msgspec.structs.force_setattr(self, "conditions", self.conditions[:_MOST_CONDITIONS])
+        holds = tuple(
+            condition for condition in self.conditions or () if condition.status == "True"
+        )
+        msgspec.structs.force_setattr(self, "conditions", holds[:_MOST_CONDITIONS])
 
 
 class Node(_NamedObject, frozen=True, kw_only=True):
