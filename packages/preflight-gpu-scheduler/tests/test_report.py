@@ -298,6 +298,14 @@ def test_a_condition_that_holds_counts_however_many_stand_before_it_that_do_not(
     assert "A" in complaints(node(conditions=(*others, sick)), ()).by_uuid
 
 
+def test_where_the_status_of_before_gives_two_gpus_one_id_each_has_one_of_its_own_again() -> None:
+    """As after a restore, or one that was written by hand: else the node were out for ever."""
+    twice = InventoryStatus(devices=(Device(id=0, uuid="GPU-a"), Device(id=0, uuid="GPU-b")))
+    found = written([facts("GPU-a", 1), facts("GPU-b", 2)], twice)
+    assert sorted(one.id for one in found.devices) == [0, 1]
+    assert len({one.id for one in written([facts("GPU-c", 9)], twice).devices}) == 2
+
+
 def test_people_can_name_a_gpu_on_the_node() -> None:
     said = complaints(node(annotations={names.UNHEALTHY_ANNOTATION: "B, C,"}), ())
     assert set(said.by_uuid) == {"B", "C"}

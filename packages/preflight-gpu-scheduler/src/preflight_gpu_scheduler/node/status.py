@@ -132,7 +132,8 @@ def status(
     and another GPU is in its slot. XIDs are remembered until the node's next ``boot``, or until a
     driver that asked for a reset of the GPU no longer does.
     """
-    pods, old = tuple(pods), {device.uuid: device for device in previous.devices if device.uuid}
+    pods, by_id = tuple(pods), {device.id: device for device in previous.devices if device.uuid}
+    old = {device.uuid: device for device in by_id.values()}  # an id is one GPU's, whatever it says
     says = claimed(pods, node)
     users = {gpu: (uid,) for gpu, uids in says.items() if (uid := holders.get(gpu)) in uids}
     base = InventoryStatus(observed_time=observed, conflicts=tuple(conflicts))
