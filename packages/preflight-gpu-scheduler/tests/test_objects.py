@@ -178,6 +178,12 @@ def test_a_reservation_is_read_as_it_was_written_or_not_at_all(raw: object) -> N
     assert allocation.parse_reserved(allocation.written(whole).replace("[0,2]", "[2,0]")) is None
 
 
+def test_a_reservation_that_is_nested_without_end_is_none() -> None:
+    nested = '{"x":' + "[" * 1500
+    assert allocation.parse_reserved(nested) is None
+    assert allocation.parse_start(nested) is None
+
+
 def test_a_reservation_that_was_taken_back_counts_no_more() -> None:
     whole = allocation.written(
         Reserved(number=1, node="n", ids=(0,), plan="p", members=1, first="a", first_uid="u")

@@ -86,7 +86,7 @@ def parse_start(text: str) -> GangStart | None:
 
 
 def _decoded(text: str, type_: type[S]) -> S | None:
-    with suppress(msgspec.DecodeError):
+    with suppress(msgspec.DecodeError, RecursionError):
         return msgspec.json.decode(text, type=type_) if len(text) <= MOST_RESERVED_TEXT else None
     return None
 
