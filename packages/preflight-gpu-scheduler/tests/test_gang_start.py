@@ -263,3 +263,30 @@ def test_a_pod_of_higher_priority_than_the_gang_takes_what_is_kept() -> None:
     high = pod("single", annotations={names.CLAIM_ANNOTATION: "one"}, priority=5)
     seen.show("pod", high)
     assert seen.ask("single", ["a"]) == "a"
+
+
+def test_a_node_that_goes_while_its_gpus_are_kept_for_a_gang_hinders_no_other_gang() -> None:
+    seen = Gangs(gang_max_wait="1s")
+    seen.gang("large", 2, 2, each=4, priority=5)
+    seen.state.hold("b", range(4), pod("other"))
+    seen.ask("large-0")
+    seen.now += 30
+    seen.ask("single")
+    kept = seen.extender._starts.kept(0)
+    assert kept
+    seen.gang("small", 2, 2)
+    seen.show("node", *map(node, kept), deleted=True)
+    assert seen.ask("small-0") == messages.GANG_TOO_FEW
+
+
+def test_a_member_that_came_again_under_its_name_while_no_watch_saw_it_holds_nothing_of_before() -> (
+    None
+):
+    seen = Gangs()
+    seen.gang("g", 2, 2)
+    seen.ask("g-0")
+    assert len(seen.held()) == 2
+    found: Pod = seen.state.pods.store["team/g-1"]
+    seen.show("pod", replace(found, metadata=replace(found.metadata, uid="another")))
+    seen.show("pod", *(seen.state.pods.store[f"team/g-{n}"] for n in range(2)), deleted=True)
+    assert seen.held() == set()

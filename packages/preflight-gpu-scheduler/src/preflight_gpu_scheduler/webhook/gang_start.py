@@ -130,8 +130,8 @@ class GangStarts:
         if pod is not None:
             self._barrier.changed(pod)
         start = pod.start if pod is not None and pod.open else None
-        before = self._of.get(key)
-        if before is not None and before != start:
+        before, uid = self._of.get(key), pod.uid if pod is not None else ""
+        if before and (before != start or self._tries[before].pods[key].uid != uid):
             self._left(key, before)
         if start is None or pod is None:
             return
@@ -278,9 +278,10 @@ class GangStarts:
         """The nodes without what is kept for another gang."""
         views = self._state.views()
         less = {}
-        for name, count in self.kept(mine.priority, mine=mine).items():
+        kept = self.kept(mine.priority, mine=mine)
+        for name in kept.keys() & views.keys():
             free = views[name].free
-            for _ in range(count):
+            for _ in range(kept[name]):
                 free &= free - 1  # one GPU less, if there is one
             less[name] = msgspec.structs.replace(views[name], free=free)
         return {**views, **less} if less else views
