@@ -8,14 +8,13 @@ import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from preflight_proto import nvml as reader
 
 from preflight_gpu_scheduler.node.status import Facts, Link, Place, bus_id
 
-T = TypeVar("T")
 PATIENCE: Final = 60.0
 """Seconds: a driver without persistence mode initialises each GPU first, some seconds apiece."""
 _LINKS: Final = 18
@@ -100,43 +99,34 @@ class Nvml:
                 )
 
     def _gpu(self, nvml: Any, handle: Any, all_handles: Sequence[Any]) -> Facts | None:
-        silent: dict[str, None] = {}
+        lacks = (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound)
+        silent: list[str] = []
 
-        def ask(question: Callable[[], T], otherwise: T) -> T:
+        def ask(name: str, otherwise: Any, *more: Any) -> Any:
             try:
-                return question()
-            except nvml.NVMLError as error:
-                if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
-                    raise
-                return otherwise
-
-        def decisive(name: str, otherwise: Any) -> Any:
-            """An answer that decides whether a GPU is given, of a driver that can say it."""
-            try:
-                return getattr(nvml, name)(handle)
-            except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
-                if name in reader.without():
-                    silent[name] = None
+                return getattr(nvml, name)(handle, *more)
             except nvml.NVMLError_GpuIsLost:
                 raise
-            except nvml.NVMLError:
-                silent[name] = None
-            return otherwise
+            except nvml.NVMLError as error:
+                if not isinstance(error, lacks) or name in reader.without():
+                    silent.append(name)
+                return otherwise
 
         try:
             uuid = _text(nvml.nvmlDeviceGetUUID(handle))
         except _nameless(nvml):
             return None  # it has no name any more, as one without a handle
         try:
-            bus = getattr(decisive("nvmlDeviceGetPciInfo", None), "busId", "")
-            remapped = decisive("nvmlDeviceGetRemappedRows", (0, 0, 0, 0))
-            mig = decisive("nvmlDeviceGetMigMode", (0, 0))[0]
+            bus = getattr(ask("nvmlDeviceGetPciInfo", None), "busId", "")
+            remapped = ask("nvmlDeviceGetRemappedRows", (0, 0, 0, 0))
+            mig = ask("nvmlDeviceGetMigMode", (0, 0))[0]
             # By version: without one the binding raises an error of its own before R510.
-            running = decisive("nvmlDeviceGetComputeRunningProcesses_v3", None)
+            running = ask("nvmlDeviceGetComputeRunningProcesses_v3", None)
             if running is None:  # as drivers before R510 call it
-                running = decisive("nvmlDeviceGetComputeRunningProcesses_v2", None)
-            generation = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), 0)
-            width = ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), 0)
+                running = ask("nvmlDeviceGetComputeRunningProcesses_v2", None)
+            decisive = ", ".join(silent)  # what follows does not decide whether it is given
+            generation = ask("nvmlDeviceGetMaxPcieLinkGeneration", 0)
+            width = ask("nvmlDeviceGetMaxPcieLinkWidth", 0)
             place = Place(
                 pci_bus_id=_text(bus),
                 links=_links(nvml, handle, all_handles, ask),
@@ -146,14 +136,14 @@ class Nvml:
             return Facts(
                 uuid=uuid,
                 place=place,
-                name=_text(ask(lambda: nvml.nvmlDeviceGetName(handle), "")),
+                name=_text(ask("nvmlDeviceGetName", "")),
                 ecc_pending=bool(remapped[2]),
                 remap_failed=bool(remapped[3]),
                 recovery=reader.field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"),
                 mig=mig == nvml.NVML_DEVICE_MIG_ENABLE,
                 processes=None if running is None else len(running),
                 placed=bool(bus) and not reader.without(),
-                unknown=f"NVML does not answer {', '.join(silent)}" if silent else "",
+                unknown=f"NVML does not answer {decisive}" if decisive else "",
             )
         except nvml.NVMLError_GpuIsLost:
             return Facts(uuid=uuid, place=Place(pci_bus_id=""), answers=False)
@@ -165,14 +155,14 @@ def _links(
     speed = (reader.field(handle, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON") or 0) / 1000.0
     links, known = [], False
     for n in range(reader.field(handle, "NVML_FI_DEV_NVLINK_LINK_COUNT") or _LINKS):
-        if not ask(lambda n=n: nvml.nvmlDeviceGetNvLinkState(handle, n), 0):
+        if not ask("nvmlDeviceGetNvLinkState", 0, n):
             continue
-        kind = ask(lambda n=n: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, n), None)
+        kind = ask("nvmlDeviceGetNvLinkRemoteDeviceType", None, n)
         known = known or kind is not None
         if kind == _TO_SWITCH:
             links.append(Link(ends="switch", bandwidth=speed))
         elif kind == _TO_GPU:
-            at = ask(lambda n=n: nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, n).busId, "")
+            at = getattr(ask("nvmlDeviceGetNvLinkRemotePciInfo", None, n), "busId", "")
             links.append(Link(ends="gpu", remote=_text(at), bandwidth=speed))
     # A driver that does not say where links end may say which GPUs reach each other over them.
     # Whatever goes wrong here may be the other's: then there is no link to it, and no more.
