@@ -4,6 +4,7 @@ nudges, status.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from preflight_gpu_scheduler.api import names
 from preflight_gpu_scheduler.api.allocation import GangStart, Reserved, written
 from preflight_gpu_scheduler.api.gpu_node_status import Device, Inventory
-from preflight_gpu_scheduler.api.types import Pod
+from preflight_gpu_scheduler.api.types import Lease, Pod
 from preflight_gpu_scheduler.controller.apply import pod_patch
 from preflight_gpu_scheduler.core.desired import (
     capacity,
@@ -276,18 +277,22 @@ def test_a_second_nudge_goes_to_who_waited_longest_for_one_each_as_if_it_were_al
     assert wake_unschedulable(waiting, {"n": 1}, again=True) == ()
 
 
+def holding(*leases: Lease) -> Callable[[str], list[Lease]]:
+    return lambda uid: [held for held in leases if held.holder == uid]
+
+
 def test_a_claims_status_says_what_its_pods_have() -> None:
     here = pod(
         "a", annotations={names.ALLOCATED_ANNOTATION: "n:0,1"}, node_name="n", phase="Running"
     )
-    one = status(claim(), [here], [])
+    one = status(claim(), [here], holding())
     assert (one["phase"], one["nodeName"], one["gpuIds"], one["allocated"]) == (
         "Bound",
         "n",
         [0, 1],
         "n:0,1",
     )
-    reserved = status(claim(), [here, pod("p")], [lease("n", 3), lease("n", 2)])
+    reserved = status(claim(), [here, pod("p")], holding(lease("n", 3), lease("n", 2)))
     assert (reserved["phase"], reserved["message"]) == ("Reserved", "1 of 2 pods are bound")
     assert reserved["allocations"][1] == {
         "pod": "p",
@@ -297,8 +302,8 @@ def test_a_claims_status_says_what_its_pods_have() -> None:
         "phase": "Reserved",
     }
     assert "allocated" not in reserved
-    assert status(claim(), [], [])["phase"] == "Pending"
-    assert status(claim(), [pod()], [], possible=False)["phase"] == "Failed"
+    assert status(claim(), [], holding())["phase"] == "Pending"
+    assert status(claim(), [pod()], holding(), possible=False)["phase"] == "Failed"
     assert (
         len(
             status(
@@ -307,7 +312,7 @@ def test_a_claims_status_says_what_its_pods_have() -> None:
                     pod(f"p{n}", annotations={names.ALLOCATED_ANNOTATION: "n:0"}, node_name="n")
                     for n in range(150)
                 ],
-                [],
+                holding(),
             )["allocations"]
         )
         == 100

@@ -324,11 +324,8 @@ class Controller:
         if claim is None:
             self._phases.pop(key, None)
             return None
-        pods, views = seen.pods_of(key), seen.views().values()
-        leases = [lease for pod in pods if not pod.bound for lease in seen.held_by(pod.uid)]
-        possible = not views or desired.could_ever(claim, views)
-        possible = possible or desired.could_ever(claim, seen.well())
-        wanted = desired.status(claim, pods, leases, possible=possible)
+        possible = not seen.nodes.store or desired.could_ever(claim, seen.well())
+        wanted = desired.status(claim, seen.pods_of(key), seen.held_by, possible=possible)
         if self._phases.get(key) == (claim.uid, wanted):
             return None
         gone = dict.fromkeys(("nodeName", "gpuIds", "allocated"))

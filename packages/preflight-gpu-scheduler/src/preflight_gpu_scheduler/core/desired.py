@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from heapq import heapify, heapreplace
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from preflight_gpu_scheduler.api.allocation import Allocation
 from preflight_gpu_scheduler.api.claim import Claim
 from preflight_gpu_scheduler.api.gpu_node_status import Inventory
 from preflight_gpu_scheduler.api.types import Lease, Node, Pod
-from preflight_gpu_scheduler.core.filter_prioritize import NodeView
+from preflight_gpu_scheduler.core.filter_prioritize import NodeView, own_ids
 from preflight_gpu_scheduler.core.gpu_selection import choose
 
 MAX_WOKEN: Final = 16
@@ -98,15 +98,16 @@ def could_ever(claim: Claim, nodes: Iterable[NodeView]) -> bool:
 
 
 def status(
-    claim: Claim, pods: Iterable[Pod], leases: Collection[Lease], *, possible: bool = True
+    claim: Claim,
+    pods: Iterable[Pod],
+    held_by: Callable[[str], Iterable[Lease]],
+    *,
+    possible: bool = True,
 ) -> dict[str, Any]:
-    """``pods``: those that name the claim; ``leases``: theirs. ``possible``: :func:`could_ever`."""
-    by_holder: dict[str, list[Lease]] = {}
-    for lease in leases:
-        by_holder.setdefault(lease.holder, []).append(lease)
+    """``pods``: those that name the claim; ``held_by``: the leases of each, by its uid.
+    ``possible``: :func:`could_ever`."""
     living = sorted((pod for pod in pods if not pod.ended), key=lambda pod: pod.name)
-    every = [_allocation(pod, by_holder.get(pod.uid, [])) for pod in living]
-    allocations = [allocation for allocation in every if allocation is not None]
+    allocations = [shown for pod in living if (shown := _allocation(pod, held_by)) is not None]
     bound, total = sum(allocation["phase"] == "Bound" for allocation in allocations), len(living)
     message = f"{bound} of {total} pods are bound" if total else "no pod names this claim"
     if allocations:
@@ -131,17 +132,12 @@ def status(
     return status
 
 
-def _allocation(pod: Pod, leases: list[Lease]) -> dict[str, Any] | None:
-    allocated = pod.allocated if pod.bound else None
-    if allocated is not None:
-        node, ids, phase = allocated.node, list(allocated.ids), "Bound"
-    else:
-        places = sorted(
-            gpu for lease in leases if lease.number == pod.number and (gpu := lease.gpu) is not None
-        )
-        if pod.bound or not places:
-            return None
-        node, phase = places[0][0], "Reserved"
-        ids = [gpu for where, gpu in places if where == node]
+def _allocation(pod: Pod, held_by: Callable[[str], Iterable[Lease]]) -> dict[str, Any] | None:
+    has, phase = pod.allocated, "Bound"
+    if not pod.bound:
+        own, phase = own_ids(held_by(pod.uid), pod), "Reserved"
+        has = Allocation(*min(own.items())) if own else None
+    if has is None:
+        return None
     about = {"pod": pod.name, "podUID": pod.uid}
-    return {**about, "nodeName": node, "gpuIds": ids, "phase": phase}
+    return {**about, "nodeName": has.node, "gpuIds": list(has.ids), "phase": phase}

@@ -217,10 +217,11 @@ class GpuSnapshot:
     def well(self) -> Collection[NodeView]:
         """Every node as it is when none of its GPUs is sick."""
         if not self._well:
-            for name, inventory in self.inventories.items():
+            for name, node in self.nodes.store.items():
+                inventory = self.inventory(name) or Inventory()
                 devices = (replace(device, health="Healthy") for device in inventory.devices)
                 whole = replace(inventory, devices=tuple(devices))
-                self._well.append(view(self.nodes.get(name), whole, (), self._config))
+                self._well.append(view(node, whole, (), self._config))
         return self._well
 
     def stale(self) -> int:
