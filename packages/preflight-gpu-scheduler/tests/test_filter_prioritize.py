@@ -14,6 +14,7 @@ from preflight_gpu_scheduler.api.gpu_node_status import Device, Inventory
 from preflight_gpu_scheduler.api.types import Node, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core.filter_prioritize import (
+    FilterResult,
     NodeView,
     Question,
     busy_ids,
@@ -22,7 +23,6 @@ from preflight_gpu_scheduler.core.filter_prioritize import (
     known,
     own_ids,
     prioritize,
-    result_of,
 )
 from preflight_gpu_scheduler.core.filter_prioritize import view as view_of
 from preflight_gpu_scheduler.core.ledger import Holder
@@ -45,14 +45,18 @@ def seen(
     return view_of(found, known(inventory, "n", config), busy, config, **more)
 
 
+def failed(result: FilterResult) -> dict[str, str]:
+    return result.failed_nodes | result.failed_and_unresolvable_nodes
+
+
 def ask(**changes: Any) -> Question:
     return Question(**{"pod": pod(), "claim": claim(), **changes})
 
 
 def test_a_node_passes_when_the_choice_finds_gpus_there_and_the_others_say_why_not() -> None:
     answered = filter_nodes(ask(), [*NODES, "strange"], NODES)
-    assert answered.passed == ("free", "half", "labelled")
-    assert answered.failed == {
+    assert answered.node_names == ("free", "half", "labelled")
+    assert failed(answered) == {
         "one": messages.TOO_FEW,
         "stale": messages.STATUS_STALE,
         "strange": messages.NODE_UNKNOWN,
@@ -60,7 +64,7 @@ def test_a_node_passes_when_the_choice_finds_gpus_there_and_the_others_say_why_n
 
 
 def test_what_eviction_cannot_change_is_unresolvable() -> None:
-    result = result_of(filter_nodes(ask(), ["one", "stale"], NODES))
+    result = filter_nodes(ask(), ["one", "stale"], NODES)
     assert (result.failed_nodes, result.failed_and_unresolvable_nodes) == (
         {"one": messages.TOO_FEW},
         {"stale": messages.STATUS_STALE},
@@ -80,32 +84,34 @@ def test_what_eviction_cannot_change_is_unresolvable() -> None:
 )
 def test_why_no_node_does(question: Question, why: str) -> None:
     answered = filter_nodes(question, ["free"], NODES)
-    assert not answered.passed
-    assert set(answered.failed.values()) == {why}
+    assert not answered.node_names
+    assert set(failed(answered).values()) == {why}
 
 
 def test_of_many_nodes_the_best_are_given_and_of_these_the_fullest() -> None:
     masks = {"whole": 0xFF, "pair": 0b11, "pairs": 0x33, "split": 0b10001, "one": 1}
     nodes = {name: view(mask) for name, mask in masks.items()}
-    assert filter_nodes(ask(), list(nodes), nodes, most=2).passed == ("pair", "pairs")
-    assert filter_nodes(ask(), list(nodes), nodes, most=2).failed == {"one": messages.TOO_FEW}
-    assert len(filter_nodes(ask(), list(nodes), nodes, most=4).passed) == 4
-    assert len(filter_nodes(ask(), list(nodes), nodes).passed) == 4
+    assert filter_nodes(ask(), list(nodes), nodes, most=2).node_names == ("pair", "pairs")
+    assert failed(filter_nodes(ask(), list(nodes), nodes, most=2)) == {"one": messages.TOO_FEW}
+    assert len(filter_nodes(ask(), list(nodes), nodes, most=4).node_names) == 4
+    assert len(filter_nodes(ask(), list(nodes), nodes).node_names) == 4
 
 
 def test_a_selector_takes_the_nodes_with_its_labels() -> None:
-    assert filter_nodes(ask(claim=claim(labels={"pool": "a"})), list(NODES), NODES).passed == (
+    assert filter_nodes(ask(claim=claim(labels={"pool": "a"})), list(NODES), NODES).node_names == (
         "labelled",
     )
 
 
 def test_a_full_set_of_leases_leads_to_its_node_and_half_a_set_where_it_can_be_completed() -> None:
     full = ask(own={"one": (0b110, (1, 2))})
-    assert filter_nodes(full, ["free", "one"], NODES).passed == ("one",)
-    assert filter_nodes(full, ["free"], NODES).failed == {"free": messages.ELSEWHERE}
-    assert filter_nodes(ask(own={"one": (0b10, (1,))}), ["free", "one"], NODES).passed == ("one",)
+    assert filter_nodes(full, ["free", "one"], NODES).node_names == ("one",)
+    assert failed(filter_nodes(full, ["free"], NODES)) == {"free": messages.ELSEWHERE}
+    assert filter_nodes(ask(own={"one": (0b10, (1,))}), ["free", "one"], NODES).node_names == (
+        "one",
+    )
     hopeless = ask(claim=claim(3), own={"one": (0b10, (1,))})
-    assert filter_nodes(hopeless, ["free", "one"], NODES).passed == ("free",)
+    assert filter_nodes(hopeless, ["free", "one"], NODES).node_names == ("free",)
     assert next(choices(full, ["one"], NODES))[0].ids == (1, 2)
 
 
@@ -116,7 +122,7 @@ def test_a_gangs_member_goes_where_its_plan_says() -> None:
         )
     )
     question = ask(pod=pod(annotations={names.RESERVED_ANNOTATION: told}), claim=claim(gang="job"))
-    assert filter_nodes(question, ["free", "half"], NODES).passed == ("half",)
+    assert filter_nodes(question, ["free", "half"], NODES).node_names == ("half",)
     assert [one.score for one in prioritize(question, ["half"], NODES)] == [10]
 
 
@@ -145,8 +151,8 @@ def test_every_node_is_answered_once_and_scores_are_within_bounds(
     }
     question = ask(claim=claim(count, mode=mode))
     answered = filter_nodes(question, list(nodes), nodes)
-    assert sorted([*answered.passed, *answered.failed]) == sorted(nodes)
-    for name in answered.passed:
+    assert sorted([*answered.node_names, *failed(answered)]) == sorted(nodes)
+    for name in answered.node_names:
         assert next(choices(question, [name], nodes))[0].ids
     assert all(0 <= one.score <= 10 for one in prioritize(question, list(nodes), nodes))
 

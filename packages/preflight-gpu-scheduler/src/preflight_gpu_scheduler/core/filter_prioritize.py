@@ -241,13 +241,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return pod.open and pod.start is not None and not full
 
 
-class Answered(msgspec.Struct, frozen=True):
-    """Names that pass, and why others do not."""
-
-    passed: tuple[str, ...]
-    failed: Mapping[str, str]
-
-
 def choices(
     question: Question,
     names: Iterable[str],
@@ -285,18 +278,18 @@ def filter_nodes(
     nodes: Mapping[str, NodeView],
     kept: Mapping[str, int] | None = None,
     most: int | None = None,
-) -> Answered:
+) -> FilterResult:
     """Which of ``names`` can give the pod its GPUs; of more than ``most`` the best: where they fit
     together best, and of these the fullest. ``kept``: how many free GPUs of a node are another's.
     """
     claim, reserved = question.claim, question.pod.reserved
     if claim is None or question.refused:
-        return Answered((), dict.fromkeys(names, question.refused))
+        return answered((), dict.fromkeys(names, question.refused))
     count = claim.want.count
     if reserved is not None:
         return alone(names, reserved.node)
     if claim.gang is not None and question.pod.start is None:
-        return Answered((), dict.fromkeys(names, messages.GANG_NOT_RESERVED))
+        return answered((), dict.fromkeys(names, messages.GANG_NOT_RESERVED))
     if full := [node for node, (_, ids) in question.own.items() if len(ids) >= count]:
         return alone(names, min(full))
     begun = choices(question, sorted(question.own.keys() & set(names)), nodes)
@@ -310,17 +303,15 @@ def filter_nodes(
         else:
             passed.append((-chosen.score, nodes[alike[0]].free.bit_count(), alike))
     if most is None or len(names) - len(failed) <= most:
-        return Answered(tuple(name for name in names if name not in failed), failed)
+        return answered((name for name in names if name not in failed), failed)
     ranked = (name for *_, alike in sorted(passed) for name in alike)
-    return Answered(tuple(islice(ranked, most)), failed)
+    return answered(islice(ranked, most), failed)
 
 
-def alone(names: Sequence[str], node: str) -> Answered:
+def alone(names: Sequence[str], node: str) -> FilterResult:
     """``node`` passes, and no other."""
-    return Answered(
-        tuple(name for name in names if name == node),
-        {name: messages.ELSEWHERE for name in names if name != node},
-    )
+    others = {name: messages.ELSEWHERE for name in names if name != node}
+    return answered((name for name in names if name == node), others)
 
 
 def refusal(node: NodeView, wanted: Mapping[str, str]) -> str:
@@ -328,12 +319,11 @@ def refusal(node: NodeView, wanted: Mapping[str, str]) -> str:
     return node.blocked or (messages.LABELS_DIFFER if node.other(wanted) else "")
 
 
-def result_of(answered: Answered) -> FilterResult:
+def answered(passed: Iterable[str], failed: Mapping[str, str]) -> FilterResult:
     """Put what evicting pods cannot change where preemption does not look."""
-    failed: dict[bool, dict[str, str]] = {False: {}, True: {}}
-    for name, why in answered.failed.items():
-        failed[why in messages.UNRESOLVABLE][name] = why
-    return FilterResult(answered.passed, failed[False], failed[True])
+    final = {name: why for name, why in failed.items() if why in messages.UNRESOLVABLE}
+    rest = {name: why for name, why in failed.items() if name not in final}
+    return FilterResult(tuple(passed), rest, final)
 
 
 def prioritize(

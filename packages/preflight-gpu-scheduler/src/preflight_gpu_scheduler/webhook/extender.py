@@ -82,16 +82,11 @@ class Extender:
         names = args.node_names or ()
         question = self._question(args.pod)
         if question.starts:
-            answered = self._starts.filter(question, names)
-            if isinstance(answered, str):
-                return FilterResult(error=answered)
-        else:
-            kept = self._starts.kept(question.pod.spec.priority or 0, names)
-            self._metrics.kept.set(sum(kept.values()))
-            views = self._state.views()
-            most = None if question.pod.particular else filter_prioritize.BEST
-            answered = filter_prioritize.filter_nodes(question, names, views, kept, most)
-        return filter_prioritize.result_of(answered)
+            return self._starts.filter(question, names)
+        kept = self._starts.kept(question.pod.spec.priority or 0, names)
+        self._metrics.kept.set(sum(kept.values()))
+        most = None if question.pod.particular else filter_prioritize.BEST
+        return filter_prioritize.filter_nodes(question, names, self._state.views(), kept, most)
 
     def prioritize(self, args: FilterArgs) -> Sequence[Priority]:
         """0–10 for each of the named nodes; 0 for all where nothing is known of the claim."""

@@ -21,7 +21,7 @@ from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.core import filter_prioritize, gangs
 from preflight_gpu_scheduler.core.bind import committed
-from preflight_gpu_scheduler.core.filter_prioritize import Answered, NodeView, Question
+from preflight_gpu_scheduler.core.filter_prioritize import FilterResult, NodeView, Question
 from preflight_gpu_scheduler.core.protocol import Runner
 from preflight_gpu_scheduler.core.snapshot import GpuSnapshot, Key
 
@@ -180,31 +180,31 @@ class GangStarts:
 
     # --- filter
 
-    def filter(self, question: Question, nodes: Sequence[str]) -> Answered | str:
+    def filter(self, question: Question, nodes: Sequence[str]) -> FilterResult:
         """The one node that the member is to have; or why there is none yet."""
         now, pod = self._state.now(), question.pod
         self._expire(now)
         mine = self._tries.get(self._of.get(pod.key, GangStart()))
         if mine is None or pod.key not in mine.pods:
-            return messages.GANG_NOT_RESERVED
+            return FilterResult(error=messages.GANG_NOT_RESERVED)
         uid = pod.uid
         mine.ever.update(nodes)
         if uid not in mine.placed:
             answered = filter_prioritize.filter_nodes(question, nodes, self._state.views())
             self._note(nodes, now)
             if mine.begun is None and (why := self._others_first(mine, now)):
-                return why
-            mine.asked[uid] = (now, frozenset(answered.passed))
+                return FilterResult(error=why)
+            mine.asked[uid] = (now, frozenset(answered.node_names or ()))
         mine.last = now
         if mine.begun is None and (why := self._begin(mine, now)):
-            return why
+            return FilterResult(error=why)
         given = mine.placed.get(uid)
         if given is None:
-            return messages.GANG_TURN
+            return FilterResult(error=messages.GANG_TURN)
         mine.asks(uid, nodes)
         if given[0] not in nodes and not self._move(mine, pod, question.claim, nodes):
             self._fail(mine)
-            return messages.GANG_TOO_FEW
+            return FilterResult(error=messages.GANG_TOO_FEW)
         return filter_prioritize.alone(nodes, mine.placed[uid][0])
 
     def _begin(self, mine: _Attempt, now: float) -> str:
