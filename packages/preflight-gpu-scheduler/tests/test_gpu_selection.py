@@ -162,6 +162,19 @@ def test_the_examples_of_the_specification(
     assert choose(slots, mask_of(slots, free), Want(count=count)).ids == expected
 
 
+@pytest.mark.parametrize("count", [8, 32, 48])
+def test_on_a_node_of_many_gpus_without_links_the_choice_is_the_best_one_and_no_long_matter(
+    count: int,
+) -> None:
+    slots = node((1,) * 64)
+    free = frozenset(range(64)) - {3, 52}
+    found = choose(slots, mask_of(slots, free), Want(count=count))
+    assert found.ids == tuple(range(4, 4 + count))
+    scattered = frozenset(n for n in range(64) if n % 8)
+    found = choose(slots, mask_of(slots, scattered), Want(count=count))
+    assert found.ids == tuple(sorted(scattered))[:count]
+
+
 def test_an_unhealthy_a_mig_and_an_unknown_gpu_are_no_part_of_the_topology() -> None:
     devices = [
         Device(id=0),

@@ -2,18 +2,17 @@
 
 `contiguous` orders all sets of `count` free GPUs by: fewest islands; ids that are one run without a
 gap; fewest free GPUs left over on the islands touched; the highest bandwidth of the slowest GPU;
-lowest ids. The search is exact: every set within a smallest cover touches all islands of it, so
-what is left over depends on these alone, and within them only runs, or the fastest, can be best.
+lowest ids. The search is exact: a set in the fewest islands touches all of them, so what is left
+over depends on how many GPUs these have; and no set is looked at twice.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import combinations, islice
-from math import comb
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -21,9 +20,6 @@ from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.claim import Want
 from preflight_gpu_scheduler.api.gpu_node_status import Device
 
-_MOST_COVERS: Final = 20_000
-"""Sets of islands that are compared, the largest islands first: there are more on a node with more
-than 16 GPUs without links."""
 _MOST_KNOWN: Final = 4096
 """Topologies, and choices, that are kept."""
 
@@ -121,70 +117,68 @@ def _why(slots: Topology, there: Sequence[Slot], want: Want) -> str:
 
 def _search(there: Sequence[Slot], want: Want, fixed: frozenset[int]) -> tuple[Slot, ...] | None:
     """The best set with ``fixed`` in it; None where there is none that is allowed."""
+    count, required = want.count, want.mode == "Required"
     if want.policy == "spread":
-        return _spread(there, want.count, fixed)
+        return _spread(there, count, fixed)
     if want.mode == "Ignore":
-        return _completed(there, want.count, fixed)
-    required = want.mode == "Required"
+        lowest = [slot for slot in there if slot.id not in fixed][: count - len(fixed)]
+        return tuple(slot for slot in there if slot.id in fixed or slot in lowest)
+    islands: dict[str, list[Slot]] = {}
+    for slot in there:
+        islands.setdefault(slot.island, []).append(slot)
+    covers = {} if required else _covers(islands.values(), count, fixed)
+    few, total = min((key for key in covers if key[1] >= count), default=(1, 0))
+
+    def rank(run: Sequence[Slot]) -> tuple[int, float, int]:
+        touched = sum(len(islands[island]) for island in {slot.island for slot in run})
+        return touched, -min(slot.bandwidth for slot in run), run[0].id
+
     allowed = [slot for slot in there if slot.bandwidth >= want.least or not required]
-    if not fixed <= {slot.id for slot in allowed}:
-        return None
-    sizes = Counter(slot.island for slot in there)
+    runs = (tuple(allowed[n : n + count]) for n in range(len(allowed) - count + 1))
+    adjacent = (
+        run
+        for run in runs
+        if _adjacent(run)
+        and fixed <= {slot.id for slot in run}
+        and len({slot.island for slot in run}) == few
+    )
+    best = min(adjacent, key=rank, default=None)
+    if best is not None or required:
+        return best
 
-    def ranked() -> Iterator[tuple[tuple[Any, ...], tuple[Slot, ...]]]:
-        for cover in _covers(allowed, want.count, fixed):
-            if required and len(cover) > 1:
-                return
-            group = [slot for slot in allowed if slot.island in cover]
-            left = sum(sizes[island] for island in cover) - want.count
-            for adjacent, chosen in _within(group, want.count, fixed):
-                if adjacent or not required:
-                    slowest = min(slot.bandwidth for slot in chosen)
-                    rank = (not adjacent, left, -slowest, tuple(slot.id for slot in chosen))
-                    yield rank, chosen
+    def fits(chosen: frozenset[int], speed: float) -> bool:
+        return _covers(islands.values(), count, chosen, speed).get((few, total), 0) >= count
 
-    best = min(ranked(), key=lambda rank: rank[0], default=None)
-    return best[1] if best is not None else None
-
-
-def _covers(allowed: Sequence[Slot], count: int, fixed: frozenset[int]) -> Iterable[frozenset[str]]:
-    """The smallest sets of islands that have room and contain those of ``fixed``."""
-    sizes = Counter(slot.island for slot in allowed)
-    must = frozenset(slot.island for slot in allowed if slot.id in fixed)
-    others = sorted(sizes.keys() - must, key=lambda island: (-sizes[island], island))
-    room, more = sum(sizes[island] for island in must), 0
-    while room < count:
-        if more == len(others):
-            return
-        room += sizes[others[more]]
-        more += 1
-    tried = combinations(others, more)
-    for some in tried if comb(len(others), more) <= _MOST_COVERS else islice(tried, _MOST_COVERS):
-        if sum(sizes[island] for island in (*must, *some)) >= count:
-            yield must | frozenset(some)
+    slowest = min((slot.bandwidth for slot in there if slot.id in fixed), default=math.inf)
+    speeds = sorted({min(slot.bandwidth, slowest) for slot in there}, reverse=True)
+    speed = next(speed for speed in speeds if fits(fixed, speed))
+    chosen = fixed
+    for slot in there:
+        more = chosen | {slot.id}
+        if slot.bandwidth >= speed and len(more) <= count and fits(more, speed):
+            chosen = more
+    return tuple(slot for slot in there if slot.id in chosen)
 
 
-def _within(
-    group: Sequence[Slot], count: int, fixed: frozenset[int]
-) -> Iterable[tuple[bool, tuple[Slot, ...]]]:
-    """The candidates of one cover: all runs of adjacent ids, and the best set that is none."""
-    for first in range(len(group) - count + 1):
-        run = tuple(group[first : first + count])
-        if _adjacent(run) and fixed <= {slot.id for slot in run}:
-            yield True, run
-    speeds = sorted((slot.bandwidth for slot in group if slot.id not in fixed), reverse=True)
-    best = speeds[: count - len(fixed)]
-    slowest = min([*best, *(slot.bandwidth for slot in group if slot.id in fixed)])
-    fast = [slot for slot in group if slot.bandwidth >= slowest]
-    fastest = _completed(fast, count, fixed)
-    yield _adjacent(fastest), fastest
-
-
-def _completed(group: Sequence[Slot], count: int, fixed: frozenset[int]) -> tuple[Slot, ...]:
-    """``fixed`` and the lowest other ids."""
-    more = [slot for slot in group if slot.id not in fixed][: count - len(fixed)]
-    taken = fixed | {slot.id for slot in more}
-    return tuple(slot for slot in group if slot.id in taken)
+def _covers(
+    islands: Iterable[Sequence[Slot]], count: int, chosen: frozenset[int], speed: float = 0.0
+) -> dict[tuple[int, int], int]:
+    """By their number, and that of their GPUs: how many of that ``speed`` are there at most in
+    islands with room for ``count``, those of ``chosen`` among them.
+    """
+    covers = {(0, 0): 0}
+    for island in islands:
+        taken = any(slot.id in chosen for slot in island)
+        fast, size = sum(slot.bandwidth >= speed for slot in island), len(island)
+        more = {
+            (number + 1, room + size): most + fast
+            for (number, room), most in covers.items()
+            if room < count or taken
+        }
+        if not taken:
+            more = {key: max(covers.get(key, 0), more.get(key, 0)) for key in covers | more}
+        covers = more
+    return covers
 
 
 def _adjacent(run: Sequence[Slot]) -> bool:
