@@ -558,20 +558,24 @@ def test_a_clique_that_loses_its_gpus_loses_the_claim_and_keeps_the_decision() -
     assert "claims" not in done["spec"]["podSpec"]["containers"][0]["resources"]
 
 
-OURS = {"key": FABRIC_LABEL, "operator": "Exists"}
+OURS = [
+    {"key": FABRIC_LABEL, "operator": "Exists"},
+    # Feature discovery writes an empty label on a node that is in no clique.
+    {"key": FABRIC_LABEL, "operator": "NotIn", "values": [""]},
+]
 OTHER = {"key": "zone", "operator": "In", "values": ["a"]}
 
 
 @pytest.mark.parametrize(
     ("affinity", "terms"),
     [
-        (None, [{"matchExpressions": [OURS]}]),
-        ({"podAffinity": {}}, [{"matchExpressions": [OURS]}]),
-        ({"nodeAffinity": None}, [{"matchExpressions": [OURS]}]),
-        ({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}, [{"matchExpressions": [OURS]}]),
+        (None, [{"matchExpressions": OURS}]),
+        ({"podAffinity": {}}, [{"matchExpressions": OURS}]),
+        ({"nodeAffinity": None}, [{"matchExpressions": OURS}]),
+        ({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}, [{"matchExpressions": OURS}]),
         (
             {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [OTHER]}, {"matchFields": [OTHER]}, {}]}}},
-            [{"matchExpressions": [OTHER, OURS]}, {"matchFields": [OTHER], "matchExpressions": [OURS]}, {}],
+            [{"matchExpressions": [OTHER, *OURS]}, {"matchFields": [OTHER], "matchExpressions": OURS}, {}],
         ),
     ],
 )  # fmt: skip

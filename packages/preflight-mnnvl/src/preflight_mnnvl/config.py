@@ -38,11 +38,12 @@ class Config(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=
 
     ``feature``: `auto` follows what the cluster serves. ``onUnsupported``: a PodClique that asks
     where nothing can be had is refused, or admitted without. ``requireFabricNodes``: no labelled
-    node is a reason to refuse too. ``placement``: `fabric` keeps enrolled pods off nodes without
-    the label `nvidia.com/gpu.clique`. A container counts as one with GPUs by ``gpuResources``, or
-    by a claim of one of ``gpuDeviceClasses``. ``instance`` is written on every object, and objects
-    of another instance are never touched. A controller that has not renewed its lease for
-    ``leaseSeconds`` writes nothing more; ``writes`` is how many writes may be under way at once.
+    node is a reason to refuse too. ``placement``: `fabric` keeps enrolled pods off nodes whose
+    label `nvidia.com/gpu.clique` is not there, or empty. A container counts as one with GPUs by
+    ``gpuResources``, or by a claim of one of ``gpuDeviceClasses``. ``instance`` is written on every
+    object, and objects of another instance are never touched. A controller that has not renewed its
+    lease for ``leaseSeconds`` writes nothing more; ``writes`` is how many writes may be under way
+    at once.
     """
 
     mode: Literal["driver", "literal"] = "driver"

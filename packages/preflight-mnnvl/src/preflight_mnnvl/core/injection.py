@@ -12,6 +12,11 @@ from preflight_mnnvl.api.types import Container, ContainerPlace, PodSpec
 
 _ROOT = "/spec/podSpec"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_FABRIC = (
+    {"key": FABRIC_LABEL, "operator": "Exists"},
+    # Feature discovery writes an empty label on a node that is in no clique.
+    {"key": FABRIC_LABEL, "operator": "NotIn", "values": [""]},
+)
 
 
 def inject(
@@ -63,11 +68,9 @@ def _claims(
 
 def _affinity(affinity: Mapping[str, Any] | None) -> list[Operation]:
     """A node of a fabric is required by every term, but for those that match no node at all."""
-    ours = {"key": FABRIC_LABEL, "operator": "Exists"}
-    terms_of = {"nodeSelectorTerms": [{"matchExpressions": [ours]}]}
-    path = f"{_ROOT}/affinity"
+    terms_of = {"nodeSelectorTerms": [{"matchExpressions": [*_FABRIC]}]}
+    path, required = f"{_ROOT}/affinity", {_REQUIRED: terms_of}
     place: Any = affinity
-    required = {_REQUIRED: terms_of}
     for key, whole in (
         ("nodeAffinity", {"nodeAffinity": required}),
         (_REQUIRED, required),
@@ -85,9 +88,10 @@ def _affinity(affinity: Mapping[str, Any] | None) -> list[Operation]:
         expressions = term.get("matchExpressions")
         if not expressions:
             if term.get("matchFields"):
-                patch.append(add(f"{path}/{i}/matchExpressions", [ours]))
-        elif isinstance(expressions, list) and ours not in expressions:
-            patch.append(add(f"{path}/{i}/matchExpressions/-", ours))
+                patch.append(add(f"{path}/{i}/matchExpressions", [*_FABRIC]))
+        elif isinstance(expressions, list):
+            lacking = (each for each in _FABRIC if each not in expressions)
+            patch += [add(f"{path}/{i}/matchExpressions/-", each) for each in lacking]
     return patch
 
 
