@@ -186,6 +186,9 @@ class Paths(PurePosixPath):
         self._content()
         del self.files.folder(self.parent).seen[self.name]
 
+    def hardlink_to(self, other: Paths) -> None:
+        self.files.folder(self.parent).seen[self.name] = other._content()
+
     def replace(self, other: PurePosixPath) -> None:
         content = self._content()
         del self.files.folder(self.parent).seen[self.name]

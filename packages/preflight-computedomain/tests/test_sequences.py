@@ -231,7 +231,7 @@ def undone(calls: Sequence[Call], ended: Sequence[object], plugins: int) -> set[
 async def mended(page: ClaimPreparer, after: float) -> None:
     """As the plugin does it while it runs."""
     await asyncio.sleep(after)
-    with suppress(lock_file.LockHeld, OSError, checkpoint.Corrupt):
+    with suppress(lock_file.LockHeld, OSError):
         await page.mend()
 
 

@@ -16,12 +16,13 @@ import pytest
 from claimed import Node, claim, config, parameters, ref, uid
 from kubelet import Kubelet, connection
 from preflight_computedomain.api.checkpoint import COMPLETED
-from preflight_computedomain.api.names import DRIVER, cdi_id
+from preflight_computedomain.api.names import DRIVER, cdi_file, cdi_id
 from preflight_computedomain.core.claims import KubeletClaim
 from preflight_computedomain.core.facts import Unfit
 from preflight_computedomain.metrics import PluginMetrics
 from preflight_computedomain.node.grpc_server import GrpcServer
 from preflight_computedomain.node.prepare import Times
+from preflight_computedomain.node.state_dir import CHECKPOINT
 
 pytestmark = pytest.mark.anyio
 VERSIONS = ("v1", "v1beta1")
@@ -97,6 +98,21 @@ async def test_a_claim_is_prepared_twice_alike_and_unprepared(world: World, vers
     gone = await world.kubelet.unprepare([ref(1)], version)
     assert (list(gone), gone[uid(1)].error) == ([uid(1)], "")
     assert (world.node.states(), world.node.files()) == ({}, {})
+
+
+async def test_a_damaged_checkpoint_does_not_keep_a_prepared_claim_from_its_devices(
+    world: World,
+) -> None:
+    await world.kubelet.register()
+    first = await world.kubelet.prepare([ref(1)])
+    world.node.cluster.down = True
+    (world.node.folder / CHECKPOINT).write_bytes(b"")
+    again = await world.kubelet.prepare([ref(1)])
+    assert again[uid(1)] == first[uid(1)]
+    (world.node.folder / CHECKPOINT).write_bytes(b"")
+    (world.node.cdi / cdi_file(uid(1))).unlink()
+    assert await world.page.mend() == (uid(1),)
+    assert world.node.states() == {uid(1): COMPLETED}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

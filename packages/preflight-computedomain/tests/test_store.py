@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import stat
 import subprocess
@@ -364,6 +366,28 @@ def test_a_checkpoint_that_becomes_corrupt_while_running_costs_no_claim(tmp_path
     assert isinstance(said, Refusal)
     assert said.reason == "channel-in-use"
     assert node.states() == {uid(1): COMPLETED}
+
+
+def test_a_corrupt_checkpoint_on_a_full_disk_costs_no_claim(tmp_path: Path) -> None:
+    room = True
+
+    def step(word: str) -> None:
+        if not room and word == f"sync {CHECKPOINT}.tmp":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    node = Node(tmp_path, step=step)
+    store = node.store()
+    store.prepare(request(), {DOMAIN}, CLIQUE)
+    (node.folder / CHECKPOINT).write_bytes(b"{")
+    room = False
+    for of in (store, node.store()):
+        with pytest.raises(OSError, match="No space left"):
+            of.prepare(request(2), {DOMAIN}, CLIQUE)
+    room = True
+    for of in (store, node.store()):
+        said = of.prepare(request(2), {DOMAIN}, CLIQUE)
+        assert isinstance(said, Refusal)
+        assert said.reason == "channel-in-use"
 
 
 def test_what_another_process_wrote_is_seen(tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ REASONS: Final[Mapping[str, str]] = {
     "undone": "another plugin of the node has just unprepared the claim",
     "api-server": "the claim or its ComputeDomain could not be read",
     "lock": "the plugin's folder is locked by another process",
-    "checkpoint": "the checkpoint cannot be read",
     "driver": "the NVIDIA driver is not loaded, is being loaded anew, NVML does not answer, or a GPU has not joined its NVLink fabric",
     "disk": "the node's disk refuses, or does not answer in time",
     "internal": "an error of the driver's own, which its log describes",

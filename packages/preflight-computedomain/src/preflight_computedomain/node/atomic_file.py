@@ -23,8 +23,13 @@ class Disk:
     def __init__(self, step: Callable[[str], None] = lambda _: None) -> None:
         self._step = step
 
-    def write(self, path: Path, data: bytes, mode: int = 0o600) -> None:
-        """Put ``data`` into ``path``: under another name, synced, renamed, the folder synced."""
+    def write(
+        self, path: Path, data: bytes, mode: int = 0o600, *, keep: Path | None = None
+    ) -> None:
+        """Put ``data`` into ``path``: under another name, synced, renamed, the folder synced.
+
+        ``keep``: the name in the same folder under which the file that was there stays.
+        """
         part = path.with_name(path.name + TEMPORARY)
         path.parent.mkdir(parents=True, exist_ok=True)
         for folder in (place for place in (part, path) if place.is_dir()):
@@ -38,6 +43,8 @@ class Disk:
                 self._step(f"sync {part.name}")
                 os.fsync(file.fileno())
             self._step(f"rename {part.name}")
+            if keep is not None and path.exists():
+                keep.hardlink_to(path)
             part.replace(path)
         except OSError as error:
             with contextlib.suppress(OSError):

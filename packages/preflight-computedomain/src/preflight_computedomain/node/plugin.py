@@ -18,7 +18,6 @@ from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.health import HealthServer
 
-from preflight_computedomain.api.checkpoint import Corrupt
 from preflight_computedomain.api.names import DRIVER, PLUGIN
 from preflight_computedomain.config import EXCLUSIVE, Gates
 from preflight_computedomain.core.facts import Unfit
@@ -219,7 +218,7 @@ async def _mend(claims: ClaimPreparer) -> None:
             mended = await claims.mend()
         except Unfit:
             continue  # the reader of the major has logged it
-        except (LockHeld, OSError, Corrupt) as error:
+        except (LockHeld, OSError) as error:
             log.warning("CDI files not checked, tried again", error=str(error))
             continue
         for uid in mended:
@@ -230,7 +229,7 @@ async def _mend(claims: ClaimPreparer) -> None:
 async def _sweep(claims: ClaimPreparer) -> None:
     try:
         stale = await claims.sweep()
-    except (KubeError, OSError, Corrupt) as error:
+    except (KubeError, LockHeld, OSError) as error:
         log.warning("deleted claims not looked for, tried again", error=str(error))
         return
     for ref in stale:

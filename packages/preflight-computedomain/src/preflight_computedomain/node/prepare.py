@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -126,10 +127,8 @@ class ClaimPreparer:
 
     async def start(self) -> None:
         """Take over what the last process left. Raises LockHeld, OSError and Unfit."""
-        async with self._lock.held():
-            self._major = await asyncio.to_thread(self._store.major)
-            await _whole(self._store.start)
-        self._count()
+        self._major = await asyncio.to_thread(self._store.major)
+        await self._locked(self._store.start)
 
     async def stop(self, seconds: float) -> None:
         """End what waits; what writes has ``seconds``."""
@@ -146,10 +145,10 @@ class ClaimPreparer:
     async def sweep(self) -> tuple[KubeletClaim, ...]:
         """Undo begun preparations of claims that are gone; the prepared ones that are, too.
 
-        Raises KubeError, OSError and :class:`Corrupt`.
+        Raises KubeError, LockHeld and OSError.
         """
         stale = []
-        for uid, entry in (await asyncio.to_thread(self._store.entries)).items():
+        for uid, entry in (await self._entries()).items():
             ref = KubeletClaim(entry.namespace, entry.name, uid)
             if unusable(ref):
                 continue  # version 1 of the checkpoint kept no names
@@ -167,16 +166,13 @@ class ClaimPreparer:
         """Make the CDI files of prepared claims again that are missing or differ; their uids.
 
         A container that starts anew needs its file, and the kubelet does not ask again while it
-        runs. Raises LockHeld, OSError, :class:`Corrupt`, and Unfit where the driver is not loaded.
+        runs. Raises LockHeld, OSError, and Unfit where the driver is not loaded.
         """
         await asyncio.to_thread(self._store.major)  # whose change it logs
-        entries = await asyncio.to_thread(self._store.entries)
-        prepared = [uid for uid, entry in entries.items() if entry.prepared]
+        prepared = [uid for uid, entry in (await self._entries()).items() if entry.prepared]
         lost = [uid for uid in prepared if not await asyncio.to_thread(self._store.whole, uid)]
-        if not lost:
-            return ()
-        async with self._lock.held():
-            return tuple([uid for uid in lost if await _whole(partial(self._store.restore, uid))])
+        restore = self._store.restore
+        return tuple([uid for uid in lost if await self._locked(partial(restore, uid))])
 
     # --- one claim
 
@@ -227,26 +223,27 @@ class ClaimPreparer:
             if done is None and self._exclusive:
                 done = alone(request, domains[request.domain], clique)
             if done is None:
-                done = await self._written(
-                    flight, lambda: self._store.prepare(request, domains, clique)
+                done = await self._locked(
+                    lambda: self._store.prepare(request, domains, clique), flight
                 )
             if isinstance(done, Refusal):
                 return done
-        elif not await asyncio.to_thread(self._store.current, ref.uid) and not await self._written(
-            flight, lambda: self._store.restore(ref.uid)
+        elif not await asyncio.to_thread(self._store.current, ref.uid) and not await self._locked(
+            lambda: self._store.restore(ref.uid), flight
         ):
             return _UNDONE
         return ClaimAnswer(done.requests, done.pool, DEVICE, (cdi_id(ref.uid),))
 
     async def _undo(self, ref: KubeletClaim, flight: Flight[Result]) -> Result:
-        await self._written(flight, lambda: self._store.unprepare(ref.uid))
+        await self._locked(lambda: self._store.unprepare(ref.uid), flight)
         return ClaimAnswer()
 
-    async def _written(self, flight: Flight[Result], change: Callable[[], T]) -> T:
+    async def _locked(self, change: Callable[[], T], flight: Flight[Result] | None = None) -> T:
         async with self._lock.held():
-            with flight.writes():
+            with flight.writes() if flight is not None else nullcontext():
                 result = await _whole(change)
-        self._count()
+        self._metrics.prepared.set(self._store.prepared())
+        self._metrics.corrupt_checkpoints.set(self._store.corrupt)
         return result
 
     async def _retried(
@@ -283,8 +280,6 @@ class ClaimPreparer:
             return Refusal("api-server", sentence, False)
         except LockHeld as error:
             return Refusal("lock", f"the plugin's folder is in use ({error})", False)
-        except Corrupt as error:
-            return Refusal("checkpoint", f"the checkpoint cannot be read: {error}", False)
         except Unfit as error:
             return Refusal("driver", str(error).rstrip("."), False)
         except OSError as error:
@@ -321,7 +316,7 @@ class ClaimPreparer:
         try:
             return await asyncio.to_thread(self._store.entries)
         except Corrupt:
-            return {}  # with the lock held it is moved aside, and read again
+            return await self._locked(self._store.mended)
 
     def _told(self, ref: KubeletClaim, result: Result, prepares: bool, began: float) -> ClaimAnswer:
         """The answer, counted where it is a refusal, and one line in the log."""
@@ -340,10 +335,6 @@ class ClaimPreparer:
             cause=cause,
         )
         return answer
-
-    def _count(self) -> None:
-        self._metrics.prepared.set(self._store.prepared())
-        self._metrics.corrupt_checkpoints.set(self._store.corrupt)
 
     @staticmethod
     async def _each(

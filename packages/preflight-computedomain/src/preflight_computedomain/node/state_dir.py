@@ -65,7 +65,9 @@ class ClaimStore:
         """Checkpoints that had to be moved aside so far."""
 
     def entries(self) -> Mapping[str, Entry]:
-        """The claims of the checkpoint now, without the lock. Raises :class:`Corrupt`."""
+        """The claims of the checkpoint now, without the lock. Raises :class:`Corrupt`, after which
+        :meth:`mended` has them.
+        """
         try:
             stat = self._path.stat()
             signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -74,6 +76,10 @@ class ClaimStore:
         except FileNotFoundError:
             return {}
         return self._kept[1]
+
+    def mended(self) -> Mapping[str, Entry]:
+        """The claims of the checkpoint, which is written anew where it cannot be read."""
+        return self._read().claims
 
     def prepared(self) -> int:
         """How many claims have channel 0, by what was last read or written under the lock."""
@@ -171,9 +177,9 @@ class ClaimStore:
     def _file(self, uid: str) -> Path:
         return self._cdi / cdi_file(uid)
 
-    def _write(self, claims: Mapping[str, Entry]) -> None:
+    def _write(self, claims: Mapping[str, Entry], keep: Path | None = None) -> None:
         checkpoint = Checkpoint(claims, self._facts.boot)
-        self._disk.write(self._path, encode(checkpoint))
+        self._disk.write(self._path, encode(checkpoint), keep=keep)
         self._last = checkpoint
 
     def _read(self) -> Checkpoint:
@@ -200,6 +206,8 @@ class ClaimStore:
         """
         claims = self._last.claims or self._in_files()
         other = self._path.with_name(f"{CHECKPOINT}.corrupt-{self.now():%Y%m%dT%H%M%S.%fZ}")
+        self._write(claims, keep=other)
+        self.corrupt += 1
         _log.error(
             "checkpoint not readable, moved aside and written anew",
             path=self._path,
@@ -207,9 +215,6 @@ class ClaimStore:
             moved_to=other.name,
             claims=", ".join(claims) or "none",
         )
-        self.corrupt += 1
-        self._disk.rename(self._path, other)
-        self._write(claims)
 
     def _in_files(self) -> Mapping[str, Entry]:
         """The prepared claim, where one CDI file is as this driver writes them."""
