@@ -424,6 +424,13 @@ def test_a_disk_that_refuses_leaves_a_started_claim_that_can_be_finished_or_undo
     assert isinstance(prepare(full), Entry)
 
 
+def test_a_file_in_the_place_of_the_cdi_folder_keeps_no_claim_from_ending(full: Node) -> None:
+    with suppress(OSError):
+        prepare(full)
+    assert full.store().unprepare(uid(1))
+    assert full.states() == {}
+
+
 def test_a_uid_that_can_name_no_file_is_never_a_path(tmp_path: Path) -> None:
     node = Node(tmp_path)
     (tmp_path / "victim.json").write_text("theirs")

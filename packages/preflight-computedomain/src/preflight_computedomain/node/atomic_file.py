@@ -60,7 +60,7 @@ class Disk:
         self._step(f"remove {path.name}")
         try:
             path.unlink()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         except IsADirectoryError:
             self.aside(path)

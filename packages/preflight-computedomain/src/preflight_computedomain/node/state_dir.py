@@ -160,7 +160,7 @@ class ClaimStore:
     def _held(self, uid: str) -> bytes:
         try:
             return self._file(uid).read_bytes()
-        except (FileNotFoundError, IsADirectoryError):
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return b""
 
     def unprepare(self, uid: str) -> bool:
