@@ -112,6 +112,17 @@ def test_the_device_class_has_a_part_in_literal_mode_alone() -> None:
     assert "has no effect here" in admit(found).warnings[0]
 
 
+@pytest.mark.parametrize("name", [" ", "Mine.example.com", "a/b", "x" * 254])
+def test_a_device_class_that_can_be_none_is_refused_where_the_claim_would_have_it(
+    name: str,
+) -> None:
+    found = podclique("t-0-w", "t", annotations={**ON, "grove.io/mnnvl-device-class": name})
+    answer = admit(found, LITERAL)
+    assert answer.result == "denied"
+    assert "grove.io/mnnvl-device-class is " in answer.message
+    assert admit(found).result == "injected"
+
+
 # --- GPUs ---
 
 
@@ -556,6 +567,25 @@ def test_a_clique_that_loses_its_gpus_loses_the_claim_and_keeps_the_decision() -
     assert done["metadata"] == stored["metadata"]
     assert "resourceClaims" not in done["spec"]["podSpec"]
     assert "claims" not in done["spec"]["podSpec"]["containers"][0]["resources"]
+
+
+def test_a_claim_that_was_written_away_comes_back_also_where_claims_give_the_gpus() -> None:
+    own = [{"name": "gpus", "resourceClaimTemplateName": "g"}]
+    uses = container(gpus=None)
+    uses["resources"] = {"claims": [{"name": "gpus"}]}
+    found = enrolled(pod(uses, resourceClaims=own))
+    classes = {ClaimRef("ResourceClaimTemplate", "g"): ["gpu.nvidia.com"]}
+    stored = patched(found, admit(found, classes=classes))
+    known = ClusterView(support(DRIVER), decoded_set(pcs("t", [clique("w")])), True)
+    raw = json.dumps(found).encode()
+    update = Review("UPDATE", "default", raw, raw, 1_800_000_000.0)
+    assert decide(update, DRIVER, known).needs is None  # nothing proves that it had one
+    known = known._replace(taken={"t-0-cd": MINE})
+    assert decide(update, DRIVER, known).needs == Needs("", tuple(classes))
+    answer = decide(update, DRIVER, known._replace(classes=classes))
+    assert answer.decision is not None
+    assert answer.decision.gpu_claims == ("gpus",)
+    assert patched(found, answer)["spec"] == stored["spec"]
 
 
 OURS = [

@@ -53,6 +53,7 @@ from preflight_mnnvl.core.claims import (
     gpu_claims,
     places,
     refuse_claims,
+    refuse_class,
     refuse_group,
     without_gpus,
 )
@@ -219,6 +220,7 @@ def _decision(
     identity = identify(meta, wish.scope)
     domain = _named(domain_of(identity, wish.scope), known, config)
     _refuse_taken(domain, known, config)
+    refuse_class(wish.device_class, config)
     decision = MnnvlDecision(
         v=VERSION,
         mode=config.mode,
@@ -337,10 +339,15 @@ def _restored(
     if set_ is None or not wish.enabled or wish.group is not None or not known.support.ok:
         return None
     pod = decode_pod(clique.spec.pod_spec)
-    used = places(pod, config.gpu_resources, ())
-    decision = _decision(meta, pod, wish, known, config, restored=now)
+    of_gpus = gpu_claims(pod, known.classes or {}, config.gpu_device_classes)
+    decision = _decision(meta, pod, wish, known, config, of_gpus=of_gpus, restored=now)
     there = known.taken.get(decision.cd)
-    if not used or there is None or there.going:
+    if there is None or there.going:
+        return None
+    if (answer := _lookups(pod, known)) is not None:
+        return answer
+    used = places(pod, config.gpu_resources, of_gpus)
+    if not used:
         return None
     patch = _patch(meta, pod, decision, used=used, keys=wish.keys)
     warning = f"PodClique {shown(meta.name)} had lost its claim, and has it again, as its domain {shown(decision.cd)} lives; restart those of its pods that were made without it"
