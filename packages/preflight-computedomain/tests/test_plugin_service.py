@@ -26,7 +26,7 @@ from preflight_computedomain.config import read_gates
 from preflight_computedomain.core.claims import KubeletClaim
 from preflight_computedomain.core.facts import FabricInfo
 from preflight_computedomain.core.slices import channel
-from preflight_computedomain.node import plugin
+from preflight_computedomain.node import plugin, publisher
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.cli.commands import CommandFailed
 from preflight_kube.client.client import Client
@@ -193,6 +193,34 @@ async def test_a_slice_that_is_deleted_or_altered_is_put_back_and_one_too_many_r
         return await world.user.client.get_or_none(f"{SLICES}/{world.name}-left-over", dict) is None
 
     await until(removed)
+
+
+async def test_the_slice_is_made_once_another_drivers_of_its_name_has_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "LONGEST", 0.2)
+    body = await world.published()
+    await world.end()
+    client, path = world.user.client, f"{SLICES}/{slice_name(world.name)}"
+    await client.delete(path)
+    theirs = {**body["spec"], "driver": "other.example.com"}
+    named = {"metadata": {"name": slice_name(world.name)}}
+    await client.create(SLICES, {**body, **named, "spec": theirs})
+    async with (
+        Client(world.target, agent="plugin") as ours,
+        asyncio.TaskGroup() as group,
+    ):
+        offers = publisher.Publisher(ours, world.name)
+        offers.offer(channel(CLIQUE, "570.158.1"))
+        running = group.create_task(offers.run())
+
+        async def refused() -> bool:
+            return ours.requests.count["create"] > 0
+
+        await until(refused)
+        await client.delete(path)
+        assert (await world.published())["spec"]["driver"] == DRIVER
+        running.cancel()
 
 
 async def test_the_slice_stays_when_the_plugin_stops_and_is_not_written_again(world: World) -> None:

@@ -72,6 +72,7 @@ class Publisher:
                     await self._publish()
                     pause = FIRST
                 except KubeError as error:
+                    # Also one that the watch has not brought yet, or never does: another driver's.
                     log.warning("ResourceSlice not written yet", error=str(error))
                     await anyio.sleep(pause)
                     pause = min(pause * 2, LONGEST)
@@ -96,19 +97,12 @@ class Publisher:
         if body is None:
             return
         verb = "create" if there is None else "update"
-        try:
-            if there is None:
-                await self._client.create(SLICES, body)
-            else:
-                await self._client.replace(f"{SLICES}/{name}", body)
-        except (Conflict, NotFound) as error:
-            # The watch brings what there is; but one that another selector hides is logged once.
-            log.info("ResourceSlice changed meanwhile, read again", error=str(error))
-            await anyio.sleep(FIRST)
+        if there is None:
+            await self._client.create(SLICES, body)
         else:
-            generation = body["spec"]["pool"]["generation"]
-            log.info("ResourceSlice written", verb=verb, generation=generation)
-            self._written(verb)
+            await self._client.replace(f"{SLICES}/{name}", body)
+        log.info("ResourceSlice written", verb=verb, generation=body["spec"]["pool"]["generation"])
+        self._written(verb)
 
     async def _remove(self, other: Slice) -> None:
         try:
