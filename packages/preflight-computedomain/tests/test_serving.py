@@ -100,6 +100,17 @@ async def test_a_claim_is_prepared_twice_alike_and_unprepared(world: World, vers
     assert (world.node.states(), world.node.files()) == ({}, {})
 
 
+async def test_folders_in_the_place_of_sockets_are_moved_aside(world: World) -> None:
+    await world.end()
+    for path in (world.node.folder / "dra.sock", world.registry / f"{DRIVER}-reg.sock"):
+        path.mkdir()
+        (path / "theirs").touch()
+    await world.begin()
+    await world.kubelet.register()
+    assert (await world.kubelet.prepare([ref(1)]))[uid(1)].error == ""
+    assert (world.registry / f"folder-1-{DRIVER}-reg.sock.aside" / "theirs").exists()
+
+
 async def test_a_damaged_checkpoint_does_not_keep_a_prepared_claim_from_its_devices(
     world: World,
 ) -> None:
