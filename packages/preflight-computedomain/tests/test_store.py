@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +19,7 @@ import pytest
 from claimed import CLIQUE, DOMAIN, FACTS, Node, ref, uid
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from preflight_computedomain.api import checkpoint
 from preflight_computedomain.api.cdi import document
 from preflight_computedomain.api.checkpoint import (
     COMPLETED,
@@ -366,6 +368,18 @@ def test_a_checkpoint_that_becomes_corrupt_while_running_costs_no_claim(tmp_path
     assert isinstance(said, Refusal)
     assert said.reason == "channel-in-use"
     assert node.states() == {uid(1): COMPLETED}
+
+
+def test_claims_of_the_largest_status_that_kubernetes_stores_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "checksum", zlib.crc32)  # its own takes many seconds
+    node = Node(tmp_path)
+    store, status = node.store(), b'{"a":"%s"}' % (b"x" * 1_500_000)
+    store.prepare(replace(request(), status=status), {DOMAIN}, CLIQUE)
+    assert store.entries().keys() == {uid(1)}
+    assert store.unprepare(uid(1))
+    assert store.corrupt == 0
 
 
 def test_a_corrupt_checkpoint_on_a_full_disk_costs_no_claim(tmp_path: Path) -> None:

@@ -35,8 +35,10 @@ from preflight_computedomain.core.facts import NodeFacts, Unfit
 from preflight_computedomain.node.atomic_file import TEMPORARY, Disk
 
 CHECKPOINT: Final = "checkpoint.json"
-MAX_BYTES: Final = 1 << 20
-"""The size that a checkpoint may have: of one prepared claim, whose status has kilobytes."""
+MAX_BYTES: Final = 8 << 20
+"""The size that a checkpoint may have: it holds a claim's status twice, of 1.5 MB at most, and that
+of what was begun once.
+"""
 _NOW: Final = partial(datetime.now, UTC)
 _log = get_logger(__name__)
 
