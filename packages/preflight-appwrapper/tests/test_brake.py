@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import anyio
 import pytest
 from doubled import client, double, has, objects, running, write_status
 from leading import Leading, leads
@@ -12,9 +14,14 @@ from preflight_appwrapper.api.rules import BrakeRules, WrapperRules
 from preflight_appwrapper.config import NodeHealthConfig
 from preflight_appwrapper.controller.node_labeler import Labeler
 from preflight_appwrapper.core.brake import Brake, suspicion
-from preflight_appwrapper.core.decode import LabeledMetadata
 from preflight_appwrapper.core.health import RELEASE
-from preflight_appwrapper.core.node_labels import HELD, LabeledNode, NodeCondition, code
+from preflight_appwrapper.core.node_labels import (
+    HELD,
+    LabeledNode,
+    NodeCondition,
+    NodeMetadata,
+    code,
+)
 from preflight_appwrapper.core.snapshot import HeldEvacuation
 from preflight_appwrapper.metrics import Metrics
 from preflight_appwrapper.report.evacuations import (
@@ -282,7 +289,7 @@ async def test_the_next_leader_does_not_begin_with_a_whole_share() -> None:
 async def test_a_node_that_goes_as_it_is_held_ends_no_labeler() -> None:
     async with double() as api, client(api) as ours:
         labeler = Labeler(ours, NodeHealthConfig(), Metrics(), BrakeRules())
-        labeler._tell(LabeledNode(LabeledMetadata(name="gone", uid="x")))
+        labeler._tell(LabeledNode(NodeMetadata(name="gone", uid="x")))
 
 
 @pytest.mark.anyio
@@ -319,12 +326,32 @@ async def test_what_has_ended_after_evacuations_takes_no_share_of_the_next_leade
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(("minutes", "label"), [(11, "EVICT"), (9, HELD)])
+async def test_a_label_that_stood_before_a_window_takes_no_share_of_the_next_leader(
+    minutes: int, label: str
+) -> None:
+    written = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
+    by = {"manager": "preflight-appwrapper", "operation": "Update", "time": written}
+    async with double() as api, client(api) as ours, anyio.create_task_group() as group:
+        api.create(
+            "nodes",
+            {"metadata": {"name": "old", "labels": {KEY: "EVICT"}, "managedFields": [by]}},
+        )
+        api.create("nodes", {"metadata": {"name": "new", "labels": {"x": "y"}}})
+        resource = next(one for one in api.api.served if one.plural == "nodes")
+        for node in objects(api, "nodes"):
+            sick = {**node, "status": {"conditions": [SICK]}}
+            api.store.update(resource, node, sick, status=True)
+        group.start_soon(Labeler(ours, NodeHealthConfig(), Metrics(), BrakeRules()).run)
+        await until(lambda: objects(api, "nodes")[1]["metadata"]["labels"].get(KEY), "a label")
+        assert objects(api, "nodes")[1]["metadata"]["labels"][KEY] == label
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
 async def test_of_10_nodes_that_fail_with_one_code_one_is_labeled_and_the_others_are_told_why() -> (
     None
 ):
-
-    import anyio
-
     async with double() as api:
         for i in range(10):
             api.create("nodes", {"metadata": {"name": f"node-{i}", "labels": {"x": "y"}}})

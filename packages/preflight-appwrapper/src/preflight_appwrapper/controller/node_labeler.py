@@ -68,8 +68,8 @@ class Labeler:
         if change.kind != "deleted":
             marked = self._label(change.object) == self._health.value
             if marked and (before is None or self._label(before) != self._health.value):
-                # By us, a release, or an earlier leader: it counts as if it were now.
-                self._brake.take(name)
+                # By us, a release, or an earlier leader.
+                self._brake.take(name, change.object.age(datetime.now(UTC)))
             self._queue.add(("", name))
         held = sum(self._label(node) == HELD for node in self._nodes.store.values())
         self._metrics.nodes_held.set(held)

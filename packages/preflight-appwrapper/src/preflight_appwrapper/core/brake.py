@@ -22,7 +22,7 @@ class Brake(Generic[K]):
 
     def __init__(self, rules: BrakeRules, clock: Callable[[], float]) -> None:
         self._rules, self._clock = rules, clock
-        self._spent: dict[K, float] = {}  # when; the oldest first
+        self._spent: dict[K, float] = {}  # when
 
     def wait(self, key: K, total: int) -> float | None:
         """None: ``key`` may go now, of ``total``; else the seconds until the next one may."""
@@ -31,13 +31,13 @@ class Brake(Generic[K]):
         allowed = max(1, total * self._rules.percent // 100)
         if self._rules.percent >= 100 or key in self._spent or len(self._spent) < allowed:
             return None
-        return list(self._spent.values())[len(self._spent) - allowed] + window - now
+        return sorted(self._spent.values())[len(self._spent) - allowed] + window - now
 
-    def take(self, key: K) -> bool:
-        """``key`` goes; False where it went before in the same window, and counts once."""
+    def take(self, key: K, age: float = 0) -> bool:
+        """``key`` goes, or has gone ``age`` seconds ago; False where that counts already."""
         if key in self._spent:
             return False
-        self._spent[key] = self._clock()
+        self._spent[key] = self._clock() - age
         return True
 
     def give_back(self, key: K) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from itertools import islice
 from typing import Final
 
@@ -10,6 +11,7 @@ import msgspec
 from preflight_kube.api import jsonpatch
 from preflight_kube.api.node_health import code_of, makes_sick
 
+from preflight_appwrapper.api.names import COMPONENT
 from preflight_appwrapper.config import NodeHealthConfig
 from preflight_appwrapper.core.decode import LabeledMetadata
 
@@ -30,11 +32,27 @@ class _Status(msgspec.Struct, frozen=True):
     conditions: tuple[NodeCondition, ...] = ()
 
 
+class _ManagedFields(msgspec.Struct, frozen=True):
+    manager: str = ""
+    time: datetime | None = None
+
+
+class NodeMetadata(LabeledMetadata, frozen=True, rename="camel"):
+    """Also who wrote to the node, and when; our account writes the label alone."""
+
+    managed_fields: tuple[_ManagedFields, ...] = ()
+
+
 class LabeledNode(msgspec.Struct, frozen=True):
     """A node, as far as its label follows from it."""
 
-    metadata: LabeledMetadata
+    metadata: NodeMetadata
     status: _Status = _Status()
+
+    def age(self, now: datetime) -> float:
+        """Seconds since the label was written; 0 where nothing says when."""
+        by = (entry.time for entry in self.metadata.managed_fields if entry.manager == COMPONENT)
+        return max(0.0, (now - max(filter(None, by), default=now)).total_seconds())
 
     def only(self, health: NodeHealthConfig) -> LabeledNode:
         """The same node with this label alone, and the first condition that speaks against it."""
@@ -43,7 +61,7 @@ class LabeledNode(msgspec.Struct, frozen=True):
         if health.key in about.labels:
             kept = {health.key: about.labels[health.key]}
         bad = _first_bad(self.status.conditions, health)
-        metadata = LabeledMetadata(name=about.name, uid=about.uid, labels=kept)
+        metadata = NodeMetadata(name=about.name, uid=about.uid, labels=kept)
         return LabeledNode(metadata=metadata, status=_Status((bad,) if bad else ()))
 
 
