@@ -38,7 +38,7 @@ from preflight_appwrapper.core.snapshot import Mirrored, VersionedPod
 
 _LABELED: Final = {"labelSelector": LABEL}
 _LOOK: Final = 1.0
-"""Seconds between two looks at a cache that cannot be opened."""
+"""Seconds between two looks at whether a cache may be kept."""
 _FORBIDDEN: Final = 403
 
 log = get_logger(__name__)
@@ -82,7 +82,6 @@ class WrapperCache:
             indexes={"name": namespaced_name},
         )
         self._open: dict[Kind, Cache[Any]] = {POD: self._pods}
-        self._barred: set[Kind] = set()  # may not be listed, and so cannot be followed
 
     def _labeled(
         self,
@@ -153,9 +152,11 @@ class WrapperCache:
     def view(self, key: Key, wrapper: AppWrapper) -> Mirrored:
         """Return what there is of one wrapper."""
         uid = wrapper.metadata.uid
-        kinds = self._open.keys() & set(_kinds_of(wrapper)) - self._barred
+        kinds = [kind for kind in _kinds_of(wrapper) if kind in self._open]
+        forbidden = tuple(kind for kind in kinds if _forbidden(self._open[kind]))
         nodes = self._nodes.synced.is_set() or not self._rules.autopilot.monitor
-        complete = nodes and all(self._open[kind].synced.is_set() for kind in (POD, *kinds))
+        readable = (POD, *(kind for kind in kinds if kind not in forbidden))
+        complete = nodes and all(self._open[kind].synced.is_set() for kind in readable)
         components = {
             (component.kind, component.name): component
             for cache in self._open.values()
@@ -171,6 +172,7 @@ class WrapperCache:
         on = {held.pod.node for held in pods.values()}
         return Mirrored(
             complete=complete,
+            forbidden=forbidden,
             things=components,
             departed={(last.kind, last.name): last for last in departed},
             pods=pods,
@@ -230,23 +232,18 @@ class WrapperCache:
         return cache
 
     async def _keep_open(self, kind: Kind, cache: Cache[Any]) -> None:
+        before = False, False
         async with anyio.create_task_group() as group:
             group.start_soon(cache.run)
-            while not cache.synced.is_set():
+            while True:
+                if before != (now := (cache.synced.is_set(), _forbidden(cache))):
+                    if now[1]:
+                        log.warning("kind may not be listed", kind="/".join(filter(None, kind)))
+                    every = self.wrappers.store.values()
+                    self._wake(of.metadata.key for of in every if kind in _kinds_of(of))
+                before = now
                 with anyio.move_on_after(_LOOK):
-                    await cache.synced.wait()
-                barred = isinstance(cache.problem, KubeError) and cache.problem.status == _FORBIDDEN
-                if barred and kind not in self._barred:
-                    shown = "/".join(filter(None, kind))
-                    log.warning("kind may not be listed; add it to wrappedKinds", kind=shown)
-                    self._barred.add(kind)
-                    self._wake_holders(kind)
-            self._barred.discard(kind)
-            self._wake_holders(kind)
-
-    def _wake_holders(self, kind: Kind) -> None:
-        every = self.wrappers.store.values()
-        self._wake(wrapper.metadata.key for wrapper in every if kind in _kinds_of(wrapper))
+                    await (anyio.sleep_forever() if now[0] else cache.synced.wait())
 
     def _pod(self, raw: PartialObject) -> _Pod:
         metadata = raw.metadata
@@ -307,6 +304,10 @@ def _kinds_of(wrapper: AppWrapper) -> Iterable[Kind]:
     wrapped = getattr(wrapper.spec.components, "kinds", ())  # of Packed
     known = (kind_of(known.api_version, known.kind) for known in wrapper.status.component_status)
     return [kind for kind in dict.fromkeys((*wrapped, *known)) if all(kind[1:])]
+
+
+def _forbidden(cache: Cache[Any]) -> bool:
+    return isinstance(cache.problem, KubeError) and cache.problem.status == _FORBIDDEN
 
 
 def _components(cache: Cache[Any], index: str, value: str) -> Iterator[ComponentObject]:

@@ -44,12 +44,21 @@ def reconcile(
         waits = Next("a decision", "not everything is seen yet", waits=("mirrors",))
         return context.stay(wrapper.status, next=waits)
     plan = _phase_of(context)(context)
-    bad = (
+    say = [*plan.say]
+    say += [
         WrapperEvent(BAD_ANNOTATION, why, f"annotation/{key}") for key, why in context.p.problems
-    )
-    say = tuple(event for event in (*plan.say, *bad) if event.key not in snapshot.recorded)
-    status = c.restored(plan.status, context.status, wrapper.status)
-    return replace(plan, say=say, status=status)
+    ]
+    status = c.drop(plan.status, c.FORBIDDEN)
+    if snapshot.forbidden and c.is_true(plan.status, c.DEPLOYED):
+        kinds = ", ".join(
+            f"{'/'.join(filter(None, kind[:2]))} {kind[2]}" for kind in snapshot.forbidden
+        )
+        why = f"{kinds} may not be read, so that nothing is reset, moved or deleted; have an administrator add it to wrappedKinds again"
+        status = context.put(plan.status, c.FORBIDDEN, True, "KindNotWrapped", why)
+        say.append(WrapperEvent("KindNotWrapped", why, f"KindNotWrapped/{kinds}"))
+    status = c.restored(status, context.status, wrapper.status)
+    fresh = tuple(event for event in say if event.key not in snapshot.recorded)
+    return replace(plan, say=fresh, status=status)
 
 
 def _phase_of(context: PhaseContext) -> Callable[[PhaseContext], WrapperPlan]:

@@ -136,7 +136,8 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The newest view of what belongs to one wrapper.
 
     ``complete``: every mirror is synced, and not behind what this leader itself has written or
-    listed; without it nothing is decided. ``components`` run parallel to the status. ``pods``: all
+    listed; without it nothing is decided. ``forbidden``: kinds of its components that may not be
+    read. ``components`` run parallel to the status. ``pods``: all
     with the wrapper's label in its namespace. ``nodes``: by name, the resources that running pods
     must leave. ``strays``: objects whose controller is this wrapper, and which its status does
     not name. ``attempts``: when this leader last did it. ``refused``: by uid, why
@@ -149,6 +150,7 @@ class WrapperSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     complete: bool = True
+    forbidden: tuple[Kind, ...] = ()
     components: tuple[SeenComponent, ...] = ()
     pods: tuple[Pod, ...] = ()
     nodes: Mapping[str, frozenset[str]] = {}
@@ -174,6 +176,7 @@ class Mirrored(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     complete: bool
+    forbidden: tuple[Kind, ...] = ()
     things: Mapping[tuple[Kind, str], ComponentObject] = {}
     departed: Mapping[tuple[Kind, str], ComponentObject] = {}
     pods: Mapping[str, VersionedPod] = {}
@@ -209,6 +212,7 @@ def observe(
         memory.empty.clear()
     return WrapperSnapshot(
         complete=mirrored.complete,
+        forbidden=mirrored.forbidden,
         components=tuple(components),
         pods=pods,
         nodes=mirrored.nodes,
