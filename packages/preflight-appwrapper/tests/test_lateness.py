@@ -15,10 +15,11 @@ import pytest
 from doubled import SINCE, condition, double, running, write_status
 from leading import Leading, leads
 from player import job, wrapper
-from preflight_appwrapper.api.conditions import put, repaired, restored, since
-from preflight_appwrapper.api.types import AppWrapperStatus, wrapper_from
+from preflight_appwrapper.api.conditions import since
+from preflight_appwrapper.api.rules import WrapperRules
+from preflight_appwrapper.api.types import wrapper_from
 from preflight_appwrapper.controller import apply, controller
-from preflight_appwrapper.core.phase_context import deadline
+from preflight_appwrapper.core.phase_context import PhaseContext, deadline
 from preflight_appwrapper.core.snapshot import LeaderState, Mirrored, observe
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client.client import Client
@@ -145,16 +146,17 @@ def test_what_this_leader_sees_in_the_very_second_counts_from_then_and_is_writte
     }
     before, memory = wrapper_from(raw), LeaderState(uid="wrapper-uid")
 
-    def used(seconds: float) -> AppWrapperStatus:
+    def used(seconds: float) -> PhaseContext:
         now = at + timedelta(seconds=seconds)
         seen = observe(before, Mirrored(complete=True), memory, suffix="x", now=now, clock=seconds)
-        return repaired(before.status, now, seen.first_seen)
+        return PhaseContext.of(before, seen, WrapperRules(), now)
 
     for seconds in (0.25, 0.75, 3000.0):
-        status = used(seconds)
-        assert since(status, "Unhealthy") == at + timedelta(seconds=0.25)
-        assert restored(status, status, before.status) is before.status
-        moved = put(status, "Unhealthy", False, "FoundNoFailedPods", now=at)
-        assert since(restored(moved, status, before.status), "Unhealthy") == at
+        context = used(seconds)
+        assert context.since(context.status, "Unhealthy") == at + timedelta(seconds=0.25)
+        assert context.status is before.status
+        moved = context.put(context.status, "Unhealthy", False, "FoundNoFailedPods")
+        assert since(moved, "Unhealthy") == at + timedelta(seconds=int(seconds))
     memory.first_seen.clear()
-    assert since(used(1.5), "Unhealthy") == at
+    context = used(1.5)
+    assert context.since(context.status, "Unhealthy") == at

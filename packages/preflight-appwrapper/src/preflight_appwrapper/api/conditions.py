@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -27,8 +26,6 @@ FINISHED: Final = "Finished"
 
 Written = tuple[str, str, datetime | None]
 """Type, status and time of a condition."""
-_MOST: Final = 32
-"""Conditions that are kept; we have seven."""
 
 
 def find(status: Status, type_: str) -> Condition | None:
@@ -48,7 +45,7 @@ def is_false(status: Status, type_: str, *reasons: str) -> bool:
 
 
 def since(status: AppWrapperStatus, type_: str) -> datetime | None:
-    """Return when the condition got the status that it has."""
+    """Return when the condition got the status that it has, by the clock of who wrote that."""
     known = find(status, type_)
     return known.last_transition_time if known else None
 
@@ -94,55 +91,22 @@ def drop(status: S, type_: str) -> S:
     return replace(status, conditions=kept)
 
 
-def repaired(
-    status: AppWrapperStatus, now: datetime, first_seen: Mapping[Written, datetime] = {}
-) -> AppWrapperStatus:
-    """``status`` with each condition once, and a time that a period can be counted from; those of
-    components, of which nothing is counted, with any.
-    """
-    kept: dict[str, Condition] = {}
-    for known in status.conditions[: 4 * _MOST]:
-        if known.type and known.type not in kept and len(kept) < _MOST:
-            at = first_seen.get(written(known), known.last_transition_time)
-            at = now.replace(microsecond=0) if at is None or at > now else at
-            kept[known.type] = replace(known, last_transition_time=at)
-    conditions, every = tuple(kept.values()), status.component_status
-    if any(known.last_transition_time is None for each in every for known in each.conditions):
-        every = tuple(_dated(each, now) for each in every)
-    if (conditions, every) == (status.conditions, status.component_status):
+def dated(status: AppWrapperStatus, now: datetime) -> AppWrapperStatus:
+    """``status`` with a time in each condition whose own cannot be read: none is stored without."""
+    every = status.component_status
+    holders: tuple[Status, ...] = (status, *every)
+    if all(known.last_transition_time for each in holders for known in each.conditions):
         return status
-    return replace(status, conditions=conditions, component_status=every)
+    every = tuple(replace(each, conditions=_dated(each, now)) for each in every)
+    return replace(status, conditions=_dated(status, now), component_status=every)
 
 
-def _dated(component: ComponentStatus, now: datetime) -> ComponentStatus:
+def _dated(status: Status, now: datetime) -> tuple[Condition, ...]:
     at = now.replace(microsecond=0)
-    return replace(
-        component,
-        conditions=tuple(
-            known if known.last_transition_time else replace(known, last_transition_time=at)
-            for known in component.conditions
-        ),
+    return tuple(
+        known if known.last_transition_time else replace(known, last_transition_time=at)
+        for known in status.conditions
     )
-
-
-def restored(
-    status: AppWrapperStatus, used: AppWrapperStatus, before: AppWrapperStatus
-) -> AppWrapperStatus:
-    """``status``, which was made from ``used`` instead of ``before``, with the times that are
-    written there, and none earlier: nothing is written because clocks differ.
-    """
-    if used is before:
-        return status
-    unchanged = set(map(written, used.conditions))
-
-    def dated(condition: Condition) -> Condition:
-        old, at = since(before, condition.type), condition.last_transition_time
-        if old is None or at is None or (old <= at and written(condition) not in unchanged):
-            return condition
-        return replace(condition, last_transition_time=old)
-
-    status = replace(status, conditions=tuple(map(dated, status.conditions)))
-    return before if status == before else status
 
 
 def written(condition: Condition) -> Written:

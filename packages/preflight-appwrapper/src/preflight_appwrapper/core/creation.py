@@ -123,7 +123,7 @@ def _begun(context: PhaseContext, status: AppWrapperStatus, i: int) -> Creation:
     if attempt.unclear and not seen.confirmed:
         waits = _wait(what, "no answer came, so it is asked for")
         return Creation(status=status, actions=(ask,), next=waits)
-    if expired(c.since(status, c.DEPLOYED) or now, context.p.admission, now):
+    if expired(context.since(status, c.DEPLOYED) or now, context.p.admission, now):
         late = f"{where}: {what} could not be created: {attempt.error}"
         return Creation(status=errored, late=late)
     # 1, 2, 4, 8, 10, 10 … seconds

@@ -61,7 +61,7 @@ def progress(context: PhaseContext, status: AppWrapperStatus) -> DeletionProgres
         if asked:
             return DeletionProgress(actions=asked, next=_wait(None))
         return _assertion(snapshot, now)
-    start = c.since(status, c.DELETING) or now
+    start = context.since(status, c.DELETING) or now
     delete = _force if expired(start, period, now) else _normal
     return delete(things, snapshot, asked, deadline(start, period), now)
 

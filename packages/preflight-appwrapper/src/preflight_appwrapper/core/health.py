@@ -302,8 +302,8 @@ def _started(context: PhaseContext, *, in_order: bool) -> tuple[datetime, str]:
     """
     status, now = context.status, context.now
     known = [
-        c.since(status, c.DEPLOYED),
-        c.since(status, c.READY),
+        context.since(status, c.DEPLOYED),
+        context.since(status, c.READY),
         *(component.verdict.resumed for component in context.snapshot.components),
     ]
     start = min(max((at for at in known if at is not None), default=now), now)
@@ -311,6 +311,6 @@ def _started(context: PhaseContext, *, in_order: bool) -> tuple[datetime, str]:
         start = now.replace(microsecond=0)
     if in_order:
         start = min(last_progress(context.snapshot.pods, start), now)
-    if start == c.since(status, c.DEPLOYED):
+    if start == context.since(status, c.DEPLOYED):
         return start, "creation began"
     return start, "others began" if in_order else "they were last wanted"

@@ -22,7 +22,7 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 
 
 class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a phase may ask. ``status``: with times that periods can be counted from."""
+    """All that a phase may ask. ``status``: the wrapper's, with a time in each condition."""
 
     wrapper: AppWrapper
     status: AppWrapperStatus
@@ -36,7 +36,7 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
         cls, wrapper: AppWrapper, snapshot: WrapperSnapshot, rules: WrapperRules, now: datetime
     ) -> Self:
         """The context of a decision at ``now``. Never raises."""
-        status = c.repaired(wrapper.status, now, snapshot.first_seen)
+        status = c.dated(wrapper.status, now)
         p = parameters(wrapper.metadata.annotations, rules)
         return cls(wrapper=wrapper, status=status, snapshot=snapshot, rules=rules, p=p, now=now)
 
@@ -45,7 +45,16 @@ class PhaseContext(msgspec.Struct, frozen=True, kw_only=True):
     ) -> AppWrapperStatus:
         """``status`` with this condition, of now and of the wrapper's generation."""
         generation = self.wrapper.metadata.generation
-        return c.put(status, type_, value, reason, message, now=self.now, generation=generation)
+        now = max(self.now, c.since(self.status, type_) or self.now)  # clocks of leaders differ
+        return c.put(status, type_, value, reason, message, now=now, generation=generation)
+
+    def since(self, status: AppWrapperStatus, type_: str) -> datetime | None:
+        """Return when a period of the condition began, by this leader's clock alone."""
+        known = c.find(status, type_)
+        if known is None:
+            return None
+        at = self.snapshot.first_seen.get(c.written(known), known.last_transition_time)
+        return min(at or self.now, self.now)
 
     def over(
         self, status: AppWrapperStatus, type_: str, reason: str, message: str = ""

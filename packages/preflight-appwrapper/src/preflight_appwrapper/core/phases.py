@@ -242,7 +242,7 @@ def _healthy(
 ) -> WrapperPlan:
     status = context.over(status, c.UNHEALTHY, "FoundNoFailedPods", judgment.sentence)
     at, what = judgment.at, judgment.then or "the rules are looked at again"
-    ready = c.since(status, c.READY)
+    ready = context.since(status, c.READY)
     if status.migration_count and ready is not None and c.is_true(status, c.READY):
         if expired(ready, context.p.warmup, context.now):
             status = replace(status, migration_count=0)
@@ -274,7 +274,7 @@ def _unhealthy(
         status = context.put(status, c.UNHEALTHY, True, reason, why)
         say = (context.say(reason, why, warning=True),)
     left = status.resetting_count < context.p.retry_limit and judgment.result != "fail"
-    since = c.since(status, c.UNHEALTHY) or context.now
+    since = context.since(status, c.UNHEALTHY) or context.now
     if judgment.grace and not expired(since, context.p.failure, context.now):
         waits = Next(
             "Resetting" if left else "Failed",
@@ -348,7 +348,7 @@ def resetting(context: PhaseContext) -> WrapperPlan:
         at = context.ends(context.retry_pause(status))
         waits = Next("Resuming", "RetryPausePeriod is over", at)
         return context.take("reset-deleted", status, next=waits)
-    since = c.since(context.status, c.DEPLOYED) or context.now
+    since = context.since(context.status, c.DEPLOYED) or context.now
     pause = context.retry_pause(context.status)
     if not expired(since, pause, context.now):
         waits = Next("Resuming", "RetryPausePeriod is over", deadline(since, pause))
@@ -379,8 +379,10 @@ def ended(context: PhaseContext) -> WrapperPlan:
 def _deletion_due(context: PhaseContext) -> datetime | None:
     """None: now."""
     if context.status.phase == "Succeeded":
-        return deadline(c.since(context.status, c.QUOTA) or context.now, context.p.success_ttl)
-    paused = c.since(context.status, c.DELETING)
+        return deadline(
+            context.since(context.status, c.QUOTA) or context.now, context.p.success_ttl
+        )
+    paused = context.since(context.status, c.DELETING)
     if paused is None or context.wrapper.spec.suspend or context.p.deletion_on_failure <= 0:
         return None
     return deadline(paused, context.p.deletion_on_failure)

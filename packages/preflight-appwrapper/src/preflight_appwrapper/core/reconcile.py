@@ -56,7 +56,6 @@ def reconcile(
         why = f"{kinds} may not be read, so that nothing is reset, moved or deleted; have an administrator add it to wrappedKinds again"
         status = context.put(plan.status, c.FORBIDDEN, True, "KindNotWrapped", why)
         say.append(WrapperEvent("KindNotWrapped", why, f"KindNotWrapped/{kinds}"))
-    status = c.restored(status, context.status, wrapper.status)
     fresh = tuple(event for event in say if event.key not in snapshot.recorded)
     return replace(plan, say=fresh, status=status)
 
