@@ -155,5 +155,6 @@ def test_an_init_container_that_a_user_calls_like_a_check_is_denied_and_never_dr
     decision, _ = judged(named)
     assert decision.denied
     assert decision.message == (
-        'spec.initContainers: the name "preflight-dcgm-diag" is reserved for preflight checks ("preflight-…"); rename the container.'
+        'spec.initContainers: the name "preflight-dcgm-diag" is reserved for preflight checks ("preflight-…"); rename the container, '
+        "or copy a checked pod with its labels (kubectl debug --copy-to … --keep-labels)."
     )

@@ -24,6 +24,7 @@ _PREFIX: Final = VOLUME_PREFIX.encode()
 _PULL: Final = "imagePullPolicy"
 _PROFILE: Final = f"container.apparmor.security.beta.kubernetes.io/{CONTAINER_PREFIX}"
 """How annotations begin that name a check's AppArmor profile, as before Kubernetes 1.30."""
+_COPIED: Final = ", or copy a checked pod with its labels (kubectl debug --copy-to … --keep-labels)"
 _ADDED: Final = {
     "requests": ("ephemeral-storage",),
     "limits": ("ephemeral-storage",),
@@ -95,8 +96,11 @@ def misuse(pod: Pod, config: Config) -> str | None:
 
 
 def _reserved(name: str, section: str, *, known: bool) -> str:
-    none = " and no configured check has it" if section == "initContainers" and not known else ""
-    return f'spec.{section}: the name "{name[:80]}" is reserved for preflight checks ("{CONTAINER_PREFIX}…"){none}; rename the container.'
+    none, copied = "", ""
+    if section == "initContainers":
+        none = "" if known else " and no configured check has it"
+        copied = _COPIED if known else ""
+    return f'spec.{section}: the name "{name[:80]}" is reserved for preflight checks ("{CONTAINER_PREFIX}…"){none}; rename the container{copied}.'
 
 
 def cleaned(pod: dict[str, Any]) -> dict[str, Any]:
