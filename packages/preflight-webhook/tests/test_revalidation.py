@@ -311,7 +311,7 @@ def test_the_other_node_is_alike_ready_schedulable_and_nothing_speaks_against_it
     ]
     assert revalidation.partner_of(mine, others, config) is None
     assert revalidation.partner_of(mine, [*others, node("y")], config) == node("y")
-    assert revalidation.partner_of(mine, [*others, node("y"), alike], config) == alike
+    assert revalidation.partner_of(mine, [*others, node("y"), alike], config, {"z"}) == alike
 
 
 # --- what it says, and how it ends
@@ -398,7 +398,8 @@ def played(
     others = [one for one in RESOURCES if one.plural != "nodes"]
     slices = Resource(served, "resourceslices", "ResourceSlice", namespaced=False)
     templates = Resource(served, "resourceclaimtemplates", "ResourceClaimTemplate")
-    double = ApiDouble([*others, NODES, HOOKS, slices, templates])
+    claims = Resource(served, "resourceclaims", "ResourceClaim")
+    double = ApiDouble([*others, NODES, HOOKS, slices, templates, claims])
     made = Played(double)
     hook = {
         "metadata": {"name": "inj", "labels": {"app.kubernetes.io/name": "preflight-injector"}},
@@ -619,6 +620,34 @@ def test_gpus_that_come_by_a_claim_are_known_to_be_tested() -> None:
     assert "nccl-allreduce: beside good" in run.announced()
 
 
+@pytest.mark.parametrize(
+    "asks",
+    [
+        {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+        {"containers": [{}], "resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]},
+    ],
+    ids=["number", "claim"],
+)
+def test_a_gangs_check_runs_beside_a_node_whose_gpus_are_free_where_there_is_one(
+    played: Played, asks: Json
+) -> None:
+    played.configure(GANG + CLAIMS.partition("\n")[2].partition("\n")[2])
+    played.outcomes = {"dcgm-diag": "passed"}
+    for name in ("busy", "free"):
+        played.double.create("nodes", node(name))
+    about = {"name": "other", "namespace": "home"}
+    played.double.create("pods", {"metadata": about, "spec": {"nodeName": "busy", **asks}})
+    assert "nccl-allreduce: beside free\n" in ran().out
+
+
+def test_where_the_release_cannot_be_read_no_option_is_advised_that_there_is_not(
+    played: Played,
+) -> None:
+    done = ran()
+    assert "ConfigMap inj in namespace home: is not there, or has no config.yaml; " in done.err
+    assert "--config" not in done.err
+
+
 def test_a_workload_that_is_no_pod_is_the_api_server_s_to_refuse(
     played: Played, tmp_path: Path
 ) -> None:
@@ -806,13 +835,22 @@ def used(request: ApiRequest) -> tuple[str, str, str]:
     return where, resource, verb
 
 
-def test_the_shipped_account_may_do_what_the_command_does_and_nothing_else(played: Played) -> None:
+def test_the_shipped_account_may_do_what_the_command_does_and_nothing_else(
+    played: Played, tmp_path: Path
+) -> None:
     played.configure(CLAIMS.replace("}]", "}, {name: nccl-allreduce, image: a}]"))
     device = {"name": "gpu-1", "attributes": {"uuid": {"string": "GPU-1"}}}
     body = {"driver": "gpu.nvidia.com", "nodeName": "bad", "devices": [device]}
     played.double.create("resourceslices", {"metadata": {"name": "s"}, "spec": body})
+    played.double.create("nodes", node("good", gpus=0))
+    sliced(played.double, "good")
     ran("--gpu", "GPU-1")
     ran()
+    file, own = tmp_path / "pod.yaml", [{"name": "a", "resourceClaimName": "mine"}]
+    own.append({"name": "b", "resourceClaimTemplateName": "each"})
+    spec = {"containers": [{"name": "c", "image": "i"}], "resourceClaims": own}
+    file.write_text(json.dumps({"kind": "Pod", "spec": spec}))
+    ran("--gpu", "GPU-1", "-f", str(file))
     # What is served may be asked for by everybody.
     asked = [one for one in played.double.requests if one.path != f"/apis/{GROUP}/{VERSIONS[0]}"]
     assert {used(one) for one in asked} == granted()

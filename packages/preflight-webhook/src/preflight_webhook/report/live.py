@@ -26,19 +26,19 @@ _WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigu
 _OURS: Final[Params] = {"labelSelector": "app.kubernetes.io/name=preflight-injector"}
 
 
-async def release_of(client: Client) -> InstalledRelease:
+async def release_of(client: Client, otherwise: str = "") -> InstalledRelease:
     """The injector's release of the cluster. Raises :class:`CommandFailed` where there is none or
-    not one, :class:`KubeError`.
+    not one, with what to do ``otherwise``, :class:`KubeError`.
     """
     listed = (await client.get_or_none(_WEBHOOKS, dict, params=_OURS) or {}).get("items") or []
     names = ", ".join(str(webhook["metadata"]["name"]) for webhook in listed)
     if not listed:
         raise CommandFailed(
-            "the cluster has no MutatingWebhookConfiguration of preflight-injector; install the chart, or give --config."
+            f"the cluster has no MutatingWebhookConfiguration of preflight-injector; install the chart{otherwise}."
         )
     if len(listed) > 1:
         raise CommandFailed(
-            f"the cluster has several releases ({names}); give the configuration of one with --config."
+            f"the cluster has several releases ({names}); leave one of them{otherwise}."
         )
     lists = lists_of(listed[0])
     where = f"ConfigMap {names} in namespace {lists.release}"
@@ -48,7 +48,7 @@ async def release_of(client: Client) -> InstalledRelease:
     text = ((config_map or {}).get("data") or {}).get("config.yaml")
     if not isinstance(text, str):
         raise CommandFailed(
-            f"{where}: is not there, or has no config.yaml; give the configuration with --config."
+            f"{where}: is not there, or has no config.yaml; install the chart again{otherwise}."
         )
     try:
         return InstalledRelease(parse(text), lists, where)
@@ -59,7 +59,7 @@ async def release_of(client: Client) -> InstalledRelease:
 async def readable_release(client: Client) -> InstalledRelease:
     """As :func:`release_of`, with what a person can do who may not read it."""
     try:
-        return await release_of(client)
+        return await release_of(client, ", or give its configuration with --config")
     except KubeError as error:
         if error.status != _FORBIDDEN:
             raise

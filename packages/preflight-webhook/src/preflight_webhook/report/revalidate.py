@@ -90,7 +90,7 @@ def add_revalidate(parser: argparse.ArgumentParser) -> None:
         "--with",
         dest="partner",
         metavar="NODE",
-        help="the other node of a gang's check, - for none; default: one that is ready, schedulable, alike, and that nothing speaks against",
+        help="the other node of a gang's check, - for none; default: one that is ready, schedulable, alike, free, and that nothing speaks against",
     )
     parser.add_argument(
         "--replaced",
@@ -177,7 +177,14 @@ async def _planned(args: argparse.Namespace, client: Client, like: list[FoundPod
                 for peer in everyone
                 if _number(by_node.get(name_of(peer), {})) == _number(devices)
             ]
-        partner = revalidation.partner_of(node, everyone, config)
+        live_pods = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        busy = {
+            str(pod["spec"].get("nodeName"))
+            async for page, _ in client.pages("/api/v1/pods", dict, params=live_pods)
+            for pod in page
+            if revalidation.holds_gpus(pod, config)
+        }
+        partner = revalidation.partner_of(node, everyone, config, busy)
         nodes += [partner] if partner is not None else []
     workload = revalidation.with_gpus([each.pod for each in like], config) if like else None
     if workload is not None and claim is not None:

@@ -6,7 +6,7 @@ every pod gets; they differ by what they tolerate, and by asking for all GPUs of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
@@ -157,9 +157,12 @@ def farewell(
     }
 
 
-def partner_of(node: Object, nodes: Iterable[Object], config: Config) -> Object | None:
+def partner_of(
+    node: Object, nodes: Iterable[Object], config: Config, busy: Collection[str] = ()
+) -> Object | None:
     """A node beside which a gang's check can run: ready, schedulable, without a condition that
-    speaks against it, with as many GPUs; of the same instance type where there is such a one.
+    speaks against it, with as many GPUs; of the same instance type, and none of the ``busy`` ones,
+    where there is such a one.
     """
     label = config.nccl_topology.instance_type_label
 
@@ -176,18 +179,31 @@ def partner_of(node: Object, nodes: Iterable[Object], config: Config) -> Object 
         and not standing(peer)
         and _counted(peer, config, "gpu") == _counted(node, config, "gpu")
     ]
-    return min(well, key=lambda peer: (type_of(peer) != type_of(node), name_of(peer)), default=None)
+
+    def rank(peer: Object) -> tuple[bool, bool, str]:
+        return type_of(peer) != type_of(node), name_of(peer) in busy, name_of(peer)
+
+    return min(well, key=rank, default=None)
+
+
+def _asks(container: Object, config: Config) -> bool:
+    """Whether the container asks for GPUs by number."""
+    own = map_of(container.get("resources"))
+    asked = {*map_of(own.get("requests")), *map_of(own.get("limits"))}
+    return any(kind(name, config) not in {"", "network"} for name in asked)
+
+
+def holds_gpus(pod: Object, config: Config) -> bool:
+    """Whether the pod has GPUs of its node, or a claim, which may be for some."""
+    spec = pod["spec"]
+    return bool(spec.get("resourceClaims")) or any(_asks(c, config) for c in spec["containers"])
 
 
 def with_gpus(pods: Iterable[Object], config: Config) -> Object:
     """The first pod of a workload that gets GPUs, with that container first."""
 
-    def rank(container: Object) -> int:
-        own = map_of(container.get("resources"))
-        asked = {*map_of(own.get("requests")), *map_of(own.get("limits"))}
-        if any(kind(name, config) not in {"", "network"} for name in asked):
-            return 0
-        return 1 if own.get("claims") else 2
+    def rank(container: Object) -> tuple[bool, bool]:
+        return not _asks(container, config), not map_of(container.get("resources")).get("claims")
 
     ranked = [
         (pod, sorted(maps(map_of(pod.get("spec")).get("containers")), key=rank) or [{}])
