@@ -6,8 +6,7 @@ reserved names → claims → identity → facts → devices → checks → inhe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -30,7 +29,7 @@ from preflight_webhook.api.review import (
     decode_whole,
     shown,
 )
-from preflight_webhook.api.types import ClaimEntry, Container, NameOnly, Pod, Volume
+from preflight_webhook.api.types import ClaimEntry, Container, Pod, Volume
 from preflight_webhook.config.config import Config
 from preflight_webhook.core import limits
 from preflight_webhook.core.cache import remembered
@@ -78,8 +77,6 @@ from preflight_webhook.core.selection import (
     select,
 )
 
-T = TypeVar("T")
-
 
 class DecisionKey(msgspec.Struct, frozen=True):
     """Everything about a pod without anything of ours that its decision depends on.
@@ -106,22 +103,6 @@ class DecisionKey(msgspec.Struct, frozen=True):
     redirects: tuple[Redirect, ...]
     claimed: bool  # by the annotation of deviceVariables
     profiled: bool  # by AppArmor, with a profile that would hold for checks, too
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes in memory."""
-        size = 2048 + len(self.asked or "") + len(self.own)
-        for name, raw, _ in self.init:
-            size += 128 + len(name) + len(raw)
-        for group in (self.containers, *self.settings):
-            size += 128 * len(group) + sum(map(len, group))
-        for names in (self.pull_secrets, [name for name, _ in self.empty]):
-            size += 64 * len(names) + sum(map(len, names))
-        for name, _, _ in self.claims:
-            size += 576 + len(name)
-        for _, why in self.redirects:
-            size += 512 + len(why)
-        return size
 
 
 CREATE_FIRST: Final = "create the claim first, then the pod."
@@ -178,7 +159,7 @@ def decide(
     return _decided(_facts(pod, namespace, config, known, confined), config)
 
 
-@remembered(2 * 1024 * 1024, lambda facts, _, decision: facts.size + decision.size)
+@remembered(2 * 1024 * 1024)
 def _decided(facts: DecisionKey, config: Config) -> Decision:
     return _judge(facts, config)[0]
 
@@ -265,10 +246,8 @@ def _empty(volumes: Sequence[Volume]) -> tuple[EmptyVolume, ...]:
 
 
 def _settings(container: Container) -> ContainerSettings:
-    mounts, security = bytes(container.volume_mounts), bytes(container.security_context)
-    return tuple.__new__(
-        ContainerSettings, (bytes(container.env), bytes(container.env_from), mounts, security)
-    )  # as above
+    raw = container.env, container.env_from, container.volume_mounts, container.security_context
+    return ContainerSettings(*map(bytes, raw))
 
 
 def _claim(entry: ClaimEntry, claims: Mapping[Ref, DeviceClaim | None]) -> PodClaim:
@@ -422,27 +401,13 @@ def _who_gets_gpus(
         gets[0] = True  # which the count is added to where the claim is known
     if devices.gpu_claims:
         for i, raw in enumerate((*facts.containers, *[raw for _, raw, _ in facts.init])):
-            gets[i] = gets[i] or any(use.name in devices.gpu_claims for use in _claims_of(raw))
+            uses = (own.claims if (own := decode_resources(raw)) is not None else None) or ()
+            gets[i] = gets[i] or any(use.name in devices.gpu_claims for use in uses)
     return tuple(gets)
 
 
-_SMALL: Final = 1024
-"""Bytes of resources that are remembered, a thousand of them; ordinary ones have two hundred."""
-
-
-def _remembered(read: Callable[[bytes], T], most: int) -> Callable[[bytes], T]:
-    """``read``, which is remembered for the ``most`` last of ordinary resources."""
-    kept = lru_cache(maxsize=most)(read)
-    return lambda raw: kept(raw) if len(raw) <= _SMALL else read(raw)
-
-
-def _read_claims(raw: bytes) -> tuple[NameOnly, ...]:
-    resources = decode_resources(raw)
-    return tuple((resources.claims if resources is not None else None) or ())
-
-
-_claims_of: Final = _remembered(_read_claims, 256)
-_demands: Final = _remembered(lambda raw: demands(decode_resources(raw)), 1024)
+def _demands(raw: bytes) -> tuple[Demand, ...]:
+    return demands(decode_resources(raw))
 
 
 def _unchecked(

@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar, TypeVarTuple
 
+import msgspec
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 Key = TypeVarTuple("Key")
@@ -28,6 +30,9 @@ class SizedCache(Generic[K, V]):
             OrderedDict()
         )  # a plain dict looks for its oldest among all that were deleted
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def get(self, key: K) -> V | None:
         """What was put in under ``key``, while it is there."""
         kept = self._kept.get(key)
@@ -37,20 +42,18 @@ class SizedCache(Generic[K, V]):
         """Keep ``value``, of ``weight`` bytes with its key, unless it alone takes a quarter of the
         room.
         """
-        if weight * 4 <= self._room and key not in self._kept:
+        if weight * 4 <= self._room:
+            self._used += weight - self._kept.pop(key, (value, 0))[1]
             self._kept[key] = value, weight
-            self._used += weight
             while self._used > self._room:
                 _, (_, gone) = self._kept.popitem(last=False)
                 self._used -= gone
         return value
 
 
-def remembered(
-    room: int, weigh: Callable[..., int]
-) -> Callable[[Callable[[*Key], V]], Callable[[*Key], V]]:
-    """A function whose results are kept in ``room`` bytes, by its arguments. ``weigh``: of these
-    and the result, together.
+def remembered(room: int) -> Callable[[Callable[[*Key], V]], Callable[[*Key], V]]:
+    """A function whose results are kept in ``room`` bytes, by its arguments, of which the last is
+    the configuration.
     """
 
     def decorated(make: Callable[[*Key], V]) -> Callable[[*Key], V]:
@@ -59,7 +62,8 @@ def remembered(
         def found(*key: *Key) -> V:
             if (kept := results.get(key)) is None:
                 kept = make(*key)
-                results.put(key, kept, weigh(*key, kept))
+                text = msgspec.json.encode((key[:-1], kept))
+                results.put(key, kept, 4096 + 2 * len(text))  # decoded, it is larger
             return kept
 
         return found

@@ -97,24 +97,6 @@ class Decision(msgspec.Struct):
         )
 
     @property
-    def size(self) -> int:
-        """About how many bytes it takes in memory."""
-        texts = [
-            self.message,
-            *self.warnings,
-            *[skip.message for skip in self.skipped],
-            *[u.name for u in self.unseen],
-        ]
-        logged = 512 + 2 * len(self.message) + 64 * len(self.skipped)
-        return (
-            512
-            + logged
-            + 1024 * len(self.claims)
-            + len(self.encoded)
-            + sum([64 + len(text) for text in texts])
-        )
-
-    @property
     def denied(self) -> bool:
         """Whether the pod is refused."""
         return self.result == "denied"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from preflight_proto.names import CHECKS_ANNOTATION
@@ -42,16 +41,10 @@ def select(
     """The checks to inject, in run order, and the ones left out.
 
     ``asked`` is the pod's annotation, which counts only where ``podSelection.enabled``; required
-    checks stay. Not to be changed, as alike pods share them. Raises :class:`PodRefused` for unknown
-    or repeated names.
+    checks stay. Raises :class:`PodRefused` for unknown or repeated names.
     """
     if asked is not None and config.pod_selection.enabled:
         return _chosen(config, pod, *_asked(config.checks, asked))
-    return _of_all(config, pod)
-
-
-@lru_cache(maxsize=64)
-def _of_all(config: Config, pod: PodTraits) -> tuple[list[CheckConfig], list[Skip]]:
     return _chosen(config, pod, config.checks, [])
 
 

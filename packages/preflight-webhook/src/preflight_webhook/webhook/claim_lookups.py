@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from contextvars import Context
@@ -20,9 +19,11 @@ from urllib.parse import quote
 
 import msgspec
 from preflight_kube.admission.reviews import Unavailable
+from preflight_kube.api.workloads.model import maps
 from preflight_kube.errors import KubeError
 from preflight_proto.devices import GROUP, VERSIONS
 
+from preflight_webhook.core.cache import SizedCache
 from preflight_webhook.core.detect import claims
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.metrics import Metrics
@@ -34,12 +35,10 @@ made anew since, for other devices.
 """
 ABSENT_KEPT: Final = 1.0
 GROUP_KEPT: Final = 60.0
-MOST: Final = 10_000
-"""Claims kept; the one not asked for longest goes first."""
 PATIENCE: Final = 2.5
 """Seconds for one answer, well within the API server's own patience with us."""
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of claims kept. Most are alike, and kept once; one can name hundreds of device classes."""
+"""Of claims kept; one can name hundreds of device classes."""
 SHARE: Final = 8
 """Requests of a single namespace under way: the claims of one tenant's pods do not keep another's
 waiting.
@@ -50,25 +49,6 @@ job share a template.
 """
 NO_LOOKUP: Final = "the pod's resource claims cannot be looked up"
 _FORBIDDEN: Final = 403
-
-
-class _Metadata(msgspec.Struct):
-    uid: str = ""
-
-
-class _Status(msgspec.Struct, rename="camel"):
-    reserved_for: list[Any] | None = None
-
-
-class _Answer(msgspec.Struct):
-    """What is read of a claim, a template or the group; the rest, its annotations above all, is as
-    large as its author likes.
-    """
-
-    spec: Any = None
-    metadata: _Metadata | None = None
-    status: _Status | None = None
-    versions: list[Any] | None = None
 
 
 class Lookups:
@@ -83,14 +63,11 @@ class Lookups:
     ) -> None:
         self._access, self._metrics, self._clock = access, metrics, clock
         self._count_known = metrics.lookups.labels("known").inc
-        self._kept: OrderedDict[str, tuple[float, DeviceClaim | None]] = (
-            OrderedDict()
-        )  # by _key, with the end of its time
+        # By _key, with the end of its time.
+        self._kept: SizedCache[str, tuple[float, DeviceClaim | None]] = SizedCache(MOST_BYTES)
         self._asking: dict[str, asyncio.Task[Any]] = {}
-        self._shares: dict[
-            str, tuple[asyncio.Semaphore, int]
-        ] = {}  # by namespace, with how many ask or wait
-        self._weight = 0
+        # By namespace, with how many ask or wait.
+        self._shares: dict[str, tuple[asyncio.Semaphore, int]] = {}
         self._version: tuple[float, str | None] = (0.0, None)
 
     def known(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, DeviceClaim | None] | None:
@@ -119,9 +96,8 @@ class Lookups:
                 self._together(_key(namespace, ref), partial(self._fetch, namespace, ref))
                 for ref in unknown
             ]
-            for ref, claim in zip(
-                unknown, await asyncio.gather(*asked, return_exceptions=True), strict=True
-            ):
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            for ref, claim in zip(unknown, answers, strict=True):
                 if isinstance(claim, BaseException):
                     raise claim
                 known[ref] = claim
@@ -135,13 +111,11 @@ class Lookups:
         unknown = []
         now = self._clock()
         for ref in refs:
-            key = _key(namespace, ref)
-            kept = self._kept.get(key)
+            kept = self._kept.get(_key(namespace, ref))
             if kept is None or kept[0] <= now:
                 unknown.append(ref)
-                continue
-            self._kept.move_to_end(key)
-            known[ref] = kept[1]
+            else:
+                known[ref] = kept[1]
         return known, unknown
 
     def _waiting(self, namespace: str) -> int:
@@ -178,15 +152,11 @@ class Lookups:
             name = quote(ref.name, safe="")
             path = f"/apis/{GROUP}/{version}/namespaces/{quote(namespace, safe='')}/{ref.plural}/{name}"
             item = await self._get(path, namespace)
-        claim = None if item is None else claims.once(claims.read(item))
+        claim = None if item is None else claims.read(item)
         self._metrics.lookups.labels("absent" if claim is None else "found").inc()
-        key = _key(namespace, ref)
-        before = self._kept.pop(key, None)
-        self._kept[key] = (self._clock() + (ABSENT_KEPT if claim is None else KEPT), claim)
-        self._weight += _weight(claim) - (_weight(before[1]) if before is not None else 0)
-        while len(self._kept) > MOST or self._weight > MOST_BYTES:
-            _, (_, gone) = self._kept.popitem(last=False)
-            self._weight -= _weight(gone)
+        kept = self._clock() + (ABSENT_KEPT if claim is None else KEPT), claim
+        weight = 512 + 4 * len(msgspec.json.encode(claim))
+        self._kept.put(_key(namespace, ref), kept, weight)
         self._metrics.claims_kept.set(len(self._kept))
         return claim
 
@@ -197,34 +167,27 @@ class Lookups:
         until, version = self._version
         if until > self._clock():
             return version
-        group = await self._get(f"/apis/{GROUP}")
-        versions = (group or {}).get("versions")
-        served = [
-            version_.get("version") for version_ in versions or () if isinstance(version_, dict)
-        ]
-        version = next((version_ for version_ in VERSIONS if version_ in served), None)
+        group = await self._get(f"/apis/{GROUP}") or {}
+        served = [each.get("version") for each in maps(group.get("versions"))]
+        version = next((each for each in VERSIONS if each in served), None)
         self._version = (self._clock() + GROUP_KEPT, version)
         return version
 
     async def _get(self, path: str, namespace: str = "") -> dict[str, Any] | None:
         try:
             async with asyncio.timeout(PATIENCE), self._share(namespace):
-                answer = await (await self._access.client()).get_or_none(path, _Answer)
+                answer: dict[str, Any] | None
+                answer = await (await self._access.client()).get_or_none(path, dict)
+                return answer
         except TimeoutError:
             raise self._unavailable(f"GET {path}: no answer within {PATIENCE:g} s") from None
         except KubeError as error:
             hint = "; does the ServiceAccount have get on it?" if error.status == _FORBIDDEN else ""
             raise self._unavailable(str(error).rstrip(".") + hint) from error
-        return None if answer is None else msgspec.to_builtins(answer)
 
     def _unavailable(self, why: str) -> Unavailable:
         self._metrics.lookups.labels("failed").inc()
         return Unavailable(f"{NO_LOOKUP}: {why}")
-
-
-def _weight(claim: DeviceClaim | None) -> int:
-    """Bytes, as if no other claim were alike and large; ordinary ones share what they ask for."""
-    return 256 if claim is None else max(256, claims.size(claim) - 2048)
 
 
 def _key(namespace: str, ref: Ref) -> str:

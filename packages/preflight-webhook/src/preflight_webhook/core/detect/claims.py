@@ -13,7 +13,6 @@ from preflight_proto.devices import DeviceRequest, is_for_gpus, requests_of
 
 from preflight_webhook.api.types import ClaimEntry
 from preflight_webhook.config.config import Config
-from preflight_webhook.core.cache import remembered
 
 CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"
@@ -84,27 +83,6 @@ def _user(reserved: Any) -> str:
     return str(first.get("name") or "another") if first else ""
 
 
-def size(claim: DeviceClaim) -> int:
-    """About how many bytes a claim takes in memory."""
-    return 256 + len(claim.uid) + len(claim.used_by) + _size(claim.requests)
-
-
-def _size(requests: tuple[DeviceRequest, ...], *_: object) -> int:
-    return sum([256 + sum([64 + len(name) for name in request.classes]) for request in requests])
-
-
-@remembered(512 * 1024, _size)
-def _first(requests: tuple[DeviceRequest, ...]) -> tuple[DeviceRequest, ...]:
-    return requests
-
-
-def once(claim: DeviceClaim) -> DeviceClaim:
-    """The claim, with the first of equal requests: ten thousand pods mostly ask for the same few
-    things.
-    """
-    return claim._replace(requests=_first(claim.requests))
-
-
 def devices(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
     """What the configured device classes make of ``claim``; None is one that does not exist.
     Administrative access gives a pod no device of its own.
@@ -112,28 +90,23 @@ def devices(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
     A request that may be met by GPUs or by something else is for GPUs: the scheduler decides, and
     it may decide for them.
     """
-    if claim is not None:
-        return _made_of(claim.requests, config)
-    known = bool(config.gpu_detection.device_classes)  # else no claim is for GPUs
-    return ClaimDevices(gpu=known and config.unresolved_claims != "allow", network=False, gpus=None)
-
-
-@remembered(512 * 1024, _size)
-def _made_of(requests: tuple[DeviceRequest, ...], config: Config) -> ClaimDevices:
     classes = config.gpu_detection.device_classes
-    own = [request for request in requests if not request.admin]
+    if claim is None:
+        known = bool(classes)  # else no claim is for GPUs
+        gpu = known and config.unresolved_claims != "allow"
+        return ClaimDevices(gpu=gpu, network=False, gpus=None)
+    own = [request for request in claim.requests if not request.admin]
     gpus = [
         request
-        for request in requests
+        for request in claim.requests
         if is_for_gpus(request.classes, classes, admin=request.admin)
     ]
     network = any(_all_like(request, config.network_detection.device_classes) for request in own)
     mirrored = any(_all_like(request, config.mirror_claims) for request in own)
     counts = [request.amount if _all_of(request, classes) else None for request in gpus]
-    known = [count for count in counts if count is not None]
-    return ClaimDevices(
-        bool(gpus), network, sum(known) if len(known) == len(counts) else None, mirrored
-    )
+    known_counts = [count for count in counts if count is not None]
+    total = sum(known_counts) if len(known_counts) == len(counts) else None
+    return ClaimDevices(bool(gpus), network, total, mirrored)
 
 
 def _all_of(request: DeviceRequest, classes: tuple[str, ...]) -> bool:

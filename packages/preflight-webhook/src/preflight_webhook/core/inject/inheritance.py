@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -61,11 +60,8 @@ class Source(NamedTuple):
     settings: ContainerSettings
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Inherited:
-    """Entries for a check's container, mounts by their paths. Made once for alike pods; compared by
-    identity, and not to be changed.
-    """
+class Inherited(NamedTuple):
+    """Entries for a check's container, mounts by their paths."""
 
     env: list[dict[str, Any]]
     mounts: dict[str, dict[str, Any]]
@@ -88,13 +84,7 @@ class InheritedSettings(NamedTuple):
     ipc_lock: bool
 
 
-def _size(settings: tuple[ContainerSettings, ...], *key: Any) -> int:
-    *_, empty, _, _ = key
-    raw = sum([len(part) for group in (*settings, [name for name, _ in empty]) for part in group])
-    return 1024 + 4 * raw  # decoded, an entry is some times as large
-
-
-@remembered(1024 * 1024, _size)
+@remembered(1024 * 1024)
 def inherit(
     settings: tuple[ContainerSettings, ...],
     gpus: tuple[bool, ...],

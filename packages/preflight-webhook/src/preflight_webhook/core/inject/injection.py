@@ -11,13 +11,11 @@ comes back when another webhook has us called again.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-import msgspec
 from preflight_kube.api.quantities import (
     UNIT,
     fractional_cpu,
@@ -31,7 +29,6 @@ from preflight_proto.roster import FILE as ROSTER_FILE
 
 from preflight_webhook.config import extra_volumes as extras
 from preflight_webhook.config.config import CheckConfig, Config
-from preflight_webhook.core.cache import remembered
 from preflight_webhook.core.detect.pod_devices import NO_GPU, PodDevices
 from preflight_webhook.core.detect.resources import COMPUTE, Demand, ResourceTally, StartStep
 from preflight_webhook.core.inject.inheritance import Inherited
@@ -47,7 +44,6 @@ _SECURITY: Final[dict[str, Any]] = {
     "runAsUser": UID,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-_PROFILED: Final[dict[str, Any]] = {"appArmorProfile": {"type": "RuntimeDefault"}}
 _FIELDS: Final = (
     (names.ENV_NODE_NAME, "spec.nodeName"),
     (names.ENV_NODE_IP, "status.hostIP"),
@@ -55,11 +51,6 @@ _FIELDS: Final = (
     (names.ENV_POD_UID, "metadata.uid"),
     (names.ENV_POD_IP, "status.podIP"),
 )
-
-Most = tuple[tuple[int | None, int | None], tuple[int | None, int | None]]
-"""The most (request, limit) of CPU and of memory that a check may have, in nano-units; None: as
-much as the pod has.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,34 +108,22 @@ def inject(
 ) -> Injection:
     """The checks for a pod that carries none of our containers."""
     placed: dict[str, list[dict[str, Any]]] = {"first": [], "last": []}
-    resources: dict[tuple[str, Most, tuple[str, ...]], dict[str, Any]] = {}
-    cases = []
+    volumes: dict[str, dict[str, Any]] = {}
     for check in checks:
-        amounts = check.placement, _most(check), check.supports
-        if amounts not in resources:  # the same for most checks
-            accounts = (first if check.placement == "first" else last).accounts
-            resources[amounts] = _resources(config, check, accounts, pod)
-        expected, inherited = _expected(resources[amounts], pod), pod.inherited.get(check.name)
-        shm = inherited is None or names.SHM_DIR not in inherited.mounts
-        case = _Case(check, config, pod.reports, shm)
-        container = _container(case, expected, inherited, pod.ipc_lock, pod.named_devices)
-        if pod.profiled:  # not named elsewhere: a node without AppArmor would refuse the pod
-            security = {**_PROFILED, **container["securityContext"]}
-            container = {**container, "securityContext": security}
-        placed[check.placement].append({**container, "resources": resources[amounts]})
-        cases.append(case)
-    volumes = [
-        {"name": volume.name, **volume.source(config, pod.gang_config_map)}
-        for volume in _volumes(*cases)
-    ]
-    volumes += extras.volumes([volume for check in checks for volume in check.extra_volumes])
+        accounts = (first if check.placement == "first" else last).accounts
+        resources = _resources(config, check, accounts, pod)
+        case = _Case(check, config, pod, _expected(resources, pod))
+        placed[check.placement].append({**_container(case, pod), "resources": resources})
+        volumes |= {volume.name: volume.source for volume in _volumes(case)}
+    ours = [{"name": name, **source} for name, source in volumes.items()]
+    extra = extras.volumes([volume for check in checks for volume in check.extra_volumes])
     secrets = [
         name
         for name in dict.fromkeys(config.check_image_pull_secrets)
         if name not in pod.pull_secrets
     ]
     labels = {names.CHECKED_LABEL: names.CHECKED}
-    return Injection(first.position, placed["first"], placed["last"], volumes, secrets, labels)
+    return Injection(first.position, placed["first"], placed["last"], ours + extra, secrets, labels)
 
 
 def place(init: Sequence[StartStep], provider_globs: Sequence[str]) -> int:
@@ -184,27 +163,20 @@ def _resources(
         if room > 0:
             requests[name] = limits[name] = str(room)
     guaranteed = not pod.own and all(accounts[name].equal == pod.containers for name in COMPUTE)
-    for name, limits_of_check in zip(COMPUTE, _most(check), strict=True):
+    for name in COMPUTE:
+        account, most = accounts[name], _most(check, name)
         if name in pod.own:
-            request, limit = _within(name, accounts[name], pod.own[name], limits_of_check)
+            request, limit = _within(name, account, pod.own[name], most)
         else:
-            request, limit = _compute(
-                name, accounts[name], pod.containers, limits_of_check, guaranteed=guaranteed
-            )
+            request, limit = _compute(name, account, pod.containers, most, guaranteed=guaranteed)
         if request > 0 or limit > 0:  # a limit alone would be a request, too
             requests[name] = quantity_text(request)
         if limit > 0:
             limits[name] = requests[name] if limit == request else quantity_text(limit)
-    resources: dict[str, Any] = {}  # what is empty does not come back from the API server
-    if requests:
-        resources["requests"] = requests
-    if limits:
-        resources["limits"] = limits
-    if claims := [
-        {"name": name} for name, claim in pod.devices.claims.items() if claim.kind in gets
-    ]:
-        resources["claims"] = claims
-    return resources
+    claims = [{"name": name} for name, claim in pod.devices.claims.items() if claim.kind in gets]
+    resources = {"requests": requests, "limits": limits, "claims": claims}
+    # What is empty does not come back from the API server.
+    return {key: value for key, value in resources.items() if value}
 
 
 def _expected(resources: Mapping[str, Any], pod: WorkloadTraits) -> int | None:
@@ -227,16 +199,16 @@ def _expected(resources: Mapping[str, Any], pod: WorkloadTraits) -> int | None:
     return None if pod.named_devices and not total else total
 
 
-@lru_cache(maxsize=256)
-def _most(check: CheckConfig) -> Most:
-    """What the operator lets a check have."""
+def _most(check: CheckConfig, name: str) -> tuple[int | None, int | None]:
+    """The most (request, limit) of CPU or memory that the operator lets a check have, in
+    nano-units; None: as much as the pod has.
+    """
     sides = check.resources.requests, check.resources.limits
-    given = [[getattr(side, name) for side in sides] for name in COMPUTE]
-    cpu, memory = [
-        tuple([None if amount is None else parse_quantity(str(amount)) for amount in pair])
-        for pair in given
-    ]
-    return (cpu[0], cpu[1]), (memory[0], memory[1])
+    request, limit = (
+        None if amount is None else parse_quantity(str(amount))
+        for amount in (getattr(side, name) for side in sides)
+    )
+    return request, limit
 
 
 def _compute(
@@ -290,12 +262,24 @@ def _at_most(amount: int, most: int | None) -> int:
 
 
 class _Case(NamedTuple):
-    """What decides which of our volumes a check gets. ``shm``: whether it inherits none."""
+    """What decides about a check's container. ``expected``: GPUs, None where that is not known;
+    ``inherited``: what the workload leaves it.
+    """
 
     check: CheckConfig
     config: Config
-    reports: bool
-    shm: bool
+    pod: WorkloadTraits | None = None
+    expected: int | None = None
+
+    @property
+    def inherited(self) -> Inherited | None:
+        """What the workload leaves to it."""
+        return self.pod.inherited.get(self.check.name) if self.pod is not None else None
+
+    @property
+    def reports(self) -> bool:
+        """Whether the connector's socket may be mounted."""
+        return self.pod is None or self.pod.reports
 
     @property
     def sends_token(self) -> bool:
@@ -311,47 +295,14 @@ class _Case(NamedTuple):
 
 
 class _Volume(NamedTuple):
-    """A volume that a check gets at ``path`` where it is ``needed``. ``source``: by the
-    configuration and the name of the gang's ConfigMap.
-    """
-
     name: str
     path: str
-    needed: Callable[[_Case], bool]
-    source: Callable[[Config, str | None], dict[str, Any]]
+    source: dict[str, Any]
     read_only: bool = True
 
 
-def _always(_: _Case) -> bool:
-    return True
-
-
-def _gang_wide(case: _Case) -> bool:
-    return case.check.gang_wide
-
-
-def _nccl_without(case: _Case) -> bool:
-    return case.check.nccl and case.shm
-
-
-def _empty(*_: object) -> dict[str, Any]:
-    return {"emptyDir": {}}
-
-
-def _memory(*_: object) -> dict[str, Any]:
-    return {"emptyDir": {"medium": "Memory"}}
-
-
-def _socket(config: Config, _: object) -> dict[str, Any]:
-    folder = config.platform_connector.socket_dir
-    return {"hostPath": {"path": folder, "type": "DirectoryOrCreate"}}
-
-
-def _token(config: Config, _: object) -> dict[str, Any]:
-    auth = config.platform_connector.auth
-    token = {"audience": auth.audience, "expirationSeconds": auth.expiration_seconds}
-    sources = [{"serviceAccountToken": {**token, "path": "token"}}]
-    return {"projected": {"sources": sources, "defaultMode": 0o644}}
+def _field(path: str) -> dict[str, str]:
+    return {"apiVersion": "v1", "fieldPath": path}
 
 
 def _shown(files: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -362,10 +313,11 @@ def _shown(files: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _field(path: str) -> dict[str, str]:
-    return {"apiVersion": "v1", "fieldPath": path}
+def _projected(*sources: dict[str, Any]) -> dict[str, Any]:
+    return {"projected": {"sources": [*sources], "defaultMode": 0o644}}
 
 
+_EMPTY: Final[dict[str, Any]] = {"emptyDir": {}}
 _NODE_FILES: Final = _shown(
     {
         posixpath.basename(names.INSTANCE_TYPE_PATH): names.INSTANCE_TYPE_ANNOTATION,
@@ -377,63 +329,51 @@ _GANG_FILES: Final = _shown(
 )
 
 
-def _node(*_: object) -> dict[str, Any]:
-    return {"downwardAPI": {"items": _NODE_FILES, "defaultMode": 0o644}}
-
-
-def _gang(_: object, config_map: str | None) -> dict[str, Any]:
-    """What a gang-wide check waits for.
-
-    The annotations stand last: of two sources with one file name the kubelet takes the later, and
-    the annotation alone decides. Roster and topology are in one volume, so that the check sees both
-    or neither.
-    """
-    roster = {"configMap": {"name": config_map, "optional": True}}
-    sources = [roster, {"downwardAPI": {"items": _GANG_FILES}}]
-    return {"projected": {"sources": sources, "defaultMode": 0o644}}
-
-
-_VOLUMES: Final = (
-    _Volume(names.SOCKET_VOLUME, names.SOCKET_DIR, lambda case: case.reports, _socket),
-    _Volume(names.TMP_VOLUME, "/tmp", _always, _empty, read_only=False),  # noqa: S108
+def _volumes(case: _Case) -> Iterator[_Volume]:
+    """Those of ours that a check gets."""
+    check, connector = case.check, case.config.platform_connector
+    if case.reports:
+        folder = {"hostPath": {"path": connector.socket_dir, "type": "DirectoryOrCreate"}}
+        yield _Volume(names.SOCKET_VOLUME, names.SOCKET_DIR, folder)
+    yield _Volume(names.TMP_VOLUME, "/tmp", _EMPTY, read_only=False)  # noqa: S108
     # In the place of the token that would be mounted here: a check has no business with the API
     # server.
-    _Volume(names.SERVICE_ACCOUNT_VOLUME, names.SERVICE_ACCOUNT_DIR, _always, _empty),
-    _Volume(names.TOKEN_VOLUME, names.TOKEN_DIR, lambda case: case.sends_token, _token),
-    _Volume(names.GANG_VOLUME, names.GANG_DIR, _gang_wide, _gang),
-    # Where a check writes the generation of the gang that it joined.
-    _Volume(names.STATE_VOLUME, names.STATE_DIR, _gang_wide, _empty, read_only=False),
-    _Volume(names.NODE_VOLUME, names.NODE_DIR, lambda case: case.maps_topologies, _node),
+    yield _Volume(names.SERVICE_ACCOUNT_VOLUME, names.SERVICE_ACCOUNT_DIR, _EMPTY)
+    if case.sends_token:
+        auth = connector.auth
+        token = {"audience": auth.audience, "expirationSeconds": auth.expiration_seconds}
+        source = _projected({"serviceAccountToken": {**token, "path": "token"}})
+        yield _Volume(names.TOKEN_VOLUME, names.TOKEN_DIR, source)
+    if check.gang_wide:
+        # The annotations stand last: of two sources with one file name the kubelet takes the later,
+        # and the annotation alone decides. Roster and topology are in one volume, so that the check
+        # sees both or neither.
+        gang = case.pod.gang_config_map if case.pod is not None else None
+        roster = {"configMap": {"name": gang, "optional": True}}
+        source = _projected(roster, {"downwardAPI": {"items": _GANG_FILES}})
+        yield _Volume(names.GANG_VOLUME, names.GANG_DIR, source)
+        # Where a check writes the generation of the gang that it joined.
+        yield _Volume(names.STATE_VOLUME, names.STATE_DIR, _EMPTY, read_only=False)
+    if case.maps_topologies:
+        source = {"downwardAPI": {"items": _NODE_FILES, "defaultMode": 0o644}}
+        yield _Volume(names.NODE_VOLUME, names.NODE_DIR, source)
     # A container gets 64 MiB of it, which NCCL outgrows; where the workload brings a larger one,
     # that one is used.
-    _Volume(names.SHM_VOLUME, names.SHM_DIR, _nccl_without, _memory, read_only=False),
-)
+    if check.nccl and not (case.inherited and names.SHM_DIR in case.inherited.mounts):
+        memory = {"emptyDir": {"medium": "Memory"}}
+        yield _Volume(names.SHM_VOLUME, names.SHM_DIR, memory, read_only=False)
 
 
-@lru_cache(maxsize=1024)
-def _volumes(*cases: _Case) -> tuple[_Volume, ...]:
-    """Those that any of these needs."""
-    return tuple(volume for volume in _VOLUMES if any(map(volume.needed, cases)))
-
-
-# With what it inherits, which lives as long as it: read, an entry takes some times its text.
-@remembered(1024 * 1024, lambda *known: 10 * len(msgspec.json.encode(known[-1])))
-def _container(
-    case: _Case,
-    expected: int | None,
-    inherited: Inherited | None,
-    ipc_lock: bool,
-    named_devices: bool,
-) -> dict[str, Any]:
-    """One init container but for its resources. Made once; nobody changes it."""
-    check = case.check
+def _container(case: _Case, pod: WorkloadTraits) -> dict[str, Any]:
+    """One init container but for its resources."""
+    check, inherited = case.check, case.inherited
     mounts: list[dict[str, Any]] = []
     for volume in _volumes(case):
         mount = {"name": volume.name, "mountPath": volume.path}
         mounts.append({**mount, "readOnly": True} if volume.read_only else mount)
     mounts += extras.mounts(check.extra_volume_mounts)
-    env = _env(case, expected)
-    if named_devices:
+    env = _env(case)
+    if pod.named_devices:
         env += [variable.entry for variable in case.config.device_variables.variables]
     if inherited is not None:
         ours = {entry["name"] for entry in env}
@@ -441,8 +381,10 @@ def _container(
         there = {mount["mountPath"] for mount in mounts}
         mounts += [m for m in inherited.mounts.values() if m["mountPath"] not in there]
     security = _SECURITY
-    if ipc_lock and check.nccl:
+    if pod.ipc_lock and check.nccl:
         security = {**_SECURITY, "capabilities": {"add": ["IPC_LOCK"], "drop": ["ALL"]}}
+    if pod.profiled:  # not named elsewhere: a node without AppArmor would refuse the pod
+        security = {"appArmorProfile": {"type": "RuntimeDefault"}, **security}
     container = {
         "name": names.container_name(check.name),
         "image": check.image,
@@ -463,23 +405,20 @@ def _container(
 
 
 def variables_of(check: CheckConfig, config: Config) -> list[dict[str, Any]]:
-    """The environment that a check gets of us and of the operator, in its order;
-    not to be changed.
-    """
-    env: list[dict[str, Any]] = _container(
-        _Case(check, config, True, True), None, None, False, False
-    )["env"]
+    """The environment that a check gets of us and of the operator, in its order."""
+    own = {"env": check.container["env"]} if check.container.get("env") else {}
+    env: list[dict[str, Any]] = overlaid({"env": _env(_Case(check, config))}, own)["env"]
     return env
 
 
-def _env(case: _Case, expected: int | None) -> list[dict[str, Any]]:
+def _env(case: _Case) -> list[dict[str, Any]]:
     """The environment of one check; what is empty is left out. The fields come first: `$(NODE_IP)`
     in a later value refers to them.
     """
     check, config = case.check, case.config
     values = {
         names.ENV_CONNECTOR_SOCKET: names.SOCKET_URI if case.reports else names.SOCKET_OFF,
-        names.ENV_EXPECTED_GPUS: _number(expected),
+        names.ENV_EXPECTED_GPUS: _number(case.expected),
         names.ENV_PROCESSING_STRATEGY: config.processing_strategy,
         names.ENV_GATE: check.enforcement,
         names.ENV_CHECK_TIMEOUT: check.timeout or config.check_timeout,
@@ -539,17 +478,7 @@ def overlaid(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
         elif isinstance(value, Mapping) and isinstance(there, Mapping):
             merged[key] = overlaid(there, value)
         elif key in _KEYS and isinstance(value, list) and isinstance(there, list):
-            merged[key] = _joined(there, value, _KEYS[key])
+            merged[key] = [*{entry[_KEYS[key]]: entry for entry in [*there, *value]}.values()]
         else:
             merged[key] = value
     return merged
-
-
-def _joined(under: list[Any], over: list[Any], by: str) -> list[Any]:
-    named = {_key(entry, by, i): entry for i, entry in enumerate(under)}
-    named |= {_key(entry, by, len(under) + i): entry for i, entry in enumerate(over)}
-    return list(named.values())
-
-
-def _key(entry: Any, by: str, position: int) -> Any:
-    return entry.get(by, position) if isinstance(entry, Mapping) else position
