@@ -64,7 +64,6 @@ from preflight_webhook.core.inject.inheritance import (
 )
 from preflight_webhook.core.inject.injection import (
     Injection,
-    InjectionPoint,
     WorkloadTraits,
     inject,
     place,
@@ -90,7 +89,7 @@ class DecisionKey(msgspec.Struct, frozen=True):
     own: bytes  # its resources, where it has some of its own
     windows: bool
     asked: str | None
-    there: tuple[bool, bool, bool, bool, bool]  # as patch.Present
+    there: patch.Present
     volumes: int  # how many, where that is more than there may be
     namespace: str  # a gang's; without one, the same decision holds in all of them
     gang: GangIdentity | None
@@ -184,7 +183,7 @@ def _rebuilt(
         there = {c.get("name"): c for c in now["spec"].get("initContainers") or ()}
         for placed in (injection.containers, injection.last):
             placed[:] = [reserved.accepted(c, there.get(c["name"]) or {}) for c in placed]
-        wanted = patch.applied(wanted, patch.fresh(injection, patch.Present(*facts.there)))
+        wanted = patch.applied(wanted, patch.fresh(injection, facts.there))
     patched = patch.rebuilt(now, wanted)
     result = "unchanged" if injection is not None and not patched else decision.result
     warnings = [*decision.warnings, *_replaced(now, wanted)]
@@ -209,7 +208,7 @@ def _facts(
         bytes(spec.resources),
         spec.os is not None and spec.os.name == "windows",
         annotations.get(CHECKS_ANNOTATION),
-        (
+        patch.Present(
             init is not None,
             spec.volumes is not None,
             secrets is not None,
@@ -278,7 +277,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
     containers = [_demands(raw) for raw in facts.containers]
     everyone = [*containers, *[step.demands for step in init]]
     resources = _names(everyone, config)
-    first = _place(init, containers, resources, place(init, config.provider_init))
+    first = effective_resources(init, containers, resources, place(init, config.provider_init))
     devices = devices_of(first.accounts, facts.claims, config, claimed=facts.claimed)
     if not devices.of_gpus:
         strange = unknown(everyone, config)
@@ -288,7 +287,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
     traits = PodTraits(devices.network, facts.gang is not None, facts.ordered, devices.of_gpus)
     checks, skipped = select(config, facts.asked, traits)
     behind = any(check.placement == "last" for check in checks)
-    last = _place(init, containers, resources, len(init)) if behind else first
+    last = effective_resources(init, containers, resources, len(init)) if behind else first
     gets = _who_gets_gpus(facts, everyone, devices)
     users = {i: step for i, step in enumerate(init) if gets[len(containers) + i]}
     checks, skipped = guarded(checks, skipped, devices, facts.redirects, users, first, last, config)
@@ -301,7 +300,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
         return _unchecked(facts, config, decision, marked=not_applicable(skipped))
     _refuse(forbidden(checks, config) if facts.confined else None)
     _refuse(limits.of_inherited(facts.settings, facts.volumes))
-    member = _stamp(facts, takes_part=any(check.gang_wide for check in checks))
+    member = stamp(facts.namespace, facts.gang, takes_part=any(check.gang_wide for check in checks))
     inherited = inherit(
         facts.settings, gets if facts.settings else (), len(containers), facts.empty, config
     )
@@ -369,15 +368,6 @@ def _unknown(resources: list[str], config: Config) -> Decision:
     return Decision("no-checks", f"{reason}.", skipped=skipped)
 
 
-def _place(
-    init: Sequence[StartStep],
-    containers: Sequence[tuple[Demand, ...]],
-    resources: Sequence[str],
-    position: int,
-) -> InjectionPoint:
-    return InjectionPoint(position, effective_resources(init, containers, resources, position))
-
-
 def _unresolved(facts: DecisionKey, config: Config) -> str | None:
     """Why the pod is denied for a claim that does not exist."""
     unknown = [name for name, _, claim in facts.claims if claim is None]
@@ -418,12 +408,10 @@ def _unchecked(
     scheduled. ``marked``: its GPUs have not escaped, none of the checks can test them; the
     controller's audit need not count it."""
     added = Injection(labels={CHECKED_LABEL: NO_CHECK_APPLIES} if marked else {})
-    if (member := _stamp(facts, takes_part=False)) is None:
-        return (
-            _finished(facts, config, decision, added, None)
-            if facts.claims or marked
-            else (decision, None)
-        )
+    if (member := stamp(facts.namespace, facts.gang, takes_part=False)) is None:
+        if not facts.claims and not marked:
+            return decision, None
+        return _finished(facts, config, decision, added, None)
     message = f"{decision.message[:-1]}; it is stamped as a member of the gang {member.id}."
     return _finished(
         facts, config, replace(decision, result="stamped", message=message), added, member
@@ -441,10 +429,6 @@ def _known_claims(facts: DecisionKey, config: Config) -> dict[str, SeenClaim]:
         )
         for name, which, claim in facts.claims
     }
-
-
-def _stamp(facts: DecisionKey, *, takes_part: bool) -> Stamp | None:
-    return stamp(facts.namespace, facts.gang, takes_part=takes_part) if facts.gang else None
 
 
 def _finished(
@@ -466,7 +450,7 @@ def _finished(
         *([facts.gang.warning] if facts.gang and facts.gang.warning else []),
         *decision.warnings,
     ]
-    encoded = patch.encoded(patch.fresh(injection, patch.Present(*facts.there)))
+    encoded = patch.encoded(patch.fresh(injection, facts.there))
     decision = replace(decision, stamp=member, claims=claims, encoded=encoded, warnings=warnings)
     return decision, injection
 

@@ -95,9 +95,9 @@ def ordered(pod: Pod, gang: GangIdentity, config: GangDiscovery) -> str:
     return ""
 
 
-def stamp(namespace: str, gang: GangIdentity, *, takes_part: bool) -> Stamp:
-    """What the gang controller learns about a member."""
-    return Stamp(
+def stamp(namespace: str, gang: GangIdentity | None, *, takes_part: bool) -> Stamp | None:
+    """What the gang controller learns about a member; None for who is none."""
+    return gang and Stamp(
         v=VERSION,
         id=gang.id,
         source=gang.source,

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import msgspec
 from preflight_kube.admission.limits import CONTAINERS, REQUESTS
 from preflight_proto.names import PREFIX
 
-from preflight_webhook.api.review import shown
-from preflight_webhook.api.types import Container, Pod
+from preflight_webhook.api.review import decode_entries, decode_resources, shown
+from preflight_webhook.api.types import Container, Pod, ResourceRequirements
 
 __all__ = ["CONTAINERS"]
 
@@ -40,9 +39,6 @@ RESOURCE_NAME: Final = 317
 ASKED: Final = 4096
 """Characters of the annotation that asks for checks."""
 
-_raws: Final[msgspec.json.Decoder[list[msgspec.Raw] | None]] = msgspec.json.Decoder(
-    list[msgspec.Raw] | None
-)
 _SHORTEST: Final = 3
 """Bytes that an entry takes at least, with its comma."""
 
@@ -106,7 +102,7 @@ def of_inherited(environments: Iterable[Sequence[bytes]], volumes: int) -> str |
     if total <= _SHORTEST * ENTRIES:
         return None
     for i, what in enumerate(("variables (env)", "envFrom entries", "mounts (volumeMounts)")):
-        if (number := sum([_count(raws[i]) for raws in everyone])) > ENTRIES:
+        if (number := sum([len(decode_entries(raws[i])) for raws in everyone])) > ENTRIES:
             return _sentence("spec", f"{number} {what} over all containers", f"{ENTRIES}")
     if total > SETTINGS_BYTES:
         what = "bytes of env, envFrom, volumeMounts and securityContext over all containers"
@@ -114,42 +110,23 @@ def of_inherited(environments: Iterable[Sequence[bytes]], volumes: int) -> str |
     return None
 
 
-class _Resources(msgspec.Struct):
-    """What stands in the three maps, with its amounts as they came."""
-
-    requests: dict[str, msgspec.Raw] | None = None
-    limits: dict[str, msgspec.Raw] | None = None
-    claims: list[msgspec.Raw] | None = None
-
-
-_resources: Final[msgspec.json.Decoder[_Resources | None]] = msgspec.json.Decoder(_Resources | None)
-
-
 def _of_resources(container: Container) -> str | None:
     raw, where = bytes(container.resources), f'spec: container "{container.name}"'
     # Each entry has a colon of its own, and no name is longer than all of it.
     if raw.count(b":") <= RESOURCES and len(raw) <= RESOURCE_NAME:
         return None
-    try:
-        read = _resources.decode(raw) or _Resources()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None  # whoever reads it says so
-    if (number := sum(map(len, filter(None, msgspec.structs.astuple(read))))) > RESOURCES:
+    asked = decode_resources(raw) or ResourceRequirements()
+    named = [*(asked.requests or ()), *(asked.limits or ())]
+    if (number := len(named) + len(asked.claims or ())) > RESOURCES:
         return _sentence(where, f"{number} entries in its resources", f"{RESOURCES}")
-    for name in [*(read.requests or ()), *(read.limits or ())]:
-        if len(name) > RESOURCE_NAME:
-            return _long(f"{where}: the resource name", name, RESOURCE_NAME)
-    return None
-
-
-def _count(raw: bytes) -> int:
-    """How many entries a list has; none where it is not a list."""
-    if raw.count(b"{") <= 1:
-        return raw.count(b"{")
-    try:
-        return len(_raws.decode(raw) or ())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return 0
+    return next(
+        (
+            _long(f"{where}: the resource name", name, RESOURCE_NAME)
+            for name in named
+            if len(name) > RESOURCE_NAME
+        ),
+        None,
+    )
 
 
 def _long(where: str, name: str, most: int) -> str:

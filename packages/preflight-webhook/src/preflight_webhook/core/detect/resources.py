@@ -8,7 +8,7 @@ Amounts are in nano-units, see :mod:`preflight_kube.api.quantities`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -80,9 +80,17 @@ class ResourceTally:
         self.largest = max(self.largest, request)
 
 
-@lru_cache(
-    maxsize=1024
-)  # names longer than Kubernetes allows do not come so far, see :mod:`..limits`
+class InjectionPoint(NamedTuple):
+    """Where checks stand among the init containers, and what the pod reserves as
+    seen from there.
+    """
+
+    position: int
+    accounts: Mapping[str, ResourceTally]
+
+
+@lru_cache(maxsize=1024)
+# Names longer than Kubernetes allows do not come so far.
 def kind(resource: str, config: Config) -> str:
     """What a resource's name means here: gpu, mig, shared, network, or nothing of these."""
     gpus = config.gpu_detection
@@ -130,8 +138,8 @@ def effective_resources(
     containers: Iterable[tuple[Demand, ...]],
     names: Iterable[str],
     place: int,
-) -> dict[str, ResourceTally]:
-    """The accounts of the resources ``names``, in one pass. The checks will stand at ``place``
+) -> InjectionPoint:
+    """The accounts of the resources ``names``, in one pass, for checks that will stand at ``place``
     among the init containers.
     """
     accounts = {name: ResourceTally() for name in names}
@@ -153,7 +161,7 @@ def effective_resources(
             account.count(request, limit)
             account.requests.running += request
             account.limits.running += limit
-    return accounts
+    return InjectionPoint(place, accounts)
 
 
 def _nanos(value: Amount) -> int:

@@ -30,7 +30,13 @@ from preflight_proto.roster import FILE as ROSTER_FILE
 from preflight_webhook.config import extra_volumes as extras
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.core.detect.pod_devices import NO_GPU, PodDevices
-from preflight_webhook.core.detect.resources import COMPUTE, Demand, ResourceTally, StartStep
+from preflight_webhook.core.detect.resources import (
+    COMPUTE,
+    Demand,
+    InjectionPoint,
+    ResourceTally,
+    StartStep,
+)
 from preflight_webhook.core.inject.inheritance import Inherited
 
 UID: Final = 65532  # no user of any image; the check's files are world-readable
@@ -65,15 +71,6 @@ class Injection:
     pull_secrets: list[str] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
-
-
-class InjectionPoint(NamedTuple):
-    """Where checks stand among the init containers, and what the pod reserves as
-    seen from there.
-    """
-
-    position: int
-    accounts: Mapping[str, ResourceTally]
 
 
 class WorkloadTraits(NamedTuple):
@@ -137,11 +134,6 @@ def place(init: Sequence[StartStep], provider_globs: Sequence[str]) -> int:
         ),
         default=0,
     )
-
-
-def has_room(place: InjectionPoint, gpus: Mapping[str, int]) -> bool:
-    """Whether any GPU is left at this place: sidecars that start before hold theirs."""
-    return any(count > place.accounts[name].requests.held // UNIT for name, count in gpus.items())
 
 
 def _resources(

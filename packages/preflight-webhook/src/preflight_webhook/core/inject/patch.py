@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from preflight_kube.api.jsonpatch import Operation, add, keys, pointer, remove, replace
@@ -13,9 +12,6 @@ from preflight_kube.api.jsonpatch import Operation, add, keys, pointer, remove, 
 from preflight_webhook.core.inject.injection import Injection
 
 __all__ = ["Operation"]
-
-_pointer: Final = lru_cache(maxsize=64)(pointer)
-"""Of labels and annotations whose names are ours."""
 
 
 def encoded(patch: Sequence[Operation]) -> bytes:
@@ -62,7 +58,7 @@ def fresh(injection: Injection, there: Present) -> list[Operation]:
 
 def _entries(key: str, entries: Mapping[str, str], *, there: bool) -> list[Operation]:
     if there:
-        return [add(_pointer("metadata", key, k), value) for k, value in entries.items()]
+        return [add(pointer("metadata", key, k), value) for k, value in entries.items()]
     return [add(f"/metadata/{key}", entries)] if entries else []
 
 
