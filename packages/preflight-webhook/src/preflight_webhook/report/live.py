@@ -85,7 +85,8 @@ async def objects_of(
 
     Raises :class:`CommandFailed`, :class:`KubeError`.
     """
-    item = await _read(client, kind, namespace, name)
+    path = await RESTMapper(client).newest(kind.group, kind.versions, kind.kind, namespace)
+    item = await client.get_or_none(f"{path}/{name}", dict) if path is not None else None
     if item is None:
         raise CommandFailed(
             f"{kind.title} {name}: not in namespace {namespace}; look at its name, or set -n."
@@ -93,22 +94,16 @@ async def objects_of(
     objects: list[Any] = [item]
     around = await client.get_or_none(f"/api/v1/namespaces/{namespace}", dict)
     if around is not None:
-        objects.append({**around, "kind": "Namespace"})
+        objects.append(around)
     if policies:
         listed = await client.get_or_none(policy.path(namespace), dict) or {}
         objects += [{**policy_, "kind": policy.KIND} for policy_ in listed.get("items", [])]
     if kind.kind == "TrainJob":
         of, runtime = runtime_of(item)
-        path = (
-            f"namespaces/{namespace}/trainingruntimes"
-            if of == "TrainingRuntime"
-            else "clustertrainingruntimes"
-        )
-        runtime_ = await client.get_or_none(
-            f"/apis/{kind.group}/{kind.versions[0]}/{path}/{runtime}", dict
-        )
-        if runtime_ is not None:
-            objects.append({**runtime_, "kind": of})
+        path = await RESTMapper(client).newest(kind.group, kind.versions, of, namespace)
+        around = await client.get_or_none(f"{path}/{runtime}", dict) if path is not None else None
+        if around is not None:
+            objects.append(around)
     return objects
 
 
@@ -122,16 +117,3 @@ async def needed(pod: FoundPod, client: Client) -> dict[Ref, DeviceClaim | None]
         claim = await client.get_or_none(f"{path}/{ref.name}", dict) if path is not None else None
         known[ref] = None if claim is None else claims.read(claim)
     return known
-
-
-async def _read(client: Client, kind: WorkloadKind, namespace: str, name: str) -> Object | None:
-    for version in kind.versions:
-        root = f"/apis/{kind.group}/{version}" if kind.group else f"/api/{version}"
-        item = await client.get_or_none(f"{root}/namespaces/{namespace}/{kind.plural}/{name}", dict)
-        if item is not None:
-            return {
-                **item,
-                "kind": kind.kind,
-                "apiVersion": f"{kind.group}/{version}" if kind.group else version,
-            }
-    return None
