@@ -103,6 +103,11 @@ LINES = [
         "NVRM: Xid (PCI:0000:1b:00): 79, pid=0, GPU has fallen off the bus.",
     ),
     (
+        "NCCL_CUDA_ERROR",  # 714: a kernel's stack was spoilt or too small, which a program can do
+        ErrorKind.CLASS,
+        "h:1:2 [1] enqueue.cc:1 NCCL WARN Cuda failure 714 'hardware stack error'",
+    ),
+    (
         "NCCL_REMOTE_ERROR",
         ErrorKind.PEER,
         "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",

@@ -180,7 +180,7 @@ _RULES: Final = (
     _rule(
         _D,
         "GPU_LOST",
-        r"GPU is lost|fallen off the bus|\bXid\b[^\n]*: (?:79|62|119|120)\b|hardware stack error",
+        r"GPU is lost|fallen off the bus|\bXid\b[^\n]*: (?:79|62|119|120)\b",
         "the driver has lost the GPU",
         action=Action.CONTACT_SUPPORT,
         fatal=True,
