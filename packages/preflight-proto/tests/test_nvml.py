@@ -338,6 +338,7 @@ def test_a_sample_that_does_not_come_frees_the_driver_for_the_next_question(star
         ({"fabric_health": 0b01_10_10_10 | 256}, "OK", "passed"),  # a timeout is being recovered
         ({"fabric_health": 0b10_01_10_10 | 256}, "FABRIC_HEALTH", "failed"),  # a route
         ({"fabric_health": 0b10_10_10_01 | 256}, "FABRIC_HEALTH", "failed"),  # half of it
+        ({"fabric_health": 0b10_10_10_10 | 5 << 8}, "OK", "passed"),  # too few NVLinks: an event
     ],
 )
 def test_a_rack_s_fabric_that_is_not_well_is_named(

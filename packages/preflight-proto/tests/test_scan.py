@@ -96,6 +96,8 @@ def test_healthy_gpus_have_no_signs() -> None:
         ({"fabric_status": 4}, "FABRIC_STATUS", "FAILS"),
         ({"fabric_health": 0x01}, "FABRIC_HEALTH", "FAILS"),
         ({"fabric_health": 0x10}, "FABRIC_HEALTH", "FAILS"),
+        ({"fabric_health": 0x5AA}, "FABRIC_HEALTH", "EVENT"),  # too few NVLinks
+        ({"fabric_health": 0x5A9}, "FABRIC_HEALTH", "FAILS"),
         ({"pcie_width": 8}, "PCIE_WIDTH", "FAILS"),
         ({"links": dict.fromkeys(range(18), True) | {7: False}}, "NVLINK_DOWN", "FATAL"),
         ({"links": dict.fromkeys(range(18), False)}, "NVLINK_DOWN", "EVENT"),
@@ -106,6 +108,19 @@ def test_healthy_gpus_have_no_signs() -> None:
 )
 def test_one_sick_gpu_is_named(sick: dict[str, Any], code: str, severity: str) -> None:
     assert codes(scan(node(**sick))) == [(code, severity, "GPU-3")]
+
+
+@pytest.mark.parametrize("mask", [0x000, 0x1AA, 0x1A6, 0x16A, 0x1AA | 2 << 12 | 2 << 14, 0xFAA])
+def test_a_fabric_that_recovers_or_whose_mask_says_nothing_known_is_no_sign(mask: int) -> None:
+    assert scan(node(fabric_health=mask)) == []
+
+
+def test_an_incorrect_fabric_configuration_says_which_part_of_it() -> None:
+    [sign] = scan(node(fabric_health=0x6AA))
+    assert (sign.says, sign.reading) == (
+        "of its NVLink fabric, the configuration is incorrect",
+        "0x6aa: firmware",
+    )
 
 
 def test_what_is_alike_on_all_is_how_the_machine_was_built() -> None:

@@ -78,6 +78,11 @@ _UNKNOWN_RECOVERY: Final = (
 _FABRIC_COMPLETED: Final = 3  # nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED; 0 is not supported
 _FABRIC_HEALTH: Final = ((0, "its bandwidth is degraded"), (4, "a route of it is unhealthy"))
 """Shifts into nvml.h's health mask; two bits each, of which 1 is yes."""
+_FABRIC_CONFIGURATION: Final = (
+    *("system GUID", "chassis serial number", "no partition", "too few NVLinks", "firmware"),
+    *("location", "state of the GPU"),
+)
+"""From 2 on, the values of the mask's bits 8 to 11; 1 is a correct configuration."""
 _BRIDGE: Final = 4
 """NVLinks of one bridge between two cards; up to three join them (Ampere and Hopper)."""
 NOT_READY: Final = (
@@ -127,9 +132,14 @@ def _state(device: DeviceFacts) -> Iterator[Sign]:
     elif device.fabric_state == _FABRIC_COMPLETED and device.fabric_status:
         yield _sign("FABRIC_STATUS", device.uuid, device.fabric_status)
     if device.fabric_state == _FABRIC_COMPLETED and device.fabric_health is not None:
-        bad = [says for shift, says in _FABRIC_HEALTH if device.fabric_health >> shift & 3 == 1]
-        for says in bad[:1]:
-            yield _sign("FABRIC_HEALTH", device.uuid, hex(device.fabric_health), says)
+        mask = device.fabric_health
+        wrong = dict(enumerate(_FABRIC_CONFIGURATION, 2)).get(mask >> 8 & 15)
+        if bad := [says for shift, says in _FABRIC_HEALTH if mask >> shift & 3 == 1]:
+            yield _sign("FABRIC_HEALTH", device.uuid, hex(mask), bad[0])
+        elif wrong:  # of the rack, which is its administrator's, as state 1 and 2 are
+            reading, says = f"{hex(mask)}: {wrong}", "the configuration is incorrect"
+            sign = _sign("FABRIC_HEALTH", device.uuid, reading, says)
+            yield replace(sign, severity=FactSeverity.EVENT, action=Action.NONE)
     if (
         device.power_limit
         and device.power_default
