@@ -17,6 +17,13 @@ from check_nccl_allreduce import failures
         ),
         ("RuntimeError: Connection reset by peer", True, "peer", "NCCL_REMOTE_ERROR"),
         (
+            "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+            True,
+            "peer",
+            "NCCL_REMOTE_ERROR",
+        ),
+        ("DistNetworkError: failed to recv, got 0 bytes", False, "peer", "NCCL_REMOTE_ERROR"),
+        (
             "DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE",
             False,
             "launch",

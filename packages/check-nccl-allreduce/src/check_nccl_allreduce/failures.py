@@ -34,7 +34,7 @@ _PROVIDER: Final = re.compile(rb"NET/OFI Selected [Pp]rovider is ([!-+\--~]{1,64
 """Of aws-ofi-nccl: libfabric's provider, ``efa`` or, without EFA, ``tcp``."""
 
 _PEER: Final = re.compile(
-    r"Connection (?:closed|reset) by peer|Connection closed by remote|Broken pipe|gloo.*(?:EOF|closed)",
+    r"Connection (?:closed|reset) by peer|Connection closed by remote|Broken pipe|gloo.*(?:EOF|closed)|Failed to recv, got 0 bytes",
     re.IGNORECASE,
 )
 _RENDEZVOUS: Final = re.compile(
@@ -102,11 +102,8 @@ def by_output(error: str, output: str, *, before_ready: bool) -> Failure:
         return Failure(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
     text = error or _last_line(output)
     if _PEER.search(error):
-        return Failure(
-            "peer",
-            "NCCL_REMOTE_ERROR",
-            _short(f"a peer ended, or the network between failed: {text}"),
-        )
+        ended = _short(f"a peer ended, or the network between failed: {text}")
+        return Failure("peer", "NCCL_REMOTE_ERROR", ended)
     if before_ready and (not error or _RENDEZVOUS.search(error)):
         return Failure("launch", "RENDEZVOUS_FAILED", _short(text))
     if known is not None:
