@@ -16,7 +16,7 @@ import pytest
 from allreduce_testing.gangs.gang import free_port
 from check_nccl_allreduce import localise, probing
 from check_nccl_allreduce.control.messages import Detail, Hello, LaunchOrder, RankReport, RankStage
-from check_nccl_allreduce.control.rounds import ProbeRound, Probes
+from check_nccl_allreduce.control.rounds import LaunchRound, ProbeRound, Probes
 from check_nccl_allreduce.localise import Endpoint, Phase, Probe, Role, Round
 from needs import needs_torch
 from worlds import Answer, World, slow
@@ -35,7 +35,9 @@ def hellos(*workers: int) -> dict[int, Hello]:
 def asked(*workers: int, shape: probing.EndpointMap = SHAPE) -> Probes:
     step = Round(4, Phase.CONFIRM, (Probe((0, 1), Role.ACCUSED, detail=True),))
     start = LaunchOrder(1, 29500, "nccl", 10**9, 3, 1, sum(workers), 60.0)
-    probes = probing.next_probes(step, shape, hellos(*workers), start, [], left=60.0, hung=False)
+    probes = probing.next_probes(
+        step, shape, hellos(*workers), LaunchRound(start), [], left=60.0, hung=False
+    )
     assert probes is not None
     return probes
 
@@ -44,9 +46,8 @@ def within(*, hung: bool, launched: float, left: float = 80.0) -> tuple[float, f
     """(seconds for the communicators, seconds for the round)."""
     step = Round(4, Phase.CONFIRM, (Probe((0, 1), Role.ACCUSED),))
     start = LaunchOrder(1, 29500, "nccl", 10**9, 3, 1, 4, 60.0)
-    probes = probing.next_probes(
-        step, SHAPE, hellos(2, 2), start, [], left=left, hung=hung, launched=launched
-    )
+    launch = LaunchRound(start, ready_after=launched)
+    probes = probing.next_probes(step, SHAPE, hellos(2, 2), launch, [], left=left, hung=hung)
     assert probes is not None
     return probes.init, probes.timeout
 
@@ -127,7 +128,9 @@ def test_after_a_probe_whose_details_never_came_the_workers_are_new() -> None:
 
     def fresh(*details: Detail | None) -> bool:
         after = [played(asked(2, 2), *details)]
-        probes = probing.next_probes(step, SHAPE, hellos(2, 2), start, after, left=60.0, hung=False)
+        probes = probing.next_probes(
+            step, SHAPE, hellos(2, 2), LaunchRound(start), after, left=60.0, hung=False
+        )
         return probes is not None and probes.fresh
 
     assert fresh(Detail((0.1, 0.1), 0.1, 0.1), None)

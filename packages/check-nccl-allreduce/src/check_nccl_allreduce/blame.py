@@ -60,18 +60,18 @@ def by_syndrome(verdict: VerdictMessage, culprit: syndrome.Culprit) -> VerdictMe
     """A verdict on wrong data, with whose part of the sum was wrong: named by that, not blamed."""
     metadata = verdict.metadata | {"syndrome": culprit.sentence, "wrong_copies": culprit.holders}
     if culprit.rank < 0:
-        return msgspec.structs.replace(verdict, reason=f"{verdict.reason}.", metadata=metadata)
-    metadata |= {"corrupted_rank": str(culprit.rank)} | (
-        {"corrupted_gpu": culprit.gpu} if culprit.gpu else {}
-    )
-    who = f"worker rank {culprit.rank}{f' (GPU {culprit.gpu})' if culprit.gpu else ''}"
+        return msgspec.structs.replace(verdict, metadata=metadata)
+    metadata["corrupted_rank"] = str(culprit.rank)
+    who = f"worker rank {culprit.rank}"
+    if culprit.gpu:
+        metadata["corrupted_gpu"] = culprit.gpu
+        who += f" (GPU {culprit.gpu})"
+    settle = f"the part of {who} is what was wrong in the sum, as it gave it or as the next rank took it, which alone blames nobody; to settle it: {_SETTLE}"
     return msgspec.structs.replace(
         verdict,
-        reason=f"{verdict.reason}; {culprit.sentence}.",
+        reason=f"{verdict.reason.rstrip('.')}; {culprit.sentence}.",
         metadata=metadata,
-        named={
-            culprit.member: f"the part of {who} is what was wrong in the sum, as it gave it or as the next rank took it, which alone blames nobody; to settle it: {_SETTLE}"
-        },
+        named={culprit.member: settle},
         evidence={culprit.member: f"data: {culprit.sentence}"},
     )
 

@@ -106,13 +106,11 @@ def _lost(
     )
 
 
-def of_node(
-    hellos: Mapping[int, Hello], adapters: Mapping[int, Comparable], ranks: Sequence[int]
-) -> Local:
-    """What members with these ``ranks``, of one node, know of its ports before any round."""
+def of_node(pods: Sequence[Hello], adapters: Mapping[int, Comparable]) -> Local:
+    """What these members, of one node, know of its ports before any round."""
     faults: dict[tuple[str, str], PortFault] = {}
-    for rank in ranks:
-        for fault in (*adapters[rank].lost, *hellos[rank].ports):
+    for pod in pods:
+        for fault in (*adapters[pod.rank].lost, *pod.ports):
             faults.setdefault((fault.port, fault.kind), fault)
     return Local(bounded(faults.values()))
 

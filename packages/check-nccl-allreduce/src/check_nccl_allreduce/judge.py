@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -41,7 +41,6 @@ from .control.rounds import LaunchRound, ProbeRound, Probes
 from .localise import Zone
 from .settings import DEFAULT_SIZE, Settings
 
-T = TypeVar("T")
 CONTRAST: Final = 1.1
 """Times the members' median, from which one member's own time stands out: all wait for each other,
 so that healthy ones hardly differ.
@@ -80,11 +79,14 @@ def next_step(
     plan: JudgePlan, hellos: Mapping[int, Hello], rounds: Sequence[LaunchRound | ProbeRound]
 ) -> LaunchOrder | Probes | VerdictMessage:
     """Another launch, a round of probes, or the end."""
-    what = _next(plan, hellos, rounds)
+    launches = [played for played in rounds if isinstance(played, LaunchRound)]
+    if not launches:
+        return first(plan, hellos)
+    probed = [played for played in rounds if isinstance(played, ProbeRound)]
+    what = _next(plan, hellos, launches, probed)
     if not isinstance(what, VerdictMessage):
         return what
-    launches = [played for played in rounds if isinstance(played, LaunchRound)]
-    return _with_adapters(hellos, fallback.noted(launches[-1], what) if launches else what)
+    return _with_adapters(hellos, fallback.noted(launches[-1], what))
 
 
 def _with_adapters(hellos: Mapping[int, Hello], verdict: VerdictMessage) -> VerdictMessage:
@@ -93,21 +95,15 @@ def _with_adapters(hellos: Mapping[int, Hello], verdict: VerdictMessage) -> Verd
     """
     if verdict.outcome != "failed" or not (known := _ports(hellos)):
         return verdict
-    adapters = "; ".join(
-        f"{_who(hellos, rank)}: {'; '.join(texts)}" for rank, texts in known.items()
-    )
-    reported = {rank: verdict.named.get(rank, "") for rank in known}
-    new = {
-        rank: [text for text in texts if text not in reported[rank]]
-        for rank, texts in known.items()
-    }
-    named = {
-        rank: f"its network adapters: {'; '.join(texts)}" for rank, texts in new.items() if texts
-    }
-    named = blame.together(verdict.named, named)
-    return msgspec.structs.replace(
-        verdict, named=named, metadata=verdict.metadata | {"adapters": adapters}
-    )
+    named, adapters = dict(verdict.named), []
+    for rank, texts in known.items():
+        adapters.append(f"{hellos[rank].who}: {'; '.join(texts)}")
+        known_already = verdict.named.get(rank, "")
+        if new := "; ".join(text for text in texts if text not in known_already):
+            already = f"{known_already}; " if known_already else ""
+            named[rank] = f"{already}its network adapters: {new}"
+    metadata = verdict.metadata | {"adapters": "; ".join(adapters)}
+    return msgspec.structs.replace(verdict, named=named, metadata=metadata)
 
 
 def _ports(hellos: Mapping[int, Hello]) -> dict[int, list[str]]:
@@ -121,17 +117,17 @@ def _ports(hellos: Mapping[int, Hello]) -> dict[int, list[str]]:
 
 
 def _next(
-    plan: JudgePlan, hellos: Mapping[int, Hello], rounds: Sequence[LaunchRound | ProbeRound]
+    plan: JudgePlan,
+    hellos: Mapping[int, Hello],
+    launches: Sequence[LaunchRound],
+    probed: Sequence[ProbeRound],
 ) -> LaunchOrder | Probes | VerdictMessage:
-    launches = [played for played in rounds if isinstance(played, LaunchRound)]
-    probed = [played for played in rounds if isinstance(played, ProbeRound)]
-    if not launches:
-        return first(plan, hellos)
     last = launches[-1]
     verdict, worth_another = judge(plan.settings, hellos, last)
+    code = verdict.code
     if not probed and (line := spread(last)):
         plan.say(line)
-    number = len(rounds) + 1
+    number = len(launches) + len(probed) + 1
     if not probed and worth_another and plan.may_retry and number <= min(ROUNDS, len(plan.ports)):
         plan.say(f"round {number}, because: {verdict.reason}")
         return _start(plan, hellos, number)
@@ -151,7 +147,7 @@ def _next(
         )
         if final:
             return verdict
-    if (zoned := zone_of(plan.settings, hellos, last, plan.seed)) is None:
+    if (zoned := zone_of(plan, hellos, last, code)) is None:
         return verdict
     return _localized(plan, hellos, last, probed, base=verdict, zoned=zoned)
 
@@ -172,45 +168,33 @@ def _localized(
     # gloo moves its data over whatever the pod's address is on.
     reports = [last.results, *(played.results for played in probed)]
     shape = shape.counted(reports, ports=last.order.backend == "nccl")
-    state = localise.State(
-        shape.endpoints, plan.seed, layout=localise.Layout(plan.settings.layout)
-    ).after_gang(zone, gbps, _corrupted(shape, hellos, last, zone))
+    state = localise.State(shape.endpoints, plan.seed, layout=localise.Layout(plan.settings.layout))
+    culprit = syndrome.gang(last.order.world, hellos, last.results) if zone is Zone.WRONG else None
+    whose = shape.endpoint(culprit.member) if culprit is not None and culprit.rank >= 0 else -1
+    state = state.after_gang(zone, gbps, whose)
     state = probing.replay(state, shape, hellos, last.order, probed)
     until = probing.last_start(shape, probed, plan.now, plan.timeout)
     step, in_time = localise.next(state, plan.now, until), True
     if isinstance(step, localise.Round):
         hung = zone in {Zone.HANG, Zone.ERROR}
         probes = probing.next_probes(
-            step,
-            shape,
-            hellos,
-            last.order,
-            probed,
-            left=plan.timeout,
-            hung=hung,
-            launched=last.ready_after,
+            step, shape, hellos, last, probed, left=plan.timeout, hung=hung
         )
         if probes is not None:
-            number = last.number + len(probed) + 1
             if not probed:
-                if (
-                    zone is Zone.WRONG
-                    and (culprit := syndrome.gang(last.order.world, hellos, last.results))
-                    is not None
-                ):
+                if culprit is not None:
                     plan.say(f"the sum: {culprit.sentence}")
                     plan.say(f"likelihoods: {json.dumps({'sum': culprit.odds})}")
                 plan.say(f"looking for the cause: {base.reason}")
                 plan.say(shape.summary())
             waits = f", in {step.wait:.0f} s" if step.wait >= 1 else ""
-            suspects = ", ".join(
-                shape.endpoints[member].name for member in localise.suspected(state)[:SUSPECTS]
-            )
+            ends = localise.suspected(state)[:SUSPECTS]
+            suspects = ", ".join(shape.endpoints[end].name for end in ends)
             plan.say(
                 f"round {step.number} of localisation: {len(probes.groups)} probe(s), {step.phase}, at most {probes.timeout:.1f} s"
                 f"{waits}{f'; suspected so far: {suspects}' if suspects else ''}"
             )
-            return replace(probes, round=number)
+            return probes
         step, in_time = probing.finish(state), False
     for line in localise.matrix(state, step):
         plan.say(f"edges| {line}")
@@ -224,75 +208,52 @@ def _localized(
     return blame.verdict(base, zone, blame.Localized(step, shape, probing.causes(probed), in_time))
 
 
-def _corrupted(
-    shape: probing.EndpointMap, hellos: Mapping[int, Hello], last: LaunchRound, zone: Zone
-) -> int:
-    """The node whose part of the gang's own sum was wrong, -1 where that is not known."""
-    culprit = syndrome.gang(last.order.world, hellos, last.results) if zone is Zone.WRONG else None
-    return shape.endpoint(culprit.member) if culprit is not None and culprit.rank >= 0 else -1
-
-
 def zone_of(
-    settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound, seed: int
+    plan: JudgePlan, hellos: Mapping[int, Hello], last: LaunchRound, code: str
 ) -> tuple[Zone, float] | None:
-    """Where the gang's own all-reduce stands, and its GB/s; None where nothing is to be localised.
+    """Where the gang's own all-reduce stands, of which the verdict's ``code`` is this, and its
+    GB/s; None where nothing is to be localised.
 
     That is: it passed, somebody could not take part, or what it says is known already. A gang that
     moves its data by gloo and has no floor is not compared among itself: the machines under it are
     shared, and it says nothing about hardware. Without a floor, nothing says that the gang is slow:
-    its nodes are compared where its own ranks' times differ, and in a share of starts that ``seed``
+    its nodes are compared where its own ranks' times differ, and in a share of starts that the seed
     chooses.
     """
     if last.left or last.lost:
         return None
-    if any(result.wrong for result in last.results.values()):
+    if code == "WRONG_DATA":
         return Zone.WRONG, 0.0
-    if troubles := [
-        result.trouble for result in last.results.values() if result.trouble is not None
-    ]:
+    if troubles := [each.trouble for each in last.results.values() if each.trouble is not None]:
         of_links = all(
             trouble.kind in {"peer", "class"} and trouble.code != "WORKER_ERROR"
             for trouble in troubles
         )
         return (Zone.ERROR, 0.0) if of_links else None
     if len(last.results) < len(hellos):
-        silent = any(last.stages[rank].silent for rank in last.stages if rank not in last.results)
-        hung = all(last.is_ready(rank) for rank in hellos) and not silent
-        return (Zone.HANG, 0.0) if hung else None
-    held = gate.compare_with_floor(settings, hellos, last)
+        return (Zone.HANG, 0.0) if code == "ALLREDUCE_STALLED" else None
+    held = gate.compare_with_floor(plan.settings, hellos, last)
     if held.zone is Zone.PASSED:
         return None
-    if held.floor is None and (
-        last.order.backend != "nccl" or not _curious(settings, hellos, last, seed)
-    ):
-        return None
+    if held.floor is None:  # a member stands out, or it is this gang's turn
+        middles = sorted(median(result.times) for result in last.results.values())
+        apart = middles[-1] > CONTRAST * middles[len(middles) // 2]
+        turn = localise.chance(plan.seed) < plan.settings.localize_share / 100
+        if last.order.backend != "nccl" or not (apart or turn):
+            return None
     return held.zone, held.busbw
-
-
-def _curious(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound, seed: int) -> bool:
-    """Whether a gang without a floor is compared: a member stands out, or it is its turn."""
-    middles = sorted(median(result.times) for result in last.results.values())
-    if middles[-1] > CONTRAST * middles[len(middles) // 2]:
-        return True
-    return localise.chance(seed) < settings.localize_share / 100
 
 
 def first(plan: JudgePlan, hellos: Mapping[int, Hello]) -> LaunchOrder | VerdictMessage:
     """The first round, unless somebody cannot take part or the members do not fit together."""
-    for rank, hello in sorted(hellos.items()):
+    for _, hello in sorted(hellos.items()):
         if (trouble := hello.trouble) is not None:
             outcome = "skipped" if trouble.code in {"MIG", "GPU_SHARED"} else "inconclusive"
-            return VerdictMessage(outcome, trouble.code, f"{_who(hellos, rank)}: {trouble.text}")
-    backends = {hello.backend for hello in hellos.values()}
-    if len(backends) > 1:
-        each = ", ".join(
-            f"{_who(hellos, rank)} {hello.backend}" for rank, hello in sorted(hellos.items())
-        )
-        return VerdictMessage(
-            "inconclusive",
-            "MEMBERS_DIFFER",
-            f"the members would use different backends: {each}; set NCCL_ALLREDUCE_BACKEND.",
-        )
+            return VerdictMessage(outcome, trouble.code, f"{hello.who}: {trouble.text}")
+    if len({hello.backend for hello in hellos.values()}) > 1:
+        each = ", ".join(f"{hello.who} {hello.backend}" for _, hello in sorted(hellos.items()))
+        why = f"the members would use different backends: {each}; set NCCL_ALLREDUCE_BACKEND."
+        return VerdictMessage("inconclusive", "MEMBERS_DIFFER", why)
     return _start(plan, hellos, 1)
 
 
@@ -313,32 +274,27 @@ def _start(plan: JudgePlan, hellos: Mapping[int, Hello], number: int) -> LaunchO
 
 def remarks(settings: Settings, hellos: Mapping[int, Hello], start: LaunchOrder) -> list[str]:
     """What the log should say about the members' adapters and the floor before the measurement."""
-    adapters = [
-        f"warning: {_who(hellos, rank)}: network adapter {text}"
+    lines = [
+        f"warning: {hellos[rank].who}: network adapter {text}"
         for rank, texts in _ports(hellos).items()
         for text in texts
     ]
-    return adapters + _of_floor(settings, hellos, start)
-
-
-def _of_floor(settings: Settings, hellos: Mapping[int, Hello], start: LaunchOrder) -> list[str]:
-    row = gate.table_row(hellos, start)
-    if settings.threshold is None:
-        if row is None:
-            then = (
-                "only a contrast between its nodes fails"
-                if start.backend == "nccl"
-                else "its measurement fails nobody in"
+    row, nccl = gate.table_row(hellos, start), start.backend == "nccl"
+    if settings.threshold is not None:
+        lines.append(f"floor {settings.threshold:g} GB/s from NCCL_ALLREDUCE_THRESHOLD_GBPS")
+        if row is not None and settings.threshold < row.floor / 2:
+            lines.append(
+                f"warning: NCCL_ALLREDUCE_THRESHOLD_GBPS is less than half of this hardware's floor of {row.floor:g} GB/s; a gang at a fraction of its speed passes"
             )
-            return [f"no floor: {gate.no_row(hellos, start)}; the gang {then}"]
+    elif row is None:
+        then = (
+            "only a contrast between its nodes fails" if nccl else "its measurement fails nobody in"
+        )
+        lines.append(f"no floor: {gate.no_row(hellos, start)}; the gang {then}")
+    else:
         alone = "" if row.corroborated else ", one source alone: it fails nobody by itself"
-        return [
-            f"floor {row.floor:g} GB/s, {row.expected:g} expected, from the table ({row.source}){alone}"
-        ]
-    lines = [f"floor {settings.threshold:g} GB/s from NCCL_ALLREDUCE_THRESHOLD_GBPS"]
-    if row is not None and settings.threshold < row.floor / 2:
         lines.append(
-            f"warning: NCCL_ALLREDUCE_THRESHOLD_GBPS is less than half of this hardware's floor of {row.floor:g} GB/s; a gang at a fraction of its speed passes"
+            f"floor {row.floor:g} GB/s, {row.expected:g} expected, from the table ({row.source}){alone}"
         )
     return lines
 
@@ -349,14 +305,12 @@ def judge(
     """(the verdict on one round, whether another round might end better)."""
     if last.left:
         return _left(last.left), False
-    wrong = {rank: result for rank, result in last.results.items() if result.wrong}
-    if wrong:
+    if wrong := {rank: result for rank, result in last.results.items() if result.wrong}:
         return _wrong_data(hellos, last, wrong), False
     if last.lost:
         each = "; ".join(f"{_who(hellos, rank)}: {why}" for rank, why in sorted(last.lost.items()))
-        return VerdictMessage(
-            "inconclusive", "MEMBER_LOST", f"the check of {each}; look at that pod first."
-        ), False
+        why = f"the check of {each}; look at that pod first."
+        return VerdictMessage("inconclusive", "MEMBER_LOST", why), False
     troubles = {
         rank: result.trouble for rank, result in last.results.items() if result.trouble is not None
     }
@@ -368,33 +322,23 @@ def judge(
 
 
 def _left(left: Mapping[int, Leaving]) -> VerdictMessage:
-    _, leaving = _first(left)
+    leaving = left[min(left)]
     return VerdictMessage("inconclusive", leaving.code, leaving.reason)
 
 
 def _wrong_data(
     hellos: Mapping[int, Hello], last: LaunchRound, wrong: Mapping[int, RankReport]
 ) -> VerdictMessage:
-    elements = sum(result.wrong for result in wrong.values())
-    _, result = _first(wrong)
-    whole = (
-        "every member"
-        if len(wrong) == len(hellos)
-        else ", ".join(_who(hellos, rank) for rank in sorted(wrong))
+    elements, where = sum(result.wrong for result in wrong.values()), wrong[min(wrong)].where
+    those = ", ".join(_who(hellos, rank) for rank in sorted(wrong))
+    whole = "every member" if len(wrong) == len(hellos) else those
+    reason = (
+        f"{elements} element(s) of the all-reduce were wrong, seen by {whole}, first by {where}"
     )
-    seen = f"{elements} element(s) of the all-reduce were wrong, seen by {whole}, first by {result.where}"
-    verdict = VerdictMessage(
-        "failed",
-        "WRONG_DATA",
-        f"{seen}.",
-        metadata={"wrong_elements": str(elements), "first": result.where, "seen_by": whole},
-    )
+    metadata = {"wrong_elements": str(elements), "first": where, "seen_by": whole}
+    verdict = VerdictMessage("failed", "WRONG_DATA", f"{reason}.", metadata=metadata)
     culprit = syndrome.gang(last.order.world, hellos, last.results)
-    return (
-        verdict
-        if culprit is None
-        else blame.by_syndrome(msgspec.structs.replace(verdict, reason=seen), culprit)
-    )
+    return verdict if culprit is None else blame.by_syndrome(verdict, culprit)
 
 
 _ORDER = ("environment", "device", "died", "refused", "launch", "class", "peer")
@@ -417,14 +361,11 @@ def _troubled(
         troubles.items(), key=lambda item: (_ORDER.index(_explains(item[1])), item[0])
     )
     text = f"{_who(hellos, rank)}: {trouble.text}"
-    if trouble.kind == "environment":
-        return VerdictMessage("inconclusive", trouble.code, f"{text}."), False
     if trouble.kind == "launch":
-        return VerdictMessage(
-            "inconclusive", trouble.code, f"torchrun could not bring the ranks together; {text}."
-        ), True
-    if trouble.code == "WORKER_ERROR":
-        return VerdictMessage("inconclusive", trouble.code, f"{text}."), False
+        text = f"torchrun could not bring the ranks together; {text}"
+    if trouble.kind in {"environment", "launch"} or trouble.code == "WORKER_ERROR":
+        verdict = VerdictMessage("inconclusive", trouble.code, f"{text}.")
+        return verdict, trouble.kind == "launch"
     metadata = {"kind": trouble.kind, "pod": hellos[rank].pod, "detail": trouble.text}
     verdict = VerdictMessage("failed", trouble.code, f"{text}.", metadata=metadata)
     if trouble.kind == "device":
@@ -455,39 +396,25 @@ def _unfinished(hellos: Mapping[int, Hello], last: LaunchRound) -> tuple[Verdict
         rank: RankStage("done") if rank in last.results else last.stages.get(rank, RankStage())
         for rank in sorted(hellos)
     }
-    silent = [rank for rank, stage in stages.items() if stage.silent]
-    if silent:
-        each = ", ".join(_who(hellos, rank) for rank in silent)
-        return VerdictMessage(
-            "failed",
-            "RANK_STALLED",
-            f"a worker of {each} gave no sign of life; was it stopped? See its node.",
-            metadata={"pod": hellos[silent[0]].pod},
-        ), False
+    if silent := [hellos[rank] for rank, stage in stages.items() if stage.silent]:
+        each = ", ".join(hello.who for hello in silent)
+        why = f"a worker of {each} gave no sign of life; was it stopped? See its node."
+        metadata = {"pod": silent[0].pod}
+        return VerdictMessage("failed", "RANK_STALLED", why, metadata=metadata), False
     behind = min(stages.values(), key=_how_far)
-    names = ", ".join(_who(hellos, rank) for rank, stage in stages.items() if stage == behind)
+    names = ", ".join(hellos[rank].who for rank, stage in stages.items() if stage == behind)
     if _how_far(behind) < _how_far(RankStage("ready")):
         where = {"waiting": "did not launch", "launched": "did not reach the rendezvous"}
         what = where.get(behind.name, "did not open the communicator")
-        return VerdictMessage(
-            "inconclusive",
-            "RENDEZVOUS_FAILED",
-            f"{names} {what} in time; may the pods reach each other on every port?",
-        ), True
-    place = (
-        f"after iteration {behind.iteration}" if behind.iteration else "before the first iteration"
-    )
-    all_alike = len(set(stages.values())) == 1
-    who = (
-        f"every rank stopped {place}"
-        if all_alike
-        else f"{names} stopped {place}, the others further on"
-    )
-    return VerdictMessage(
-        "inconclusive",
-        "ALLREDUCE_STALLED",
-        f"the all-reduce did not end in time: {who}; raise CHECK_TIMEOUT if this hardware is just slow.",
-    ), False
+        why = f"{names} {what} in time; may the pods reach each other on every port?"
+        return VerdictMessage("inconclusive", "RENDEZVOUS_FAILED", why), True
+    done = behind.iteration
+    place = f"after iteration {done}" if done else "before the first iteration"
+    who = f"{names} stopped {place}, the others further on"
+    if len(set(stages.values())) == 1:
+        who = f"every rank stopped {place}"
+    why = f"the all-reduce did not end in time: {who}; raise CHECK_TIMEOUT if this hardware is just slow."
+    return VerdictMessage("inconclusive", "ALLREDUCE_STALLED", why), False
 
 
 def spread(last: LaunchRound) -> str:
@@ -512,8 +439,3 @@ def _who(hellos: Mapping[int, Hello], rank: int) -> str:
 
 def _how_far(stage: RankStage) -> tuple[int, int]:
     return (STAGES.index(stage.name) if stage.name in STAGES else 0), stage.iteration
-
-
-def _first(by_rank: Mapping[int, T]) -> tuple[int, T]:
-    rank = min(by_rank)
-    return rank, by_rank[rank]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from . import domains, equipment, floors, localise, tuning
-from .control.messages import Detail, Failure, Hello, LaunchOrder, RankReport
-from .control.rounds import ProbeRound, Probes
+from .control.messages import Failure, Hello, LaunchOrder, RankReport
+from .control.rounds import LaunchRound, ProbeRound, Probes
 from .localise import FactKind, Status
 from .ports import UNKNOWN, Local, bounded
 
@@ -54,45 +54,35 @@ class EndpointMap:
         trees and NVLS may exceed the wire, rings cannot. gloo has rings only, so that the gang's
         ``threshold`` holds for its pairs too.
         """
-        nodes: dict[str, list[int]] = {}
-        for rank, hello in sorted(hellos.items()):
-            nodes.setdefault(hello.node or hello.pod, []).append(rank)
+        nodes: dict[str, list[Hello]] = {}
+        for _, hello in sorted(hellos.items()):
+            nodes.setdefault(hello.node or hello.pod, []).append(hello)
         endpoints: list[localise.Endpoint] = []
         adapters = equipment.of_gang(hellos)
         label, known, racks = domains.places(
-            [hellos[ranks[0]].topology for ranks in nodes.values()],
-            [hellos[ranks[0]].nvlink for ranks in nodes.values()],
+            [pods[0].topology for pods in nodes.values()],
+            [pods[0].nvlink for pods in nodes.values()],
         )
-        for (node, ranks), domain in zip(nodes.items(), known, strict=True):
-            hello, workers = hellos[ranks[0]], sum(hellos[rank].workers for rank in ranks)
+        for (node, pods), domain, rack in zip(nodes.items(), known, racks, strict=True):
+            model, workers = pods[0].model, sum(pod.workers for pod in pods)
             floor = threshold if start.backend == "gloo" else None
             if fabric and start.size in floors.SIZES:
-                floor = floors.ring_floor(hello.model, workers, fabric)
+                floor = floors.ring_floor(model, workers, fabric)
             # A file or a variable may slow a healthy node: nodes with different ones are no more
             # comparable than different hardware.
-            own = sorted({hellos[rank].variables for rank in ranks} - {""})
+            own = sorted({pod.variables for pod in pods} - {""})
             if not start.without_topology_file:
-                own += sorted({hellos[rank].topology_file for rank in ranks} - {""})
-                own += sorted({hellos[rank].topology_content for rank in ranks} - {""})
+                own += sorted({pod.topology_file for pod in pods} - {""})
+                own += sorted({pod.topology_content for pod in pods} - {""})
             # What adapters can do says more than what they do: a node with a dead port, or one
             # less, stays comparable.
-            kind = "/".join([hello.model, str(workers), adapters[ranks[0]].fabric, *own])
-            nic = "/".join(sorted({adapters[rank].nic for rank in ranks}))
-            rack = racks[len(endpoints)]
-            endpoints.append(
-                localise.Endpoint(
-                    node,
-                    kind,
-                    domain,
-                    pair_floor=floor,
-                    nic=nic,
-                    nvlink=rack,
-                    local=equipment.of_node(hellos, adapters, ranks)
-                    if start.backend == "nccl"
-                    else UNKNOWN,
-                )
-            )
-        return cls(tuple(endpoints), tuple(tuple(ranks) for ranks in nodes.values()), label)
+            kind = "/".join([model, str(workers), adapters[pods[0].rank].fabric, *own])
+            nic = "/".join(sorted({adapters[pod.rank].nic for pod in pods}))
+            local = equipment.of_node(pods, adapters) if start.backend == "nccl" else UNKNOWN
+            endpoint = localise.Endpoint(node, kind, domain, pair_floor=floor, nic=nic)
+            endpoints.append(replace(endpoint, nvlink=rack, local=local))
+        ranks = tuple(tuple(pod.rank for pod in pods) for pods in nodes.values())
+        return cls(tuple(endpoints), ranks, label)
 
     def counted(
         self, rounds: Iterable[Mapping[int, RankReport]], *, ports: bool = True
@@ -147,16 +137,19 @@ def _skipped(
     state: localise.State, shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder
 ) -> localise.State:
     """Nodes with a single GPU have no hairpin: nothing is learnt from it."""
-    while (
-        isinstance(step := localise.next(state), localise.Round)
-        and step.phase is localise.Phase.HAIRPIN
-    ):
+    while isinstance(step := localise.next(state), localise.Round):
         nodes = [probe.members[0] for probe in step.probes]
-        if all(_workers(shape, hellos, start, node) for node in nodes):
+        own = step.phase is localise.Phase.HAIRPIN
+        if not own or all(_workers(shape, hellos, start, node) for node in nodes):
             break
-        last = state.rounds[-1].at if state.rounds else 0.0
-        state = state.after(step, [localise.Result(Status.UNJUDGED)] * len(nodes), last)
+        state = _unplayed(state, step)
     return state
+
+
+def _unplayed(state: localise.State, step: localise.Round) -> localise.State:
+    """The state after a round of which nothing is learnt."""
+    last = state.rounds[-1].at if state.rounds else 0.0
+    return state.after(step, [localise.Result(Status.UNJUDGED)] * len(step.probes), last)
 
 
 def _workers(
@@ -182,9 +175,8 @@ def last_start(shape: EndpointMap, rounds: Sequence[ProbeRound], now: float, lef
 
 def finish(state: localise.State) -> localise.Verdict:
     """The verdict on what is known; nothing is learnt from rounds that there is no time for."""
-    last = state.rounds[-1].at if state.rounds else 0.0
     while isinstance(step := localise.next(state), localise.Round):
-        state = state.after(step, [localise.Result(Status.UNJUDGED)] * len(step.probes), last)
+        state = _unplayed(state, step)
     return step
 
 
@@ -192,27 +184,27 @@ def next_probes(
     step: localise.Round,
     shape: EndpointMap,
     hellos: Mapping[int, Hello],
-    start: LaunchOrder,
+    last: LaunchRound,
     rounds: Sequence[ProbeRound],
     *,
     left: float,
     hung: bool,
-    launched: float = 0.0,
 ) -> Probes | None:
-    """The probes of one round; None when there is no time for it. ``left``: seconds for all rounds
-    to come. ``hung``: the gang's own workers may sit in it still.
+    """The probes of one round; None when there is no time for it. ``last``: the gang's launch;
+    ``left``: seconds for all rounds to come. ``hung``: the gang's own workers may sit in it still.
 
-    ``launched``: seconds that the gang's communicator took to come up. New workers may take longer
-    for theirs than a round's share of the time.
+    New workers may take longer for their communicator than a round's share of the time: as long as
+    the gang's took.
     """
-    own = step.phase is not localise.Phase.HAIRPIN and _looped(step, shape, rounds)
-    fresh = hung or own or any(_broke(played) for played in rounds)
+    start, hairpin = last.order, step.phase is localise.Phase.HAIRPIN
     seconds = (left - step.wait) / (localise.most_rounds(len(shape.endpoints)) + 1 - step.number)
     if seconds < LEAST_ROUND:
         return None
     groups = tuple(shape.members(probe.members) for probe in step.probes)
+    own = not hairpin and _looped(groups, rounds)
+    fresh = hung or own or any(_broke(played) for played in rounds)
     looped: dict[int, int] = {}
-    if step.phase is localise.Phase.HAIRPIN:
+    if hairpin:
         for probe in step.probes:
             looped |= _workers(shape, hellos, start, probe.members[0])
     bases: dict[int, int] = {}
@@ -230,10 +222,10 @@ def next_probes(
     )
     init, timeout = INIT_SHARE * seconds, seconds
     if fresh or looped:
-        init = max(init, AS_LAUNCHED * launched)
+        init = max(init, AS_LAUNCHED * last.ready_after)
         timeout = min(left - step.wait, init + (1 - INIT_SHARE) * seconds)
     return Probes(
-        round=0,
+        round=last.number + len(rounds) + 1,
         groups=groups,
         bases=bases,
         worlds=tuple(worlds),
@@ -258,17 +250,12 @@ def _broke(played: ProbeRound) -> bool:
     return late or played.troubled or len(played.results) < len(played.order.bases)
 
 
-def _looped(step: localise.Round, shape: EndpointMap, rounds: Sequence[ProbeRound]) -> bool:
-    """Whether members of this round have workers whose last round was a hairpin."""
-    last = {
-        rank: rank in played.order.hairpins
-        for played in rounds
-        for group in played.order.groups
-        for rank in group
-    }
-    return any(
-        last.get(rank, False) for probe in step.probes for rank in shape.members(probe.members)
-    )
+def _looped(groups: Sequence[Sequence[int]], rounds: Sequence[ProbeRound]) -> bool:
+    """Whether members of these probes have workers whose last round was a hairpin."""
+    last: dict[int, bool] = {}
+    for played in rounds:
+        last |= {rank: rank in played.order.hairpins for rank in played.order.bases}
+    return any(last.get(rank) for group in groups for rank in group)
 
 
 def _halves(group: Sequence[int], hellos: Mapping[int, Hello]) -> bool:
@@ -295,39 +282,18 @@ def _outcome(shape: EndpointMap, played: ProbeRound, index: int) -> localise.Res
         return localise.Result(Status.ERROR if broken else Status.UNJUDGED)
     if len(results) < len(group):
         return localise.Result(Status.HANG if ready else Status.UNJUDGED)
-    parts = [result.detail for result in results if result.detail is not None]
-    rails, directions = (
-        _detail(order.size, parts)
-        if index in order.detail and len(parts) == len(group)
-        else ((), None)
-    )
+    times = [result.times for result in results]
+    gbps = floors.bus_bandwidth(order.size, times, order.worlds[index])
     latency = max(result.latency for result in results) if order.backend == "nccl" else 0.0
-    return localise.Result(
-        Status.OK,
-        _bandwidth(order, index, results),
-        rails=rails,
-        directions=directions,
-        latency=latency,
-    )
-
-
-def _detail(
-    size: int, parts: Sequence[Detail]
-) -> tuple[tuple[float, ...], tuple[float, float] | None]:
-    """GB/s of each rail and direction, as slow as the slower end saw it. Between two ranks, bus
-    bandwidth is size / time.
-    """
+    measured = localise.Result(Status.OK, gbps, latency=latency)
+    parts = [result.detail for result in results if result.detail is not None]
+    if index not in order.detail or len(parts) < len(group):
+        return measured
+    # As slow as the slower end saw it; between two ranks, bus bandwidth is size / time.
+    size = order.size / 1e9
     there, back = max(part.there for part in parts), max(part.back for part in parts)
-    rails = tuple(
-        size / max(both) / 1e9 for both in zip(*(part.rails for part in parts), strict=True)
-    )
-    return rails, (size / there / 1e9, size / back / 1e9)
-
-
-def _bandwidth(order: Probes, index: int, results: Sequence[RankReport]) -> float:
-    return floors.bus_bandwidth(
-        order.size, [result.times for result in results], order.worlds[index]
-    )
+    rails = tuple(size / max(both) for both in zip(*(part.rails for part in parts), strict=True))
+    return measured._replace(rails=rails, directions=(size / there, size / back))
 
 
 def causes(rounds: Sequence[ProbeRound]) -> tuple[tuple[int, Failure], ...]:
@@ -338,23 +304,14 @@ def causes(rounds: Sequence[ProbeRound]) -> tuple[tuple[int, Failure], ...]:
 
 def _own(shape: EndpointMap, played: ProbeRound, group: Sequence[int]) -> localise.Result | None:
     """A member's local cause, the strongest first: it says nothing of the other end."""
+    void = localise.Result(Status.VOID)
     for rank in group:
-        if rank in played.lost:
-            return localise.Result(
-                Status.VOID,
-                member=shape.endpoint(rank),
-                cause=played.lost[rank],
-                fact=FactKind.LOST,
-            )
-    failures = sorted(_local(played, group), key=_devices_first)
-    for rank, trouble in failures:
+        if (why := played.lost.get(rank)) is not None:
+            return void._replace(member=shape.endpoint(rank), cause=why, fact=FactKind.LOST)
+    for rank, trouble in sorted(_local(played, group), key=_devices_first):
         kind = FactKind.DEVICE if trouble.kind == "device" else FactKind.MEMBER
-        return localise.Result(
-            Status.VOID,
-            member=shape.endpoint(rank),
-            cause=f"{trouble.code}, {trouble.text}",
-            fact=kind,
-        )
+        cause = f"{trouble.code}, {trouble.text}"
+        return void._replace(member=shape.endpoint(rank), cause=cause, fact=kind)
     return None
 
 
@@ -364,13 +321,10 @@ def _devices_first(cause: tuple[int, Failure]) -> bool:
 
 def _local(played: ProbeRound, ranks: Sequence[int]) -> Iterator[tuple[int, Failure]]:
     for rank in ranks:
-        held, result, stage = (
-            played.opened.get(rank),
-            played.results.get(rank),
-            played.stages.get(rank),
-        )
-        for trouble in (held.trouble if held else None, result.trouble if result else None):
+        answers = (played.opened.get(rank), played.results.get(rank))
+        for trouble in (answer.trouble for answer in answers if answer is not None):
             if trouble is not None and trouble.kind in _OWN:
                 yield rank, trouble
-        if result is None and stage is not None and stage.silent:
+        stage = played.stages.get(rank)
+        if rank not in played.results and stage is not None and stage.silent:
             yield rank, Failure("died", "RANK_STALLED", "a worker gave no sign of life for 5 s")
