@@ -217,7 +217,7 @@ class LaunchAgent:
         self._over = self.ended
         await self._send_to_agent({"fork": count, "env": env, "within": within or DEATH_WITHIN})
         while len(self._workers) < count and not self._over and not self._stuck:
-            await self._next_news()
+            await self._news.wait()
 
     async def open(self, number: int, address: str, *, store: bool = True) -> Opened:
         """A store in the first worker here, for the others of a probe to meet in; without
@@ -234,7 +234,7 @@ class LaunchAgent:
             worker.order()
             await self._send_to_worker(worker, {"open": address})
             while not worker.answered():
-                await self._next_news()
+                await self._news.wait()
         if worker.port is None:
             error = worker.done.error if worker.done is not None else None
             trouble = Failure("died", "RANK_DIED", error) if error else self._died("the worker")
@@ -281,7 +281,7 @@ class LaunchAgent:
         workers = [worker for _, worker in sorted(self._workers.items())]
         with anyio.CancelScope(deadline=last):
             while any(worker.detail is None and not worker.gone for worker in workers):
-                await self._next_news()
+                await self._news.wait()
         parts = [worker.detail for worker in workers if worker.detail is not None]
         if len(parts) < count:
             return None
@@ -318,7 +318,7 @@ class LaunchAgent:
                     await anyio.sleep(0.2)  # the last of its output
                     return self._failure(number)
             with anyio.move_on_after(0.5):
-                await self._next_news()
+                await self._news.wait()
 
     @property
     def output(self) -> str:
@@ -415,9 +415,6 @@ class LaunchAgent:
     def _wake(self) -> None:
         self._news.set()
         self._news = anyio.Event()
-
-    async def _next_news(self) -> None:
-        await self._news.wait()
 
 
 def _until(order: LaunchOrder | ProbeOrder) -> float:

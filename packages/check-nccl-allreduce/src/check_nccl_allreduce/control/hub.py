@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections import deque
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Final, Protocol
@@ -98,12 +98,11 @@ class Hub:
         if (member := self.members.get(rank)) is not None:
             member.send(message)
 
-    async def broadcast(self, message: Message, ranks: Collection[int] | None = None) -> None:
-        """To these members, None for all, that are there."""
+    async def broadcast(self, message: Message) -> None:
+        """Say something to all members that are there."""
         payload = encode(message)
-        for number, rank in enumerate(list(self.members if ranks is None else ranks)):
-            if (member := self.members.get(rank)) is not None:
-                member.send(payload)
+        for number, member in enumerate(list(self.members.values())):
+            member.send(payload)
             if number % BURST == BURST - 1:
                 await anyio.lowlevel.checkpoint()
 

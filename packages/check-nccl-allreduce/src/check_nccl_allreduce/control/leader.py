@@ -15,7 +15,7 @@ import anyio.lowlevel
 import msgspec
 from preflight_proto.roster import Roster
 
-from . import succession, waits
+from . import succession
 from .hub import Hub
 from .messages import (
     Ack,
@@ -70,6 +70,8 @@ class Leader:
         self._address, self._port, self._nnodes = address, roster.control_port, roster.nnodes
         self._pace = pace or HeartbeatPace.of(self._nnodes)
         self._leaders, self._place = succession.leaders(roster), place
+        self._after = {leader.rank for leader in self._leaders[place + 1 :]}
+        """Who may follow this leader."""
         self._hub = Hub(roster, self._pace, self, place)
         self._say = say
         self._hellos: dict[int, Hello] = {}
@@ -123,7 +125,7 @@ class Leader:
     ) -> VerdictMessage:
         with anyio.move_on_after(hello_within):
             while len(self._hellos) < self._nnodes and not self._left and not self._begun:
-                await self._next_news()
+                await self._news.wait()
         if self._begun:
             return await self._concluded()
         if self._left or len(self._hellos) < self._nnodes:
@@ -145,14 +147,14 @@ class Leader:
                 continue
             self._round = launched = LaunchRound(what)
             rounds.append(launched)
-            ready_within, over_within = launch_within(what)
-            wait = Wait(launched, range(self._nnodes), anyio.current_time())
-            self._waits = dict.fromkeys(range(self._nnodes), wait)
+            (within, over), everyone = launch_within(what), range(self._nnodes)
+            started = anyio.current_time()
+            wait = Wait(launched, everyone, started, self._pace, within=within, over=over)
+            self._waits = dict.fromkeys(everyone, wait)
             own = self._hellos[self._leaders[self._place].rank]
-            await self._hub.broadcast(
-                msgspec.structs.replace(what, leader=f"{own.pod} on {own.node}", within=over_within)
-            )
-            await self._collect(launched, wait, ready_within, over_within)
+            leader = f"{own.pod} on {own.node}"
+            await self._hub.broadcast(msgspec.structs.replace(what, leader=leader, within=over))
+            await self._collect(launched, wait)
 
     @property
     def _begun(self) -> bool:
@@ -164,7 +166,7 @@ class Leader:
         everyone = {*range(self._nnodes)} - {leader.rank for leader in self._leaders[: self._place]}
         with anyio.move_on_after(succession.gathers_for(self._pace)):
             while not everyone <= self._hellos.keys():
-                await self._next_news()
+                await self._news.wait()
         if self._held is not None:
             return self._held
         by = self._leaders[self._place].rank
@@ -174,7 +176,7 @@ class Leader:
         """Be there for members that come late: they get the same verdict."""
         with anyio.move_on_after(until - anyio.current_time()):
             while len(self._acks) < self._nnodes:
-                await self._next_news()
+                await self._news.wait()
 
     async def _watch_successors(self, conducting: anyio.CancelScope) -> None:
         """Nothing is decided any more once another member leads."""
@@ -200,8 +202,8 @@ class Leader:
                 await anyio.aclose_forcefully(stream)
 
         async with anyio.create_task_group() as group:
-            for leader in self._leaders[self._place + 1 :]:
-                if leader.rank in self._fled:
+            for leader in self._leaders:
+                if leader.rank in self._fled & self._after:
                     group.start_soon(ask, leader.address)
         return deposed
 
@@ -217,34 +219,33 @@ class Leader:
             f"rank {missing} of {self._nnodes} never reached the leader {self._address}:{self._port} within {waited:.0f} s (there: {here}); is its check running, and may the pods reach each other?",
         )
 
-    async def _collect(
-        self, this: LaunchRound, wait: Wait, ready_within: float, over_within: float
-    ) -> None:
+    async def _collect(self, this: LaunchRound, wait: Wait) -> None:
         """Until all reports are in, or no better ones can be expected."""
         started = anyio.current_time()
-        while wait.unheard and not this.left:
+        while True:
             now = anyio.current_time()
-            if not wait.unready and not this.ready_after and wait.troubled_at is None:
-                this.ready_after = now - started
-            end = waits.of_launch(wait, started, ready_within, over_within, self._pace)
-            if now >= end:
+            if not wait.unready and wait.troubled_at is None and not this.left:
+                this.ready_after = this.ready_after or now - started
+            if not wait.unheard or this.left or now >= wait.until:
                 return
-            with anyio.move_on_after(end - now):
-                await self._next_news()
-        if wait.troubled_at is None and not this.left:
-            this.ready_after = this.ready_after or anyio.current_time() - started
+            with anyio.move_on_after(wait.until - now):
+                await self._news.wait()
 
     async def _pause(self, this: ProbeRound) -> None:
         """The wait before a round, unless the gang is broken meanwhile."""
         with anyio.move_on_after(this.order.wait):
             while not this.left and not this.lost:
-                await self._next_news()
+                await self._news.wait()
 
     async def _probe(self, this: ProbeRound) -> None:
         """All probes of one round at once; each until no better reports can be expected."""
         order, started = this.order, anyio.current_time()
         openers = [group if order.renews else group[:1] for group in order.groups]
-        of_group = [Wait(this, group, started) for group in order.groups]
+        init, timeout = order.init, order.timeout
+        of_group = [
+            Wait(this, group, started, self._pace, within=init, over=timeout)
+            for group in order.groups
+        ]
         index_of = {wait: index for index, wait in enumerate(of_group)}
         self._waits = {
             rank: wait for group, wait in zip(order.groups, of_group, strict=True) for rank in group
@@ -254,11 +255,8 @@ class Leader:
             self._waits[rank].news(rank, started)
         for group in openers:
             for rank in group:
-                hairpin = order.hairpins.get(rank, 0)
-                self._hub.send(
-                    rank,
-                    StoreOrder(order.round, order.fresh, hairpin, rank == group[0], order.init),
-                )
+                hairpin, first = order.hairpins.get(rank, 0), rank == group[0]
+                self._hub.send(rank, StoreOrder(order.round, order.fresh, hairpin, first, init))
         asked: set[int] = set()
         running = set(of_group)
         ends: list[tuple[float, int]] = []
@@ -273,46 +271,38 @@ class Leader:
                 )
                 if index not in asked and there:
                     asked.add(index)
-                    within = started + order.timeout - anyio.current_time()
+                    within = started + timeout - anyio.current_time()
+                    held = this.opened[order.groups[index][0]]
                     for rank in order.groups[index]:
-                        held = this.opened[order.groups[index][0]]
                         self._hub.send(rank, _probe(order, index, rank, held, within))
-                heapq.heappush(
-                    ends,
-                    (waits.of_probe(wait, started, order.init, order.timeout, self._pace), index),
-                )
+                heapq.heappush(ends, (wait.until, index))
             now = anyio.current_time()
             while ends and ends[0][0] <= now:
                 wait = of_group[heapq.heappop(ends)[1]]
-                end = waits.of_probe(wait, started, order.init, order.timeout, self._pace)
-                if end <= now:
+                if wait.until <= now:  # else its later end is among them, too
                     running.discard(wait)
-                elif wait in running:
-                    heapq.heappush(ends, (end, index_of[wait]))
             if running and not self._changed:
                 with anyio.move_on_after(ends[0][0] - now):
-                    await self._next_news()
+                    await self._news.wait()
 
     async def _hold(self, verdict: VerdictMessage) -> None:
         """Those who may follow have the verdict before anybody acts: all tell the same."""
-        after = {leader.rank for leader in self._leaders[self._place + 1 :]}
-        for rank in sorted(after & self._hub.members.keys()):
+        for rank in sorted(self._after & self._hub.members.keys()):
             self._hub.send(rank, Held(fitting(verdict, rank)))
         with anyio.move_on_after(max(HELD_WITHIN, 2 * self._pace.interval)):
-            while not (after & self._hub.members.keys()) <= self._kept:
-                await self._next_news()
+            while not (self._after & self._hub.members.keys()) <= self._kept:
+                await self._news.wait()
 
     async def _announce(self, verdict: VerdictMessage) -> None:
         self._verdict = verdict
         within = max(ACK_WITHIN, self._pace.lost_after)
-        after = {leader.rank for leader in self._leaders[self._place + 1 :]}
         with anyio.move_on_after(within) as patience:
-            for ranks in (self._hub.members.keys() - after, after):
+            for ranks in (self._hub.members.keys() - self._after, self._after):
                 await self._send_verdict(ranks, verdict)
                 while not (ranks & self._hub.members.keys()) <= self._acks:
-                    await self._next_news()
+                    await self._news.wait()
         if patience.cancelled_caught:
-            await self._send_verdict(after - self._acks, verdict)
+            await self._send_verdict(self._after - self._acks, verdict)
         if silent := sorted(self._hub.members.keys() - self._acks):
             names = few([self._name(rank) for rank in silent])
             self._say(f"{names} did not confirm the verdict within {within:g} s")
@@ -321,9 +311,6 @@ class Leader:
         """Who may follow this leader hears it last: until then there is somebody who can tell it in
         this one's place.
         """
-        if fitting(verdict, -1) == verdict:
-            await self._hub.broadcast(verdict, ranks)
-            return
         for rank in ranks:
             self._hub.send(rank, fitting(verdict, rank))
             await anyio.lowlevel.checkpoint()
@@ -395,9 +382,6 @@ class Leader:
     def _wake(self) -> None:
         self._news.set()
         self._news = anyio.Event()
-
-    async def _next_news(self) -> None:
-        await self._news.wait()
 
 
 def _probe(order: Probes, index: int, rank: int, held: Opened, within: float) -> ProbeOrder:

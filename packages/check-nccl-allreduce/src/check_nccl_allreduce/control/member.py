@@ -58,17 +58,12 @@ class _Line:
     """A member's end of one connection, a :class:`.channel.ChannelOwner`: messages wait."""
 
     def __init__(self) -> None:
-        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
-        self._why = ""
+        self.messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        """After the last one None, and ``why`` it is over."""
+        self.why = ""
         self.met = False
         """Whether the leader has taken this member in."""
         self.deposed = False
-
-    async def receive(self) -> Message:
-        """The next message. Raises :class:`Closed`."""
-        if (message := await self._messages.get()) is None:
-            raise Closed(self._why)
-        return message
 
     def came(self, conn: ControlChannel) -> None:
         pass
@@ -76,11 +71,11 @@ class _Line:
     def heard(self, conn: ControlChannel, message: Message) -> None:
         self.met = True
         if not isinstance(message, Alive):
-            self._messages.put_nowait(message)
+            self.messages.put_nowait(message)
 
     def over(self, conn: ControlChannel, why: str) -> None:
-        self._why = why
-        self._messages.put_nowait(None)
+        self.why = why
+        self.messages.put_nowait(None)
 
 
 class _Over(Exception):
@@ -141,17 +136,12 @@ class MemberSession:
                 return await self._ask(place, until, work)
             except _Over as error:
                 why = why or str(error)
+        others = ", ".join(str(other.rank) for other in self._leaders[1:])
+        lost = f"{why}, and none of ranks {others} leads in its place." if others else f"{why}."
         leader = self._leader(0)
-        nobody = (
-            f", and none of ranks {', '.join(str(other.rank) for other in self._leaders[1:])} leads in its place"
-            if self._leaders[1:]
-            else ""
-        )
         if self.begun.is_set():
-            raise Inconclusive("LEADER_LOST", f"{leader}, was lost during the run: {why}{nobody}.")
-        raise Inconclusive(
-            "PEER_MISSING", f"{leader}, was lost before the run began: {why}{nobody}."
-        )
+            raise Inconclusive("LEADER_LOST", f"{leader}, was lost during the run: {lost}")
+        raise Inconclusive("PEER_MISSING", f"{leader}, was lost before the run began: {lost}")
 
     async def _ask(self, place: int, until: float, work: Work) -> VerdictMessage:
         """The verdict of the leader at this place. Raises :class:`_Over` when it is lost, and where
@@ -239,36 +229,29 @@ class MemberSession:
             conn.finish("this member is done")
 
     async def _follow(self, conn: ControlChannel, line: _Line, work: Work) -> VerdictMessage:
-        failure: Closed | None = None
         verdict: VerdictMessage | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(self._pulse, conn)
-            scope: anyio.CancelScope | None = None
-            try:
-                while verdict is None:
-                    message = await line.receive()
-                    if isinstance(message, LaunchOrder | StoreOrder | ProbeOrder):
-                        if scope is not None:
-                            scope.cancel()
-                        self._ordered(message)
-                        scope = anyio.CancelScope()
-                        group.start_soon(self._obey, conn, message, work, scope)
-                    elif isinstance(message, VerdictMessage):
-                        verdict = message
-                        conn.send(Ack())
-                    elif isinstance(message, Held):
-                        self._held = message.verdict
-                        conn.send(Retained())
-                    elif isinstance(message, Deposed):
-                        line.deposed = True
-                        raise Closed(message.reason)
-            except Closed as error:
-                failure = error
+            scope = anyio.CancelScope()
+            while verdict is None and (message := await line.messages.get()) is not None:
+                if isinstance(message, LaunchOrder | StoreOrder | ProbeOrder):
+                    scope.cancel()
+                    self._ordered(message)
+                    scope = anyio.CancelScope()
+                    group.start_soon(self._obey, conn, message, work, scope)
+                elif isinstance(message, VerdictMessage):
+                    verdict = message
+                    conn.send(Ack())
+                elif isinstance(message, Held):
+                    self._held = message.verdict
+                    conn.send(Retained())
+                elif isinstance(message, Deposed):
+                    line.deposed, line.why = True, message.reason
+                    break
             group.cancel_scope.cancel()
-        if verdict is not None:
-            return verdict
-        assert failure is not None
-        raise failure
+        if verdict is None:
+            raise Closed(line.why)
+        return verdict
 
     def _ordered(self, order: Order) -> None:
         """Remember what a successor would have to know."""
@@ -295,11 +278,8 @@ class MemberSession:
             if scope.cancel_called:
                 return
             before, self._alive = self._alive, Alive(order.round, now)
-            if (before.round, before.stage.name, before.stage.silent) != (
-                order.round,
-                now.name,
-                now.silent,
-            ):
+            was = before.stage
+            if (before.round, was.name, was.silent) != (order.round, now.name, now.silent):
                 conn.send(self._alive)
 
         with scope:

@@ -23,14 +23,28 @@ HEARTBEATS: Final = 3
 
 
 class Wait:
-    """For some members of a round. A word of one of them costs the same however many there are."""
+    """For some members of a round that has ``started``: until all of them are ready, ``within``
+    these seconds, and until all have reported, ``over`` so many. A word of one of them costs the
+    same however many there are.
+    """
 
-    def __init__(self, this: LaunchRound | ProbeRound, ranks: Iterable[int], now: float) -> None:
-        self._this = this
+    def __init__(
+        self,
+        this: LaunchRound | ProbeRound,
+        ranks: Iterable[int],
+        started: float,
+        pace: HeartbeatPace,
+        *,
+        within: float,
+        over: float,
+    ) -> None:
+        self._this, self._started, self._within, self._over = this, started, within, over
+        stalled_after = STALLED_AFTER if isinstance(this, LaunchRound) else PROBE_STALLED_AFTER
+        self._stall = min(STALL_SHARE * over, max(stalled_after, HEARTBEATS * pace.interval))
+        self._settle = max(SETTLE, pace.interval)
         self.unready = set(ranks)
         self.unheard = set(self.unready)
-        self.moved_at = now
-        """When one of them was last seen to get further."""
+        self._moved_at = started  # when one of them was last seen to get further
         self.troubled_at: float | None = None
         """Since when this cannot end well any more."""
 
@@ -44,7 +58,7 @@ class Wait:
             self.unready.discard(rank)
         else:
             self.unready.add(rank)
-        self.moved_at = now
+        self._moved_at = now
         opened = this.opened.get(rank) if isinstance(this, ProbeRound) else None
         troubles = (part.trouble for part in (result, opened) if part is not None)
         if self.troubled_at is None and (
@@ -52,35 +66,12 @@ class Wait:
         ):
             self.troubled_at = now
 
-    def _until(self, end: float, pace: HeartbeatPace) -> float:
-        return (
-            end
-            if self.troubled_at is None
-            else min(end, self.troubled_at + max(SETTLE, pace.interval))
-        )
-
-
-def _stall(most: float, whole: float, pace: HeartbeatPace) -> float:
-    return min(STALL_SHARE * whole, max(most, HEARTBEATS * pace.interval))
-
-
-def of_launch(
-    wait: Wait, started: float, ready_within: float, over_within: float, pace: HeartbeatPace
-) -> float:
-    """Until when to wait for the reports of a launch."""
-    if wait.unready:
-        end = started + min(ready_within, over_within)
-    else:
-        end = min(started + over_within, wait.moved_at + _stall(STALLED_AFTER, over_within, pace))
-    return wait._until(end, pace)
-
-
-def of_probe(wait: Wait, started: float, init: float, timeout: float, pace: HeartbeatPace) -> float:
-    """Until when to wait for the reports of one probe; ``started`` where they are all in."""
-    if not wait.unheard:
-        return started
-    if wait.unready:
-        end = started + init
-    else:
-        end = min(started + timeout, wait.moved_at + _stall(PROBE_STALLED_AFTER, timeout, pace))
-    return wait._until(end, pace)
+    @property
+    def until(self) -> float:
+        """When to stop waiting for reports; the start where they are all in."""
+        if not self.unheard:
+            return self._started
+        end = self._started + self._over
+        more = self._started + self._within if self.unready else self._moved_at + self._stall
+        settled = end if self.troubled_at is None else self.troubled_at + self._settle
+        return min(end, more, settled)
