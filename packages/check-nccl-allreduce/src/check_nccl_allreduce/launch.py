@@ -38,10 +38,11 @@ from .control.messages import (
     RankReport,
     RankStage,
 )
-from .lines import Began, Worker, WorkerLine, numbers, order_of, residuals, slowest
+from .lines import Worker, WorkerLine, numbers, order_of, residuals, slowest
 
 AGENT: Final = "check_nccl_allreduce.worker.agent"
 MAX_LINE: Final = 1024 * 1024
+_ENDED: Final = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 LAST_WORDS: Final = 2.0
 """Seconds between one worker's failure and the end of listening to the others of this pod."""
 DETAIL_WITHIN: Final = 8.0
@@ -77,7 +78,7 @@ class LaunchAgent:
         self._forks = False
         self._launches = 0
         self._ordered = 0.0
-        self._warmup, self._backend = 0, ""
+        self._warmup = 0
         self._stuck = False
         self._oom_kills = 0
         self.asleep = False
@@ -130,14 +131,7 @@ class LaunchAgent:
         Returns when all have spoken, or one has failed.
         """
         secret = _secret(roster, start.round)
-        order = {
-            "backend": start.backend,
-            "size": start.size,
-            "iterations": start.iterations,
-            "warmup": start.warmup,
-            "timeout": start.timeout,
-            "op": start.op,
-            "until": _until(start),
+        order = _task(start) | {
             "master_addr": roster.master_addr,
             "master_port": start.master_port,
             "secret": secret,
@@ -156,22 +150,15 @@ class LaunchAgent:
         self._workers.clear()
         self._output, self._oom_kills = failures.Output(), sysfs.oom_kills()
         self._launches, self._forks, self._over = self._launches + 1, False, self.ended
-        self._ordered, self._warmup, self._backend = (
-            anyio.current_time(),
-            start.warmup,
-            start.backend,
-        )
+        self._ordered, self._warmup = anyio.current_time(), start.warmup
+        env = {
+            **variables,
+            "PREFLIGHT_WORKER_ORDER": msgspec.json.encode(order).decode(),
+            "OMP_NUM_THREADS": "1",
+        }
+        within = max(DEATH_WITHIN, DEATH_SHARE * start.timeout)
         await self._send_to_agent(
-            {
-                "argv": argv,
-                "launch": self._launches,
-                "within": max(DEATH_WITHIN, DEATH_SHARE * start.timeout),
-                "env": {
-                    **variables,
-                    "PREFLIGHT_WORKER_ORDER": msgspec.json.encode(order).decode(),
-                    "OMP_NUM_THREADS": "1",
-                },
-            }
+            {"argv": argv, "launch": self._launches, "within": within, "env": env}
         )
         result = await self._outcome(start.round, count, changed)
         if not result.wrong:
@@ -184,13 +171,15 @@ class LaunchAgent:
         return self._process is None or self._process.returncode is not None
 
     @property
-    def began(self) -> Began | None:
-        """When the last launch's slowest worker got how far; None before the first iteration."""
-        times = [worker.timed for worker in self._workers.values()]
-        if not times or None in times:
+    def began(self) -> tuple[float, float] | None:
+        """When the last launch's slowest worker began its first timed iteration (seconds of
+        :func:`anyio.current_time`), and for how long torchrun had been starting ranks before; None
+        where that was not yet.
+        """
+        times = [worker.timed for worker in self._workers.values() if worker.timed is not None]
+        if not times or len(times) < len(self._workers):
             return None
-        entered = max(worker.entered for worker in self._workers.values())
-        return Began(self._ordered, entered, max(time for time in times if time is not None))
+        return max(times), max(each.entered for each in self._workers.values()) - self._ordered
 
     async def fork(
         self,
@@ -250,14 +239,7 @@ class LaunchAgent:
         begun = anyio.current_time()
         for worker in list(self._workers.values()):
             worker.order()
-            order = {
-                "backend": probe.backend,
-                "size": probe.size,
-                "iterations": probe.iterations,
-                "warmup": probe.warmup,
-                "timeout": probe.timeout,
-                "op": probe.op,
-                "until": _until(probe),
+            order = _task(probe) | {
                 "rank": probe.base + worker.local,
                 "world": probe.world,
                 "host": probe.host,
@@ -298,23 +280,19 @@ class LaunchAgent:
             if self._stuck:
                 return RankReport(number, trouble=failures.stuck(asleep=self.asleep))
             workers = list(self._workers.values())
+            lines = [worker.done for worker in workers if worker.done is not None]
+            failed = any(line.error is not None for line in lines)
             if len(workers) == count and (now := slowest(workers, anyio.current_time())) != last:
                 last = now
                 changed(now)
-            if len(workers) == count and all(
-                w.done is not None and w.done.error is None for w in workers
-            ):
-                results = numbers(number, [w.done for w in workers if w.done is not None])
+            if len(lines) == count and not failed:
+                results = numbers(number, lines)
                 return msgspec.structs.replace(results, networks=self._output.networks)
-            broken = self._over or any(
-                w.gone or (w.done is not None and w.done.error is not None) for w in workers
-            )
-            if broken:
+            if failed or self._over or any(worker.gone for worker in workers):
                 failed_at = failed_at or anyio.current_time()
-                all_said = len(workers) == count and all(
-                    w.gone or w.done is not None for w in workers
-                )
-                if all_said or self._over or anyio.current_time() > failed_at + LAST_WORDS:
+                ended = sum(worker.gone or worker.done is not None for worker in workers)
+                late = anyio.current_time() > failed_at + LAST_WORDS
+                if ended == count or self._over or late:
                     await anyio.sleep(0.2)  # the last of its output
                     return self._failure(number)
             with anyio.move_on_after(0.5):
@@ -326,18 +304,16 @@ class LaunchAgent:
         return self._output.text
 
     def _failure(self, number: int) -> RankReport:
-        workers = sorted(self._workers.values(), key=lambda w: w.local)
-        ready = all(order_of(w.stage) >= order_of(RankStage("ready")) for w in workers) and bool(
-            workers
-        )
+        workers = sorted(self._workers.values(), key=lambda worker: worker.local)
+        least = order_of(RankStage("ready"))
+        early = not workers or any(order_of(worker.stage) < least for worker in workers)
         for worker in workers:
             if worker.gone and worker.done is None:
                 return RankReport(number, trouble=self._died(f"rank {worker.rank}'s process"))
-        errors = [w.done.error for w in workers if w.done is not None and w.done.error]
-        error = errors[0] if errors else ""
-        return RankReport(
-            number, trouble=failures.by_output(error, self.output, before_ready=not ready)
-        )
+        errors = (worker.done.error for worker in workers if worker.done is not None)
+        error = next((error for error in errors if error), "")
+        trouble = failures.by_output(error, self.output, before_ready=early)
+        return RankReport(number, trouble=trouble)
 
     def _died(self, who: str) -> Failure:
         return failures.died(who, self.output, of_memory=sysfs.oom_kills() > self._oom_kills)
@@ -360,39 +336,26 @@ class LaunchAgent:
     async def _send_to_agent(self, what: dict[str, Any]) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        with suppress(
-            anyio.BrokenResourceError, anyio.ClosedResourceError, OSError
-        ):  # it ended: _watch knows
+        with suppress(*_ENDED, OSError):  # _watch knows
             await self._process.stdin.send(msgspec.json.encode(what) + b"\n")
 
     async def _send_to_worker(self, worker: Worker, what: dict[str, Any]) -> None:
-        with suppress(
-            anyio.BrokenResourceError, anyio.ClosedResourceError, OSError
-        ):  # it ended: _listen knows
+        with suppress(*_ENDED, OSError):  # _listen knows
             await worker.stream.send(msgspec.json.encode(what) + b"\n")
 
     async def _listen(self, stream: SocketStream) -> None:
         """One worker, from its first line to its end."""
         reader = BufferedByteReceiveStream(stream)
         worker: Worker | None = None
+        unread = (anyio.IncompleteRead, anyio.DelimiterNotFound, msgspec.DecodeError)
         async with stream:
-            try:
+            with suppress(*_ENDED, *unread):
                 while True:
-                    line = msgspec.json.decode(
-                        await reader.receive_until(b"\n", MAX_LINE), type=WorkerLine
-                    )
+                    data = await reader.receive_until(b"\n", MAX_LINE)
+                    line = msgspec.json.decode(data, type=WorkerLine)
                     worker = self._take(worker, line, stream)
                     if not line.beat:
                         self._wake()
-            except (
-                anyio.EndOfStream,
-                anyio.IncompleteRead,
-                anyio.DelimiterNotFound,
-                anyio.BrokenResourceError,
-                anyio.ClosedResourceError,
-                msgspec.DecodeError,
-            ):
-                pass
         if worker is not None:
             worker.gone = True
             self._wake()
@@ -417,11 +380,13 @@ class LaunchAgent:
         self._news = anyio.Event()
 
 
-def _until(order: LaunchOrder | ProbeOrder) -> float:
-    """When the leader gives it up, on the clock that workers share (``time.monotonic``, by which
-    this event loop goes); 0 for never.
+def _task(order: LaunchOrder | ProbeOrder) -> dict[str, Any]:
+    """What either order has a worker measure. ``until``: when the leader gives it up, on the clock
+    that workers share (``time.monotonic``, by which this event loop goes); 0 for never.
     """
-    return anyio.current_time() + order.within if order.within else 0.0
+    until = anyio.current_time() + order.within if order.within else 0.0
+    same = ("backend", "size", "iterations", "warmup", "timeout", "op")
+    return {"until": until, **{name: getattr(order, name) for name in same}}
 
 
 def _secret(roster: Roster, number: int) -> str:

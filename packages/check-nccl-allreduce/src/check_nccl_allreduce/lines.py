@@ -46,8 +46,8 @@ class WorkerLine(msgspec.Struct, frozen=True):
 
 @dataclass
 class Worker:
-    """One worker, as far as it has reported. ``heard`` and, of its launch, ``entered`` and
-    ``timed`` (see :class:`Began`) in seconds.
+    """One worker, as far as it has reported. In seconds, ``heard`` and, of its launch, ``entered``
+    (torchrun has started it) and ``timed`` (its first timed iteration began).
     """
 
     rank: int
@@ -80,24 +80,12 @@ class Worker:
         elif line.stage is not None:
             self.stage = RankStage(line.stage, line.iteration)
             if line.stage == "measuring" and line.iteration == warmup:
-                self.timed = (
-                    line.at
-                )  # said twice: by the last warm-up as it ended, and then as the clock starts
+                # Twice: by the last warm-up as it ended, and then as the clock starts.
+                self.timed = line.at
         elif line.times is not None or line.error is not None:
             self.done = line
             if line.error is None:
                 self.stage = RankStage("done")
-
-
-@dataclass(frozen=True)
-class Began:
-    """A launch, on the clock of :func:`anyio.current_time`: ordered to start, torchrun done with
-    starting its ranks, first timed iteration.
-    """
-
-    ordered: float
-    entered: float
-    timed: float
 
 
 def slowest(workers: Sequence[Worker], now: float) -> RankStage:

@@ -30,6 +30,7 @@ from .control.messages import (
 from .launch import LaunchAgent
 from .settings import show_size
 from .sysfs import Counters
+from .tuning import HAIRPIN
 
 TOPOLOGY_FILE: Final = "NCCL_TOPO_FILE"
 NVML_WITHIN: Final = 5.0
@@ -125,9 +126,8 @@ class Ranks:
                     order.round, fresh=order.fresh, looped=order.hairpin, time=order.within
                 )
                 opened = await agent.open(order.round, self._address, store=order.store)
-                return msgspec.structs.replace(
-                    opened, trouble=await self._diagnosed(opened.trouble)
-                )
+                trouble = await self._diagnosed(opened.trouble)
+                return msgspec.structs.replace(opened, trouble=trouble)
             case ProbeOrder():
                 return await self._watched(order, self._probe(order, changed))
 
@@ -156,34 +156,30 @@ class Ranks:
             for fault in faults:
                 self._say(f"round {result.round}: {fault.port} says: {fault.found}")
             result = msgspec.structs.replace(result, devices=faults)
-        silence = since - quiet[1] if quiet is not None else 0.0
-        if quiet is not None and silence >= LEAST_SILENCE:
-            load = ports.taken(quiet[2], spent)
-            result = msgspec.structs.replace(result, load=load)
+        if quiet is not None and since - quiet[1] < LEAST_SILENCE:
+            quiet = None
+        if quiet is not None:
+            result = msgspec.structs.replace(result, load=ports.taken(quiet[2], spent))
         if not before or not after:
             return result
         # Where they do not count what is ours, they would not count what is others' either.
         self._counting = self._counting or (ports.carried(before, after) or 0) >= order.size
-        if quiet is not None and self._counting and silence >= LEAST_SILENCE:
-            strange = ports.carried(quiet[0], before)
+        where = f"round {result.round}:"
+        if quiet is not None and self._counting:
+            silence, strange = since - quiet[1], ports.carried(quiet[0], before)
             if strange is not None:
                 gbps = strange / silence / 1e9
                 self._say(
-                    f"round {result.round}: in {silence:.1f} s before it, without anything of the gang's, others moved {gbps:.3g} GB/s"
+                    f"{where} in {silence:.1f} s before it, without anything of the gang's, others moved {gbps:.3g} GB/s"
                 )
-                result = msgspec.structs.replace(
-                    result, silence=silence if self._counters.whole else 0.0, foreign=gbps
-                )
+                whole = silence if self._counters.whole else 0.0
+                result = msgspec.structs.replace(result, silence=whole, foreign=gbps)
         grown = ports.grown(before, after, seconds)
         errors = tuple(error for error in grown if error.counter in ports.LINK)[: ports.MOST]
-        for error in errors:
-            self._say(
-                f"round {result.round}: port {error.port} counted {error.count} {error.counter} in {seconds:.1f} s"
-            )
+        for e in errors:
+            self._say(f"{where} port {e.port} counted {e.count} {e.counter} in {seconds:.1f} s")
         if other := ports.totals(error for error in grown if error.counter in ports.TRANSPORT):
-            self._say(
-                f"round {result.round}: of congestion or another end, no evidence about this node: {other}"
-            )
+            self._say(f"{where} of congestion or another end, no evidence about this node: {other}")
         return msgspec.structs.replace(result, errors=errors, watched=max(seconds, 1e-3))
 
     async def _read(self) -> tuple[ports.Reading, float, str]:
@@ -207,17 +203,13 @@ class Ranks:
         # makes: it counts from the second look in a row.
         slowed = frozenset(sign.uuid for sign in signs if sign.code == UNEXPLAINED)
         passing, self._slowed = slowed - self._slowed, slowed
-        return tuple(
-            ports.PortFault(
-                sign.uuid,
-                equipment.GPUS[sign.source],
-                f"{sign.says} ({sign.reading})" if sign.reading else sign.says,
-                "",
-            )
-            for sign in signs
-            if sign.source in equipment.GPUS
-            and not (sign.code == UNEXPLAINED and sign.uuid in passing)
-        )[: ports.MOST]
+        faults = []
+        for sign in signs:
+            kind = equipment.GPUS.get(sign.source)
+            if kind is not None and not (sign.code == UNEXPLAINED and sign.uuid in passing):
+                text = f"{sign.says} ({sign.reading})" if sign.reading else sign.says
+                faults.append(ports.PortFault(sign.uuid, kind, text, ""))
+        return tuple(faults[: ports.MOST])
 
     async def measure(self, start: LaunchOrder, changed: Callable[[RankStage], None]) -> RankReport:
         """One round; ``changed`` hears how far the slowest of these ranks is. Its processes stay
@@ -239,27 +231,21 @@ class Ranks:
                 self._say("the communicator works")
 
         self._looped = False
-        variables = (
-            {**self._variables, TOPOLOGY_FILE: None}
-            if start.without_topology_file
-            else self._variables
-        )
+        variables: dict[str, str | None] = {**self._variables}
+        if start.without_topology_file:
+            variables[TOPOLOGY_FILE] = None
         result = await agent.run(
             start, roster, self._address, self._count, notify, variables=variables
         )
         result = await self._explained(result)
+        self._report("here", result)
         if result.trouble is not None:
-            self._say(f"here: {result.trouble.code}: {result.trouble.text}")
             for line in agent.output.splitlines()[-20:]:
                 self._say(f"| {line}")
-        else:
-            self._say(
-                f"here: median {median(result.times) * 1e3:.3f} ms, {min(result.times) * 1e3:.3f} to {max(result.times) * 1e3:.3f} ms; {result.wrong} wrong element(s) in {result.verified} verified iterations"
-            )
         if result.networks:
             self._say(f"NCCL's network here: {', '.join(result.networks)}")
         if (began := agent.began) is not None:
-            whole, torchrun = began.timed - self._joined, began.entered - began.ordered
+            whole, torchrun = began[0] - self._joined, began[1]
             self._say(
                 f"from the roster to the first timed iteration: {whole:.3f} s; torchrun's own start: {torchrun:.3f} s; without it: {whole - torchrun:.3f} s"
             )
@@ -272,14 +258,19 @@ class Ranks:
         )
         count = probe.hairpin or self._count
         result = await self._explained(await agent.probe(probe, self._roster, count, changed))
-        what = f"here: {'hairpin' if probe.hairpin else 'probe'} {probe.index + 1} of round {probe.round}, {probe.world} ranks"
+        what = "hairpin" if probe.hairpin else "probe"
+        where = f"{what} {probe.index + 1} of round {probe.round}, {probe.world} ranks"
+        self._report(f"here: {where}", result)
+        return result
+
+    def _report(self, what: str, result: RankReport) -> None:
         if result.trouble is not None:
             self._say(f"{what}: {result.trouble.code}: {result.trouble.text}")
-        else:
-            self._say(
-                f"{what}: median {median(result.times) * 1e3:.3f} ms, {result.wrong} wrong element(s)"
-            )
-        return result
+            return
+        middle, least, most = (of(result.times) * 1e3 for of in (median, min, max))
+        self._say(
+            f"{what}: median {middle:.3f} ms, {least:.3f} to {most:.3f} ms; {result.wrong} wrong element(s) in {result.verified} verified iterations"
+        )
 
     async def _probers(
         self, number: int, *, fresh: bool, looped: int, time: float = 0.0
@@ -296,20 +287,11 @@ class Ranks:
         assert roster is not None
         if (fresh or bool(looped) is not self._looped) and self._renewed != number:
             self._renewed, self._looped = number, bool(looped)
-            variables: Mapping[str, str | None] = (
-                tuning.HAIRPIN
-                if looped
-                else tuning.without_hairpin({**self._environ, **self._variables})
-            )
-            variables = {**variables, **tuning.FRESH}
+            usual = {**self._environ, **self._variables}
+            own = {name: HAIRPIN[name] if looped else usual.get(name) for name in HAIRPIN}
             within = max(time / 2, time - NVML_WITHIN - REPORT)
-            await agent.fork(
-                looped or self._count,
-                (roster.rank or 0) * self._count,
-                self._count,
-                variables,
-                within,
-            )
+            first, count = (roster.rank or 0) * self._count, looped or self._count
+            await agent.fork(count, first, self._count, {**own, **tuning.FRESH}, within)
         return agent
 
     async def _loaded(self) -> LaunchAgent:
@@ -324,12 +306,8 @@ class Ranks:
 
     async def _explained(self, result: RankReport) -> RankReport:
         """A failure's cause: a GPU that the driver has lost explains whatever else was said."""
-        if (
-            result.trouble is None
-            or (trouble := await self._diagnosed(result.trouble)) == result.trouble
-        ):
-            return result
-        return RankReport(result.round, trouble=trouble)
+        trouble = await self._diagnosed(result.trouble)
+        return result if trouble == result.trouble else RankReport(result.round, trouble=trouble)
 
     async def _diagnosed(self, trouble: Failure | None) -> Failure | None:
         """What the driver makes of it: a GPU that is lost, or that answers nobody."""

@@ -73,8 +73,3 @@ def hairpin_workers(backend: str, here: int, node: int) -> int:
     if node >= LEAST_WORKERS:
         return here
     return LEAST_WORKERS if backend == "gloo" else 0
-
-
-def without_hairpin(environ: Mapping[str, str]) -> dict[str, str | None]:
-    """The same variables as they were: None unsets one."""
-    return {name: environ.get(name) for name in HAIRPIN}
