@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from .ports import PortFault, bounded
@@ -24,23 +24,14 @@ IMEX: Final = "dev/nvidia-caps-imex-channels"
 """A channel in it lets the pod reach GPUs of other nodes by NVLink."""
 PCIE: Final = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 """What the kernel says of an adapter's own PCIe link, now and at best."""
+ADAPTER: Final = ("vendor", "device", "sriov_numvfs", *PCIE)
+"""And of the whole adapter."""
 
 NET: Final = "sys/class/net"
 _AMAZON: Final = "0x1d0f"
-_VIRTUAL: Final = frozenset(
-    f"0x15b3:{device_id}"
-    for device_id in (
-        "0x1012",
-        "0x1014",
-        "0x1016",
-        "0x1018",
-        "0x101a",
-        "0x101c",
-        "0x101e",
-        "0xa2d3",
-    )
-)
-"""PCI numbers of Mellanox's virtual functions, as the kernel's mlx5 driver lists them."""
+_KINDS: Final = {"InfiniBand": "ib", "Ethernet": "roce"}
+_VIRTUAL: Final = ("1012", "1014", "1016", "1018", "101a", "101c", "101e", "a2d3")
+"""PCI devices of Mellanox that are virtual functions, as the kernel's mlx5 driver lists them."""
 _ACTIVE: Final = "ACTIVE"
 _MOST_LISTED: Final = 64
 """Names of ports that a message takes."""
@@ -80,7 +71,8 @@ class Port:
         """Whether others' virtual functions may be on it, or it is one: each function counts its
         own bytes alone, and that it carries none says nothing of the others.
         """
-        return self.split or self.model.rpartition(" ")[2] in _VIRTUAL
+        vendor, _, device = self.model.rpartition(" ")[2].partition(":0x")
+        return self.split or (vendor == "0x15b3" and device in _VIRTUAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,96 +123,70 @@ def recognize(tree: Mapping[str, str], hca: str = "") -> Adapters:
             f"tcpxo-{count}x{rate}" if usual else "", f"tcpxo {apertures}", rdma=True, imex=imex
         )
     known = ports(tree)
-    listed_all = _lists_all(tree)
     usable = [port for port in known if port.usable and _selected(port, hca)]
-    active = [port for port in usable if port.state == _ACTIVE]
-    if not active:
-        down = _faults(usable)
-        return Adapters(
-            imex=imex,
-            findings=_findings(usable, down),
-            faults=bounded(down),
-            watched=tuple(usable),
-            listed=tuple(port.name for port in known if usable and listed_all)[:_MOST_LISTED],
-        )
-    groups: dict[str, list[Port]] = {}
-    for port in active:
-        groups.setdefault(port.model, []).append(port)
-    main = max(
-        groups.values(), key=lambda group: (sum(port.rate for port in group), group[0].model)
-    )
-    best = max(port.rate for port in main)
-    siblings = [port for port in usable if port.model == main[0].model]
     faults = _faults(usable)
-    return Adapters(
-        fabric=f"{main[0].kind}-{len(main)}x{best:g}",
-        nic=f"{main[0].kind} {len(siblings)}x{best:g}",
-        rdma=True,
-        imex=imex,
-        findings=_findings(usable, faults),
-        faults=bounded(fault for fault in faults if fault.port in {port.name for port in siblings}),
-        watched=tuple(siblings),
-        listed=tuple(port.name for port in known if port.model == main[0].model and listed_all)[
-            :_MOST_LISTED
-        ],
+    adapters = Adapters(imex=imex, findings=_findings(usable, faults))
+    rates: dict[str, float] = {}
+    for port in usable:
+        if port.state == _ACTIVE:
+            rates[port.model] = rates.get(port.model, 0.0) + port.rate
+    watched, listed = usable, known if usable and _lists_all(tree) else []
+    if rates:
+        main = max(rates, key=lambda model: (rates[model], model))
+        watched, listed = ([p for p in those if p.model == main] for those in (usable, listed))
+        names = {port.name for port in watched}
+        faults = [fault for fault in faults if fault.port in names]
+        active = [port.rate for port in watched if port.state == _ACTIVE]
+        kind, best = watched[0].kind, max(active)
+        fabric, nic = f"{kind}-{len(active)}x{best:g}", f"{kind} {len(watched)}x{best:g}"
+        adapters = replace(adapters, fabric=fabric, nic=nic, rdma=True)
+    return replace(
+        adapters,
+        faults=bounded(faults),
+        watched=tuple(watched),
+        listed=tuple(port.name for port in listed[:_MOST_LISTED]),
     )
 
 
 def ports(tree: Mapping[str, str]) -> list[Port]:
     """All ports that the kernel lists, in order of their names."""
-    open_to_us = {
-        name
-        for path, name in tree.items()
-        if path.startswith(f"{VERBS}/")
-        and path.endswith("/ibdev")
-        and f"{UVERBS}/{path.split('/')[3]}" in tree
-    }
-    listed = []
-    for path in sorted(tree):
-        match = re.fullmatch(rf"{PORTS}/([^/]+)/ports/([^/]+)/rate", path)
-        if match is None:
-            continue
-        device, number = match.groups()
-        vendor, model = (
-            tree.get(f"{PORTS}/{device}/device/{what}", "") for what in ("vendor", "device")
-        )
-        layer, state = (
-            tree.get(f"{PORTS}/{device}/ports/{number}/{what}", "")
-            for what in ("link_layer", "state")
-        )
-        kind = (
-            "efa"
-            if vendor == _AMAZON
-            else "ib"
-            if layer == "InfiniBand"
-            else "roce"
-            if layer == "Ethernet"
-            else ""
-        )
-        rate = re.match(r"[\d.]+", tree[path])
-        if kind and rate is not None:
-            now = state.rpartition(":")[2].strip()
-            whole = f"{kind} {vendor}:{model}"
-            physical = (
-                tree.get(f"{PORTS}/{device}/ports/{number}/phys_state", "")
-                .rpartition(":")[2]
-                .strip()
-            )
-            listed.append(
-                Port(
-                    device,
-                    number,
-                    kind,
-                    whole,
-                    now,
-                    float(rate[0]),
-                    device in open_to_us,
-                    physical,
-                    _pcie([tree.get(f"{PORTS}/{device}/device/{name}", "") for name in PCIE]),
-                    tree.get(f"{PORTS}/{device}/device/sriov_numvfs", "0") != "0",
-                )
-            )
-    return listed
+    open_to_us = {name for file, name in _verbs(tree).items() if f"{UVERBS}/{file}" in tree}
+    places = (re.fullmatch(rf"{PORTS}/([^/]+)/ports/([^/]+)/rate", path) for path in sorted(tree))
+    known = (_port(tree, place[1], place[2], open_to_us) for place in places if place)
+    return [port for port in known if port is not None]
+
+
+def _port(tree: Mapping[str, str], device: str, number: str, open_to_us: set[str]) -> Port | None:
+    """One port; None where its kind or its rate is not known."""
+    here = f"{PORTS}/{device}/ports/{number}"
+    about = {name: tree.get(f"{PORTS}/{device}/device/{name}", "") for name in ADAPTER}
+    layer = tree.get(f"{here}/link_layer", "")
+    kind = "efa" if about["vendor"] == _AMAZON else _KINDS.get(layer, "")
+    rate = re.match(r"[\d.]+", tree[f"{here}/rate"])
+    if not kind or rate is None:
+        return None
+    state, physical = (
+        tree.get(f"{here}/{name}", "").rpartition(":")[2].strip()
+        for name in ("state", "phys_state")
+    )
+    return Port(
+        device,
+        number,
+        kind,
+        f"{kind} {about['vendor']}:{about['device']}",
+        state,
+        float(rate[0]),
+        usable=device in open_to_us,
+        physical=physical,
+        pcie=_pcie([about[name] for name in PCIE]),
+        split=about["sriov_numvfs"] not in {"", "0"},
+    )
+
+
+def _verbs(tree: Mapping[str, str]) -> dict[str, str]:
+    """By the name of each adapter's character device, the adapter."""
+    matches = ((re.fullmatch(rf"{VERBS}/([^/]+)/ibdev", path), name) for path, name in tree.items())
+    return {match[1]: name for match, name in matches if match}
 
 
 def _lists_all(tree: Mapping[str, str]) -> bool:
@@ -229,11 +195,7 @@ def _lists_all(tree: Mapping[str, str]) -> bool:
     none of the others.
     """
     listed = {path.split("/")[3] for path in tree if path.startswith(f"{PORTS}/")}
-    return all(
-        name in listed
-        for path, name in tree.items()
-        if path.startswith(f"{VERBS}/") and path.endswith("/ibdev")
-    )
+    return listed.issuperset(_verbs(tree).values())
 
 
 def _pcie(texts: Sequence[str]) -> tuple[tuple[int, float], tuple[int, float]] | None:
@@ -267,12 +229,8 @@ def _faults(usable: Sequence[Port]) -> list[PortFault]:
     """Of ports not active, slower than active siblings, or behind a PCIe link below its best."""
     faults = []
     for port in usable:
-        siblings = [
-            sibling
-            for sibling in usable
-            if sibling.model == port.model and sibling.state == _ACTIVE
-        ]
-        best = max((sibling.rate for sibling in siblings), default=0.0)
+        active = [p.rate for p in usable if p.model == port.model and p.state == _ACTIVE]
+        best = max(active, default=0.0)
         if port.state != _ACTIVE:
             how = f" ({port.physical})" if port.physical and port.physical != "LinkUp" else ""
             now = f"is {port.state or 'in an unknown state'}{how}"
@@ -280,18 +238,14 @@ def _faults(usable: Sequence[Port]) -> list[PortFault]:
         elif port.rate < best:
             now = f"runs at {port.rate:g} Gbit/s"
             faults.append(PortFault(port.name, "rate", now, f"its siblings at {best:g}"))
-        if port.pcie is not None and (lacking := _lacking(port)):
-            faults.append(lacking)
+        if port.pcie is not None:
+            (width, speed), (most, fastest) = port.pcie
+            if width < most or speed < fastest:
+                now = f"has a PCIe link of {width} lanes at {speed:g} GT/s"
+                faults.append(
+                    PortFault(port.name, "pcie", now, f"and can do {most} at {fastest:g}")
+                )
     return faults
-
-
-def _lacking(port: Port) -> PortFault | None:
-    assert port.pcie is not None
-    (width, speed), (most, fastest) = port.pcie
-    if width >= most and speed >= fastest:
-        return None
-    now = f"has a PCIe link of {width} lanes at {speed:g} GT/s"
-    return PortFault(port.name, "pcie", now, f"and can do {most} at {fastest:g}")
 
 
 def _findings(usable: Sequence[Port], faults: Sequence[PortFault]) -> tuple[str, ...]:

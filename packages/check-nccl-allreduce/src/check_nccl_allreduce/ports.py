@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 import msgspec
+from preflight_proto.printable import printable
 
 MOST: Final = 16
 """Faults, and counters that grew, of one member: a message has bounds."""
@@ -129,27 +131,18 @@ class Local(msgspec.Struct, frozen=True):
 UNKNOWN: Final = Local()
 
 
-def plain(text: str) -> str:
-    """A name or a file's content as words: printable, and of a bounded length."""
-    return "".join(c if c.isprintable() else "?" for c in text[:TEXT])
-
-
 def bounded(faults: Iterable[PortFault]) -> tuple[PortFault, ...]:
     """As many as a message takes, in plain words; whoever sent them."""
-    some = [fault for fault, _ in zip(faults, range(MOST), strict=False)]
-    return tuple(
-        PortFault(plain(f.port), plain(f.kind), plain(f.found), plain(f.expected)) for f in some
-    )
+    texts = ((f.port, f.kind, f.found, f.expected) for f in islice(faults, MOST))
+    return tuple(PortFault(*(printable(text, TEXT) for text in each)) for each in texts)
 
 
 def paths(device: str, port: str, kind: str) -> dict[str, str]:
     """By counter, the pattern of its file below ``/sys/class/infiniband``, for such a port."""
-    folders = {name: folder for name, (folder, kinds, _) in LINK.items() if kind in kinds} | dict(
-        TRANSPORT
-    )
-    whole = [f"{folder.format(port=port)}/{name}" for name, folder in folders.items()]
-    whole += [path.format(port=port) for path in BYTES.get(kind, ())]
-    return {path.rpartition("/")[2]: f"{device}/{path}" for path in whole}
+    files = [f"{folder}/{name}" for name, (folder, kinds, _) in LINK.items() if kind in kinds]
+    files += [f"{folder}/{name}" for name, folder in TRANSPORT.items()]
+    files += BYTES.get(kind, ())
+    return {file.rpartition("/")[2]: f"{device}/{file.format(port=port)}" for file in files}
 
 
 def number(text: str) -> int | None:
@@ -177,9 +170,8 @@ def carried(before: Reading, after: Reading) -> int | None:
     for units in _WAYS:
         keys = {key for key in before.keys() | after.keys() if key[1] in units}
         grew = [(before.get(key, -1), after.get(key, -1), units[key[1]]) for key in keys]
-        if {port for port, _ in keys} != {port for port, _ in after} or any(
-            not 0 <= was <= now or now == _FULL for was, now, _ in grew
-        ):
+        unknown = any(not 0 <= was <= now or now == _FULL for was, now, _ in grew)
+        if unknown or {port for port, _ in keys} != {port for port, _ in after}:
             return None
         ways.append(sum((now - was) * unit for was, now, unit in grew))
     return max(ways) if after else None
@@ -222,7 +214,7 @@ def merged(rounds: Iterable[tuple[float, Iterable[PortErrors]]]) -> Local:
         most: dict[tuple[str, str], int] = {}
         for error in errors:
             if error.counter in LINK and error.count > 0:
-                key = (plain(error.port), error.counter)
+                key = (printable(error.port, TEXT), error.counter)
                 most[key] = max(most.get(key, 0), error.count)
         for key, count in most.items():
             total, times = sums.get(key, (0, 0))

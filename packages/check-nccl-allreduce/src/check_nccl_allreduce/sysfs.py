@@ -20,13 +20,9 @@ import anyio
 
 from . import nics, ports
 
-_DEVICE: Final = f"{nics.PORTS}/*/device"
 _FILES: Final = (
-    f"{nics.PORTS}/*/ports/*/rate",
-    f"{nics.PORTS}/*/ports/*/link_layer",
-    f"{nics.PORTS}/*/ports/*/state",
-    f"{nics.PORTS}/*/ports/*/phys_state",
-    *(f"{_DEVICE}/{name}" for name in ("vendor", "device", "sriov_numvfs", *nics.PCIE)),
+    *(f"{nics.PORTS}/*/ports/*/{name}" for name in ("rate", "link_layer", "state", "phys_state")),
+    *(f"{nics.PORTS}/*/device/{name}" for name in nics.ADAPTER),
     f"{nics.VERBS}/uverbs*/ibdev",
 )
 _PRESENT: Final = (f"{nics.UVERBS}/uverbs*", f"{nics.APERTURES}/*", f"{nics.IMEX}/channel*")
