@@ -69,39 +69,37 @@ class Equipment:
     """What this member knows of itself, whatever the gang concludes: a GPU is missing."""
 
 
-@dataclass(frozen=True)
-class WorkloadSettings:
-    """The workers' environment, the workload's variables in it that may bend the measurement, the
-    interface that the check chose, and the adapters.
-    """
-
-    environ: Mapping[str, str]
-    unusual: tuple[str, ...]
-    interface: str
-    adapters: nics.Adapters
-    reaches: bool = False
-    """Whether NCCL may reach other nodes by NVLink: the pod has a channel, and it is not off."""
-
-
 async def probe(run: Run[Settings]) -> Verdict:
     """One gang, one verdict. Joins again when the gang changes before its run has begun."""
-    tree = sysfs.snapshot()
+    tree, address = sysfs.snapshot(), run.gang.settings.pod_ip
     adapters = _adapters(run, tree)
-    reaches = nics.reaches(tree) and os.environ.get("NCCL_MNNVL_ENABLE") != "0"
-    environ, unusual, interface = _environment(
-        os.environ, run.gang.settings.pod_ip, adapters.fabric
-    )
+    interface = network.interface_of(address)
+    environ, chosen = _environment(os.environ, interface)
     if transport := nccl.transport_variables(environ):
         run.progress(f"variables for the network: {', '.join(transport)}")
+    known = Hello(
+        rank=-1,  # as all that a roster or the GPUs say, in :func:`_once`
+        pod=run.kit.pod_name,
+        node=run.kit.node_name,
+        backend="",
+        workers=0,
+        fabric=adapters.fabric,
+        nic=adapters.nic,
+        imex=adapters.imex,
+        rdma=adapters.rdma and not fallback.chosen(environ),
+        adapters=adapters.findings,
+        ports=adapters.faults,
+        listed=adapters.listed,
+        unusual=tuple(nccl.unusual_variables(os.environ, nics.kind_of(adapters.fabric))),
+        variables=tuning.digest(environ, chosen),
+    )
+    reaches = nics.reaches(tree) and os.environ.get("NCCL_MNNVL_ENABLE") != "0"
     watched = adapters.watched if run.settings.backend != "gloo" else ()
     # What moves by TCP passes the interface of the pod's address.
-    watched = watched or sysfs.interface(network.interface_of(run.gang.settings.pod_ip))
-    counters = sysfs.Counters(watched)
-    async with Ranks(environ, run.gang.settings.pod_ip, run.progress, counters) as ranks:
+    counters = sysfs.Counters(watched or sysfs.interface(interface))
+    async with Ranks(environ, address, run.progress, counters) as ranks:
         while True:
-            ended = await _once(
-                run, ranks, WorkloadSettings(environ, tuple(unusual), interface, adapters, reaches)
-            )
+            ended = await _once(run, ranks, known, reaches=reaches)
             if ended is not None:
                 # It stands: a rank that sits in the kernel is waited for, and takes nothing back.
                 run.restart_deadline(max(run.deadline - anyio.current_time(), 2 * DEATH_WITHIN))
@@ -109,35 +107,23 @@ async def probe(run: Run[Settings]) -> Verdict:
             run.progress("the gang changed before its run began; waiting for the new one")
 
 
-async def _once(run: Run[Settings], ranks: Ranks, workload: WorkloadSettings) -> Verdict | None:
-    """Join one generation; None when it ended before its run began."""
+async def _once(run: Run[Settings], ranks: Ranks, known: Hello, *, reaches: bool) -> Verdict | None:
+    """Join one generation; None when it ended before its run began. ``reaches``: whether NCCL may
+    reach other nodes by NVLink, as the pod has a channel, and it is not off.
+    """
     roster, equipment = await _gather(run)
     assert roster.rank is not None
-    variables, topology_content = tuning.digest(
-        workload.environ, workload.interface, equipment.topology_content
-    )
-    hello = Hello(
+    labels = await node.topology(run.gang.settings.folder)
+    hello = msgspec.structs.replace(
+        known,
         rank=roster.rank,
-        pod=run.kit.pod_name,
-        node=run.kit.node_name,
         backend=equipment.backend,
         workers=equipment.workers,
         model=equipment.gpus[0].name if equipment.gpus else "",
-        fabric=workload.adapters.fabric,
-        nic=workload.adapters.nic,
-        imex=workload.adapters.imex,
-        nvlink=equipment.nvlink if workload.reaches else "",
-        rdma=workload.adapters.rdma and not fallback.chosen(workload.environ),
-        adapters=workload.adapters.findings,
-        ports=workload.adapters.faults,
-        listed=workload.adapters.listed,
-        unusual=workload.unusual,
-        variables=variables,
-        topology=domains.kept(
-            await node.topology(run.gang.settings.folder), run.settings.domain_label
-        ),
+        nvlink=equipment.nvlink if reaches else "",
+        topology=domains.kept(labels, run.settings.domain_label),
         topology_file=equipment.topology_file,
-        topology_content=topology_content,
+        topology_content=tuning.short(equipment.topology_content or b""),
         trouble=equipment.trouble,
     )
     ranks.join(roster, equipment.workers, equipment.variables, equipment.gpus)
@@ -161,9 +147,8 @@ def _adapters(run: Run[Settings], tree: Mapping[str, str]) -> nics.Adapters:
             f"fabric {run.settings.fabric}, from NCCL_ALLREDUCE_FABRIC; found: {recognized.fabric or 'unknown'}"
         )
         return replace(recognized, fabric=run.settings.fabric, imex=False)
-    run.progress(
-        f"fabric {recognized.fabric or 'unknown'}{', with a channel to GPUs of other nodes' if recognized.imex else ''}"
-    )
+    channel = ", with a channel to GPUs of other nodes" if recognized.imex else ""
+    run.progress(f"fabric {recognized.fabric or 'unknown'}{channel}")
     return recognized
 
 
@@ -208,25 +193,15 @@ async def _equipment(run: Run[Settings]) -> Equipment:
         )
     run.progress(f"topology: {chosen.why}")
     variables = {TOPOLOGY_FILE: chosen.path} if chosen.path is not None else {}
-    mig = [gpu for gpu in gpus if gpu.mig]
-    trouble = (
-        Failure("local", "MIG", f"NCCL does not span MIG devices, and this pod has {len(mig)}")
-        if mig
-        else None
-    )
+    trouble = None
+    if mig := [gpu for gpu in gpus if gpu.mig]:
+        why = f"NCCL does not span MIG devices, and this pod has {len(mig)}"
+        trouble = Failure("local", "MIG", why)
     content = await _content(chosen.path) if chosen.path is not None else None
     if nvlink := await counters.nvlink_domain(gpus):
         run.progress(f"NVLink domain {nvlink}, by the driver")
-    return Equipment(
-        "nccl",
-        len(gpus),
-        gpus,
-        variables,
-        chosen.why if variables else "",
-        content,
-        trouble,
-        nvlink,
-    )
+    why = chosen.why if variables else ""
+    return Equipment("nccl", len(gpus), gpus, variables, why, content, trouble, nvlink)
 
 
 async def _content(path: str) -> bytes | None:
@@ -281,10 +256,8 @@ async def _watch_roster(
 ) -> None:
     with watching:
         now = await run.roster_changed(roster)
-        code, reason = (
-            "GANG_CHANGED",
-            f"generation {roster.generation} is no longer valid: the controller says {now.answer}",
-        )
+        why = f"generation {roster.generation} is no longer valid"
+        code, reason = "GANG_CHANGED", f"{why}: the controller says {now.answer}"
         if now.answer == "fail":
             code, reason = "PEER_FAILED", now.reason or "another member failed"
         elif not member.begun.is_set():
@@ -338,28 +311,22 @@ async def _lead(
         nonlocal budget
         if not rounds:
             budget = Budget(given or gang_run(sum(hello.workers for hello in hellos.values())))
-        ports = (master_port, *([network.free_port(address)] if rounds else []))
-        may_retry = budget.left(spent()) > budget.launch
-        spare = budget.spare(spent(), spent() - launched)
         plan = judge.JudgePlan(
             run.settings,
-            ports,
+            (master_port, *([network.free_port(address)] if rounds else [])),
             left(rounds),
-            may_retry,
-            spare,
+            may_retry=budget.left(spent()) > budget.launch,
+            spare=budget.spare(spent(), spent() - launched),
             seed=roster.generation,
             now=anyio.current_time(),
             say=report,
         )
         what = judge.next_step(plan, hellos, rounds)
-        if isinstance(what, LaunchOrder) and not rounds:
-            for line in judge.remarks(run.settings, hellos, what):
-                report(line)
-        return (
-            msgspec.structs.replace(what, allowed=budget.allowed)
-            if isinstance(what, LaunchOrder)
-            else what
-        )
+        if not isinstance(what, LaunchOrder):
+            return what
+        for line in judge.remarks(run.settings, hellos, what) if not rounds else ():
+            report(line)
+        return msgspec.structs.replace(what, allowed=budget.allowed)
 
     def launch_within(what: LaunchOrder) -> tuple[float, float]:
         """The first launch may take the gang's share, a second one all but what the report needs,
@@ -374,19 +341,13 @@ async def _lead(
     await Leader(roster, address, report, place=place).lead(patience, launch_within, step)
 
 
-def _environment(
-    environ: Mapping[str, str], address: str, fabric: str
-) -> tuple[dict[str, str], list[str], str]:
-    """On this fabric: the workers' environment, the workload's variables that may bend the
-    measurement, and NCCL_SOCKET_IFNAME where it is ours.
-    """
-    name = network.interface_of(address)
+def _environment(environ: Mapping[str, str], interface: str | None) -> tuple[dict[str, str], str]:
+    """The workers' environment, and NCCL_SOCKET_IFNAME where it is ours."""
     ours = dict(NARRATION)
-    ours |= {"GLOO_SOCKET_IFNAME": name} if name else {}
-    if name and not environ.get("NCCL_SOCKET_IFNAME"):
-        ours["NCCL_SOCKET_IFNAME"] = f"={name}"  # "=": this name and no other that begins so
-    unusual = nccl.unusual_variables(environ, nics.kind_of(fabric))
-    return nccl.environment(environ, **ours), unusual, ours.get("NCCL_SOCKET_IFNAME", "")
+    ours |= {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+    if interface and not environ.get("NCCL_SOCKET_IFNAME"):
+        ours["NCCL_SOCKET_IFNAME"] = f"={interface}"  # "=": no other name that begins so
+    return nccl.environment(environ, **ours), ours.get("NCCL_SOCKET_IFNAME", "")
 
 
 CHECK: Final = Check(

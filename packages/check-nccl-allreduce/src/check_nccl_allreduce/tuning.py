@@ -41,14 +41,10 @@ _APART: Final = frozenset(
 """The file is compared by its content; the others are the check's own."""
 
 
-def digest(
-    environ: Mapping[str, str], own_interface: str, topology_file: bytes | None
-) -> tuple[str, str]:
-    """Digests of the variables and of the topology file's content; each is empty where there is
-    nothing.
-
-    ``environ``: what the workers get. ``own_interface``: the NCCL_SOCKET_IFNAME that the check has
-    chosen, which differs between healthy nodes and is left out; empty where the workload set it.
+def digest(environ: Mapping[str, str], own_interface: str) -> str:
+    """Of the variables that the workers get, empty where there is none. ``own_interface``: the
+    NCCL_SOCKET_IFNAME that the check has chosen, which differs between healthy nodes and is left
+    out; empty where the workload set it.
     """
     chosen = sorted(
         (name, value)
@@ -57,10 +53,11 @@ def digest(
         and any(fnmatchcase(name, pattern) for pattern in PATTERNS)
         and not (name == "NCCL_SOCKET_IFNAME" and value == own_interface)
     )
-    return _short(json.dumps(chosen).encode() if chosen else b""), _short(topology_file or b"")
+    return short(json.dumps(chosen).encode() if chosen else b"")
 
 
-def _short(data: bytes) -> str:
+def short(data: bytes) -> str:
+    """A digest of these data, such as a topology file; empty of none."""
     return hashlib.sha256(data).hexdigest()[:12] if data else ""
 
 
