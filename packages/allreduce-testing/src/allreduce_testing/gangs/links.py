@@ -22,8 +22,9 @@ from .gang import GangUnderTest
 SICK = 80
 """Mbit/s of a slow link: 40 % of a healthy one, of which gloo makes bus bandwidth nearly all."""
 
-ACCEPTS = "/proc/sys/net/ipv4/conf/{}/accept_local"
-"""Whether what comes in by a device may have an address of this node as its source."""
+IPV4 = "/proc/sys/net/ipv4"
+"""The kernel's settings. ``conf/DEVICE/accept_local``: whether what comes in by a device may have
+an address of this node as its source."""
 ROUND = "200"
 """The routing table that has a node's own address beyond its adapter."""
 
@@ -40,7 +41,7 @@ def may_shape() -> bool:
         != 0
     ):
         return False
-    shape = f"tc qdisc add dev lo root tbf {' '.join(tbf(100))} && echo 1 > {ACCEPTS.format('lo')}"
+    shape = f"tc qdisc add dev lo root tbf {tbf(100)} && echo 1 > {IPV4}/conf/lo/accept_local"
     worked = subprocess.run(
         ["ip", "netns", "exec", name, "sh", "-c", shape], capture_output=True, check=False
     )
@@ -48,14 +49,14 @@ def may_shape() -> bool:
     return worked.returncode == 0
 
 
-def tbf(rate: int) -> list[str]:
-    """The words of `tc` for a token bucket of ``rate`` Mbit/s."""
-    return ["rate", f"{rate}mbit", "burst", "128kb", "latency", "100ms"]
+def tbf(rate: int) -> str:
+    """How `tc` is told of a token bucket of ``rate`` Mbit/s."""
+    return f"rate {rate}mbit burst 128kb latency 100ms"
 
 
-def run(*words: str) -> None:
-    """Run a command. Raises CalledProcessError."""
-    subprocess.run(words, check=True, capture_output=True)
+def run(command: str) -> None:
+    """Run a command of words without spaces. Raises CalledProcessError."""
+    subprocess.run(command.split(), check=True, capture_output=True)
 
 
 class SwitchedGang(GangUnderTest):
@@ -95,98 +96,35 @@ class SwitchedGang(GangUnderTest):
             self._namespace(name)
             self.names.append(name)
             self._bridge(f"nic{rank}")
-            run(
-                "ip",
-                "-n",
-                self.hub,
-                "link",
-                "add",
-                f"pf{rank}",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                name,
-            )
-            run("ip", "-n", self.hub, "link", "set", f"pf{rank}", "master", f"nic{rank}", "up")
-            run(
-                "ip",
-                "-n",
-                self.hub,
-                "link",
-                "add",
-                f"cable{rank}",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                f"port{rank}",
-            )
-            run("ip", "-n", self.hub, "link", "set", f"cable{rank}", "master", f"nic{rank}", "up")
-            run("ip", "-n", self.hub, "link", "set", f"port{rank}", "master", "hub", "up")
-            run("ip", "-n", name, "link", "set", "eth0", "addrgenmode", "none")
-            run("ip", "-n", name, "address", "add", f"{self.address(rank)}/24", "dev", "eth0")
-            run("ip", "-n", name, "link", "set", "eth0", "up")
-            run("ip", "-n", name, "link", "set", "lo", "up")
+            self._link(f"add pf{rank} type veth peer name eth0 netns {name}")
+            self._link(f"set pf{rank} master nic{rank} up")
+            self._link(f"add cable{rank} type veth peer name port{rank}")
+            self._link(f"set cable{rank} master nic{rank} up")
+            self._link(f"set port{rank} master hub up")
+            run(f"ip -n {name} link set eth0 addrgenmode none")
+            run(f"ip -n {name} address add {self.address(rank)}/24 dev eth0")
+            run(f"ip -n {name} link set eth0 up")
+            run(f"ip -n {name} link set lo up")
             self._loop_back(rank)
             self.shape(rank, LINE)
 
     def _loop_back(self, rank: int) -> None:
         """What this node sends to itself goes out by its adapter, which hands it back."""
         name, address = self.names[rank], self.address(rank)
-        run(
-            "ip",
-            "-n",
-            self.hub,
-            "link",
-            "set",
-            f"pf{rank}",
-            "type",
-            "bridge_slave",
-            "hairpin",
-            "on",
-        )
-        inside = ("ip", "netns", "exec", name)
-        settings = "; ".join(
-            f"echo 0 > /proc/sys/net/ipv4/conf/{device}/rp_filter" for device in ("all", "eth0")
-        )
-        run(*inside, "sh", "-e", "-c", f"echo 1 > {ACCEPTS.format('eth0')}; {settings}")
-        run(
-            "ip",
-            "-n",
-            name,
-            "rule",
-            "add",
-            "pref",
-            "10",
-            "iif",
-            "lo",
-            "to",
-            address,
-            "lookup",
-            ROUND,
-        )
-        run("ip", "-n", name, "rule", "add", "pref", "100", "lookup", "local")
-        run("ip", "-n", name, "rule", "del", "pref", "0")
-        run(
-            "ip",
-            "-n",
-            name,
-            "route",
-            "add",
-            address,
-            "dev",
-            "eth0",
-            "scope",
-            "link",
-            "src",
-            address,
-            "table",
-            ROUND,
-        )
+        self._link(f"set pf{rank} type bridge_slave hairpin on")
+        filters = {f"conf/{device}/rp_filter": 0 for device in ("all", "eth0")}
+        self._settings(name, {"conf/eth0/accept_local": 1} | filters)
+        run(f"ip -n {name} rule add pref 10 iif lo to {address} lookup {ROUND}")
+        run(f"ip -n {name} rule add pref 100 lookup local")
+        run(f"ip -n {name} rule del pref 0")
+        run(f"ip -n {name} route add {address} dev eth0 scope link src {address} table {ROUND}")
         self._reach_itself_by(name, address, self._hardware(name))
+
+    def _settings(self, namespace: str, values: dict[str, int]) -> None:
+        """Set these of IPv4 in a namespace."""
+        script = "; ".join(f"echo {value} > {IPV4}/{at}" for at, value in values.items())
+        inside = ("ip", "netns", "exec", namespace, "sh", "-e", "-c", script)
+        subprocess.run(inside, check=True, capture_output=True)
 
     def _hardware(self, namespace: str) -> str:
         """The hardware address of its adapter."""
@@ -195,20 +133,17 @@ class SwitchedGang(GangUnderTest):
 
     def _reach_itself_by(self, namespace: str, address: str, hardware: str) -> None:
         """What this node sends to its own address goes to who has this hardware address."""
-        to = ("lladdr", hardware, "dev", "eth0", "nud", "permanent")
-        run("ip", "-n", namespace, "neigh", "replace", address, *to)
+        to = f"{address} lladdr {hardware} dev eth0 nud permanent"
+        run(f"ip -n {namespace} neigh replace {to}")
 
     def loop_at_leaf(self, rank: int) -> None:
         """Have what this node sends to itself pass its cable and come back by its switch port, as
         what two adapters of one node exchange does.
         """
-        for device, words in (
-            (f"pf{rank}", ("hairpin", "off", "learning", "off")),
-            (f"cable{rank}", ("learning", "off")),
-            (f"port{rank}", ("hairpin", "on")),
-        ):
-            run("ip", "-n", self.hub, "link", "set", device, "type", "bridge_slave", *words)
-        run("ip", "-n", self.hub, "link", "set", f"nic{rank}", "type", "bridge", "fdb_flush")
+        self._link(f"set pf{rank} type bridge_slave hairpin off learning off")
+        self._link(f"set cable{rank} type bridge_slave learning off")
+        self._link(f"set port{rank} type bridge_slave hairpin on")
+        self._link(f"set nic{rank} type bridge fdb_flush")
 
     def route_rails(self) -> None:
         """Put the adapters of each node into subnets of their own: a spine, whose links are not
@@ -216,18 +151,16 @@ class SwitchedGang(GangUnderTest):
         """
         spine = f"{self.prefix}-spine"
         self._namespace(spine)
-        add = ("link", "add", "spine", "type", "veth", "peer", "name", "eth0", "netns", spine)
-        run("ip", "-n", self.hub, *add)
-        run("ip", "-n", self.hub, "link", "set", "spine", "master", "hub", "up")
-        run("ip", "-n", spine, "address", "add", f"{self.address(253)}/24", "dev", "eth0")
-        run("ip", "-n", spine, "link", "set", "eth0", "up")
-        settings = {"ip_forward": 1} | {
+        self._link(f"add spine type veth peer name eth0 netns {spine}")
+        self._link("set spine master hub up")
+        run(f"ip -n {spine} address add {self.address(253)}/24 dev eth0")
+        run(f"ip -n {spine} link set eth0 up")
+        off = {
             f"conf/{device}/{name}": 0
             for device in ("all", "eth0")
             for name in ("rp_filter", "send_redirects")
         }
-        script = "; ".join(f"echo {to} > /proc/sys/net/ipv4/{at}" for at, to in settings.items())
-        run("ip", "netns", "exec", spine, "sh", "-e", "-c", script)
+        self._settings(spine, {"ip_forward": 1} | off)
         hardware = self._hardware(spine)
         for rank, name in enumerate(self.names):
             self._reach_itself_by(name, self.address(rank), hardware)
@@ -247,61 +180,40 @@ class SwitchedGang(GangUnderTest):
 
     def shape_path(self, sender: int, receiver: int, rate: int) -> None:
         """Mbit/s of what one member sends to one other; the rest of its link stays healthy."""
-        inside = ("ip", "netns", "exec", self.names[sender], "tc")
-        on = ("dev", "eth0")
-        run(*inside, "qdisc", "replace", *on, "root", "handle", "1:", "htb", "default", "10")
+        tc, on = f"ip netns exec {self.names[sender]} tc", "dev eth0"
+        run(f"{tc} qdisc replace {on} root handle 1: htb default 10")
         for number, mbit in ((10, LINE), (20, rate)):
-            speed = ("rate", f"{mbit}mbit", "ceil", f"{mbit}mbit", "burst", "128kb")
-            run(
-                *inside,
-                "class",
-                "add",
-                *on,
-                "parent",
-                "1:",
-                "classid",
-                f"1:{number}",
-                "htb",
-                *speed,
-            )
-        to = ("match", "ip", "dst", f"{self.address(receiver)}/32", "flowid", "1:20")
-        run(*inside, "filter", "add", *on, "parent", "1:", "protocol", "ip", "u32", *to)
+            speed = f"rate {mbit}mbit ceil {mbit}mbit burst 128kb"
+            run(f"{tc} class add {on} parent 1: classid 1:{number} htb {speed}")
+        to = f"match ip dst {self.address(receiver)}/32 flowid 1:20"
+        run(f"{tc} filter add {on} parent 1: protocol ip u32 {to}")
 
     def share_uplink(self, ranks: tuple[int, ...], rate: int) -> None:
         """Put these members behind a switch of their own, whose uplink carries so many Mbit/s each
         way.
         """
         self._bridge("leaf")
-        run("ip", "-n", self.hub, "link", "add", "up0", "type", "veth", "peer", "name", "up1")
+        self._link("add up0 type veth peer name up1")
         for device, bridge in (("up0", "hub"), ("up1", "leaf")):
-            run("ip", "-n", self.hub, "link", "set", device, "master", bridge, "up")
+            self._link(f"set {device} master {bridge} up")
             self._tbf(self.hub, device, rate)
         for rank in ranks:
-            run("ip", "-n", self.hub, "link", "set", f"port{rank}", "master", "leaf")
+            self._link(f"set port{rank} master leaf")
 
     def _namespace(self, name: str) -> None:
         self._hosts.append(name)
-        run("ip", "netns", "add", name)
+        run(f"ip netns add {name}")
 
     def _bridge(self, name: str) -> None:
-        run("ip", "-n", self.hub, "link", "add", name, "type", "bridge")
-        run("ip", "-n", self.hub, "link", "set", name, "up")
+        self._link(f"add {name} type bridge")
+        self._link(f"set {name} up")
+
+    def _link(self, words: str) -> None:
+        """`ip link` where the switches are."""
+        run(f"ip -n {self.hub} link {words}")
 
     def _tbf(self, namespace: str, device: str, rate: int) -> None:
-        run(
-            "ip",
-            "netns",
-            "exec",
-            namespace,
-            "tc",
-            "qdisc",
-            "replace",
-            "dev",
-            device,
-            "root",
-            "tbf",
-            *tbf(rate),
-        )
+        run(f"ip netns exec {namespace} tc qdisc replace dev {device} root tbf {tbf(rate)}")
 
     def address(self, rank: int) -> str:
         """Where a member listens, in its namespace."""
