@@ -8,22 +8,34 @@ from typing import Any
 
 Json = dict[str, Any]
 
-INTEGER: Json = {"type": "integer", "format": "int32"}
-TEXT: Json = {"type": "string"}
-TEXTS: Json = {"type": "array", "items": TEXT}
-MAP: Json = {"type": "object", "additionalProperties": TEXT}
-CONDITIONS: Json = {
-    "type": "array",
-    "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+CONDITIONS = [object]
+
+
+class Schema(Json):
+    """Stands in a :func:`schema`'s example as it is."""
+
+
+def schema(of: Any) -> Json:
+    """The schema of what ``of`` shows: ``int``, ``str`` or ``bool``; ``object``, whatever it has;
+    ``[items]``; ``{str: values}``; else an object with these fields.
+    """
+    if isinstance(of, Schema):
+        return of
+    if isinstance(of, list):
+        return {"type": "array", "items": schema(of[0])}
+    if not isinstance(of, dict):
+        return dict(TYPES[of])
+    if str in of:
+        return {"type": "object", "additionalProperties": schema(of[str])}
+    return {"type": "object", "properties": {name: schema(field) for name, field in of.items()}}
+
+
+TYPES: dict[type, Json] = {
+    int: {"type": "integer", "format": "int32"},
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    object: {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
 }
-
-
-def _object(**fields: Json) -> Json:
-    return {"type": "object", "properties": fields}
-
-
-def _list(**fields: Json) -> Json:
-    return {"type": "array", "items": _object(**fields)}
 
 
 def crd(
@@ -53,10 +65,10 @@ def crd(
             "name": version,
             "served": True,
             "storage": i == 0,
-            "schema": {"openAPIV3Schema": schema},
+            "schema": {"openAPIV3Schema": shown},
             "subresources": subresources,
         }
-        for i, (version, schema) in enumerate(versions.items())
+        for i, (version, shown) in enumerate(versions.items())
     ]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -66,75 +78,57 @@ def crd(
     }
 
 
-def _kind(spec: Json, **status: Json) -> Json:
-    return _object(spec=spec, status=_object(**status))
+def kind(api: str, name: str, plural: str, spec: Any, status: Any, **more: Any) -> Json:
+    """The definition of a kind, by a :func:`schema` of each half; ``more``: crd's options."""
+    group, version = api.split("/")
+    shown = schema({"spec": spec, "status": status})
+    return crd(group, name, plural, {version: shown}, **more)
 
 
-CLIQUE: Json = _object(
-    roleName=TEXT,
-    podSpec={"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-    replicas=INTEGER,
-    minAvailable=INTEGER,
-    startsAfter=TEXTS,
-)
-SET = _object(
-    replicas={**INTEGER, "default": 0},
-    template=_object(
-        cliques=_list(name=TEXT, labels=MAP, annotations=MAP, spec=CLIQUE),
-        podCliqueScalingGroups=_list(
-            name=TEXT, cliqueNames=TEXTS, annotations=MAP, replicas=INTEGER, minAvailable=INTEGER
-        ),
-        terminationDelay=TEXT,
-        cliqueStartupType=TEXT,
-    ),
-)
-GANG = _object(
-    podgroups=_list(name=TEXT, podReferences=_list(namespace=TEXT, name=TEXT), minReplicas=INTEGER),
-    priorityClassName=TEXT,
-)
-COUNTED: Json = {
-    "replicas": INTEGER,
-    "readyReplicas": INTEGER,
-    "scheduledReplicas": INTEGER,
-    "conditions": CONDITIONS,
+CLIQUE = {
+    "roleName": str,
+    "podSpec": object,
+    "replicas": int,
+    "minAvailable": int,
+    "startsAfter": [str],
 }
+ANNOTATIONS = {str: str}
+SET = {
+    "replicas": Schema({**TYPES[int], "default": 0}),
+    "template": {
+        "cliques": [
+            {"name": str, "labels": {str: str}, "annotations": ANNOTATIONS, "spec": CLIQUE}
+        ],
+        "podCliqueScalingGroups": [
+            {"name": str, "cliqueNames": [str], "annotations": ANNOTATIONS}
+            | {"replicas": int, "minAvailable": int}
+        ],
+        "terminationDelay": str,
+        "cliqueStartupType": str,
+    },
+}
+GROUP = {"replicas": int, "minAvailable": int, "cliqueNames": [str]}
+REFERENCES = [{"namespace": str, "name": str}]
+GANG = {
+    "podgroups": [{"name": str, "podReferences": REFERENCES, "minReplicas": int}],
+    "priorityClassName": str,
+}
+COUNTED = {"replicas": int, "conditions": CONDITIONS}
+READY = {"readyReplicas": int, "scheduledReplicas": int}
+ALPHA = "grove.io/v1alpha1"
 
 GROVE: list[Json] = [
-    crd(
-        "grove.io",
-        "PodCliqueSet",
-        "podcliquesets",
-        {"v1alpha1": _kind(SET, replicas=INTEGER, conditions=CONDITIONS)},
-        short="pcs",
-        scale=True,
-    ),
-    crd(
-        "grove.io",
-        "PodClique",
-        "podcliques",
-        {"v1alpha1": _kind(CLIQUE, **COUNTED)},
-        short="pclq",
-        scale=True,
-    ),
-    crd(
-        "grove.io",
-        "PodCliqueScalingGroup",
-        "podcliquescalinggroups",
-        {
-            "v1alpha1": _kind(
-                _object(replicas=INTEGER, minAvailable=INTEGER, cliqueNames=TEXTS),
-                replicas=INTEGER,
-                conditions=CONDITIONS,
-            )
-        },
+    kind(ALPHA, "PodCliqueSet", "podcliquesets", SET, COUNTED, short="pcs", scale=True),
+    kind(ALPHA, "PodClique", "podcliques", CLIQUE, COUNTED | READY, short="pclq", scale=True),
+    kind(
+        *(ALPHA, "PodCliqueScalingGroup", "podcliquescalinggroups", GROUP, COUNTED),
         short="pcsg",
         scale=True,
     ),
-    crd(
-        "scheduler.grove.io",
-        "PodGang",
-        "podgangs",
-        {"v1alpha1": _kind(GANG, phase=TEXT, conditions=CONDITIONS)},
+    kind(
+        *("scheduler.grove.io/v1alpha1", "PodGang", "podgangs"),
+        GANG,
+        {"phase": str, "conditions": CONDITIONS},
         short="pg",
     ),
 ]
@@ -144,23 +138,17 @@ def compute_domains(*, literal: bool = False) -> Json:
     """``v1beta1`` as the driver defines it, immutable and with a required channel; ``literal``:
     ``v1alpha1`` without one.
     """
-    channel = _object(
-        resourceClaimTemplate=_object(name=TEXT),
-        allocationMode={"type": "string", "enum": ["Single", "All"]},
-    )
-    nodes = _list(name=TEXT, ipAddress=TEXT, cliqueID=TEXT, index=INTEGER, status=TEXT)
+    mode = Schema({"type": "string", "enum": ["Single", "All"]})
+    channel = {"resourceClaimTemplate": {"name": str}, "allocationMode": mode}
     fixed = [{"rule": "self == oldSelf", "message": "A computeDomain.spec is immutable"}]
-    spec = {
-        **_object(numNodes=INTEGER, channel=channel),
-        "required": ["channel"],
-        "x-kubernetes-validations": fixed,
-    }
-    plain = {**_object(numNodes=INTEGER), "x-kubernetes-validations": fixed}
-    status: Json = {"status": TEXT, "nodes": nodes}
-    schema = _kind(plain, status=TEXT, nodes=nodes) if literal else _kind(spec, **status)
-    return crd(
-        "resource.nvidia.com",
-        "ComputeDomain",
-        "computedomains",
-        {"v1alpha1" if literal else "v1beta1": schema},
+    rules: Json = {"x-kubernetes-validations": fixed} | (
+        {} if literal else {"required": ["channel"]}
+    )
+    spec = schema({"numNodes": int} | ({} if literal else {"channel": channel})) | rules
+    node = {"name": str, "ipAddress": str, "cliqueID": str, "index": int, "status": str}
+    version = "v1alpha1" if literal else "v1beta1"
+    return kind(
+        *(f"resource.nvidia.com/{version}", "ComputeDomain", "computedomains"),
+        Schema(spec),
+        {"status": str, "nodes": [node]},
     )

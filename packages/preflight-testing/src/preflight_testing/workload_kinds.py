@@ -6,126 +6,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from .grove_kinds import CONDITIONS, INTEGER, TEXT, crd
+from .grove_kinds import CONDITIONS, kind
 
-Json = dict[str, Any]
+CONDITIONED = {"conditions": CONDITIONS}
+REPLICAS = {str: {"replicas": int, "restartPolicy": str, "template": object}}
+CLUSTER = {
+    "rayVersion": str,
+    "headGroupSpec": {"rayStartParams": object, "template": object},
+    "workerGroupSpecs": [
+        {"groupName": str, "replicas": int, "rayStartParams": object, "template": object}
+    ],
+}
+TORCH = {"pytorchReplicaSpecs": REPLICAS, "runPolicy": {"suspend": bool, "backoffLimit": int}}
+MPI = {"mpiReplicaSpecs": REPLICAS, "runPolicy": {"suspend": bool}, "slotsPerWorker": int}
+REPLICATED = [{"name": str, "replicas": int, "template": object}]
+TRAIN = {"suspend": bool, "runtimeRef": {"name": str, "kind": str}, "trainer": object}
+RAY_JOB = {"entrypoint": str, "suspend": bool, "backoffLimit": int, "rayClusterSpec": CLUSTER}
+LEADER_WORKER = {"size": int, "leaderTemplate": object, "workerTemplate": object}
 
-KEPT: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-FLAG: Json = {"type": "boolean"}
-
-
-def _object(**fields: Json) -> Json:
-    return {"type": "object", "properties": fields}
-
-
-def _list(**fields: Json) -> Json:
-    return {"type": "array", "items": _object(**fields)}
-
-
-def _kind(spec: Json, **status: Json) -> Json:
-    return _object(spec=spec, status=_object(**status))
-
-
-REPLICA: Json = _object(replicas=INTEGER, restartPolicy=TEXT, template=KEPT)
-REPLICAS: Json = {"type": "object", "additionalProperties": REPLICA}
-CLUSTER: Json = _object(
-    rayVersion=TEXT,
-    headGroupSpec=_object(rayStartParams=KEPT, template=KEPT),
-    workerGroupSpecs=_list(groupName=TEXT, replicas=INTEGER, rayStartParams=KEPT, template=KEPT),
-)
-
-WORKLOADS: list[Json] = [
-    crd(
-        "kubeflow.org",
-        "PyTorchJob",
-        "pytorchjobs",
-        {
-            "v1": _kind(
-                _object(
-                    pytorchReplicaSpecs=REPLICAS,
-                    runPolicy=_object(suspend=FLAG, backoffLimit=INTEGER),
-                ),
-                conditions=CONDITIONS,
-            )
-        },
+WORKLOADS: list[dict[str, Any]] = [
+    kind("kubeflow.org/v1", "PyTorchJob", "pytorchjobs", TORCH, CONDITIONED),
+    kind("kubeflow.org/v1", "MPIJob", "mpijobs", MPI, CONDITIONED),
+    kind(
+        *("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"),
+        {"suspend": bool, "replicatedJobs": REPLICATED},
+        {**CONDITIONED, "terminalState": str},
     ),
-    crd(
-        "kubeflow.org",
-        "MPIJob",
-        "mpijobs",
-        {
-            "v1": _kind(
-                _object(
-                    mpiReplicaSpecs=REPLICAS,
-                    runPolicy=_object(suspend=FLAG),
-                    slotsPerWorker=INTEGER,
-                ),
-                conditions=CONDITIONS,
-            )
-        },
+    kind("trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs", TRAIN, CONDITIONED),
+    kind("ray.io/v1", "RayCluster", "rayclusters", CLUSTER, {"state": str, **CONDITIONED}),
+    kind(
+        *("ray.io/v1", "RayJob", "rayjobs", RAY_JOB),
+        {"jobDeploymentStatus": str, "jobStatus": str, "message": str},
     ),
-    crd(
-        "jobset.x-k8s.io",
-        "JobSet",
-        "jobsets",
-        {
-            "v1alpha2": _kind(
-                _object(
-                    suspend=FLAG, replicatedJobs=_list(name=TEXT, replicas=INTEGER, template=KEPT)
-                ),
-                conditions=CONDITIONS,
-                terminalState=TEXT,
-            )
-        },
-    ),
-    crd(
-        "trainer.kubeflow.org",
-        "TrainJob",
-        "trainjobs",
-        {
-            "v1alpha1": _kind(
-                _object(suspend=FLAG, runtimeRef=_object(name=TEXT, kind=TEXT), trainer=KEPT),
-                conditions=CONDITIONS,
-            )
-        },
-    ),
-    crd(
-        "ray.io",
-        "RayCluster",
-        "rayclusters",
-        {"v1": _kind(CLUSTER, state=TEXT, conditions=CONDITIONS)},
-    ),
-    crd(
-        "ray.io",
-        "RayJob",
-        "rayjobs",
-        {
-            "v1": _kind(
-                _object(
-                    entrypoint=TEXT, suspend=FLAG, backoffLimit=INTEGER, rayClusterSpec=CLUSTER
-                ),
-                jobDeploymentStatus=TEXT,
-                jobStatus=TEXT,
-                message=TEXT,
-            )
-        },
-    ),
-    crd(
-        "leaderworkerset.x-k8s.io",
-        "LeaderWorkerSet",
-        "leaderworkersets",
-        {
-            "v1": _kind(
-                _object(
-                    replicas=INTEGER,
-                    leaderWorkerTemplate=_object(
-                        size=INTEGER, leaderTemplate=KEPT, workerTemplate=KEPT
-                    ),
-                ),
-                replicas=INTEGER,
-                readyReplicas=INTEGER,
-                conditions=CONDITIONS,
-            )
-        },
+    kind(
+        *("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkersets"),
+        {"replicas": int, "leaderWorkerTemplate": LEADER_WORKER},
+        {"replicas": int, "readyReplicas": int, **CONDITIONED},
     ),
 ]
