@@ -8,16 +8,17 @@ real ones when the scenario runs; GPUs are named by their index on the node.
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
+from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
 from .fault import Fault
 from .mistake import Mistake
 from .proof import Proof
-
-R = TypeVar("R", "Scenario", Fault, Mistake, Proof)
 
 MATRIX = Path(__file__).resolve().parents[5] / "e2e" / "matrix"
 
@@ -175,7 +176,22 @@ def load_all(folder: Path = MATRIX) -> tuple[Scenario, ...]:
     """Every scenario of the matrix, in the order of the files' names. Raises ValueError when an id
     is used twice.
     """
-    return _unique([row for path in sorted(folder.glob("*.toml")) for row in load(path)])
+    return _whole(folder).scenario
+
+
+def load_faults(folder: Path = MATRIX) -> tuple[Fault, ...]:
+    """Every fault of a gang's fabric, as :func:`load_all`."""
+    return _whole(folder).fault
+
+
+def load_mistakes(folder: Path = MATRIX) -> tuple[Mistake, ...]:
+    """Every mistake of an operator, as :func:`load_all`."""
+    return _whole(folder).mistake
+
+
+def load_proofs(folder: Path = MATRIX) -> tuple[Proof, ...]:
+    """Every row that a test of its system proves, as :func:`load_all`."""
+    return _whole(folder).proof
 
 
 def fatal_subjects(folder: Path = MATRIX) -> frozenset[tuple[str, bool]]:
@@ -192,19 +208,15 @@ def fatal_subjects(folder: Path = MATRIX) -> frozenset[tuple[str, bool]]:
     ) | ({("NCCLAllReduceTest", False)} if blamed else set())
 
 
-def load_faults(folder: Path = MATRIX) -> tuple[Fault, ...]:
-    """Every fault of a gang's fabric, as :func:`load_all`."""
-    return _unique([row for path in sorted(folder.glob("*.toml")) for row in _read(path).fault])
-
-
-def load_mistakes(folder: Path = MATRIX) -> tuple[Mistake, ...]:
-    """Every mistake of an operator, as :func:`load_all`."""
-    return _unique([row for path in sorted(folder.glob("*.toml")) for row in _read(path).mistake])
-
-
-def load_proofs(folder: Path = MATRIX) -> tuple[Proof, ...]:
-    """Every row that a test of its system proves, as :func:`load_all`."""
-    return _unique([row for path in sorted(folder.glob("*.toml")) for row in _read(path).proof])
+@cache
+def _whole(folder: Path) -> _File:
+    files = [_read(path) for path in sorted(folder.glob("*.toml"))]
+    rows = {kind: [*chain(*(getattr(f, kind) for f in files))] for kind in _File.__struct_fields__}
+    for each in rows.values():
+        counted = Counter(row.id for row in each)
+        if twice := sorted(row_id for row_id, times in counted.items() if times > 1):
+            raise ValueError(f"matrix: used more than once: {', '.join(twice)}")
+    return _File(**{kind: tuple(each) for kind, each in rows.items()})
 
 
 def _read(path: Path) -> _File:
@@ -212,13 +224,6 @@ def _read(path: Path) -> _File:
         return msgspec.convert(tomllib.loads(path.read_text()), _File)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ValueError(f"{path.name}: {error}") from None
-
-
-def _unique(rows: list[R]) -> tuple[R, ...]:
-    ids = [row.id for row in rows]
-    if twice := sorted({row_id for row_id in ids if ids.count(row_id) > 1}):
-        raise ValueError(f"matrix: used more than once: {', '.join(twice)}")
-    return tuple(rows)
 
 
 def json_schema() -> dict[str, Any]:
