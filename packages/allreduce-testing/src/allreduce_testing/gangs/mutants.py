@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,65 +44,36 @@ def once() -> bool:
     return True
 
 
-def after_reduce(spoil: Callable[[Any, Any], None]) -> None:
-    """Have ``spoil(data, before)`` follow each large all-reduce of the mutant rank."""
-    import torch.distributed as dist
-
-    real = dist.all_reduce
-
-    def reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        before = tensor.clone()
-        done = real(tensor, *args, **kwargs)
-        if tensor.numel() > 1 and mine():
-            spoil(tensor, before)
-        return done
-
-    dist.all_reduce = reduce
-
-
-def before_reduce(act: Callable[[], None]) -> None:
-    """Have the mutant rank ``act`` before its second large all-reduce and each later one."""
+def around_reduce(
+    before: Callable[[Any], object] = lambda data: None,
+    after: Callable[[Any, Any], object] = lambda data, old: None,
+    first: int = 1,
+) -> None:
+    """Have the mutant rank do something with its data ``before`` and ``after`` each large
+    all-reduce, from the ``first`` one on; what it had before is ``old``.
+    """
     import torch.distributed as dist
 
     real, seen = dist.all_reduce, [0]
 
     def reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         seen[0] += tensor.numel() > 1
-        if tensor.numel() > 1 and seen[0] >= 2 and mine():
-            act()
-        return real(tensor, *args, **kwargs)
+        mutant = tensor.numel() > 1 and seen[0] >= first and mine()
+        old = tensor.clone() if mutant else None
+        if mutant:
+            before(tensor)
+        done = real(tensor, *args, **kwargs)
+        if mutant:
+            after(tensor, old)
+        return done
 
     dist.all_reduce = reduce
 
 
-def on_the_way_in(spoil: Callable[[Any], None]) -> None:
-    """Have ``spoil(data)`` go before each large all-reduce of the mutant rank: its part of the sum
-    is wrong, for all.
-    """
-    import torch.distributed as dist
-
-    real = dist.all_reduce
-
-    def reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if tensor.numel() > 1 and mine():
-            spoil(tensor)
-        return real(tensor, *args, **kwargs)
-
-    dist.all_reduce = reduce
-
-
-def give_twice(data: Any) -> None:
-    data.mul_(2)
-
-
-def give_nothing(data: Any) -> None:
-    data.zero_()
-
-
-def give_flipped_bits(data: Any) -> None:
+def flip(data: Any, part: slice, bit: int) -> None:
     import torch
 
-    data.view(torch.int32)[12352:12384] ^= 1 << 22
+    data.view(torch.int32)[part] ^= 1 << bit
 
 
 def swap_chunks(data: Any, _: Any) -> None:
@@ -109,25 +81,6 @@ def swap_chunks(data: Any, _: Any) -> None:
     first = data[:half].clone()
     data[:half] = data[half : 2 * half]
     data[half : 2 * half] = first
-
-
-def flip_bit(data: Any, _: Any) -> None:
-    import torch
-
-    bits = data.view(torch.int32)
-    bits[12345] ^= 1
-
-
-def keep_own(data: Any, before: Any) -> None:
-    data.copy_(before)
-
-
-def add_again(data: Any, before: Any) -> None:
-    data.add_(before)
-
-
-def take_away(data: Any, before: Any) -> None:
-    data.sub_(before)
 
 
 def hand_out_old(data: Any, _: Any) -> None:
@@ -186,21 +139,10 @@ def die_at_launch() -> None:
 
 def stuck() -> None:
     """The mutant rank hangs, and cannot be killed: it says of itself that it sits in the kernel."""
-    before_reduce(hang)
+    around_reduce(lambda _: hang(), first=2)
     if os.environ["TEST_HOME"].endswith(f"rank-{os.environ['MUTANT_RANK']}"):
         vars(agent)["kill"] = lambda pid: None
         agent.asleep = lambda left: True
-
-
-def slow() -> None:
-    """Launch late: the others' side of the rendezvous stands open meanwhile."""
-    real = agent.launch
-
-    def launch(argv: list[str]) -> None:
-        time.sleep(1.5 if mine_by_node(argv) else 0)
-        real(argv)
-
-    agent.launch = launch
 
 
 def no_rendezvous() -> None:
@@ -212,16 +154,15 @@ def no_rendezvous() -> None:
     agent.launch = launch
 
 
-def slow_unnamed() -> None:
-    """As `slow`, and the first launch has torchrun's own name for the rendezvous, which everybody
-    knows.
+def slow(*, unnamed: bool = False) -> None:
+    """Launch late: the others' side of the rendezvous stands open meanwhile; ``unnamed``: the first
+    launch has torchrun's own name for it, which everybody knows.
     """
     real = agent.launch
 
     def launch(argv: list[str]) -> None:
-        first = json.loads(os.environ["PREFLIGHT_WORKER_ORDER"])["master_port"] == int(
-            os.environ["MASTER_PORT_GIVEN"]
-        )
+        order = json.loads(os.environ["PREFLIGHT_WORKER_ORDER"]) if unnamed else {}
+        first = order.get("master_port") == int(os.environ["MASTER_PORT_GIVEN"])
         time.sleep(1.5 if mine_by_node(argv) else 0)
         real([word for word in argv if not (first and word.startswith("--rdzv-id="))])
 
@@ -249,20 +190,22 @@ def wall_clock() -> None:
     measure.timed = timed
 
 
-SPOILT = {
+SPOILT: dict[str, Callable[[Any, Any], object]] = {
     "swapped-chunks": swap_chunks,
-    "flipped-bit": flip_bit,
-    "own-copy": keep_own,
-    "doubled-rank": add_again,
-    "dropped-rank": take_away,
+    "flipped-bit": lambda data, _: flip(data, slice(12345, 12346), 0),
+    "own-copy": lambda data, old: data.copy_(old),
+    "doubled-rank": lambda data, old: data.add_(old),
+    "dropped-rank": lambda data, old: data.sub_(old),
     "previous-iteration": hand_out_old,
 }
-GIVEN = {
-    "part-doubled": give_twice,
-    "part-dropped": give_nothing,
-    "part-with-flipped-bits": give_flipped_bits,
+"""What the all-reduce gave is spoilt, for this rank alone."""
+GIVEN: dict[str, Callable[[Any], object]] = {
+    "part-doubled": lambda data: data.mul_(2),
+    "part-dropped": lambda data: data.zero_(),
+    "part-with-flipped-bits": lambda data: flip(data, slice(12352, 12384), 22),
 }
-ACTS = {
+"""What goes into it is: the rank's part of the sum is wrong, for all."""
+ACTS: dict[str, Callable[[], None]] = {
     "die": die,
     "crash": crash,
     "hang": hang,
@@ -271,24 +214,25 @@ ACTS = {
     "tcp": say_tcp,
     "topology-file": obey_topology_file,
 }
-PREPARED = {
+"""What the rank does before its second one and each later one."""
+PREPARED: dict[str, Callable[[], None]] = {
     "die-at-launch": die_at_launch,
     "stuck": stuck,
     "slow": slow,
     "no-rendezvous": no_rendezvous,
     "wall-clock": wall_clock,
-    "slow-unnamed": slow_unnamed,
+    "slow-unnamed": partial(slow, unnamed=True),
 }
 
 
 def main() -> None:
     what = os.environ["MUTANT"]
     if what in SPOILT:
-        after_reduce(SPOILT[what])
+        around_reduce(after=SPOILT[what])
     elif what in GIVEN:
-        on_the_way_in(GIVEN[what])
+        around_reduce(GIVEN[what])
     elif what in ACTS:
-        before_reduce(ACTS[what])
+        around_reduce(lambda _: ACTS[what](), first=2)
     elif what in PREPARED:
         PREPARED[what]()
     else:
