@@ -4,13 +4,8 @@ in it.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from allreduce_testing.worlds.simulation import Fabric, FabricWorld, play, simulate, worlds
+from allreduce_testing.worlds.simulation import Fabric, FabricWorld, play, report, simulate, worlds
 from check_nccl_allreduce.localise import (
     Phase,
     Probe,
@@ -71,21 +66,8 @@ def test_hanging_nodes_are_found_by_their_hangs() -> None:
     assert {one.symptom for one in verdict.suspects if one.member in fabric.bad} == {Status.HANG}
 
 
-def test_the_program_writes_the_figures_of_the_chosen_worlds(tmp_path: Path) -> None:
-    out = tmp_path / "figures.json"
-    command = [
-        sys.executable,
-        "-m",
-        "allreduce_testing.worlds.simulation",
-        "--json",
-        str(out),
-        "--scale",
-        "0.002",
-    ]
-    subprocess.run(
-        [*command, "--group", "labels", "--group", "small_n"], check=True, capture_output=True
-    )
-    figures = json.loads(out.read_text())
+def test_a_report_has_the_figures_of_the_chosen_worlds() -> None:
+    figures = report(1, 0.002, ["labels", "small_n"])
     assert set(figures) == {"labels", "small_n"}
     assert {"gangs", "healthy_blamed", "recall_blamed", "recall_named", "max_rounds"} <= set(
         figures["labels"]

@@ -1,24 +1,22 @@
-"""Blame in worlds whose truth is known: runs the simulation of :mod:`.worlds` and holds it against
+"""Blame in worlds whose truth is known: plays allreduce-testing's simulation and holds it against
 the bars.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from allreduce_testing.worlds import simulation
+from allreduce_testing.worlds.simulation import STAGED
 
 from .bars import Bar, BenchMeasurement, at_least, at_most
 from .load import BenchError
 
 Figures = dict[str, Any]
 
-STAGED = "staged"
 BLAMED = {"two nodes, sick, device tells": 0.95}
 """Where it is not 97 %, the share of those bad nodes that must be blamed that is, at least."""
 NAMED = 0.99
@@ -40,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--group",
         action="append",
         default=[],
-        metavar="GROUP",
-        help=f"play this group of worlds as well as {STAGED}, such as labels (repeatable)",
+        choices=[STAGED, *simulation.worlds()],
+        help=f"play this group of worlds instead of {STAGED} (repeatable)",
     )
     parser.add_argument(
         "--keep",
@@ -52,8 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> BenchMeasurement:
-    groups = dict.fromkeys((STAGED, *args.group, *(DRAWN if args.plots else ())))
-    figures = simulated(args.jobs, args.scale, list(groups), args.keep)
+    groups = dict.fromkeys((*(args.group or [STAGED]), *(DRAWN if args.plots else ())))
+    try:
+        figures = simulation.report(args.jobs, args.scale, list(groups), args.keep)
+    except ValueError as error:
+        raise BenchError(str(error)) from error
     print("\n".join(table(figures)))
     if args.plots:
         from .localisation_plots import draw  # matplotlib: not for those who only want figures
@@ -62,35 +63,6 @@ def run(args: argparse.Namespace) -> BenchMeasurement:
             print(f"plot: {path}")
     result = {"localisation": {"worlds": worlds(figures), **figures}}
     return BenchMeasurement(result, bars(figures), shown=False)
-
-
-def simulated(jobs: int, scale: float, groups: list[str], keep: Path | None = None) -> Figures:
-    """Run these groups of the simulation as the program it is. Raises :class:`BenchError` where it
-    cannot run.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "figures.json"
-        command = [
-            sys.executable,
-            "-m",
-            "allreduce_testing.worlds.simulation",
-            "--json",
-            str(out),
-        ]
-        command += [
-            "--jobs",
-            str(jobs),
-            "--scale",
-            str(scale),
-            *(["--keep", str(keep)] if keep else []),
-            *(word for group in groups for word in ("--group", group)),
-        ]
-        done = subprocess.run(command, check=False)
-        if done.returncode != 0:
-            raise BenchError(
-                f"allreduce_testing.worlds.simulation ended with status {done.returncode}; see its words above."
-            )
-        return dict(json.loads(out.read_text()))
 
 
 def worlds(figures: Figures) -> Figures:

@@ -1,5 +1,4 @@
-"""What localisation does in worlds whose truth is known: `python -m
-allreduce_testing.worlds.simulation --json FILE`.
+"""What localisation does in worlds whose truth is known: the bench ``localisation`` plays it.
 
 Each gang is drawn from a seed of its own (world name and number), so that figures do not depend on
 how many processes share the work. The function under test is the one that the check calls.
@@ -7,7 +6,6 @@ how many processes share the work. The function under test is the one that the c
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import sys
@@ -29,7 +27,6 @@ from check_nccl_allreduce.localise import (
     Status,
     Verdict,
 )
-from preflight_proto.program import leave, package_version
 
 from .fabrics import SECONDS, Fabric, FabricWorld
 from .kept import Kept
@@ -282,43 +279,3 @@ def report(
         return {key: tallies[world.name].figures() for key, world in entry.items()}
 
     return {name: figures(entry) for name, entry in everything.items()}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="simulation", description="Localisation in worlds whose truth is known."
-    )
-    parser.add_argument(
-        "--version", action="version", version=f"%(prog)s {package_version('allreduce-testing')}"
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", required=True, help="write the figures to FILE"
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="processes (%(default)s)")
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="share of the gangs to play (%(default)s)"
-    )
-    parser.add_argument(
-        "--group",
-        action="append",
-        default=[],
-        choices=[STAGED, *worlds()],
-        help=f"another one than {STAGED} (repeatable)",
-    )
-    parser.add_argument(
-        "--keep",
-        type=Path,
-        metavar="FILE",
-        help="keep there what was played; a run that was stopped goes on with it",
-    )
-    args = parser.parse_args()
-    try:
-        figures = report(args.jobs, args.scale, args.group or [STAGED], args.keep)
-    except ValueError as error:
-        parser.error(str(error))
-    args.json.write_text(json.dumps(figures, indent=1) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    leave(main)
