@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import yaml
+
 NUMBER = "#" * 8
 """Stands in the review for digits that the load generator makes different in every request, or
 leaves at zero.
@@ -30,6 +32,76 @@ onPodSecurityConflict: report-off
 """A configuration with every feature in use."""
 
 
+AMOUNTS = f"{{cpu: '96', memory: '1932{NUMBER}1', nvidia.com/gpu: '8', nvidia.com/mlnxnics: '8'}}"
+REVIEW = f"""
+kind: AdmissionReview
+apiVersion: admission.k8s.io/v1
+request:
+  uid: 705ab4f5-6393-11e8-b7cc-42010a800002
+  kind: &kind {{group: '', version: v1, kind: Pod}}
+  resource: &resource {{group: '', version: v1, resource: pods}}
+  requestKind: *kind
+  requestResource: *resource
+  name: 'train-{NUMBER}'
+  namespace: ml
+  operation: CREATE
+  userInfo:
+    username: system:serviceaccount:kube-system:job-controller
+    uid: a
+    groups: [system:serviceaccounts, system:authenticated]
+  oldObject: null
+  dryRun: false
+  options: {{}}
+  object:
+    apiVersion: v1
+    kind: Pod
+    metadata:
+      name: 'train-{NUMBER}'
+      generateName: train-
+      namespace: ml
+      labels: {{app: train}}
+      ownerReferences:
+      - {{apiVersion: batch/v1, kind: Job, name: train, uid: 0b0c5e4e-6d9c-4f41-9df5-6a7f8f2a0d11, controller: true}}
+    spec:
+      volumes:
+      - {{name: data, persistentVolumeClaim: {{claimName: claim-data}}}}
+      - {{name: checkpoints, persistentVolumeClaim: {{claimName: claim-checkpoints}}}}
+      - {{name: scratch, emptyDir: {{}}}}
+      - {{name: shm, emptyDir: {{medium: Memory, sizeLimit: 64Gi}}}}
+      - name: kube-api-access-x7k2p
+        projected: {{sources: [{{serviceAccountToken: {{expirationSeconds: 3607, path: token}}}}], defaultMode: 420}}
+      containers:
+      - name: trainer
+        image: training/llm:2026.11
+        command: [torchrun]
+        resources: {{limits: {AMOUNTS}, requests: {AMOUNTS}, claims: [{{name: fabric}}]}}
+        <<: &defaults
+          terminationMessagePath: /dev/termination-log
+          terminationMessagePolicy: File
+          imagePullPolicy: IfNotPresent
+        volumeMounts: &mounts
+        - {{name: data, mountPath: /mnt/data}}
+        - {{name: checkpoints, mountPath: /mnt/checkpoints}}
+        - {{name: scratch, mountPath: /mnt/scratch}}
+        - {{name: shm, mountPath: /mnt/shm}}
+        - {{name: kube-api-access-x7k2p, readOnly: true, mountPath: /var/run/secrets/kubernetes.io/serviceaccount}}
+      - name: log-shipper
+        image: logs:3
+        resources: {{limits: &one {{cpu: '1', memory: 1Gi}}, requests: *one}}
+        <<: *defaults
+        volumeMounts: *mounts
+      restartPolicy: Never
+      schedulerName: default-scheduler
+      resourceClaims: [{{name: fabric}}]
+      schedulingGroup: {{podGroupName: 'train-{NUMBER}'}}
+      serviceAccountName: default
+      securityContext: {{}}
+      nodeSelector: {{nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}}
+    status: {{}}
+"""
+"""What a Job's controller sends, but for what there is many of."""
+
+
 def realistic_review(claim: str = "fabric", *, bulk: int = 0) -> dict[str, Any]:
     """A gang's member as the API server sends it: environment, volumes, tolerations, managedFields.
 
@@ -37,147 +109,29 @@ def realistic_review(claim: str = "fabric", *, bulk: int = 0) -> dict[str, Any]:
     ResourceClaimTemplate of its network devices. ``bulk``: bytes that its environment is larger by,
     as pods have that carry their configuration in it.
     """
-    kind = {"group": "", "version": "v1", "kind": "Pod"}
-    resource = {"group": "", "version": "v1", "resource": "pods"}
-    groups = ["system:serviceaccounts", "system:authenticated"]
-    return {
-        "kind": "AdmissionReview",
-        "apiVersion": "admission.k8s.io/v1",
-        "request": {
-            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
-            **{
-                "kind": kind,
-                "resource": resource,
-                "requestKind": kind,
-                "requestResource": resource,
-            },
-            **{"name": f"train-{NUMBER}", "namespace": "ml", "operation": "CREATE"},
-            "userInfo": {
-                "username": "system:serviceaccount:kube-system:job-controller",
-                "uid": "a",
-                "groups": groups,
-            },
-            **{"object": _pod(claim, bulk), "oldObject": None, "dryRun": False, "options": {}},
-        },
-    }
-
-
-def _pod(claim: str, bulk: int) -> dict[str, Any]:
-    env: list[Any] = [{"name": f"NCCL_SETTING_{i}", "value": f"value-{i}"} for i in range(20)]
-    env += [
-        {
-            "name": "MY_POD_IP",
-            "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}},
-        }
-    ]
-    env += [{"name": f"APPLICATION_{i}", "value": "x" * 960} for i in range(bulk // 1000)]
-    mounts: list[Any] = [
-        {"name": n, "mountPath": f"/mnt/{n}"} for n in ("data", "checkpoints", "scratch", "shm")
-    ]
-    mounts.append(
-        {
-            "name": "kube-api-access-x7k2p",
-            "readOnly": True,
-            "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
-        }
-    )
-    defaults = {
-        "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "File",
-        "imagePullPolicy": "IfNotPresent",
-    }
-    amounts = {
-        "cpu": "96",
-        "memory": f"1932{NUMBER}1",
-        "nvidia.com/gpu": "8",
-        "nvidia.com/mlnxnics": "8",
-    }
-    fields: dict[str, Any] = {
+    review: dict[str, Any] = yaml.safe_load(REVIEW)
+    meta, spec = (review["request"]["object"][key] for key in ("metadata", "spec"))
+    meta["labels"] |= {f"example.com/label-{i}": f"value-{i}" for i in range(10)}
+    meta["annotations"] = {f"example.com/note-{i}": "x" * 60 for i in range(8)}
+    fields = {
         f"f:{name}": {".": {}, "f:name": {}, "f:value": {}}
         for name in ("metadata", "labels", "spec", "containers", "env", "resources", "volumes")
     }
-    main: dict[str, Any] = {
-        "name": "trainer",
-        "image": "training/llm:2026.11",
-        "command": ["torchrun"],
+    update = {"operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    meta["managedFields"] = [
+        {"manager": f"manager-{i}", **update, "fieldsV1": fields} for i in range(4)
+    ]
+    address = {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}
+    spec["containers"][0] |= {
         "args": [f"--option-{i}=value" for i in range(20)],
+        "env": [
+            *({"name": f"NCCL_SETTING_{i}", "value": f"value-{i}"} for i in range(20)),
+            {"name": "MY_POD_IP", "valueFrom": address},
+            *({"name": f"APPLICATION_{i}", "value": "x" * 960} for i in range(bulk // 1000)),
+        ],
     }
-    side: dict[str, Any] = {
-        "name": "log-shipper",
-        "image": "logs:3",
-        "resources": {
-            "limits": {"cpu": "1", "memory": "1Gi"},
-            "requests": {"cpu": "1", "memory": "1Gi"},
-        },
-    }
-    volumes: list[dict[str, Any]] = [
-        {"name": n, "persistentVolumeClaim": {"claimName": f"claim-{n}"}}
-        for n in ("data", "checkpoints")
+    spec["tolerations"] = [
+        {"key": f"key-{i}", "operator": "Exists", "effect": "NoSchedule"} for i in range(6)
     ]
-    volumes += [
-        {"name": "scratch", "emptyDir": {}},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Gi"}},
-    ]
-    token = {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}
-    volumes.append(
-        {"name": "kube-api-access-x7k2p", "projected": {"sources": [token], "defaultMode": 420}}
-    )
-    labels = {f"example.com/label-{i}": f"value-{i}" for i in range(10)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"train-{NUMBER}",
-            "generateName": "train-",
-            "namespace": "ml",
-            "labels": {"app": "train", **labels},
-            "annotations": {f"example.com/note-{i}": "x" * 60 for i in range(8)},
-            "ownerReferences": [
-                {
-                    "apiVersion": "batch/v1",
-                    "kind": "Job",
-                    "name": "train",
-                    "uid": "0b0c5e4e-6d9c-4f41-9df5-6a7f8f2a0d11",
-                    "controller": True,
-                }
-            ],
-            "managedFields": [
-                {
-                    "manager": f"manager-{i}",
-                    "operation": "Update",
-                    "apiVersion": "v1",
-                    "fieldsType": "FieldsV1",
-                    "fieldsV1": fields,
-                }
-                for i in range(4)
-            ],
-        },
-        "spec": {
-            "volumes": volumes,
-            "containers": [
-                {
-                    **main,
-                    "env": env,
-                    "resources": {
-                        "limits": amounts,
-                        "requests": amounts,
-                        "claims": [{"name": "fabric"}],
-                    },
-                    "volumeMounts": mounts,
-                    **defaults,
-                },
-                {**side, "volumeMounts": mounts, **defaults},
-            ],
-            "restartPolicy": "Never",
-            "tolerations": [
-                {"key": f"key-{i}", "operator": "Exists", "effect": "NoSchedule"} for i in range(6)
-            ],
-            "schedulerName": "default-scheduler",
-            "resourceClaims": [{"name": "fabric", "resourceClaimTemplateName": claim}],
-            "schedulingGroup": {"podGroupName": f"train-{NUMBER}"},
-            "serviceAccountName": "default",
-            "securityContext": {},
-            "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
-        },
-        "status": {},
-    }
+    spec["resourceClaims"][0]["resourceClaimTemplateName"] = claim
+    return review
