@@ -307,7 +307,7 @@ def test_a_lone_replacement_of_an_elastic_gang_skips_once_all_that_were_sealed_h
     for kind, told in (("PyTorchJob", "skip"), ("Job", "wait")):
         group = "kubeflow.org/v1" if kind == "PyTorchJob" else "batch/v1"
         owner = {"apiVersion": group, "kind": kind, "name": "train", "uid": "u", "controller": True}
-        made = {"ownerReferences": [owner]}
+        made: dict[str, Any] = {"ownerReferences": [owner]}
         one, two = (passed(f"pod-{n}", f"10.0.0.{n}", phase="Succeeded", **made) for n in range(2))
         beyond = waiting("pod-2", "10.0.0.9", **made)
         now = gang(one, two, beyond, record=record(one, two))

@@ -104,7 +104,12 @@ def test_the_scheduler_counts_the_gpus_of_each_node_that_takes_pods_and_of_no_ot
     leader = Controller(
         seen.client, seen.config, seen.state, GpuControllerMetrics(CollectorRegistry())
     )
-    leader._event = lambda about, reason, *_, **__: bool(said.append(reason))  # type: ignore[method-assign,assignment]
+
+    def event(about: object, reason: str, *_: object, **__: object) -> bool:
+        said.append(reason)
+        return True
+
+    cast(Any, leader)._event = event
     anyio.run(leader._reconcile_node, ("", "a"))
     assert written == [counted]
     assert said == (["DevicePluginConflict"] if counted == "0" else [])

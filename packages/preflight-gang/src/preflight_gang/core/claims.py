@@ -74,7 +74,7 @@ def gives_gpus(claim: ResourceClaim, classes: Collection[str]) -> bool:
     """
     met = None
     if (allocation := at(claim.status, ("allocation",))) is not None:
-        met = {one.get("request") for one in maps(at(allocation, ("devices", "results")))}
+        met = {str(one.get("request")) for one in maps(at(allocation, ("devices", "results")))}
     return any(
         is_for_gpus(request.classes, classes, admin=request.admin)
         for request in requests_of({"spec": claim.spec}, met)
