@@ -76,13 +76,6 @@ def test_what_was_merged_once_is_not_written_again(
     assert merge(once, wanted, NOW) == once
 
 
-def test_conditions_go_only_when_they_are_named() -> None:
-    existing = merge([], [condition("Ready"), condition("Deleting")], THEN)
-    assert [one["type"] for one in merge(existing, [], NOW, removed=["Deleting"])] == ["Ready"]
-    [again] = merge(existing, [condition("Deleting")], NOW, removed=["Deleting", "Ready"])
-    assert again["lastTransitionTime"] == NOW  # it went, and came anew
-
-
 def test_one_that_cannot_be_read_is_none_and_gets_a_time_when_it_is_written() -> None:
     broken: list[dict[str, Any]] = [
         {"type": "Ready", "status": 5},

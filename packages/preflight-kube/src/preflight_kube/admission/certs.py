@@ -22,7 +22,7 @@ from argparse import _SubParsersAction
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 
@@ -61,7 +61,7 @@ log = get_logger(__name__)
 class Configuration:
     """A webhook configuration whose entries get the CA bundle."""
 
-    kind: Literal["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]
+    kind: str
     name: str
 
     @property
@@ -115,17 +115,14 @@ def add_command(
     Gives its parser.
     """
 
+    kinds = {"mutating": mutating, "validating": validating}
+
     def run(args: argparse.Namespace) -> int:
         logs.set_up(component, "info")
-        named = (
-            *(
-                Configuration("MutatingWebhookConfiguration", name)
-                for name in args.mutating or mutating
-            ),
-            *(
-                Configuration("ValidatingWebhookConfiguration", name)
-                for name in args.validating or validating
-            ),
+        named = tuple(
+            Configuration(f"{kind.title()}WebhookConfiguration", name)
+            for kind, default in kinds.items()
+            for name in getattr(args, kind) or default
         )
         target = CertificateTarget(
             namespace=args.namespace,
@@ -150,15 +147,12 @@ def add_command(
     subparser.add_argument(
         "--secret", default=secret or f"{service}-tls", help="Secret to keep (%(default)s)"
     )
-    for option, kind, names in (
-        ("--mutating", "MutatingWebhookConfiguration", mutating),
-        ("--validating", "ValidatingWebhookConfiguration", validating),
-    ):
+    for kind, names in kinds.items():
         subparser.add_argument(
-            option,
+            f"--{kind}",
             action="append",
             metavar="NAME",
-            help=f"{kind} whose entries get the CA bundle; may be repeated ({', '.join(names) or 'none'})",
+            help=f"{kind.title()}WebhookConfiguration whose entries get the CA bundle; may be repeated ({', '.join(names) or 'none'})",
         )
     days = commands.number(1, 3650, "number of days")
     subparser.add_argument(
@@ -261,12 +255,10 @@ async def publish(
             )  # type: ignore[misc]
         ):
             if anyio.current_time() >= end:
-                option = (
-                    "--mutating" if configuration.kind.startswith("Mutating") else "--validating"
-                )
+                option = configuration.kind.removesuffix("WebhookConfiguration").lower()
                 raise NotFound(
                     f"{configuration.kind} {configuration.name} does not exist; "
-                    f"install the chart, or name the right one by {option}.",
+                    f"install the chart, or name the right one by --{option}.",
                     404,
                 )
             await anyio.sleep(_LOOK_AGAIN)

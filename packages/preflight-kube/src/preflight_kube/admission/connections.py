@@ -81,19 +81,18 @@ scrapes take a few.
 """
 
 
-def limits(most: Limits = MOST, descriptors: int | None = None) -> Limits:
-    """What the process can serve: ``most``, or less where it may open fewer files than that.
-    ``descriptors``: how many it may (unset: as many as the system lets it, which is set)."""
-    if descriptors is None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = sum(most) + _SPARE
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        descriptors = wanted if soft == resource.RLIM_INFINITY else soft
-    room = max(descriptors - _SPARE, 16)
-    if room >= sum(most):
-        return most
+def limits() -> Limits:
+    """What the process can serve: :data:`MOST`, or less where the system lets it open fewer files
+    than that; as many as it lets are set.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = sum(MOST) + _SPARE
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return MOST
+    room = max(soft - _SPARE, 16)
     plain = max(4, room // 8)
     return Limits(room - plain, plain)
 

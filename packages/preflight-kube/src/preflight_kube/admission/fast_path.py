@@ -6,7 +6,7 @@ the loop, and two messages, which leave in two TLS records: a good part of what 
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -29,17 +29,10 @@ class HttpAnswer(NamedTuple):
     last: bool = False
 
 
-class AsgiApplication(Protocol):
-    """An ASGI callable that may have an answer without waiting for anything."""
-
-    def at_once(self, scope: Any, body: bytes | bytearray) -> HttpAnswer | None:
-        """The answer to a whole request, or None where it must go the way of ASGI. Does not raise.
-        ``body`` stays as it is.
-        """
-
-
 class AtOnce(Bounded):
-    """For an :class:`AsgiApplication`. Whatever is out of the ordinary goes uvicorn's own way."""
+    """For an ASGI application whose ``at_once(scope, body)`` has the answer to a whole request, or
+    None where that must go the way of ASGI. Whatever is out of the ordinary goes uvicorn's own way.
+    """
 
     _due: Any = None
 

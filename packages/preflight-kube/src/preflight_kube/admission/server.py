@@ -121,7 +121,7 @@ def _announce(server: HttpServer) -> None:
 
 class HttpServer:
     """Serves ``application`` while it runs. ``port`` is the one it listens on, once it is ready.
-    One that says it is ``immediate`` is an :class:`~.fast_path.AsgiApplication`.
+    One that says it is ``immediate`` is served by :class:`~.fast_path.AtOnce`.
 
     ``certificate``: None for a plain port. ``metrics`` counts connections that are cut off and
     handshakes that fail, and may have the gauges ``certificate_expiry`` and ``certificate_valid``.

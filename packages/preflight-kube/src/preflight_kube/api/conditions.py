@@ -56,25 +56,16 @@ def find(conditions: Iterable[Mapping[str, Any]], type_: str) -> Condition | Non
 
 
 def merge(
-    existing: Iterable[Mapping[str, Any]],
-    wanted: Iterable[Condition],
-    now: str,
-    *,
-    removed: Iterable[str] = (),
+    existing: Iterable[Mapping[str, Any]], wanted: Iterable[Condition], now: str
 ) -> list[dict[str, Any]]:
     """``existing`` with the ``wanted`` ones in place, each type once; equal to it where nothing is
     to be written.
 
     ``now`` (RFC 3339, whole seconds) is when a condition came about whose status is another than
-    before; a new reason or message alone leaves its time. ``removed``: types that go. Others stay,
-    and all keep their order; what is new stands last.
+    before; a new reason or message alone leaves its time. Others stay, and all keep their order;
+    what is new stands last.
     """
-    gone = set(removed)
-    merged = {
-        str(condition.get("type")): dict(condition)
-        for condition in existing
-        if condition.get("type") not in gone
-    }
+    merged = {str(condition.get("type")): dict(condition) for condition in existing}
     for condition in wanted:
         before = merged.get(condition.type, {})
         kept = before.get("lastTransitionTime") if before.get("status") == condition.status else ""

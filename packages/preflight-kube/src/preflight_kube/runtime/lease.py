@@ -37,26 +37,24 @@ async def lead(
     name: str,
     identity: str,
     duration: float = 15.0,
-    renew: float | None = None,
     retry: float | None = None,
     body: Callable[[Leadership], Awaitable[None]],
 ) -> None:
     """Run ``body`` whenever this candidate holds the Lease ``namespace``/``name``; until cancelled.
 
-    ``duration``: seconds after which another may take the lease from a silent holder. ``renew``:
-    seconds without a successful renewal after which ``body`` is cancelled (default two thirds of
-    ``duration``: the rest is for winding up). ``retry``: seconds between renewals, and between the
-    looks of those who wait (default 2, less where ``duration`` is short). ``identity`` names one
-    process at a time, such as the pod's name: a lease that bears it is taken over at once, with a
-    new epoch.
+    ``duration``: seconds after which another may take the lease from a silent holder. ``body`` is
+    cancelled after two thirds of them without a successful renewal: the rest is for winding up.
+    ``retry``: seconds between renewals, and between the looks of those who wait (default 2, less
+    where ``duration`` is short). ``identity`` names one process at a time, such as the pod's name:
+    a lease that bears it is taken over at once, with a new epoch.
 
     When ``body`` ends or ``lead`` is cancelled, the lease is released and another candidate takes
     it at its next look. What ``body`` raises ends ``lead``, after the release.
     """
-    deadline = renew if renew is not None else duration * 2 / 3
+    deadline = duration * 2 / 3
     look = retry if retry is not None else min(2.0, deadline / 5)
-    if not 0 < look < deadline < duration:
-        raise ValueError(f"retry {look} < renew {deadline} < duration {duration} does not hold")
+    if not 0 < look < deadline:
+        raise ValueError(f"retry {look} is not below two thirds of the duration {duration}")
     # Connections of its own: a renewal must not stand in line behind a thousand writes.
     async with client.sibling(concurrency=2, timeout=deadline / 2) as own:
         lock = LeaseLock(own, namespace, name, identity, duration=duration)

@@ -24,6 +24,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 import anyio
@@ -145,19 +146,18 @@ def run(
         gc.collect()
         gc.freeze()
 
-    async def main() -> None:
-        await serve(
-            build,
-            reached,
-            component=component,
-            registry=registry,
-            host=host,
-            port=port,
-            election=election,
-            concurrency=concurrency,
-            linger=linger,
-        )
-
+    main = partial(
+        serve,
+        build,
+        reached,
+        component=component,
+        registry=registry,
+        host=host,
+        port=port,
+        election=election,
+        concurrency=concurrency,
+        linger=linger,
+    )
     try:
         anyio.run(main, backend_options={"use_uvloop": uvloop})
     except Exception as raised:
@@ -196,7 +196,7 @@ async def serve(
         ExceptionGroup: a part has failed, or :class:`Ended`.
     """
     async with Client(target, agent=component, concurrency=concurrency) as client:
-        await _Replica(client, registry, election, linger).run(build, component, host, port)
+        await _Replica(client, registry, election, linger).run(build, host, port)
 
 
 class _Replica:
@@ -213,7 +213,7 @@ class _Replica:
         self._leading = anyio.CancelScope()  # or standing for it
         self._all = anyio.CancelScope()
 
-    async def run(self, build: Build, component: str, host: str, port: int) -> None:
+    async def run(self, build: Build, host: str, port: int) -> None:
         identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
         try:
             health = HealthServer(host, port, self._registry, self.unhealthy, self.unready)
