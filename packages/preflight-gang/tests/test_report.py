@@ -13,22 +13,26 @@ from preflight_gang.api.types import Pod
 from preflight_gang.cli import main
 from preflight_gang.core.results import EndedCheck, event_of
 from preflight_gang.report.fleet import as_json, assemble, page
+from preflight_kube.api.node_health import NodeHealth
 from preflight_proto.result import Result
 from preflight_testing.apidouble import ApiDouble, write_kubeconfig
 from preflight_testing.apidouble.http import ApiAnswer
 
 SINCE = "2026-11-20T00:00:00Z"
-HEALTH = {
-    "metadata": {"name": "node-b"},
-    "status": {
-        "state": "Sick",
-        "since": "2026-11-24T09:00:00Z",
-        "foundBy": "NCCLLoopbackTestBandwidth",
-        "gpu": "GPU-3",
-        "measured": 120.5,
-        "usual": 460.0,
+HEALTH = msgspec.convert(
+    {
+        "metadata": {"name": "node-b"},
+        "status": {
+            "state": "Sick",
+            "since": "2026-11-24T09:00:00Z",
+            "foundBy": "NCCLLoopbackTestBandwidth",
+            "gpu": "GPU-3",
+            "measured": 120.5,
+            "usual": 460.0,
+        },
     },
-}
+    NodeHealth,
+)
 
 
 def event(
@@ -120,13 +124,14 @@ def test_the_sick_nodes_come_first_with_what_nodehealth_knows_of_them() -> None:
     assert json.loads(as_json(found))["nodes"][0]["measured"] == 120.5
 
 
-def known(name: str, state: str, **ends: str) -> dict[str, Any]:
+def known(name: str, state: str, **ends: str) -> NodeHealth:
     """A NodeHealth: when its check passed, and when it failed."""
     check: dict[str, Any] = {"name": "nccl-loopback"}
     about = {"code": "LOW_BANDWIDTH", "gpu": "GPU-1", "pod": "ml/p"}
     check |= {end: {"time": time, **about} for end, time in ends.items()}
     last = {"lastPass": ends["passed"]} if "passed" in ends else {}
-    return {"metadata": {"name": name}, "status": {"state": state, **last, "checks": [check]}}
+    status = {"state": state, **last, "checks": [check]}
+    return msgspec.convert({"metadata": {"name": name}, "status": status}, NodeHealth)
 
 
 def test_a_failure_is_shown_though_its_event_is_gone_and_comes_before_nodes_that_are_fine() -> None:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from preflight_kube.api import node_health
-from preflight_kube.api.node_health import moment
+from preflight_kube.api.node_health import NodeHealth, moment, path
 from preflight_kube.auth.connection import connection
-from preflight_kube.client.client import Client, KubeError, NotFound
+from preflight_kube.client.client import Client, NotFound
 from preflight_proto import names
 
 from preflight_gang.core.results import NOT_HELD
+from preflight_gang.report.nodes import listed
 
 _EVENTS: Final = "/api/v1/events"
 _OBSERVED: Final = f"; observed only, {NOT_HELD}"
@@ -88,21 +88,15 @@ async def read(since: str) -> FleetReport:
     """The report since that time (RFC 3339, UTC). Raises KubeError."""
     async with Client(connection(home=Path.home()), agent="preflight") as client:
         events = [one async for page, _ in client.pages(_EVENTS, dict) for one in page]
-        healths: list[dict[str, Any]] = []
-        try:
-            async for page, _ in client.pages(node_health.path(), dict):
-                healths += page
-        except NotFound:  # of a release before it, or without the gang controller
-            pass
-        except KubeError as error:
-            if error.status != 403:
-                raise
-            print(f"Not read: {error} This is from Events alone.", file=sys.stderr)
+        healths, why = await listed(client, path(), NodeHealth)
+        # There are none of a release before it, or without the gang controller.
+        if why is not None and not isinstance(why, NotFound):
+            print(f"Not read: {why} This is from Events alone.", file=sys.stderr)
         return assemble(events, healths, since)
 
 
 def assemble(
-    events: Iterable[Mapping[str, Any]], healths: Iterable[Mapping[str, Any]], since: str
+    events: Iterable[Mapping[str, Any]], healths: Iterable[NodeHealth], since: str
 ) -> FleetReport:
     """The report of what was read."""
     findings: list[ReportedRun] = []
@@ -214,27 +208,23 @@ def _bar(line: NodeLine, most: float) -> str:
     return f'{words}<div class="bar"><i style="width:{100 * line.measured / most:.1f}%"></i>{usual}</div>'
 
 
-def _line(health: Mapping[str, Any]) -> NodeLine:
-    status = health.get("status") or {}
-    found_by = (status.get(key) for key in ("foundBy", "code", "gpu"))
-    checks = [check for check in status.get("checks") or () if check.get("failed")]
-    last: Mapping[str, Any] = max(
-        checks, key=lambda check: moment(check["failed"].get("time")), default={}
-    )
-    failed = last.get("failed") or {}
-    about = (failed.get("time"), last.get("name"), *map(failed.get, ("code", "gpu")))
-    pod = f" of {failed['pod']}" if failed.get("pod") else ""
+def _line(health: NodeHealth) -> NodeLine:
+    status, failures, failing = health.status, list[tuple[float, str]](), False
+    for check in status.checks:
+        if (end := check.failed) is not None:
+            pod = end.pod and f"of {end.pod}"
+            about = " ".join(filter(None, (end.time, check.name, end.code, end.gpu, pod)))
+            failures.append((moment(end.time), about))
+            passed = moment(check.passed.time if check.passed is not None else None)
+            failing = failing or failures[-1][0] > passed
     return NodeLine(
-        name=str(health["metadata"]["name"]),
-        state=str(status.get("state") or ""),
-        since=str(status.get("since") or ""),
-        found_by=" ".join(str(part) for part in found_by if part),
-        last_pass=str(status.get("lastPass") or ""),
-        last_failure=" ".join(str(part) for part in about if part) + pod,
-        failing=any(
-            moment(check["failed"].get("time")) > moment((check.get("passed") or {}).get("time"))
-            for check in checks
-        ),
-        measured=status.get("measured"),
-        usual=status.get("usual"),
+        name=health.metadata.name,
+        state=status.state,
+        since=status.since or "",
+        found_by=" ".join(filter(None, (status.found_by, status.code, status.gpu))),
+        last_pass=status.last_pass or "",
+        last_failure=max(failures, default=(0.0, ""))[1],
+        failing=failing,
+        measured=status.measured,
+        usual=status.usual,
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from preflight_kube.api.node_health import (
@@ -34,6 +34,8 @@ from preflight_kube.runtime.events import timestamp
 from preflight_gang.api.types import Node, node_with
 from preflight_gang.config import Config
 
+T = TypeVar("T")
+
 
 class Fleet(NamedTuple):
     """How each node with GPUs, or of which something is known, is; what is not read, in words."""
@@ -45,10 +47,10 @@ class Fleet(NamedTuple):
 async def read(patterns: Sequence[str] = SICK) -> Fleet:
     """Raises :class:`KubeError` where neither nodes nor records can be read."""
     async with Client(connection(home=Path.home()), agent="preflight") as client:
-        records, no_records = await _all(client, path(), NodeHealth)
+        records, no_records = await listed(client, path(), NodeHealth)
         written = {type_ for health in records for type_ in _conditions(health.status)}
         type_ = node_with((), Config().gpu_resource_names, {*patterns, *written})
-        nodes, no_nodes = await _all(client, "/api/v1/nodes", type_)
+        nodes, no_nodes = await listed(client, "/api/v1/nodes", type_)
     if no_nodes is not None and no_records is not None:
         raise no_nodes
     missing = []
@@ -70,16 +72,17 @@ def _conditions(status: NodeHealthStatus) -> set[str]:
     return {found_by for found_by, word in written if word == "NodeCondition"}
 
 
-async def _all(client: Client, where: str, type_: type[Any]) -> tuple[list[Any], KubeError | None]:
-    listed: list[Any] = []
+async def listed(client: Client, where: str, type_: type[T]) -> tuple[list[T], KubeError | None]:
+    """All of a collection; or why it cannot be had, where it is not there, or not ours to read."""
+    every: list[T] = []
     try:
         async for items, _ in client.pages(where, type_):
-            listed += items
+            every += items
     except KubeError as error:
         if error.status not in {403, 404}:
             raise
         return [], error
-    return listed, None
+    return every, None
 
 
 def fleet(
