@@ -253,9 +253,8 @@ class Connections:
         before = self._loop.time() - _YOUNG
         shaking = next((task for task, since in self._shaking.items() if since <= before), None)
         fresh = [connection for connection in self._open if not connection.answered]
-        useless: Bounded | None = next(
-            (connection for connection in fresh if connection.waits), None
-        )
+        waiting = (connection for connection in fresh if connection.waits)
+        useless = next(waiting, None)
         if useless is not None and self._open[useless] > before:
             useless = None
         if shaking is not None and (useless is None or len(self._shaking) >= len(fresh)):
@@ -264,9 +263,7 @@ class Connections:
             self._metrics.cut(self._name, "full")
             return True
         if useless is None:
-            idle = [
-                connection for connection in self._open if connection.answered and connection.waits
-            ]
+            idle = [it for it in self._open if it.answered and it.waits]
             useless = min(idle, key=lambda connection: connection.idle_since, default=None)
         if useless is None:
             return False

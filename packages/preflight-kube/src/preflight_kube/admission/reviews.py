@@ -93,21 +93,13 @@ class Reviews:
         try:
             if (refused := body.problem(scope, self._applications)) is not None:
                 raise refused
-            application, payload = (
-                self._applications[scope["path"]],
-                await body.read(scope, receive),
-            )
-            status, kind, answer = 200, _JSON, await self._answered(scope, application, payload)
+            payload = await body.read(scope, receive)
+            status, kind, answer = 200, _JSON, await self._answered(scope, payload)
         except ReviewRefused as error:
             self._metrics.refused.labels(str(error.status)).inc()
             about = {"uid": error.uid} if error.uid else {}
-            log.warning(
-                "request refused",
-                status=error.status,
-                why=error.message,
-                path=scope["path"][:200],
-                **about,
-            )
+            about |= {"why": error.message, "path": scope["path"][:200]}
+            log.warning("request refused", status=error.status, **about)
             status, kind, answer = error.status, _TEXT, error.message.encode() + b"\n"
         headers = [(b"content-type", kind), (b"content-length", str(len(answer)).encode())]
         if self.stopping:
@@ -141,7 +133,7 @@ class Reviews:
             return self._beyond(scope["path"], request) or decide(request)
         return None
 
-    async def _answered(self, scope: Scope, application: Application, whole: Body) -> bytes:
+    async def _answered(self, scope: Scope, whole: Body) -> bytes:
         """The review that answers. Raises :class:`ReviewRefused`."""
         started, path = time.perf_counter(), scope["path"]
         raw, status = whole.read(), 413
@@ -156,7 +148,7 @@ class Reviews:
             uid, address = request.uid, (scope.get("client") or ("",))[0]
             seconds = min(self._longest, _patience(scope.get("query_string", b"")) or self._longest)
             response = self._without_waiting(scope, request) or await self._decided(
-                path, application, request, seconds, address
+                path, request, seconds, address
             )
         return self._counted(path, uid, response, started, whole.size)
 
@@ -170,12 +162,7 @@ class Reviews:
         return answer
 
     async def _decided(
-        self,
-        path: str,
-        application: Application,
-        request: AdmissionRequest,
-        seconds: float,
-        address: str,
+        self, path: str, request: AdmissionRequest, seconds: float, address: str
     ) -> Response:
         about = {"uid": request.uid[:128], "path": path}
         try:
@@ -187,7 +174,7 @@ class Reviews:
                 )
             async with asyncio.timeout(seconds):
                 with budget.requests(limits.REQUESTS, self._callers, address):
-                    return await application(request)
+                    return await self._applications[path](request)
         except budget.BudgetSpent as error:
             return Response.denied(f"the object cannot be judged: {error}; make it smaller.")
         except BadReview as error:

@@ -55,15 +55,8 @@ def _parsed(text: str) -> int:
     number, exponent, suffix = match.groups()
     if "." not in number and not exponent:
         return int(number) * _NANOS[suffix or ""]
-    number = (
-        number.rstrip(".")
-        if not number.startswith(("+.", "-.", "."))
-        else number.replace(".", "0.", 1)
-    )
-    return ceil(
-        Fraction(number)
-        * (Fraction(10) ** int(exponent) * UNIT if exponent else _NANOS[suffix or ""])
-    )
+    each = Fraction(10) ** int(exponent) * UNIT if exponent else _NANOS[suffix or ""]
+    return ceil(Fraction(number) * each)
 
 
 def quantity_text(nanos: int) -> str:

@@ -69,12 +69,8 @@ class ConfigFile(Generic[T]):
             self.config = read(self._parse, self.path)
         except Exception as raised:
             # Whatever a file holds, the one before it stays, and the next one is read again.
-            error = (
-                raised
-                if isinstance(raised, ConfigError)
-                else ConfigError([f"{self.path}: {raised!r:.200}."])
-            )
-            self._refused(error.problems)
+            known = raised.problems if isinstance(raised, ConfigError) else None
+            self._refused(known or [printable(f"{self.path}: {raised!r:.200}.")])
             return False
         self._accepted(self.config)
         return True

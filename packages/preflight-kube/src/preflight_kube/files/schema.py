@@ -80,11 +80,8 @@ def _sentences(error: _Problem, whole: str) -> list[str]:
 def _hint(schema: dict[str, Any]) -> str:
     """What the schema says of the value, where that is a line; a paragraph is for its reader."""
     meaning = str(schema.get("description", "")).rstrip(".")
-    return (
-        f" ({meaning})"
-        if meaning and "\n" not in meaning and schema.get("type") != "object"
-        else ""
-    )
+    line = meaning and "\n" not in meaning and schema.get("type") != "object"
+    return f" ({meaning})" if line else ""
 
 
 def _unknown(below: str, unknown: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -105,10 +102,8 @@ def _unknown(below: str, unknown: Sequence[str], known: Sequence[str]) -> list[s
 
 
 def _of_type(where: str, wanted: Sequence[str], instance: Any, hint: str) -> str:
-    example, scalar = (
-        hint,
-        isinstance(instance, str | int | float) and not isinstance(instance, bool),
-    )
+    example = hint
+    scalar = isinstance(instance, str | int | float) and not isinstance(instance, bool)
     if list(wanted) == ["array"] and scalar:
         example = f", e.g. [{_in_one_line(str(instance))}]"
     elif not hint and "string" in wanted and isinstance(instance, int | float):
@@ -126,9 +121,7 @@ def _alternatives(error: _Problem, where: str, whole: str) -> list[str]:
         or list(problem.absolute_path) != list(error.absolute_path)
     ]
     if other:
-        return list(
-            dict.fromkeys(sentence for problem in other for sentence in _sentences(problem, whole))
-        )
+        return sentences(other, whole)
     words, types = [], []
     for problem in inner:
         if problem.validator == "type":
@@ -178,9 +171,8 @@ def _word(value: Any) -> str:
 
 
 def _or(words: Sequence[str]) -> str:
-    return (
-        " or ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else "something else"
-    )
+    *first, last = words or ["something else"]
+    return " or ".join(filter(None, [", ".join(first), last]))
 
 
 def _in_one_line(text: str) -> str:

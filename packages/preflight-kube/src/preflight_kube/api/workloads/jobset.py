@@ -57,15 +57,11 @@ class _JobTemplate(Section, kw_only=True):
     spec: JobSpec = msgspec.field(default_factory=JobSpec)
 
 
-class _Empty(Section, kw_only=True):
-    pass
-
-
 class _ReplicatedJob(Section, kw_only=True):
     group_name: str = _DEFAULT
     replicas: int = 1
     template: _JobTemplate = msgspec.field(default_factory=_JobTemplate)
-    depends_on: Few[_Empty] = msgspec.field(default_factory=list)
+    depends_on: Few[Section] = msgspec.field(default_factory=list)
 
 
 class _StartupPolicy(Section, kw_only=True):

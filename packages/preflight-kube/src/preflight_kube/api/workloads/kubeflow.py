@@ -69,19 +69,12 @@ def runtime_of(item: Object) -> tuple[str, str]:
 def _jobset_of(item: Object, others: Iterable[Object]) -> Iterator[tuple[str, Object]]:
     """A TrainJob is a JobSet made of its runtime's template, with what it says of its trainer."""
     kind, wanted = runtime_of(item)
-    space = map_of(item.get("metadata")).get("namespace")
-    runtime = next(
-        (
-            other
-            for other in others
-            if other.get("kind") == kind
-            and name_of(other) == wanted
-            and (
-                kind != "TrainingRuntime" or map_of(other.get("metadata")).get("namespace") == space
-            )
-        ),
-        None,
-    )
+
+    def place(of: Object) -> object:
+        return kind != "TrainingRuntime" or map_of(of.get("metadata")).get("namespace")
+
+    named = (it for it in others if it.get("kind") == kind and name_of(it) == wanted)
+    runtime = next((it for it in named if place(it) == place(item)), None)
     if runtime is None:
         raise ValueError(
             f"its pods are made of the {kind} {wanted or '(no name)'}, which is not here; give it with another -f "

@@ -10,10 +10,9 @@ from preflight_kube.api.workloads.model import Object, PodMarks, WorkloadKind, m
 
 
 def _of_volcano(item: Object, name: str, part: str) -> PodMarks:
-    group = (
-        f"{name}-{map_of(item.get('metadata')).get('uid') or 'UID'}"  # which only the cluster knows
-    )
-    return PodMarks({VOLCANO_JOB: name, VOLCANO_TASK: part}, {VOLCANO_GROUP: group}, "Job")
+    uid = map_of(item.get("metadata")).get("uid") or "UID"  # which only the cluster knows
+    group = {VOLCANO_GROUP: f"{name}-{uid}"}
+    return PodMarks({VOLCANO_JOB: name, VOLCANO_TASK: part}, group, "Job")
 
 
 VOLCANO_JOB_KIND: Final = WorkloadKind(

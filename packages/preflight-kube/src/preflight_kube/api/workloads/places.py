@@ -48,9 +48,8 @@ def _below(item: Any, path: Path, keys: Keys, part: str) -> Iterator[TemplatePla
             yield TemplatePlace(keys, part, item)
     elif path[0] == "*":
         for i, child in enumerate(item if isinstance(item, list) else []):
-            name = (
-                (child.get("name") or child.get("groupName")) if isinstance(child, dict) else None
-            )
+            about = map_of(child)
+            name = about.get("name") or about.get("groupName")
             yield from _below(child, path[1:], (*keys, i), str(name or i))
     elif path[0] == "%":
         for name, child in map_of(item).items():

@@ -24,13 +24,9 @@ class _GangPolicy(Section, kw_only=True):
     min_count: int | None = None
 
 
-class _Empty(Section, kw_only=True):
-    pass
-
-
 class _Policy(Section, kw_only=True):
     gang: _GangPolicy | None = None
-    basic: _Empty | None = None
+    basic: Section | None = None
 
     def size(self, where: str) -> DeclaredSize:
         if self.gang is not None:

@@ -60,34 +60,24 @@ def counted(count: int | None, what: str, *, least: bool = False) -> DeclaredSiz
     """What a count at ``what`` says."""
     if count is None or count <= 0:
         return DeclaredSize(unknown=f"it has no {what}")
-    return (
-        DeclaredSize(count=count, least=least)
-        if count <= MAX_SIZE
-        else DeclaredSize(unknown=beyond(count))
-    )
+    if count > MAX_SIZE:
+        return DeclaredSize(unknown=beyond(count))
+    return DeclaredSize(count=count, least=least)
 
 
 def added(counts: Iterable[int], what: str, *, least: bool = False) -> DeclaredSize:
     """Of several parts. One below zero would take members from the others."""
     parts = list(counts)
-    return (
-        DeclaredSize(unknown=f"{what} is below zero")
-        if min(parts, default=0) < 0
-        else counted(sum(parts), what, least=least)
-    )
+    if min(parts, default=0) < 0:
+        return DeclaredSize(unknown=f"{what} is below zero")
+    return counted(sum(parts), what, least=least)
 
 
 def beyond(size: int) -> str:
     """Why ``size`` is none that a gang can have; fits behind the object's name. A number as long as
     its author likes is not written out.
     """
-    number = (
-        str(size)
-        if abs(size) < 2**63
-        else f"of {math.ceil(abs(size).bit_length() * math.log10(2))} digits"
-    )
-    return (
-        f"its size {number} is more than the {MAX_SIZE} that a gang can have"
-        if size > 0
-        else f"its size {number} is below zero"
-    )
+    digits = math.ceil(abs(size).bit_length() * math.log10(2))
+    number = str(size) if abs(size) < 2**63 else f"of {digits} digits"
+    why = f"more than the {MAX_SIZE} that a gang can have" if size > 0 else "below zero"
+    return f"its size {number} is {why}"

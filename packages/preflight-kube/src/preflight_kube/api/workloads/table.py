@@ -58,14 +58,8 @@ def kind_of(item: Mapping[str, Any]) -> WorkloadKind | None:
     """The kind of an object, by group and kind; without an apiVersion the first of that name."""
     version = item.get("apiVersion")
     group = None if version is None else str(version).rpartition("/")[0]
-    return next(
-        (
-            workload
-            for workload in _ALL
-            if workload.kind == item.get("kind") and group in (None, workload.group)
-        ),
-        None,
-    )
+    kinds = (it for it in _ALL if it.kind == item.get("kind") and group in (None, it.group))
+    return next(kinds, None)
 
 
 def named(word: str) -> WorkloadKind | None:
@@ -73,14 +67,8 @@ def named(word: str) -> WorkloadKind | None:
     likes (job.batch.volcano.sh).
     """
     name, _, group = word.lower().partition(".")
-    return next(
-        (
-            workload
-            for workload in _ALL
-            if name in (workload.kind.lower(), workload.plural) and group in ("", workload.group)
-        ),
-        None,
-    )
+    kinds = (it for it in _ALL if name in (it.kind.lower(), it.plural))
+    return next((it for it in kinds if group in ("", it.group)), None)
 
 
 def templates(item: Object, others: Iterable[Object]) -> Iterator[PodTemplate]:
@@ -146,13 +134,8 @@ def _pod(item: Object, kind: WorkloadKind, part: str, template: Object) -> Objec
     metadata["ownerReferences"] = [
         {"kind": marks.owner or kind.kind, "name": name, "uid": "", "controller": True}
     ]
-    spec = template.get("spec")
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": _with_env(spec, marks.env),
-    }
+    spec = _with_env(template.get("spec"), marks.env)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _with_env(spec: Any, env: Mapping[str, str]) -> Any:
