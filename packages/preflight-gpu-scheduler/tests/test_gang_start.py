@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import anyio
 import msgspec
+import pytest
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api import messages, names
-from preflight_gpu_scheduler.api.allocation import GangStart, written
+from preflight_gpu_scheduler.api.allocation import GangStart, Reserved, written
 from preflight_gpu_scheduler.api.types import Pod
 from preflight_gpu_scheduler.core.filter_prioritize import FilterArgs
 from shapes import node, pod
@@ -290,3 +292,35 @@ def test_a_member_that_came_again_under_its_name_while_no_watch_saw_it_holds_not
     seen.show("pod", replace(found, metadata=replace(found.metadata, uid="another")))
     seen.show("pod", *(seen.state.pods.store[f"team/g-{n}"] for n in range(2)), deleted=True)
     assert seen.held() == set()
+
+
+@pytest.mark.parametrize("health", ["Unhealthy", "Unknown", "Healthy"])
+def test_a_gang_whose_reserved_gpus_turn_sick_before_its_first_member_is_bound_is_not_bound(
+    health: str,
+) -> None:
+    seen = Gangs(gang_bind="1s")
+    seen.claim("g", 1, gang="g")
+    share = Reserved(
+        number=1, node="a", ids=(0,), plan="x", members=1, first="g-0", first_uid="uid-g-0"
+    )
+    said = {names.CLAIM_ANNOTATION: "g", names.RESERVED_ANNOTATION: written(share)}
+    member = pod("g-0", annotations=said)
+    seen.show("pod", member)
+    seen.status("a", {"id": 0, "health": health}, *({"id": n} for n in range(1, 4)))
+    answer = anyio.run(seen.extender._starts.arrive, member, "a")
+    assert answer == (messages.TOO_SMALL if health != "Healthy" else member)
+
+
+def test_once_its_first_member_is_bound_the_others_of_a_gang_are_whatever_their_gpus_say() -> None:
+    """Part of a gang would run else."""
+    seen = Gangs()
+    seen.claim("g", 1, gang="g")
+    for n, node_name in enumerate(("a", "")):
+        share = Reserved(
+            number=1, node="a", ids=(n,), plan="x", members=2, first="g-0", first_uid="uid-g-0"
+        )
+        said = {names.CLAIM_ANNOTATION: "g", names.RESERVED_ANNOTATION: written(share)}
+        member = pod(f"g-{n}", annotations=said, node_name=node_name)
+        seen.show("pod", member)
+    seen.status("a", *({"id": n, "health": "Unhealthy"} for n in range(4)))
+    assert anyio.run(seen.extender._starts.arrive, member, "a") == member

@@ -136,6 +136,10 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         """The keys of the labels that are ``wanted`` and that it does not have."""
         return [key for key, value in wanted.items() if self.labels.get(key) != value]
 
+    def can_use(self, ids: Iterable[int]) -> bool:
+        """Tell whether these are there and well, whoever has them."""
+        return {slot.id for slot in self.slots}.issuperset(ids)
+
 
 def busy_ids(
     leases: Iterable[Lease], look: Look, numbers: Mapping[str, int] | None = None

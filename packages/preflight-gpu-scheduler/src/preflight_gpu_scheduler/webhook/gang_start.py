@@ -426,7 +426,12 @@ class GangStarts:
         with self._barrier.joined(reserved.plan, pod.uid, reserved) as rung:
             while True:
                 here = len(self._barrier.uids(reserved.plan))
-                if gangs.may_bind(pod, here, committed(self._state.pod(first_key), reserved)):
+                begun = committed(self._state.pod(first_key), reserved)
+                if not (begun or self._state.view(reserved.node).can_use(reserved.ids)):
+                    return (
+                        messages.TOO_SMALL
+                    )  # once it has begun part of a gang would run without it
+                if gangs.may_bind(pod, here, begun):
                     return pod
                 if self._state.now() >= end:
                     return messages.GANG_NOT_TOGETHER
