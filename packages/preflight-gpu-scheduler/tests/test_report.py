@@ -17,6 +17,7 @@ from preflight_gpu_scheduler.api.types import Condition, Pod
 from preflight_gpu_scheduler.config import Config
 from preflight_gpu_scheduler.node.status import (
     APPLICATION_XIDS,
+    LOST,
     Facts,
     Link,
     Place,
@@ -303,7 +304,19 @@ def test_where_the_status_of_before_gives_two_gpus_one_id_each_has_one_of_its_ow
     twice = InventoryStatus(devices=(Device(id=0, uuid="GPU-a"), Device(id=0, uuid="GPU-b")))
     found = written([facts("GPU-a", 1), facts("GPU-b", 2)], twice)
     assert sorted(one.id for one in found.devices) == [0, 1]
-    assert len({one.id for one in written([facts("GPU-c", 9)], twice).devices}) == 2
+
+
+def test_of_another_machine_with_the_name_no_gpu_of_the_one_before_is_missed_but_those_of_its_pods() -> (
+    None
+):
+    before = written([facts(f"GPU-{n}", n) for n in range(8)])
+    now = [facts(f"GPU-new-{n}", n) for n in range(4)]
+    assert {one.uuid for one in written(now, before).devices} == {one.uuid for one in now}
+    used = written(now, before, (user("6"),), leased={6: "uid-user"}).devices
+    assert [(one.id, one.uuid) for one in used if one.reason == LOST] == [(6, "GPU-6")]
+    some = written([*now, facts("GPU-7", 7)], before).devices
+    assert [one.uuid for one in some if one.reason == LOST] == ["GPU-4", "GPU-5", "GPU-6"]
+    assert len(written([], before).devices) == 8
 
 
 def test_people_can_name_a_gpu_on_the_node() -> None:

@@ -129,8 +129,8 @@ def status(
     ``holders``: the uid in each GPU's Lease; only that pod's word is believed.
 
     A GPU that is not listed any more keeps its place and its id, as Unhealthy, until no pod has it
-    and another GPU is in its slot. XIDs are remembered until the node's next ``boot``, or until a
-    driver that asked for a reset of the GPU no longer does.
+    and another GPU is in its slot, or all that are listed are others. XIDs are remembered until the
+    node's next ``boot``, or until a driver that asked for a reset of the GPU no longer does.
     """
     pods, by_id = tuple(pods), {device.id: device for device in previous.devices if device.uuid}
     old = {device.uuid: device for device in by_id.values()}  # an id is one GPU's, whatever it says
@@ -148,10 +148,12 @@ def status(
         )
     listed = {gpu.uuid: gpu for gpu in facts}
     slots = {bus_id(gpu.place.pci_bus_id) for gpu in facts if gpu.answers}
+    another = bool(listed) and listed.keys().isdisjoint(old)  # machine, of the same name
     gone = [
         device
         for uuid, device in old.items()
-        if uuid not in listed and (users.get(device.id) or bus_id(device.pci_bus_id) not in slots)
+        if uuid not in listed
+        and (users.get(device.id) or not (another or bus_id(device.pci_bus_id) in slots))
     ]
     kept = {uuid: it.id for uuid, it in old.items() if uuid in listed or it in gone}
     for pod in pods:  # the memory where the status is lost
