@@ -8,11 +8,16 @@ import anyio
 import pytest
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api import names
-from preflight_gpu_scheduler.api.allocation import GangStart, binding_annotations, written
+from preflight_gpu_scheduler.api.allocation import (
+    GangStart,
+    Reserved,
+    binding_annotations,
+    written,
+)
 from preflight_gpu_scheduler.controller.apply import Executor
 from preflight_gpu_scheduler.controller.controller import CLAIM_PATIENCE, Controller
 from preflight_gpu_scheduler.controller.gang_controller import GangController
-from preflight_gpu_scheduler.core.protocol import Steps
+from preflight_gpu_scheduler.core.protocol import DeleteLease, RaiseReclaimed, Steps, Stored
 from preflight_gpu_scheduler.metrics import GpuControllerMetrics
 from prometheus_client import CollectorRegistry
 from shapes import lease, node, pod
@@ -113,3 +118,45 @@ def test_the_scheduler_counts_the_gpus_of_each_node_that_takes_pods_and_of_no_ot
     anyio.run(leader._reconcile_node, ("", "a"))
     assert written == [counted]
     assert said == (["DevicePluginConflict"] if counted == "0" else [])
+
+
+class Answers:
+    """An executor to which everything is answered; ``sent``: the kinds of requests."""
+
+    def __init__(self) -> None:
+        self.sent: list[type] = []
+
+    async def run(self, steps: Steps[Any], budget: float) -> Any:
+        try:
+            batch = next(steps)
+            while True:
+                self.sent += map(type, batch)
+                batch = steps.send(tuple(Stored() for _ in batch))
+        except StopIteration as ended:
+            return ended.value
+
+
+def test_a_member_whose_node_went_after_its_gang_had_begun_is_placed_anew_and_no_other() -> None:
+    seen, ours = Leader(), Answers()
+    seen.show("node", node("b"))
+    for n, where in enumerate("ab"):
+        share = Reserved(
+            number=1, node=where, ids=(0,), plan="x", members=2, first="g-0", first_uid="uid-g-0"
+        )
+        said = {names.CLAIM_ANNOTATION: "job", names.RESERVED_ANNOTATION: written(share)}
+        runs = binding_annotations("a", (0,), {}) if where == "a" else {}
+        member = pod(f"g-{n}", annotations={**said, **runs}, node_name=where if runs else "")
+        seen.show("pod", member)
+        seen.show("lease", lease(where, 0, f"uid-g-{n}", name=f"g-{n}"))
+    leader = Controller(seen.client, seen.config, seen.state, seen.controller)
+    leader._executor = cast(Executor, ours)
+
+    def looks() -> list[type]:
+        anyio.run(leader._reconcile_lease, ("team", names.lease_name("b", 0)))
+        seen.now += 100
+        return ours.sent
+
+    looks()
+    assert looks() == [], "it will be bound"
+    seen.show("node", node("b"), deleted=True)
+    assert looks() == [RaiseReclaimed, DeleteLease]

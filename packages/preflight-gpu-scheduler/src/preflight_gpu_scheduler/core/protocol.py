@@ -306,25 +306,25 @@ class Done(Enum):
     AGAIN = "again"
 
 
-def collect(lease: Lease, siblings: Iterable[Lease], look: Look, *, over: bool) -> Steps[Done]:
-    """``siblings``: leases of the same holder; those that a raised number makes void go with it."""
+def collect(
+    lease: Lease, siblings: Iterable[Lease], look: Look, *, over: bool, stranded: bool = False
+) -> Steps[Done]:
+    """``siblings``: leases of the same holder; those that a raised number makes void go with it.
+    ``stranded``: its node is not there, so that nobody who waits will ever be bound to it.
+    """
     holder = yield from read_holder(lease, look)
     if holder is None:
         return Done.AGAIN
-    state = judge(lease, holder, over=over)
+    state, pod = judge(lease, holder, over=over), holder.pod
     if state in {LeaseState.FREE, LeaseState.VOID}:
         left = yield from give_back([lease])
         return Done.AGAIN if left else Done.COLLECTED
-    if state is not LeaseState.OVER or holder.pod is None:
+    if state is not LeaseState.OVER or pod is None:
         return Done.KEPT
-    return (yield from _reclaim(lease, tuple(siblings), holder.pod, look))
-
-
-def _reclaim(lease: Lease, siblings: tuple[Lease, ...], pod: Pod, look: Look) -> Steps[Done]:
     reserved = pod.reserved
     if reserved is not None and reserved.first_uid != pod.uid:
         kept = yield from _dissolve(pod, reserved, look)
-        if kept is not None:
+        if kept is not None and not (stranded and kept is Done.KEPT):
             return kept
     number = max(pod.number, lease.number)
     if not (yield from raise_number(pod, number)):
