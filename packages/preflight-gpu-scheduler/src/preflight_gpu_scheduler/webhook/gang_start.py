@@ -427,10 +427,9 @@ class GangStarts:
             while True:
                 here = len(self._barrier.uids(reserved.plan))
                 begun = committed(self._state.pod(first_key), reserved)
+                # Once it has begun part of a gang would run without it.
                 if not (begun or self._state.view(reserved.node).can_use(reserved.ids)):
-                    return (
-                        messages.TOO_SMALL
-                    )  # once it has begun part of a gang would run without it
+                    return messages.TOO_SMALL
                 if gangs.may_bind(pod, here, begun):
                     return pod
                 if self._state.now() >= end:
