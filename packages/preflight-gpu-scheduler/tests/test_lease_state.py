@@ -107,6 +107,16 @@ def test_why_a_lease_was_collected_is_one_word(seen: Pod | None, why: str) -> No
     assert why in names.COLLECTED_REASONS
 
 
+def test_a_number_that_no_annotation_can_carry_is_somebody_elses_and_goes_when_its_time_is_over() -> (
+    None
+):
+    """With it the fence would be raised to what reads as none."""
+    edited = lease(2**31 - 1)
+    assert judge(edited, Holder(pod())) is LeaseState.FOREIGN
+    assert judge(edited, Holder(pod()), over=True) is LeaseState.FREE
+    assert judge(lease(10**9), Holder(pod(reclaimed="999999999"))) is LeaseState.RESERVED
+
+
 def test_only_the_lease_of_the_current_number_is_ones_own() -> None:
     assert is_own(lease(), pod())
     assert not is_own(lease(), pod(reclaimed="1"))

@@ -337,7 +337,8 @@ class Lease(_NamedObject, frozen=True, kw_only=True):
     @property
     def number(self) -> int:
         """The number of the reservation; 0 where it is none of ours."""
-        return self.spec.lease_transitions or 0
+        number = self.spec.lease_transitions or 0
+        return number if number <= allocation.MOST_NUMBER else 0
 
     @property
     def pod(self) -> tuple[str, str] | None:
