@@ -8,11 +8,11 @@ written for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
@@ -83,6 +83,8 @@ class Times:
 
 T = TypeVar("T")
 Result = ClaimAnswer | Refusal
+Attempt = Callable[[KubeletClaim, Flight[Result], Refusal], Awaitable[Result]]
+"""One way of a claim; the last argument is why the attempt before it failed."""
 _UNANSWERED: Final = Refusal(
     "api-server", "the API server has not answered in time; is it reachable from this node?", False
 )
@@ -179,22 +181,12 @@ class ClaimPreparer:
     async def _prepare_one(self, ref: KubeletClaim) -> ClaimAnswer:
         if (bad := unusable(ref)) is not None:
             return self._told(ref, bad, True, asyncio.get_running_loop().time())
-
-        async def work(flight: Flight[Result]) -> Result:
-            return await self._retried(
-                flight, lambda last: self._attempt(ref, flight, last), _UNANSWERED
-            )
-
-        return await self._fly(ref, work, True)
+        return await self._fly(ref, self._attempt, _UNANSWERED, True)
 
     async def _unprepare_one(self, ref: KubeletClaim) -> ClaimAnswer:
         if unusable(ref) is not None:
             return ClaimAnswer()  # such a claim has never been prepared
-
-        async def work(flight: Flight[Result]) -> Result:
-            return await self._retried(flight, lambda _: self._undo(ref, flight), _SLOW)
-
-        return await self._fly(ref, work, False)
+        return await self._fly(ref, self._undo, _SLOW, False)
 
     async def _attempt(self, ref: KubeletClaim, flight: Flight[Result], last: Refusal) -> Result:
         """One way through all checks, and on. ``last``: why the attempt before it failed."""
@@ -234,7 +226,7 @@ class ClaimPreparer:
             return _UNDONE
         return ClaimAnswer(done.requests, done.pool, DEVICE, (cdi_id(ref.uid),))
 
-    async def _undo(self, ref: KubeletClaim, flight: Flight[Result]) -> Result:
+    async def _undo(self, ref: KubeletClaim, flight: Flight[Result], last: Refusal) -> Result:
         await self._locked(lambda: self._store.unprepare(ref.uid), flight)
         return ClaimAnswer()
 
@@ -288,22 +280,19 @@ class ClaimPreparer:
             return Refusal("disk", sentence, False)
 
     async def _fly(
-        self,
-        ref: KubeletClaim,
-        work: Callable[[Flight[Result]], Coroutine[Any, Any, Result]],
-        prepares: bool,
+        self, ref: KubeletClaim, attempt: Attempt, last: Refusal, prepares: bool
     ) -> ClaimAnswer:
         began = asyncio.get_running_loop().time()
 
-        async def caught(flight: Flight[Result]) -> Result:
+        async def work(flight: Flight[Result]) -> Result:
             try:
-                return await work(flight)
+                return await self._retried(flight, partial(attempt, ref, flight), last)
             except Exception:
                 _log.exception("an error of this program's own at a claim", **_named(ref))
                 return _INTERNAL
 
         try:
-            result = await self._flights.run(ref.uid, caught, prepares=prepares)
+            result = await self._flights.run(ref.uid, work, prepares=prepares)
         except CallEnded:
             result = _ENDED
         except Late:
