@@ -21,7 +21,7 @@ from preflight_mnnvl.api.types import (
     SetSpec,
 )
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.cache import OVERLAY_TTL, clique_key, gang_key, is_gang
+from preflight_mnnvl.controller.cache import OVERLAY_TTL, clique_key, gang_key, waiting
 from preflight_mnnvl.core.snapshot import lacks_claim
 
 ON = {"grove.io/mnnvl-enabled": "true"}
@@ -308,5 +308,5 @@ def test_a_podclique_that_has_its_claim_is_not_counted() -> None:
 
 
 def test_a_podgangs_key_is_no_domains() -> None:
-    assert is_gang(gang_key("default", "t-0")) == "t-0"
-    assert is_gang(CD) == ""
+    assert waiting(gang_key("default", "t-0")) == ("gang", "t-0")
+    assert waiting(CD) == ("", CD[1])

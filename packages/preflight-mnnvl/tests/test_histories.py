@@ -20,7 +20,7 @@ from mirrored import Mirror
 from preflight_mnnvl.api.names import CLAIM, PCS_NAME
 from preflight_mnnvl.api.types import ComputeDomain, Part, PodClique, PodCliqueSet, PodGang
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.cache import is_clique, is_gang
+from preflight_mnnvl.controller.cache import waiting
 from preflight_mnnvl.core.reconcile import reconcile
 
 EXAMPLES: Final = int(os.environ.get("MNNVL_HISTORIES", "40"))
@@ -123,7 +123,7 @@ class History(Cluster):
             one.follow(self.store, kinds)
         mirror = self.replicas[0].mirror
         for key in list(mirror.every()):
-            if not is_gang(key) and not is_clique(key):
+            if not waiting(key)[0]:
                 self._turned(key, mirror)
         self.shared()
 

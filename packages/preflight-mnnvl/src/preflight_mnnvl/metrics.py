@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter as Count
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Literal
@@ -30,8 +29,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.runtime = RuntimeMetrics(self.registry)
-        self._states: dict[Key, list[str]] = {}
-        self._counts: Count[str] = Count()
+        self._states: dict[Key, set[str]] = {}
         gauge = partial(Gauge, registry=self.registry)
         build = gauge(
             "preflight_build_info",
@@ -55,7 +53,7 @@ class Metrics:
             "mnnvl_domains", "ComputeDomains by state, as the leader sees them.", ["state"]
         )
         for state in STATES:
-            self.domains.labels(state).set(0)
+            self.domains.labels(state).set_function(partial(self._count, state))
         self.adoption = Histogram(
             "mnnvl_adoption_seconds",
             "From when a PodGang was seen to when the ComputeDomain belonged to it.",
@@ -105,14 +103,14 @@ class Metrics:
 
     def domain(self, key: Key, state: str, *, wanted: bool, exists: bool) -> None:
         """Count what a reconcile found; the state `gone` takes the domain out."""
-        counted = ((state, state != "wanted"), ("wanted", wanted), ("made", exists))
-        now = [] if state == "gone" else [name for name, counts in counted if counts]
-        for names, step in ((self._states.pop(key, []), -1), (now, 1)):
-            for name in names:
-                self._counts[name] += step
-                self.domains.labels(name).set(self._counts[name])
-        if now:
-            self._states[key] = now
+        self._states.pop(key, None)
+        if state != "gone":
+            counted = {state: True, "wanted": wanted, "made": exists}
+            self._states[key] = {name for name, counts in counted.items() if counts}
+
+    def _count(self, state: str) -> float:
+        # A scrape is answered by a thread of its own.
+        return float(sum(state in states for states in list(self._states.values())))
 
     def event(self, result: Literal["written", "failed"]) -> None:
         """Count what became of an Event."""
@@ -120,5 +118,4 @@ class Metrics:
 
     def forget_domains(self) -> None:
         """Count none: this replica does not lead."""
-        for key in list(self._states):
-            self.domain(key, "gone", wanted=False, exists=False)
+        self._states.clear()

@@ -58,8 +58,6 @@ from preflight_mnnvl.core.support import ClusterFacts
 __all__ = ["OVERLAY_TTL"]
 
 T = TypeVar("T")
-_GANG: Final = "gang/"
-_CLIQUE: Final = "podclique/"
 _ASKED: Final = (*names.KEYS, names.GROVE_MNNVL_GROUP)
 
 log = get_logger(__name__)
@@ -67,22 +65,18 @@ log = get_logger(__name__)
 
 def gang_key(namespace: str, name: str) -> Key:
     """The key under which a PodGang waits among domains: no object's name has a slash."""
-    return namespace, f"{_GANG}{name}"
-
-
-def is_gang(key: Key) -> str:
-    """The PodGang's name, of such a key; empty for a domain's."""
-    return key[1].removeprefix(_GANG) if key[1].startswith(_GANG) else ""
+    return namespace, f"gang/{name}"
 
 
 def clique_key(namespace: str, uid: str) -> Key:
     """The key under which a PodClique without its claim waits."""
-    return namespace, f"{_CLIQUE}{uid}"
+    return namespace, f"podclique/{uid}"
 
 
-def is_clique(key: Key) -> str:
-    """The PodClique's uid, of such a key; empty for any other."""
-    return key[1].removeprefix(_CLIQUE) if key[1].startswith(_CLIQUE) else ""
+def waiting(key: Key) -> tuple[str, str]:
+    """The kind of what waits under a key, empty for a domain, and its name, or uid."""
+    kind, _, name = key[1].rpartition("/")
+    return kind, name
 
 
 class CliqueState(msgspec.Struct, gc=False):

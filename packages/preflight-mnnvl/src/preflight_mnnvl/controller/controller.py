@@ -33,7 +33,7 @@ from preflight_kube.runtime.writes import (
 from preflight_mnnvl.api import names
 from preflight_mnnvl.api.types import ComputeDomain, Key, Part, PodGang
 from preflight_mnnvl.config import Config
-from preflight_mnnvl.controller.cache import OVERLAY_TTL, MnnvlCache, gang_key, is_clique, is_gang
+from preflight_mnnvl.controller.cache import OVERLAY_TTL, MnnvlCache, gang_key, waiting
 from preflight_mnnvl.controller.informers import PLURALS
 from preflight_mnnvl.core import reasons
 from preflight_mnnvl.core.reconcile import ClusterWrite, DomainPlan, reconcile, refused
@@ -87,7 +87,8 @@ class Controller:
     # --- what changes in the cluster
 
     def _changed(self, key: Key) -> None:
-        if name := is_gang(key):
+        kind, name = waiting(key)
+        if kind == "gang":
             gang = self.cache.gang(key[0], name)
             at = (key[0], name)
             if gang is None:
@@ -139,10 +140,11 @@ class Controller:
     async def _reconcile(self, client: Client, key: Key) -> float | None:
         """Reconcile what waits under a key; the seconds until the next time."""
         try:
-            if name := is_gang(key):
+            kind, name = waiting(key)
+            if kind == "gang":
                 return await self._announce(client, key[0], name)
-            if uid := is_clique(key):
-                return self._audit(uid)
+            if kind == "podclique":
+                return self._audit(name)
             return await self._reconcile_domain(client, key)
         except Unwritten as unwritten:
             return unwritten.again

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import anyio
@@ -60,8 +60,6 @@ class Webhook:
         self._lookups = GroveLookups(client)
         metrics.admission(client)
         metrics.supports(lambda: informers.support.ok, lambda: informers.support.fabric_nodes)
-        # Of few values each, and looked up thousands of times a second.
-        self._admissions, self._part = cache(metrics.admissions.labels), cache(_part)
 
     # --- reviews
 
@@ -138,24 +136,23 @@ class Webhook:
         self, kind: str, request: AdmissionRequest, result: str, message: str, started: float
     ) -> None:
         seconds = time.perf_counter() - started
-        self._admissions(kind, _RESULTS.get(result, result)).inc()
+        counted = "unchanged" if result == "going" else result
+        self._metrics.admissions.labels(kind, counted).inc()
         self._metrics.latency.observe(seconds)
         level = "info" if result in {"injected", "denied", "unsupported"} else "debug"
         if log.enabled(level):
-            name = f"{request.namespace}/{request.name}"[:300]
-            about = {"uid": request.uid[:128], "object": name, "seconds": round(seconds, 6)}
+            about: dict[str, object] = {
+                "kind": kind,
+                "operation": request.operation,
+                "result": result,
+                "dry_run": request.dry_run,
+                "uid": request.uid[:128],
+                "object": f"{request.namespace}/{request.name}"[:300],
+                "seconds": round(seconds, 6),
+            }
             if message:
                 about["why"] = message
-            logs.line_of(self._part(level, kind, request.operation, result, request.dry_run), about)
-
-
-_RESULTS: Final = {"going": "unchanged"}
-
-
-def _part(level: str, kind: str, operation: str, result: str, dry_run: bool) -> bytes:
-    """The part that log lines of many reviews have in common."""
-    about = {"kind": kind, "operation": operation, "result": result, "dry_run": dry_run}
-    return logs.part(level, "reviewed", about)
+            logs.line(level, "reviewed", about)
 
 
 def _written(raw: msgspec.Raw) -> bytes | None:
