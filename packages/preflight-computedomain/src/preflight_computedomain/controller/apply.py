@@ -1,12 +1,13 @@
 """Carries out what :mod:`~.core.reconcile` decides, in order, until a request fails.
 
 Every write says which version it is about, so that one by a leader who has not noticed that he
-leads no more, or of an object made anew, is refused.
+leads no more, or of an object made anew, is refused. The caches have each answer at once, and the
+next action begins from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -25,8 +26,8 @@ class Blocked(Exception):
 
 
 class Applier:
-    """Carries out one plan. ``client``: fenced by the leadership. ``caches``: get the answers.
-    ``domain``: None to sweep what has none. ``seen``: the templates that the plan was decided from.
+    """Carries out one plan. ``client``: fenced by the leadership. ``uid``: of the ComputeDomain;
+    empty to sweep what has none.
     """
 
     def __init__(
@@ -34,12 +35,10 @@ class Applier:
         client: Client,
         caches: tuple[Cache[ComputeDomain], Cache[ClaimTemplate]],
         namespace: str,
-        domain: ComputeDomain | None,
-        seen: Iterable[ClaimTemplate],
+        uid: str = "",
     ) -> None:
-        self._client, self._namespace, self._domain = client, namespace, domain
-        self._domains, self._known = caches
-        self._templates = {item.metadata.name: item for item in seen}
+        self._client, self._namespace, self._uid = client, namespace, uid
+        self._domains, self._templates = caches
 
     async def apply(self, action: DomainAction) -> None:
         """Raises :class:`Blocked`, and KubeError for what the API server refuses."""
@@ -71,8 +70,9 @@ class Applier:
     # --- the ComputeDomain
 
     def _own(self) -> ComputeDomain:
-        assert self._domain is not None  # sweeps have no action about one
-        return self._domain
+        if (domain := self._domains.get(self._uid)) is None:
+            raise Blocked("the ComputeDomain has gone meanwhile")
+        return domain
 
     async def _patch_domain(self, change: dict[str, Any], part: str = "") -> None:
         about = self._own().metadata
@@ -80,16 +80,15 @@ class Applier:
         body = {**change, "metadata": {**change.get("metadata", {}), **metadata}}
         path = namespaced(DOMAINS, self._namespace, about.name) + part
         answer = await self._client.merge_patch(path, body)
-        self._domain = msgspec.json.decode(answer, type=ComputeDomain)
-        self._domains.wrote(self._domain)
+        self._domains.wrote(msgspec.json.decode(answer, type=ComputeDomain))
 
     async def _let_go(self) -> None:
-        about = self._own().metadata
-        kept = [name for name in about.finalizers if name != FINALIZER]
+        finalizers = self._own().metadata.finalizers
+        kept = [name for name in finalizers if name != FINALIZER]
         with suppress(NotFound):  # somebody else has removed it
             await self._patch_domain({"metadata": {"finalizers": kept or None}})
-        if [*about.finalizers] == [FINALIZER]:
-            self._domains.deleted(about.uid)
+        if not kept:
+            self._domains.deleted(self._uid)
 
     # --- templates
 
@@ -97,13 +96,7 @@ class Applier:
         return namespaced(TEMPLATES, self._namespace, name)
 
     def _took(self, answer: bytes) -> None:
-        item = msgspec.json.decode(answer, type=ClaimTemplate)
-        self._templates[item.metadata.name] = item
-        self._known.wrote(item)
-
-    def _lost(self, name: str, uid: str) -> None:
-        self._templates.pop(name, None)
-        self._known.deleted(uid)
+        self._templates.wrote(msgspec.json.decode(answer, type=ClaimTemplate))
 
     async def _create(self, name: str, body: Mapping[str, Any]) -> None:
         try:
@@ -114,19 +107,16 @@ class Applier:
             raise Blocked(f"ResourceClaimTemplate {name} has been made meanwhile") from None
 
     async def _delete(self, name: str, uid: str) -> None:
-        try:
+        answer = b'{"kind":"Status"}'
+        with suppress(NotFound):
             answer = await self._client.delete(self._at(name), uid=uid)
-        except NotFound:
-            self._lost(name, uid)
-            return
         if msgspec.json.decode(answer, type=_Kind).kind == "Status":  # nothing held it
-            self._lost(name, uid)
+            self._templates.deleted(uid)
         else:
             self._took(answer)
 
     async def _release(self, name: str, uid: str) -> None:
-        there = self._templates.get(name)
-        if there is None or there.metadata.uid != uid:
+        if (there := self._templates.get(uid)) is None:
             return  # gone with its deletion
         finalizers = there.metadata.finalizers
         patch = template.released(finalizers, there.metadata.resource_version)
@@ -136,12 +126,12 @@ class Applier:
         if answer and set(finalizers) - {FINALIZER}:
             self._took(answer)
         else:
-            self._lost(name, uid)
+            self._templates.deleted(uid)
 
     async def _confirm_gone(self, name: str, owner: str) -> None:
         there = await self._client.get_or_none(self._at(name), ClaimTemplate)
         if there is not None and template.owner(there) == owner:
-            self._known.wrote(there)
+            self._templates.wrote(there)
             held = ", ".join(there.metadata.finalizers) or "nothing"
             raise Blocked(f"ResourceClaimTemplate {name} is still there, held by {held}")
 

@@ -167,13 +167,12 @@ class Controller:
         domain = next(reversed(self._domains.by_index("place", "/".join(place))), None)
         if domain is None:
             return None
-        seen = self._seen(domain)
-        plan = reconcile(domain, seen)
+        plan = reconcile(domain, self._seen(domain))
         reasons = {item.reason for item in plan.events}
         self._conflict(place, "ResourceClaimTemplateConflict" in reasons)
         again: float | None = None
         try:
-            await self._apply(client, place[0], domain, seen, plan.actions)
+            await self._apply(client, place[0], plan.actions, domain.metadata.uid)
         except Blocked as why:
             log.info("ComputeDomain waits", **_about(domain), why=str(why))
             again = AGAIN
@@ -223,19 +222,14 @@ class Controller:
             wanted = self._sharing.granted(domain, self._domains.store.values())
             if wanted != domain.metadata.cliques:
                 action = DomainAction("GrantCliques", status=",".join(sorted(wanted)))
-                await self._apply(client, place[0], domain, [], [action])
+                await self._apply(client, place[0], [action], domain.metadata.uid)
                 log.info("NVLink cliques granted", **_about(domain), cliques=sorted(wanted))
             return self._sharing.cliques(domain.metadata.uid) <= wanted
 
     async def _apply(
-        self,
-        client: Client,
-        namespace: str,
-        domain: ComputeDomain | None,
-        seen: list[ClaimTemplate],
-        actions: Iterable[DomainAction],
+        self, client: Client, namespace: str, actions: Iterable[DomainAction], uid: str = ""
     ) -> None:
-        applier = Applier(client, (self._domains, self._templates), namespace, domain, seen)
+        applier = Applier(client, (self._domains, self._templates), namespace, uid)
         for action in actions:
             await applier.apply(action)
             self._metrics.actions.labels(action.kind).inc()
@@ -274,7 +268,7 @@ class Controller:
                 if not uid or self._domains.get(uid) is not None:
                     continue
                 try:
-                    await self._apply(client, about.namespace, None, [item], sweep(item))
+                    await self._apply(client, about.namespace, sweep(item))
                 except Fenced:
                     return  # the next leader does it
                 except (Blocked, KubeError) as why:
