@@ -7,7 +7,6 @@ import random
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import TimeoutError as Late
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -46,28 +45,6 @@ ANSWER: Final = 15.0
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Folders:
-    """``registry``: the kubelet's, of registrations; ``cdi``: where the container runtime reads."""
-
-    registry: Path
-    own: Path
-    cdi: Path
-
-    @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Folders:
-        """By the names that NVIDIA's driver has for them."""
-
-        def folder(variable: str, default: str) -> Path:
-            return Path(environ.get(variable) or default)
-
-        return cls(
-            folder("KUBELET_REGISTRAR_DIRECTORY_PATH", "/var/lib/kubelet/plugins_registry"),
-            folder("KUBELET_PLUGINS_DIRECTORY_PATH", "/var/lib/kubelet/plugins") / DRIVER,
-            folder("CDI_ROOT", "/var/run/cdi"),
-        )
-
-
 async def run(
     target: Connection,
     gates: Gates,
@@ -93,13 +70,19 @@ async def run(
         boot=facts.boot,
         clique=offered or "none",
     )
-    folders = Folders.of(environ)
+
+    def folder(variable: str, default: str) -> Path:  # by the names that NVIDIA's driver has
+        return Path(environ.get(variable) or default)
+
+    registry = folder("KUBELET_REGISTRAR_DIRECTORY_PATH", "/var/lib/kubelet/plugins_registry")
+    own = folder("KUBELET_PLUGINS_DIRECTORY_PATH", "/var/lib/kubelet/plugins") / DRIVER
+    cdi = folder("CDI_ROOT", "/var/run/cdi")
     async with Client(target, agent=PLUGIN, timeout=ANSWER) as client:
         claims = ClaimPreparer(
             facts.node,
             ClusterReader(client),
-            ClaimStore(folders.own, folders.cdi, facts, major, Disk()),
-            lock=Lock(folders.own / "pu.lock"),
+            ClaimStore(own, cdi, facts, major, Disk()),
+            lock=Lock(own / "pu.lock"),
             clique=clique,
             metrics=metrics,
             exclusive=environ.get(EXCLUSIVE) == "true",
@@ -107,14 +90,12 @@ async def run(
         publisher = Publisher(
             client, facts.node, lambda verb: metrics.slice_writes.labels(verb).inc()
         )
-        serving = GrpcServer(
-            claims, metrics, folders.registry, folders.own, on_registered=publisher.poke
-        )
+        serving = GrpcServer(claims, metrics, registry, own, on_registered=publisher.poke)
         publisher.offer(channel(offered, clique.driver))
         health = _health(address, metrics, serving, publisher, clique)
         try:
-            await _begin(folders, claims, serving)
-            log.info("started", port=health.port, socket=str(folders.own / "dra.sock"))
+            await _begin((own, cdi), claims, serving)
+            log.info("started", port=health.port, socket=str(own / "dra.sock"))
             async with anyio.create_task_group() as group:
                 group.start_soon(_stop_on_signal, group.cancel_scope)
                 group.start_soon(serving.watch)
@@ -130,16 +111,16 @@ async def run(
             log.info("stopped", node=facts.node)
 
 
-async def _begin(folders: Folders, claims: ClaimPreparer, serving: GrpcServer) -> None:
+async def _begin(folders: tuple[Path, Path], claims: ClaimPreparer, serving: GrpcServer) -> None:
     try:
-        for folder in (folders.own, folders.cdi):
+        for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
         await claims.start()
         await serving.start()
     except (LockHeld, Unfit) as error:
         raise CommandFailed(str(error)) from None
     except OSError as error:
-        where = error.filename or folders.own
+        where = error.filename or folders[0]
         raise CommandFailed(
             f"{where}: {error.strerror or error}; is the node's folder mounted, and may root write there?"
         ) from None
