@@ -10,6 +10,7 @@ PodClique needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
 from preflight_kube.api.jsonpatch import Operation
@@ -240,19 +241,11 @@ def _decision(
 def _update(
     clique: PodClique, stored: PodClique, config: Config, known: ClusterView, now: int
 ) -> ReviewAnswer:
-    """Repeat what the stored object carries, and look up no claims but new ones; what carries
-    nothing stays without, unless its living domain proves that it had one.
-    """
+    """Repeat what the stored object carries, and look up no claims but new ones."""
     meta, old = clique.metadata, stored.metadata
     decision = read_decision(old.annotation(names.DECISION))
     if decision is None:
-        try:
-            if (answer := _restored(clique, config, known, now)) is not None:
-                return answer
-        except (BadObject, CliqueRefused):
-            pass  # nothing is refused that was stored before
-        late = _late(clique, config, known)
-        return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=late)
+        return _undecided(clique, config, known, now)
     pod = decode_pod(clique.spec.pod_spec)
     own = meta.annotation(names.GROVE_MNNVL_GROUP)
     refuse_group(None if own in {None, "none"} else (str(own), "the PodClique"))
@@ -330,15 +323,35 @@ def _unmarked(meta: Metadata) -> tuple[Operation, ...]:
     return tuple(annotate(meta.annotations, {}, (names.DECISION,)))
 
 
+def _undecided(clique: PodClique, config: Config, known: ClusterView, now: int) -> ReviewAnswer:
+    """Leave what carries no decision without, unless its living domain proves that it had one."""
+    meta, warned = clique.metadata, tuple[str, ...]()
+    wish = fabric_request(meta, known.set_, config.mode)
+    # Where none can be had, one that is made anew has none either.
+    if wish.enabled and known.support.state not in {"unsupported", "off"}:
+        with suppress(BadObject, CliqueRefused):  # nothing is refused that was stored before
+            pod = decode_pod(clique.spec.pod_spec)
+            if places(pod, config.gpu_resources, ()):
+                # Some of its pods would join a domain, and those that run would not.
+                late = "asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one"
+                warned = (f"PodClique {shown(meta.name)} {late}",)
+            if (answer := _restored(meta, pod, wish, known, config, now=now)) is not None:
+                return answer
+    return ReviewAnswer("not-enabled", patch=_unmarked(meta), warnings=warned)
+
+
 def _restored(
-    clique: PodClique, config: Config, known: ClusterView, now: int
+    meta: Metadata,
+    pod: PodSpec,
+    wish: FabricRequest,
+    known: ClusterView,
+    config: Config,
+    *,
+    now: int,
 ) -> ReviewAnswer | None:
     """Grove writes a decision away where no webhook answers; the domain is its second copy."""
-    meta, set_ = clique.metadata, known.set_
-    wish = fabric_request(meta, set_, config.mode)
-    if set_ is None or not wish.enabled or wish.group is not None or not known.support.ok:
+    if known.set_ is None or wish.group is not None or not known.support.ok:
         return None
-    pod = decode_pod(clique.spec.pod_spec)
     of_gpus = gpu_claims(pod, known.classes or {}, config.gpu_device_classes)
     decision = _decision(meta, pod, wish, known, config, of_gpus=of_gpus, restored=now)
     there = known.taken.get(decision.cd)
@@ -352,19 +365,3 @@ def _restored(
     patch = _patch(meta, pod, decision, used=used, keys=wish.keys)
     warning = f"PodClique {shown(meta.name)} had lost its claim, and has it again, as its domain {shown(decision.cd)} lives; restart those of its pods that were made without it"
     return ReviewAnswer("injected", "", patch, (warning,), decision)
-
-
-def _late(clique: PodClique, config: Config, known: ClusterView) -> tuple[str, ...]:
-    """Some of its pods would join a domain, and those that run would not."""
-    # Where none can be had, one that is made anew has none either.
-    if known.support.state in {"unsupported", "off"}:
-        return ()
-    if not fabric_request(clique.metadata, known.set_, config.mode).enabled:
-        return ()
-    try:
-        used = places(decode_pod(clique.spec.pod_spec), config.gpu_resources, ())
-    except (BadObject, CliqueRefused):
-        return ()
-    name = shown(clique.metadata.name)
-    warning = f"PodClique {name} asks for multi-node NVLink, and its pods get no claim; delete it, and Grove makes it anew with one"
-    return (warning,) if used else ()

@@ -30,6 +30,8 @@ from preflight_mnnvl.metrics import Metrics
 
 PODCLIQUES: Final = "/mutate-podclique"
 SETS: Final = "/validate-podcliqueset"
+LONGEST: Final = 2.0
+"""Seconds for one lookup; the API server waits for the answer."""
 _NULL: Final = b"null"
 T = TypeVar("T")
 
@@ -57,7 +59,7 @@ class Webhook:
         self, client: Client, config: Config, metrics: Metrics, informers: Informers
     ) -> None:
         self._config, self._metrics, self._informers = config, metrics, informers
-        self._lookups = GroveLookups(client)
+        self._client = client
         metrics.admission(client)
         metrics.supports(lambda: informers.support.ok, lambda: informers.support.fabric_nodes)
 
@@ -122,11 +124,11 @@ class Webhook:
         known = self._known(review)
         while (needs := (answer := self._answer(review, known)).needs) is not None:
             if needs.set_:
-                live = await self._lookups.set_(review.namespace, needs.set_)
+                live = await self._set(review.namespace, needs.set_)
                 known = known._replace(set_=live and trimmed(live), has_set=True)
             else:
-                classes = self._lookups.classes(review.namespace, needs.claims, known.support)
-                known = known._replace(classes=await classes)
+                classes = await self._classes(review.namespace, needs.claims, known.support)
+                known = known._replace(classes=classes)
         return answer
 
     def _answer(self, review: Review, known: ClusterView) -> ReviewAnswer:
@@ -154,36 +156,16 @@ class Webhook:
                 about["why"] = message
             logs.line(level, "reviewed", about)
 
+    # --- what a decision needs and the informers do not have: read once, live, within bounds; each
+    # raises Unavailable where the cluster does not say
 
-def _written(raw: msgspec.Raw) -> bytes | None:
-    return None if (written := bytes(raw)) == _NULL else written
-
-
-def _review(request: AdmissionRequest) -> Review:
-    new, old = bytes(request.object), _written(request.old_object)
-    return Review(request.operation, request.namespace, new, old, time.time())
-
-
-# --- what a decision needs and the informers do not have: read once, live, within bounds
-
-LONGEST: Final = 2.0
-"""Seconds for one lookup; the API server waits for the answer."""
-
-
-class GroveLookups:
-    """Each raises :class:`Unavailable` where the cluster does not say."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def set_(self, namespace: str, name: str) -> PodCliqueSet | None:
-        """A PodCliqueSet that the cache does not have yet; None where it does not exist."""
+    async def _set(self, namespace: str, name: str) -> PodCliqueSet | None:
         if not is_name(name):  # labels are validated after admission
             return None
         path = f"/apis/{GROVE_GROUP}/v1alpha1/namespaces/{namespace}/podcliquesets/{name}"
         return await self._asked(f"the PodCliqueSet {shown(name)}", path, PodCliqueSet)
 
-    async def classes(
+    async def _classes(
         self, namespace: str, refs: Iterable[ClaimRef], support: Support
     ) -> dict[ClaimRef, Collection[str]]:
         """The device classes that claims and templates ask for, of those that exist."""
@@ -208,3 +190,12 @@ class GroveLookups:
         except (KubeError, TimeoutError) as error:
             why = shown(str(error).rstrip(".") or f"no answer within {LONGEST:g} s", 300)
             raise Unavailable(f"{what} cannot be read ({why}); this is tried again") from error
+
+
+def _written(raw: msgspec.Raw) -> bytes | None:
+    return None if (written := bytes(raw)) == _NULL else written
+
+
+def _review(request: AdmissionRequest) -> Review:
+    new, old = bytes(request.object), _written(request.old_object)
+    return Review(request.operation, request.namespace, new, old, time.time())
