@@ -8,9 +8,9 @@ without a limit have one here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 from preflight_kube.api.quantities import parse_quantity
@@ -33,6 +33,8 @@ Phase = Literal[
 ]
 ClaimRef = tuple[str, str]
 """Kind and name of a ResourceClaim or ResourceClaimTemplate of the wrapper's namespace."""
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time with its zone, which all of Kubernetes' times have."""
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 DEPLOYED: Final[tuple[Phase, ...]] = ("Resuming", "Running", "Resetting")
 """Phases of a wrapper that runs, or will again by itself."""
@@ -61,13 +63,6 @@ def _cut(struct: msgspec.Struct, name: str, most: int) -> None:
     value = getattr(struct, name)
     if len(value) > most:
         msgspec.structs.force_setattr(struct, name, value[: most - 1] + "…")
-
-
-def _aware(struct: msgspec.Struct, name: str) -> None:
-    """A time without a zone is in UTC."""
-    value = getattr(struct, name)
-    if value is not None and value.tzinfo is None:
-        msgspec.structs.force_setattr(struct, name, value.replace(tzinfo=UTC))
 
 
 def _clamped(value: int) -> int:
@@ -121,11 +116,10 @@ class Condition(_Object, frozen=True, kw_only=True):
     status: str = "Unknown"
     reason: str = ""
     message: str = ""
-    last_transition_time: datetime | None = None
+    last_transition_time: Time | None = None
     observed_generation: int = 0
 
     def __post_init__(self) -> None:
-        _aware(self, "last_transition_time")
         _cut(self, "message", MOST_MESSAGE)
         _cut(self, "reason", _MOST_NAME)
         _cut(self, "type", _MOST_NAME)
@@ -240,10 +234,7 @@ class _Container(_Object, frozen=True, kw_only=True):
 class Running(_Object, frozen=True, kw_only=True):
     """A container's state."""
 
-    started_at: datetime | None = None
-
-    def __post_init__(self) -> None:
-        _aware(self, "started_at")
+    started_at: Time | None = None
 
 
 class Terminated(_Object, frozen=True, kw_only=True):
@@ -252,12 +243,10 @@ class Terminated(_Object, frozen=True, kw_only=True):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
+    started_at: Time | None = None
+    finished_at: Time | None = None
 
     def __post_init__(self) -> None:
-        _aware(self, "started_at")
-        _aware(self, "finished_at")
         _cut(self, "message", MOST_MESSAGE)
         _cut(self, "reason", _MOST_NAME)
 
