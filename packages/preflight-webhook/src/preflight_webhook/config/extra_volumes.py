@@ -105,24 +105,16 @@ class ExtraMount(_Part, frozen=True, kw_only=True):
 
 def mounts(extra: Iterable[ExtraMount]) -> list[dict[str, Any]]:
     """As a container has them, written as the API server gives them back."""
-    mounts = []
-    for volume in extra:
-        mount: dict[str, Any] = {"name": _EXTRA + volume.name, "mountPath": volume.mount_path}
-        if volume.sub_path:
-            mount["subPath"] = volume.sub_path
-        if volume.read_only:
-            mount["readOnly"] = True
-        mounts.append(mount)
-    return mounts
+    written = ({**msgspec.to_builtins(mount), "name": _EXTRA + mount.name} for mount in extra)
+    return [{key: value for key, value in mount.items() if value} for mount in written]
 
 
 def volumes(extra: Iterable[ExtraVolume]) -> list[dict[str, Any]]:
     """As a pod has them, each once."""
     volumes: dict[str, dict[str, Any]] = {}
     for volume in extra:
-        if volume.host_path is not None:
-            source = {"hostPath": {"path": volume.host_path.path, "type": volume.host_path.type}}
-        else:
+        source = {"hostPath": msgspec.to_builtins(volume.host_path)}
+        if volume.host_path is None:
             medium = volume.empty_dir.medium if volume.empty_dir is not None else ""
             source = {"emptyDir": {"medium": medium} if medium else {}}
         volumes[volume.name] = {"name": _EXTRA + volume.name, **source}

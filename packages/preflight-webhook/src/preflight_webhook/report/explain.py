@@ -84,10 +84,11 @@ def explain(
         for check in config.checks
         if check.name in decision.checks
     }
+    after = applied(deepcopy(target.pod), decision.patch)
     warnings = [
         *decision.warnings,
         *_unseen(decision),
-        *_code(decision, config),
+        *(_code(after, config) if decision.checks else ()),
         *_left_behind(target.pod, decision, config),
     ]
     asked = opt_in(target.namespace, target.labels, given.lists)
@@ -97,9 +98,7 @@ def explain(
     if form == "text":
         lines = [*map(printable, _unasked(report) if asked.asked == "no" else _lines(report))]
         if decision.patch and not brief and asked.asked != "no":
-            lines += _diff(
-                target.pod, applied(deepcopy(target.pod), decision.patch), colored=colored
-            )
+            lines += _diff(target.pod, after, colored=colored)
         return "\n".join(lines)
     fields = _fields(report)
     if brief:
@@ -109,11 +108,8 @@ def explain(
 
 def _fields(report: _Report) -> dict[str, Any]:
     decision, asked = report.decision, report.asked
-    fields: dict[str, Any] = {"object": report.target.what}
-    fields |= {
-        "opt_in": {"asked": asked.asked, "why": asked.why},
-        "configuration": report.given.source,
-    }
+    fields: dict[str, Any] = {"object": report.target.what, "opt_in": asked._asdict()}
+    fields["configuration"] = report.given.source
     if asked.asked == "no":
         otherwise = {"result": decision.result, "message": report.message}
         return {
@@ -129,9 +125,7 @@ def _fields(report: _Report) -> dict[str, Any]:
         **fields,
         "message": report.message,
         "warnings": report.warnings,
-        "skipped": [
-            {"check": s.check, "reason": s.reason, "message": s.message} for s in decision.skipped
-        ],
+        "skipped": to_builtins(decision.skipped),
         "claims": to_builtins(decision.claims),
         "gang": to_builtins(decision.stamp),
         "preflight_config": report.own or None,
@@ -161,26 +155,19 @@ def _of_namespace(target: FoundPod, config: Config) -> tuple[Config, str]:
     """The configuration that holds in the pod's namespace, and a word on its PreflightConfigs; none
     where there are none.
     """
-    items = target.policies
+    items, off = target.policies, "as preflightConfigs.enabled is false in the configuration"
     if not items:
         return config, ""
     if not config.preflight_configs.enabled:
-        return (
-            config,
-            f"no {KIND} is read, as preflightConfigs.enabled is false in the configuration",
-        )
-    if (
-        len(items) == 1 and not items[0].metadata.uid and not items[0].status.conditions
-    ):  # as people write it in a file
+        return config, f"no {KIND} is read, {off}"
+    chosen, how = in_force(items), "in force"
+    # As people write it in a file.
+    if len(items) == 1 and not items[0].metadata.uid and not items[0].status.conditions:
         chosen, how = items[0], "as if the gang controller had accepted it"
-    elif (policy_ := in_force(items)) is not None:
-        chosen, how = policy_, "in force"
-    else:
-        why = [
-            f"{item.metadata.name} ({refusal(item) or 'in force, as another one'})"
-            for item in items
-        ]
-        return config, f"no {KIND} is in force: {', '.join(why)}"
+    if chosen is None:
+        whys = ((item.metadata.name, refusal(item) or "in force, as another one") for item in items)
+        why = ", ".join(f"{name} ({why})" for name, why in whys)
+        return config, f"no {KIND} is in force: {why}"
     try:
         return effective(config, decode_spec(chosen.spec)), f"{KIND} {chosen.metadata.name}, {how}"
     except ContractError as error:
@@ -199,30 +186,17 @@ def _unseen(decision: Decision) -> Iterator[str]:
         )
 
 
-def _code(decision: Decision, config: Config) -> Iterator[str]:
-    """Variables of the workload that may load code and reach a check,
-    as the operator listed them.
+def _code(after: Object, config: Config) -> Iterator[str]:
+    """Variables of the workload that may load code and reach a check, as the operator listed them;
+    ``after``: the pod with its checks.
     """
-    configured = {
-        (names.container_name(check.name), entry["name"])
-        for check in config.checks
-        for entry in variables_of(check, config)
-    }
-    for operation in decision.patch:
-        value = operation.get("value")
-        for container in value if isinstance(value, list) else [value]:
-            if not (
-                isinstance(container, dict) and operation["path"].startswith("/spec/initContainers")
-            ):
-                continue
-            for entry in container.get("env") or ():
-                if (
-                    loads_code(entry["name"])
-                    and (container.get("name"), entry["name"]) not in configured
-                ):
-                    yield (
-                        f"{entry['name']} may make {container.get('name')} load code, or read and write files, of the workload's choice"
-                    )
+    for check in config.checks:
+        name = names.container_name(check.name)
+        ours = {entry["name"] for entry in variables_of(check, config)}
+        for container in maps(map_of(after.get("spec")).get("initContainers")):
+            for entry in maps(container.get("env")) if container.get("name") == name else ():
+                if loads_code(entry["name"]) and entry["name"] not in ours:
+                    yield f"{entry['name']} may make {name} load code, or read and write files, of the workload's choice"
 
 
 def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[str]:
@@ -256,11 +230,8 @@ def _patterns(checks: list[CheckConfig], config: Config) -> list[tuple[str, tupl
 
 def _lines(report: _Report) -> Iterator[str]:
     decision = report.decision
-    result = (
-        "injected already"
-        if decision.result == "unchanged" and decision.checks
-        else decision.result
-    )
+    already = decision.result == "unchanged" and decision.checks
+    result = "injected already" if already else decision.result
     yield f"{report.target.what}: {result}{'' if report.asked.asked == 'yes' else ', if its namespace is opted in'}"
     yield f"  opt-in: {report.asked.why}"
     if report.own:
@@ -278,9 +249,8 @@ def _lines(report: _Report) -> Iterator[str]:
     for skip in decision.skipped:
         yield f"  left out: {skip.check} ({skip.reason}): {skip.message}"
     if report.delays:
-        each = ", ".join(
-            f"{name} {format_duration(seconds)}" for name, seconds in report.delays.items()
-        )
+        delays = {name: format_duration(seconds) for name, seconds in report.delays.items()}
+        each = ", ".join(f"{name} {text}" for name, text in delays.items())
         yield f"  worst-case start delay: {format_duration(sum(report.delays.values()))} if every check waits, runs and reports as long as it may{f' ({each})' if len(report.delays) > 1 else ''}"
     for warning in report.warnings:
         yield f"  warning: {warning}"
@@ -290,9 +260,8 @@ def _lines(report: _Report) -> Iterator[str]:
 
 def _diff(before: Object, after: Object, *, colored: bool) -> Iterator[str]:
     old, new = _yaml(before).splitlines(), _yaml(after).splitlines()
-    for line in list(difflib.unified_diff(old, new, lineterm="", n=2))[
-        2:
-    ]:  # without its two lines of file names
+    _, _, *lines = difflib.unified_diff(old, new, lineterm="", n=2)  # two are names of files
+    for line in lines:
         color = _COLORS.get(line[:1], "") if colored else ""
         yield f"    {color}{line}{_END if color else ''}"
 
