@@ -61,6 +61,7 @@ from preflight_webhook.core.inject.inheritance import (
     EmptyVolume,
     inherit,
     inheriting,
+    locks_memory,
 )
 from preflight_webhook.core.inject.injection import (
     Injection,
@@ -309,8 +310,8 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
         containers=len(everyone),
         own={demand.resource: demand for demand in _demands(facts.own)},
         gang_config_map=member.config_map if member is not None and member.takes_part else None,
-        inherited=inherited.by_check,
-        ipc_lock=inherited.ipc_lock,
+        inherited=inherited,
+        ipc_lock=locks_memory(facts.settings),
         pull_secrets=frozenset(facts.pull_secrets),
         reports=config.platform_connector.enabled and not facts.confined,
         named_devices=facts.claimed
@@ -319,7 +320,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
         profiled=facts.profiled,
     )
     injection = inject(config, checks, workload, first, last)
-    passed_on = [settings for check in checks if (settings := inherited.by_check.get(check.name))]
+    passed_on = [settings for check in checks if (settings := inherited.get(check.name))]
     warnings = [warning for settings in passed_on for warning in settings.warnings]
     if facts.confined and config.platform_connector.enabled:
         warnings.append(

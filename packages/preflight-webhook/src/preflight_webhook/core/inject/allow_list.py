@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase, translate
 from posixpath import basename, relpath
 from typing import Any, Final, NamedTuple
 
+from preflight_kube.api.workloads.model import map_of
 from preflight_proto import names
 
 from preflight_webhook.config.allow import AllowRow, refusal
@@ -30,18 +31,20 @@ TOPOLOGY: Final = "NCCL_TOPO_FILE"
 
 
 class WorkloadSetting(NamedTuple):
-    """A variable by its name, or a ``mount`` by its path, and the ``patterns`` by which a check
-    inherits. ``memory``: names of the pod's volumes that are memory; ``empty``: of those that
-    hold nothing when the check runs; ``setting``: what of the
-    configuration has the patterns.
+    """A variable by its name, or a mount by its path, as the ``entry`` of its list in the pod, and
+    the ``patterns`` by which a check inherits. ``taken``: names of variables that the check has, or
+    mounts by their paths; ``memory``: names of the pod's volumes that are memory; ``empty``: of
+    those that hold nothing when the check runs; ``setting``: what of the configuration has the
+    patterns.
     """
 
     name: str
     patterns: Collection[str]
-    mount: Mapping[str, Any] = {}
+    entry: Mapping[str, Any] = {}
     memory: Collection[str] = ()
     empty: Collection[str] = ()
     setting: str = ""
+    taken: Mapping[str, Mapping[str, Any]] = {}
 
     @property
     def listed(self) -> bool:
@@ -62,6 +65,21 @@ class WorkloadSetting(NamedTuple):
     def family(self) -> str:
         """The first part of the variable's name."""
         return self.name.partition("_")[0]
+
+    @property
+    def missing(self) -> str:
+        """The variables that the value refers to and the check does not have: names in `$(NAME)`;
+        `$$` is an escaped dollar sign.
+        """
+        value = self.entry.get("value")
+        found = _REFERENCE.finditer(value) if isinstance(value, str) else ()
+        return ", ".join(sorted({match[1] for match in found if match[1]} - self.taken.keys()))
+
+    @property
+    def other(self) -> bool:
+        """Whether the check has another mount at the path."""
+        there = self.taken.get(self.name, self.entry)
+        return any(there.get(key) != self.entry.get(key) for key in ("name", "subPath"))
 
     @property
     def top(self) -> str:
@@ -159,6 +177,7 @@ _SYSTEM: Final = frozenset(
 )
 """Folders of an image that hold programs, libraries, settings, state or whatever it is started in.
 """
+_REFERENCE: Final = re.compile(r"\$\$|\$\(([^()]*)\)")
 _LITERAL: Final = re.compile(r"^/+([^/*?\[]+)(?:/|$|\*$)")
 """The first folder of a pattern, where it is written out; `/data*` names it well enough."""
 
@@ -190,12 +209,20 @@ VARIABLES: Final = (
         unless=lambda item: item.listed,
     ),
 )
+VALUES: Final = (
+    AllowRow(
+        lambda item: map_of(item.entry.get("valueFrom")).get("fileKeyRef") is not None,
+        "it comes from a file (fileKeyRef) that a container of the pod writes first",
+    ),
+    AllowRow(lambda item: item.missing, "it refers to {1}, which is not inherited"),
+)
 MOUNTS: Final = (
-    AllowRow(lambda item: item.mount.get("subPathExpr"), "its subPathExpr is the container's own"),
+    AllowRow(lambda item: item.other, "another one is at that path"),
+    AllowRow(lambda item: item.entry.get("subPathExpr"), "its subPathExpr is the container's own"),
     AllowRow(
         lambda item: item.name == names.SHM_DIR,
         "its volume is not an emptyDir of medium Memory",
-        unless=lambda item: item.mount.get("name") in item.memory,
+        unless=lambda item: item.entry.get("name") in item.memory,
     ),
     AllowRow(lambda item: item.name == "/", "it would cover the whole image"),
     AllowRow(
@@ -212,15 +239,15 @@ MOUNTS: Final = (
 _TOPOLOGY_FILES: Final = (
     AllowRow(lambda item: "$(" in item.name, "={0.name} refers to other variables"),
     AllowRow(
-        lambda item: not item.mount,
+        lambda item: not item.entry,
         "={0.name} lies in no volume, so the checks run without it; mount the file to have it used",
     ),
     AllowRow(
-        lambda item: item.mount.get("subPathExpr"),
+        lambda item: item.entry.get("subPathExpr"),
         "={0.name} lies in a mount whose subPathExpr is the container's own",
     ),
     AllowRow(
-        lambda item: item.mount.get("name") in item.empty,
+        lambda item: item.entry.get("name") in item.empty,
         "={0.name} lies in an emptyDir, where nothing is before the pod's own containers run, so the checks run without it; "
         "mount a file that is there from the start",
     ),

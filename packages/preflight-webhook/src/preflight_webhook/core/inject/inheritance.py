@@ -9,12 +9,10 @@ or stand in for the check's own settings and files: see :mod:`.allow_list`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
-
-from preflight_kube.api.workloads.model import map_of
+from typing import Any, NamedTuple
 
 from preflight_webhook.api.review import decode_entries, decode_security
 from preflight_webhook.config.allow import refusal
@@ -25,13 +23,12 @@ from preflight_webhook.core.decision import UnreadEnvFrom
 from preflight_webhook.core.inject.allow_list import (
     MOUNTS,
     TOPOLOGY,
+    VALUES,
     MovedTopology,
     WorkloadSetting,
     inheritable,
     moved,
 )
-
-_REFERENCE: Final = re.compile(r"\$\$|\$\(([^()]*)\)")
 
 
 class ContainerSettings(NamedTuple):
@@ -75,15 +72,6 @@ def inheriting(config: Config) -> bool:
     return any(any(_patterns(check, config)) for check in config.checks)
 
 
-class InheritedSettings(NamedTuple):
-    """What a pod leaves to its checks: to each by its name, and whether it may lock memory, as RDMA
-    without a raised limit needs.
-    """
-
-    by_check: dict[str, Inherited]
-    ipc_lock: bool
-
-
 @remembered(1024 * 1024)
 def inherit(
     settings: tuple[ContainerSettings, ...],
@@ -91,32 +79,28 @@ def inherit(
     containers: int,
     empty: tuple[EmptyVolume, ...],
     config: Config,
-) -> InheritedSettings:
-    """``settings`` and whether GPUs are given, of the containers (the first ``containers`` of them)
-    and init containers; ``empty``: the pod's emptyDirs.
-
-    Raises :class:`BadReview` when a security context is none.
+) -> dict[str, Inherited]:
+    """What a pod leaves to its checks, by their names. ``settings`` and whether GPUs are given: of
+    the containers (the first ``containers`` of them) and init containers; ``empty``: the pod's
+    emptyDirs.
     """
-    sources = [
-        Source(
-            f"spec.containers[{i}]" if i < containers else f"spec.initContainers[{i - containers}]",
-            *own,
-        )
-        for i, own in enumerate(zip(gpus, settings, strict=True))
-    ]
+    sources = []
+    for i, own in enumerate(zip(gpus, settings, strict=True)):
+        within = f"containers[{i}]" if i < containers else f"initContainers[{i - containers}]"
+        sources.append(Source(f"spec.{within}", *own))
     inherited = ((check.name, _inherit(check, config, sources, empty)) for check in config.checks)
-    locks = any(_locks_memory(setting.security) for setting in settings)
-    return InheritedSettings({name: own for name, own in inherited if own is not None}, locks)
+    return {name: own for name, own in inherited if own is not None}
 
 
-def _locks_memory(raw: bytes) -> bool:
-    own = decode_security(raw)
-    if own is None:
-        return False
-    added = (own.capabilities and own.capabilities.add) or ()
-    return own.privileged is True or any(
-        capability.removeprefix("CAP_") in {"IPC_LOCK", "ALL"} for capability in added
-    )
+def locks_memory(settings: Iterable[ContainerSettings]) -> bool:
+    """Whether a container may lock memory, as RDMA without a raised limit needs. Raises
+    :class:`BadReview` when a security context is none.
+    """
+    for own in filter(None, [decode_security(setting.security) for setting in settings]):
+        added = (own.capabilities and own.capabilities.add) or ()
+        if own.privileged or {"IPC_LOCK", "ALL"} & {name.removeprefix("CAP_") for name in added}:
+            return True
+    return False
 
 
 def _inherit(
@@ -160,17 +144,13 @@ def _inherit(
             path = normal(str(mount.get("mountPath")))
             if not any(fnmatchcase(path, pattern) for pattern in paths):
                 continue
-            if (other_mount := mounts.get(path)) is None:
-                why = refusal(MOUNTS, WorkloadSetting(path, paths, mount, memory))
-            else:
-                same = all(other_mount.get(key) == mount.get(key) for key in ("name", "subPath"))
-                why = "" if same else "another one is at that path"
-            if why:
+            if why := refusal(MOUNTS, WorkloadSetting(path, paths, mount, memory, taken=mounts)):
                 warnings.append(
                     f"{where}: the mount at {mount.get('mountPath')} is not passed on to the checks, as {why}"
                 )
-            elif other_mount is None:  # Bidirectional takes a privileged container
-                mounts[path] = {k: v for k, v in mount.items() if k != "mountPropagation"}
+            else:  # Bidirectional takes a privileged container
+                kept = {key: mount[key] for key in mount if key != "mountPropagation"}
+                mounts.setdefault(path, kept)
     unseen = tuple(env for source in ranked for env in _unseen(check, source, patterns))
     return Inherited(env, {**mounts, **topology}, tuple(dict.fromkeys(warnings)), unseen)
 
@@ -214,26 +194,12 @@ def _variables(
     """
     entries = decode_entries(source.settings.env)
     last = {name: entry for entry in entries if isinstance(name := entry.get("name"), str)}
-    taken: set[str] = set()
+    taken: dict[str, dict[str, Any]] = {}
     for name, entry in last.items():
         if not inheritable(name, patterns):
             continue
-        if map_of(entry.get("valueFrom")).get("fileKeyRef") is not None:
-            warnings.append(
-                f"{source.where}: {name} is not passed on to the checks, as it comes from a file (fileKeyRef) that a container of the pod writes first"
-            )
+        if why := refusal(VALUES, WorkloadSetting(name, patterns, entry, taken=taken)):
+            warnings.append(f"{source.where}: {name} is not passed on to the checks, as {why}")
             continue
-        value = entry.get("value")
-        missing = sorted(_references(value) - taken) if isinstance(value, str) else []
-        if missing:
-            warnings.append(
-                f"{source.where}: {name} is not passed on to the checks, as it refers to {', '.join(missing)}, which is not inherited"
-            )
-            continue
-        taken.add(name)
+        taken[name] = entry
         yield entry
-
-
-def _references(value: str) -> set[str]:
-    """The names in `$(NAME)`; `$$` is an escaped dollar sign."""
-    return {match[1] for match in _REFERENCE.finditer(value) if match[1] is not None}
