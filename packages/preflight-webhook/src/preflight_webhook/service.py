@@ -75,7 +75,7 @@ async def _serve(
 ) -> None:
     access = ClusterAccess()
     state.lookups = Lookups(access, state.metrics)
-    state.policies = NamespaceOverrides(access, state.metrics)
+    state.policies = policies = NamespaceOverrides(access, state.metrics)
 
     def announce(_: HttpServer) -> None:
         if admission.serves and plain.serves:
@@ -102,9 +102,7 @@ async def _serve(
             state.config = file.config  # what is being decided ends as it began
 
     async def preflightconfigs() -> None:
-        """Follow them; returns only where there is nobody to follow them with."""
-        if state.policies is not None:
-            await state.policies.run(lambda: state.config.preflight_configs.enabled)
+        await policies.run(lambda: state.config.preflight_configs.enabled)
 
     def stop(cause: str, after: float) -> None:
         """Not ready from now on, and each answer closes its connection, so that API servers go
@@ -122,18 +120,13 @@ async def _serve(
     gc.collect()
     gc.freeze()
     loop = asyncio.get_running_loop()
-    admitting, *others = (
-        loop.create_task(task, name=name)
-        for name, task in (
-            ("admission", admission.run()),
-            ("plain", plain.run()),  # answers the probes while admission drains
-            ("configuration", state.polling.keep("configuration", configuration, POLL_EVERY)),
-            (
-                "preflightconfigs",
-                state.polling.keep("preflightconfigs", preflightconfigs, POLL_EVERY),
-            ),
-        )
-    )
+    tasks = {
+        "admission": admission.run(),
+        "plain": plain.run(),  # answers the probes while admission drains
+        "configuration": state.polling.keep("configuration", configuration, POLL_EVERY),
+        "preflightconfigs": state.polling.keep("preflightconfigs", preflightconfigs, POLL_EVERY),
+    }
+    admitting, *others = (loop.create_task(task, name=name) for name, task in tasks.items())
     for number, after in ((signal.SIGTERM, args.linger), (signal.SIGINT, 0.0)):
         loop.add_signal_handler(number, stop, number.name, after)
     try:
@@ -143,16 +136,13 @@ async def _serve(
                 raise error
             # Nothing would be taken over any more, unseen: better a new process, which the kubelet
             # starts at once.
+            name = task.get_name()
             log.error(
-                "a task has ended; stopping, so that a new replica starts",
-                task=task.get_name(),
-                error=error,
+                "a task has ended; stopping, so that a new replica starts", task=name, error=error
             )
             stop("a task that has ended", args.linger)
             await asyncio.wait([admitting])
-            raise CommandFailed(
-                f"{task.get_name()} has ended, which is a defect; see the log"
-            ) from error
+            raise CommandFailed(f"{name} has ended, which is a defect; see the log") from error
         if not admitting.cancelled():
             admitting.result()
     finally:

@@ -80,11 +80,9 @@ class ServingState:
         """The configuration that holds in ``namespace``, and what of it the namespace has set for
         itself.
         """
-        if self.policies is None or not self.config.preflight_configs.enabled:
-            return self.config, None
-        if (policy := self.policies.of(namespace)) is None:
-            return self.config, None
-        return effective(self.config, policy.spec), policy
+        follows = self.config.preflight_configs.enabled
+        policy = self.policies.of(namespace) if self.policies is not None and follows else None
+        return (effective(self.config, policy.spec) if policy else self.config), policy
 
 
 class _Reviewed(NamedTuple):
@@ -150,13 +148,7 @@ class Admission(Reviews):
         config, policy = state.rules(namespace)
         recall = partial(state.lookups.known, namespace) if state.lookups is not None else None
         decision = decide(
-            request.object,
-            namespace,
-            config,
-            claims,
-            confined=confined,
-            recall=recall,
-            read=pod,
+            request.object, namespace, config, claims, confined=confined, recall=recall, read=pod
         )
         return _Reviewed(pod, decision, policy)
 

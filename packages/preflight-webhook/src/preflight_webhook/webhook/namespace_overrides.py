@@ -71,7 +71,6 @@ class NamespaceOverrides:
     ) -> None:
         self._access, self._metrics, self._absent_retry = access, metrics, absent_retry
         self._in_force: dict[str, NamespaceOverride] = {}
-        self._warned: dict[str, str] = {}  # by namespace, what was not understood
         self._reflector: Reflector[_Read] | None = None
         self._mirrors: Mirrors | None = None
         self._alone = False  # there is no API server to ask
@@ -91,19 +90,12 @@ class NamespaceOverrides:
         """Why what is known may be out of date; empty while it is not."""
         if self._unconnected is not None:
             return self._unconnected[1]
-        error = self._reflector.problem if self._reflector is not None else None
-        if (
-            self.synced and not self.behind_for()
-        ):  # that the cluster does not have the kind is not a problem
+        if self.synced and not self.behind_for():  # that the cluster lacks the kind is no problem
             return ""
-        if error is None:
+        if self._reflector is None or (error := self._reflector.problem) is None:
             return "they have not been read yet"
-        hint = (
-            "; does the ServiceAccount have list and watch on it?"
-            if error.status == _FORBIDDEN
-            else ""
-        )
-        return str(error).rstrip(".") + hint
+        hint = "; does the ServiceAccount have list and watch on it?"
+        return str(error).rstrip(".") + (hint if error.status == _FORBIDDEN else "")
 
     def behind_for(self) -> float:
         """Seconds since they were last read, where that has not worked since; 0 where it has."""
@@ -132,16 +124,13 @@ class NamespaceOverrides:
         except KubeError as error:
             if self._unconnected is None:
                 log.warning("PreflightConfigs cannot be read", error=str(error))
-            self._unconnected = (
-                (self._unconnected or (time.monotonic(),))[0],
-                str(error).rstrip("."),
-            )
+            since = self._unconnected[0] if self._unconnected is not None else time.monotonic()
+            self._unconnected = since, str(error).rstrip(".")
             return
         self._alone, self._unconnected = False, None
         if self._reflector is None:
-            from preflight_kube.runtime.reflector import (
-                Reflector,
-            )  # stands on the client, which has been loaded by now
+            # Stands on the client, which has been loaded by now.
+            from preflight_kube.runtime.reflector import Reflector
 
             self._mirrors = client.mirrors
             self._reflector = Reflector(
@@ -168,33 +157,20 @@ class NamespaceOverrides:
         """Which one of a namespace is in force now."""
         namespace = change.object.metadata.namespace
         before, now = self._in_force.pop(namespace, None), None
-        item = (
-            in_force(self._reflector.by_index("namespace", namespace))
-            if self._reflector is not None
-            else None
+        there = (
+            self._reflector.by_index("namespace", namespace) if self._reflector is not None else ()
         )
-        if item is not None:
+        if (item := in_force(there)) is not None:
+            about = {"namespace": namespace, "name": item.metadata.name}
             try:
                 now = NamespaceOverride(item.metadata.name, decode_spec(item.spec))
+                self._in_force[namespace] = now
             except (ContractError, RecursionError) as error:  # of a newer controller
-                self._warn(namespace, item.metadata.name, str(error))
-        if now is not None:
-            self._in_force[namespace] = now
-        if now != before:
-            message = (
-                "PreflightConfig is in force" if now else "no PreflightConfig is in force any more"
-            )
-            log.info(
-                message, namespace=namespace, **({"preflight_config": now.name} if now else {})
-            )
+                log.warning(
+                    "PreflightConfig is accepted but not understood", error=str(error), **about
+                )
+        if now is not None and now != before:
+            log.info("PreflightConfig is in force", namespace=namespace, preflight_config=now.name)
+        elif now is None and before is not None:
+            log.info("no PreflightConfig is in force any more", namespace=namespace)
         self._metrics.policies.set(len(self._in_force))
-
-    def _warn(self, namespace: str, name: str, why: str) -> None:
-        if self._warned.get(namespace) != why:
-            self._warned[namespace] = why
-            log.warning(
-                "PreflightConfig is accepted but not understood",
-                namespace=namespace,
-                name=name,
-                error=why,
-            )
