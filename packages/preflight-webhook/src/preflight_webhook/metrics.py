@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -147,15 +147,6 @@ class Metrics:
     def cut(self, port: str, reason: str) -> None:
         """Count a connection that was cut off."""
         self.closed.labels(port, reason).inc()
-
-    def stamped(self, source: str) -> None:
-        """Count a member of a gang by what named the gang."""
-        self.members[source] = self.members.get(source, 0) + 1  # perhaps one of the configuration's
-
-    def unseen(self, kinds: Iterable[str]) -> None:
-        """Count a pod by the ``kinds`` of what its envFrom names; each once."""
-        for kind in kinds:
-            self.unseen_environments.labels(kind).inc()
 
     def text(self) -> bytes:
         """The exposition for `/metrics`."""

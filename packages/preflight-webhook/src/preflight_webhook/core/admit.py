@@ -53,7 +53,6 @@ from preflight_webhook.core.detect.resources import (
 )
 from preflight_webhook.core.gang import GangIdentity, identify, marks, ordered, stamp
 from preflight_webhook.core.guard import reserved
-from preflight_webhook.core.guard.bypass import guarded
 from preflight_webhook.core.guard.endpoint_guard import Redirect, redirects, trusted
 from preflight_webhook.core.inject import patch
 from preflight_webhook.core.inject.inheritance import (
@@ -73,6 +72,7 @@ from preflight_webhook.core.selection import (
     PodRefused,
     PodTraits,
     forbidden,
+    guarded,
     not_applicable,
     select,
 )

@@ -97,7 +97,9 @@ def ordered(pod: Pod, gang: GangIdentity, config: GangDiscovery) -> str:
 
 def stamp(namespace: str, gang: GangIdentity | None, *, takes_part: bool) -> Stamp | None:
     """What the gang controller learns about a member; None for who is none."""
-    return gang and Stamp(
+    if gang is None:
+        return None
+    return Stamp(
         v=VERSION,
         id=gang.id,
         source=gang.source,

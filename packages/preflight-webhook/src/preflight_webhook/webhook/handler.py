@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from preflight_kube import logs
 from preflight_kube.admission.request_body import Receive, ReviewRefused, Scope
@@ -85,12 +85,8 @@ class ServingState:
         return (effective(self.config, policy.spec) if policy else self.config), policy
 
 
-class _Reviewed(NamedTuple):
-    """The pod of a review, what was decided about it, and what its namespace has set for itself."""
-
-    pod: Pod
-    decision: Decision
-    policy: NamespaceOverride | None
+_Reviewed = tuple[Pod, Decision, NamespaceOverride | None]
+"""The pod of a review, what was decided about it, and what its namespace has set for itself."""
 
 
 class Admission(Reviews):
@@ -123,19 +119,19 @@ class Admission(Reviews):
     def _known(self, confined: bool, request: AdmissionRequest) -> Response | None:
         """The answer, where all that it takes is known."""
         reviewed = self._reviewed(request, confined)
-        return None if reviewed.decision.needs else self._response(request, reviewed)
+        return None if reviewed[1].needs else self._response(request, *reviewed)
 
     async def _answer(self, confined: bool, request: AdmissionRequest) -> Response:
         """The answer, with what the pod's claims ask for looked up."""
         try:
             reviewed = self._reviewed(request, confined)
-            if needs := reviewed.decision.needs:
+            if needs := reviewed[1].needs:
                 size = len(bytes(request.object))
                 claims = await self._claims(request.namespace, needs, size)
                 reviewed = self._reviewed(request, confined, claims)
         except BadReview as error:
             raise ReviewRefused(400, str(error), request.uid) from None
-        return self._response(request, reviewed)
+        return self._response(request, *reviewed)
 
     def _reviewed(
         self,
@@ -150,11 +146,17 @@ class Admission(Reviews):
         decision = decide(
             request.object, namespace, config, claims, confined=confined, recall=recall, read=pod
         )
-        return _Reviewed(pod, decision, policy)
+        return pod, decision, policy
 
-    def _response(self, request: AdmissionRequest, reviewed: _Reviewed) -> Response:
-        _record(self.state.metrics, request, *reviewed)
-        return reviewed.decision.response
+    def _response(
+        self,
+        request: AdmissionRequest,
+        pod: Pod,
+        decision: Decision,
+        policy: NamespaceOverride | None,
+    ) -> Response:
+        _record(self.state.metrics, request, pod, decision, policy)
+        return decision.response
 
     async def _claims(
         self, namespace: str, needs: tuple[Ref, ...], size: int
@@ -214,10 +216,10 @@ def _record(
 ) -> None:
     for skip in decision.skipped:
         metrics.skips.labels(skip.check, skip.reason).inc()
-    if decision.stamp is not None:
-        metrics.stamped(decision.stamp.source)
-    if decision.unseen:
-        metrics.unseen({env.kind for env in decision.unseen})
+    if decision.stamp is not None:  # of a source that is perhaps the configuration's
+        metrics.members[decision.stamp.source] = metrics.members.get(decision.stamp.source, 0) + 1
+    for kind in {env.kind for env in decision.unseen}:  # each once
+        metrics.unseen_environments.labels(kind).inc()
     notable = decision.result in {"injected", "stamped", "denied"} or any(
         skip.reason == UNKNOWN for skip in decision.skipped
     )
