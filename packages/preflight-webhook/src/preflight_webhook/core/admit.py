@@ -29,7 +29,7 @@ from preflight_webhook.api.review import (
     decode_whole,
     shown,
 )
-from preflight_webhook.api.types import ClaimEntry, Container, Pod, Volume
+from preflight_webhook.api.types import Container, Pod, Volume
 from preflight_webhook.config.config import Config
 from preflight_webhook.core import limits
 from preflight_webhook.core.cache import remembered
@@ -202,6 +202,7 @@ def _facts(
     containers, init, secrets = spec.containers, spec.init_containers, spec.image_pull_secrets
     gang, annotations = identify(pod, config.gang_discovery), metadata.annotations or {}
     everyone = () if not inheriting(config) else [*containers, *init] if init else containers
+    named = [(e, ref(e)) for e in spec.resource_claims or ()] if detects(config) else ()
     # By position, as it is made for every pod: keywords would take five times as long.
     return DecisionKey(
         tuple([(c.name, bytes(c.resources), c.restart_policy) for c in init]) if init else (),
@@ -222,9 +223,7 @@ def _facts(
         ordered(pod, gang, config.gang_discovery) if gang else "",
         tuple([_settings(c) for c in everyone]),
         tuple([secret.name for secret in secrets]) if secrets else (),
-        tuple([_claim(entry, claims) for entry in spec.resource_claims])
-        if spec.resource_claims and detects(config)
-        else (),
+        tuple([(entry.name, of, claims.get(of) if of else None) for entry, of in named]),
         confined,
         _empty(spec.volumes) if everyone and spec.volumes else (),
         redirects(pod, namespace, config),
@@ -237,22 +236,16 @@ def _empty(volumes: Sequence[Volume]) -> tuple[EmptyVolume, ...]:
     """The emptyDirs; of too many volumes the pod is denied anyway."""
     if len(volumes) > limits.ENTRIES:
         return ()
-    empty = [
+    return tuple(
         EmptyVolume(volume.name, of.medium == "Memory")
         for volume in volumes
         if (of := volume.empty_dir) is not None and len(volume.name) <= limits.NAME
-    ]
-    return tuple(empty) if empty else ()
+    )
 
 
 def _settings(container: Container) -> ContainerSettings:
     raw = container.env, container.env_from, container.volume_mounts, container.security_context
     return ContainerSettings(*map(bytes, raw))
-
-
-def _claim(entry: ClaimEntry, claims: Mapping[Ref, DeviceClaim | None]) -> PodClaim:
-    wanted = ref(entry)
-    return entry.name, wanted, claims.get(wanted) if wanted else None
 
 
 def _judge(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | None]:
@@ -345,8 +338,7 @@ def _refuse(why: str | None) -> None:
 
 def _names(wanted: list[tuple[Demand, ...]], config: Config) -> list[str]:
     """The resources of interest."""
-    named = {resource for demands in wanted for resource, _, _ in demands}
-    named.difference_update(COMPUTE)
+    named = {resource for demands in wanted for resource, _, _ in demands}.difference(COMPUTE)
     return [*COMPUTE, *sorted([name for name in named if kind(name, config)])]
 
 
@@ -447,10 +439,8 @@ def _finished(
         labels, annotations = marks(facts.namespace, member)
         injection.labels.update(labels)
         injection.annotations.update(annotations)
-    warnings = [
-        *([facts.gang.warning] if facts.gang and facts.gang.warning else []),
-        *decision.warnings,
-    ]
+    warnings = [facts.gang.warning] if facts.gang and facts.gang.warning else []
+    warnings += decision.warnings
     encoded = patch.encoded(patch.fresh(injection, facts.there))
     decision = replace(decision, stamp=member, claims=claims, encoded=encoded, warnings=warnings)
     return decision, injection

@@ -169,14 +169,14 @@ async def _planned(args: argparse.Namespace, client: Client, like: list[FoundPod
             )
         nodes.append(await _node(client, args.partner))
     elif not args.partner and not args.gpu and any(check.gang_wide for check in config.checks):
-        everyone = [node async for page, _ in client.pages("/api/v1/nodes", dict) for node in page]
         if claim is not None:
             _, by_node = await _devices(client, config)
-            everyone = [
-                peer
-                for peer in everyone
-                if _number(by_node.get(name_of(peer), {})) == _number(devices)
-            ]
+        everyone = [
+            peer
+            async for page, _ in client.pages("/api/v1/nodes", dict)
+            for peer in page
+            if claim is None or _number(by_node.get(name_of(peer), {})) == _number(devices)
+        ]
         live_pods = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         busy = {
             str(pod["spec"].get("nodeName"))
@@ -202,12 +202,8 @@ async def _create(client: Client, run: PlannedRun) -> None:
         await client.create(run.claims, run.claim)
     job = json.loads(await client.create(run.path, run.job))
     if run.claim is not None:  # it goes with the Job
-        owner = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "name": name,
-            "uid": job["metadata"]["uid"],
-        }
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name}
+        owner["uid"] = job["metadata"]["uid"]
         await client.merge_patch(f"{run.claims}/{name}", {"metadata": {"ownerReferences": [owner]}})
 
 
@@ -234,9 +230,8 @@ async def _passed(client: Client, run: PlannedRun) -> bool:
         true = [each for each in maps(status.get("conditions")) if each["status"] == "True"]
         ended = [each for each in true if each["type"] in {"Complete", "Failed"}]
         if any(each["type"] == "Suspended" for each in true):
-            held = [
-                f"Job {run.namespace}/{name} is suspended, as a queue (Kueue) does; have it admitted, or give -n a namespace that no queue manages"
-            ]
+            why = "as a queue (Kueue) does; have it admitted, or give -n a namespace that no queue manages"
+            held = [f"Job {run.namespace}/{name} is suspended, {why}"]
         await anyio.sleep(0 if ended else _LOOK)
     outcomes = {check.outcome for check in checks if check.node == name_of(run.nodes[0])}
     if ended[0]["type"] == "Complete" and {"passed"} <= outcomes <= {"passed", "skipped"}:

@@ -11,8 +11,6 @@ from preflight_kube.api.jsonpatch import Operation, add, keys, pointer, remove, 
 
 from preflight_webhook.core.inject.injection import Injection
 
-__all__ = ["Operation"]
-
 
 def encoded(patch: Sequence[Operation]) -> bytes:
     """A patch as an AdmissionReview carries it, a JSON string of base64; nothing for one that
