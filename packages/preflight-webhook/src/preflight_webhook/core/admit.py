@@ -70,7 +70,6 @@ from preflight_webhook.core.inject.injection import (
 )
 from preflight_webhook.core.selection import (
     PodRefused,
-    PodTraits,
     forbidden,
     guarded,
     not_applicable,
@@ -278,8 +277,8 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
         without = _unknown(strange, config) if strange else _no_gpu(config)
         return _unchecked(facts, config, without)
     _refuse(missing)
-    traits = PodTraits(devices.network, facts.gang is not None, facts.ordered, devices.of_gpus)
-    checks, skipped = select(config, facts.asked, traits)
+    in_gang = facts.gang is not None
+    checks, skipped = select(config, facts.asked, devices, gang=in_gang, ordered=facts.ordered)
     behind = any(check.placement == "last" for check in checks)
     last = effective_resources(init, containers, resources, len(init)) if behind else first
     gets = _who_gets_gpus(facts, everyone, devices)

@@ -30,39 +30,21 @@ def not_applicable(skipped: Sequence[Skip]) -> bool:
     return all(skip.reason in _SKIPS for skip in skipped)
 
 
-class PodTraits(NamedTuple):
-    """What a check must know of the pod: has it ``network`` devices, is it in a ``gang``, why does
-    it not start together with the others of it (``ordered``), and what ``kinds`` of GPUs does it
-    get: gpu (whole ones of its own), mig, shared."""
-
-    network: bool
-    gang: bool
-    ordered: str
-    kinds: frozenset[str]
-
-
-def select(
-    config: Config, asked: str | None, pod: PodTraits
-) -> tuple[list[CheckConfig], list[Skip]]:
-    """The checks to inject, in run order, and the ones left out.
-
-    ``asked`` is the pod's annotation, which counts only where ``podSelection.enabled``; required
-    checks stay. Raises :class:`PodRefused` for unknown or repeated names.
-    """
-    if asked is not None and config.pod_selection.enabled:
-        return _chosen(config, pod, *_asked(config.checks, asked))
-    return _chosen(config, pod, config.checks, [])
-
-
 class _Case(NamedTuple):
+    """A check, and what it must know of a pod: its ``devices``, whether it is in a ``gang``, and
+    why it does not start together with the others of it (``ordered``).
+    """
+
     check: CheckConfig
     config: Config
-    pod: PodTraits
+    devices: PodDevices
+    gang: bool
+    ordered: str
 
     def only(self, kind: str) -> bool:
         """Whether nothing of the pod can be tested, as what it gets is of this ``kind``."""
-        tested = {"gpu", *self.check.supports}
-        return self.pod.kinds.isdisjoint(tested) and min(self.pod.kinds) == kind
+        kinds = self.devices.of_gpus
+        return kinds.isdisjoint({"gpu", *self.check.supports}) and min(kinds) == kind
 
 
 _SKIPS: Final = {
@@ -75,15 +57,15 @@ _SKIPS: Final = {
         "the pod's GPUs are shared with other pods, whose work this check would measure and disturb",
     ),
     "no-gang": AllowRow(
-        lambda case: case.check.gang_wide and not case.pod.gang,
+        lambda case: case.check.gang_wide and not case.gang,
         "the pod belongs to no gang that is known here; a fabric test needs one",
     ),
     "start-order": AllowRow(
-        lambda case: case.check.gang_wide and case.pod.ordered,
+        lambda case: case.check.gang_wide and case.ordered,
         "the gang's members would wait for each other: {1}",
     ),
     "no-network": AllowRow(
-        lambda case: case.check.nccl and case.check.gang_wide and not case.pod.network,
+        lambda case: case.check.nccl and case.check.gang_wide and not case.devices.network,
         "the pod requests no network device (networkDetection), and skipNcclWithoutNetwork is set",
         unless=lambda case: not case.config.skip_nccl_without_network,
     ),
@@ -91,12 +73,21 @@ _SKIPS: Final = {
 """By the reason that is counted: of which checks of a pod there is nothing to test."""
 
 
-def _chosen(
-    config: Config, pod: PodTraits, wanted: Sequence[CheckConfig], skipped: list[Skip]
+def select(
+    config: Config, asked: str | None, devices: PodDevices, *, gang: bool, ordered: str
 ) -> tuple[list[CheckConfig], list[Skip]]:
-    chosen = []
+    """The checks to inject, in run order, and the ones left out.
+
+    ``asked`` is the pod's annotation, which counts only where ``podSelection.enabled``; required
+    checks stay. Raises :class:`PodRefused` for unknown or repeated names.
+    """
+    wanted: Sequence[CheckConfig] = config.checks
+    chosen: list[CheckConfig] = []
+    skipped: list[Skip] = []
+    if asked is not None and config.pod_selection.enabled:
+        wanted, skipped = _asked(config.checks, asked)
     for check in wanted:
-        case = _Case(check, config, pod)
+        case = _Case(check, config, devices, gang, ordered)
         whys = ((reason, refusal([row], case)) for reason, row in _SKIPS.items())
         if skip := next((Skip(check.name, *why) for why in whys if why[1]), None):
             skipped.append(skip)

@@ -203,29 +203,23 @@ def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[st
     """Variables that change how the workload uses its fabric, do not reach the checks of it, and
     which value brings them there.
     """
-    inheriting = [
-        check for check in config.checks if check.name in decision.checks and not check.is_required
-    ]
+    settings: dict[str, tuple[tuple[str, ...], str]] = {}
+    for check in config.checks:
+        if check.name not in decision.checks or check.is_required:
+            continue
+        if (own := check.env_patterns) is not None:
+            settings[f"envPatterns of the check {check.name}"] = own, check.name
+        elif check.nccl:
+            settings["ncclEnvPatterns"] = config.nccl_env_patterns, "the checks"
     containers = maps(map_of(pod.get("spec")).get("containers"))  # of a file, which nobody checked
     there = {str(entry.get("name")) for c in containers for entry in maps(c.get("env"))}
     for name in sorted(name for name in there if of_the_fabric(name)):
-        for value, patterns, checks in _patterns(inheriting, config):
+        for value, (patterns, checks) in settings.items():
             # What never is there: a rank, another communicator, a setting of the check itself.
             why = allow.refusal(VARIABLES, WorkloadSetting(name, patterns, setting=value))
             if why and why != NEVER:
                 what, how = why.split("; ")
                 yield f"{name} is not passed on to {checks}, as {what}; {how} in {value} to have it"
-
-
-def _patterns(checks: list[CheckConfig], config: Config) -> list[tuple[str, tuple[str, ...], str]]:
-    """(the value of the configuration, its patterns, the checks that inherit by it)."""
-    rows = [
-        (f"envPatterns of the check {check.name}", check.env_patterns, check.name)
-        for check in checks
-        if check.env_patterns is not None
-    ]
-    common = [check.name for check in checks if check.nccl and check.env_patterns is None]
-    return [*rows, ("ncclEnvPatterns", config.nccl_env_patterns, "the checks")] if common else rows
 
 
 def _lines(report: _Report) -> Iterator[str]:

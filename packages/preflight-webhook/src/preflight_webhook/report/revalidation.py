@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -27,7 +26,7 @@ from preflight_webhook.core.decision import Decision
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.core.detect.claims import devices as given_by
 from preflight_webhook.core.detect.claims import read as read_claim
-from preflight_webhook.core.detect.resources import kind
+from preflight_webhook.core.detect.resources import kind, matches
 from preflight_webhook.core.gang import identify
 from preflight_webhook.core.inject.injection import UID
 from preflight_webhook.core.inject.patch import applied
@@ -276,7 +275,7 @@ def job(
         "initContainers": [
             entry
             for entry in given.get("initContainers") or ()
-            if any(fnmatchcase(str(entry.get("name")), glob) for glob in config.provider_init)
+            if matches(str(entry.get("name")), config.provider_init)
         ],
         "containers": [_container(nodes[0], config, (given.get("containers") or [{}])[0], claim)],
     }

@@ -5,7 +5,6 @@ for how many.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, NamedTuple
 
 from preflight_kube.api.workloads.model import map_of
@@ -13,6 +12,7 @@ from preflight_proto.devices import DeviceRequest, is_for_gpus, requests_of
 
 from preflight_webhook.api.types import ClaimEntry
 from preflight_webhook.config.config import Config
+from preflight_webhook.core.detect.resources import matches
 
 CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"
@@ -103,19 +103,12 @@ def devices(claim: DeviceClaim | None, config: Config) -> ClaimDevices:
     ]
     network = any(_all_like(request, config.network_detection.device_classes) for request in own)
     mirrored = any(_all_like(request, config.mirror_claims) for request in own)
-    counts = [request.amount if _all_of(request, classes) else None for request in gpus]
+    counts = [request.amount if _all_like(request, classes) else None for request in gpus]
     known_counts = [count for count in counts if count is not None]
     total = sum(known_counts) if len(known_counts) == len(counts) else None
     return ClaimDevices(bool(gpus), network, total, mirrored)
 
 
-def _all_of(request: DeviceRequest, classes: tuple[str, ...]) -> bool:
-    """Whichever alternative the scheduler takes, it is of these classes."""
-    return bool(request.classes) and all(name in classes for name in request.classes)
-
-
 def _all_like(request: DeviceRequest, globs: tuple[str, ...]) -> bool:
-    """As :func:`_all_of`, where classes are globs."""
-    return bool(request.classes) and all(
-        any(fnmatchcase(name, glob) for glob in globs) for name in request.classes
-    )
+    """Whether, whichever alternative the scheduler takes, it is of these classes."""
+    return bool(request.classes) and all(matches(name, globs) for name in request.classes)

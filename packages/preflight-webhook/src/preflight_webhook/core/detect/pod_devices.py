@@ -58,16 +58,13 @@ def devices_of(
     """What a pod with these ``accounts`` of its resources and these claims gets. ``claimed``: it
     has the annotation of deviceVariables, be its claim there already or not.
     """
-    resources: dict[str, CountedDevices] = {}
-    gpus: dict[str, int] = {}
-    network = False
-    for name, account in accounts.items():
-        if name not in COMPUTE and (count := account.requests.effective // UNIT) > 0:
-            resources[name] = CountedDevices(kind(name, config), count)
-            if resources[name].kind == "network":
-                network = True
-            else:
-                gpus[name] = count
+    resources = {
+        name: CountedDevices(kind(name, config), account.requests.effective // UNIT)
+        for name, account in accounts.items()
+        if name not in COMPUTE and account.requests.effective >= UNIT
+    }
+    gpus = {name: of.number or 0 for name, of in resources.items() if of.kind != "network"}
+    network = len(gpus) < len(resources)
     claims: dict[str, CountedDevices] = {}
     busy: dict[str, str] = {}
     for name, which, claim in named:

@@ -89,22 +89,27 @@ class InjectionPoint(NamedTuple):
     accounts: Mapping[str, ResourceTally]
 
 
+def matches(name: str, globs: Iterable[str]) -> bool:
+    """Whether ``name`` is one of those that ``globs`` are for."""
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
 @lru_cache(maxsize=1024)
 # Names longer than Kubernetes allows do not come so far.
 def kind(resource: str, config: Config) -> str:
     """What a resource's name means here: gpu, mig, shared, network, or nothing of these."""
     gpus = config.gpu_detection
-    if any(fnmatchcase(resource, glob) for glob in gpus.shared_resource_names):
+    if matches(resource, gpus.shared_resource_names):
         return "shared"
-    if any(fnmatchcase(resource, glob) for glob in gpus.mig_resource_names):
+    if matches(resource, gpus.mig_resource_names):
         return "mig"
     network = config.network_detection
     of_class = resource.removeprefix(IMPLICIT) if resource.startswith(IMPLICIT) else ""
     if resource in gpus.resource_names or of_class in gpus.device_classes:
         return "gpu"
-    if of_class and any(fnmatchcase(of_class, glob) for glob in network.device_classes):
+    if of_class and matches(of_class, network.device_classes):
         return "network"
-    return "network" if any(fnmatchcase(resource, glob) for glob in network.resource_names) else ""
+    return "network" if matches(resource, network.resource_names) else ""
 
 
 def unknown(wanted: Iterable[tuple[Demand, ...]], config: Config) -> list[str]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from preflight_proto import names
 
 from preflight_webhook.api.review import decode_aliases, decode_dns, shown
-from preflight_webhook.api.types import NULL, DnsConfig, Pod
+from preflight_webhook.api.types import DnsConfig, Pod
 from preflight_webhook.config.addresses import Host, hosts_in
 from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.config import CheckConfig, Config
@@ -69,21 +69,14 @@ def redirects(pod: Pod, namespace: str, config: Config) -> tuple[Redirect, ...]:
 def _ordinary(pod: Pod, hosts: tuple[Host, ...]) -> bool:
     """Whether ``pod`` says nothing about names at all, as most pods."""
     spec = pod.spec
-    if (
-        spec.host_network
-        or spec.dns_policy not in _ORDINARY
-        or spec.subdomain
-        or spec.hostname_override
-    ):
+    if spec.host_network or spec.dns_policy not in _ORDINARY:
         return False
-    for part in (spec.host_aliases, spec.dns_config):
-        if part is not NULL and bytes(part) != b"null":
-            return False
+    if spec.subdomain or spec.hostname_override:
+        return False
+    if not all(bytes(part) == b"null" for part in (spec.host_aliases, spec.dns_config)):
+        return False
     own = (spec.hostname or pod.metadata.name).lower()[:63].rstrip("-.")
-    for host in hosts:  # noqa: SIM110 (asked of every pod)
-        if host.name == own:
-            return False
-    return True
+    return own not in [host.name for host in hosts]
 
 
 def trusted(config: Config, redirects: tuple[Redirect, ...]) -> Config:
@@ -92,7 +85,8 @@ def trusted(config: Config, redirects: tuple[Redirect, ...]) -> Config:
 
     The same object for the same two, as much is remembered by it.
     """
-    return _without(config, frozenset(host for host, _ in redirects)) if redirects else config
+    hosts = frozenset(host for host, _ in redirects)
+    return _without(config, hosts) if hosts else config
 
 
 @lru_cache(maxsize=1024)

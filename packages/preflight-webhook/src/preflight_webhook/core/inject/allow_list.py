@@ -25,6 +25,7 @@ from preflight_proto import names
 
 from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.extra_volumes import normal
+from preflight_webhook.core.detect.resources import matches
 
 TOPOLOGY: Final = "NCCL_TOPO_FILE"
 """A file, and yet inherited: it is mounted anew at a path of ours, and the variable rewritten."""
@@ -54,7 +55,7 @@ class WorkloadSetting(NamedTuple):
     @property
     def chosen(self) -> bool:
         """Whether a pattern is for it."""
-        return self.listed or any(fnmatchcase(self.name, glob) for glob in self.patterns)
+        return self.listed or matches(self.name, self.patterns)
 
     @property
     def named(self) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.extra_volumes import normal
 from preflight_webhook.core.cache import remembered
 from preflight_webhook.core.decision import UnreadEnvFrom
+from preflight_webhook.core.detect.resources import matches
 from preflight_webhook.core.inject.allow_list import (
     MOUNTS,
     TOPOLOGY,
@@ -142,7 +142,7 @@ def _inherit(
                 warnings.append(f"{where}: {TOPOLOGY}{there}")
         for mount in mounted:
             path = normal(str(mount.get("mountPath")))
-            if not any(fnmatchcase(path, pattern) for pattern in paths):
+            if not matches(path, paths):
                 continue
             if why := refusal(MOUNTS, WorkloadSetting(path, paths, mount, memory, taken=mounts)):
                 warnings.append(

@@ -13,7 +13,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from preflight_kube.api.quantities import (
@@ -36,6 +35,7 @@ from preflight_webhook.core.detect.resources import (
     InjectionPoint,
     ResourceTally,
     StartStep,
+    matches,
 )
 from preflight_webhook.core.inject.inheritance import Inherited
 
@@ -126,14 +126,7 @@ def inject(
 def place(init: Sequence[StartStep], provider_globs: Sequence[str]) -> int:
     """Where the checks stand: behind the last of the provider's own init containers, such as a
     network plugin's daemon that NCCL needs."""
-    return max(
-        (
-            i + 1
-            for i, c in enumerate(init)
-            if any(fnmatchcase(c.name, glob) for glob in provider_globs)
-        ),
-        default=0,
-    )
+    return max((i + 1 for i, c in enumerate(init) if matches(c.name, provider_globs)), default=0)
 
 
 def _resources(
