@@ -9,7 +9,7 @@ whole output, in this order: environment, device, bootstrap, peer, and only then
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -33,21 +33,9 @@ class NcclError:
 
     ``says`` and ``fix`` are constant per ``code``; ``line`` is the output's own. ``device`` is the
     CUDA index that NCCL printed in brackets, None where it printed none. ``fatal`` is ADR-026's
-    column, for a check that has confirmed whom it concerns.
+    column, for a check that has confirmed whom it concerns. ``pattern`` finds its lines.
     """
 
-    kind: ErrorKind
-    code: str
-    says: str
-    fix: str
-    action: Action
-    fatal: bool
-    line: str
-    device: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
     kind: ErrorKind
     code: str
     pattern: str
@@ -55,19 +43,8 @@ class _Rule:
     fix: str = ""
     action: Action = Action.NONE
     fatal: bool = False
-
-
-def _rule(
-    kind: ErrorKind,
-    code: str,
-    pattern: str,
-    says: str,
-    fix: str = "",
-    *,
-    action: Action = Action.NONE,
-    fatal: bool = False,
-) -> _Rule:
-    return _Rule(kind, code, pattern, says, fix, action, fatal)
+    line: str = ""
+    device: int | None = None
 
 
 _NO_HCA: Final = "NET/IB : No device found"
@@ -81,7 +58,7 @@ _E, _D, _P, _C = ErrorKind.ENVIRONMENT, ErrorKind.DEVICE, ErrorKind.PEER, ErrorK
 _RULES: Final = (
     # --- environment: what the container or the node's software lacks. nccl-tests#166: ENOSPC ends
     # as "internal error".
-    _rule(
+    NcclError(
         _E,
         "SHM_FULL",
         # The path is NCCL's.
@@ -90,14 +67,14 @@ _RULES: Final = (
         "NCCL could not get shared memory",
         "give the check's container a memory-backed volume at /dev/shm (the default is 64 MiB)",
     ),
-    _rule(
+    NcclError(
         _E,
         "MEMLOCK",
         r"ibv_(?:exp_)?reg_mr\w* failed|NET/OFI (?:Could not|Unable to) register memory|ibv_create_(?:cq|qp)\w* failed.*Cannot allocate memory|RLIMIT_MEMLOCK|memlock",
         "memory could not be registered with the network card",
         "raise the container's memlock limit or give it IPC_LOCK, and where NCCL says Bad address load nvidia-peermem on the node",
     ),
-    _rule(
+    NcclError(
         _E,
         "DUPLICATE_GPU",
         # The latter since NCCL 2.30.
@@ -105,7 +82,7 @@ _RULES: Final = (
         "one GPU was handed out twice",
         "switch off time-slicing for pods that ask for several GPUs",
     ),
-    _rule(
+    NcclError(
         _E,
         "GPU_COUNT",
         r"Invalid number of GPUs: \d+ requested|invalid device ordinal|no CUDA-capable device is detected"
@@ -113,7 +90,7 @@ _RULES: Final = (
         "CUDA sees fewer GPUs than the driver lists",
         "look at the driver's log on the node (dmesg, Xid)",
     ),
-    _rule(
+    NcclError(
         _E,
         "FABRIC_NOT_READY",
         r"system not yet initialized|fabric manager.*not (?:running|ready)|IMEX.*not (?:running|ready|initialized)"
@@ -121,7 +98,7 @@ _RULES: Final = (
         _FABRIC,
         _START_FABRIC,
     ),
-    _rule(
+    NcclError(
         _E,
         "DRIVER_MISMATCH",
         r"driver version is insufficient|no kernel image is available|device kernel image is invalid|unsupported display driver|forward compatib"
@@ -131,21 +108,21 @@ _RULES: Final = (
         "the driver and the image's CUDA do not fit",
         "use an image that was built for this driver and these GPUs, and restart a node whose driver was upgraded while it ran",
     ),
-    _rule(
+    NcclError(
         _E,
         "GPU_MEMORY",
         r"out of memory",
         "a GPU's memory did not suffice",
         "find what else holds memory on it (nvidia-smi), or set a smaller size",
     ),
-    _rule(
+    NcclError(
         _E,
         "GPU_OCCUPIED",
         r"CUDA-capable device(?:s|\(s\))? (?:is|are|is/are) busy or unavailable|cudaErrorDevicesUnavailable|\bMPS (?:client|server)\b",
         "a GPU is held by another process",
         "find what else uses it (compute mode, MPS, a process of an earlier pod that is still ending; nvidia-smi)",
     ),
-    _rule(
+    NcclError(
         _E,
         "GPU_NOT_VISIBLE",
         r"nvmlDeviceGetHandleBy\w+\(\d*\) failed: ?Not Found|nvmlInit\w*\(\) failed|libnvidia-ml\.so\S*: cannot open"
@@ -153,7 +130,7 @@ _RULES: Final = (
         "NVML does not show NCCL a GPU that CUDA shows it",
         "give the container the driver's utility capability and all devices of its GPUs",
     ),
-    _rule(
+    NcclError(
         _E,
         "LIBRARY_MISSING",
         r"error while loading shared libraries: \S+|symbol lookup error: \S+|version `\S+' not found \(required by",
@@ -161,7 +138,7 @@ _RULES: Final = (
         "build the image as its Dockerfile says, or let LD_LIBRARY_PATH name the library's folder",
     ),
     # --- device: what only a fault of the GPU itself makes CUDA say
-    _rule(
+    NcclError(
         _D,
         "GPU_ECC",
         r"uncorrectable ECC error|cudaErrorECCUncorrectable",
@@ -169,7 +146,7 @@ _RULES: Final = (
         action=Action.CONTACT_SUPPORT,
         fatal=True,
     ),
-    _rule(
+    NcclError(
         _D,
         "GPU_NVLINK",
         r"uncorrectable NVLink error|cudaErrorNvlinkUncorrectable|NVLink.*uncorrectable",
@@ -177,7 +154,7 @@ _RULES: Final = (
         action=Action.CONTACT_SUPPORT,
         fatal=True,
     ),
-    _rule(
+    NcclError(
         _D,
         "GPU_LOST",
         r"GPU is lost|fallen off the bus|\bXid\b[^\n]*: (?:79|62|119|120)\b",
@@ -187,7 +164,7 @@ _RULES: Final = (
     ),
     # --- environment again. After device faults: NCCL warns of the first two and goes on, and of a
     # peer that died of a fault neither the shared memory nor the listening sockets are left.
-    _rule(
+    NcclError(
         _E,
         "TOPOLOGY_FILE_UNREADABLE",
         r"Could not open XML topology file|XML (?:Parse(?: error)?|Mismatch) :|XML parse error|too many XML|XML parser is limited"
@@ -195,21 +172,21 @@ _RULES: Final = (
         "NCCL could not read its topology file",
         "correct or remove NCCL_TOPO_FILE",
     ),
-    _rule(
+    NcclError(
         _E,
         "NO_SUCH_HCA",
         rf"{_NO_HCA}|NCCL_IB_HCA.*(?:not found|no match)",
         "NCCL_IB_HCA names a card that is not there",
         "correct NCCL_IB_HCA",
     ),
-    _rule(
+    NcclError(
         _E,
         "SHM_FULL",
         r"attaching to shared memory segment",
         "NCCL could not get shared memory",
         "give the check's container a memory-backed volume at /dev/shm (the default is 64 MiB)",
     ),
-    _rule(
+    NcclError(
         _E,
         "HOST_LIMIT",
         r"Too many open files|(?:pthread_create|Thread creation) failed|Failed to malloc \d+ bytes|alloc\([^)]*\) returned null"
@@ -218,14 +195,14 @@ _RULES: Final = (
         "the operating system refused NCCL files, threads, memory or access",
         "raise the container's limits (open files, processes, memory), and see that it may write to /dev/shm and open its devices",
     ),
-    _rule(
+    NcclError(
         _E,
         "NO_NETWORK",
         r"Error: network .*not found|Failed to initialize any NET plugin",
         "NCCL has no network of the name that it was given",
         "see that the plugin of NCCL_NET and NCCL_NET_PLUGIN is in the image and finds its devices, or unset them",
     ),
-    _rule(
+    NcclError(
         _E,
         "NCCL_VERSIONS",
         r"Mismatched NCCL version detected",
@@ -234,7 +211,7 @@ _RULES: Final = (
     ),
     # --- peer, by what only an open connection can say: once a peer has died, others are refused
     # when they connect to it
-    _rule(
+    NcclError(
         _P,
         "NCCL_REMOTE_ERROR",
         r"Connection closed by remote peer|socketProgress: Connection closed|NET/IB(?:/GIN)? ?: Got completion from peer"
@@ -244,7 +221,7 @@ _RULES: Final = (
         action=Action.CONTACT_SUPPORT,
         fatal=True,
     ),
-    _rule(
+    NcclError(
         _E,
         "BOOTSTRAP",
         # "Net : Connect" up to NCCL 2.17, "returned" from 2.21, with the number of attempts from
@@ -257,7 +234,7 @@ _RULES: Final = (
         "check NCCL_SOCKET_IFNAME and the network policies between the pods",
     ),
     # --- environment for the last time: what NCCL may survive
-    _rule(
+    NcclError(
         _E,
         "FABRIC_NOT_READY",
         # What NCCL up to 2.26 says of a fabric manager that was restarted under running processes
@@ -266,14 +243,14 @@ _RULES: Final = (
         _FABRIC,
         _START_FABRIC,
     ),
-    _rule(
+    NcclError(
         _E,
         "PEER_ACCESS",
         r"peer access is not supported between these two devices|cudaErrorPeerAccessUnsupported",
         "CUDA refuses the GPUs access to each other's memory, which NCCL took for granted",
         "see how the GPUs are passed to this virtual machine, or set NCCL_P2P_DISABLE=1 and NCCL_SHM_DISABLE=1 where it has none",
     ),
-    _rule(
+    NcclError(
         _E,
         "RDMA_ADDRESS",
         # Between nodes that reach each other; a way that does not answer ends in a time-out
@@ -283,7 +260,7 @@ _RULES: Final = (
         "see that the card has its IP address (show_gids), and correct NCCL_IB_GID_INDEX and NCCL_IB_HCA, which must not mix link types",
     ),
     # --- peer: what survivors say of somebody else
-    _rule(
+    NcclError(
         _P,
         "NCCL_REMOTE_ERROR",
         r"ncclRemoteError|remote process exited or there was a network error"
@@ -293,13 +270,13 @@ _RULES: Final = (
         fatal=True,
     ),
     # --- ADR-026's table
-    _rule(
+    NcclError(
         _C,
         "NCCL_TIMEOUT",
         r"ncclTimeout|Watchdog caught collective operation timeout|Test timeout \(\d+s\)|^.*Timed ?out after \d+ ?(?:ms|seconds)",
         "the collective did not end in time",
     ),
-    _rule(
+    NcclError(
         _C,
         "NCCL_SYSTEM_ERROR",
         r"ncclSystemError|unhandled system error",
@@ -307,7 +284,7 @@ _RULES: Final = (
         action=Action.CONTACT_SUPPORT,
         fatal=True,
     ),
-    _rule(
+    NcclError(
         _C,
         "NCCL_INTERNAL_ERROR",
         r"ncclInternalError|internal error - please report|'internal error",
@@ -315,19 +292,19 @@ _RULES: Final = (
         action=Action.RUN_DCGMEUD,
         fatal=True,
     ),
-    _rule(
+    NcclError(
         _C,
         "NCCL_INVALID_USAGE",
         r"ncclInvalidUsage|invalid usage",
         "NCCL was used in a way it refuses",
     ),
-    _rule(
+    NcclError(
         _C,
         "NCCL_INVALID_ARGUMENT",
         r"ncclInvalidArgument|NCCL (?:failure|error)[^\n]*\binvalid argument",
         "NCCL refused an argument",
     ),
-    _rule(
+    NcclError(
         _C,
         "NCCL_CUDA_ERROR",
         r"ncclUnhandledCudaError|unhandled cuda error|Test CUDA failure|NCCL WARN Cuda failure|(?:RuntimeError|AcceleratorError): CUDA error: ",
@@ -360,7 +337,5 @@ def classify(output: str) -> NcclError | None:
                 number = _DEVICE.search(line)
                 device = int(number[1]) if number and "NCCL WARN" in line else None
                 text = line if len(line) <= 200 else line[:199] + "…"
-                return NcclError(
-                    rule.kind, rule.code, rule.says, rule.fix, rule.action, rule.fatal, text, device
-                )
+                return replace(rule, line=text, device=device)
     return None
