@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from preflight_proto.check import gpus, presence
 from preflight_proto.check.child import Completed, ToolMissing
 from preflight_proto.check.events import events
-from preflight_proto.check.verdict import NODE, Outcome, Subject, Verdict
+from preflight_proto.check.verdict import (
+    NODE,
+    Inconclusive,
+    Outcome,
+    Skipped,
+    Subject,
+    Verdict,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -256,7 +263,7 @@ async def test_gpus_that_nvml_may_not_show_are_no_missing_ones(
     Driver(bad=dict.fromkeys(range(8 - mine, 8), NO_PERMISSION)).patch(monkeypatch)
     for index, uuid in enumerate(UUIDS if listed else ()):
         information(places, index, uuid)
-    with pytest.raises(gpus.GpusUnavailable, match="no permission to talk to GPUs") as caught:
+    with pytest.raises(Inconclusive, match="no permission to talk to GPUs") as caught:
         await gpus.find(smi(), 8, ALLOTTED if named else {}, places)
     assert caught.value.code == "NO_GPU"
 
@@ -269,7 +276,7 @@ async def test_a_gpu_that_nvml_may_not_show_is_not_the_lost_one_of_somebody_else
     for index in range(3 if listed else 0):
         information(places, index, UUIDS[index])
     own = {"NVIDIA_VISIBLE_DEVICES": f"{UUIDS[1]},{UUIDS[2]}"}
-    with pytest.raises(gpus.GpusUnavailable, match="no permission to talk to GPUs"):
+    with pytest.raises(Inconclusive, match="no permission to talk to GPUs"):
         await gpus.find(smi(), 2, own, places)
 
 
@@ -281,7 +288,7 @@ async def test_gpus_that_nvidia_smi_may_not_show_are_no_missing_ones(
         rows(0, 1, 2, 4, 5, 6, 7)
         + f"Unable to determine the device handle for GPU3: {pci(3)}: Insufficient Permissions\n"
     )
-    with pytest.raises(gpus.GpusUnavailable, match="no permission to talk to GPUs"):
+    with pytest.raises(Inconclusive, match="no permission to talk to GPUs"):
         await gpus.find(smi(said, 4), 8, ALLOTTED, places)
 
 
@@ -327,7 +334,7 @@ async def test_one_gpu_for_a_pod_that_was_given_two_is_shared_and_not_missing(
     monkeypatch: pytest.MonkeyPatch, places: gpus.Places, visible: str
 ) -> None:
     Driver(count=1).patch(monkeypatch)
-    with pytest.raises(gpus.GpusShared) as caught:
+    with pytest.raises(Skipped) as caught:
         await gpus.find(smi(), 2, {"NVIDIA_VISIBLE_DEVICES": visible}, places)
     assert caught.value.code == "GPU_SHARED"
 
@@ -336,7 +343,7 @@ async def test_more_than_were_given_cannot_be_judged(
     monkeypatch: pytest.MonkeyPatch, places: gpus.Places
 ) -> None:
     Driver().patch(monkeypatch)
-    with pytest.raises(gpus.GpusUnavailable, match="was given 2") as caught:
+    with pytest.raises(Inconclusive, match="was given 2") as caught:
         await gpus.find(smi(), 2, {"NVIDIA_VISIBLE_DEVICES": "all"}, places)
     assert caught.value.code == "GPU_COUNT"
 
@@ -346,7 +353,7 @@ async def test_without_a_driver_there_is_no_verdict(
 ) -> None:
     Driver(dead="yes").patch(monkeypatch)
     for command in (smi(), smi("No devices were found\n", 6)):
-        with pytest.raises(gpus.GpusUnavailable) as caught:
+        with pytest.raises(Inconclusive) as caught:
             await gpus.find(command, 8, ALLOTTED, places)
         assert caught.value.code == "NO_GPU"
 
@@ -484,7 +491,7 @@ async def test_a_driver_that_answers_for_no_gpu_is_told_with_what_to_do(
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(pynvml, "nvmlInit", init)
-    with pytest.raises(gpus.GpusUnavailable) as caught:
+    with pytest.raises(Inconclusive) as caught:
         await gpus.find(smi(said, 255), 8, ALLOTTED, places)
     assert caught.value.code == "NO_GPU"
     assert said.strip().splitlines()[0] in caught.value.reason
@@ -498,7 +505,7 @@ async def test_a_driver_that_hangs_is_told_to_be_looked_at_and_not_the_toolkit(
         return Completed(tuple(argv), -9, "", "", True, False, 60.0, True)
 
     monkeypatch.setattr(gpus, "_listed", lambda: "nvmlInit_v2 gave no answer within 60 s")
-    with pytest.raises(gpus.GpusUnavailable) as caught:
+    with pytest.raises(Inconclusive) as caught:
         await gpus.find(hangs, 8, ALLOTTED, places)
     assert caught.value.code == "NO_GPU"
     assert "(dmesg, Xid) and restart the node" in caught.value.reason

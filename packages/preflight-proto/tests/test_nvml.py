@@ -156,7 +156,7 @@ import anyio
 from preflight_proto import nvml
 from preflight_proto.check import alive, counters, gpus, log, scan
 from preflight_proto.check.child import Completed, ToolMissing
-from preflight_proto.check.verdict import Outcome, Verdict
+from preflight_proto.check.verdict import Inconclusive, Outcome, Verdict
 
 nvml.start(log.echo)
 world = json.loads(sys.stdin.readline() or "null")
@@ -171,7 +171,7 @@ async def judged(expected):
     facts = ()
     try:
         found, source = await gpus.find(smi, expected, {"NVIDIA_VISIBLE_DEVICES": "all"})
-    except gpus.GpusUnavailable as error:
+    except Inconclusive as error:
         verdict, source = Verdict.inconclusive(error.code, error.reason), ""
     except gpus.GpusMissing as error:
         verdict, source = error.verdict, ""

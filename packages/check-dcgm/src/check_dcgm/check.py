@@ -195,7 +195,7 @@ async def _diagnosed(
     if verdict.outcome is Outcome.INCONCLUSIVE:
         return verdict
     # Nobody is accused and nobody cleared before it is known whose GPUs these were.
-    after = await _connect(run, engine.address, [engine.tool])
+    after = await connect(run.query, [engine.tool], engine.address, run.progress)
     if {uuid: after.gpus.get(uuid) for uuid in ours} != {uuid: engine.gpus[uuid] for uuid in ours}:
         raise Inconclusive(
             "GPU_MAP_CHANGED",
@@ -205,23 +205,8 @@ async def _diagnosed(
     return await _named(run, verdict, listed) if done.returncode in FACTS else verdict
 
 
-async def _command(run: Run[Settings], argv: Sequence[str], timeout: float) -> Completed:
-    return await run.command(argv, timeout=timeout)
-
-
 def _candidates(run: Run[Settings]) -> Candidates:
-    return Candidates(
-        run.settings.addresses,
-        run.settings.tools,
-        lambda argv, timeout: _command(run, argv, timeout),
-        run.progress,
-    )
-
-
-async def _connect(run: Run[Settings], address: str, tools: Sequence[str]) -> hostengine.Hostengine:
-    return await connect(
-        lambda argv, timeout: _command(run, argv, timeout), tools, address, run.progress
-    )
+    return Candidates(run.settings.addresses, run.settings.tools, run.query, run.progress)
 
 
 async def _ask_engine_too(run: Run[Settings], verdict: Verdict) -> Verdict:
@@ -230,9 +215,7 @@ async def _ask_engine_too(run: Run[Settings], verdict: Verdict) -> Verdict:
         engine = await _candidates(run).that_knows(
             [f.subject.gpu_uuid for f in verdict.findings if f.subject.gpu_uuid]
         )
-        statuses = await hostengine.inactive(
-            lambda argv, timeout: _command(run, argv, timeout), engine
-        )
+        statuses = await hostengine.inactive(run.query, engine)
     except (Inconclusive, hostengine.ToolsMissing) as error:
         run.progress(f"the engine cannot be asked about it: {error}")
         return verdict
@@ -254,9 +237,7 @@ async def _refuse_impostor(
     theirs = {numbers[number]: serial for number, serial in printed.items() if number in numbers}
     foreign, unproven = identity.differences(ours, theirs)
     if unproven and not foreign:
-        theirs |= await hostengine.serials(
-            lambda argv, timeout: _command(run, argv, timeout), engine, unproven
-        )
+        theirs |= await hostengine.serials(run.query, engine, unproven)
         foreign, unproven = identity.differences(ours, theirs)
     if foreign or unproven:
         what = "other serial numbers than the driver" if foreign else "no serial number"
@@ -316,7 +297,7 @@ async def _diagnose(
         if done.returncode == hostengine.VERSION_MISMATCH and engine.others:
             refused = engine.tool
             try:
-                engine = await _connect(run, engine.address, engine.others)
+                engine = await connect(run.query, engine.others, engine.address, run.progress)
             except hostengine.ToolsMissing:
                 return engine, done  # no image needs all of them: the refusal stands
             await _refuse_unlisted(engine, ours)

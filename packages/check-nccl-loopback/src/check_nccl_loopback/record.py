@@ -20,7 +20,17 @@ from typing import Any, Final, NoReturn
 
 import anyio
 from preflight_proto import nvml
-from preflight_proto.check import Completed, Gpu, ToolMissing, child, counters, log
+from preflight_proto.check import (
+    Completed,
+    Failed,
+    Gpu,
+    Inconclusive,
+    Skipped,
+    ToolMissing,
+    child,
+    counters,
+    log,
+)
 from preflight_proto.check import gpus as devices
 from preflight_proto.check.nccl import clean_environment
 
@@ -69,7 +79,7 @@ async def record(environ: Mapping[str, str]) -> dict[str, Any]:
         gpus, listing = await devices.find(
             lambda argv, patience: child.run(argv, timeout=patience), None, environ
         )
-    except (devices.GpusUnavailable, devices.GpusShared, devices.GpusMissing) as error:
+    except (Inconclusive, Skipped, Failed) as error:
         listing = str(error)
     before = await counters.snapshot(gpus)
     with tempfile.TemporaryDirectory(prefix="preflight-") as folder:

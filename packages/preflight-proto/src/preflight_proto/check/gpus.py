@@ -23,6 +23,7 @@ from .. import nvml
 from . import presence
 from .child import Completed, ToolMissing
 from .presence import MissingDevice, PresenceEvidence
+from .verdict import Failed, Inconclusive, Skipped
 
 QUERY: Final = (
     "nvidia-smi",
@@ -62,27 +63,7 @@ class Gpu:
             object.__setattr__(self, "mig", True)
 
 
-class GpusUnavailable(Exception):
-    """The GPUs cannot be listed, which says nothing about their health. ``reason``
-    is one sentence.
-    """
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code, self.reason = code, reason
-
-
-class GpusShared(Exception):
-    """Fewer devices than were asked for, because one is handed out several times. ``code`` and
-    ``reason`` as above.
-    """
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code, self.reason = code, reason
-
-
-class GpusMissing(Exception):
+class GpusMissing(Failed):
     """Allotted GPUs are not there: ``missing`` says which and who calls them lost, ``seen`` are
     those that are there.
     """
@@ -90,9 +71,8 @@ class GpusMissing(Exception):
     def __init__(
         self, missing: tuple[MissingDevice, ...], seen: tuple[Gpu, ...], expected: int
     ) -> None:
-        self.missing, self.seen, self.expected = missing, seen, expected
-        self.verdict = presence.verdict(missing, expected, [gpu.uuid for gpu in seen])
-        super().__init__(self.verdict.reason)
+        super().__init__(presence.verdict(missing, expected, [gpu.uuid for gpu in seen]))
+        self.missing, self.seen = missing, seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +110,8 @@ async def find(
 
     - :class:`GpusMissing` when fewer are there than the runtime names, or than ``expected``: a
       verdict, ``GPU_MISSING``;
-    - :class:`GpusShared` when the names are all there and fewer than ``expected``: ``GPU_SHARED``;
-    - :class:`GpusUnavailable`: ``NO_GPU`` when neither way can list any, or the container has no
+    - :class:`Skipped` when the names are all there and fewer than ``expected``: ``GPU_SHARED``;
+    - :class:`Inconclusive`: ``NO_GPU`` when neither way can list any, or the container has no
       right to talk to some, ``GPU_COUNT`` when there are more than ``expected``.
     """
     given = os.environ if environ is None else environ
@@ -145,7 +125,7 @@ async def find(
         seen, by_smi = await _ask_smi(command)
         gpus, errors = seen.gpus, _Listing(refused=seen.refused)
         if not gpus and not seen.errors and not seen.refused:
-            raise GpusUnavailable(
+            raise Inconclusive(
                 "NO_GPU",
                 f"no GPU can be seen: NVML says {by_nvml}; nvidia-smi says {by_smi}. {_advice(by_nvml + by_smi)}",
             )
@@ -171,10 +151,10 @@ async def find(
         evidence = await anyio.to_thread.run_sync(_evidence, named, errors, smi, places)
         if gone := presence.missing({gpu.uuid: gpu.pci_bus_id for gpu in gpus}, known, evidence):
             if not gpus and expected is None and not errors.errors and not smi:
-                raise GpusUnavailable("NO_GPU", _FORBIDDEN if errors.refused else _NONE)
+                raise Inconclusive("NO_GPU", _FORBIDDEN if errors.refused else _NONE)
             forbidden = presence.forbidden(gone, evidence)
             if gone == forbidden:
-                raise GpusUnavailable("NO_GPU", _FORBIDDEN)
+                raise Inconclusive("NO_GPU", _FORBIDDEN)
             gone = tuple(device for device in gone if device not in forbidden)
             raise GpusMissing(gone, gpus, expected or len(gpus) + len(gone))
         what = (
@@ -182,14 +162,14 @@ async def find(
             if twice
             else "it was given fewer devices than it asked for"
         )
-        raise GpusShared(
+        raise Skipped(
             "GPU_SHARED",
             f"the pod asks for {expected} GPU(s) and has {', '.join(gpu.uuid for gpu in gpus)}: {what}, as time-slicing does.",
         )
     if not gpus:
-        raise GpusUnavailable("NO_GPU", _FORBIDDEN if errors.refused else _NONE)
+        raise Inconclusive("NO_GPU", _FORBIDDEN if errors.refused else _NONE)
     if expected is not None and len(gpus) > expected and not mig:
-        raise GpusUnavailable(
+        raise Inconclusive(
             "GPU_COUNT",
             f"the pod was given {expected} GPU(s) but the driver lists {len(gpus)}: {', '.join(g.uuid for g in gpus)}",
         )

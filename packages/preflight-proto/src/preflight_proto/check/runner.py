@@ -209,16 +209,7 @@ class Run(Generic[S]):
         are too many. Slices of GPUs come with ``mig`` set. A run that passes clears what
         ``GPU_MISSING`` raised about the GPUs returned here.
         """
-        try:
-            listed, source = await gpus.find(
-                lambda argv, patience: self.command(argv, timeout=patience), self.kit.expected_gpus
-            )
-        except gpus.GpusUnavailable as error:
-            raise Inconclusive(error.code, error.reason) from None
-        except gpus.GpusShared as error:
-            raise Skipped(error.code, error.reason) from None
-        except gpus.GpusMissing as error:
-            raise Failed(error.verdict) from None
+        listed, source = await gpus.find(self.query, self.kit.expected_gpus)
         self.present = tuple(gpu.uuid for gpu in listed)
         self.progress(
             f"{source} lists {len(listed)} GPU(s), {listed[0].name}: {', '.join(gpu.uuid for gpu in listed)}"
@@ -244,6 +235,10 @@ class Run(Generic[S]):
             return await child.run(
                 argv, timeout=timeout, env=env, max_output=max_output, terminate=terminate
             )
+
+    async def query(self, argv: Sequence[str], timeout: float) -> child.Completed:
+        """:meth:`command`, as those take it who ask a tool a question."""
+        return await self.command(argv, timeout=timeout)
 
 
 def _load(*modules: str) -> None:

@@ -15,24 +15,20 @@ from typing import Final
 CAMEL_CASE: Final = re.compile(r"[A-Z0-9][A-Za-z0-9]*")
 
 
-class Inconclusive(Exception):
-    """Raised by a probe that cannot judge: ``code`` is from the check's closed set, ``reason`` is
-    one sentence.
-    """
+class _NoVerdict(Exception):
+    """``code`` is from the check's closed set, ``reason`` is one sentence."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
         self.code, self.reason = code, reason
 
 
-class Skipped(Exception):
-    """Raised by a probe that has nothing to test here; ``code`` and ``reason`` as for
-    :class:`Inconclusive`.
-    """
+class Inconclusive(_NoVerdict):
+    """Raised by a probe that cannot judge."""
 
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code, self.reason = code, reason
+
+class Skipped(_NoVerdict):
+    """Raised by a probe that has nothing to test here."""
 
 
 class Failed(Exception):
