@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..names import container_name
-from .verdict import NODE, Action, Finding, Outcome, Subject, Verdict
+from .verdict import NODE, Action, Finding, Outcome, Verdict
 
 GPU_ENTITY = "GPU_UUID"
 GPU_COMPONENT = "GPU"
@@ -54,29 +54,6 @@ def events(check: str, condition: str, component: str, verdict: Verdict) -> list
     - none for a skipped or misconfigured run: it has seen nothing.
     """
 
-    def event(
-        subject: Subject,
-        *,
-        healthy: bool,
-        fatal: bool,
-        message: str,
-        action: Action,
-        code: str,
-        metadata: Mapping[str, str],
-    ) -> EventDraft:
-        return EventDraft(
-            agent=container_name(check),
-            component=GPU_COMPONENT if subject.gpu_uuid is not None else component,
-            check_name=condition + subject.test,
-            fatal=fatal,
-            healthy=healthy,
-            message=message,
-            action=action,
-            error_codes=(code,) if code else (),
-            entities=((GPU_ENTITY, subject.gpu_uuid),) if subject.gpu_uuid is not None else (),
-            metadata=metadata,
-        )
-
     if verdict.outcome in {Outcome.SKIPPED, Outcome.MISCONFIGURED}:
         return []
     findings = verdict.findings
@@ -90,34 +67,34 @@ def events(check: str, condition: str, component: str, verdict: Verdict) -> list
                 metadata={"reason": verdict.reason},
             ),
         )
-    raised = [
-        event(
-            f.subject,
-            healthy=False,
-            fatal=f.fatal,
-            message=f.message.replace(";", ","),
-            action=f.action,
-            code=f.code,
-            metadata=f.metadata,
-        )
-        for f in findings
-    ]
+    raised = [_event(check, condition, component, finding) for finding in findings]
     if verdict.outcome is Outcome.INCONCLUSIVE:
         return raised
     seen_healthy = set(verdict.clears) | ({NODE} if verdict.outcome is Outcome.PASSED else set())
     # A monitor-level finding on a passed run is an Event of the past; its subject still has no
     # standing fault.
-    seen_healthy -= {f.subject for f in findings}
-    cleared = [
-        event(
-            subject,
-            healthy=True,
-            fatal=False,
-            message=f"{check} passed",
-            action=Action.NONE,
-            code="",
-            metadata={},
-        )
-        for subject in sorted(seen_healthy, key=lambda s: (s.test, s.gpu_uuid or ""))
-    ]
+    seen_healthy -= {finding.subject for finding in findings}
+    passed = (
+        Finding("", f"{check} passed", False, Action.NONE, subject)
+        for subject in sorted(seen_healthy)
+    )
+    cleared = [_event(check, condition, component, each, healthy=True) for each in passed]
     return raised + cleared
+
+
+def _event(
+    check: str, condition: str, component: str, finding: Finding, *, healthy: bool = False
+) -> EventDraft:
+    subject = finding.subject
+    return EventDraft(
+        agent=container_name(check),
+        component=GPU_COMPONENT if subject.gpu_uuid is not None else component,
+        check_name=condition + subject.test,
+        fatal=finding.fatal,
+        healthy=healthy,
+        message=finding.message.replace(";", ","),
+        action=finding.action,
+        error_codes=(finding.code,) if finding.code else (),
+        entities=((GPU_ENTITY, subject.gpu_uuid),) if subject.gpu_uuid is not None else (),
+        metadata=finding.metadata,
+    )
