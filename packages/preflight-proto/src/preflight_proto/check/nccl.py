@@ -16,44 +16,31 @@ __all__ = ["ErrorKind", "NcclError", "classify"]
 
 # --- variables of the workload
 
-_NEVER: Final = (
-    "NCCL_COMM_ID",  # would join somebody's communicator
-    "NCCL_TESTS_*",  # nccl-tests' own: device, split, a bandwidth that changes the exit status
-    "NCCL_DEBUG*",  # level, subsystems and file: our own level, on our own stdout
-    "NCCL_LOOPBACK_*",
-    "NCCL_ALLREDUCE_*",
-    *(
-        "TORCH_NCCL_*",
-        "NCCL_ASYNC_ERROR_HANDLING",
-        "NCCL_BLOCKING_WAIT",
-        "NCCL_DESYNC_DEBUG",
-    ),  # torch's; it still reads the old names
+
+def _patterns(text: str) -> tuple[str, ...]:
+    """Names, or patterns of them, without what is said of them behind a ``#``."""
+    return tuple(word for line in text.splitlines() for word in line.partition("#")[0].split())
+
+
+_NEVER: Final = _patterns("""
+    NCCL_COMM_ID  # would join somebody's communicator
+    NCCL_TESTS_*  # nccl-tests' own: device, split, a bandwidth that changes the exit status
+    NCCL_DEBUG*  # level, subsystems and file: our own level, on our own stdout
+    NCCL_LOOPBACK_* NCCL_ALLREDUCE_*
+    # torch's; it still reads the old names
+    TORCH_NCCL_* NCCL_ASYNC_ERROR_HANDLING NCCL_BLOCKING_WAIT NCCL_DESYNC_DEBUG
     # A program built with MPI would take itself for a rank of the workload's job.
-    "OMPI_COMM_WORLD_*",
-    "PMI_*",
-    "PMIX_*",
-    "CUDA_LAUNCH_BLOCKING",
+    OMPI_COMM_WORLD_* PMI_* PMIX_*
+    CUDA_LAUNCH_BLOCKING
     # What the kubelet adds for a Service whose name begins with nccl-: no setting, so nothing that
     # could excuse a low bandwidth.
-    *(
-        "NCCL_*_SERVICE_HOST",
-        "NCCL_*_SERVICE_PORT*",
-        "NCCL_*_PORT",
-        "NCCL_*_PORT_*_TCP*",
-        "NCCL_*_PORT_*_UDP*",
-    ),
-)
-_KEPT: Final = (
-    *(
-        "PATH",
-        "LANG",
-        "LC_ALL",
-        "TZ",
-        "TMPDIR",
-        "LD_LIBRARY_PATH",
-    ),  # LD_LIBRARY_PATH: where some platforms keep the driver
-    *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
-)
+    NCCL_*_SERVICE_HOST NCCL_*_SERVICE_PORT* NCCL_*_PORT NCCL_*_PORT_*_TCP* NCCL_*_PORT_*_UDP*
+""")
+_KEPT: Final = _patterns("""
+    PATH LANG LC_ALL TZ TMPDIR
+    LD_LIBRARY_PATH  # where some platforms keep the driver
+    NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES
+""")
 """All that an NCCL program needs of the container; anything else is somebody's wish, or somebody's
 secret.
 """
@@ -63,103 +50,37 @@ hang at random with them.
 """
 # The folder is an empty volume of the check's own.
 _NO_SETTINGS: Final = {"HOME": "/tmp", "NCCL_CONF_FILE": "/dev/null"}  # noqa: S108
-_NETWORK: Final = (
-    *(
-        "NCCL_IB_*",
-        "NCCL_SOCKET_*",
-        "NCCL_NET*",
-        "NCCL_CROSS_NIC",
-        "NCCL_FASTRAK_*",
-        "NCCL_OOB_*",
-        "NCCL_COLLNET_*",
-        "NCCL_GDR*",
-    ),
-    *(
-        "NCCL_GDRCOPY_*",
-        "NCCL_DMABUF_ENABLE",
-        "NCCL_PXN_*",
-        "NCCL_RAS_*",
-    ),
-    *(
-        "NCCL_UID_*",
-        "NCCL_HOSTID",
-        "NCCL_NVTX_*",
-        "NCCL_PROFILER_*",
-        "NCCL_VERSION",
-        "NCCL_HOME",
-        "NCCL_TELEMETRY_*",
-    ),
-)
+_NETWORK: Final = _patterns("""
+    NCCL_IB_* NCCL_SOCKET_* NCCL_NET* NCCL_CROSS_NIC NCCL_FASTRAK_* NCCL_OOB_* NCCL_COLLNET_*
+    NCCL_GDR* NCCL_DMABUF_ENABLE NCCL_PXN_* NCCL_RAS_* NCCL_UID_* NCCL_HOSTID NCCL_NVTX_*
+    NCCL_PROFILER_* NCCL_VERSION NCCL_HOME NCCL_TELEMETRY_*
+""")
 """What a run inside one node never meets."""
-_HARMLESS: Final = (
-    *(
-        "NCCL_SOCKET_IFNAME",
-        "NCCL_SOCKET_FAMILY",
-        "NCCL_IB_HCA",
-        "NCCL_IB_GID_INDEX",
-        "NCCL_IB_TC",
-        "NCCL_IB_SL",
-    ),
-    *("NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM"),
-    *(
-        "NCCL_TOPO_FILE",
-        "NCCL_NET",
-        "NCCL_NET_PLUGIN",
-        "NCCL_TUNER_PLUGIN",
-        "NCCL_TUNER_CONFIG_PATH",
-    ),
-)
+_HARMLESS: Final = _patterns("""
+    NCCL_SOCKET_IFNAME NCCL_SOCKET_FAMILY NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_TC NCCL_IB_SL
+    NCCL_IB_ADDR_FAMILY NCCL_IB_ADDR_RANGE NCCL_IB_ROCE_VERSION_NUM
+    NCCL_TOPO_FILE NCCL_NET NCCL_NET_PLUGIN NCCL_TUNER_PLUGIN NCCL_TUNER_CONFIG_PATH
+""")
 """Where a fabric is and how it is spoken to. Anything else may slow a healthy node down."""
-_VERBS: Final = (
-    *(
-        "NCCL_IB_QPS_PER_CONNECTION",
-        "NCCL_IB_SPLIT_DATA_ON_QPS",
-        "NCCL_IB_ADAPTIVE_ROUTING",
-        "NCCL_IB_AR_THRESHOLD",
-    ),
-    *(
-        "NCCL_IB_TIMEOUT",
-        "NCCL_IB_RETRY_CNT",
-        "NCCL_IB_PKEY",
-        "NCCL_IB_PCI_RELAXED_ORDERING",
-        "NCCL_IB_ECE_ENABLE",
-    ),
-    *("NCCL_IB_FIFO_TC", "NCCL_IB_MERGE_NICS", "NCCL_NET_GDR_LEVEL", "NCCL_CROSS_NIC"),
-)
-_EFA: Final = ("NCCL_NET_GDR_LEVEL", "NCCL_CROSS_NIC", "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE")
-"""What AWS's guides for EFA set."""
-_TCPXO: Final = (
-    *(
-        "NCCL_FASTRAK_*",
-        "NCCL_CROSS_NIC",
-        "NCCL_ALGO",
-        "NCCL_PROTO",
-        "NCCL_MIN_NCHANNELS",
-        "NCCL_MAX_NCHANNELS",
-    ),
-    *(
-        "NCCL_P2P_NET_CHUNKSIZE",
-        "NCCL_P2P_PCI_CHUNKSIZE",
-        "NCCL_P2P_NVL_CHUNKSIZE",
-        "NCCL_P2P_PXN_LEVEL",
-    ),
-    *(
-        "NCCL_BUFFSIZE",
-        "NCCL_DYNAMIC_CHUNK_SIZE",
-        "NCCL_NET_GDR_LEVEL",
-        "NCCL_NVLS_ENABLE",
-        "NCCL_USE_SNAP",
-    ),
-    *("NCCL_TUNER_*", "NCCL_SHIMNET_*", "NCCL_GPUVIZ_*", "NCCL_LIB_DIR"),
-)
-"""What Google's profile for GPUDirect-TCPXO sets: without these the fabric does not work as it was
-measured.
-"""
+_VERBS: Final = _patterns("""
+    NCCL_IB_QPS_PER_CONNECTION NCCL_IB_SPLIT_DATA_ON_QPS NCCL_IB_ADAPTIVE_ROUTING
+    NCCL_IB_AR_THRESHOLD NCCL_IB_TIMEOUT NCCL_IB_RETRY_CNT NCCL_IB_PKEY
+    NCCL_IB_PCI_RELAXED_ORDERING NCCL_IB_ECE_ENABLE NCCL_IB_FIFO_TC NCCL_IB_MERGE_NICS
+    NCCL_NET_GDR_LEVEL NCCL_CROSS_NIC
+""")
 _ON_FABRIC: Final[Mapping[str, tuple[str, ...]]] = {
     "ib": _VERBS,
     "roce": _VERBS,
-    "efa": _EFA,
-    "tcpxo": _TCPXO,
+    # what AWS's guides for EFA set
+    "efa": _patterns("NCCL_NET_GDR_LEVEL NCCL_CROSS_NIC NCCL_BUFFSIZE NCCL_P2P_NET_CHUNKSIZE"),
+    # Google's profile for GPUDirect-TCPXO: without these the fabric does not work as it was
+    # measured
+    "tcpxo": _patterns("""
+        NCCL_FASTRAK_* NCCL_CROSS_NIC NCCL_ALGO NCCL_PROTO NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS
+        NCCL_P2P_NET_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_NVL_CHUNKSIZE NCCL_P2P_PXN_LEVEL
+        NCCL_BUFFSIZE NCCL_DYNAMIC_CHUNK_SIZE NCCL_NET_GDR_LEVEL NCCL_NVLS_ENABLE NCCL_USE_SNAP
+        NCCL_TUNER_* NCCL_SHIMNET_* NCCL_GPUVIZ_* NCCL_LIB_DIR
+    """),
 }
 """By class of fabric, what its vendor recommends everybody to set there, and its published figures
 were measured with.
