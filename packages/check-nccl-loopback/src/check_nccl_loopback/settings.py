@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
 
 from preflight_proto import names
 from preflight_proto.check import gbps, setting, size, text, whole_number
 from preflight_proto.check.settings import Parser
 from preflight_proto.check.topology import TopologySettings
-
-_UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def _assignments() -> Parser[tuple[tuple[str, str], ...]]:
@@ -28,14 +25,6 @@ def _assignments() -> Parser[tuple[tuple[str, str], ...]]:
         lambda value: " ".join(map("=".join, value)),
         {"pattern": r"^\s*(?:[A-Z][A-Z0-9_]*=\S*(?:\s+|$))*$"},
     )
-
-
-def size_text(size: int) -> str:
-    """As nccl-tests reads it: 1G, 256M, or the plain number of bytes."""
-    for unit in ("G", "M", "K"):
-        if size and size % _UNITS[unit] == 0:
-            return f"{size // _UNITS[unit]}{unit}"
-    return str(size)
 
 
 @dataclass(frozen=True)

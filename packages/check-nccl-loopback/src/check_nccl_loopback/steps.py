@@ -15,11 +15,12 @@ import anyio
 from preflight_proto.check import Gpu, Outcome, Run, Verdict, alive, counters, scan, throttling
 from preflight_proto.check import gpus as devices
 from preflight_proto.check.nccl import bends, workload_variables
+from preflight_proto.check.settings import size_text
 from preflight_proto.check.topology import find_topology
 
 from . import floors, links, perf, verdicts
 from .judge import SMALLER, Progress, Step, StepKind, StepResult, decide
-from .settings import Settings, size_text
+from .settings import Settings
 from .tool import Tool
 from .watch import DriverWatch
 
@@ -140,9 +141,7 @@ async def _case(run: Run[Settings], gpus: Sequence[Gpu]) -> tuple[Progress, str 
     settings = run.settings
     models = sorted({gpu.name for gpu in gpus})
     model = models[0] if len(models) == 1 else ""
-    joined, source, kinds = await links.find(
-        lambda argv, patience: run.command(argv, timeout=patience), gpus
-    )
+    joined, source, kinds = await links.find(run.query, gpus)
     sizes = (settings.size, *(size for size in SMALLER if size < settings.size))
     direct = any(kind.startswith(links.DIRECT) for kind in kinds.values())
     rows = {size: floors.find(model, len(gpus), joined, size, direct=direct) for size in sizes}

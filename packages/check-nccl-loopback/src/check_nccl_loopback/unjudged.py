@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from preflight_proto.check import Verdict
 from preflight_proto.check.nccl import NcclError
+from preflight_proto.check.settings import size_text
 
 from .measurement import Measurement
-from .settings import size_text
 
 _SIGNALS = {7: "; is /dev/shm large enough?", 9: "; did it meet the container's memory limit?"}
 

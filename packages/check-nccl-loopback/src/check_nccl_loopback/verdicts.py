@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from preflight_proto.check import Action, Finding, Gpu, Outcome, Subject, Verdict
 from preflight_proto.check.nccl import NcclError
+from preflight_proto.check.settings import size_text
 
 from .floors import Floor
 from .localize import Contrast, Pair
 from .measurement import Measurement
-from .settings import size_text
 
 BANDWIDTH, DATA, DEVICE = "Bandwidth", "Data", "Device"
 

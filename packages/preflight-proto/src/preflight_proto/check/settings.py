@@ -12,7 +12,6 @@ each.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
@@ -130,21 +129,9 @@ def manual(cls: type[Any], defaults: Mapping[str, str] | None = None) -> list[tu
 
     ``defaults``: variable → what holds where the class leaves it to the check.
     """
-    own = defaults or {}
     return [
-        (
-            spec.env,
-            f"{spec.help or 'see the README'} ({spec.parser.set_})",
-            own.get(spec.env)
-            or (
-                "required"
-                if spec.default is _REQUIRED
-                else "none"
-                if _unset(spec)
-                else _default(spec)
-            ),
-        )
-        for _, spec in _settings(cls)
+        (env, f"{of['description']} ({of['x-set']})", of.get("default", "required") or "none")
+        for env, of in described(cls, defaults).items()
     ]
 
 
@@ -172,15 +159,26 @@ def described(
     }
 
 
+def _parser(
+    convert: Callable[[str], T],
+    schema: Mapping[str, Any],
+    is_not: str,
+    set_: str,
+    show: Callable[[T], str] = str,
+) -> Parser[T]:
+    """A parser that takes what ``schema`` takes, and so what those take who judge by that."""
+
+    def parse(raw: str) -> T:
+        if not contract.takes(schema, raw):
+            raise ValueError(raw)
+        return convert(raw)
+
+    return Parser(parse, is_not, set_, show, schema)
+
+
 def text(what: str = "a text", example: str = "a value") -> Parser[str]:
     """A text without control characters: what others would read in logs and events."""
-
-    def parse(raw: str) -> str:
-        if not raw.isprintable():
-            raise ValueError
-        return raw
-
-    return Parser(parse, f"{what} of printable characters", example, schema={"format": "printable"})
+    return _parser(str, {"format": "printable"}, f"{what} of printable characters", example)
 
 
 def endpoints(what: str = "host:port", example: str = "host:port") -> Parser[tuple[str, ...]]:
@@ -190,18 +188,15 @@ def endpoints(what: str = "host:port", example: str = "host:port") -> Parser[tup
     return Parser(contract.endpoints, what, example, ",".join, {"format": "endpoints"})
 
 
+def _items(raw: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in raw.split(","))
+
+
 def text_list(
     what: str = "a list", example: str = "names separated by commas"
 ) -> Parser[tuple[str, ...]]:
     """Names separated by commas; empty ones are refused."""
-
-    def parse(raw: str) -> tuple[str, ...]:
-        items = tuple(item.strip() for item in raw.split(","))
-        if not all(items) or not raw.isprintable():
-            raise ValueError
-        return items
-
-    return Parser(parse, what, example, ",".join, {"format": "list"})
+    return _parser(_items, {"format": "list"}, what, example, ",".join)
 
 
 def whole_number(least: int, most: int | None = None) -> Parser[int]:
@@ -211,64 +206,35 @@ def whole_number(least: int, most: int | None = None) -> Parser[int]:
         hint = ", ".join(numbers[:-1]) + f" or {numbers[-1]}" if len(numbers) > 1 else numbers[0]
     else:
         hint = f"a whole number from {least}" + (f" to {most}" if most is not None else "")
-
-    def parse(raw: str) -> int:
-        if not (raw.isascii() and raw.lstrip("-").isdigit()):
-            raise ValueError
-        value = int(raw)
-        if value < least or value > MAX_NUMBER or (most is not None and value > most):
-            raise ValueError
-        return value
-
-    return Parser(
-        parse,
+    bound = MAX_NUMBER if most is None else most
+    return _parser(
+        int,
+        {"format": "whole-number", "x-minimum": least, "x-maximum": bound},
         "a whole number" if most is None else f"a whole number from {least} to {most}",
         hint,
-        schema={
-            "format": "whole-number",
-            "x-minimum": least,
-            "x-maximum": MAX_NUMBER if most is None else most,
-        },
     )
 
 
 def duration(least: float = 0.0) -> Parser[float]:
     """A Go duration, read as seconds."""
-
-    def parse(raw: str) -> float:
-        try:
-            seconds = parse_duration(raw)
-        except OverflowError:
-            raise ValueError from None
-        if seconds < least or not 0 <= seconds <= MAX_DURATION:
-            raise ValueError
-        return seconds
-
     at_least = f" of at least {format_duration(least)}" if least else ""
-    return Parser(
-        parse,
+    return _parser(
+        parse_duration,
+        {"format": "go-duration", "x-minimum": max(0.0, least), "x-maximum": MAX_DURATION},
         f"a duration{at_least}",
         "e.g. 300s, 10m or 1h30m",
         format_duration,
-        {"format": "go-duration", "x-minimum": max(0.0, least), "x-maximum": MAX_DURATION},
     )
 
 
 def gbps(example: str = "150") -> Parser[float]:
     """A bandwidth in GB/s (10^9 bytes per second)."""
-
-    def parse(raw: str) -> float:
-        value = float(raw)
-        if not math.isfinite(value) or not 0 < value <= MAX_GBPS:
-            raise ValueError
-        return value
-
-    return Parser(
-        parse,
+    return _parser(
+        float,
+        {"format": "number", "x-more-than": 0, "x-maximum": MAX_GBPS},
         "a number of GB/s",
         f"e.g. {example}",
         lambda value: f"{value:g}",
-        {"format": "number", "x-more-than": 0, "x-maximum": MAX_GBPS},
     )
 
 
@@ -276,39 +242,27 @@ def size(least: int, most: int, multiple: int = 1) -> Parser[int]:
     """Bytes from ``least`` to ``most``, e.g. ``4G``, ``4Gi`` or ``4GiB``: units are powers of 1024,
     as nccl-tests reads them.
     """
-
-    def parse(raw: str) -> int:
-        value = contract.size_bytes(raw)
-        if not least <= value <= most or value % multiple:
-            raise ValueError
-        return value
-
-    return Parser(
-        parse,
-        f"a size from {_size_text(least)} to {_size_text(most)}",
-        "e.g. 1G or 256M",
-        _size_text,
+    return _parser(
+        contract.size_bytes,
         {"format": "size", "x-minimum": least, "x-maximum": most, "x-multiple-of": multiple},
+        f"a size from {size_text(least)} to {size_text(most)}",
+        "e.g. 1G or 256M",
+        size_text,
     )
 
 
-def _size_text(value: int) -> str:
+def size_text(size: int) -> str:
+    """As nccl-tests reads it: 1G, 256M, or the plain number of bytes."""
     for unit, factor in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
-        if value and value % factor == 0:
-            return f"{value // factor}{unit}"
-    return str(value)
+        if size and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return str(size)
 
 
 def one_of(*choices: str) -> Parser[str]:
     """One of these words, exactly."""
-
-    def parse(raw: str) -> str:
-        if raw not in choices:
-            raise ValueError
-        return raw
-
     listed = ", ".join(choices[:-1]) + f" or {choices[-1]}"
-    return Parser(parse, listed, listed, schema={"enum": list(choices)})
+    return _parser(str, {"enum": list(choices)}, listed, listed)
 
 
 def _settings(cls: type[Any]) -> list[tuple[str, _Setting]]:

@@ -161,9 +161,9 @@ def takes(described: Schema, value: str) -> bool:
         return True
     least, most, more = (described.get(f"x-{word}") for word in ("minimum", "maximum", "more-than"))
     fits = (
-        math.isfinite(number)
-        and (least is None or number >= least)
+        (least is None or number >= least)
         and (most is None or number <= most)
+        and math.isfinite(number)
     )
     return (
         fits
