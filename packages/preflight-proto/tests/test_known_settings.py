@@ -127,3 +127,10 @@ def test_a_size_has_one_meaning_however_it_is_written(raw: str) -> None:
     assert size_bytes(raw) == 4 << 30
     assert problems("nccl-allreduce", {"NCCL_ALLREDUCE_SIZE": raw}) == []
     assert problems("nccl-loopback", {"NCCL_LOOPBACK_SIZE": raw}) == []
+
+
+def test_a_number_of_hundreds_of_digits_is_refused() -> None:
+    [problem] = problems("nccl-loopback", {"NCCL_LOOPBACK_ITERATIONS": "9" * 400})
+    assert problem.endswith(
+        "is not a whole number from 1 to 1000; set a whole number from 1 to 1000, or remove it to use 20."
+    )
