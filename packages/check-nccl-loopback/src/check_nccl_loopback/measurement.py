@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from preflight_proto.check.nccl import NcclError, classify
 
@@ -62,68 +62,43 @@ def read(
     its JSON, if any. Never raises.
     """
     report = parse.parse(stdout)
-    written = parse.parse_json(document) if document else None
-    rows = (*report.rows, *(written.rows if written is not None else ()))
-    library = report.library or (written.library if written is not None else "")
-    last_words = _last_words(stdout, stderr)
+    written = (parse.parse_json(document) if document else None) or parse.Report()
+    rows = (*report.rows, *written.rows)
     # How a run ends takes nothing back of what it has compared; a garbled row compares nothing.
-    whole = tuple(row for row in rows if not row.contradiction(gpus))
-    before, before_size = _wrong(whole, None)
+    before, before_size = _wrong(tuple(row for row in rows if not row.contradiction(gpus)), None)
+    ended = Measurement(
+        size,
+        wrong=before or None,
+        wrong_size=before_size,
+        timed_out=timed_out,
+        stuck=stuck,
+        status=status,
+        last_words=_last_words(stdout, stderr),
+        version=report.version,
+        library=report.library or written.library,
+    )
     if timed_out:
-        return Measurement(
-            size,
-            wrong=before or None,
-            wrong_size=before_size,
-            timed_out=True,
-            stuck=stuck,
-            status=status,
-            last_words=last_words,
-            version=report.version,
-        )
+        return ended
     asked = [row for row in rows if row.size == size]
-    tails = (report.out_of_bounds, written.out_of_bounds if written is not None else None)
-    bounds = max((count for count in tails if count is not None), default=None)
-    wrong, wrong_size = _wrong(rows, bounds)
+    tails = [count for r in (report, written) if (count := r.out_of_bounds) is not None]
+    wrong, wrong_size = _wrong(rows, max(tails, default=None))
     if asked and (status == 0 or (status in WRONG_STATUSES and wrong)):
         contradiction = next((why for row in asked if (why := row.contradiction(gpus))), "")
         if contradiction and not wrong:
-            return Measurement(
-                size,
-                status=status,
-                last_words=last_words,
-                version=report.version,
-                library=library,
-                contradiction=contradiction,
-            )
-        best = min(max(half.busbw for half in row.halves) for row in asked)
+            return replace(ended, wrong=None, wrong_size=None, contradiction=contradiction)
         curve = {row.size: max(half.busbw for half in row.halves) for row in rows}
-        return Measurement(
-            size,
-            best,
-            wrong,
-            status=status,
-            last_words=last_words,
-            version=report.version,
+        return replace(
+            ended,
+            busbw=min(max(half.busbw for half in row.halves) for row in asked),
+            wrong=wrong,
             wrong_size=wrong_size,
-            library=library,
             curve=tuple(sorted(curve.items())),
         )
     error = classify(f"{stdout}\n{stderr}")
     reduced = not asked and report.reduced_to is not None and report.reduced_to < size
     out_of_memory = error is not None and error.code == "GPU_MEMORY"
     too_big = out_of_memory or (reduced and (error is None or status == 0))
-    return Measurement(
-        size,
-        None,
-        before or None,
-        error,
-        too_big and not before,
-        wrong_size=before_size,
-        status=status,
-        last_words=last_words,
-        version=report.version,
-        library=library,
-    )
+    return replace(ended, error=error, too_big=too_big and not before)
 
 
 def _wrong(
