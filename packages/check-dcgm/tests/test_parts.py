@@ -433,6 +433,7 @@ def test_record_runs_every_tool_and_keeps_what_it_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = """#!/bin/sh
+echo "$*" >> "${0%/*}/asked"
 case "$*" in
   -v*) echo "Version : 4.4.2"; echo "Hostengine build info:"; echo "Version : 4.4.2";;
   *diag*) echo '{"DCGM Diagnostic": {}}'; exit 205;;
@@ -451,6 +452,12 @@ esac
     assert (recorded["check"], statuses) == ("dcgm-diag", [205, 205])
     assert "3fbb8b0e" not in out.read_text()
     assert "10.1.2.3" not in out.read_text()
+    monkeypatch.setenv("DCGM_HOSTENGINE_ADDR", "fd00::1:5555,dcgm.example:5555")
+    (tmp_path / "asked").unlink()
+    with pytest.raises(SystemExit):
+        record.main(["--level", "1", "--out", str(out)])
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert all("--host [fd00::1]:5555" in line for line in asked)
 
 
 def test_record_without_dcgmi_says_so(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from preflight_proto import names
+from preflight_proto.settings import endpoints
 
 from .anonymous import Anonymizer
 from .hostengine import Hostengine, diag_argv, parse_listing, parse_versions
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     parser.add_argument(
         "--host",
         default=os.environ.get(names.ENV_DCGM_HOSTENGINE, "localhost:5555"),
-        help="host:port",
+        type=lambda raw: endpoints(raw)[0],
+        help="host:port; of several the first",
     )
     parser.add_argument(
         "--level", type=int, choices=[1, 2, 3, 4], default=2, help="up to which level to diagnose"
