@@ -15,9 +15,11 @@ from typing import Final
 
 from preflight_proto.check import Outcome, Verdict
 from preflight_proto.check.nccl import ErrorKind
+from preflight_proto.check.settings import size_text
 
-from . import localize, unjudged, verdicts
+from . import localize, verdicts
 from .localize import Contrast, Mode
+from .measurement import Measurement
 from .progress import SMALLER, SWEEP, Progress, Step, StepKind, StepResult
 
 __all__ = ["SMALLER", "SWEEP", "Progress", "Step", "StepKind", "StepResult"]
@@ -37,6 +39,10 @@ COSTS: Final = 0.9
 workload.
 """
 _TOPOLOGY: Final = "NCCL_TOPO_FILE"
+_SIGNALS: Final = {
+    7: "; is /dev/shm large enough?",
+    9: "; did it meet the container's memory limit?",
+}
 MOST_WISHES: Final = 4
 """So many variables are measured one by one."""
 
@@ -59,10 +65,18 @@ def decide(case: Progress) -> Step | Verdict:
     if not isinstance(decided, Verdict) or decided.code not in BY_TIME:
         return decided
     if case.throttled > THROTTLED:
-        return unjudged.throttled(case.throttled, decided)
+        # NCCL polls: without its CPUs it is slow, or seems to hang, on the healthiest node.
+        return Verdict.inconclusive(
+            "CPU_THROTTLED",
+            f"the container had used up its CPU limit in {case.throttled:.0%} of the time, so nobody is blamed for {decided.code}; give the pod more CPU. "
+            f"What was found: {decided.reason}",
+        )
     named = {finding.subject.gpu_uuid for finding in decided.findings} - {None}
     if case.held and decided.outcome is Outcome.FAILED and (not named or named & case.held.keys()):
-        return unjudged.busy(case.held, decided)
+        return Verdict.inconclusive(
+            "GPU_OCCUPIED",
+            f"{_occupied(case)}, so nobody is blamed for {decided.code}. What was found: {decided.reason}",
+        )
     return decided
 
 
@@ -76,7 +90,11 @@ def _decide(case: Progress) -> Step | Verdict:
             return (
                 verdicts.stuck(taken.result, case.silent)
                 if case.silent
-                else unjudged.stuck(taken.result)
+                else Verdict.inconclusive(
+                    "TOOL_STUCK",  # contexts are torn down slowly, and it may wait for a disk
+                    f'all_reduce_perf stays in the kernel (state D) after SIGKILL, although the driver answers for each GPU ("{taken.result.last_words}"); '
+                    "see the node's dmesg.",
+                )
             )
         if taken.result.error is not None and taken.result.error.kind is ErrorKind.DEVICE:
             return verdicts.device(case.gpus, taken.step.gpus, taken.result.error, case.signs)
@@ -86,7 +104,10 @@ def _decide(case: Progress) -> Step | Verdict:
         if smaller and not case.exhausted:
             # A sweep of less than its own end asks for the memory that was not there.
             return replace(_all(case, StepKind.ALL, smaller[0]), sweep=smaller[0] >= SWEEP)
-        return unjudged.memory(whole[-1].result)
+        return Verdict.inconclusive(
+            "GPU_MEMORY",
+            f"the GPUs' memory does not suffice for {size_text(whole[-1].step.size)}; find what else holds memory on them (nvidia-smi).",
+        )
     wrong = [t for t in case.deciding if t.result.wrong and t.step.what is not StepKind.PAIR]
     if wrong:
         return _next_pair(case, "wrong") or verdicts.wrong(
@@ -96,7 +117,11 @@ def _decide(case: Progress) -> Step | Verdict:
     if broken is not None:
         return _broken(case, broken)
     if any(t.result.wrong is None for t in whole):
-        return unjudged.not_verified(whole[-1].result)
+        last = whole[-1].result  # a bandwidth without correctness is not a pass
+        return Verdict.inconclusive(
+            "NOT_VERIFIED",
+            f'all_reduce_perf {last.version} compared no element ("{last.last_words}"); is it a patched build?',
+        )
     decided = _speed(case, whole)
     if isinstance(decided, Step) or decided.outcome is not Outcome.PASSED:
         return decided
@@ -183,18 +208,48 @@ def _broken(case: Progress, broken: StepResult) -> Step | Verdict:
             return step
         return verdicts.hung(case.gpus, result, _contrast(case, "hang"), case.pairs)
     if result.contradiction:
-        return unjudged.contradictory(result)
+        return Verdict.inconclusive(
+            "CONTRADICTORY_OUTPUT",
+            f"all_reduce_perf {result.version} contradicts itself ({result.contradiction}); is it a patched build?",
+        )
     if error is None:
-        return unjudged.unexplained(result, case.shm)
+        return _unexplained(result, case.shm)
     if error.kind is ErrorKind.ENVIRONMENT:
-        return unjudged.environment(error, case.shm)
+        room = f" ({case.shm})" if error.code == "SHM_FULL" and case.shm else ""
+        return Verdict.inconclusive(
+            error.code, f'{error.says}{room} ("{error.line}"); {error.fix}.'
+        )
     if error.code not in LOCALIZABLE:
-        return unjudged.refused(error)
+        return Verdict.inconclusive(
+            error.code, f'{error.says} ("{error.line}"); no verdict about the GPUs.'
+        )
     if case.held:
-        return unjudged.held(error, case.held)
+        return Verdict.inconclusive(
+            "GPU_OCCUPIED", f'{error.says} ("{error.line}"), and {_occupied(case)}.'
+        )
     if step := _next_pair(case, "error"):
         return step
     return verdicts.failed_class(case.gpus, error, _contrast(case, "error"), case.signs)
+
+
+def _occupied(case: Progress) -> str:
+    who = ", ".join(f"{uuid} ({number} process(es))" for uuid, number in sorted(case.held.items()))
+    return f"somebody else's processes are on {who}; wait for them to end, or find them on the node (nvidia-smi)"
+
+
+def _unexplained(result: Measurement, shm: str) -> Verdict:
+    """It ended without a result and without a reason."""
+    if result.status < 0 or result.status > 128:
+        signal = -result.status if result.status < 0 else result.status - 128
+        hint = _SIGNALS.get(signal, ".")
+        return Verdict.inconclusive(
+            "TOOL_KILLED",
+            f'all_reduce_perf was ended by signal {signal} ("{result.last_words}", {shm}){hint}',
+        )
+    return Verdict.inconclusive(
+        "NO_RESULT",
+        f'all_reduce_perf exited {result.status} without a row for {size_text(result.size)} ("{result.last_words}"); see the lines above.',
+    )
 
 
 def _with_workload_variables(case: Progress, passed: Verdict) -> Step | Verdict:

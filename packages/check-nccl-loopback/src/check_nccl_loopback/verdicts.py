@@ -215,14 +215,7 @@ def slow(
             f"{against}: {named} is slow with every partner ({worst:.1f} GB/s) while the others reach {contrast.reference:.1f} among themselves; "
             "take it out of service and contact support."
         )
-        return _failed(
-            "SLOW_GPU",
-            reason,
-            findings,
-            clears=clears,
-            bar=bar,
-            subject=gpus[contrast.accused[0]].uuid,
-        )
+        return _failed(reason, findings, clears=clears, bar=bar)
     links = ", ".join(f"{gpus[a].uuid} and {gpus[b].uuid}" for a, b in contrast.links)
     where = (
         f"only the link between {links} is slow" if links else "no GPU stands out from the others"
@@ -236,7 +229,7 @@ def slow(
     )
     often = " twice" if bar.limit is not None else ""
     reason = f"{against}{often}, and {where}; look for throttling, disabled NVLinks or peer-to-peer access (nvidia-smi -q, dcgmi diag -r 3)."
-    return _failed("SLOW_NODE", reason, (finding,), clears=clears, bar=bar)
+    return _failed(reason, (finding,), clears=clears, bar=bar)
 
 
 def slow_without(
@@ -255,9 +248,7 @@ def slow_without(
         metadata={**bar.metadata, "without_it_gbps": f"{rest.busbw or 0:.2f}"},
     )
     reason = f"{bar.text} is below {bar.limit:g}, and the others reach {rest.busbw or 0:.1f} without {uuid}; run dcgmi diag -r 3 on it."
-    return _failed(
-        "SLOW_GPU", reason, (finding,), clears=_all(gpus, (DATA,)), bar=bar, subject=uuid
-    )
+    return _failed(reason, (finding,), clears=_all(gpus, (DATA,)), bar=bar)
 
 
 def topology(gpus: Sequence[Gpu], bar: Comparison, without: float, path: str) -> Verdict:
@@ -270,9 +261,7 @@ def topology(gpus: Sequence[Gpu], bar: Comparison, without: float, path: str) ->
         metadata={**bar.metadata, "without_file_gbps": f"{without:.2f}", "file": path},
     )
     reason = f"{bar.text} with NCCL_TOPO_FILE={path}, and {without:.1f} without it; the GPUs are healthy; correct ncclTopology.instanceTypeMapping."
-    return _failed(
-        "TOPOLOGY_FILE", reason, (finding,), clears=_all(gpus, (BANDWIDTH, DATA, DEVICE)), bar=bar
-    )
+    return _failed(reason, (finding,), clears=_all(gpus, (BANDWIDTH, DATA, DEVICE)), bar=bar)
 
 
 def wrong(gpus: Sequence[Gpu], result: Measurement, contrast: Contrast) -> Verdict:
@@ -297,9 +286,7 @@ def wrong(gpus: Sequence[Gpu], result: Measurement, contrast: Contrast) -> Verdi
         )
         named = ", ".join(gpus[i].uuid for i in contrast.accused)
         reason = f"{count}; only pairs with {named} are wrong: take it out of service and contact support."
-        return _failed(
-            "WRONG_DATA", reason, findings, clears=clears, subject=gpus[contrast.accused[0]].uuid
-        )
+        return _failed(reason, findings, clears=clears)
     finding = Finding(
         "WRONG_DATA",
         "WRONG_DATA: NCCL gets wrong data between the GPUs of this node",
@@ -308,7 +295,7 @@ def wrong(gpus: Sequence[Gpu], result: Measurement, contrast: Contrast) -> Verdi
         metadata=metadata,
     )
     reason = f"{count}, and no single GPU can be named as the cause; take the node out of service and contact support."
-    return _failed("WRONG_DATA", reason, (finding,), clears=clears)
+    return _failed(reason, (finding,), clears=clears)
 
 
 def device(
@@ -344,7 +331,7 @@ def device(
     reason = (
         f'{error.says} on {where} ("{error.line}"); take it out of service and contact support.'
     )
-    return _failed(error.code, reason, (finding,), subject=gpu or "")
+    return _failed(reason, (finding,))
 
 
 def lost(gpus: Sequence[Gpu], words: Mapping[str, str]) -> Verdict:
@@ -362,7 +349,7 @@ def lost(gpus: Sequence[Gpu], words: Mapping[str, str]) -> Verdict:
         for uuid in uuids
     )
     reason = f'the driver has lost {", ".join(uuids)} ("{words[uuids[0]]}"); take the node out of service and contact support.'
-    return _failed("GPU_LOST", reason, findings, subject=uuids[0])
+    return _failed(reason, findings)
 
 
 def stuck(result: Measurement, silent: Mapping[str, str]) -> Verdict:
@@ -378,7 +365,7 @@ def stuck(result: Measurement, silent: Mapping[str, str]) -> Verdict:
         metadata={"last_words": result.last_words, "silent": unanswered},
     )
     reason = f'all_reduce_perf hangs in the driver, where not even SIGKILL ends it ("{result.last_words}"), and NVML says of {unanswered}; take the node out of service and restart it.'
-    return _failed("DRIVER_HANG", reason, (finding,))
+    return _failed(reason, (finding,))
 
 
 def failed_class(
@@ -405,32 +392,25 @@ def failed_class(
         f"only with {', '.join(named)}" if named else "and no single GPU can be named as the cause"
     )
     reason = f'{error.says} ("{error.line}"), {who}; see the lines above, and the driver\'s log on the node (dmesg, Xid).'
-    return _failed(
-        error.code,
-        reason,
-        findings,
-        clears=_some(gpus, contrast.good, DEVICE),
-        subject=named[0] if named else "",
-    )
+    return _failed(reason, findings, clears=_some(gpus, contrast.good, DEVICE))
 
 
 def _failed(
-    code: str,
     reason: str,
     findings: tuple[Finding, ...],
     *,
     clears: frozenset[Subject] = frozenset(),
     bar: Comparison | None = None,
-    subject: str = "",
 ) -> Verdict:
+    """The verdict is its first finding's."""
     blamed = {finding.subject for finding in findings}
     return Verdict(
         Outcome.FAILED,
-        code,
+        findings[0].code,
         reason,
         findings,
         clears - blamed,
-        subject,
+        findings[0].subject.gpu_uuid or "",
         round(bar.measured, 2) if bar else None,
         bar.expected if bar else None,
     )
@@ -464,11 +444,9 @@ def hung(
         )
         who = f"; each has {', '.join(named)}" if named else ""
         return _failed(
-            "NCCL_HANG",
             f"the all-reduce of all GPUs hangs, and so does that of {text}, while other pairs end{who}; see the driver's log on the node (dmesg, Xid).",
             findings,
             clears=_some(gpus, contrast.good, DEVICE),
-            subject=named[0] if named else "",
         )
     if pairs and all(measured.right for measured in pairs.values()):
         last += "; every pair of neighbours works alone"
