@@ -309,7 +309,7 @@ def test_the_status_of_inactive_gpus_is_read() -> None:
 |        | Device UUID: GPU-bbbb |
 """
     assert hostengine.parse_statuses(table) == {B: "LOST"}
-    assert hostengine.parse_listing(table)[0] == {A: 0, B: 1}
+    assert hostengine.parse_listing(table) == {A: 0, B: 1}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from preflight_proto.check import Completed, Inconclusive, ToolMissing
@@ -49,10 +49,7 @@ class ToolsMissing(Exception):
 @dataclass(frozen=True, slots=True)
 class Hostengine:
     """A hostengine that answered: ``tool`` speaks its version; ``gpus`` maps UUID to the engine's
-    own id.
-
-    ``pci``: UUID → PCI address. ``others``: tools that come after this one, for an engine that
-    refuses its diagnostic.
+    own id. ``others``: tools that come after this one, for an engine that refuses its diagnostic.
     """
 
     tool: str
@@ -60,7 +57,6 @@ class Hostengine:
     client_version: Version
     engine_version: Version
     gpus: dict[str, int]
-    pci: Mapping[str, str] = field(default_factory=dict)
     others: tuple[str, ...] = ()
 
     @property
@@ -112,14 +108,14 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
                 "ENGINE_UNREACHABLE",
                 f"hostengine {address}: {how}; is the DCGM DaemonSet running on this node, and may this pod reach it?",
             )
-        listing, pci = parse_listing(done.stdout)
+        listing = parse_listing(done.stdout)
         if done.returncode == UNREACHABLE and listing:
             raise Inconclusive(
                 "ENGINE_STOPPED",
                 f"hostengine {address} ended when it was asked for its GPUs; see its log. DCGM before 4.1.1 ends so where the node has no "
                 "/sys/class/hwmon or /sys/class/thermal, as a virtual machine: upgrade it, or start it with --denylist-modules 9.",
             )
-        return Hostengine(tool, address, *versions, listing, pci, tuple(tools[position + 1 :]))
+        return Hostengine(tool, address, *versions, listing, tuple(tools[position + 1 :]))
     if refused:
         raise Inconclusive("ENGINE_VERSION", refusal(address, refused, engine))
     raise ToolsMissing(tools)
@@ -248,20 +244,16 @@ def stop_signal(engine: Hostengine, elapsed: float) -> signal.Signals:
     return signal.SIGTERM if elapsed >= OURS_AFTER and not engine.heartbeat else signal.SIGKILL
 
 
-def parse_listing(stdout: str) -> tuple[dict[str, int], dict[str, str]]:
-    """(UUID → engine id, UUID → PCI address) from the table of ``dcgmi discovery -l``."""
+def parse_listing(stdout: str) -> dict[str, int]:
+    """UUID → engine id from the table of ``dcgmi discovery -l``."""
     gpus: dict[str, int] = {}
-    pci: dict[str, str] = {}
-    number, bus = None, ""
+    number = None
     for line in stdout.splitlines():
         if row := re.match(r"\|\s*(\d+)\s*\|", line):
-            number, bus = int(row[1]), ""
-        if place := re.search(r"\bPCI Bus ID:\s*([0-9a-fA-F:.]+)", line):
-            bus = place[1].lower()
+            number = int(row[1])
         if (uuid := re.search(r"\b(GPU-[0-9a-fA-F-]+)", line)) and number is not None:
             gpus[uuid[1]] = number
-            pci[uuid[1]] = bus
-    return gpus, pci
+    return gpus
 
 
 def lists_all(stdout: str) -> bool:
@@ -269,7 +261,7 @@ def lists_all(stdout: str) -> bool:
     after that is about NVSwitches or CPUs, whose modules an engine need not have.
     """
     count = re.search(r"^(\d+) GPUs? found", stdout, re.MULTILINE)
-    return count is not None and 0 < int(count[1]) == len(parse_listing(stdout)[0])
+    return count is not None and 0 < int(count[1]) == len(parse_listing(stdout))
 
 
 def parse_statuses(stdout: str) -> dict[str, str]:

@@ -104,7 +104,7 @@ def record(
         version = _run([tool, "-v", "--host", host], 30.0)
         listing = _run([tool, "discovery", "-l", "--host", host], 30.0)
         raw += [version, listing, _run([tool, "discovery", "-l", "-a", "--host", host], 30.0)]
-        gpus, _ = parse_listing(listing.stdout)
+        gpus = parse_listing(listing.stdout)
         ours = [uuid for uuid in gpus if not uuids or uuid in uuids]
         raw += [
             _run([tool, "discovery", "--gpuid", str(gpus[uuid]), "-i", "a", "--host", host], 30.0)
