@@ -8,7 +8,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,6 +41,7 @@ _BY_SYMPTOM: Final = {
     Status.ERROR: "NODE_BROKEN",
 }
 _SETTLE: Final = "run the check again: a pair of nodes that repeats it blames the node; run the loopback check on that node"
+_NO_TIME: Final = "what further rounds would have shown, for which CHECK_TIMEOUT left no time"
 _NOTHING_FOUND: Final = frozenset({Kind.PAIR, Kind.TRANSIENT, Kind.UNEXPLAINED})
 
 
@@ -78,7 +79,7 @@ def by_syndrome(verdict: VerdictMessage, culprit: syndrome.Culprit) -> VerdictMe
 
 def verdict(base: VerdictMessage, zone: Zone, localized: Localized) -> VerdictMessage:
     """``base``, the verdict on the gang's own all-reduce, with what localisation adds to it."""
-    what = localized.verdict
+    what, shape = localized.verdict, localized.shape
     outcome, code = _outcome(base, zone, localized)
     if what.inconclusive or what.kind is Kind.MEMBER or code == "ALLREDUCE_HUNG":
         reason = what.reason
@@ -86,31 +87,33 @@ def verdict(base: VerdictMessage, zone: Zone, localized: Localized) -> VerdictMe
         reason = base.reason
     else:
         reason = f"{base.reason.rstrip('.')}; {what.reason}"
-    if undecided := _undecided(localized):
+    undecided = what.undecided if localized.in_time else (*what.undecided, _NO_TIME)
+    if undecided:
         reason += f" Not decided: {'; '.join(undecided)}."
-    names = localized.shape.endpoints
-    named = sorted({*what.named, *(localized.shape.endpoint(rank) for rank in base.named)})
-    blamed = _blamed(localized) if outcome == "failed" else {}
-    only = {rank: text for rank, text in base.named.items() if rank not in blamed}
+    named = sorted({*what.named, *(shape.endpoint(rank) for rank in base.named)})
     extra = {
         "finding": str(what.kind),
         "rounds": str(what.rounds),
-        "named": ", ".join(names[i].name for i in named[:8]),
-        "blamed": ", ".join(names[i].name for i in what.blamed[:8]),
+        "named": ", ".join(shape.endpoints[i].name for i in named[:8]),
+        "blamed": ", ".join(shape.endpoints[i].name for i in what.blamed[:8]),
     }
+    metadata = base.metadata | {key: value for key, value in extra.items() if value}
+    verdict = msgspec.structs.replace(
+        base, outcome=outcome, code=code, reason=reason, metadata=metadata, blamed={}, named={}
+    )
+    if outcome != "failed":
+        return msgspec.structs.replace(verdict, evidence={})
+    blamed = _blamed(localized)
+    only = {rank: text for rank, text in base.named.items() if rank not in blamed}
     return msgspec.structs.replace(
-        base,
-        outcome=outcome,
-        code=code,
-        reason=reason,
-        metadata=base.metadata | {key: value for key, value in extra.items() if value},
+        verdict,
         blamed=blamed,
-        named=together(only, _named(localized)) if outcome == "failed" else {},
-        evidence=together(base.evidence, _evidence(localized)) if outcome == "failed" else {},
+        named=_together(only, _named(localized)),
+        evidence=_together(base.evidence, _evidence(localized)),
     )
 
 
-def together(first: Mapping[int, str], other: Mapping[int, str]) -> dict[int, str]:
+def _together(first: Mapping[int, str], other: Mapping[int, str]) -> dict[int, str]:
     """By rank, what both say."""
     return {
         rank: "; ".join(texts[rank] for texts in (first, other) if rank in texts)
@@ -136,15 +139,6 @@ def _outcome(base: VerdictMessage, zone: Zone, localized: Localized) -> tuple[st
     return "failed", base.code if base.outcome == "failed" else "LOW_BANDWIDTH"
 
 
-def _undecided(localized: Localized) -> Sequence[str]:
-    late = (
-        ()
-        if localized.in_time
-        else ("what further rounds would have shown, for which CHECK_TIMEOUT left no time",)
-    )
-    return (*localized.verdict.undecided, *late)
-
-
 def _blamed(localized: Localized) -> dict[int, str]:
     """By rank, the code of what its node is blamed for."""
     symptoms = {suspect.member: suspect.symptom for suspect in localized.verdict.suspects}
@@ -162,31 +156,23 @@ def _blamed(localized: Localized) -> dict[int, str]:
 
 def _named(localized: Localized) -> dict[int, str]:
     """By rank, what is known of a node that is named and not blamed, and what would settle it."""
-    scores = {suspect.member: suspect for suspect in localized.verdict.suspects}
-    reasons: dict[int, str] = {}
-    for node in set(localized.verdict.named) - set(localized.verdict.fatal_for):
-        score = scores.get(node)
-        if score is None:
-            continue
-        reasons |= dict.fromkeys(
-            localized.shape.ranks[node],
-            f"it is named and not blamed, to settle it: {score.settle or 'test it with other nodes'}",
-        )
-    return reasons
+    what = localized.verdict
+    only = set(what.named) - set(what.fatal_for)
+    return {
+        rank: f"it is named and not blamed, to settle it: {suspect.settle or 'test it with other nodes'}"
+        for suspect in what.suspects
+        if suspect.member in only
+        for rank in localized.shape.ranks[suspect.member]
+    }
 
 
 def _evidence(localized: Localized) -> dict[int, str]:
     """By rank, which kinds of evidence speak against a blamed node, and the witness."""
-    texts = {
-        suspect.member: f"evidence: {', '.join(suspect.score.kinds)}; {suspect.witness}"
-        for suspect in localized.verdict.suspects
-        if suspect.score is not None
-    }
     return {
-        rank: texts[node]
-        for node in localized.verdict.fatal_for
-        if node in texts
-        for rank in localized.shape.ranks[node]
+        rank: f"evidence: {', '.join(suspect.score.kinds)}; {suspect.witness}"
+        for suspect in localized.verdict.suspects
+        if suspect.score is not None and suspect.member in localized.verdict.fatal_for
+        for rank in localized.shape.ranks[suspect.member]
     }
 
 
@@ -195,9 +181,7 @@ def verdict_of(message: VerdictMessage, rank: int) -> Verdict:
     fatal for a culprit alone.
     """
     outcome = Outcome(message.outcome)
-    findings: tuple[Finding, ...] = ()
-    if outcome is Outcome.FAILED:
-        findings = (_finding(message, rank),)
+    findings = (_finding(message, rank),) if outcome is Outcome.FAILED else ()
     return Verdict(
         outcome,
         message.code,

@@ -37,10 +37,8 @@ def verdict(
     """What the launch that ``base`` is about says of its transport; None where nothing fell back,
     or it has not ended well.
     """
-    if (
-        base.code not in {"OK", "LOW_BANDWIDTH"}
-        or len({hello.node for hello in hellos.values()}) < 2
-    ):
+    nodes = {hello.node for hello in hellos.values()}
+    if base.code not in {"OK", "LOW_BANDWIDTH"} or len(nodes) < 2:
         return None
     if any(MULTI_NODE_NVLINK in result.networks for result in last.results.values()):
         # NVLink carries the data, whatever NCCL has for the rest. That the nodes could use it says

@@ -33,16 +33,13 @@ def compare_with_floor(
     )
     row = table_row(hellos, start)
     if settings.threshold is not None:
-        floor, expected, source = (
-            settings.threshold,
-            settings.threshold,
-            "NCCL_ALLREDUCE_THRESHOLD_GBPS",
-        )
+        floor = expected = settings.threshold
+        source, decides = "NCCL_ALLREDUCE_THRESHOLD_GBPS", True
     elif row is not None:
-        floor, expected, source = row.floor, row.expected, f"the table ({row.source})"
+        floor, expected = row.floor, row.expected
+        source, decides = f"the table ({row.source})", row.corroborated
     else:
         return FloorComparison(Zone.UNKNOWN, busbw, no_row(hellos, start))
-    decides = settings.threshold is not None or (row is not None and row.corroborated)
     zone = Zone.BETWEEN if busbw < max(floor, 0.9 * expected) else Zone.PASSED
     if busbw < floor and decides:
         zone = Zone.BELOW
@@ -55,48 +52,26 @@ def verdict(settings: Settings, hellos: Mapping[int, Hello], last: LaunchRound) 
     shape = f"{start.world} ranks on {len(hellos)} members, {show_size(start.size)} per rank, {start.backend}"
     gate = compare_with_floor(settings, hellos, last)
     busbw, floor, expected, source = gate.busbw, gate.floor, gate.expected, gate.source
-    measured = float(gbps(busbw))
-    metadata = {
-        "measured_gbps": gbps(busbw),
-        "ranks": str(start.world),
-        "size": show_size(start.size),
-    }
+    measured, size = gbps(busbw), show_size(start.size)
+    reached = f"{measured} GB/s bus bandwidth"
+    metadata = {"measured_gbps": measured, "ranks": str(start.world), "size": size}
+    outcome, code = "passed", "OK"
     if floor is None or expected is None:
-        return VerdictMessage(
-            "passed",
-            "OK",
-            f"{gbps(busbw)} GB/s bus bandwidth, every element right, {shape}; no floor: {source}.",
-            measured,
-            None,
-            metadata,
-        )
+        reason = f"{reached}, every element right, {shape}; no floor: {source}."
+        return VerdictMessage(outcome, code, reason, float(measured), None, metadata)
     metadata |= {"floor_gbps": f"{floor:g}", "expected_gbps": f"{expected:g}", "source": source}
     if gate.zone is Zone.BELOW:
-        less = (1 - busbw / floor) * 100
+        outcome, code, less = "failed", "LOW_BANDWIDTH", (1 - busbw / floor) * 100
         more = f", {expected:g} expected" if expected > floor else ""
-        return VerdictMessage(
-            "failed",
-            "LOW_BANDWIDTH",
-            f"{gbps(busbw)} GB/s bus bandwidth is {less:.0f} % below the floor of {floor:g} GB/s from {source}{more}, {shape}.",
-            measured,
-            expected,
-            metadata,
-        )
-    note = (
-        f"below the floor of {floor:g}, which fails nobody by itself as one source alone says what is healthy"
-        if busbw < floor
-        else f"less than 90 % of the {expected:g} expected, but above the floor of {floor:g}"
-        if gate.zone is Zone.BETWEEN
-        else f"{expected:g} expected"
-    )
-    return VerdictMessage(
-        "passed",
-        "OK",
-        f"{gbps(busbw)} GB/s bus bandwidth ({note}, from {source}), every element right, {shape}.",
-        measured,
-        expected,
-        metadata,
-    )
+        reason = f"{reached} is {less:.0f} % below the floor of {floor:g} GB/s from {source}{more}, {shape}."
+    else:
+        note = f"{expected:g} expected"
+        if busbw < floor:
+            note = f"below the floor of {floor:g}, which fails nobody by itself as one source alone says what is healthy"
+        elif gate.zone is Zone.BETWEEN:
+            note = f"less than 90 % of the {expected:g} expected, but above the floor of {floor:g}"
+        reason = f"{reached} ({note}, from {source}), every element right, {shape}."
+    return VerdictMessage(outcome, code, reason, float(measured), expected, metadata)
 
 
 def fabric_of(hellos: Mapping[int, Hello]) -> str | None:
@@ -125,19 +100,13 @@ def table_row(hellos: Mapping[int, Hello], start: LaunchOrder) -> floors.FloorRo
     """What the table says of this gang; None where it knows nothing of it, or the measurement is
     none of the table's.
     """
-    kinds, fabric = {(hello.model, hello.workers) for hello in hellos.values()}, fabric_of(hellos)
-    if (
-        len(kinds) > 1
-        or fabric is None
-        or start.backend != "nccl"
-        or start.op != "sum"
-        or any(hello.unusual for hello in hellos.values())
-    ):
+    kinds = {(hello.model, hello.workers) for hello in hellos.values()}
+    fabric = ring_fabric(hellos, start)
+    if len(kinds) > 1 or fabric is None or start.op != "sum":
         return None
     [(model, gpus)] = kinds
-    return floors.find(
-        model, gpus, fabric, len({hello.node for hello in hellos.values()}), start.size
-    )
+    nodes = len({hello.node for hello in hellos.values()})
+    return floors.find(model, gpus, fabric, nodes, start.size)
 
 
 def ring_fabric(hellos: Mapping[int, Hello], start: LaunchOrder) -> str | None:

@@ -77,36 +77,24 @@ def decode(world: int, samples: Sequence[ResidualSample]) -> Decoded | None:
 
     Nor in a world of more ranks than the period: there some have the same data.
     """
-    return _decoded(world, tuple(samples))
-
-
-@lru_cache(maxsize=16)
-def _decoded(world: int, samples: tuple[ResidualSample, ...]) -> Decoded | None:
-    """Once for each sum: whoever decides asks again after each round of probes."""
-    seen = dict.fromkeys(
-        _offset(sample) for sample in samples
-    )  # one that repeats within a period shows nothing more
-    if len(seen) < 2 or world > pattern.M or any(sample.residual == 0.0 for sample in samples):
+    # Where in the table of values rank 0's element stands, and its residual.
+    residuals = [((s.element * pattern.P + s.iteration) % pattern.M, s.residual) for s in samples]
+    if len(dict(residuals)) < 2 or world > pattern.M or any(r == 0.0 for _, r in residuals):
         return None
-    candidates = list(
-        _matches(world, [(_offset(sample), sample.residual) for sample in samples], len(seen))
-    )
+    candidates = list(_matches(world, residuals))
     likely = [candidate for candidate in candidates if candidate.odds >= LEAST_ODDS]
     if not likely or len({candidate.rank for candidate in candidates}) > 1:
         return None
     return max(likely, key=lambda candidate: candidate.odds)
 
 
-def _offset(sample: ResidualSample) -> int:
-    """Where in the table of values rank 0's element stands."""
-    return (sample.element * pattern.P + sample.iteration) % pattern.M
+_decoded = lru_cache(maxsize=16)(decode)  # who decides asks again after each round of probes
 
 
-def _matches(
-    world: int, residuals: Sequence[tuple[int, float]], distinct: int
-) -> Iterator[Decoded]:
-    f, known = _values(world), _Chances(world)
-    once = dict(residuals)
+def _matches(world: int, residuals: Sequence[tuple[int, float]]) -> Iterator[Decoded]:
+    f, known = pattern.values(world), _Chances(world)
+    once = dict(residuals)  # one that repeats within a period shows nothing more
+    distinct = len(once)
     for rank in range(world):
         shift = rank * pattern.Q
         (first, residual), own = residuals[0], f[(residuals[0][0] + shift) % pattern.M]
@@ -140,16 +128,11 @@ def _scaled(factor: float) -> str:
     return known.get(factor, f"multiplied by {factor + 1:g}")
 
 
-@lru_cache(maxsize=4)
-def _values(world: int) -> list[int]:
-    return pattern.values(world)
-
-
 class _Chances:
     """Of this world's float32 values: how often there is one, and a flipped bit changes one so."""
 
     def __init__(self, world: int) -> None:
-        self._values = _values(world)
+        self._values = pattern.values(world)
         self._count = Counter(self._values)
         self._deltas: dict[int, Counter[float]] = {}
 
@@ -210,7 +193,7 @@ def gang(
     copies = {
         tuple(ResidualSample(*sample) for sample in residual.samples) for _, residual in reports
     }
-    decoded = [decode(world, copy) for copy in copies] if len(copies) <= COPIES else [None]
+    decoded = [_decoded(world, copy) for copy in copies] if len(copies) <= COPIES else [None]
     culprits = [culprit for culprit in decoded if culprit is not None]
     if len(culprits) < len(decoded) or len({culprit.rank for culprit in culprits}) > 1:
         return Culprit(

@@ -62,11 +62,8 @@ class _Heard(Generic[Ordered]):
 
     def is_ready(self, rank: int) -> bool:
         """Whether this member's communicator works, or it has reported."""
-        return rank in self.results or self.stages.get(rank, RankStage()).name in {
-            "ready",
-            "measuring",
-            "done",
-        }
+        stage = self.stages.get(rank, RankStage())
+        return rank in self.results or stage.name in {"ready", "measuring", "done"}
 
     @property
     def troubled(self) -> bool:
@@ -97,14 +94,3 @@ class ProbeRound(_Heard[Probes]):
     opened: dict[int, Opened] = field(default_factory=dict)
     at: float = 0.0
     took: float = 0.0
-
-    def failed(self, group: tuple[int, ...]) -> bool:
-        """Whether one probe cannot end well any more: the others of it need not be
-        waited for long.
-        """
-        return any(
-            rank in self.lost
-            or ((held := self.opened.get(rank)) is not None and held.trouble is not None)
-            or ((result := self.results.get(rank)) is not None and result.trouble is not None)
-            for rank in group
-        )

@@ -9,6 +9,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 
 from . import measure, probes
@@ -78,20 +79,11 @@ def _attempt(
             )
         )
         if done is not None:
-            link.send(
-                times=done.times,
-                verified=done.verified,
-                wrong=done.wrong,
-                where=done.where,
-                latency=done.latency,
-                samples=done.samples,
-                gpu=done.gpu,
-            )
+            link.send(**asdict(done))
         return True
     except BaseException as error:
         traceback.print_exc()
         link.send(error=f"{type(error).__name__}: {error}"[-2000:])
-        time.sleep(
-            0.2
-        )  # let what NCCL prints on its way reach the log before the process group goes
+        # Let what NCCL prints on its way reach the log before the process group goes.
+        time.sleep(0.2)
         return False
