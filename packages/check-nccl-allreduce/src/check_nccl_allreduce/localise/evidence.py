@@ -69,11 +69,11 @@ class Evidence:
             if (key[2] == NVLINK) is not nvlink:
                 continue
             reference = self.references.of(key)
-            if result.status is _OK:
-                grade = _NONE if reference is None else reference.grade(result.gbps)
-            else:
+            grade, normal = _NONE, reference.gbps if reference else 0.0
+            if result.status is not _OK:
                 grade = _BAD if result.status in JUDGED else _NONE
-            normal = reference.gbps if reference else 0.0
+            elif reference is not None:
+                grade = reference.grade(result.gbps)
             what = (probe.role, result.status, result.gbps, normal, grade, False, played.at)
             self._classes.append(key)
             rows.append(Measured(played.round.number, a, b, *what))
@@ -317,15 +317,16 @@ class Evidence:
     @cached_property
     def intermittent(self) -> list[int]:
         """Known-good endpoints at which all bad paths of two partners or more meet."""
-        bad: dict[int, list[Measured]] = defaultdict(list)
-        for pair, edges in self.among_good.items():
-            for end in pair:
-                bad[end] += edges
-        partners = {end: {edge.other(end) for edge in bad[end]} for end in sorted(bad)}
+        rounds: dict[int, set[int]] = defaultdict(set)
+        partners: dict[int, set[int]] = defaultdict(set)
+        for (a, b), edges in sorted(self.among_good.items()):
+            for end, other in ((a, b), (b, a)) if edges else ():
+                partners[end].add(other)
+                rounds[end] |= {edge.round for edge in edges}
         return [
             end
-            for end, met in partners.items()
-            if min(len(met), len({edge.round for edge in bad[end]})) > 1
+            for end, met in sorted(partners.items())
+            if min(len(met), len(rounds[end])) > 1
             and sum(partners[other] == {end} for other in met) > len(met) / 2
         ]
 
@@ -341,12 +342,8 @@ class Evidence:
     @cached_property
     def silent(self) -> list[int]:
         """Endpoints none of whose probes has come up so far."""
-        statuses_of = [{e.status for e in edges} for edges in self.edges_of]
-        return [
-            node
-            for node, statuses in enumerate(statuses_of)
-            if Status.UNJUDGED in statuses and not statuses & JUDGED
-        ]
+        statuses = [{e.status for e in edges} for edges in self.edges_of]
+        return [i for i, has in enumerate(statuses) if Status.UNJUDGED in has and not has & JUDGED]
 
     @cached_property
     def _shares(self) -> tuple[dict[int, list[float]], float]:
@@ -369,13 +366,15 @@ class Evidence:
 
     def mild(self, least: int = MILD_EDGES) -> list[int]:
         """Endpoints all of whose edges are a little slow, beyond noise: a lost NIC of eight."""
-        ends = []
-        for end, shares in sorted(self._shares[0].items()):
-            mean = sum(shares) / len(shares)
-            noise = MILD_SIGMAS * self.spread / len(shares) ** 0.5 if least >= MILD_EDGES else 0.0
-            if len(shares) >= least and max(shares) < 0.97 and mean < MILD and 1 - mean > noise:
-                ends.append(end)
-        return ends
+        sigmas = MILD_SIGMAS if least >= MILD_EDGES else 0.0
+        return [
+            end
+            for end, shares in sorted(self._shares[0].items())
+            if len(shares) >= least
+            and max(shares) < 0.97
+            and (mean := sum(shares) / len(shares)) < MILD
+            and 1 - mean > sigmas * self.spread / len(shares) ** 0.5
+        ]
 
     @property
     def spread(self) -> float:

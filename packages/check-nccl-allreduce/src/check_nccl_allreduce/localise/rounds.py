@@ -103,15 +103,13 @@ def rematch(state: State, evidence: Evidence, detail: int = 0, *, again: bool = 
 
     The first ``detail`` pairs measure rails and directions as well.
     """
-    shape = evidence.map
-    order = ring(shape, state.seed)
-    desk = _Desk(evidence, order)
+    order = ring(evidence.map, state.seed)
     good = [i for i in order if evidence.good[i]]
     rest = [i for i in order if not evidence.good[i]]
-    pools = [_Pools(shape, good), _Pools(shape, order)]
-    probes = list(desk.pair_up(rest + good, pools, Role.MATCH, again=again))
-    detailed = [probe._replace(detail=True) for probe in probes[:detail]]
-    return _round(state, Phase.MATCH, detailed + probes[detail:])
+    pools = [_Pools(evidence.map, those) for those in (good, order)]
+    pairs = _Desk(evidence, order).pair_up(rest + good, pools, Role.MATCH, again=again)
+    probes = [probe._replace(detail=i < detail) for i, probe in enumerate(pairs)]
+    return _round(state, Phase.MATCH, probes)
 
 
 def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None) -> Round | None:
@@ -156,13 +154,9 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
     if (vouched := evidence.cleared_by_suspects) and min(evidence.map.domain, default=-1) < 0:
         pools.insert(0, _Pools(evidence.map, [i for i in good if i in vouched]))
     accused = [i for i in order if i in suspects] + [i for i in order if i in gray]
-    nearly = {
-        end
-        for end in accused
-        if number == last
-        or (end in evidence.suspect_set and evidence.confirmed[end] == CONFIRMATIONS - 1)
-    }
-    probes += desk.pair_up(accused, pools, Role.ACCUSED, again=True, detail=nearly)
+    nearly = [s for s in evidence.suspects if evidence.confirmed[s] == CONFIRMATIONS - 1]
+    detail = accused if number == last else nearly
+    probes += desk.pair_up(accused, pools, Role.ACCUSED, again=True, detail=set(detail))
     for a, b in edges:
         if not desk.used[a] and not desk.used[b]:
             probes.append(desk.seat(a, b, Role.EDGE))
@@ -170,10 +164,10 @@ def confirm(state: State, evidence: Evidence, slow: Container[int] | None = None
         return None
     if suspects:
         probes += _witnesses(desk, evidence, good)
-    detail = any(probe.detail for probe in probes)
     # Without a suspect, everybody is measured again beside it: what comes and goes is seen only by
     # looking often.
-    probes += _controls(desk, evidence, good, detail, CONTROLS if suspects else len(order))
+    most, detailed = CONTROLS if suspects else len(order), any(probe.detail for probe in probes)
+    probes += _controls(desk, evidence, good, detailed, most)
     return _round(state, Phase.SILENCE if silent else Phase.CONFIRM, probes)
 
 

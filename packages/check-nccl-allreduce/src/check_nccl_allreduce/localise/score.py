@@ -78,10 +78,7 @@ def owned(state: State) -> dict[int, Own]:
     kinds: dict[tuple[str, str], dict[int, Local]] = defaultdict(dict)
     for end, endpoint in enumerate(state.endpoints):
         kinds[endpoint.kind, endpoint.nic][end] = endpoint.local
-    owns: dict[int, Own] = {}
-    for local in kinds.values():
-        owns |= _of_kind(local)
-    return owns
+    return {end: own for local in kinds.values() for end, own in _of_kind(local).items()}
 
 
 def _of_kind(local: Mapping[int, Local]) -> dict[int, Own]:
@@ -91,7 +88,8 @@ def _of_kind(local: Mapping[int, Local]) -> dict[int, Own]:
     for known in local.values():
         for counter in {error.counter for error in known.errors}:
             rates[counter].append(max(e.rate for e in known.errors if e.counter == counter))
-    rates = {counter: sorted(each) for counter, each in rates.items()}
+    for each in rates.values():
+        each.sort()
     owns = {}
     for end, known in local.items():
         faults = [fault for fault in known.faults if _unlike(faulty[fault.kind], nodes)]

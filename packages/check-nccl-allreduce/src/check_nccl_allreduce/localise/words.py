@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .evidence import Evidence, voided
 from .model import (
-    Endpoint,
     Fact,
     FactKind,
     Grade,
@@ -81,22 +81,13 @@ SENTENCES = {
     "unexplained": "{gang}, but no pair measured is bad; the cause was not found.",
 }
 """By the name of the rule. In braces is which of :data:`_WRITERS` writes what the rule tells."""
+_BRACES = re.compile(r"{(\w+)}")
 
 
 def sentence(state: State, name: str, facts: Any) -> str:
     """The sentence of a rule that tells so much."""
-    return SENTENCES[name].format_map(_Writing(state, facts))
-
-
-class _Writing(dict[str, str]):
-    """What stands in the braces of a sentence, each written when it is asked for."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__()
-        self._args = args
-
-    def __missing__(self, key: str) -> str:
-        return _WRITERS[key](*self._args)
+    text = SENTENCES[name]
+    return text.format(**{key: _WRITERS[key](state, facts) for key in _BRACES.findall(text)})
 
 
 def _gang(state: State, _: object) -> str:
@@ -132,12 +123,11 @@ def _lost(state: State, facts: tuple[Sequence[Fact], Sequence[Fact]]) -> str:
 
 
 def _busy(state: State, members: Sequence[int]) -> str:
-    return _some([f"{state.endpoints[end].name} ({_use(state.endpoints[end])})" for end in members])
-
-
-def _use(node: Endpoint) -> str:
-    processors = f", {node.local.load:.0%} of its processors" if node.local.load else ""
-    return f"{node.local.foreign:.3g} GB/s through its adapters{processors}"
+    texts = []
+    for node in (state.endpoints[end] for end in members):
+        load = f", {node.local.load:.0%} of its processors" if node.local.load else ""
+        texts.append(f"{node.name} ({node.local.foreign:.3g} GB/s through its adapters{load})")
+    return _some(texts)
 
 
 def _culprits(state: State, facts: tuple[Sequence[Suspect], Sequence[str]]) -> str:
@@ -246,9 +236,8 @@ def undecided(state: State, evidence: Evidence, kind: Kind, dark: Sequence[int])
     unlike = [s for s in evidence.suspects if not evidence.against[s] and s not in single]
     if unlike and kind is not Kind.SYSTEMIC:
         yield f"for {names(state, unlike)}, whether the node is bad, since no comparable path was measured good"
-    for d in dark:
-        if sizes[d] == 2:
-            yield f"in {shape.domain_names[d]}, whether both nodes or what they share is bad"
+    for name in (shape.domain_names[d] for d in dark if sizes[d] == 2):
+        yield f"in {name}, whether both nodes or what they share is bad"
     if not shape.believed and any(e.domain is not None for e in state.endpoints):
         yield "what shares a switch, as the topology labels group hardly any nodes, or latencies contradict them"
     unseen = [node for node, edges in enumerate(evidence.graded) if not edges]
@@ -308,8 +297,7 @@ def _rows(state: State, verdict: Verdict) -> Iterator[str]:
             good += e.grade is Grade.GOOD
             continue
         ends = [state.endpoints[e.a].name, state.endpoints[e.b].name if e.a != e.b else "itself"]
-        reached = f"{e.gbps:.4g} GB/s of {e.reference:.4g}"
-        value = reached if e.status is Status.OK else str(e.status)
+        value = f"{e.gbps:.4g} GB/s of {e.reference:.4g}" if e.status is Status.OK else e.status
         grade = "dropped" if e.dropped else e.grade.name.lower() if e.grade else "unjudged"
         yield f"round {e.round} {e.role}: {'–'.join(ends)}: {value} {grade}"
     yield f"and {good} other edges, all good"
