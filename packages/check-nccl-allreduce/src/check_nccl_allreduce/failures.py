@@ -77,12 +77,8 @@ class Output:
         carries the data.
         """
         providers = f" ({', '.join(sorted(self._providers))})" if self._providers else ""
-        return tuple(
-            sorted(
-                f"{name}{providers}" if "fabric" in name.lower() else name
-                for name in self._networks
-            )
-        )
+        names = (f"{n}{providers}" if "fabric" in n.lower() else n for n in self._networks)
+        return tuple(sorted(names))
 
     def _take(self, line: bytes) -> None:
         if (network := _NETWORK.search(line)) is not None:
@@ -99,16 +95,14 @@ def by_output(error: str, output: str, *, before_ready: bool) -> Failure:
     """The trouble of a worker that raised ``error`` (empty: torchrun ended), or of its output."""
     known = nccl.classify(f"{output}\n{error}")
     if known is not None and known.kind is not nccl.ErrorKind.CLASS:
-        return Failure(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
+        return _as_known(known)
     text = error or _last_line(output)
     if _PEER.search(error):
         ended = _short(f"a peer ended, or the network between failed: {text}")
         return Failure("peer", "NCCL_REMOTE_ERROR", ended)
     if before_ready and (not error or _RENDEZVOUS.search(error)):
         return Failure("launch", "RENDEZVOUS_FAILED", _short(text))
-    if known is not None:
-        return Failure("class", known.code, _short(f"{known.says}: {known.line}"))
-    return Failure("class", "WORKER_ERROR", _short(text))
+    return Failure("class", "WORKER_ERROR", _short(text)) if known is None else _as_known(known)
 
 
 def died(who: str, output: str, *, of_memory: bool = False) -> Failure:
@@ -117,44 +111,34 @@ def died(who: str, output: str, *, of_memory: bool = False) -> Failure:
     """
     known = nccl.classify(output)
     if of_memory and (known is None or known.kind is not nccl.ErrorKind.DEVICE):
-        return Failure(
-            "environment",
-            "HOST_LIMIT",
-            _short(
-                f"{who} ended without a word, and the kernel has killed a process of this container for memory; give the check more memory"
-            ),
-        )
+        why = f"{who} ended without a word, and the kernel has killed a process of this container for memory; give the check more memory"
+        return Failure("environment", "HOST_LIMIT", _short(why))
     if known is not None:
-        return Failure(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
-    return Failure(
-        "died", "RANK_DIED", _short(f"{who} ended without a word; was it killed, e.g. for memory?")
-    )
+        return _as_known(known)
+    why = f"{who} ended without a word; was it killed, e.g. for memory?"
+    return Failure("died", "RANK_DIED", _short(why))
+
+
+def _as_known(known: nccl.NcclError) -> Failure:
+    return Failure(known.kind.value, known.code, _short(f"{known.says}: {known.line}"))
 
 
 def stuck(*, asleep: bool) -> Failure:
     """Killed workers that are not gone. That alone is not a fact about a device: tearing eight of
     them down at once takes its time.
     """
-    where = (
-        "in the kernel (state D), where no signal ends it"
-        if asleep
-        else "after SIGKILL, although it does not sleep in the kernel"
-    )
-    return Failure(
-        "environment", "RANK_STUCK", f"a killed worker stays {where}; see the node's dmesg"
-    )
+    where = "after SIGKILL, although it does not sleep in the kernel"
+    if asleep:
+        where = "in the kernel (state D), where no signal ends it"
+    why = f"a killed worker stays {where}; see the node's dmesg"
+    return Failure("environment", "RANK_STUCK", why)
 
 
 def unresponsive(silent: Mapping[str, str]) -> Failure:
     """Of one asleep in the kernel, where the driver does not answer for GPUs (UUID → words)."""
     devices = "; ".join(f"{uuid}: {words}" for uuid, words in sorted(silent.items()))
-    return Failure(
-        "device",
-        "GPU_UNRESPONSIVE",
-        _short(
-            f"a killed worker stays in the kernel (state D), and the driver does not answer for {devices}"
-        ),
-    )
+    why = f"a killed worker stays in the kernel (state D), and the driver does not answer for {devices}"
+    return Failure("device", "GPU_UNRESPONSIVE", _short(why))
 
 
 def _last_line(output: str) -> str:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from math import prod
 from typing import Final, NamedTuple
 
-from .control.messages import Hello, RankReport, Residuals
+from .control.messages import Hello, RankReport
 from .worker import pattern
 
 LEAST_ODDS: Final = 1e6
@@ -195,29 +195,19 @@ def gang(
     }
     decoded = [_decoded(world, copy) for copy in copies] if len(copies) <= COPIES else [None]
     culprits = [culprit for culprit in decoded if culprit is not None]
-    if len(culprits) < len(decoded) or len({culprit.rank for culprit in culprits}) > 1:
-        return Culprit(
-            -1,
-            -1,
-            "",
-            f"not decided by the syndrome: the residuals follow no single rank's data; {where}",
-            where,
-        )
-    best = min(culprits, key=lambda culprit: culprit.odds)
+    best = min(culprits, key=lambda culprit: culprit.odds, default=None)
+    if best is None or len(culprits) < len(decoded) or {c.rank for c in culprits} != {best.rank}:
+        why = f"the residuals follow no single rank's data; {where}"
+        return Culprit(-1, -1, "", f"not decided by the syndrome: {why}", where)
     if set(holders) not in ({best.rank}, set(range(world))):
-        why = f"not decided by the syndrome: the residuals follow the data of rank {best.rank}, but {where}"
-        return Culprit(-1, -1, "", why, where)
+        why = f"the residuals follow the data of rank {best.rank}, but {where}"
+        return Culprit(-1, -1, "", f"not decided by the syndrome: {why}", where)
     member, report = next(
         (member, residual) for member, residual in reports if best.rank in residual.ranks
     )
-    gpu = _gpu(report, best.rank)
+    gpu = dict(zip(report.ranks, report.gpus, strict=False)).get(best.rank, "")
     told_by = (
         f"what is wrong in the sum is the part of worker rank {best.rank} ({f'GPU {gpu}, ' if gpu else ''}"
         f"{hellos[member].pod} on {hellos[member].node}): it was {best.what}, as {best.samples} residuals show; {where}"
     )
     return Culprit(best.rank, member, gpu, told_by, where, min(best.odds, 1e12))
-
-
-def _gpu(report: Residuals, rank: int) -> str:
-    place = report.ranks.index(rank)
-    return report.gpus[place] if place < len(report.gpus) else ""

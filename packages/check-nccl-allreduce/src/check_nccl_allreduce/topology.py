@@ -27,11 +27,9 @@ def suspected(hellos: Mapping[int, Hello], last: LaunchRound, verdict: VerdictMe
 
 def untried(hellos: Mapping[int, Hello], slow: VerdictMessage) -> VerdictMessage:
     """The verdict on a slow launch when there was no time for another."""
-    return _noted(
-        slow,
-        f"whether the reason is {_files(hellos)} is not known, as CHECK_TIMEOUT left no time for a launch without it",
-        files=_files(hellos),
-    )
+    files = _files(hellos)
+    note = f"whether the reason is {files} is not known, as CHECK_TIMEOUT left no time for a launch without it"
+    return _noted(slow, note, files=files)
 
 
 def compared(
@@ -45,11 +43,9 @@ def compared(
     files, without = _files(hellos), verdict.metadata.get("measured_gbps", "")
     if verdict.outcome == "passed":
         # Of what failed the gang this is the cause, and no node's doing.
-        reason = f"{slow.reason.rstrip('.')}, but {without} without NCCL's topology file; the nodes are healthy: correct or remove {files}."
-        metadata = slow.metadata | {"without_file_gbps": without, "files": files}
-        return msgspec.structs.replace(
-            slow, code="TOPOLOGY_FILE", reason=reason, metadata=metadata
-        ), True
+        slow = msgspec.structs.replace(slow, code="TOPOLOGY_FILE")
+        note = f"{without} without NCCL's topology file; the nodes are healthy: correct or remove {files}"
+        return _noted(slow, note, ", but ", files=files, without_file_gbps=without), True
     if verdict.code == "LOW_BANDWIDTH":
         note = f"without NCCL's topology file it is {without}, so the cause is not {files}"
         return _noted(slow, note, files=files, without_file_gbps=without), False
@@ -61,8 +57,8 @@ def compared(
     return _noted(slow, note, files=files), True
 
 
-def _noted(slow: VerdictMessage, note: str, **metadata: str) -> VerdictMessage:
-    reason = f"{slow.reason.rstrip('.')}; {note}."
+def _noted(slow: VerdictMessage, note: str, by: str = "; ", **metadata: str) -> VerdictMessage:
+    reason = f"{slow.reason.rstrip('.')}{by}{note}."
     return msgspec.structs.replace(slow, reason=reason, metadata=slow.metadata | metadata)
 
 

@@ -72,10 +72,8 @@ class Hub:
         try:
             server = await loop.create_server(self._make, address, port, backlog=BACKLOG)
         except OSError as error:
-            raise Inconclusive(
-                "PORT_TAKEN",
-                f"the gang's control port {port} on {address} cannot be opened ({error.strerror or error}); another process of this host network may hold it.",
-            ) from None
+            why = f"the gang's control port {port} on {address} cannot be opened ({error.strerror or error}); another process of this host network may hold it."
+            raise Inconclusive("PORT_TAKEN", why) from None
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._pulse)
@@ -153,8 +151,7 @@ class Hub:
         if rank is not None:
             if self.members.get(rank) is channel:
                 self._crowd.received(rank, message)
-            return
-        if (
+        elif (
             not isinstance(message, Hello)
             or message.rank != channel.rank
             or not 0 <= message.rank < self._nnodes

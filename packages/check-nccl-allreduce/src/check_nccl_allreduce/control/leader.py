@@ -212,12 +212,9 @@ class Leader:
             _, leaving = min(self._left.items())
             return VerdictMessage("inconclusive", leaving.code, leaving.reason)
         missing = few([str(rank) for rank in range(self._nnodes) if rank not in self._hellos])
-        here = few([self._name(rank) for rank in sorted(self._hellos)]) or "nobody"
-        return VerdictMessage(
-            "inconclusive",
-            "PEER_MISSING",
-            f"rank {missing} of {self._nnodes} never reached the leader {self._address}:{self._port} within {waited:.0f} s (there: {here}); is its check running, and may the pods reach each other?",
-        )
+        here = few([hello.who for _, hello in sorted(self._hellos.items())]) or "nobody"
+        why = f"rank {missing} of {self._nnodes} never reached the leader {self._address}:{self._port} within {waited:.0f} s (there: {here}); is its check running, and may the pods reach each other?"
+        return VerdictMessage("inconclusive", "PEER_MISSING", why)
 
     async def _collect(self, this: LaunchRound, wait: Wait) -> None:
         """Until all reports are in, or no better ones can be expected."""
@@ -304,7 +301,7 @@ class Leader:
         if patience.cancelled_caught:
             await self._send_verdict(self._after - self._acks, verdict)
         if silent := sorted(self._hub.members.keys() - self._acks):
-            names = few([self._name(rank) for rank in silent])
+            names = few([self._hellos[rank].who for rank in silent])
             self._say(f"{names} did not confirm the verdict within {within:g} s")
 
     async def _send_verdict(self, ranks: Collection[int], verdict: VerdictMessage) -> None:
@@ -374,10 +371,6 @@ class Leader:
             wait.news(rank, anyio.current_time())
             self._changed.add(wait)
         self._wake()
-
-    def _name(self, rank: int) -> str:
-        hello = self._hellos.get(rank)
-        return hello.who if hello is not None else f"rank {rank}"
 
     def _wake(self) -> None:
         self._news.set()

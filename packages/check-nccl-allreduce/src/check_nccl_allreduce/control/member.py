@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import anyio
@@ -167,17 +168,13 @@ class MemberSession:
                 if line.deposed:
                     raise _Over(str(error)) from None
                 if str(error) != last_error:
-                    last_error = str(error)
-                    self.say(
-                        f"{self._leader(place)}, does not answer{' any more' if met else ' yet'}: {last_error}"
-                    )
+                    last_error, still = str(error), "any more" if met else "yet"
+                    self.say(f"{self._leader(place)}, does not answer {still}: {last_error}")
                 if anyio.current_time() >= until:
                     if met or place:
                         raise _Over(last_error) from None
-                    raise Inconclusive(
-                        "PEER_MISSING",
-                        f"{self._leader(place)}, did not answer within {patience:.0f} s: {last_error}; is its check running?",
-                    ) from None
+                    why = f"{self._leader(place)}, did not answer within {patience:.0f} s: {last_error}; is its check running?"
+                    raise Inconclusive("PEER_MISSING", why) from None
             await anyio.sleep(wait)
             wait = min(RETRY_GROWS * wait, self._pace.interval)
 
@@ -197,25 +194,15 @@ class MemberSession:
 
     @asynccontextmanager
     async def _connected(self, place: int, line: _Line) -> AsyncIterator[ControlChannel]:
-        roster = self.roster
-        assert roster.control_port is not None
-        assert roster.token is not None
-        assert roster.rank is not None
-        token, generation, rank = roster.token, roster.generation, roster.rank
-
-        def make() -> ControlChannel:
-            return ControlChannel(
-                line, self._awake, token, generation, leader=False, rank=rank, place=place
-            )
-
+        port, token, rank = self.roster.control_port, self.roster.token, self.roster.rank
+        assert port is not None
+        assert token is not None
+        assert rank is not None
+        make = partial(ControlChannel, line, self._awake, token, self.roster.generation)
+        mine = partial(make, leader=False, rank=rank, place=place)
+        address, within = self._leaders[place].address, self._pace.lost_after
         try:
-            conn = await channel.connect(
-                make,
-                self._leaders[place].address,
-                roster.control_port,
-                local=self.local,
-                within=self._pace.lost_after,
-            )
+            conn = await channel.connect(mine, address, port, local=self.local, within=within)
         except OSError as error:
             raise Closed(str(error)) from None
         try:

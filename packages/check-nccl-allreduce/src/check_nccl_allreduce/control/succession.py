@@ -56,26 +56,17 @@ def concluded(lost: str, members: int, by: int, hellos: Mapping[int, Hello]) -> 
     """The verdict of a successor on a run that it cannot go on with. ``lost``: the leader, in
     words; ``by``: the successor's rank.
     """
-    began = [hello.standing for hello in hellos.values() if hello.standing is not None]
-    last = max((standing.round for standing in began), default=0)
-    probing = any(standing.probing for standing in began if standing.round == last)
-    what = (
-        f"pairs were measured (round {last})"
-        if probing
-        else f"the gang's all-reduce ran (round {last})"
-    )
+    began = [(hello.who, hello.standing) for _, hello in sorted(hellos.items()) if hello.standing]
+    last = max((standing.round for _, standing in began), default=0)
+    latest = [(who, standing) for who, standing in began if standing.round == last]
+    probing = any(standing.probing for _, standing in latest)
+    what = "pairs were measured" if probing else "the gang's all-reduce ran"
     missing = [str(rank) for rank in range(members) if rank not in hellos and rank != 0]
-    troubles = [
-        f"{hello.who}: {hello.standing.trouble.text}"
-        for _, hello in sorted(hellos.items())
-        if hello.standing is not None
-        and hello.standing.trouble is not None
-        and hello.standing.round == last
-    ]
-    here = hellos.get(by)
+    troubles = [f"{who}: {each.trouble.text}" for who, each in latest if each.trouble is not None]
+    here = hellos[by].who if by in hellos else f"rank {by}"
     parts = [
-        f"{lost}, was lost during the run, while {what}: its pod is gone, or cut off; look at that pod and its node first",
-        f"{here.who if here is not None else f'rank {by}'} took its place and ended the run for the {len(hellos)} members that are there",
+        f"{lost}, was lost during the run, while {what} (round {last}): its pod is gone, or cut off; look at that pod and its node first",
+        f"{here} took its place and ended the run for the {len(hellos)} members that are there",
     ]
     if missing:
         parts.append(f"rank {few(missing)} did not come either")

@@ -93,18 +93,17 @@ def _of_kind(local: Mapping[int, Local]) -> dict[int, Own]:
     owns = {}
     for end, known in local.items():
         faults = [fault for fault in known.faults if _unlike(faulty[fault.kind], nodes)]
-        errors = [(_growth(error, rates[error.counter], counted), error) for error in known.errors]
-        texts = [
-            f"{fault.sentence} ({faulty[fault.kind]} of {nodes} nodes so)" for fault in faults[:4]
-        ]
+        factors = [_growth(error, rates[error.counter], counted) for error in known.errors]
+        grown = [e for e, factor in zip(known.errors, factors, strict=True) if factor > 1]
+        texts = [f"{f.sentence} ({faulty[f.kind]} of {nodes} nodes so)" for f in faults[:4]]
         texts += [
-            f"{error.port} counted {error.count} {error.counter} in {error.rounds} round(s), more than other nodes"
-            for factor, error in [each for each in errors if each[0] > 1][:4]
+            f"{e.port} counted {e.count} {e.counter} in {e.rounds} round(s), more than other nodes"
+            for e in grown[:4]
         ]
         if texts:
-            growth = max((factor for factor, _ in errors), default=1.0)
             throttles = any(fault.kind == "throttle" for fault in faults)
-            owns[end] = Own(KIND if faults else 1.0, growth, "; ".join(texts), throttles)
+            growth, text = max(factors, default=1.0), "; ".join(texts)
+            owns[end] = Own(KIND if faults else 1.0, growth, text, throttles)
     return owns
 
 
@@ -184,10 +183,11 @@ class Scoring:
     def _bad_among_good(self, *, broken: bool) -> float:
         """How often a measurement of known-good ends was bad: slow, or with ``broken`` worse."""
         good, rows = self._evidence.good, (*self._evidence.edges, *self._found.rows)
-        seen = [e.status for e in rows if e.grade and good[e.a] and good[e.b]]
-        slow = [e.status for e in rows if e.grade is Grade.BAD and good[e.a] and good[e.b]]
-        bad = sum(1 for status in slow if status is not Status.OK or not broken)
-        return max(LEAST_NOISE, (bad + USUAL) / (len(seen) + WEIGHT))
+        known = [e for e in rows if e.grade and good[e.a] and good[e.b]]
+        bad = [
+            e for e in known if e.grade is Grade.BAD and (e.status is not Status.OK or not broken)
+        ]
+        return max(LEAST_NOISE, (len(bad) + USUAL) / (len(known) + WEIGHT))
 
     def _explained(self, end: int) -> list[Measured]:
         """Of its bad hairpins those that are bad enough for what its paths lack. What hangs, breaks

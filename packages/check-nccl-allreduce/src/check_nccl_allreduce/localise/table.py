@@ -177,9 +177,9 @@ class Findings(Court):
         notes: dict[int, str] = {}
         for probe, result in _details(self.state):
             if probe.role is Role.ACCUSED:
-                rails, there = sorted(_slow_rails(result.rails)), result.directions
-                notes[probe.members[0]] = words.detail(rails, there, BAD)
-                notes[probe.members[1]] = words.detail(rails, there and there[::-1], BAD)
+                rails, there = _slow_rails(result.rails), result.directions
+                for end, sending in zip(probe.members, (there, there and there[::-1]), strict=True):
+                    notes[end] = words.detail(sorted(rails), sending, BAD)
         return notes
 
     def suspect(self, end: int) -> Suspect:
@@ -187,13 +187,12 @@ class Findings(Court):
         edges = self.evidence.against.get(end) or self.evidence.graded[end]
         edges = edges or self.inside.against.get(end, [])
         kinds: Counter[Status] = Counter(e.status for e in edges if e.status is not Status.OK)
-        symptom = max(kinds, key=lambda s: (kinds[s], s)) if kinds else Status.OK
+        symptom = max(kinds, key=lambda s: (kinds[s], s), default=Status.OK)
         share, note, score = self.evidence.share(edges), self._notes.get(end, ""), self.scores
         witness = self.witness(end) if end in self.obstacles else ""
         lesser = words.LESSER if end in self.evidence.lesser else ""
         settle = next((rule.then for rule in self.obstacles.get(end, ())), lesser)
-        what = (symptom, share, tuple(edges), note, score.get(end), witness, settle)
-        return Suspect(end, *what)
+        return Suspect(end, symptom, share, tuple(edges), note, score.get(end), witness, settle)
 
     @cached_property
     def culprit(self) -> Suspect | None:
@@ -284,11 +283,10 @@ def known(f: Findings) -> Verdict | None:
     verdict = _verdict(f, FACTS, blamed, sorted(named))
     if verdict is not None or f.zone is None:
         return verdict
-    if f.zone is Zone.PASSED or f.size > 2:
-        return _verdict(f, ALONE)
-    if f.size == 1:
+    if f.size == 1 and f.zone is not Zone.PASSED:
         return _verdict(f, ALONE, named=(0,), undecided=(words.NO_PEER,))
-    return _verdict(f, ALONE, f.intra, f.intra)
+    intra = f.intra if f.zone is not Zone.PASSED else ()
+    return _verdict(f, ALONE, intra, intra)
 
 
 def verdict(f: Findings) -> Verdict:

@@ -20,7 +20,7 @@ import threading
 from contextlib import suppress
 
 from . import ending
-from .ending import kill
+from .ending import asleep, kill
 from .process import AGENT, LINK, end_with_parent
 
 
@@ -45,7 +45,7 @@ def main() -> None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        left = end(children, order["within"])
+        left = ending.end(children, order["within"], kill=kill)
         children = []
         if left:  # they may hold their GPUs still: new workers would only fall over them
             report(stuck=True, asleep=asleep(left))
@@ -75,16 +75,6 @@ def report(**what: int) -> None:
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.connect(os.environ[LINK])
         link.sendall(json.dumps(what).encode() + b"\n")
-
-
-def end(children: list[int], within: float) -> list[int]:
-    """Kill these and all that they have started; those that do not go in time."""
-    return ending.end(children, within, kill=kill)
-
-
-def asleep(left: list[int]) -> bool:
-    """Whether those that are left wait in the kernel, where no signal reaches them."""
-    return ending.asleep(left)
 
 
 def fork(local: int) -> int:

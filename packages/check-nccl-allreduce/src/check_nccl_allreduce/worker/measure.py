@@ -130,7 +130,8 @@ def reduce_all(
     say("connected", 0)
     align = torch.zeros(1, device=device)
     dist.all_reduce(align)
-    _finish(device)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     say("ready", 0)
     data = torch.empty(task.size // 4, dtype=torch.float32, device=device)
     tables, op = _Tables(world, device, task.op), OPS[task.op]
@@ -204,11 +205,6 @@ def timed(work: Callable[[], object], align: torch.Tensor, device: torch.device)
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _fill(data: torch.Tensor, period: torch.Tensor) -> None:
