@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from datetime import datetime, tzinfo
 from pathlib import Path
+from typing import Self
 
 import pytest
+from preflight_e2e.fuzz import vectors
 from preflight_e2e.fuzz.__main__ import main
 from preflight_e2e.fuzz.objects import Maker
 from preflight_e2e.fuzz.oddities import VECTORS
@@ -36,7 +39,16 @@ def test_depth_that_python_cannot_encode_is_sent_as_it_is_meant() -> None:
     )
 
 
-def test_the_same_seed_tells_the_same_stories_and_another_tells_others() -> None:
+def test_the_same_seed_tells_the_same_stories_and_another_tells_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stopped(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls(2026, 11, 29, tzinfo=tz)
+
+    monkeypatch.setattr(vectors, "datetime", Stopped)  # results have times, to the second
+
     def told(seed: int) -> list[bytes | None]:
         maker = Maker(seed)
         return [shot.encoded() for _ in range(50) for shot in maker.story()]
