@@ -8,63 +8,26 @@ import copy
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from preflight_e2e.bench.admission import pod as training_pod
 from preflight_e2e.bench.cluster import PREFIX, addressed, member
 
 from .shots import MERGE, Shot, deep, nested, pod_path
-from .vectors import OPTED_IN, STRAY, status
+from .vectors import OPTED_IN, POLICY, STRAY, WORKLOADS, CustomKind, status
 
-_WORKLOADS = (
-    ("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"),
-    ("scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup"),
-    ("scheduling.run.ai/v2alpha2", "podgroups", "PodGroup"),
-    ("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet"),
-)
 _OURS = (
-    "gang",
-    "roster",
-    "checked",
-    "node-instance-type",
-    "node-topology",
-    "gang-id",
-    "gang-source",
-    "generation",
-    "x",
+    *("gang", "roster", "checked", "node-instance-type", "node-topology"),
+    *("gang-id", "gang-source", "generation", "x"),
 )
 _TEXTS = (
-    *(
-        "",
-        " ",
-        "\u0085",
-        "a\u2028b",
-        "\u202e",
-        "a\x7f",
-        "NaN",
-        "1e400",
-        "-1",
-        "null",
-        "{}",
-        "[]",
-        "0",
-        "\ud7ff",
-        "é" * 70,
-    ),
-    *(
-        "x" * 64,
-        "x" * 300,
-        "x" * 20_000,
-        "$(A)",
-        "../../etc",
-        "a/b/c",
-        '{"v":99}',
-        '{"v":1}',
-        "true",
-        "1Ei",
-        "9" * 40,
-    ),
+    *("", " ", "\u0085", "a\u2028b", "\u202e", "a\x7f", "NaN", "1e400", "-1", "null", "{}", "[]"),
+    *("0", "\ud7ff", "é" * 70, "x" * 64, "x" * 300, "x" * 20_000, "$(A)", "../../etc", "a/b/c"),
+    *('{"v":99}', '{"v":1}', "true", "1Ei", "9" * 40),
 )
+CLAIM = CustomKind("resource.k8s.io/v1", "resourceclaims", "ResourceClaim")
+TEMPLATE = CustomKind("resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate")
 _NUMBERS = (0, -1, 1, 2**31, 2**31 - 1, 2**63 - 1, -(2**63), 2**64, 10**30, 0.5, 1e300)
 
 
@@ -81,28 +44,21 @@ class Maker:
         """
         self._number += 1
         makers = (
-            self._user_pod,
-            self._user_pod,
-            self._stray_pod,
-            self._stray_pod,
-            self._config_map,
-            self._workload,
+            *(self._user_pod, self._user_pod, self._stray_pod, self._stray_pod, self._config_map),
+            *(self._workload, self._policy, self._claim, self._namespace),
         )
-        more = (self._policy, self._claim, self._namespace)
-        return list(self._random.choice(makers + more)(f"z{self._seed}-{self._number}"))
+        return list(self._random.choice(makers)(f"z{self._seed}-{self._number}"))
 
     def _user_pod(self, name: str) -> Iterator[Shot]:
         chance = self._random
         gang = f"g{chance.randrange(30)}" if chance.random() < 0.6 else ""
-        pod = copy.deepcopy(
-            training_pod(name, gang=gang, template="t" if chance.random() < 0.2 else "")
-        )
+        template = "t" if chance.random() < 0.2 else ""
+        pod = copy.deepcopy(training_pod(name, gang=gang, template=template))
         pod["spec"]["nodeName"] = f"node-{chance.randrange(8)}"
         if chance.random() < 0.4:
-            api, _, _ = chance.choice(_WORKLOADS)
-            pod["metadata"].setdefault("labels", {})[f"{api.partition('/')[0]}/pod-group"] = (
-                f"w{chance.randrange(9)}"
-            )
+            group = chance.choice(WORKLOADS).api.partition("/")[0]
+            labels = pod["metadata"].setdefault("labels", {})
+            labels[f"{group}/pod-group"] = f"w{chance.randrange(9)}"
         pod = self._hostile(pod, keep=("metadata.name", "kind", "apiVersion"))
         yield Shot("pod", "POST", pod_path(OPTED_IN, dry=chance.random() < 0.2), pod)
         yield from self._lived(OPTED_IN, name)
@@ -114,14 +70,11 @@ class Maker:
         for _ in range(chance.randrange(3)):
             annotations[PREFIX + chance.choice(_OURS)] = self._text()
         if chance.random() < 0.5:
-            stamp = self._mutated(
-                json.loads(member(STRAY, "g1", 2, name)["metadata"]["annotations"][PREFIX + "gang"])
-            )
-            annotations[PREFIX + "gang"] = json.dumps(stamp)
+            sound = member(STRAY, "g1", 2, name)["metadata"]["annotations"][PREFIX + "gang"]
+            annotations[PREFIX + "gang"] = json.dumps(self._mutated(json.loads(sound)))
         if chance.random() < 0.5:
-            pod = self._hostile(
-                pod, keep=("metadata.name", "metadata.namespace", "kind", "apiVersion")
-            )
+            kept = ("metadata.name", "metadata.namespace", "kind", "apiVersion")
+            pod = self._hostile(pod, keep=kept)
         yield Shot("pod", "POST", pod_path(STRAY), pod)
         yield from self._lived(STRAY, name)
 
@@ -134,31 +87,14 @@ class Maker:
             yield Shot("status", "PATCH", pod_path(namespace, name) + "/status", body, MERGE)
         if chance.random() < 0.6:
             check = chance.choice(("dcgm-diag", "nccl-loopback", "nccl-allreduce", "x"))
-            result = {
-                "v": 1,
-                "check": check,
-                "outcome": "failed",
-                "code": "X",
-                "gated": True,
-                "duration": 1.0,
-            }
-            message = json.dumps(self._mutated(result)) if chance.random() < 0.7 else self._text()
-            ended = status(
-                name,
-                message[:4096],
-                namespace=namespace,
-                check=check,
-                code=chance.choice((0, 1, 2, 137, 255)),
-            )
-            yield ended
+            result = {"v": 1, "check": check, "outcome": "failed", "code": "X"}
+            message = self._perhaps(result | {"gated": True, "duration": 1.0})[:4096]
+            code = chance.choice((0, 1, 2, 137, 255))
+            yield status(name, message, namespace=namespace, check=check, code=code)
         if chance.random() < 0.3:
             labels = {PREFIX + chance.choice(_OURS): chance.choice(("true", "", "x" * 63, None))}
-            patch = {
-                "metadata": {
-                    "annotations": {PREFIX + chance.choice(_OURS): self._text()},
-                    "labels": labels,
-                }
-            }
+            annotations = {PREFIX + chance.choice(_OURS): self._text()}
+            patch = {"metadata": {"annotations": annotations, "labels": labels}}
             yield Shot("pod", "PATCH", pod_path(namespace, name), patch, MERGE)
         if chance.random() < 0.3:
             yield Shot("pod", "DELETE", pod_path(namespace, name) + "?gracePeriodSeconds=0")
@@ -175,26 +111,12 @@ class Maker:
             },
         }
         seat = {"uid": "u", "name": "n", "ip": "10.0.0.1", "node": "n", "attempt": 0}
-        record = {
-            "v": 1,
-            "token": "t",
-            "master_port": 29500,
-            "control_port": 29501,
-            "members": [seat, seat],
-        }
-        data = {
-            key: self._text()
-            for key in chance.sample(("peers", "generation", "master_addr", "x"), 2)
-        }
-        data["members"] = (
-            json.dumps(self._mutated(record)) if chance.random() < 0.7 else self._text()
-        )
-        body: dict[str, Any] = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": meta,
-            "data": data,
-        }
+        record = {"v": 1, "token": "t", "master_port": 29500, "control_port": 29501}
+        keys = chance.sample(("peers", "generation", "master_addr", "x"), 2)
+        data = {key: self._text() for key in keys}
+        data["members"] = self._perhaps(record | {"members": [seat, seat]})
+        body: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap"}
+        body |= {"metadata": meta, "data": data}
         if chance.random() < 0.3:
             body["immutable"] = True
         path = f"/api/v1/namespaces/{chance.choice((STRAY, OPTED_IN))}/configmaps"
@@ -204,60 +126,38 @@ class Maker:
 
     def _workload(self, name: str) -> Iterator[Shot]:
         chance = self._random
-        api, plural, kind = chance.choice(_WORKLOADS)
-        job = {
-            "name": "a",
-            "replicas": 2,
-            "template": {"spec": {"parallelism": 2, "completions": 2, "template": {}}},
-        }
+        kind = chance.choice(WORKLOADS)
+        template = {"spec": {"parallelism": 2, "completions": 2, "template": {}}}
         spec = {
             "minMember": 2,
-            "replicatedJobs": [job],
+            "replicatedJobs": [{"name": "a", "replicas": 2, "template": template}],
             "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
         }
         meta = {"name": f"w{chance.randrange(9)}"}
-        body: dict[str, Any] = {"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec}
-        body = self._hostile(body, keep=("metadata.name", "metadata", "kind", "apiVersion"))
-        path = f"/apis/{api}/namespaces/{OPTED_IN}/{plural}"
-        yield Shot(kind, "POST", path, body)
-        yield Shot(kind, "PATCH", f"{path}/{meta['name']}", {"spec": self._mutated(spec)}, MERGE)
+        shot = kind.created(OPTED_IN, meta, spec=spec)
+        kept = ("metadata.name", "metadata", "kind", "apiVersion")
+        yield replace(shot, body=self._hostile(shot.body, keep=kept))
+        path = kind.path(OPTED_IN, meta["name"])
+        yield Shot(kind.kind, "PATCH", path, {"spec": self._mutated(spec)}, MERGE)
         if chance.random() < 0.5:
-            yield Shot(kind, "DELETE", f"{path}/{meta['name']}")
+            yield Shot(kind.kind, "DELETE", path)
 
     def _policy(self, name: str) -> Iterator[Shot]:
-        api = "preflight.nvsentinel.nvidia.com/v1alpha1"
         labels = {"gangIdLabel": "a/b", "gangSizeLabel": "a/c"}
-        spec = {
-            "enforcement": "observe",
-            "gangDiscovery": {"method": "auto", "labels": labels, "optIn": ["job"]},
-        }
+        discovery = {"method": "auto", "labels": labels, "optIn": ["job"]}
         meta = {"name": name, "annotations": {"a": self._text()}}
-        body = {
-            "apiVersion": api,
-            "kind": "PreflightConfig",
-            "metadata": meta,
-            "spec": self._mutated(spec),
-        }
-        path = f"/apis/{api}/namespaces/{OPTED_IN}/preflightconfigs"
-        yield Shot("PreflightConfig", "POST", path, body)
-        yield Shot("PreflightConfig", "DELETE", f"{path}/{name}")
+        spec = self._mutated({"enforcement": "observe", "gangDiscovery": discovery})
+        yield POLICY.created(OPTED_IN, meta, spec=spec)
+        yield Shot("PreflightConfig", "DELETE", POLICY.path(OPTED_IN, name))
 
     def _claim(self, name: str) -> Iterator[Shot]:
-        api = "resource.k8s.io/v1"
         device = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}
-        either = {
-            "name": "any",
-            "firstAvailable": [{"name": "a", "deviceClassName": "gpu.nvidia.com", "count": 1}],
-        }
+        first = {"name": "a", "deviceClassName": "gpu.nvidia.com", "count": 1}
+        either = {"name": "any", "firstAvailable": [first]}
         spec: Any = self._mutated({"devices": {"requests": [device, either]}})
-        for plural, kind, wrapped in (
-            ("resourceclaims", "ResourceClaim", spec),
-            ("resourceclaimtemplates", "ResourceClaimTemplate", {"spec": spec}),
-        ):
-            path = f"/apis/{api}/namespaces/{OPTED_IN}/{plural}"
-            body = {"apiVersion": api, "kind": kind, "metadata": {"name": "t"}, "spec": wrapped}
-            yield Shot(kind, "DELETE", f"{path}/t")
-            yield Shot(kind, "POST", path, body)
+        for kind, wrapped in ((CLAIM, spec), (TEMPLATE, {"spec": spec})):
+            yield Shot(kind.kind, "DELETE", kind.path(OPTED_IN, "t"))
+            yield kind.created(OPTED_IN, {"name": "t"}, spec=wrapped)
 
     def _namespace(self, name: str) -> Iterator[Shot]:
         value = self._random.choice(("enabled", "disabled", "", None, "x" * 63))
@@ -281,6 +181,12 @@ class Maker:
                 place[last] = value
         return changed
 
+    def _perhaps(self, body: dict[str, Any]) -> str:
+        """The text of ``body`` with a few places changed, or any other."""
+        if self._random.random() < 0.7:
+            return json.dumps(self._mutated(body))
+        return self._text()
+
     def _mutated(self, body: Any) -> Any:
         body = copy.deepcopy(body)
         for _ in range(self._random.choice((0, 1, 1, 2, 4))):
@@ -288,35 +194,25 @@ class Maker:
             if not holders:
                 break
             holder = self._random.choice(holders)
-            key = self._random.choice(
-                list(holder) if isinstance(holder, dict) else range(len(holder))
-            )
+            keys = list(holder) if isinstance(holder, dict) else range(len(holder))
+            key = self._random.choice(keys)
             match self._random.randrange(6):
                 case 0 if isinstance(holder, dict):
                     del holder[key]
                 case 1 if isinstance(holder, dict):
                     holder[self._text()[:300] or "k"] = holder[key]
                 case 2 if isinstance(holder, list):
-                    holder.extend(
-                        copy.deepcopy(holder[key]) for _ in range(self._random.choice((1, 50)))
-                    )
+                    times = self._random.choice((1, 50))
+                    holder.extend(copy.deepcopy(holder[key]) for _ in range(times))
                 case _:
                     holder[key] = self._value()
         return body
 
     def _value(self) -> Any:
-        simple: tuple[Any, ...] = (
-            None,
-            True,
-            [],
-            {},
-            [None],
-            {"a": None},
-            deep(self._random.choice((30, 300))),
-        )
-        return self._random.choice(
-            (self._text(), self._random.choice(_NUMBERS), self._random.choice(simple))
-        )
+        nest = deep(self._random.choice((30, 300)))
+        simple: tuple[Any, ...] = (None, True, [], {}, [None], {"a": None}, nest)
+        text, number = self._text(), self._random.choice(_NUMBERS)
+        return self._random.choice((text, number, self._random.choice(simple)))
 
     def _text(self) -> str:
         if self._random.random() < 0.1:

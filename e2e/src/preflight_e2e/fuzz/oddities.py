@@ -4,68 +4,52 @@ were there before ours.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from preflight_e2e.bench.cluster import PREFIX, member
 
-from .shots import MERGE, Shot, pod_path
-from .vectors import OPTED_IN, STRAY, VECTORS, created, fresh, record, status, stray, user, vector
+from .shots import Shot, pod_path
+from .vectors import (
+    JOB_SET,
+    POD_GROUP,
+    STRAY,
+    VECTORS,
+    created,
+    dry,
+    fresh,
+    gang_of,
+    patched,
+    record,
+    status,
+    stray,
+    user,
+    vector,
+)
 
 __all__ = ["VECTORS"]
 
 
 @vector
 def sizes_that_no_gang_has(volume: float) -> Iterator[Shot]:
-    huge = 2**62
-    apis = ("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup", "coscheduling")
-    jobsets = ("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", "jobset")
-    for (api, plural, kind, source), spec in (
-        (apis, {"minMember": huge}),
-        (apis, {"minMember": -huge}),
-        (apis, {"minMember": 10**30}),
-        (apis, {"minMember": 2.5}),
-        (
-            jobsets,
-            {
-                "replicatedJobs": [
-                    {"name": "a", "replicas": huge, "template": {"spec": {"parallelism": huge}}}
-                ]
-            },
-        ),
-        (
-            jobsets,
-            {
-                "replicatedJobs": [
-                    {"name": "a", "replicas": -2, "template": {"spec": {"parallelism": -2}}}
-                ]
-            },
-        ),
+    def jobs(count: int) -> dict[str, Any]:
+        template = {"spec": {"parallelism": count}}
+        return {"replicatedJobs": [{"name": "a", "replicas": count, "template": template}]}
+
+    for kind, source, spec in (
+        *((POD_GROUP, "coscheduling", {"minMember": n}) for n in (2**62, -(2**62), 10**30, 2.5)),
+        *((JOB_SET, "jobset", jobs(n)) for n in (2**62, -2)),
     ):
         name = fresh("sized")
-        meta = {"name": name, "namespace": STRAY}
-        yield Shot(
-            kind,
-            "POST",
-            f"/apis/{api}/namespaces/{STRAY}/{plural}",
-            {"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec},
-        )
+        yield kind.created(STRAY, {"name": name, "namespace": STRAY}, spec=spec)
         for i in range(2):
             pod = member(STRAY, name, 2, f"{name}-{i}", source)
-            stamp = json.loads(pod["metadata"]["annotations"][PREFIX + "gang"])
-            pod["metadata"]["annotations"][PREFIX + "gang"] = json.dumps(
-                stamp | {"size": None, "object": name}
-            )
-            yield created("pod", pod)
-            yield _addressed(STRAY, f"{name}-{i}")
+            yield created("pod", gang_of(pod, size=None, object=name))
+            yield _addressed(f"{name}-{i}")
 
 
-def _addressed(namespace: str, name: str, **more: Any) -> Shot:
-    body = {
-        "status": {"phase": "Pending", "podIP": "10.7.0.1", "podIPs": [{"ip": "10.7.0.1"}], **more}
-    }
-    return Shot("status", "PATCH", pod_path(namespace, name) + "/status", body, MERGE)
+def _addressed(name: str, **more: Any) -> Shot:
+    return patched(STRAY, name, "10.7.0.1", **more)
 
 
 @vector
@@ -82,13 +66,10 @@ def records_that_were_there_before(volume: float) -> Iterator[Shot]:
         yield shot
         for i in range(2):
             yield created("pod", member(STRAY, gang, 2, f"{gang}-{i}"))
-            yield _addressed(STRAY, f"{gang}-{i}")
+            yield _addressed(f"{gang}-{i}")
         if not more:
-            yield Shot(
-                "ConfigMap",
-                "DELETE",
-                f"/api/v1/namespaces/{STRAY}/configmaps/preflight-{gang}.labels",
-            )
+            path = f"/api/v1/namespaces/{STRAY}/configmaps/preflight-{gang}.labels"
+            yield Shot("ConfigMap", "DELETE", path)
 
 
 @vector
@@ -97,7 +78,7 @@ def members_that_come_and_go(volume: float) -> Iterator[Shot]:
     for i in range(max(30, int(500 * volume))):
         name = f"{gang}-{i % 2}"
         yield created("pod", member(STRAY, gang, 2, name))
-        yield _addressed(STRAY, name)
+        yield _addressed(name)
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
         yield Shot("pod", "DELETE", pod_path(STRAY, name), options)
 
@@ -128,7 +109,7 @@ def times_that_no_clock_shows(volume: float) -> Iterator[Shot]:
         gang = fresh("timeless")
         for n in range(2):
             yield created("pod", member(STRAY, gang, 2, f"{gang}-{n}"))
-            yield _addressed(STRAY, f"{gang}-{n}", startTime=when)
+            yield _addressed(f"{gang}-{n}", startTime=when)
         for check in ("dcgm-diag", "nccl-allreduce"):
             shot = status(f"{gang}-0", "{}", check=check, code=(1, 137, 255)[i])
             [container] = shot.body["status"]["initContainerStatuses"]
@@ -139,30 +120,18 @@ def times_that_no_clock_shows(volume: float) -> Iterator[Shot]:
 
 @vector
 def gangs_of_odd_names(volume: float) -> Iterator[Shot]:
-    for name in (
-        "a" * 253,
-        "a.b" * 84,
-        "-".join("0123456789abcdef"),
-        "x-0123456789",
-        "labels:x",
-        "a/b/c",
-        "a\n\x1b[2J",
-        "\u202eedon",
-        "a\u200b",
-        "\u0661\u0662",
-    ):
+    hexadecimal = "-".join("0123456789abcdef")
+    plain = ("a" * 253, "a.b" * 84, hexadecimal, "x-0123456789", "labels:x", "a/b/c")
+    for name in (*plain, "a\n\x1b[2J", "\u202eedon", "a\u200b", "\u0661\u0662"):
         pod = user("odd-name")
         pod["metadata"].setdefault("annotations", {})["scheduling.k8s.io/group-name"] = name
         yield created("pod", pod)
-        pod = stray("odd-name", size=2)
-        stamp = json.loads(pod["metadata"]["annotations"][PREFIX + "gang"])
-        pod["metadata"]["annotations"][PREFIX + "gang"] = json.dumps(stamp | {"id": name})
-        yield created("pod", pod)
+        yield created("pod", gang_of(stray("odd-name"), id=name))
 
 
 @vector
 def quantities_of_odd_spelling(volume: float) -> Iterator[Shot]:
-    for amount in (
+    spelt = (
         "1e400",
         "1E18",
         "-8",
@@ -175,27 +144,21 @@ def quantities_of_odd_spelling(volume: float) -> Iterator[Shot]:
         "NaN",
         "8 ",
         "9" * 64,
-        8.5,
-        2**62,
-    ):
+    )
+    for amount in (*spelt, 8.5, 2**62):
         pod = user("spelt")
-        pod["spec"]["containers"][0]["resources"] = {
-            "limits": {"nvidia.com/gpu": amount, "cpu": amount}
-        }
-        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+        limits = {"nvidia.com/gpu": amount, "cpu": amount}
+        pod["spec"]["containers"][0]["resources"] = {"limits": limits}
+        yield dry(pod)
 
 
 @vector
 def pods_of_odd_shapes(volume: float) -> Iterator[Shot]:
     ours = [{"name": "preflight-state", "mountPath": "/x", "subPathExpr": "$(A)/.."}]
-    owner = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "name": "n",
-        "uid": "u",
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    node = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}
+    owner = node | {"controller": True, "blockOwnerDeletion": True}
+    side = {"name": "side", "image": "x", "restartPolicy": "Always", "volumeMounts": ours}
+    tcp = {"name": "net.ipv4.tcp_rmem", "value": "1 1 1"}
     look_alike = "preflight\u2010dcgm-diag"
     shapes: tuple[dict[str, Any], ...] = (
         {"nodeName": "node-1"},
@@ -205,31 +168,21 @@ def pods_of_odd_shapes(volume: float) -> Iterator[Shot]:
         {"initContainers": [{"name": "PREFLIGHT-dcgm-diag", "image": "x"}]},
         {"initContainers": [{"name": look_alike, "image": "x"}]},
         {"initContainers": [{"name": "preflight-dcgm-diag", "image": "d", "command": ["true"]}]},
-        {
-            "initContainers": [
-                {"name": "side", "image": "x", "restartPolicy": "Always", "volumeMounts": ours}
-            ]
-        },
+        {"initContainers": [side]},
         {"volumes": [{"name": "preflight-state", "hostPath": {"path": "/"}}]},
-        {
-            "securityContext": {
-                "sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1 1 1"}],
-                "runAsUser": 0,
-            }
-        },
+        {"securityContext": {"sysctls": [tcp], "runAsUser": 0}},
     )
     for spec in shapes:
-        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), user("shape", **spec))
+        yield dry(user("shape", **spec))
     pod = user("owned")
     pod["metadata"]["ownerReferences"] = [
         owner | {"uid": f"u{i}", "controller": i == 0} for i in range(2_000)
     ]
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+    yield dry(pod)
     pod = user("mirrored", nodeName="node-1")
     pod["metadata"].setdefault("annotations", {})["kubernetes.io/config.mirror"] = "x"
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+    yield dry(pod)
     pod = user("unnamed")
-    pod["metadata"] = {k: v for k, v in pod["metadata"].items() if k != "name"} | {
-        "generateName": "a" * 57 + "-"
-    }
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+    del pod["metadata"]["name"]
+    pod["metadata"]["generateName"] = "a" * 57 + "-"
+    yield dry(pod)

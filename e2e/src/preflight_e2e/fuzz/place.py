@@ -19,11 +19,12 @@ from typing import Any
 
 import yaml
 from preflight_testing.apiserver import ApiServer, free_port
+from preflight_testing.grove_kinds import crd
 from preflight_testing.helm import GANG
 
 from ..registered_webhook import register, write_certificate
 from .shots import Shot, ShotSender
-from .vectors import OPTED_IN, STRAY
+from .vectors import OPTED_IN, POLICY, STRAY, WORKLOADS, CustomKind
 
 VICTIM, ORDINARY = "victim", "ordinary"
 """Namespaces of tenants who do nothing wrong; the webhook serves both."""
@@ -44,12 +45,6 @@ checks:
   - {name: nccl-allreduce, image: a}
 gpuDetection: {deviceClasses: [gpu.nvidia.com]}
 """
-_WORKLOADS = (
-    ("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
-    ("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups"),
-    ("scheduling.run.ai", "v2alpha2", "PodGroup", "podgroups"),
-    ("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
-)
 
 
 class FuzzError(Exception):
@@ -143,11 +138,7 @@ class FuzzPlace:
             for path in (
                 f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0",
                 f"/api/v1/namespaces/{namespace}/configmaps",
-                f"/apis/preflight.nvsentinel.nvidia.com/v1alpha1/namespaces/{namespace}/preflightconfigs",
-                *(
-                    f"/apis/{g}/{v}/namespaces/{namespace}/{plural}"
-                    for g, v, _, plural in _WORKLOADS
-                ),
+                *(kind.path(namespace) for kind in (POLICY, *WORKLOADS)),
             ):
                 client.send(Shot("wipe", "DELETE", path))
 
@@ -167,46 +158,17 @@ def place(
         bundle = write_certificate(folder)
         (folder / "webhook.yaml").write_text(_WEBHOOK_CONFIG)
         (folder / "gang.yaml").write_text("namespaces: []\nleaseDuration: 5s\n")
-        command = [
-            webhook,
-            "serve",
-            "--config",
-            f"{folder}/webhook.yaml",
-            "--cert-dir",
-            str(folder),
-        ]
-        command += [
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--plain-port",
-            str(plain),
-            "--linger",
-            "0",
-        ]
-        programs = [
-            Program("webhook", command, plain, limits[0], folder / "webhook.log", kubeconfig)
-        ]
+        files = [f"--config={folder}/webhook.yaml", f"--cert-dir={folder}"]
+        at = ["--host=127.0.0.1", f"--port={port}", f"--plain-port={plain}"]
+        command = [webhook, "serve", *files, *at, "--linger=0"]
+        log = folder / "webhook.log"
+        programs = [Program("webhook", command, plain, limits[0], log, kubeconfig)]
         for number in (1, 2):
-            plain = free_port()
-            command = [
-                gang,
-                "run",
-                "--namespace",
-                "default",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(plain),
-            ]
-            command += ["--config", f"{folder}/gang.yaml"]
-            who = kubeconfig | {"POD_NAME": f"gang-{number}"}
-            programs.append(
-                Program(
-                    f"gang-{number}", command, plain, limits[1], folder / f"gang-{number}.log", who
-                )
-            )
+            name, plain = f"gang-{number}", free_port()
+            at = ["--host=127.0.0.1", f"--port={plain}"]
+            command = [gang, "run", "--namespace=default", f"--config={folder}/gang.yaml", *at]
+            who, log = kubeconfig | {"POD_NAME": name}, folder / f"{name}.log"
+            programs.append(Program(name, command, plain, limits[1], log, who))
         try:
             for program in programs:
                 program.start()
@@ -225,8 +187,8 @@ def place(
 def _prepare(server: ApiServer) -> None:
     for name, labels in _NAMESPACES.items():
         server.call("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
-    for group, version, kind, plural in _WORKLOADS:
-        server.define(_definition(group, version, kind, plural))
+    for kind in WORKLOADS:
+        server.define(_definition(kind))
     server.define(next(yaml.safe_load_all((GANG / "generated/definitions.yaml").read_text())))
     device = {
         "apiVersion": "resource.k8s.io/v1",
@@ -236,24 +198,17 @@ def _prepare(server: ApiServer) -> None:
     server.call("POST", "/apis/resource.k8s.io/v1/deviceclasses", device | {"spec": {}})
 
 
-def _definition(group: str, version: str, kind: str, plural: str) -> dict[str, Any]:
+def _definition(of: CustomKind) -> dict[str, Any]:
     """A custom resource that takes anything: what its owner's schema refuses is not for us to rely
     on.
     """
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    served = {"name": version, "served": True, "storage": True, "schema": schema}
-    names = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
+    group, version = of.api.split("/")
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    definition = crd(group, of.kind, of.plural, {version: anything})
     # Groups under k8s.io are approved ones, and say by whom.
-    meta = {
-        "name": f"{plural}.{group}",
-        "annotations": {"api-approved.kubernetes.io": "unapproved, a fuzzer's"},
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": meta,
-        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [served]},
-    }
+    approved = {"api-approved.kubernetes.io": "unapproved, a fuzzer's"}
+    definition["metadata"]["annotations"] = approved
+    return definition
 
 
 def _register(server: ApiServer, url: str, bundle: str) -> None:

@@ -14,7 +14,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from preflight_e2e.bench.admission import pod as training_pod
 from preflight_e2e.bench.cluster import PREFIX, member
@@ -30,6 +30,41 @@ _ENTRIES = 20_000
 webhooks take (3 MiB).
 """
 _NUMBERS = itertools.count(1)
+
+
+class CustomKind(NamedTuple):
+    """A kind that others define; ``label``: by which pods name an object of it."""
+
+    api: str
+    plural: str
+    kind: str
+    label: str = ""
+
+    def path(self, namespace: str, name: str = "") -> str:
+        """Of the collection, or of one object."""
+        return f"/apis/{self.api}/namespaces/{namespace}/{self.plural}" + (name and f"/{name}")
+
+    def created(self, namespace: str, meta: dict[str, Any], **parts: Any) -> Shot:
+        """The request that creates an object; ``parts``: its spec, and what else it has."""
+        body = {"apiVersion": self.api, "kind": self.kind, "metadata": meta, **parts}
+        return Shot(self.kind, "POST", self.path(namespace), body)
+
+
+POD_GROUP = CustomKind(
+    "scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup", "scheduling.x-k8s.io/pod-group"
+)
+JOB_SET = CustomKind(
+    "jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", "jobset.sigs.k8s.io/jobset-name"
+)
+WORKLOADS = (
+    POD_GROUP,
+    CustomKind("scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup"),
+    CustomKind("scheduling.run.ai/v2alpha2", "podgroups", "PodGroup"),
+    JOB_SET,
+)
+POLICY = CustomKind(
+    "preflight.nvsentinel.nvidia.com/v1alpha1", "preflightconfigs", "PreflightConfig"
+)
 
 
 def vector(make: Vector) -> Vector:
@@ -52,6 +87,26 @@ def stray(prefix: str, gang: str = "", size: int = 2) -> dict[str, Any]:
 def created(what: str, pod: dict[str, Any]) -> Shot:
     """The request that creates a pod."""
     return Shot(what, "POST", pod_path(pod["metadata"]["namespace"]), pod)
+
+
+def dry(pod: dict[str, Any]) -> Shot:
+    """The request that asks what a pod would become, where the webhook is asked."""
+    return Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+
+
+def gang_of(pod: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The pod with these changes of its stamp."""
+    annotations = pod["metadata"]["annotations"]
+    stamp = json.loads(annotations[PREFIX + "gang"])
+    annotations[PREFIX + "gang"] = json.dumps(stamp | changes)
+    return pod
+
+
+def patched(namespace: str, name: str, ip: str, **more: Any) -> Shot:
+    """The kubelet's word: the pod waits, and has this address."""
+    status = {"phase": "Pending", "podIP": ip, "podIPs": [{"ip": ip}], **more}
+    path = pod_path(namespace, name) + "/status"
+    return Shot("status", "PATCH", path, {"status": status}, MERGE)
 
 
 def user(prefix: str, **spec: Any) -> dict[str, Any]:
@@ -78,13 +133,9 @@ def status(
     container: dict[str, Any] = {
         "name": f"preflight-{check}",
         "state": {"terminated": ended},
-        "image": "x",
-        "imageID": "x",
+        **{"image": "x", "imageID": "x", "ready": False, "restartCount": 0},
     }
-    container |= {"ready": False, "restartCount": 0}
-    body = {"status": {"phase": "Pending", "podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}}
-    body["status"]["initContainerStatuses"] = [container]
-    return Shot("status", "PATCH", pod_path(namespace, name) + "/status", body, MERGE)
+    return patched(namespace, name, "10.9.9.9", initContainerStatuses=[container])
 
 
 def record(name: str, *, data: Any = None, binary: Any = None, more: Any = None) -> Shot:
@@ -153,22 +204,15 @@ def projected_without_sources(volume: float) -> Iterator[Shot]:
 
 @vector
 def workloads_without_spec(volume: float) -> Iterator[Shot]:
-    for api, plural, kind, key in (
-        ("scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup", "scheduling.x-k8s.io/pod-group"),
-        ("scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup", ""),
-        ("scheduling.run.ai/v2alpha2", "podgroups", "PodGroup", ""),
-        ("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet", "jobset.sigs.k8s.io/jobset-name"),
-    ):
-        wrong = {"minMember": "many", "replicatedJobs": {"a": 1}}
-        specs: tuple[dict[str, Any], ...] = ({}, {"spec": None}, {"spec": wrong}, {"spec": []})
-        for spec in specs:
-            meta = {"name": fresh("empty"), "namespace": OPTED_IN}
-            body = {"apiVersion": api, "kind": kind, "metadata": meta} | spec
-            yield Shot(kind, "POST", f"/apis/{api}/namespaces/{OPTED_IN}/{plural}", body)
-            if key:
-                pod = user("of-empty")
-                pod["metadata"].setdefault("labels", {})[key] = meta["name"]
-                yield created("pod", pod)
+    wrong = {"minMember": "many", "replicatedJobs": {"a": 1}}
+    parts: tuple[dict[str, Any], ...] = ({}, {"spec": None}, {"spec": wrong}, {"spec": []})
+    for kind, spec in itertools.product(WORKLOADS, parts):
+        meta = {"name": fresh("empty"), "namespace": OPTED_IN}
+        yield kind.created(OPTED_IN, meta, **spec)
+        if kind.label:
+            pod = user("of-empty")
+            pod["metadata"].setdefault("labels", {})[kind.label] = meta["name"]
+            yield created("pod", pod)
 
 
 @vector
@@ -194,7 +238,7 @@ def long_names_at_dry_run(volume: float) -> Iterator[Shot]:
             containers=[container],
             volumes=[{"name": "s", "emptyDir": {"medium": "Memory"}}],
         )
-        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+        yield dry(pod)
 
 
 @vector
@@ -207,7 +251,7 @@ def many_variables(volume: float) -> Iterator[Shot]:
             ]
             if forged:
                 pod["metadata"].setdefault("labels", {})[PREFIX + "checked"] = "true"
-            yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+            yield dry(pod)
 
 
 @vector
@@ -217,7 +261,7 @@ def many_claims(volume: float) -> Iterator[Shot]:
         {"name": f"c{i}", "resourceClaimTemplateName": f"t{i}"} for i in range(_ENTRIES // 2)
     ]
     for _ in range(max(1, int(4 * volume))):
-        yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+        yield dry(pod)
 
 
 @vector
@@ -272,13 +316,8 @@ def records_that_unpack_to_64_mib(volume: float) -> Iterator[Shot]:
     yield record(name, binary={"members": packed}, data={"generation": "1"})
     path = f"/api/v1/namespaces/{STRAY}/configmaps/{name}"
     for i in range(max(10, int(75 * volume))):
-        yield Shot(
-            "ConfigMap",
-            "PATCH",
-            path,
-            {"metadata": {"annotations": {"example.com/n": str(i)}}},
-            MERGE,
-        )
+        changed = {"metadata": {"annotations": {"example.com/n": str(i)}}}
+        yield Shot("ConfigMap", "PATCH", path, changed, MERGE)
 
 
 @vector
@@ -289,30 +328,16 @@ def gangs_whose_record_is_refused(volume: float) -> Iterator[Shot]:
         "metadata": {"name": "none", "namespace": "refused"},
         "spec": {"hard": {"count/configmaps": "0"}},
     }
-    yield Shot("ResourceQuota", "POST", "/api/v1/namespaces/refused/resourcequotas", quota)
+    path = "/api/v1/namespaces/refused/resourcequotas"
+    yield Shot("ResourceQuota", "POST", path, quota)
     held = {"status": {"hard": {"count/configmaps": "0"}, "used": {"count/configmaps": "0"}}}
-    yield Shot(
-        "ResourceQuota",
-        "PATCH",
-        "/api/v1/namespaces/refused/resourcequotas/none/status",
-        held,
-        MERGE,
-    )
+    yield Shot("ResourceQuota", "PATCH", f"{path}/none/status", held, MERGE)
     for _ in range(max(50, int(300 * volume))):
         gang = fresh("refused")
         for i in range(2):
             pod = member("refused", gang, 2, f"{gang}-{i}")
             yield created("pod", pod)
-            address = {
-                "status": {
-                    "phase": "Pending",
-                    "podIP": f"10.8.0.{i + 1}",
-                    "podIPs": [{"ip": f"10.8.0.{i + 1}"}],
-                }
-            }
-            yield Shot(
-                "status", "PATCH", pod_path("refused", f"{gang}-{i}") + "/status", address, MERGE
-            )
+            yield patched("refused", f"{gang}-{i}", f"10.8.0.{i + 1}")
 
 
 @vector
@@ -340,19 +365,10 @@ def whole_and_sliced_gpus(volume: float) -> Iterator[Shot]:
 
 @vector
 def redirected_names(volume: float) -> Iterator[Shot]:
-    yield created(
-        "pod",
-        user(
-            "alias",
-            hostAliases=[{"ip": "127.0.0.1", "hostnames": ["nvidia-dcgm.gpu-operator.svc"]}],
-        ),
-    )
-    yield created(
-        "pod",
-        user(
-            "dns", dnsPolicy="None", dnsConfig={"nameservers": ["192.0.2.1"], "searches": ["a.b"]}
-        ),
-    )
+    aliases = [{"ip": "127.0.0.1", "hostnames": ["nvidia-dcgm.gpu-operator.svc"]}]
+    yield created("pod", user("alias", hostAliases=aliases))
+    servers = {"nameservers": ["192.0.2.1"], "searches": ["a.b"]}
+    yield created("pod", user("dns", dnsPolicy="None", dnsConfig=servers))
 
 
 @vector
@@ -378,18 +394,10 @@ def forged_results(volume: float) -> Iterator[Shot]:
 
 @vector
 def separators_in_a_policy(volume: float) -> Iterator[Shot]:
-    api = "preflight.nvsentinel.nvidia.com/v1alpha1"
-    meta = {"name": fresh("policy"), "namespace": OPTED_IN}
-    meta |= {"annotations": {"a": "one\u0085two\u2028three\u2029four\u000bfive"}}  # type: ignore[dict-item]
-    body = {
-        "apiVersion": api,
-        "kind": "PreflightConfig",
-        "metadata": meta,
-        "spec": {"enforcement": "observe"},
-    }
-    path = f"/apis/{api}/namespaces/{OPTED_IN}/preflightconfigs"
-    yield Shot("PreflightConfig", "POST", path, body)
-    yield Shot("PreflightConfig", "DELETE", f"{path}/{meta['name']}")
+    meta: dict[str, Any] = {"name": fresh("policy"), "namespace": OPTED_IN}
+    meta["annotations"] = {"a": "one\u0085two\u2028three\u2029four\u000bfive"}
+    yield POLICY.created(OPTED_IN, meta, spec={"enforcement": "observe"})
+    yield Shot("PreflightConfig", "DELETE", POLICY.path(OPTED_IN, meta["name"]))
 
 
 @vector
@@ -398,18 +406,18 @@ def unbounded_words(volume: float) -> Iterator[Shot]:
     pod["metadata"].setdefault("annotations", {})["nvsentinel.nvidia.com/preflight-checks"] = (
         "x" * 250_000
     )
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+    yield dry(pod)
     pod = user("quantity")
     pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "9" * 20_000}}
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+    yield dry(pod)
     pod = user("angles")
     pod["metadata"].setdefault("annotations", {})["a"] = "<" * 240_000
     pod["spec"]["containers"][0]["env"] = [{"name": "A", "value": "<" * 400_000}]
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+    yield dry(pod)
 
 
 @vector
 def pod_nested(volume: float) -> Iterator[Shot]:
     pod = user("nested")
     pod["spec"]["containers"][0]["x"] = deep(2_000)
-    yield Shot("dry run", "POST", pod_path(OPTED_IN, dry=True), pod)
+    yield dry(pod)
