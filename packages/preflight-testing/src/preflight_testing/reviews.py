@@ -113,7 +113,7 @@ def realistic_review(claim: str = "fabric", *, bulk: int = 0) -> dict[str, Any]:
     meta, spec = (review["request"]["object"][key] for key in ("metadata", "spec"))
     meta["labels"] |= {f"example.com/label-{i}": f"value-{i}" for i in range(10)}
     meta["annotations"] = {f"example.com/note-{i}": "x" * 60 for i in range(8)}
-    fields = {
+    fields: dict[str, Any] = {
         f"f:{name}": {".": {}, "f:name": {}, "f:value": {}}
         for name in ("metadata", "labels", "spec", "containers", "env", "resources", "volumes")
     }
