@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import anyio
+import msgspec
 import pytest
 from mirrors import Mirrors
 from preflight_gpu_scheduler.api import names
@@ -136,9 +138,26 @@ class Answers:
             return ended.value
 
 
-def test_a_member_whose_node_went_after_its_gang_had_begun_is_placed_anew_and_no_other() -> None:
+def gpus_of_b(seen: Leader, *uuids: str) -> None:
+    devices = ({"id": n, "uuid": uuid} for n, uuid in enumerate(uuids))
+    seen.status("b", *devices, observed=f"{uuids}")
+
+
+@pytest.mark.parametrize(
+    "goes",
+    [
+        lambda seen: seen.show("node", node("b"), deleted=True),
+        lambda seen: gpus_of_b(seen, "GPU-y", "GPU-x"),
+        lambda seen: seen.status("b", {"id": 1, "uuid": "GPU-y"}),
+    ],
+    ids=["the node", "its id", "the gpu"],
+)
+def test_a_member_whose_gpu_went_after_its_gang_had_begun_is_placed_anew_and_no_other(
+    goes: Callable[[Leader], None],
+) -> None:
     seen, ours = Leader(), Answers()
     seen.show("node", node("b"))
+    gpus_of_b(seen, "GPU-x", "GPU-y")
     for n, where in enumerate("ab"):
         share = Reserved(
             number=1, node=where, ids=(0,), plan="x", members=2, first="g-0", first_uid="uid-g-0"
@@ -147,7 +166,10 @@ def test_a_member_whose_node_went_after_its_gang_had_begun_is_placed_anew_and_no
         runs = binding_annotations("a", (0,), {}) if where == "a" else {}
         member = pod(f"g-{n}", annotations={**said, **runs}, node_name=where if runs else "")
         seen.show("pod", member)
-        seen.show("lease", lease(where, 0, f"uid-g-{n}", name=f"g-{n}"))
+        held = lease(where, 0, f"uid-g-{n}", name=f"g-{n}")
+        about = {**(held.metadata.annotations or {}), names.UUID_ANNOTATION: "GPU-x"}
+        named = msgspec.structs.replace(held.metadata, annotations=about)
+        seen.show("lease", msgspec.structs.replace(held, metadata=named))
     leader = Controller(seen.client, seen.config, seen.state, seen.controller)
     leader._executor = cast(Executor, ours)
 
@@ -158,5 +180,5 @@ def test_a_member_whose_node_went_after_its_gang_had_begun_is_placed_anew_and_no
 
     looks()
     assert looks() == [], "it will be bound"
-    seen.show("node", node("b"), deleted=True)
+    goes(seen)
     assert looks() == [RaiseReclaimed, DeleteLease]

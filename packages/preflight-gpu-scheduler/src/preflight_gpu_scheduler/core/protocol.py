@@ -310,7 +310,7 @@ def collect(
     lease: Lease, siblings: Iterable[Lease], look: Look, *, over: bool, stranded: bool = False
 ) -> Steps[Done]:
     """``siblings``: leases of the same holder; those that a raised number makes void go with it.
-    ``stranded``: its node is not there, so that nobody who waits will ever be bound to it.
+    ``stranded``: its GPU is not there, so that nobody who waits will ever be bound with it.
     """
     holder = yield from read_holder(lease, look)
     if holder is None:

@@ -141,6 +141,13 @@ class GpuSnapshot:
         pod = self.pod(lease.pod) if lease.pod is not None else None
         return pod if pod is not None and pod.uid == lease.holder else None
 
+    def stranded(self, lease: Lease) -> bool:
+        """Tell whether the GPU that the lease was made for is gone, by its node's last word."""
+        known, (_, gpu) = self.uuids(lease.node), lease.gpu or ("", -1)
+        renumbered = known and lease.uuid and known.get(gpu, "") not in {"", lease.uuid}
+        lost = lease.node not in self.nodes.store or (known and gpu not in known)
+        return bool(lost or renumbered)
+
     def leases_for(self, pod: Key) -> list[Lease]:
         """The leases that were made for a pod of this name."""
         return self.leases.by_index("pod", "/".join(pod))
