@@ -111,12 +111,7 @@ def test_the_scheduler_counts_the_gpus_of_each_node_that_takes_pods_and_of_no_ot
     leader = Controller(
         seen.client, seen.config, seen.state, GpuControllerMetrics(CollectorRegistry())
     )
-
-    def event(about: object, reason: str, *_: object, **__: object) -> bool:
-        said.append(reason)
-        return True
-
-    cast(Any, leader)._event = event
+    cast(Any, leader)._event = lambda about, reason, *_, **__: said.append(reason)
     anyio.run(leader._reconcile_node, ("", "a"))
     assert written == [counted]
     assert said == (["DevicePluginConflict"] if counted == "0" else [])
