@@ -99,10 +99,10 @@ def test_of_a_pod_that_went_while_it_waited_for_its_claim_nothing_is_kept() -> N
 def test_the_scheduler_counts_the_gpus_of_each_node_that_takes_pods_and_of_no_other(
     config: dict[str, str], conflicts: list[str] | None, counted: str
 ) -> None:
-    seen, written, said = Mirrors(**config), list[Any](), list[str]()
+    seen, patches, events = Mirrors(**config), list[Any](), list[str]()
 
     async def merge_patch(_: str, patch: Any) -> None:
-        written.append(patch["status"]["capacity"][names.COUNT_RESOURCE])
+        patches.append(patch["status"]["capacity"][names.COUNT_RESOURCE])
 
     cast(Any, seen.client).merge_patch = merge_patch
     seen.show("node", node("a", allocatable={names.COUNT_RESOURCE: "99"}))
@@ -111,10 +111,10 @@ def test_the_scheduler_counts_the_gpus_of_each_node_that_takes_pods_and_of_no_ot
     leader = Controller(
         seen.client, seen.config, seen.state, GpuControllerMetrics(CollectorRegistry())
     )
-    cast(Any, leader)._event = lambda about, reason, *_, **__: said.append(reason)
+    cast(Any, leader)._event = lambda about, reason, *_, **__: events.append(reason)
     anyio.run(leader._reconcile_node, ("", "a"))
-    assert written == [counted]
-    assert said == (["DevicePluginConflict"] if counted == "0" else [])
+    assert patches == [counted]
+    assert events == (["DevicePluginConflict"] if counted == "0" else [])
 
 
 class Answers:
@@ -157,9 +157,9 @@ def test_a_member_whose_gpu_went_after_its_gang_had_begun_is_placed_anew_and_no_
         share = Reserved(
             number=1, node=where, ids=(0,), plan="x", members=2, first="g-0", first_uid="uid-g-0"
         )
-        said = {names.CLAIM_ANNOTATION: "job", names.RESERVED_ANNOTATION: written(share)}
+        reserved = {names.CLAIM_ANNOTATION: "job", names.RESERVED_ANNOTATION: written(share)}
         runs = binding_annotations("a", (0,), {}) if where == "a" else {}
-        member = pod(f"g-{n}", annotations={**said, **runs}, node_name=where if runs else "")
+        member = pod(f"g-{n}", annotations={**reserved, **runs}, node_name=where if runs else "")
         seen.show("pod", member)
         held = lease(where, 0, f"uid-g-{n}", name=f"g-{n}")
         about = {**(held.metadata.annotations or {}), names.UUID_ANNOTATION: "GPU-x"}
@@ -168,12 +168,12 @@ def test_a_member_whose_gpu_went_after_its_gang_had_begun_is_placed_anew_and_no_
     leader = Controller(seen.client, seen.config, seen.state, seen.controller)
     leader._executor = cast(Executor, ours)
 
-    def looks() -> list[type]:
+    def requests() -> list[type]:
         anyio.run(leader._reconcile_lease, ("team", names.lease_name("b", 0)))
         seen.now += 100
         return ours.sent
 
-    looks()
-    assert looks() == [], "it will be bound"
+    requests()
+    assert requests() == [], "it will be bound"
     goes(seen)
-    assert looks() == [RaiseReclaimed, DeleteLease]
+    assert requests() == [RaiseReclaimed, DeleteLease]

@@ -303,8 +303,8 @@ def test_a_gang_whose_reserved_gpus_turn_sick_before_its_first_member_is_bound_i
     share = Reserved(
         number=1, node="a", ids=(0,), plan="x", members=1, first="g-0", first_uid="uid-g-0"
     )
-    said = {names.CLAIM_ANNOTATION: "g", names.RESERVED_ANNOTATION: written(share)}
-    member = pod("g-0", annotations=said)
+    annotations = {names.CLAIM_ANNOTATION: "g", names.RESERVED_ANNOTATION: written(share)}
+    member = pod("g-0", annotations=annotations)
     seen.show("pod", member)
     seen.status("a", {"id": 0, "health": health}, *({"id": n} for n in range(1, 4)))
     answer = anyio.run(seen.extender._starts.arrive, member, "a")
@@ -319,8 +319,8 @@ def test_once_its_first_member_is_bound_the_others_of_a_gang_are_whatever_their_
         share = Reserved(
             number=1, node="a", ids=(n,), plan="x", members=2, first="g-0", first_uid="uid-g-0"
         )
-        said = {names.CLAIM_ANNOTATION: "g", names.RESERVED_ANNOTATION: written(share)}
-        member = pod(f"g-{n}", annotations=said, node_name=node_name)
+        annotations = {names.CLAIM_ANNOTATION: "g", names.RESERVED_ANNOTATION: written(share)}
+        member = pod(f"g-{n}", annotations=annotations, node_name=node_name)
         seen.show("pod", member)
     seen.status("a", *({"id": n, "health": "Unhealthy"} for n in range(4)))
     assert anyio.run(seen.extender._starts.arrive, member, "a") == member

@@ -163,8 +163,8 @@ def _search(there: Sequence[Slot], want: Want, fixed: frozenset[int]) -> tuple[S
 def _covers(
     islands: Iterable[Sequence[Slot]], count: int, chosen: frozenset[int], speed: float = 0.0
 ) -> dict[tuple[int, int], int]:
-    """By their number, and that of their GPUs: how many of that ``speed`` are there at most in
-    islands with room for ``count``, those of ``chosen`` among them.
+    """Count, by their number and that of their GPUs, how many of at least ``speed`` are at most in
+    islands with room for ``count`` GPUs, the islands of ``chosen`` among them.
     """
     covers = {(0, 0): 0}
     for island in islands:
