@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from preflight_kube.api.quantities import parse_quantity
@@ -87,12 +86,7 @@ def claims_of(container: Container) -> set[str]:
 
 def matches(name: str, globs: tuple[str, ...]) -> bool:
     """Tell whether one of ``globs`` matches ``name``; none does what is too long for one."""
-    return len(name) <= LONGEST_NAME and _matches(name, globs)
-
-
-@lru_cache(maxsize=1024)
-def _matches(name: str, globs: tuple[str, ...]) -> bool:
-    return any(name == glob or fnmatchcase(name, glob) for glob in globs)
+    return len(name) <= LONGEST_NAME and any(fnmatchcase(name, glob) for glob in globs)
 
 
 def _asks(amount: Any, path: str) -> bool:

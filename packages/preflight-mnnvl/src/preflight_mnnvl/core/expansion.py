@@ -6,7 +6,6 @@ That is for telling people beforehand; what is decided goes by the labels of wha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import NamedTuple
 
 from preflight_mnnvl.api.annotations import FabricRequest, Scope, resolve, scope_of
@@ -82,19 +81,13 @@ def _planned(set_: PodCliqueSet, i: int, clique: Clique, at: int | None, config:
 
 
 def expand(
-    set_: PodCliqueSet, planned: list[Planned], most: int, scaled: Mapping[str, int] = {}
+    set_: PodCliqueSet, planned: list[Planned], scaled: Mapping[str, int] = {}
 ) -> Iterator[ExpandedClique]:
-    """The PodCliques that Grove makes for the set as it is written, at most ``most`` of them.
+    """The PodCliques that Grove makes for the set as it is written; a set may ask for billions.
 
     ``scaled``: by name, the replicas of scaling groups that are there: what the set says of them
     counts at their creation alone.
     """
-    return islice(_expanded(set_, planned, scaled), most)
-
-
-def _expanded(
-    set_: PodCliqueSet, planned: list[Planned], scaled: Mapping[str, int]
-) -> Iterator[ExpandedClique]:
     for replica in range(_count(set_.spec.replicas or 0)):
         base = f"{set_.metadata.name}-{replica}"
         for template in planned:

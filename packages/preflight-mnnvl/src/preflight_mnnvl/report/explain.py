@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -90,7 +91,7 @@ def explain(
     pods = [clique.pod for clique in planned if clique.pod is not None]
     refs = [ref for pod in pods for ref in claim_refs(pod).values()]
     known = ClusterView(support, set_, True, dict.fromkeys(refs, ()), there)
-    expanded = list(expand(set_, planned, MOST_PODCLIQUES + 1, scaled))
+    expanded = list(islice(expand(set_, planned, scaled), MOST_PODCLIQUES + 1))
     for expanded_clique in expanded[:MOST_PODCLIQUES]:
         clique = expanded_clique.planned.clique
         built = _podclique(set_.metadata.name, namespace, expanded_clique, by_name[clique.name])
