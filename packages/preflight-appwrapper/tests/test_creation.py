@@ -293,3 +293,20 @@ async def test_a_wrapper_says_that_a_kind_of_its_components_may_not_be_read_any_
             )
             barred = False
             await until(lambda: not says(), "the condition goes")
+
+
+def test_a_kind_that_may_not_be_read_is_said_before_anything_that_fails_for_it() -> None:
+    player = Player(wrapper(job()))
+    player.until("Running")
+    player.world.nodes = {"node-a": frozenset({"nvidia.com/gpu"})}
+    player.world.run()
+    seen = replace(player.world.seen(), forbidden=(("batch", "v1", "Job"),))
+    of = player.world.read()
+    first = reconcile(of, seen, WrapperRules(), player.world.now)
+    assert (first.row, first.say[0].reason) == ("", "KindNotWrapped")
+    again = reconcile(replace(of, status=first.status), seen, WrapperRules(), player.world.now)
+    assert again.row == "evacuate"
+    assert any(known.type == "ComponentsForbidden" for known in again.status.conditions)
+    seen = replace(seen, forbidden=(), nodes={})
+    cleared = reconcile(replace(of, status=first.status), seen, WrapperRules(), player.world.now)
+    assert all(known.type != "ComponentsForbidden" for known in cleared.status.conditions)

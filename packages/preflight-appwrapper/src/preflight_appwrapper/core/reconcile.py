@@ -43,21 +43,27 @@ def reconcile(
     if not snapshot.complete:
         waits = Next("a decision", "not everything is seen yet", waits=("mirrors",))
         return context.stay(wrapper.status, next=waits)
+    forbidden = bool(snapshot.forbidden) and c.is_true(context.status, c.DEPLOYED)
+    if forbidden and not c.is_true(context.status, c.FORBIDDEN):
+        return _forbidden(context)
     plan = _phase_of(context)(context)
-    say = [*plan.say]
-    say += [
+    bad = (
         WrapperEvent(BAD_ANNOTATION, why, f"annotation/{key}") for key, why in context.p.problems
-    ]
-    status = c.drop(plan.status, c.FORBIDDEN)
-    if snapshot.forbidden and c.is_true(plan.status, c.DEPLOYED):
-        kinds = ", ".join(
-            f"{'/'.join(filter(None, kind[:2]))} {kind[2]}" for kind in snapshot.forbidden
-        )
-        why = f"{kinds} may not be read, so that nothing is reset, moved or deleted; have an administrator add it to wrappedKinds again"
-        status = context.put(plan.status, c.FORBIDDEN, True, "KindNotWrapped", why)
-        say.append(WrapperEvent("KindNotWrapped", why, f"KindNotWrapped/{kinds}"))
-    fresh = tuple(event for event in say if event.key not in snapshot.recorded)
-    return replace(plan, say=fresh, status=status)
+    )
+    say = tuple(event for event in (*plan.say, *bad) if event.key not in snapshot.recorded)
+    status = plan.status if forbidden else c.drop(plan.status, c.FORBIDDEN)
+    return replace(plan, say=say, status=status)
+
+
+def _forbidden(context: PhaseContext) -> WrapperPlan:
+    """Say that a kind may not be read, in a look of its own: what follows may fail for that."""
+    kinds = ", ".join(
+        f"{'/'.join(filter(None, kind[:2]))} {kind[2]}" for kind in context.snapshot.forbidden
+    )
+    why = f"{kinds} may not be read, so that it is neither reset nor moved, and not deleted; have an administrator add it to wrappedKinds again"
+    status = context.put(context.status, c.FORBIDDEN, True, "KindNotWrapped", why)
+    event = WrapperEvent("KindNotWrapped", why, f"KindNotWrapped/{kinds}")
+    return context.stay(status, say=(event,), next=context.at_once("a decision", why))
 
 
 def _phase_of(context: PhaseContext) -> Callable[[PhaseContext], WrapperPlan]:
