@@ -62,7 +62,8 @@ def remembered(room: int) -> Callable[[Callable[[*Key], V]], Callable[[*Key], V]
         def found(*key: *Key) -> V:
             if (kept := results.get(key)) is None:
                 kept = make(*key)
-                text = msgspec.json.encode((list(key)[:-1], kept))
+                about: tuple[object, ...] = key
+                text = msgspec.json.encode((about[:-1], kept))
                 results.put(key, kept, 4096 + 2 * len(text))  # decoded, it is larger
             return kept
 
