@@ -62,10 +62,6 @@ class Floor:
         """The sources in words."""
         return "; ".join(self.sources)
 
-    def fits(self, model: str, gpus: int, link: LinkClass) -> bool:
-        """Whether the row is about ``gpus`` GPUs of this ``model``, joined by this ``link``."""
-        return self.gpus == gpus and self.joined(link) and _named(model, self.models)
-
     def joined(self, link: LinkClass) -> bool:
         """Whether these links are the row's: where a driver denies peer-to-peer access on a board
         of NVSwitches, that is the fault.

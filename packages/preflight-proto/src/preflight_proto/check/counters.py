@@ -289,20 +289,16 @@ def _link_errors(handle: Any, links: Sequence[int]) -> dict[tuple[int, str], int
 def _one_sample(handle: Any, uuid: str) -> CounterSample:
     import pynvml
 
-    sm = getattr(pynvml, "NVML_CLOCK_SM", 1)
     reasons = _ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
     if reasons is None:  # as drivers before R535 call it
         reasons = _ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
     return CounterSample(
         uuid,
         reasons=reasons,
-        clock=_ask(pynvml.nvmlDeviceGetClockInfo, handle, sm),
-        clock_max=_ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, sm),
+        clock=_ask(pynvml.nvmlDeviceGetClockInfo, handle, getattr(pynvml, "NVML_CLOCK_SM", 1)),
         temperature=_ask(
             pynvml.nvmlDeviceGetTemperature, handle, getattr(pynvml, "NVML_TEMPERATURE_GPU", 0)
         ),
-        power=_watts(_ask(pynvml.nvmlDeviceGetPowerUsage, handle)),
         pcie_generation=_ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-        pcie_width=_ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
         pcie_replays=_ask(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
     )

@@ -68,11 +68,8 @@ class CounterSample:
     uuid: str
     reasons: int | None = None
     clock: int | None = None
-    clock_max: int | None = None
     temperature: int | None = None
-    power: float | None = None
     pcie_generation: int | None = None
-    pcie_width: int | None = None
     pcie_replays: int | None = None
 
 
