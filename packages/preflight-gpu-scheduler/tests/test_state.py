@@ -47,6 +47,9 @@ def test_a_status_that_says_no_time_as_one_written_by_hand_is_never_stale(
 ) -> None:
     reports(seen, None)
     assert why(seen, 10_000) == ""
+    seen.show("node", node("a"), deleted=True)
+    seen.show("node", node("a"))
+    assert (why(seen, 0), seen.state.stale()) == ("", 0)
 
 
 def test_the_time_that_a_status_says_is_compared_with_no_clock(seen: Mirrors) -> None:

@@ -287,7 +287,8 @@ class GpuSnapshot:
 
     def _node_changed(self, node: Node, deleted: bool, before: Node | None) -> None:
         another = deleted or (before is not None and before.uid != node.uid)
-        if another and self.statuses.get(node.name) is not None:
+        status = self.statuses.get(node.name)
+        if another and status is not None and status.observed_time is not None:
             self._stale.add(node.name)  # it speaks of the machine before
         self._node_touched(node.name)
 
