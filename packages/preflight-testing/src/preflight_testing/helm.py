@@ -49,13 +49,13 @@ def render(
     ChartError. What was made of our own charts is kept.
     """
     make = _render if chart.is_relative_to(CHARTS) else _render.__wrapped__
-    objects: list[Object] = pickle.loads(make(chart, json.dumps(values), namespace, revision))
-    return objects
+    parts = make(chart, json.dumps(values), namespace, revision)
+    return [each for part in parts for each in pickle.loads(part)]
 
 
 @lru_cache(maxsize=256)
-def _render(chart: Path, text: str, namespace: str, revision: int) -> bytes:
-    """The objects, pickled: each caller may change its own."""
+def _render(chart: Path, text: str, namespace: str, revision: int) -> tuple[bytes, ...]:
+    """The objects of each file, pickled: each caller may change its own."""
     values: Values | None = json.loads(text)
     try:
         with Chart.load(chart) as loaded:
@@ -63,15 +63,14 @@ def _render(chart: Path, text: str, namespace: str, revision: int) -> bytes:
             files = loaded.render(values, name="preflight", namespace=namespace, revision=revision)
     except HelmError as error:
         raise ChartError(str(error)) from error
-    return pickle.dumps(
-        [
-            document
-            for name, manifest in sorted(files.items())
-            if name.endswith(".yaml")
-            for document in yaml.load_all(manifest, _LOADER)
-            if document
-        ]
-    )
+    made = (manifest for name, manifest in sorted(files.items()) if name.endswith(".yaml"))
+    return tuple(_documents(manifest) for manifest in made)
+
+
+@lru_cache(maxsize=4096)
+def _documents(manifest: str) -> bytes:
+    """What a file holds, parsed once: under most values most files are the same."""
+    return pickle.dumps([each for each in yaml.load_all(manifest, _LOADER) if each])
 
 
 def version(chart: Path) -> str:
