@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from allreduce_testing.gangs.gang import free_port
 from check_nccl_allreduce import localise, probing
 from check_nccl_allreduce.control.messages import Detail, Hello, LaunchOrder, RankReport, RankStage
 from check_nccl_allreduce.control.rounds import LaunchRound, ProbeRound, Probes
 from check_nccl_allreduce.localise import Endpoint, Phase, Probe, Role, Round
 from needs import needs_torch
+from preflight_testing.apiserver import free_port
 from worlds import Answer, World, slow
 
 MIB = 1024**2

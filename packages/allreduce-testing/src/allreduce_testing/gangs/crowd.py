@@ -211,7 +211,7 @@ def play(
     """One gang; its figures. ``core``: for both processes, None for any. ``sick``: the slow
     member's rank, -1 for none. ``allowed``: CHECK_TIMEOUT, None for its default.
     """
-    from .gang import free_port
+    from preflight_testing.apiserver import free_port
 
     load, began, port = os.getloadavg()[0], time.monotonic(), free_port()
     options = [

@@ -5,7 +5,6 @@ would keep it.
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -14,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,7 @@ from types import TracebackType
 from preflight_proto.check.testing import FakeConnector, RosterFolder, environment
 from preflight_proto.result import Result, from_termination
 from preflight_proto.roster import Roster
+from preflight_testing.apiserver import free_port
 
 from . import preloaded
 
@@ -33,17 +33,6 @@ MUTANTS = DEFECTIVE + CHECK
 """The check with a defective agent; see ``mutants``."""
 TOKEN = "the-gangs-own-token"
 WITHIN = 80.0
-
-
-def free_port() -> int:
-    """A port that nobody holds, below those that the kernel gives to outgoing connections: none
-    takes it meanwhile.
-    """
-    for port in random.sample(range(15000, 30000), 100):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("0.0.0.0", port))
-            return port
-    raise AssertionError("a hundred ports below 30000 are all in use")
 
 
 @dataclass
