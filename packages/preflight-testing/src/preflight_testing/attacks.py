@@ -12,6 +12,7 @@ import logging
 import sys
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,6 @@ MOST_KEPT: Final = 1024 * 1024
 """Bytes that a webhook may hold after an attack and did not before."""
 MOST_AT_ONCE: Final = 96 * 1024 * 1024
 """Bytes that it may take while it answers: a few dozen times the longest body that is read."""
-_MARK: Final = '"@"'
 BOMB: Final = b"a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + b"".join(
     b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 10)) for n in range(1, 12)
 )
@@ -35,41 +35,26 @@ clusters: [{name: x, cluster: {server: 'http://127.0.0.1:1'}}]
 Review = dict[str, Any]
 
 
-def _with(**more: Any) -> Callable[[Review], bytes]:
-    """The object has ``more`` in its spec."""
+def _changed(*where: str, **more: Any) -> Callable[[Review], bytes]:
+    """The request has ``more``, or what stands at these keys in it."""
 
     def made(review: Review) -> bytes:
-        review["request"]["object"]["spec"] |= more
+        at = review["request"]
+        for key in where:
+            at = at[key]
+        at.update(more)
         return json.dumps(review).encode()
 
     return made
 
 
-def _named(**more: Any) -> Callable[[Review], bytes]:
-    """The object has ``more`` in its metadata."""
-
-    def made(review: Review) -> bytes:
-        review["request"]["object"]["metadata"] |= more
-        return json.dumps(review).encode()
-
-    return made
+_with, _named = partial(_changed, "object", "spec"), partial(_changed, "object", "metadata")
+_EVE: Final = {"username": "eve", "uid": "1"}
 
 
 def _text(text: str) -> Callable[[Review], bytes]:
     """The object has the JSON ``text`` in its spec."""
-
-    def made(review: Review) -> bytes:
-        return _with(x="@")(review).replace(_MARK.encode(), text.encode(), 1)
-
-    return made
-
-
-def _asked_by(**more: Any) -> Callable[[Review], bytes]:
-    def made(review: Review) -> bytes:
-        review["request"]["userInfo"] = {"username": "eve", "uid": "1", **more}
-        return json.dumps(review).encode()
-
-    return made
+    return lambda review: _with(x="@")(review).replace(b'"@"', text.encode(), 1)
 
 
 def _repeated(review: Review) -> bytes:
@@ -99,10 +84,13 @@ ATTACKS: Final[dict[str, tuple[Callable[[Review], bytes], str]]] = {
         "spec.x[1].name: has 70000 characters, more than the 317",
     ),
     "groups": (
-        _asked_by(groups=[f"g{n}" for n in range(100_000)]),
+        _changed(userInfo={**_EVE, "groups": [f"g{n}" for n in range(100_000)]}),
         "request.userInfo: has 100000 groups and extras, more than the 4096",
     ),
-    "who asks": (_asked_by(extra={"a": ["e" * 300_000]}), "more than the 262144"),
+    "who asks": (
+        _changed(userInfo={**_EVE, "extra": {"a": ["e" * 300_000]}}),
+        "more than the 262144",
+    ),
     "digits": (_text("9" * 100_000), ""),
     "exponent": (_text("1e999999"), ""),
     "a key again": (_repeated, ""),
