@@ -83,7 +83,7 @@ def test_a_verdict_stands_whatever_time_is_left_to_see_the_ranks_go(
 ) -> None:
     blamed = Verdict(Outcome.FAILED, "GPU_UNRESPONSIVE", "the driver does not answer.")
 
-    async def once(*_: object) -> Verdict:
+    async def once(*_: object, **__: object) -> Verdict:
         return blamed
 
     monkeypatch.setattr(check, "Ranks", LongEnd)
