@@ -63,8 +63,8 @@ def _render(chart: Path, text: str, namespace: str, revision: int) -> tuple[byte
             files = loaded.render(values, name="preflight", namespace=namespace, revision=revision)
     except HelmError as error:
         raise ChartError(str(error)) from error
-    made = (manifest for name, manifest in sorted(files.items()) if name.endswith(".yaml"))
-    return tuple(_documents(manifest) for manifest in made)
+    manifests = (text for name, text in sorted(files.items()) if name.endswith(".yaml"))
+    return tuple(_documents(text) for text in manifests)
 
 
 @lru_cache(maxsize=4096)
