@@ -381,8 +381,11 @@ def parameters(folder: Path) -> dict[str, int]:
             ]
             made = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
             asked = [argument.arg for argument in made[0].args.args[1:]] if made else fields
+            above = [base.id for base in node.bases if getattr(base, "id", "") in found]
             if "code" in asked:
                 found[node.name] = asked.index("code")
+            elif above and not made:
+                found[node.name] = found[above[0]]
     return found
 
 

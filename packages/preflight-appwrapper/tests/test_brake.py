@@ -19,7 +19,7 @@ from preflight_appwrapper.core.node_labels import (
     HELD,
     LabeledNode,
     NodeCondition,
-    NodeMetadata,
+    LabeledNodeMetadata,
     code,
 )
 from preflight_appwrapper.core.snapshot import HeldEvacuation
@@ -289,7 +289,7 @@ async def test_the_next_leader_does_not_begin_with_a_whole_share() -> None:
 async def test_a_node_that_goes_as_it_is_held_ends_no_labeler() -> None:
     async with double() as api, client(api) as ours:
         labeler = Labeler(ours, NodeHealthConfig(), Metrics(), BrakeRules())
-        labeler._tell(LabeledNode(NodeMetadata(name="gone", uid="x")))
+        labeler._tell(LabeledNode(LabeledNodeMetadata(name="gone", uid="x")))
 
 
 @pytest.mark.anyio

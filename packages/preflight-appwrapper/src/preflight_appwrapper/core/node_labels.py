@@ -37,7 +37,7 @@ class _ManagedFields(msgspec.Struct, frozen=True):
     time: datetime | None = None
 
 
-class NodeMetadata(LabeledMetadata, frozen=True, rename="camel"):
+class LabeledNodeMetadata(LabeledMetadata, frozen=True, rename="camel"):
     """Also who wrote to the node, and when; our account writes the label alone."""
 
     managed_fields: tuple[_ManagedFields, ...] = ()
@@ -46,7 +46,7 @@ class NodeMetadata(LabeledMetadata, frozen=True, rename="camel"):
 class LabeledNode(msgspec.Struct, frozen=True):
     """A node, as far as its label follows from it."""
 
-    metadata: NodeMetadata
+    metadata: LabeledNodeMetadata
     status: _Status = _Status()
 
     def age(self, now: datetime) -> float:
@@ -61,7 +61,7 @@ class LabeledNode(msgspec.Struct, frozen=True):
         if health.key in about.labels:
             kept = {health.key: about.labels[health.key]}
         bad = _first_bad(self.status.conditions, health)
-        metadata = NodeMetadata(name=about.name, uid=about.uid, labels=kept)
+        metadata = LabeledNodeMetadata(name=about.name, uid=about.uid, labels=kept)
         return LabeledNode(metadata=metadata, status=_Status((bad,) if bad else ()))
 
 

@@ -305,7 +305,7 @@ class ClaimPreparer:
         try:
             return await asyncio.to_thread(self._store.entries)
         except Corrupt:
-            return await self._locked(self._store.mended)
+            return await self._locked(self._store.repaired)
 
     def _told(self, ref: KubeletClaim, result: Result, prepares: bool, began: float) -> ClaimAnswer:
         """The answer, counted where it is a refusal, and one line in the log."""

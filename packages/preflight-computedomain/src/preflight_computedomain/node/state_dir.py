@@ -68,7 +68,7 @@ class ClaimStore:
 
     def entries(self) -> Mapping[str, Entry]:
         """The claims of the checkpoint now, without the lock. Raises :class:`Corrupt`, after which
-        :meth:`mended` has them.
+        :meth:`repaired` has them.
         """
         try:
             stat = self._path.stat()
@@ -79,7 +79,7 @@ class ClaimStore:
             return {}
         return self._kept[1]
 
-    def mended(self) -> Mapping[str, Entry]:
+    def repaired(self) -> Mapping[str, Entry]:
         """The claims of the checkpoint, which is written anew where it cannot be read."""
         return self._read().claims
 

@@ -73,8 +73,9 @@ class WorkloadSetting(NamedTuple):
         `$$` is an escaped dollar sign.
         """
         value = self.entry.get("value")
-        found = _REFERENCE.finditer(value) if isinstance(value, str) else ()
-        return ", ".join(sorted({match[1] for match in found if match[1]} - self.taken.keys()))
+        references = _REFERENCE.finditer(value) if isinstance(value, str) else ()
+        named = {match[1] for match in references if match[1]}
+        return ", ".join(sorted(named - self.taken.keys()))
 
     @property
     def other(self) -> bool:
