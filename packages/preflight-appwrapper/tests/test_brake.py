@@ -18,8 +18,8 @@ from preflight_appwrapper.core.health import RELEASE
 from preflight_appwrapper.core.node_labels import (
     HELD,
     LabeledNode,
-    NodeCondition,
     LabeledNodeMetadata,
+    NodeCondition,
     code,
 )
 from preflight_appwrapper.core.snapshot import HeldEvacuation

@@ -142,7 +142,7 @@ def stuck() -> None:
     around_reduce(lambda _: hang(), first=2)
     if os.environ["TEST_HOME"].endswith(f"rank-{os.environ['MUTANT_RANK']}"):
         vars(agent)["kill"] = lambda pid: None
-        agent.asleep = lambda left: True
+        vars(agent)["asleep"] = lambda left: True
 
 
 def no_rendezvous() -> None:
