@@ -569,25 +569,6 @@ def test_a_clique_that_loses_its_gpus_loses_the_claim_and_keeps_the_decision() -
     assert "claims" not in done["spec"]["podSpec"]["containers"][0]["resources"]
 
 
-def test_a_claim_that_was_written_away_comes_back_also_where_claims_give_the_gpus() -> None:
-    own = [{"name": "gpus", "resourceClaimTemplateName": "g"}]
-    uses = container(gpus=None)
-    uses["resources"] = {"claims": [{"name": "gpus"}]}
-    found = enrolled(pod(uses, resourceClaims=own))
-    classes = {ClaimRef("ResourceClaimTemplate", "g"): ["gpu.nvidia.com"]}
-    stored = patched(found, admit(found, classes=classes))
-    known = ClusterView(support(DRIVER), decoded_set(pcs("t", [clique("w")])), True)
-    raw = json.dumps(found).encode()
-    update = Review("UPDATE", "default", raw, raw, 1_800_000_000.0)
-    assert decide(update, DRIVER, known).needs is None  # nothing proves that it had one
-    known = known._replace(taken={"t-0-cd": MINE})
-    assert decide(update, DRIVER, known).needs == Needs("", tuple(classes))
-    answer = decide(update, DRIVER, known._replace(classes=classes))
-    assert answer.decision is not None
-    assert answer.decision.gpu_claims == ("gpus",)
-    assert patched(found, answer)["spec"] == stored["spec"]
-
-
 OURS = [
     {"key": FABRIC_LABEL, "operator": "Exists"},
     # Feature discovery writes an empty label on a node that is in no clique.

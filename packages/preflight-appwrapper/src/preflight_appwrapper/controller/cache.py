@@ -39,6 +39,9 @@ from preflight_appwrapper.core.snapshot import Mirrored, VersionedPod
 _LABELED: Final = {"labelSelector": LABEL}
 _LOOK: Final = 1.0
 """Seconds between two looks at whether a cache may be kept."""
+_LOOKS: Final = 10
+"""In a row that find a kind forbidden which could be read: an API server that has only just started
+may not know yet who may read it."""
 _FORBIDDEN: Final = 403
 
 log = get_logger(__name__)
@@ -82,6 +85,7 @@ class WrapperCache:
             indexes={"name": namespaced_name},
         )
         self._open: dict[Kind, Cache[Any]] = {POD: self._pods}
+        self._barred: set[Kind] = set()  # may not be listed, and so cannot be followed
 
     def _labeled(
         self,
@@ -153,7 +157,7 @@ class WrapperCache:
         """Return what there is of one wrapper."""
         uid = wrapper.metadata.uid
         kinds = [kind for kind in _kinds_of(wrapper) if kind in self._open]
-        forbidden = tuple(kind for kind in kinds if _forbidden(self._open[kind]))
+        forbidden = tuple(kind for kind in kinds if kind in self._barred)
         nodes = self._nodes.synced.is_set() or not self._rules.autopilot.monitor
         readable = (POD, *(kind for kind in kinds if kind not in forbidden))
         complete = nodes and all(self._open[kind].synced.is_set() for kind in readable)
@@ -232,18 +236,23 @@ class WrapperCache:
         return cache
 
     async def _keep_open(self, kind: Kind, cache: Cache[Any]) -> None:
-        before = False, False
+        before, looks = (False, False), 0
         async with anyio.create_task_group() as group:
             group.start_soon(cache.run)
             while True:
-                if before != (now := (cache.synced.is_set(), _forbidden(cache))):
+                synced = cache.synced.is_set()
+                looks = looks + 1 if _forbidden(cache) else 0
+                if before != (now := (synced, looks > (_LOOKS if synced else 0))):
                     if now[1]:
                         log.warning("kind may not be listed", kind="/".join(filter(None, kind)))
+                        self._barred.add(kind)
+                    else:
+                        self._barred.discard(kind)
                     every = self.wrappers.store.values()
                     self._wake(of.metadata.key for of in every if kind in _kinds_of(of))
                 before = now
                 with anyio.move_on_after(_LOOK):
-                    await (anyio.sleep_forever() if now[0] else cache.synced.wait())
+                    await (anyio.sleep_forever() if synced else cache.synced.wait())
 
     def _pod(self, raw: PartialObject) -> _Pod:
         metadata = raw.metadata

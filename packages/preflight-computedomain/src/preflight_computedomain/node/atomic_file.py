@@ -44,7 +44,10 @@ class Disk:
                 os.fsync(file.fileno())
             self._step(f"rename {part.name}")
             if keep is not None and path.exists():
-                keep.hardlink_to(path)
+                try:
+                    keep.hardlink_to(path)
+                except OSError:  # a file system without, or a link to another one
+                    path.rename(keep)
             part.replace(path)
         except OSError as error:
             with contextlib.suppress(OSError):

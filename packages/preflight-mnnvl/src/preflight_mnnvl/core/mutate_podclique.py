@@ -352,15 +352,10 @@ def _restored(
     """Grove writes a decision away where no webhook answers; the domain is its second copy."""
     if known.set_ is None or wish.group is not None or not known.support.ok:
         return None
-    of_gpus = gpu_claims(pod, known.classes or {}, config.gpu_device_classes)
-    decision = _decision(meta, pod, wish, known, config, of_gpus=of_gpus, restored=now)
+    used = places(pod, config.gpu_resources, ())
+    decision = _decision(meta, pod, wish, known, config, restored=now)
     there = known.taken.get(decision.cd)
-    if there is None or there.going:
-        return None
-    if (answer := _lookups(pod, known)) is not None:
-        return answer
-    used = places(pod, config.gpu_resources, of_gpus)
-    if not used:
+    if not used or there is None or there.going:
         return None
     patch = _patch(meta, pod, decision, used=used, keys=wish.keys)
     warning = f"PodClique {shown(meta.name)} had lost its claim, and has it again, as its domain {shown(decision.cd)} lives; restart those of its pods that were made without it"
