@@ -91,7 +91,7 @@ class Hub:
             for channel in [*self._unauthenticated, *self._ranks]:
                 channel.finish("the leader is done")
 
-    def send(self, rank: int, message: Message) -> None:
+    def send(self, rank: int, message: Message | bytes) -> None:
         """Say something to one member; nothing where it is gone."""
         if (member := self.members.get(rank)) is not None:
             member.send(message)

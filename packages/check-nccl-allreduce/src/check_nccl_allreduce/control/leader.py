@@ -16,7 +16,8 @@ import msgspec
 from preflight_proto.roster import Roster
 
 from . import succession
-from .hub import Hub
+from .frames import MAX_MESSAGE
+from .hub import BURST, Hub
 from .messages import (
     Ack,
     Alive,
@@ -32,6 +33,7 @@ from .messages import (
     Retained,
     StoreOrder,
     VerdictMessage,
+    encode,
     few,
     fitting,
 )
@@ -308,9 +310,12 @@ class Leader:
         """Who may follow this leader hears it last: until then there is somebody who can tell it in
         this one's place.
         """
-        for rank in ranks:
-            self._hub.send(rank, fitting(verdict, rank))
-            await anyio.lowlevel.checkpoint()
+        payload = encode(verdict)
+        for number, rank in enumerate(ranks):
+            fits = len(payload) <= MAX_MESSAGE
+            self._hub.send(rank, payload if fits else fitting(verdict, rank))
+            if number % BURST == BURST - 1:
+                await anyio.lowlevel.checkpoint()
 
     # --- a Crowd
 

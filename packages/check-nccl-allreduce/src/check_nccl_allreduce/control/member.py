@@ -75,7 +75,7 @@ class _Line:
             self.messages.put_nowait(message)
 
     def over(self, conn: ControlChannel, why: str) -> None:
-        self.why = why
+        self.why = self.why or why
         self.messages.put_nowait(None)
 
 
