@@ -9,6 +9,7 @@ over depends on how many GPUs these have; and no set is looked at twice.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -20,6 +21,9 @@ from preflight_gpu_scheduler.api import messages
 from preflight_gpu_scheduler.api.claim import Want
 from preflight_gpu_scheduler.api.gpu_node_status import Device
 
+_MOST_EXACT: Final = 64
+"""GPUs among which sets that are no run are compared; beyond any node that there is, the lowest ids
+do."""
 _MOST_KNOWN: Final = 4096
 """Topologies, and choices, that are kept."""
 
@@ -120,9 +124,10 @@ def _search(there: Sequence[Slot], want: Want, fixed: frozenset[int]) -> tuple[S
     count, required = want.count, want.mode == "Required"
     if want.policy == "spread":
         return _spread(there, count, fixed)
+    more = [slot for slot in there if slot.id not in fixed][: count - len(fixed)]
+    lowest = tuple(slot for slot in there if slot.id in fixed or slot in more)
     if want.mode == "Ignore":
-        lowest = [slot for slot in there if slot.id not in fixed][: count - len(fixed)]
-        return tuple(slot for slot in there if slot.id in fixed or slot in lowest)
+        return lowest
     islands: dict[str, list[Slot]] = {}
     for slot in there:
         islands.setdefault(slot.island, []).append(slot)
@@ -145,18 +150,20 @@ def _search(there: Sequence[Slot], want: Want, fixed: frozenset[int]) -> tuple[S
     best = min(adjacent, key=rank, default=None)
     if best is not None or required:
         return best
+    if len(there) > _MOST_EXACT:
+        return lowest
 
     def fits(chosen: frozenset[int], speed: float) -> bool:
         return _covers(islands.values(), count, chosen, speed).get((few, total), 0) >= count
 
     slowest = min((slot.bandwidth for slot in there if slot.id in fixed), default=math.inf)
     speeds = sorted({min(slot.bandwidth, slowest) for slot in there}, reverse=True)
-    speed = next(speed for speed in speeds if fits(fixed, speed))
+    speed = speeds[bisect_left(speeds, True, key=lambda speed: fits(fixed, speed))]
     chosen = fixed
     for slot in there:
-        more = chosen | {slot.id}
-        if slot.bandwidth >= speed and len(more) <= count and fits(more, speed):
-            chosen = more
+        longer = chosen | {slot.id}
+        if slot.bandwidth >= speed and len(longer) <= count and fits(longer, speed):
+            chosen = longer
     return tuple(slot for slot in there if slot.id in chosen)
 
 

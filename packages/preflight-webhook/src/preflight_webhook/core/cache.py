@@ -64,7 +64,9 @@ def remembered(room: int) -> Callable[[Callable[[*Key], V]], Callable[[*Key], V]
                 kept = make(*key)
                 about: tuple[object, ...] = key
                 text = msgspec.json.encode((about[:-1], kept))
-                results.put(key, kept, 4096 + 2 * len(text))  # decoded, it is larger
+                results.put(
+                    key, kept, 2048 + len(text)
+                )  # what is encoded is written once more, in base64
             return kept
 
         return found

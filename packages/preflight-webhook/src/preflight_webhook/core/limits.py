@@ -9,12 +9,14 @@ workloads have (tens), and below what costs others a noticeable wait.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
+import msgspec
 from preflight_kube.admission.limits import CONTAINERS, REQUESTS
 from preflight_proto.names import PREFIX
 
-from preflight_webhook.api.review import decode_entries, decode_resources, shown
+from preflight_webhook.api.review import decode_resources, shown
 from preflight_webhook.api.types import Container, Pod, ResourceRequirements
 
 __all__ = ["CONTAINERS"]
@@ -41,6 +43,7 @@ ASKED: Final = 4096
 
 _SHORTEST: Final = 3
 """Bytes that an entry takes at least, with its comma."""
+_LIST: Final = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
 def of_pod(pod: Pod, *, claims: bool) -> str | None:
@@ -102,12 +105,19 @@ def of_inherited(environments: Iterable[Sequence[bytes]], volumes: int) -> str |
     if total <= _SHORTEST * ENTRIES:
         return None
     for i, what in enumerate(("variables (env)", "envFrom entries", "mounts (volumeMounts)")):
-        if (number := sum([len(decode_entries(raws[i])) for raws in everyone])) > ENTRIES:
+        if (number := sum([_count(raws[i]) for raws in everyone])) > ENTRIES:
             return _sentence("spec", f"{number} {what} over all containers", f"{ENTRIES}")
     if total > SETTINGS_BYTES:
         what = "bytes of env, envFrom, volumeMounts and securityContext over all containers"
         return _sentence("spec", f"{total} {what}", f"{SETTINGS_BYTES}")
     return None
+
+
+def _count(raw: bytes) -> int:
+    """The number of entries of a list, none of which is read; 0 where its reader will refuse it."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return len(_LIST.decode(raw) or ())
+    return 0
 
 
 def _of_resources(container: Container) -> str | None:

@@ -15,7 +15,7 @@ from preflight_kube.api.workloads.model import map_of, maps, name_of
 from preflight_kube.auth.connection import connection
 from preflight_kube.cli import commands
 from preflight_kube.cli.commands import BadInput, CommandFailed
-from preflight_kube.client.client import Client, NotFound
+from preflight_kube.client.client import Client, KubeError, NotFound
 from preflight_kube.runtime.discovery import RESTMapper
 from preflight_proto.devices import GROUP, VERSIONS
 
@@ -177,14 +177,7 @@ async def _planned(args: argparse.Namespace, client: Client, like: list[FoundPod
             for peer in page
             if claim is None or _number(by_node.get(name_of(peer), {})) == _number(devices)
         ]
-        live_pods = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        busy = {
-            str(pod["spec"].get("nodeName"))
-            async for page, _ in client.pages("/api/v1/pods", dict, params=live_pods)
-            for pod in page
-            if revalidation.holds_gpus(pod, config)
-        }
-        partner = revalidation.partner_of(node, everyone, config, busy)
+        partner = revalidation.partner_of(node, everyone, config, await _busy(client, config))
         nodes += [partner] if partner is not None else []
     workload = revalidation.with_gpus([each.pod for each in like], config) if like else None
     if workload is not None and claim is not None:
@@ -194,6 +187,19 @@ async def _planned(args: argparse.Namespace, client: Client, like: list[FoundPod
     job = revalidation.job(name, nodes, config, workload, claim)
     home = release.lists.release if release.lists is not None else ""
     return PlannedRun(args.namespace, nodes, config, job, claim, home, replaced)
+
+
+async def _busy(client: Client, config: Config) -> set[str]:
+    """The nodes whose GPUs pods have; none where whoever asks may not list all pods."""
+    params, nodes = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}, set[str]()
+    try:
+        async for page, _ in client.pages("/api/v1/pods", dict, params=params):
+            has = (pod for pod in page if revalidation.holds_gpus(pod, config))
+            nodes |= {str(pod["spec"].get("nodeName")) for pod in has}
+    except KubeError as error:
+        if error.status != 403:
+            raise
+    return nodes
 
 
 async def _create(client: Client, run: PlannedRun) -> None:

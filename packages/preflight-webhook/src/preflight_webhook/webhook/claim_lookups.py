@@ -51,6 +51,23 @@ NO_LOOKUP: Final = "the pod's resource claims cannot be looked up"
 _FORBIDDEN: Final = 403
 
 
+class _Metadata(msgspec.Struct):
+    uid: str = ""
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    reserved_for: list[Any] | None = None
+
+
+class _Answer(msgspec.Struct):
+    """The parts of a claim, template or group that are read; the rest may be of any size."""
+
+    spec: Any = None
+    metadata: _Metadata | None = None
+    status: _Status | None = None
+    versions: list[Any] | None = None
+
+
 class Lookups:
     """Use within one event loop."""
 
@@ -155,8 +172,8 @@ class Lookups:
         claim = None if item is None else claims.read(item)
         self._metrics.lookups.labels("absent" if claim is None else "found").inc()
         kept = self._clock() + (ABSENT_KEPT if claim is None else KEPT), claim
-        weight = 512 + 4 * len(msgspec.json.encode(claim))
-        self._kept.put(_key(namespace, ref), kept, weight)
+        key = _key(namespace, ref)
+        self._kept.put(key, kept, 768 + len(key) + 4 * len(msgspec.json.encode(claim)))
         self._metrics.claims_kept.set(len(self._kept))
         return claim
 
@@ -176,9 +193,8 @@ class Lookups:
     async def _get(self, path: str, namespace: str = "") -> dict[str, Any] | None:
         try:
             async with asyncio.timeout(PATIENCE), self._share(namespace):
-                answer: dict[str, Any] | None
-                answer = await (await self._access.client()).get_or_none(path, dict)
-                return answer
+                answer = await (await self._access.client()).get_or_none(path, _Answer)
+                return None if answer is None else msgspec.to_builtins(answer)
         except TimeoutError:
             raise self._unavailable(f"GET {path}: no answer within {PATIENCE:g} s") from None
         except KubeError as error:
