@@ -6,6 +6,7 @@ reserved names → claims → identity → facts → devices → checks → inhe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -371,6 +372,10 @@ def _unresolved(facts: DecisionKey, config: Config) -> str | None:
     )
 
 
+_SMALL: Final = 1024
+"""Bytes of resources that are remembered, a thousand of them; ordinary ones have two hundred."""
+
+
 def _who_gets_gpus(
     facts: DecisionKey, everyone: Sequence[tuple[Demand, ...]], devices: PodDevices
 ) -> tuple[bool, ...]:
@@ -389,6 +394,11 @@ def _who_gets_gpus(
 
 
 def _demands(raw: bytes) -> tuple[Demand, ...]:
+    return _ordinary(raw) if len(raw) <= _SMALL else demands(decode_resources(raw))
+
+
+@lru_cache(maxsize=1024)
+def _ordinary(raw: bytes) -> tuple[Demand, ...]:
     return demands(decode_resources(raw))
 
 

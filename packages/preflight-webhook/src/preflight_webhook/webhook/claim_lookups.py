@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from contextvars import Context
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -21,7 +21,7 @@ import msgspec
 from preflight_kube.admission.reviews import Unavailable
 from preflight_kube.api.workloads.model import maps
 from preflight_kube.errors import KubeError
-from preflight_proto.devices import GROUP, VERSIONS
+from preflight_proto.devices import GROUP, VERSIONS, DeviceRequest
 
 from preflight_webhook.core.cache import SizedCache
 from preflight_webhook.core.detect import claims
@@ -49,6 +49,15 @@ job share a template.
 """
 NO_LOOKUP: Final = "the pod's resource claims cannot be looked up"
 _FORBIDDEN: Final = 403
+
+
+_SMALL: Final = 512
+"""Bytes of an ordinary claim; ten thousand of them mostly ask for the same few things."""
+
+
+@lru_cache(maxsize=1024)
+def _shared(requests: tuple[DeviceRequest, ...]) -> tuple[DeviceRequest, ...]:
+    return requests
 
 
 class _Metadata(msgspec.Struct):
@@ -172,8 +181,10 @@ class Lookups:
         claim = None if item is None else claims.read(item)
         self._metrics.lookups.labels("absent" if claim is None else "found").inc()
         kept = self._clock() + (ABSENT_KEPT if claim is None else KEPT), claim
-        key = _key(namespace, ref)
-        self._kept.put(key, kept, 768 + len(key) + 4 * len(msgspec.json.encode(claim)))
+        key, size = _key(namespace, ref), len(msgspec.json.encode(claim))
+        if claim is not None and size <= _SMALL:
+            kept = kept[0], claim._replace(requests=_shared(claim.requests))
+        self._kept.put(key, kept, 768 + len(key) + 4 * size)
         self._metrics.claims_kept.set(len(self._kept))
         return claim
 
