@@ -107,7 +107,7 @@ def _lost(
 
 
 def of_node(pods: Sequence[Hello], adapters: Mapping[int, Comparable]) -> Local:
-    """What these members, of one node, know of its ports before any round."""
+    """Facts that these members, of one node, have of its ports before any round."""
     faults: dict[tuple[str, str], PortFault] = {}
     for pod in pods:
         for fault in (*adapters[pod.rank].lost, *pod.ports):

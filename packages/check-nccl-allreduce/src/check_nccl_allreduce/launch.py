@@ -381,8 +381,8 @@ class LaunchAgent:
 
 
 def _task(order: LaunchOrder | ProbeOrder) -> dict[str, Any]:
-    """What either order has a worker measure. ``until``: when the leader gives it up, on the clock
-    that workers share (``time.monotonic``, by which this event loop goes); 0 for never.
+    """The measurement that an order asks of a worker. ``until``: when the leader gives it up, on
+    the clock that workers share (``time.monotonic``, by which this event loop goes); 0 for never.
     """
     until = anyio.current_time() + order.within if order.within else 0.0
     same = ("backend", "size", "iterations", "warmup", "timeout", "op")

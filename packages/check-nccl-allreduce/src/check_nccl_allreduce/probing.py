@@ -251,7 +251,7 @@ def _broke(played: ProbeRound) -> bool:
 
 
 def _looped(groups: Sequence[Sequence[int]], rounds: Sequence[ProbeRound]) -> bool:
-    """Whether members of these probes have workers whose last round was a hairpin."""
+    """Say whether workers of these probes had a hairpin as their last round."""
     last: dict[int, bool] = {}
     for played in rounds:
         last |= {rank: rank in played.order.hairpins for rank in played.order.bases}

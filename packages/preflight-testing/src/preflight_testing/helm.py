@@ -69,7 +69,7 @@ def _render(chart: Path, text: str, namespace: str, revision: int) -> tuple[byte
 
 @lru_cache(maxsize=4096)
 def _documents(manifest: str) -> bytes:
-    """What a file holds, parsed once: under most values most files are the same."""
+    """Objects of a file, parsed once: under most values most files are the same."""
     return pickle.dumps([each for each in yaml.load_all(manifest, _LOADER) if each])
 
 

@@ -99,7 +99,7 @@ request:
       nodeSelector: {{nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}}
     status: {{}}
 """
-"""What a Job's controller sends, but for what there is many of."""
+"""The request of a Job's controller, without what there is many of."""
 
 
 def realistic_review(claim: str = "fabric", *, bulk: int = 0) -> dict[str, Any]:

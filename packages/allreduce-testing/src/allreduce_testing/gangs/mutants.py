@@ -198,13 +198,13 @@ SPOILT: dict[str, Callable[[Any, Any], object]] = {
     "dropped-rank": lambda data, old: data.sub_(old),
     "previous-iteration": hand_out_old,
 }
-"""What the all-reduce gave is spoilt, for this rank alone."""
+"""Defects of the all-reduce's result, for this rank alone."""
 GIVEN: dict[str, Callable[[Any], object]] = {
     "part-doubled": lambda data: data.mul_(2),
     "part-dropped": lambda data: data.zero_(),
     "part-with-flipped-bits": lambda data: flip(data, slice(12352, 12384), 22),
 }
-"""What goes into it is: the rank's part of the sum is wrong, for all."""
+"""Defects of its input: the rank's part of the sum is wrong, for all."""
 ACTS: dict[str, Callable[[], None]] = {
     "die": die,
     "crash": crash,
@@ -214,7 +214,7 @@ ACTS: dict[str, Callable[[], None]] = {
     "tcp": say_tcp,
     "topology-file": obey_topology_file,
 }
-"""What the rank does before its second one and each later one."""
+"""Acts of the rank before its second all-reduce and each later one."""
 PREPARED: dict[str, Callable[[], None]] = {
     "die-at-launch": die_at_launch,
     "stuck": stuck,

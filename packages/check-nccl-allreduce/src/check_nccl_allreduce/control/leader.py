@@ -73,7 +73,7 @@ class Leader:
         self._pace = pace or HeartbeatPace.of(self._nnodes)
         self._leaders, self._place = succession.leaders(roster), place
         self._after = {leader.rank for leader in self._leaders[place + 1 :]}
-        """Who may follow this leader."""
+        """Ranks that may follow this leader."""
         self._hub = Hub(roster, self._pace, self, place)
         self._say = say
         self._hellos: dict[int, Hello] = {}

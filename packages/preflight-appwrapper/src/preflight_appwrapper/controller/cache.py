@@ -39,9 +39,9 @@ from preflight_appwrapper.core.snapshot import Mirrored, VersionedPod
 _LABELED: Final = {"labelSelector": LABEL}
 _LOOK: Final = 1.0
 """Seconds between two looks at whether a cache may be kept."""
-_LOOKS: Final = 10
-"""In a row that find a kind forbidden which could be read: an API server that has only just started
-may not know yet who may read it."""
+_REFUSALS: Final = 10
+"""In a row, one a look, of a kind that could be read: an API server that has only just started may
+not know yet who may read it."""
 _FORBIDDEN: Final = 403
 
 log = get_logger(__name__)
@@ -236,21 +236,23 @@ class WrapperCache:
         return cache
 
     async def _keep_open(self, kind: Kind, cache: Cache[Any]) -> None:
-        before, looks = (False, False), 0
+        before, refusals = (False, False), 0
         async with anyio.create_task_group() as group:
             group.start_soon(cache.run)
             while True:
                 synced = cache.synced.is_set()
-                looks = looks + 1 if _forbidden(cache) else 0
-                if before != (now := (synced, looks > (_LOOKS if synced else 0))):
-                    if now[1]:
-                        log.warning("kind may not be listed", kind="/".join(filter(None, kind)))
+                refusals = refusals + 1 if _forbidden(cache) else 0
+                barred = refusals > (_REFUSALS if synced else 0)
+                if before != (synced, barred):
+                    if barred:
+                        shown = "/".join(filter(None, kind))
+                        log.warning("kind may not be listed; add it to wrappedKinds", kind=shown)
                         self._barred.add(kind)
                     else:
                         self._barred.discard(kind)
                     every = self.wrappers.store.values()
                     self._wake(of.metadata.key for of in every if kind in _kinds_of(of))
-                before = now
+                before = synced, barred
                 with anyio.move_on_after(_LOOK):
                     await (anyio.sleep_forever() if synced else cache.synced.wait())
 

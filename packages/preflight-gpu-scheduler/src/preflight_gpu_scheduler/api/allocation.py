@@ -19,7 +19,7 @@ _MOST_KNOWN, _MOST_RESERVED = 16_384, 4096
 """Allocations, and reservations, that are kept as read: each is asked for again and again."""
 NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 MOST_NUMBER: Final = 10**9
-"""Of a reservation: one more than an annotation says at most."""
+"""The highest number of a reservation: one more than an annotation says at most."""
 S = TypeVar("S", bound="GangStart")
 Id = Annotated[int, msgspec.Meta(ge=0, le=names.MOST_ID)]
 

@@ -3,7 +3,8 @@
 `contiguous` orders all sets of `count` free GPUs by: fewest islands; ids that are one run without a
 gap; fewest free GPUs left over on the islands touched; the highest bandwidth of the slowest GPU;
 lowest ids. The search is exact: a set in the fewest islands touches all of them, so what is left
-over depends on how many GPUs these have; and no set is looked at twice.
+over depends on how many GPUs these have. Among more than :data:`_MOST_EXACT` free GPUs only runs
+are compared.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from preflight_gpu_scheduler.api.claim import Want
 from preflight_gpu_scheduler.api.gpu_node_status import Device
 
 _MOST_EXACT: Final = 64
-"""GPUs among which sets that are no run are compared; beyond any node that there is, the lowest ids
-do."""
+"""Free GPUs of a node up to which sets that are no run are compared; of more, which no machine of
+today has, the lowest ids are taken where no run fits."""
 _MOST_KNOWN: Final = 4096
 """Topologies, and choices, that are kept."""
 

@@ -82,8 +82,8 @@ scrapes take a few.
 
 
 def limits() -> Limits:
-    """What the process can serve: :data:`MOST`, or less where the system lets it open fewer files
-    than that; as many as it lets are set.
+    """Connections that the process can serve: :data:`MOST`, or less where the system lets it open
+    fewer files than that; as many as it lets are set.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = sum(MOST) + _SPARE

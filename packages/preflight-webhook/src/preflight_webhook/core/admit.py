@@ -372,10 +372,6 @@ def _unresolved(facts: DecisionKey, config: Config) -> str | None:
     )
 
 
-_SMALL: Final = 1024
-"""Bytes of resources that are remembered, a thousand of them; ordinary ones have two hundred."""
-
-
 def _who_gets_gpus(
     facts: DecisionKey, everyone: Sequence[tuple[Demand, ...]], devices: PodDevices
 ) -> tuple[bool, ...]:
@@ -391,6 +387,10 @@ def _who_gets_gpus(
             uses = (own.claims if (own := decode_resources(raw)) is not None else None) or ()
             gets[i] = gets[i] or any(use.name in devices.gpu_claims for use in uses)
     return tuple(gets)
+
+
+_SMALL: Final = 1024
+"""Bytes of resources that are remembered, a thousand of them; ordinary ones have two hundred."""
 
 
 def _demands(raw: bytes) -> tuple[Demand, ...]:

@@ -96,7 +96,7 @@ def ordered(pod: Pod, gang: GangIdentity, config: GangDiscovery) -> str:
 
 
 def stamp(namespace: str, gang: GangIdentity | None, *, takes_part: bool) -> Stamp | None:
-    """What the gang controller learns about a member; None for who is none."""
+    """The stamp by which the gang controller knows a member; None where there is no gang."""
     if gang is None:
         return None
     return Stamp(

@@ -140,9 +140,7 @@ def forbidden(checks: Sequence[CheckConfig], config: Config) -> str | None:
 
 
 def _must(check: CheckConfig) -> bool:
-    """Whether a pod may not start without ``check``: rather than leave it out,
-    the pod is denied.
-    """
+    """Say whether the pod is denied rather than started without ``check``."""
     return check.is_required and check.enforcement == "enforce"
 
 

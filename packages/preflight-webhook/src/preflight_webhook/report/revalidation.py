@@ -186,14 +186,14 @@ def partner_of(
 
 
 def _asks(container: Object, config: Config) -> bool:
-    """Whether the container asks for GPUs by number."""
+    """Say whether the container asks for GPUs by number."""
     own = map_of(container.get("resources"))
     asked = {*map_of(own.get("requests")), *map_of(own.get("limits"))}
     return any(kind(name, config) not in {"", "network"} for name in asked)
 
 
 def holds_gpus(pod: Object, config: Config) -> bool:
-    """Whether the pod has GPUs of its node, or a claim, which may be for some."""
+    """Say whether the pod has GPUs of its node, or a claim, which may be for some."""
     spec = pod["spec"]
     return bool(spec.get("resourceClaims")) or any(_asks(c, config) for c in spec["containers"])
 

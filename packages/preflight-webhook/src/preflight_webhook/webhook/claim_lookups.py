@@ -38,7 +38,7 @@ GROUP_KEPT: Final = 60.0
 PATIENCE: Final = 2.5
 """Seconds for one answer, well within the API server's own patience with us."""
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of claims kept; one can name hundreds of device classes."""
+"""Room for claims that are kept; one can name hundreds of device classes."""
 SHARE: Final = 8
 """Requests of a single namespace under way: the claims of one tenant's pods do not keep another's
 waiting.

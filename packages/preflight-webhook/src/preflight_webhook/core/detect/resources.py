@@ -90,7 +90,7 @@ class InjectionPoint(NamedTuple):
 
 
 def matches(name: str, globs: Iterable[str]) -> bool:
-    """Whether ``name`` is one of those that ``globs`` are for."""
+    """Say whether ``name`` matches one of ``globs``."""
     return any(fnmatchcase(name, glob) for glob in globs)
 
 

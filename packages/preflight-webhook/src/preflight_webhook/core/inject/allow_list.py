@@ -79,7 +79,7 @@ class WorkloadSetting(NamedTuple):
 
     @property
     def other(self) -> bool:
-        """Whether the check has another mount at the path."""
+        """Say whether the check has another mount at the path."""
         there = self.taken.get(self.name, self.entry)
         return any(there.get(key) != self.entry.get(key) for key in ("name", "subPath"))
 

@@ -80,8 +80,8 @@ def inherit(
     empty: tuple[EmptyVolume, ...],
     config: Config,
 ) -> dict[str, Inherited]:
-    """What a pod leaves to its checks, by their names. ``settings`` and whether GPUs are given: of
-    the containers (the first ``containers`` of them) and init containers; ``empty``: the pod's
+    """Settings that a pod leaves to its checks, by check. ``settings`` and whether GPUs are given:
+    of the containers (the first ``containers`` of them) and init containers; ``empty``: the pod's
     emptyDirs.
     """
     sources = []
@@ -93,7 +93,7 @@ def inherit(
 
 
 def locks_memory(settings: Iterable[ContainerSettings]) -> bool:
-    """Whether a container may lock memory, as RDMA without a raised limit needs. Raises
+    """Say whether a container may lock memory, as RDMA without a raised limit needs. Raises
     :class:`BadReview` when a security context is none.
     """
     for own in filter(None, [decode_security(setting.security) for setting in settings]):

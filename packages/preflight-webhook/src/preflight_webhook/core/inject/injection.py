@@ -247,7 +247,7 @@ def _at_most(amount: int, most: int | None) -> int:
 
 
 class _Case(NamedTuple):
-    """What decides about a check's container. ``expected``: GPUs, None where that is not known;
+    """Facts that decide about a check's container. ``expected``: GPUs, None where not known;
     ``inherited``: what the workload leaves it.
     """
 
@@ -258,12 +258,12 @@ class _Case(NamedTuple):
 
     @property
     def inherited(self) -> Inherited | None:
-        """What the workload leaves to it."""
+        """Settings that the workload leaves to it."""
         return self.pod.inherited.get(self.check.name) if self.pod is not None else None
 
     @property
     def reports(self) -> bool:
-        """Whether the connector's socket may be mounted."""
+        """Say whether the connector's socket may be mounted."""
         return self.pod is None or self.pod.reports
 
     @property
