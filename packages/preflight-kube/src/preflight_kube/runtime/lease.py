@@ -30,6 +30,31 @@ RELEASE_SECONDS: Final = 3.0
 log = get_logger(__name__)
 
 
+class Leadership:
+    """The right to write, from one acquisition to its end. Give ``valid`` to ``Client.fenced``."""
+
+    def __init__(
+        self, epoch: int, until: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.epoch = epoch
+        """Rises by one with each acquisition, whoever acquires
+        (``leaseTransitions`` of the Lease).
+        """
+        self._until, self._clock = until, clock
+
+    def valid(self) -> bool:
+        """Whether nobody else can have acquired the lease yet; ask right before each write.
+
+        True as long as the last successful renewal was sent less than the lease's duration ago.
+        Time during which this process was stopped counts. Once the leadership has ended, never True
+        again.
+        """
+        return self._clock() < self._until
+
+    def _end(self) -> None:
+        self._until = -math.inf
+
+
 async def lead(
     client: Client,
     *,
@@ -52,40 +77,68 @@ async def lead(
     it at its next look. What ``body`` raises ends ``lead``, after the release.
     """
     deadline = duration * 2 / 3
-    look = retry if retry is not None else min(2.0, deadline / 5)
-    if not 0 < look < deadline:
-        raise ValueError(f"retry {look} is not below two thirds of the duration {duration}")
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
     # Connections of its own: a renewal must not stand in line behind a thousand writes.
     async with client.sibling(concurrency=2, timeout=deadline / 2) as own:
-        lock = LeaseLock(own, namespace, name, identity, duration=duration)
-        candidate = _Candidate(lock, own.clock, deadline=deadline, retry=look)
+        candidate = _Candidate(own, path, identity, duration, retry or min(2.0, deadline / 5))
         while True:
             leadership = await candidate.acquired()
             await candidate.serve(leadership, body)
             await anyio.sleep(candidate.pause())
 
 
+class _LeaseLost(Exception):
+    """Another holds the lease, or it has been deleted."""
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    lease_transitions: int | None = None
+    renew_time: str | None = None
+    acquire_time: str | None = None
+
+
+class _Lease(msgspec.Struct):
+    """``metadata`` is sent back whole, so that labels stay."""
+
+    metadata: dict[str, Any]
+    spec: _Spec | None = None
+
+
+_LEASE: Final = msgspec.json.Decoder(_Lease)
+
+
 class _Candidate:
-    """One process that takes the lock, holds it while it can, and gives it back."""
+    """One process that takes the lease, holds it while it can, and gives it back."""
 
     def __init__(
-        self, lock: LeaseLock, clock: Callable[[], float], *, deadline: float, retry: float
+        self, client: Client, path: str, identity: str, duration: float, retry: float
     ) -> None:
-        self._lock, self._clock, self._deadline, self._retry = lock, clock, deadline, retry
-        self._log = log.bind(lease=lock.path, identity=lock.identity)
+        self._client, self._clock, self._path = client, client.clock, path
+        self._identity, self._duration, self._retry = identity, duration, retry
+        self._log = log.bind(lease=path, identity=identity)
+        self._lease = _Lease({})
+        """As last seen or written."""
+        self._seen: tuple[tuple[Any, ...], float] = ((None,), -math.inf)
+        """The holder's last sign of life, and when we saw it."""
 
     def pause(self) -> float:
         # Candidates should not look all at once.
         return self._retry * random.uniform(0.8, 1.2)  # noqa: S311
 
     async def acquired(self) -> Leadership:
-        """Wait until the lease is free or its holder has been silent for too long, and take it."""
+        """Wait until the lease is free or its holder has been silent for too long, and take it.
+        How long he has been silent is counted from when we first saw him so.
+        """
         failed = False
         while True:
             try:
-                if leadership := await self._lock.try_acquire():
+                if leadership := await self._try():
                     self._log.info("leading", epoch=leadership.epoch)
                     return leadership
+                failed = False
+            except Conflict:  # another was quicker
                 failed = False
             except KubeError as error:
                 if not failed:
@@ -118,8 +171,8 @@ class _Candidate:
             raise failure
 
     def _extend(self, scope: anyio.CancelScope, leadership: Leadership) -> None:
-        spare = self._lock.duration - self._deadline
-        scope.deadline = anyio.current_time() + leadership._until - self._clock() - spare
+        left = leadership._until - self._clock()
+        scope.deadline = anyio.current_time() + left - self._duration / 3
 
     async def _keep(self, leadership: Leadership, scope: anyio.CancelScope) -> None:
         """Renew until the lease turns out to be lost; then cancel ``scope``. Its deadline does the
@@ -127,173 +180,65 @@ class _Candidate:
         """
         while True:
             await anyio.sleep(self.pause())
+            if not leadership.valid():
+                break
             try:
-                if not await self._lock.renew(leadership):
-                    break
-            except LeaseLost as lost:
+                until = await self._rewrite(self._spec(leadership.epoch))
+            except _LeaseLost as lost:
                 self._log.warning("lost the lease", error=str(lost))
                 break
-            except KubeError as error:
+            except KubeError as error:  # nobody knows; it may be renewed until its end
                 self._log.warning("lease renewal failed", error=str(error))
                 continue
+            if not leadership.valid():
+                break  # too late, although nobody else came: what was begun must not go on
+            leadership._until = until
             self._extend(scope, leadership)
         leadership._end()
         scope.cancel()
 
     async def _release(self, leadership: Leadership) -> None:
-        with anyio.move_on_after(RELEASE_SECONDS, shield=True):
-            try:
-                if await self._lock.release(leadership):
-                    self._log.info("released the lease")
-            except (KubeError, LeaseLost) as error:
-                self._log.warning("lease not released", error=str(error))
-
-
-class LeaseLost(Exception):
-    """Another holds the lease, or it has been deleted."""
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    lease_transitions: int | None = None
-    renew_time: str | None = None
-    acquire_time: str | None = None
-
-
-class _Lease(msgspec.Struct):
-    """``metadata`` is sent back whole, so that labels stay."""
-
-    metadata: dict[str, Any]
-    spec: _Spec | None = None
-
-
-_LEASE: Final = msgspec.json.Decoder(_Lease)
-
-
-class Leadership:
-    """The right to write, from one acquisition to its end. Give ``valid`` to ``Client.fenced``."""
-
-    def __init__(
-        self, epoch: int, until: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.epoch = epoch
-        """Rises by one with each acquisition, whoever acquires
-        (``leaseTransitions`` of the Lease).
-        """
-        self._until, self._clock = until, clock
-
-    def valid(self) -> bool:
-        """Whether nobody else can have acquired the lease yet; ask right before each write.
-
-        True as long as the last successful renewal was sent less than the lease's duration ago.
-        Time during which this process was stopped counts. Once the leadership has ended, never True
-        again.
-        """
-        return self._clock() < self._until
-
-    def _renewed(self, until: float) -> None:
-        self._until = until
-
-    def _end(self) -> None:
-        self._until = -math.inf
-
-
-class LeaseLock:
-    """The Lease ``namespace``/``name`` as ``identity`` sees it. Any number of them share one
-    client; each is for one task at a time.
-
-    ``duration``: seconds after which another may take the lease from a silent holder. ``identity``
-    names one process at a time, such as the pod's name: a lease that bears it is taken over at
-    once, with a new epoch.
-    """
-
-    def __init__(
-        self, client: Client, namespace: str, name: str, identity: str, *, duration: float = 15.0
-    ) -> None:
-        self.path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
-        self.identity, self.duration = identity, duration
-        self._client, self._clock = client, client.clock
-        self._lease = _Lease({})
-        """As last seen or written."""
-        self._seen: tuple[tuple[Any, ...], float] = ((None,), -math.inf)
-        """The holder's last sign of life, and when we saw it."""
-
-    async def try_acquire(self) -> Leadership | None:
-        """Take the lease if it is free, or if its holder has been silent for too long; None while
-        it is another's.
-
-        How long a holder has been silent is counted from when this lock first saw it so: ask again
-        now and then. Raises :class:`~.errors.KubeError`.
-        """
-        try:
-            return await self._try()
-        except Conflict:
-            return None  # another was quicker
-
-    async def renew(self, leadership: Leadership) -> bool:
-        """Hold the lease for another ``duration``. False: the right had ended before, and does not
-        come back.
-
-        Raises:
-            LeaseLost: another has taken it, or it was deleted; the leadership has ended.
-            KubeError: nobody knows; the leadership goes on to its end, and may be renewed until
-            then.
-        """
-        if not leadership.valid():
-            return False
-        try:
-            until = await self._rewrite(self._spec(leadership.epoch))
-        except LeaseLost:
-            leadership._end()
-            raise
-        if not leadership.valid():
-            return False  # too late, although nobody else came: what was begun must not go on
-        leadership._renewed(until)
-        return True
-
-    async def release(self, leadership: Leadership) -> bool:
-        """End the leadership, and let the next one take the lease at its next look; False where the
-        right had ended before.
-
-        Raises:
-            LeaseLost: another has it already.
-            KubeError: nobody was informed; they find out by themselves. The leadership has ended in
-            any case.
+        """End the leadership, and let the next one take the lease at its next look. Where nobody is
+        informed they find out by themselves.
         """
         held = leadership.valid()
         leadership._end()
-        if held:
-            spec = self._spec(leadership.epoch)
-            await self._rewrite(replace(spec, holder_identity="", lease_duration_seconds=1))
-        return held
+        if not held:
+            return
+        spec = replace(self._spec(leadership.epoch), holder_identity="", lease_duration_seconds=1)
+        with anyio.move_on_after(RELEASE_SECONDS, shield=True):
+            try:
+                await self._rewrite(spec)
+                self._log.info("released the lease")
+            except (KubeError, _LeaseLost) as error:
+                self._log.warning("lease not released", error=str(error))
 
     async def _try(self) -> Leadership | None:
         try:
-            self._lease = self._checked(await self._client.get(self.path, _Lease))
+            self._lease = self._checked(await self._client.get(self._path, _Lease))
         except NotFound:
-            if self._another_may_hold(self.duration):
+            if self._another_may_hold(self._duration):
                 return None  # deleted under a holder who may not know it yet
             epoch = self._epoch()
-            leases, _, name = self.path.rpartition("/")
+            leases, _, name = self._path.rpartition("/")
             sent = self._clock()
             created = await self._client.create(
                 leases, {"metadata": {"name": name}, "spec": self._spec(epoch)}
             )
             self._lease = self._ours(created, epoch)
-            return Leadership(epoch, sent + self.duration, self._clock)
+            return Leadership(epoch, sent + self._duration, self._clock)
         spec = self._kept
         sign = (spec.holder_identity, spec.renew_time, spec.lease_transitions)
         if sign != self._seen[0]:
             self._seen = (sign, self._clock())
-        if self._another_may_hold(spec.lease_duration_seconds or self.duration):
+        if self._another_may_hold(spec.lease_duration_seconds or self._duration):
             return None
         epoch = self._epoch()
         return Leadership(epoch, await self._write(self._spec(epoch)), self._clock)
 
     def _another_may_hold(self, seconds: float) -> bool:
         (holder, *_), at = self._seen
-        return holder not in {None, "", self.identity} and self._clock() - at < seconds
+        return holder not in {None, "", self._identity} and self._clock() - at < seconds
 
     @property
     def _kept(self) -> _Spec:
@@ -304,7 +249,7 @@ class LeaseLock:
         return (self._kept.lease_transitions or 0) + 1
 
     async def _rewrite(self, spec: _Spec) -> float:
-        """Write over our own lease; until when that makes us the holder. Raises LeaseLost when it
+        """Write over our own lease; until when that makes us the holder. Raises _LeaseLost when it
         is no longer ours.
         """
         try:
@@ -314,12 +259,12 @@ class LeaseLock:
             # never came.
             pass
         try:
-            self._lease = self._checked(await self._client.get(self.path, _Lease))
+            self._lease = self._checked(await self._client.get(self._path, _Lease))
         except NotFound:
-            raise LeaseLost("it has been deleted") from None
+            raise _LeaseLost("it has been deleted") from None
         holder, epoch = self._kept.holder_identity, self._kept.lease_transitions
-        if (holder, epoch) != (self.identity, spec.lease_transitions):
-            raise LeaseLost(f"{holder!r} has taken it")
+        if (holder, epoch) != (self._identity, spec.lease_transitions):
+            raise _LeaseLost(f"{holder!r} has taken it")
         return await self._write(spec)
 
     async def _write(self, spec: _Spec) -> float:
@@ -329,18 +274,18 @@ class LeaseLock:
         if self._kept.lease_transitions == spec.lease_transitions:
             spec = replace(spec, acquire_time=self._kept.acquire_time)
         sent = self._clock()
-        written = await self._client.replace(self.path, _Lease(self._lease.metadata, spec))
+        written = await self._client.replace(self._path, _Lease(self._lease.metadata, spec))
         self._lease = self._ours(written, spec.lease_transitions)
-        return sent + self.duration
+        return sent + self._duration
 
     def _checked(self, lease: _Lease) -> _Lease:
         """``lease``, if it is ours. Raises :class:`KubeError`: what stands between may answer with
         an object of its own.
         """
         name = lease.metadata.get("name")
-        if name != self.path.rpartition("/")[2] or not lease.metadata.get("resourceVersion"):
+        if name != self._path.rpartition("/")[2] or not lease.metadata.get("resourceVersion"):
             raise KubeError(
-                f"{self.path}: the answer is the Lease {name!r}; does a proxy stand in between?"
+                f"{self._path}: the answer is the Lease {name!r}; does a proxy stand in between?"
             )
         return lease
 
@@ -348,16 +293,16 @@ class LeaseLock:
         """The answer to a write that makes us the holder. Raises :class:`KubeError` where it says
         nothing of the kind.
         """
-        lease = self._checked(decoded(_LEASE, written, self.path))
+        lease = self._checked(decoded(_LEASE, written, self._path))
         kept = lease.spec or _Spec()
-        mine = kept.holder_identity in {self.identity, "", None}
+        mine = kept.holder_identity in {self._identity, "", None}
         if kept.lease_transitions != epoch or not mine:
             raise KubeError(
-                f"{self.path}: the answer to our write names another holder; does a proxy stand in between?"
+                f"{self._path}: the answer to our write names another holder; does a proxy stand in between?"
             )
         return lease
 
     def _spec(self, epoch: int) -> _Spec:
         # For people; nobody decides by it.
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        return _Spec(self.identity, math.ceil(self.duration), epoch, now, now)
+        return _Spec(self._identity, math.ceil(self._duration), epoch, now, now)

@@ -49,8 +49,6 @@ BEHIND: Final = 30.0
 """Seconds that a mirror may be behind the cluster before the replica is not ready: an API server's
 restart takes less.
 """
-RETRY: Final = 2.0
-"""Seconds, at most, between renewals: a lease that was given back is taken within them."""
 _BUILDING: Final = Backoff(first=0.5, longest=15.0)
 
 log = get_logger(__name__)
@@ -311,7 +309,6 @@ class _Replica:
                 name=election.name,
                 identity=identity,
                 duration=election.duration,
-                retry=min(RETRY, election.duration / 5),
                 body=act,
             )
 
