@@ -10,7 +10,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from ssl import SSLContext, SSLError
 from typing import Final
@@ -62,7 +62,7 @@ class ConnectionPool:
 
     def __init__(self, target: Connection, agent: str, timeout: float) -> None:
         self._target, self._timeout = target, timeout
-        self._bearer = Bearer(target) if target.token else None
+        self._token = target.token or ""
         self._headers = {
             "User-Agent": agent,
             "Accept": "application/json",
@@ -71,8 +71,8 @@ class ConnectionPool:
         }
         self._free: list[Http1Connection] = []
         self._renewing = anyio.Lock()
-        self._looked, self._read = time.monotonic(), _contents(target)
-        self._asked, self._refused = -ASK_AGAIN, False
+        self._looked = self._token_read = time.monotonic()
+        self._read, self._asked = _contents(target), -ASK_AGAIN
 
     @asynccontextmanager
     async def acquire(self) -> AsyncGenerator[Http1Connection]:
@@ -84,32 +84,43 @@ class ConnectionPool:
         if self._free:
             conn = self._free.pop()
         else:
-            conn = Http1Connection(target, self._headers, self._bearer, self._timeout)
+            conn = Http1Connection(target, self._headers, self, self._timeout)
         try:
             yield conn
         except BaseException as error:
             # Cut off in the middle, perhaps: its state is nobody's to guess.
             await _close(conn)
-            self.failed(error)
+            refused = isinstance(error, httpcore.ConnectError | SSLError)
+            if refused and "certificate" in str(error).lower():
+                self._looked = -TRUST_AGE  # files may say other ones by now
             raise
-        finally:
-            # A token has been asked for anew by now, and a certificate can be only by a plug-in.
-            if conn.refused and target is self._target and target.plugin and not target.token:
-                self._refused = True
         if target is self._target:
             self._free.append(conn)
         else:
             await _close(conn)
 
-    def failed(self, error: BaseException) -> None:
-        """Look at once, before the next connection, whether the server is to be trusted by another
-        authority by now, or we have another certificate.
+    async def token(self) -> str:
+        """The token to send now; empty where there is none. Its file is read again when what was
+        read of it is a minute old.
         """
-        if (
-            isinstance(error, httpcore.ConnectError | SSLError)
-            and "certificate" in str(error).lower()
-        ):
-            self._looked = -TRUST_AGE
+        now = time.monotonic()
+        if self._target.token_file is not None and now - self._token_read > TOKEN_AGE:
+            self._token_read = now  # for one is enough
+            await self.renewed(self._token)
+        return self._token
+
+    async def renewed(self, sent: str) -> bool:
+        """Look for other credentials than the token ``sent``, or the certificate, which is refused
+        or old; True where there is another token, whoever has found it.
+        """
+        async with self._renewing:
+            if sent == self._token:
+                if (file := self._target.token_file) is not None:
+                    with suppress(OSError):  # what we have is kept; the server says when it ends
+                        self._token = (await anyio.Path(file).read_text()).strip()
+                elif self._target.plugin and time.monotonic() - self._asked >= ASK_AGAIN:
+                    await self._read_again(_contents(self._target))
+            return self._token != sent
 
     async def _renew(self) -> None:
         """Go on with new connections where the files that say whom to trust, and who we are, have
@@ -130,10 +141,10 @@ class ConnectionPool:
             await self._read_again(contents)
 
     def _expired(self) -> bool:
-        """Tell whether a plug-in is to be asked again: its answer has ended, or is not believed."""
-        expires, now = self._target.expires, time.monotonic()
-        over = self._refused or (expires is not None and time.time() >= expires)
-        return over and now - self._asked >= ASK_AGAIN
+        """Tell whether a plug-in is to be asked again, since its answer has ended."""
+        expires = self._target.expires
+        over = expires is not None and time.time() >= expires
+        return over and time.monotonic() - self._asked >= ASK_AGAIN
 
     async def _read_again(self, contents: tuple[bytes, ...] | None) -> None:
         self._asked = time.monotonic()
@@ -146,8 +157,7 @@ class ConnectionPool:
             return
         # Where we are sent to stays: it may have been set beside the files.
         self._target, self._read = replace(again, server=self._target.server), contents
-        self._refused = False
-        self._bearer = Bearer(self._target) if self._target.token else None
+        self._token, self._token_read = self._target.token or "", time.monotonic()
         log.info("the cluster's credentials were replaced", server=self._target.server)
         await self.aclose()
 
@@ -171,45 +181,6 @@ def _contents(target: Connection) -> tuple[bytes, ...] | None:
         return None
 
 
-class Bearer:
-    """The token, from its file when it has one: read again when a minute old, and at once when it
-    is refused; from a plug-in: at once when it is refused.
-    """
-
-    def __init__(self, target: Connection) -> None:
-        self._again = target.again if target.plugin else None
-        self._token, self._file = target.token or "", target.token_file
-        self._read, self._renewing = time.monotonic(), anyio.Lock()
-
-    async def token(self) -> str:
-        """The one to send now."""
-        if self._file is not None and (now := time.monotonic()) - self._read > TOKEN_AGE:
-            self._read = now  # for one is enough
-            await self.renewed()
-        return self._token
-
-    async def renewed(self, sent: str = "") -> bool:
-        """Look for a newer token; True where there is another than was ``sent``, whoever has found
-        it.
-        """
-        async with self._renewing:
-            if sent and sent != self._token:
-                return True
-            now = time.monotonic()
-            try:
-                if self._again is None:
-                    if self._file is not None:
-                        self._token = (await anyio.Path(self._file).read_text()).strip()
-                elif now - self._read >= ASK_AGAIN:
-                    self._read = now
-                    self._token = (await anyio.to_thread.run_sync(self._again)).token or ""
-            except OSError:
-                pass  # keep what we have; the server says when it is no longer good
-            except KubeError as error:
-                log.warning("credential plug-in failed", error=str(error))
-            return self._token != sent
-
-
 class Http1Connection:
     """``timeout`` (seconds) bounds each step of a request: connect, send, and the wait for the next
     bytes. Not for two requests at once. Requests raise :data:`UNREACHABLE`.
@@ -219,11 +190,11 @@ class Http1Connection:
         self,
         target: Connection,
         headers: Mapping[str, str],
-        bearer: Bearer | None,
+        pool: ConnectionPool,
         timeout: float,
     ) -> None:
         base = urlsplit(target.server)
-        self._verify, self._bearer, self._timeout = target.verify, bearer, timeout
+        self._verify, self._pool, self._timeout = target.verify, pool, timeout
         port = base.port or (443 if base.scheme == "https" else 80)
         host = (base.hostname or "").encode("idna")
         self._origin = httpcore.Origin(base.scheme.encode(), host, port)
@@ -235,8 +206,6 @@ class Http1Connection:
             (key.encode(), value.encode()) for key, value in (*headers.items(), *target.headers)
         ]
         self._connection: httpcore.AsyncHTTPConnection | None = None
-        self.refused = False
-        """The last answer was that nobody knows who we are (401)."""
 
     @asynccontextmanager
     async def stream(
@@ -269,11 +238,10 @@ class Http1Connection:
         )
         token = await self._authorized(request)
         answer = await self._answered(request)
-        if answer.status == 401 and self._bearer is not None and await self._bearer.renewed(token):
+        if answer.status == 401 and await self._pool.renewed(token):
             await answer.aclose()
             await self._authorized(request)
             answer = await self._answered(request)
-        self.refused = answer.status == 401
         try:
             yield answer
         finally:
@@ -281,9 +249,8 @@ class Http1Connection:
 
     async def _authorized(self, request: httpcore.Request) -> str:
         """Give it the newest token; which."""
-        if self._bearer is None:
+        if not (token := await self._pool.token()):
             return ""
-        token = await self._bearer.token()
         name = b"Authorization"
         others = [header for header in request.headers if header[0] != name]
         request.headers = [*others, (name, f"Bearer {token}".encode())]
