@@ -156,11 +156,11 @@ async def test_a_create_that_a_busy_api_server_turns_away_is_tried_again_and_not
     class BusyClient(OneNamespace):
         refused: ClassVar[list[str]] = []
 
-        async def create(self, path: str, body: object, *, tells: bool = True) -> bytes:
+        async def create(self, path: str, body: object) -> bytes:
             if path.endswith("/jobs") and len(self.refused) < 2:
                 self.refused.append(path)
                 raise KubeError("too many requests", 429, "TooManyRequests")
-            return await super().create(path, body, tells=tells)
+            return await super().create(path, body)
 
     client = BusyClient(lab.target, lab.namespace)
     async with leads(lab.target, client=client):

@@ -318,10 +318,9 @@ async def test_every_kind_of_patch_of_a_label_on_our_template_works(
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": "train-a-channel", "labels": {"team": "blue"}},
     }
-    params = {"fieldManager": "somebody"} if "apply" in kind else None
-    await user.client._write(
-        "patch", "PATCH", user.at(TEMPLATES, "train-a-channel"), body, kind=kind, params=params
-    )
+    manager = "?fieldManager=somebody" if "apply" in kind else ""
+    path = user.at(TEMPLATES, "train-a-channel") + manager
+    await user.client._write("patch", "PATCH", path, body, kind=kind)
     found = await user.template()
     assert found is not None
     assert found["metadata"]["labels"]["team"] == "blue"

@@ -35,7 +35,7 @@ def test_the_gpu_of_an_evicted_pod_is_a_waiting_pods(real_api_server: ApiServer)
             await _one_runs_and_one_waits(world)
             path = f"/api/v1/namespaces/{world.namespace}/pods/first/eviction"
             evicted = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "first"}}
-            await world.client.create(path, evicted, tells=False)
+            await world.client.create(path, evicted)
             await world.bound("second")
             await world.explained()
 

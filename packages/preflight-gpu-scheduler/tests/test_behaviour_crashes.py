@@ -149,7 +149,7 @@ def test_a_binding_that_comes_after_its_reservation_was_taken_back_is_refused(
                     await go_on.wait()
                     late.trap = None
                     with pytest.raises(KubeError) as error:
-                        await world.client.create(path, _late_binding(world, pod), tells=False)
+                        await world.client.create(path, _late_binding(world, pod))
                     assert error.value.status == 409
                     refused.set()
                 return None

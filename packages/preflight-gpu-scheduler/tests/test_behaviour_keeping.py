@@ -217,9 +217,7 @@ def test_a_pod_is_told_of_a_gpu_that_turned_sick_and_of_one_that_it_never_got(
             await world.pod("q", "one")
             binding = {"metadata": {"name": "q"}, "target": {"kind": "Node", "name": "a"}}
             path = f"/api/v1/namespaces/{world.namespace}/pods/q/binding"
-            await world.client.create(
-                path, {"apiVersion": "v1", "kind": "Binding", **binding}, tells=False
-            )
+            await world.client.create(path, {"apiVersion": "v1", "kind": "Binding", **binding})
             await world.until(
                 "the foreign Binding is told", partial(said, "GpusNotAllocated", "sees no GPU")
             )

@@ -80,25 +80,9 @@ class _Answering(Client):
     def __init__(self, error: KubeError) -> None:
         self.error, self.sent = error, 0
 
-    async def create(self, path: str, body: object, *, tells: bool = True) -> bytes:
+    async def create(self, path: str, body: object) -> bytes:
         self.sent += 1
         raise self.error
-
-
-class _Telling(Client):
-    def __init__(self) -> None:
-        self.tells: list[bool] = []
-
-    async def create(self, path: str, body: object, *, tells: bool = True) -> bytes:
-        self.tells.append(tells)
-        return b""
-
-
-async def test_what_is_answered_by_a_bare_status_is_created_as_such() -> None:
-    client = _Telling()
-    await apply(client, Create(f"{MAPS}/x/binding", {}, tells=False))
-    await apply(client, Create(MAPS, {}))
-    assert client.tells == [False, True]
 
 
 @pytest.mark.parametrize("status", [0, 408, 500, 503, 504])

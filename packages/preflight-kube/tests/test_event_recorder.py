@@ -34,7 +34,7 @@ class Events(Client):
         self.tried: list[dict[str, Any]] = []
         self.written: list[dict[str, Any]] = []
 
-    async def create(self, path: str, body: Any, *, tells: bool = True) -> bytes:
+    async def create(self, path: str, body: Any) -> bytes:
         assert path == f"/api/v1/namespaces/{body['metadata']['namespace']}/events"
         await anyio.sleep(0)
         self.tried.append(body)

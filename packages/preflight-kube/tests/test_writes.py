@@ -1,13 +1,12 @@
-"""Writes that need more than a body: applying, deleting on conditions, the status alone."""
+"""Writes that need more than a body: deleting on conditions, the status alone."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from kube_world import Item, config_map
-from preflight_kube.client.client import Client, Conflict, Invalid, KubeError, NotFound
+from preflight_kube.client.client import Client, Conflict, NotFound
 from preflight_testing.plugin import ApiFixture
 
 pytestmark = pytest.mark.anyio
@@ -18,52 +17,6 @@ def real(api: ApiFixture) -> ApiFixture:
     if api.kind != "real":
         pytest.skip("the double knows no owners of fields")
     return api
-
-
-def applied(name: str, **data: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
-
-
-async def test_what_is_applied_is_made_and_what_is_left_out_later_goes(
-    client: Client, real: ApiFixture
-) -> None:
-    path = real.path("configmaps", "one")
-    await client.apply(path, applied("one", a="1", b="2"))
-    await client.merge_patch(path, {"data": {"others": "3"}})
-    await client.apply(path, applied("one", a="9"))
-    assert (await client.get(path, Item)).data == {"a": "9", "others": "3"}
-
-
-async def test_fields_of_others_are_a_conflict_unless_they_are_taken(
-    client: Client, real: ApiFixture
-) -> None:
-    path = real.path("configmaps", "two")
-    await client.apply(path, applied("two", a="1"), manager="first")
-    with pytest.raises(Conflict, match="first"):
-        await client.apply(path, applied("two", a="2"), manager="second")
-    assert (await client.get(path, Item)).data == {"a": "1"}
-    written = await client.apply(path, applied("two", a="2"), manager="second", force=True)
-    assert msgspec.json.decode(written, type=Item).data == {"a": "2"}
-
-
-async def test_without_a_manager_the_agent_owns_what_it_applies(
-    client: Client, real: ApiFixture
-) -> None:
-    path = real.path("configmaps", "three")
-    await client.apply(path, applied("three", a="1"))
-    found = await client.get(path, dict[str, Any])
-    [owner] = found["metadata"]["managedFields"]
-    assert (owner["manager"], owner["operation"]) == ("tests", "Apply")
-
-
-async def test_applying_what_is_no_object_is_refused(client: Client, real: ApiFixture) -> None:
-    with pytest.raises(KubeError):
-        await client.apply(real.path("configmaps", "four"), {"metadata": {"name": "four"}})
-    with pytest.raises((Invalid, KubeError)):
-        await client.apply(
-            real.path("configmaps", "four"), {**applied("four"), "data": {"not a key": "1"}}
-        )
-    assert await client.get_or_none(real.path("configmaps", "four"), Item) is None
 
 
 async def test_an_object_that_is_not_there_is_none_and_other_refusals_are_errors(

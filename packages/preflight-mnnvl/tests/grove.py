@@ -66,7 +66,10 @@ class Grove:
         body["metadata"].pop("uid", None)
         body["metadata"]["namespace"] = self.namespace
         path = self.path("podcliquesets", body["metadata"]["name"])
-        await self.client.apply(path, body, manager="kubectl", force=True)
+        applied = f"{path}?fieldManager=kubectl&force=true"
+        await self.client._write(
+            "patch", "PATCH", applied, body, kind="application/apply-patch+yaml"
+        )
         return await self.client.get(path, dict)
 
     async def scale(self, name: str, replicas: int) -> None:

@@ -129,7 +129,7 @@ class Executor:
                     "metadata": about | _versioned(pod, request.annotations),
                     "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
                 }
-                return Create(f"{pod_path(pod.key)}/binding", binding, tells=False)
+                return Create(f"{pod_path(pod.key)}/binding", binding)
             case protocol.RaiseReclaimed(pod=pod):
                 annotations = {names.RECLAIMED_ANNOTATION: str(request.number)}
                 return Patch(pod_path(pod.key), pod_patch(pod, annotations), "strategic")

@@ -70,6 +70,8 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 """What becomes of what an object owns: deleted after it, deleted before it, or left."""
 
 READ_ATTEMPTS: Final = 5
+BARE: Final = ("/binding", "/eviction")
+"""How paths end where what is created is answered by a bare Status, and not by an object."""
 WATCH_SECONDS: Final = (120, 240)
 """For how long one watch is asked for; spread, so that the watches of all replicas do not end
 together. Not longer, because a watch says nothing while nothing happens: this is also how late a
@@ -279,10 +281,9 @@ class Client:
         except UNREACHABLE as error:
             raise self._silence(f"watch {path}", error) from error
 
-    async def create(self, path: str, body: object, *, tells: bool = True) -> bytes:
-        """Create ``body`` in the collection ``path``; Conflict where it exists already. ``tells``:
-        False for what is answered by a bare Status, as a pod's binding is."""
-        return await self._write("create", "POST", path, body, tells=tells)
+    async def create(self, path: str, body: object) -> bytes:
+        """Create ``body`` in the collection ``path``; Conflict where it exists already."""
+        return await self._write("create", "POST", path, body)
 
     async def ask(self, path: str, body: object, type_: type[T]) -> T:
         """Create ``body`` in a collection that stores nothing and answers at once, as those of
@@ -324,28 +325,6 @@ class Client:
         :meth:`replace`.
         """
         return await self.replace(f"{path}/status", body)
-
-    async def apply(
-        self, path: str, body: object, *, manager: str = "", force: bool = False
-    ) -> bytes:
-        """Server-side apply: have the fields in ``body``, its apiVersion and kind among them, at
-        ``path``, new where there is no such object.
-
-        ``manager`` owns them from then on (default: ``agent``); what it applied before and leaves
-        out now is removed. With ``force`` fields that others own are taken from them, as a
-        controller does with what it alone decides.
-
-        Raises:
-            Conflict: others own some of them with other values (never with ``force``), or a
-            resourceVersion in ``body`` no longer holds.
-        """
-        params: Params = {
-            "fieldManager": manager or self._agent,
-            **({"force": "true"} if force else {}),
-        }
-        return await self._write(
-            "patch", "PATCH", path, body, kind="application/apply-patch+yaml", params=params
-        )
 
     async def delete(
         self,
@@ -413,17 +392,13 @@ class Client:
         body: object | None,
         *,
         kind: str = "application/json",
-        params: Params | None = None,
         stored: bool = True,
-        tells: bool = True,
     ) -> bytes:
         what = f"{verb} {path}"
         budget.spend(what)
         data = b"" if body is None else msgspec.json.encode(body)
         try:
-            status, answer = await self._send(
-                verb, method, path, whole, data=data, kind=kind, params=params
-            )
+            status, answer = await self._send(verb, method, path, whole, data=data, kind=kind)
         except UNREACHABLE as error:
             raise self._silence(what, error) from error
         except TooMuch:
@@ -431,7 +406,7 @@ class Client:
                 f"{what}: the answer has more than {MOST_BYTES} bytes, and is not read."
             ) from None
         if method != "DELETE" and stored:
-            known(status, answer, what, bare=not tells)
+            known(status, answer, what, bare=path.endswith(BARE))
         return answer
 
     async def _send(

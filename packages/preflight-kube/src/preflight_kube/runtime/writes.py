@@ -20,13 +20,10 @@ T = TypeVar("T")
 
 
 class Create(msgspec.Struct, frozen=True):
-    """A new object in the collection ``path``. ``tells``: False for what is answered by a bare
-    Status, as a pod's binding is.
-    """
+    """A new object in the collection ``path``."""
 
     path: str
     body: Any
-    tells: bool = True
 
 
 class Patch(msgspec.Struct, frozen=True):
@@ -122,8 +119,8 @@ async def apply(client: Client, write: Write) -> Answer:
 
 async def _send(client: Client, write: Write) -> bytes:
     match write:
-        case Create(path, body, tells):
-            return await client.create(path, body, tells=tells)
+        case Create(path, body):
+            return await client.create(path, body)
         case ReplaceStatus(path, body):
             return await client.replace_status(path, body)
         case Patch(path, patch, kind):
