@@ -22,9 +22,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
-from preflight_kube.auth.kubeconfig import KubeconfigContext, KubeconfigError, chosen, paths
+from preflight_kube.auth.kubeconfig import KubeconfigContext, KubeconfigError, chosen
 from preflight_kube.errors import BadAccess, NoCluster
 from preflight_kube.files import yaml_document as document
 from preflight_kube.text import one_line
@@ -41,9 +40,6 @@ EARLY: Final = 10.0
 arrive.
 """
 _EXTENSION: Final = "client.authentication.k8s.io/exec"
-_UNESCAPED: Final = "!#$&'*+^`|"
-"""What may stand in a header's name as it is, beside what :func:`urllib.parse.quote` leaves."""
-_INTERACTIVE: Final = ("Never", "IfAvailable", "Always")
 
 
 @dataclass(frozen=True)
@@ -67,8 +63,6 @@ class Connection:
     """Whether a plug-in said who we are; it may be asked again when the server does
     not believe it.
     """
-    headers: tuple[tuple[str, str], ...] = ()
-    """What each request says beside: as whom it is to be judged."""
     server_name: str | None = None
     """Whose certificate the server has to show, where not that of the host in ``server``."""
 
@@ -153,7 +147,8 @@ def by_kubeconfig(
 
 def _documents(listed: str) -> list[tuple[Path, Any]]:
     documents = []
-    for path in (files := paths(listed, os.pathsep)):
+    files = dict.fromkeys(Path(part) for part in listed.split(os.pathsep) if part)
+    for path in files:
         try:
             documents.append((path, document.read(path.read_text(), document.MANIFEST)))
         except FileNotFoundError as error:  # of several files kubectl takes those that are there
@@ -186,6 +181,10 @@ def _connection(
     if cluster.get("proxy-url"):
         raise KubeconfigError(
             "its cluster has a proxy-url, and no proxy is used here; use a context whose server is reached directly"
+        )
+    if any(key == "as" or key.startswith("as-") for key, value in user.items() if value):
+        raise KubeconfigError(
+            "its user acts as another (as), which is not known here; use a user with rights of its own"
         )
     server = str(cluster["server"])
     plugin = user.get("exec") if not user.get("token") and not user.get("tokenFile") else None
@@ -223,29 +222,7 @@ def _connection(
         again,
         credential.expires if credential is not None else None,
         credential is not None,
-        _impersonated(user),
         cluster.get("tls-server-name") or None,
-    )
-
-
-def _impersonated(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The headers of a user that acts as another. Raises KubeconfigError."""
-    uid, groups, extra = (user.get(f"as-{key}") or () for key in ("uid", "groups", "user-extra"))
-    if not user.get("as"):
-        if uid or groups or extra:
-            raise KubeconfigError(
-                "its user has as-uid, as-groups or as-user-extra and no as; set as whom it acts"
-            )
-        return ()
-    values = [(key, value) for key, listed in dict(extra).items() for value in listed or ()]
-    return (
-        ("Impersonate-User", str(user["as"])),
-        *((("Impersonate-Uid", str(uid)),) if uid else ()),
-        *(("Impersonate-Group", str(group)) for group in groups),
-        *(
-            (f"Impersonate-Extra-{quote(str(key), safe=_UNESCAPED)}", str(value))
-            for key, value in values
-        ),
     )
 
 
@@ -279,20 +256,12 @@ def _asked(plugin: Any, context: KubeconfigContext, environ: Mapping[str, str]) 
         or not plugin["command"]
     ):
         raise KubeconfigError("its user's exec has no command; set the plug-in's")
-    version, mode = plugin.get("apiVersion"), plugin.get("interactiveMode", "IfAvailable")
+    version = plugin.get("apiVersion")
     if version not in VERSIONS:
         has = f"apiVersion {version!r}" if version else "no apiVersion"
         raise KubeconfigError(f"its user's exec has {has}; known are {' and '.join(VERSIONS)}")
-    if mode not in _INTERACTIVE:
-        raise KubeconfigError(
-            f"its user's exec has interactiveMode {mode!r}; known are {', '.join(_INTERACTIVE)}"
-        )
     terminal = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
-    if mode == "Always" and not terminal:
-        raise KubeconfigError(
-            f"its plug-in {plugin['command']} wants to ask somebody, and there is no terminal; log in by hand"
-        )
-    talks = terminal and mode != "Never"
+    talks = terminal and plugin.get("interactiveMode") != "Never"
     spec: dict[str, Any] = {"interactive": talks}
     if plugin.get("provideClusterInfo"):
         spec["cluster"] = _cluster(context.cluster)
@@ -322,7 +291,7 @@ def _asked(plugin: Any, context: KubeconfigContext, environ: Mapping[str, str]) 
         ) from None
     except OSError as error:
         raise KubeconfigError(
-            f"its plug-in {argv[0]} cannot be run ({error.strerror or error}){_hint(plugin)}"
+            f"its plug-in {argv[0]} cannot be run ({error.strerror or error}); install it"
         ) from None
     if done.returncode:
         output = one_line(done.stdout.decode(errors="replace"), 200)
@@ -342,13 +311,8 @@ def _command(plugin: Mapping[str, Any], folder: Path, environ: Mapping[str, str]
         return str(folder.absolute() / command)
     executable = shutil.which(command, path=environ.get("PATH"))
     if executable is None:
-        raise KubeconfigError(f"its plug-in {command} is not on PATH{_hint(plugin)}")
+        raise KubeconfigError(f"its plug-in {command} is not on PATH; install it")
     return executable
-
-
-def _hint(plugin: Mapping[str, Any]) -> str:
-    hint = one_line(str(plugin.get("installHint") or ""), 400)
-    return f"; {hint.rstrip('.')}" if hint else "; install it"
 
 
 def _cluster(cluster: Mapping[str, Any]) -> dict[str, Any]:
@@ -360,7 +324,6 @@ def _cluster(cluster: Mapping[str, Any]) -> dict[str, Any]:
             "tls-server-name",
             "insecure-skip-tls-verify",
             "certificate-authority-data",
-            "proxy-url",
         )
         if cluster.get(key)
     }
@@ -384,19 +347,16 @@ def _answer(command: str, output: bytes, version: str) -> _Credential:
     try:
         answer = json.loads(output)
     except ValueError:
-        text = one_line(output.decode(errors="replace"), 120)
-        raise bad(
-            f'printed no ExecCredential as JSON but "{text}"; run it by hand to see why'
-        ) from None
+        answer = None
     if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential":
-        raise bad("printed no ExecCredential; run it by hand to see why")
+        text = one_line(output.decode(errors="replace"), 120)
+        raise bad(f'printed no ExecCredential as JSON but "{text}"; run it by hand to see why')
     if answer.get("apiVersion") != version:
         raise bad(
             f"answered in {answer.get('apiVersion')}, and the kubeconfig says {version}; make both the same"
         )
     status = answer.get("status")
-    if not isinstance(status, dict):
-        raise bad("answered without a status; run it by hand to see why")
+    status = status if isinstance(status, dict) else {}
     token, certificate, key = (
         status.get(name) or None for name in ("token", "clientCertificateData", "clientKeyData")
     )

@@ -1,8 +1,5 @@
-"""A kubeconfig as kubectl reads it: which files, how they are merged, and what the current context
-says.
-
-Pure but for nothing: texts come in parsed. Both services stand on it, each with an HTTP client of
-its own.
+"""A kubeconfig as kubectl reads it: how files are merged, and what the current context says.
+Pure: texts come in parsed.
 """
 
 from __future__ import annotations
@@ -34,11 +31,6 @@ class KubeconfigContext(NamedTuple):
     cluster: Entry
     user: Entry
     folder: Path
-
-
-def paths(listed: str, separator: str) -> tuple[Path, ...]:
-    """The files that ``KUBECONFIG`` names, in order, each once."""
-    return tuple(dict.fromkeys(Path(part) for part in listed.split(separator) if part))
 
 
 def chosen(documents: Iterable[tuple[Path, Any]]) -> KubeconfigContext:

@@ -202,9 +202,7 @@ class Http1Connection:
         self._named = {"sni_hostname": target.server_name} if target.server_name else {}
         host = b"[%s]" % host if b":" in host else host
         self._headers = [(b"Host", b"%s:%d" % (host, base.port) if base.port else host)]
-        self._headers += [
-            (key.encode(), value.encode()) for key, value in (*headers.items(), *target.headers)
-        ]
+        self._headers += [(key.encode(), value.encode()) for key, value in headers.items()]
         self._connection: httpcore.AsyncHTTPConnection | None = None
 
     @asynccontextmanager
