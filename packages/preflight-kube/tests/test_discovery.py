@@ -9,7 +9,7 @@ import pytest
 from preflight_kube.api.kinds import RESTMapping
 from preflight_kube.client.client import Client, Params
 from preflight_kube.errors import NotFound
-from preflight_kube.runtime.discovery import RESTMapper, served, versions
+from preflight_kube.runtime.discovery import RESTMapper, served
 from preflight_testing.plugin import ABSENT, ApiFixture
 
 pytestmark = pytest.mark.anyio
@@ -25,12 +25,6 @@ async def test_a_kind_is_found_by_group_and_plural_name(client: Client, api: Api
 async def test_what_is_not_served_is_none(client: Client, api: ApiFixture) -> None:
     assert await served(client, ABSENT.split("/")[0], "things") is None
     assert await served(client, "coordination.k8s.io", "things") is None
-
-
-async def test_all_versions_that_have_a_kind_are_found(client: Client, api: ApiFixture) -> None:
-    assert await versions(client, "coordination.k8s.io", "leases") == ("v1",)
-    assert await versions(client, "coordination.k8s.io", "things") == ()
-    assert await versions(client, ABSENT.split("/")[0], "things") == ()
 
 
 class _Serving(Client):

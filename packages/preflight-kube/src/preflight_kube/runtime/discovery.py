@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import anyio
@@ -45,16 +45,11 @@ async def served(client: Client, group: str, resource: str) -> str | None:
 
     Raises :class:`~.errors.KubeError` when the cluster does not say.
     """
-    async for version in _having(client, group, resource):
-        return f"/apis/{group}/{version}/{resource}"
+    for version in await group_versions(client, group):
+        listed = await client.get_or_none(f"/apis/{group}/{version}", _Resources)
+        if listed is not None and any(it.name == resource for it in listed.resources):
+            return f"/apis/{group}/{version}/{resource}"
     return None
-
-
-async def versions(client: Client, group: str, resource: str) -> tuple[str, ...]:
-    """The versions in which ``group`` has a collection, the one that the cluster prefers first;
-    empty where it has none. Raises as :func:`served`.
-    """
-    return tuple([version async for version in _having(client, group, resource)])
 
 
 async def group_versions(client: Client, group: str) -> tuple[str, ...]:
@@ -65,15 +60,6 @@ async def group_versions(client: Client, group: str) -> tuple[str, ...]:
     known = (api_group for api_group in groups if api_group.name == group)
     named = [v for api_group in known for v in (api_group.preferred_version, *api_group.versions)]
     return tuple(dict.fromkeys(v.group_version.rpartition("/")[2] for v in named))
-
-
-async def _having(client: Client, group: str, resource: str) -> AsyncIterator[str]:
-    for version in await group_versions(client, group):
-        listed = await client.get_or_none(f"/apis/{group}/{version}", _Resources)
-        if listed is not None and any(
-            api_resource.name == resource for api_resource in listed.resources
-        ):
-            yield version
 
 
 _ASK_AGAIN: Final = 5.0
