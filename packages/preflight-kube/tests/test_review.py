@@ -8,7 +8,6 @@ import base64
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,7 +62,6 @@ def test_a_request_has_what_the_api_server_says_of_it() -> None:
         body(
             subResource="scale",
             requestKind={"group": "apps", "version": "v1beta1", "kind": "Deployment"},
-            options={"kind": "UpdateOptions"},
         )
     )
     assert (request.uid, request.name, request.namespace, request.operation) == (
@@ -86,7 +84,6 @@ def test_a_request_has_what_the_api_server_says_of_it() -> None:
     assert request.new(Item).metadata.labels == {"x": "y"}
     assert request.old(Item).data == {"k": "old"}
     assert request.new(dict) == POD
-    assert msgspec.json.decode(request.options) == {"kind": "UpdateOptions"}
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE", "CONNECT"])
@@ -128,7 +125,7 @@ def test_an_object_nested_too_deep_is_said_to_be() -> None:
         (b"\xff", "the body is not an AdmissionReview"),
         (
             b'{"kind": "Pod", "apiVersion": "v1"}',
-            "the body is v1 Pod, expected admission.k8s.io/v1 AdmissionReview",
+            "the body is not an AdmissionReview",
         ),
         (
             json.dumps({**review(), "apiVersion": "admission.k8s.io/v1beta1"}).encode(),
@@ -167,9 +164,8 @@ def test_a_patch_is_operations_or_text_in_base64() -> None:
     [
         (403, "Forbidden"),
         (422, "Invalid"),
-        (409, "Conflict"),
-        (451, "Forbidden"),
-        (503, "InternalError"),
+        (400, "BadRequest"),
+        (413, "Forbidden"),
     ],
 )
 def test_a_refusal_has_a_status_and_no_patch(code: int, reason: str) -> None:
@@ -184,10 +180,9 @@ def test_a_refusal_has_a_status_and_no_patch(code: int, reason: str) -> None:
 
 
 def test_warnings_and_messages_are_bounded_lines() -> None:
-    answer = answered(Response(warnings=["x\n" * 5000] * 40, annotations={"k": "v"}))
+    answer = answered(Response(warnings=["x\n" * 5000] * 40))
     assert len(answer["warnings"]) == 16
     assert all(len(one) <= 1024 and "\n" not in one for one in answer["warnings"])
-    assert answer["auditAnnotations"] == {"k": "v"}
 
 
 def test_the_uid_of_a_review_is_in_its_beginning_as_an_api_server_writes_it() -> None:

@@ -24,14 +24,7 @@ logs and terminals.
 """
 MOST_WARNINGS: Final = 16
 """An API server shows 4,096 characters of warnings."""
-_REASONS: Final = {
-    400: "BadRequest",
-    401: "Unauthorized",
-    403: "Forbidden",
-    409: "Conflict",
-    422: "Invalid",
-    500: "InternalError",
-}
+_REASONS: Final = {400: "BadRequest", 422: "Invalid"}
 _UID: Final = re.compile(
     rb'\s*\{(?:\s*(?:"kind"\s*:\s*"AdmissionReview"|"apiVersion"\s*:\s*"admission\.k8s\.io/v1")\s*,){2}'
     rb'\s*"request"\s*:\s*\{\s*"uid"\s*:\s*"([A-Za-z0-9-]{1,128})"'
@@ -109,7 +102,6 @@ class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel", gc=False):
     user_info: UserInfo = UserInfo()
     object: msgspec.Raw = _NULL
     old_object: msgspec.Raw = _NULL
-    options: msgspec.Raw = _NULL
     dry_run: bool = False
     """Whether nothing will be stored: the webhook must have no effect either."""
 
@@ -131,19 +123,16 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``patch`` is applied where the request is allowed: operations, or a JSON Patch as text already;
     Raw is what stands in the answer as it is, base64 in quotes.
-    ``message`` and ``code`` (an HTTP status from 400 to 599) are what the user sees where it is
-    not; ``reason`` follows from the code where it is empty. ``warnings`` are shown to the user in
-    any case; ``annotations`` are in the audit log. ``result``: what the answer is counted as, where
-    allowed, patched and denied do not say it.
+    ``message`` and ``code`` (an HTTP status from 400 to 499) are what the user sees where it is
+    not. ``warnings`` are shown to the user in any case. ``result``: what the answer is counted as,
+    where allowed, patched and denied do not say it.
     """
 
     allowed: bool = True
     patch: Sequence[Operation] | bytes | msgspec.Raw = ()
     message: str = ""
     code: int = 403
-    reason: str = ""
     warnings: Sequence[str] = ()
-    annotations: dict[str, str] | None = None
     result: str = ""
 
     @classmethod
@@ -158,15 +147,7 @@ class _Review(msgspec.Struct, rename="camel", gc=False):
     kind: str = ""
 
 
-class _Envelope(msgspec.Struct, rename="camel"):
-    """What tells a review from anything else that is JSON."""
-
-    api_version: str = ""
-    kind: str = ""
-
-
 _review = msgspec.json.Decoder(_Review)
-_envelope = msgspec.json.Decoder(_Envelope)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -180,11 +161,11 @@ def decode(body: bytes | bytearray) -> AdmissionRequest:
         ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadReview(
-            _other(body)
-            or f"the body is not an AdmissionReview; POST one of {API_VERSION} as JSON ({one_line(str(error), 200)})"
+            f"the body is not an AdmissionReview; POST one of {API_VERSION} as JSON ({one_line(str(error), 200)})"
         ) from None
     if review.kind != "AdmissionReview" or review.api_version != API_VERSION:
-        raise BadReview(_not_ours(review.api_version, review.kind))
+        what = one_line(f"{review.api_version} {review.kind}", 100).strip() or "something else"
+        raise BadReview(f"the body is {what}, expected {API_VERSION} AdmissionReview")
     return review.request
 
 
@@ -192,9 +173,7 @@ def encode(uid: str, response: Response) -> bytes:
     """The AdmissionReview that answers the request ``uid``."""
     answer: dict[str, object] = {"uid": uid, "allowed": response.allowed}
     if not response.allowed:
-        reason = response.reason or _REASONS.get(
-            response.code, "Forbidden" if response.code < 500 else "InternalError"
-        )
+        reason = _REASONS.get(response.code, "Forbidden")
         message = one_line(response.message, MOST_TEXT)
         answer["status"] = {"code": response.code, "reason": reason, "message": message}
     elif patch := response.patch:
@@ -205,8 +184,6 @@ def encode(uid: str, response: Response) -> bytes:
         answer["warnings"] = [
             one_line(warning, MOST_TEXT) for warning in response.warnings[:MOST_WARNINGS]
         ]
-    if response.annotations:
-        answer["auditAnnotations"] = response.annotations
     return _encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": answer})
 
 
@@ -228,19 +205,3 @@ def _decode(raw: msgspec.Raw, type_: type[T], where: str) -> T:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         name = getattr(type_, "__name__", str(type_))
         raise BadReview(f"{where} is not a {name} ({one_line(str(error), 200)})") from None
-
-
-def _other(body: bytes | bytearray) -> str:
-    """What is wrong with JSON that says of itself that it is something else; empty where it does
-    not.
-    """
-    try:
-        envelope = _envelope.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ""
-    ours = (envelope.kind, envelope.api_version) in {("AdmissionReview", API_VERSION), ("", "")}
-    return "" if ours else _not_ours(envelope.api_version, envelope.kind)
-
-
-def _not_ours(version: str, kind: str) -> str:
-    return f"the body is {one_line(f'{version} {kind}', 100).strip() or 'something else'}, expected {API_VERSION} AdmissionReview"
