@@ -16,6 +16,7 @@ from preflight_kube.cli.commands import CommandFailed
 from preflight_kube.client.client import Client, KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.health import HealthServer
+from preflight_kube.runtime.ports import PortTaken
 
 from preflight_computedomain.api.names import DRIVER, PLUGIN
 from preflight_computedomain.config import EXCLUSIVE, Gates
@@ -153,10 +154,8 @@ def _health(
 
     try:
         return HealthServer(*address, metrics.registry, healthy, ready)
-    except OSError as error:
-        raise CommandFailed(
-            f"{address[0]}:{address[1]} cannot be listened on ({error.strerror or error}); choose another --port."
-        ) from None
+    except PortTaken as error:
+        raise CommandFailed(str(error)) from None
 
 
 async def _stop_on_signal(scope: anyio.CancelScope) -> None:

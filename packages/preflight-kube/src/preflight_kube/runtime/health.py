@@ -9,7 +9,6 @@ longest: a probe sends its request at once, an idle connection waits.
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +17,8 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from preflight_kube.runtime.ports import listen
+
 Probe = Callable[[], str]
 """Empty when all is well, else what is not."""
 
@@ -25,7 +26,6 @@ MOST_CONNECTIONS: Final = 64
 MOST_HEADERS: Final = 8 * 1024
 """Bytes."""
 REQUEST_SECONDS: Final = 5.0
-LATE_SECONDS: Final = 0.1
 ANSWER_SECONDS: Final = 10.0
 _REASONS: Final = {
     200: "OK",
@@ -38,8 +38,8 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class HealthServer:
-    """Serves from construction to :meth:`close`; ``port`` is the one it got. Raises OSError when it
-    cannot listen.
+    """Serves from construction to :meth:`close`; ``port`` is the one it got. Raises
+    :class:`~.ports.PortTaken`.
     """
 
     def __init__(
@@ -48,12 +48,8 @@ class HealthServer:
         self._registry, self._probes = registry, {"/healthz": healthy, "/readyz": ready}
         self._waiting: dict[asyncio.StreamWriter, None] = {}
         """For their request; who came first stands first."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listening = socket.create_server(
-            (host, port), family=family, backlog=1024, dualstack_ipv6=host == "::"
-        )
-        # As in `ports`: the end of a long answer does not wait for an acknowledgement.
-        self._listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._listening = listen(host, port)
+        self._listening.listen(1024)
         self.port = int(self._listening.getsockname()[1])
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -99,7 +95,8 @@ class HealthServer:
                 asyncio.LimitOverrunError,
                 asyncio.CancelledError,
             ):
-                head = await _head(reader)
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    head = await reader.readuntil(_END)
                 self._waiting.pop(writer, None)
                 status, kind, body = self._answer(head)
                 lines = (
@@ -131,17 +128,3 @@ class HealthServer:
             return 404, _TEXT, b"there is /healthz, /readyz and /metrics\n"
         trouble = probe()
         return 503 if trouble else 200, _TEXT, (trouble or "ok").encode() + b"\n"
-
-
-async def _head(reader: asyncio.StreamReader) -> bytes:
-    """A request's line and headers. Raises TimeoutError where they do not come in time.
-
-    Where the whole process stood still for longer than that, the request has come meanwhile, but
-    the time is seen to be over first: it is read all the same.
-    """
-    try:
-        async with asyncio.timeout(REQUEST_SECONDS):
-            return await reader.readuntil(_END)
-    except TimeoutError:
-        async with asyncio.timeout(LATE_SECONDS):
-            return await reader.readuntil(_END)

@@ -39,7 +39,6 @@ from preflight_kube.errors import KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.health import HealthServer
 from preflight_kube.runtime.lease import Leadership, lead
-from preflight_kube.runtime.ports import PortTaken
 from preflight_kube.runtime.reflector import Reflector
 from preflight_kube.runtime.workqueue import Backoff
 
@@ -213,10 +212,7 @@ class _Replica:
 
     async def run(self, build: Build, host: str, port: int) -> None:
         identity = f"{os.environ.get('POD_NAME') or os.uname().nodename}_{uuid.uuid4().hex[:8]}"
-        try:
-            health = HealthServer(host, port, self._registry, self.unhealthy, self.unready)
-        except OSError as error:
-            raise PortTaken(host, port, error) from error
+        health = HealthServer(host, port, self._registry, self.unhealthy, self.unready)
         about: dict[str, object] = {"identity": identity, "port": health.port}
         if self._election is not None:
             about["lease"] = f"{self._election.namespace}/{self._election.name}"
