@@ -128,7 +128,8 @@ class Connections:
         self._held = 0
         self._dropped: dict[Bounded, None] = {}
         """Those whose body is not kept."""
-        self._told: set[str] = set()
+        self.refusal_logged = False
+        """Whether the log has that clients refuse this certificate."""
         self._resume: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -296,17 +297,13 @@ class Connections:
             late = "taking longer" in str(error) or isinstance(error, TimeoutError)
             kind = "timeout" if late else "ended"
         self._metrics.handshakes_failed.labels(kind).inc()
-        if kind == "certificate-refused" and kind not in self._told:
-            self._told.add(kind)
+        if kind == "certificate-refused" and not self.refusal_logged:
+            self.refusal_logged = True
             log.error(
                 "clients refuse the serving certificate: see that the webhook configuration's caBundle "
                 "holds its authority and that it is for the Service's name",
                 reason=reason,
             )
-
-    def certificate_changed(self) -> None:
-        """What was logged about the old one may be logged anew."""
-        self._told.clear()
 
 
 class Bounded(HttpToolsProtocol):

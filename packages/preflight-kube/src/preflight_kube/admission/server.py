@@ -238,7 +238,7 @@ class HttpServer:
         if (certificate := self._certificate) is None:
             return
         if certificate.refresh():
-            server.connections.certificate_changed()
+            server.connections.refusal_logged = False
             if certificate.client_ca is not None:
                 # Who is connected showed a certificate to the authority of before.
                 server.connections.retire()
