@@ -52,10 +52,7 @@ class BoxSpec(msgspec.Struct, kw_only=True, rename="camel"):
     items: Annotated[list[Item], Meta(max_length=3, extra_json_schema=list_map("name"))] = []
     labels: Annotated[dict[str, str], Meta(max_length=2)] | UnsetType = UNSET
     template: Annotated[dict[str, Any], Meta(extra_json_schema=embedded())] | UnsetType = UNSET
-    port: int | str | UnsetType = UNSET
-    tags: set[str] | UnsetType = UNSET
     anything: Any = None
-    data: bytes | UnsetType = UNSET
 
 
 class BoxStatus(msgspec.Struct):
@@ -78,9 +75,6 @@ def boxes() -> dict[str, Any]:
                 ("spec",),
                 "self.size != 'small' || !has(self.items) || size(self.items) < 2",
                 "a small box has one item",
-            ),
-            ValidationRule(
-                ("spec", "items", "*"), "self.name != 'nothing'", "an item is something"
             ),
         ],
         columns=[
@@ -131,9 +125,7 @@ GOOD: list[dict[str, Any]] = [
             "spec": {"any": [1, None]},
         }
     },
-    {"port": 80},
-    {"port": "http"},
-    {"tags": ["a", "b"], "anything": {"x": [1]}, "data": "aGk="},
+    {"anything": {"x": [1]}},
 ]
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"size": "huge"}, "spec.size"),
@@ -141,15 +133,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"replicas": 2**31}, "spec.replicas"),
     ({"size": "large", "items": [{"name": "a"}, {"name": "a"}]}, "Duplicate value"),
     ({"items": [{"name": "a"}, {"name": "b"}]}, "a small box has one item"),
-    ({"items": [{"name": "nothing"}]}, "an item is something"),
     ({"items": [{"many": 2}]}, "spec.items[0].name"),
     ({"items": [{"name": "a", "many": 10}]}, "spec.items[0].many"),
     ({"labels": {"a": "1", "b": "2", "c": "3"}}, "spec.labels"),
     ({"labels": {"a": 1}}, "spec.labels.a"),
     ({"template": {"metadata": {"name": "a"}}}, "spec.template"),
-    ({"port": 1.5}, "spec.port"),
-    ({"tags": ["a", "a"]}, "spec.tags[1]"),
-    ({"data": "not base64!"}, "spec.data"),
 ]
 
 
@@ -218,10 +206,6 @@ def test_names_columns_and_places_are_as_given() -> None:
     assert '"default"' not in json.dumps(plain)
 
 
-class Tree(msgspec.Struct):
-    children: list[Tree]
-
-
 class Pair(msgspec.Struct):
     both: tuple[int, str]
 
@@ -237,10 +221,9 @@ class Keyed(msgspec.Struct):
 @pytest.mark.parametrize(
     ("struct", "says"),
     [
-        (Tree, "Tree.children[]: Tree contains itself"),
-        (Pair, "Pair.both: a tuple of fixed length"),
+        (Pair, "Pair.both: no structural schema has prefixItems"),
         (Mixed, "Mixed.either: a union of several types"),
-        (Keyed, "Keyed.by: keys of a map cannot be bounded"),
+        (Keyed, "Keyed.by: no structural schema has propertyNames"),
     ],
 )
 def test_what_no_structural_schema_can_say_is_refused_with_its_place(

@@ -7,7 +7,7 @@ field and is taken over as it is, such as ``x-kubernetes-list-type``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -18,15 +18,17 @@ Schema = dict[str, Any]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 """An integer that Go clients keep in 32 bits."""
 
-_LEFT_OUT: Final = frozenset({"title", "default", "required", "uniqueItems", "propertyNames"})
+_LEFT_OUT: Final = frozenset({"title", "default", "required"})
 """What a structural schema has no place for, or has in another form."""
+_FOREIGN: Final = frozenset(
+    {"prefixItems", "propertyNames", "discriminator", "const", "allOf", "uniqueItems"}
+)
+"""What it cannot say: a tuple of fixed length, bounds of keys, a tag, a set."""
 _TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
 class ValidationRule(NamedTuple):
-    """What a schema cannot say of what is at ``at``, in CEL: keys from the object's root, ``*`` for
-    each item of a list or value of a map.
-    """
+    """What a schema cannot say of what is at ``at``, keys from the object's root, in CEL."""
 
     at: tuple[str, ...]
     cel: str
@@ -106,9 +108,11 @@ def crd(
         },
     }
     for rule in rules:
-        _placed(whole, rule.at).setdefault("x-kubernetes-validations", []).append(
-            {"rule": rule.cel, "message": rule.message}
-        )
+        place = whole
+        for key in rule.at:
+            place = place["properties"][key]
+        rules_there = place.setdefault("x-kubernetes-validations", [])
+        rules_there.append({"rule": rule.cel, "message": rule.message})
     served: Schema = {
         "name": version,
         "served": True,
@@ -136,7 +140,7 @@ def crd(
 def structural(struct: type, *, defaults: bool = True) -> Schema:
     """The structural schema of a Struct. Raises TypeError for a type that has none."""
     whole = msgspec.json.schema(struct)
-    return _Definitions(whole.get("$defs", {}), defaults).inline(whole, struct.__name__, ())
+    return _Definitions(whole.get("$defs", {}), defaults).inline(whole, struct.__name__)
 
 
 class _Definitions:
@@ -145,26 +149,17 @@ class _Definitions:
     def __init__(self, definitions: Mapping[str, Schema], defaults: bool) -> None:
         self._definitions, self._defaults = definitions, defaults
 
-    def inline(self, part: Schema, path: str, above: tuple[str, ...]) -> Schema:
-        """``part`` without references; ``above`` are those that it is within."""
+    def inline(self, part: Schema, path: str) -> Schema:
+        """``part`` without references."""
         if "$ref" in part:
             name = part["$ref"].removeprefix("#/$defs/")
-            if name in above:
-                raise TypeError(
-                    f"{path}: {name} contains itself, which no structural schema can say."
-                )
             beside = {key: value for key, value in part.items() if key not in {"$ref", "$defs"}}
-            return self.inline({**self._definitions[name], **beside}, path, (*above, name))
+            return self.inline({**self._definitions[name], **beside}, path)
         if "anyOf" in part:
-            return self._any_of(part, path, above)
-        for foreign, why in _FOREIGN.items():
-            if foreign in part:
-                raise TypeError(f"{path}: {why}")
-        schema = {
-            key: value
-            for key, value in part.items()
-            if key not in _LEFT_OUT and key not in _FOREIGN
-        }
+            return self._any_of(part, path)
+        if foreign := sorted(_FOREIGN & part.keys()):
+            raise TypeError(f"{path}: no structural schema has {', '.join(foreign)}.")
+        schema = {key: value for key, value in part.items() if key not in _LEFT_OUT}
         if isinstance(words := schema.get("description"), str):
             # A docstring's lines are not the reader's.
             schema["description"] = " ".join(words.split())
@@ -172,10 +167,6 @@ class _Definitions:
             schema["required"] = part["required"]
         if "enum" in schema:
             schema = _enumerated(schema, path)
-        if part.get("uniqueItems"):
-            schema["x-kubernetes-list-type"] = "set"
-        if schema.pop("contentEncoding", "") == "base64":
-            schema["format"] = "byte"
         if schema.get("type") == "integer":
             schema["format"] = (
                 "int32" if {"minimum", "maximum"} <= schema.keys() and _fits(schema) else "int64"
@@ -184,15 +175,15 @@ class _Definitions:
             if end in schema:
                 schema[bound], schema[end] = schema[end], True
         if "items" in schema:
-            schema["items"] = self.inline(schema["items"], f"{path}[]", above)
+            schema["items"] = self.inline(schema["items"], f"{path}[]")
         if "properties" in schema:
             schema["properties"] = {
-                name: self.inline(value, f"{path}.{name}", above)
+                name: self.inline(value, f"{path}.{name}")
                 for name, value in schema["properties"].items()
             }
         others = schema.pop("additionalProperties", None)
         if others not in (None, True, False):
-            schema["additionalProperties"] = self.inline(others, f"{path}.*", above)
+            schema["additionalProperties"] = self.inline(others, f"{path}.*")
         if "type" not in schema or (
             schema["type"] == "object"
             and not {"properties", "additionalProperties"} & schema.keys()
@@ -202,32 +193,13 @@ class _Definitions:
             schema["default"] = default
         return schema
 
-    def _any_of(self, part: Schema, path: str, above: tuple[str, ...]) -> Schema:
+    def _any_of(self, part: Schema, path: str) -> Schema:
+        """What may be null; of several types there is no structural schema."""
         beside = {key: value for key, value in part.items() if key != "anyOf"}
         others = [alternative for alternative in part["anyOf"] if alternative.get("type") != "null"]
-        nullable = {"nullable": True} if len(others) < len(part["anyOf"]) else {}
-        if len(others) == 1:
-            return {**self.inline({**others[0], **beside}, path, above), **nullable}
-        if sorted(alternative.get("type", "") for alternative in others) == ["integer", "string"]:
-            default = (
-                {"default": beside["default"]}
-                if self._defaults and _worth(beside.get("default"), {})
-                else {}
-            )
-            described = {key: value for key, value in beside.items() if key not in _LEFT_OUT}
-            return {"x-kubernetes-int-or-string": True, **described, **default, **nullable}
-        raise TypeError(
-            f"{path}: a union of several types has no structural schema; use one type, or int | str."
-        )
-
-
-_FOREIGN: Final = {
-    "prefixItems": "a tuple of fixed length has no structural schema; use a list.",
-    "propertyNames": "keys of a map cannot be bounded in a structural schema; write a rule in CEL.",
-    "discriminator": "a tagged union has no structural schema; use one Struct with optional fields.",
-    "const": "a tag has no structural schema; use a Literal.",
-    "allOf": "a field that must be several things at once has no structural schema.",
-}
+        if len(others) > 1:
+            raise TypeError(f"{path}: a union of several types has no structural schema.")
+        return {**self.inline({**others[0], **beside}, path), "nullable": True}
 
 
 def _fits(schema: Mapping[str, Any]) -> bool:
@@ -257,16 +229,6 @@ def _worth(default: Any, schema: Mapping[str, Any]) -> bool:
     if default == {}:
         return bool([prop for prop in schema.get("properties", {}).values() if "default" in prop])
     return True
-
-
-def _placed(whole: Schema, at: Collection[str]) -> Schema:
-    place = whole
-    for key in at:
-        if key == "*":
-            place = place["items"] if "items" in place else place["additionalProperties"]
-        else:
-            place = place["properties"][key]
-    return place
 
 
 def _column(column: Column) -> Schema:
