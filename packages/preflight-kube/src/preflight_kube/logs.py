@@ -20,7 +20,6 @@ import msgspec
 
 _FRAMES: Final = 5
 _MOST: Final = 1000
-_RESERVED: Final = frozenset({"time", "level", "msg", "component"})
 _SOON: Final = 0.05
 """Seconds that a :func:`line` may wait for others to be written with it."""
 _ENOUGH: Final = 16 * 1024
@@ -34,24 +33,16 @@ _component = ""
 
 
 class Logger:
-    """Writes lines with fields. ``bind`` makes one whose lines have more of them.
+    """Writes lines with fields.
 
     A field may be anything that JSON has, or whose text says enough. ``error`` may be an exception:
     its kind, its text, and for :meth:`exception` the innermost frames, are written.
     """
 
-    __slots__ = ("_bound", "_log")
+    __slots__ = ("_log",)
 
-    def __init__(self, log: logging.Logger, bound: Mapping[str, object]) -> None:
-        self._log, self._bound = log, bound
-
-    def bind(self, **fields: object) -> Logger:
-        """A logger whose lines have ``fields`` too."""
-        return Logger(self._log, {**self._bound, **fields})
-
-    def debug(self, message: str, /, **fields: object) -> None:
-        """For who looks for a fault."""
-        self._write(logging.DEBUG, message, fields)
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
 
     def info(self, message: str, /, **fields: object) -> None:
         """What has changed."""
@@ -82,8 +73,6 @@ class Logger:
     ) -> None:
         if not self._log.isEnabledFor(level):
             return
-        if self._bound:
-            fields = {**self._bound, **fields}
         # A record by hand: one line need not look for its caller in the stack.
         record = logging.LogRecord(self._log.name, level, "", 0, message, None, None)
         record.about = fields
@@ -96,7 +85,7 @@ def get_logger(name: str) -> Logger:
     """The logger of a module or component; levels can be set by ``name`` as for
     :func:`logging.getLogger`. Cheap, and needs no set-up.
     """
-    return Logger(logging.getLogger(name), {})
+    return Logger(logging.getLogger(name))
 
 
 class _Pending:
@@ -141,7 +130,7 @@ def line(level: str, msg: str, fields: Mapping[str, object]) -> None:
 
 def part(level: str, msg: str, fields: Mapping[str, object]) -> bytes:
     """What many lines have in common, encoded once, for :func:`line_of`."""
-    return _encode({"level": level, "msg": msg, "component": _component, **_named(fields)})[1:-1]
+    return _encode({"level": level, "msg": msg, "component": _component, **fields})[1:-1]
 
 
 def line_of(common: bytes, fields: Mapping[str, object]) -> None:
@@ -169,18 +158,11 @@ def _line(record: logging.LogRecord) -> bytes:
         "level": record.levelname.lower(),
         "msg": record.getMessage(),
         "component": _component,
-        **_named(getattr(record, "about", {})),
+        **getattr(record, "about", {}),
     }
     if record.exc_info and record.exc_info[1] is not None:
         about |= _raised(record.exc_info[1])
     return _encode(about)
-
-
-def _named(fields: Mapping[str, object]) -> Mapping[str, object]:
-    """``fields``, none of them by the name of what every line has."""
-    if _RESERVED.isdisjoint(fields):
-        return fields
-    return {f"{name}_" if name in _RESERVED else name: value for name, value in fields.items()}
 
 
 def _raised(error: BaseException) -> dict[str, str]:

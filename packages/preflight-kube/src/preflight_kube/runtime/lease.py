@@ -117,7 +117,7 @@ class _Candidate:
     ) -> None:
         self._client, self._clock, self._path = client, client.clock, path
         self._identity, self._duration, self._retry = identity, duration, retry
-        self._log = log.bind(lease=path, identity=identity)
+        self._about = {"lease": path, "identity": identity}
         self._lease = _Lease({})
         """As last seen or written."""
         self._seen: tuple[tuple[Any, ...], float] = ((None,), -math.inf)
@@ -135,14 +135,14 @@ class _Candidate:
         while True:
             try:
                 if leadership := await self._try():
-                    self._log.info("leading", epoch=leadership.epoch)
+                    log.info("leading", epoch=leadership.epoch, **self._about)
                     return leadership
                 failed = False
             except Conflict:  # another was quicker
                 failed = False
             except KubeError as error:
                 if not failed:
-                    self._log.warning("cannot acquire the lease", error=str(error))
+                    log.warning("cannot acquire the lease", error=str(error), **self._about)
                 failed = True
             await anyio.sleep(self.pause())
 
@@ -163,7 +163,7 @@ class _Candidate:
                     except Exception as error:  # raised again below, without a group around it
                         failure = error
                 if scope.cancelled_caught:
-                    self._log.warning("no longer leading")
+                    log.warning("no longer leading", **self._about)
                 tasks.cancel_scope.cancel()
         finally:
             await self._release(leadership)
@@ -185,10 +185,10 @@ class _Candidate:
             try:
                 until = await self._rewrite(self._spec(leadership.epoch))
             except _LeaseLost as lost:
-                self._log.warning("lost the lease", error=str(lost))
+                log.warning("lost the lease", error=str(lost), **self._about)
                 break
             except KubeError as error:  # nobody knows; it may be renewed until its end
-                self._log.warning("lease renewal failed", error=str(error))
+                log.warning("lease renewal failed", error=str(error), **self._about)
                 continue
             if not leadership.valid():
                 break  # too late, although nobody else came: what was begun must not go on
@@ -209,9 +209,9 @@ class _Candidate:
         with anyio.move_on_after(RELEASE_SECONDS, shield=True):
             try:
                 await self._rewrite(spec)
-                self._log.info("released the lease")
+                log.info("released the lease", **self._about)
             except (KubeError, _LeaseLost) as error:
-                self._log.warning("lease not released", error=str(error))
+                log.warning("lease not released", error=str(error), **self._about)
 
     async def _try(self) -> Leadership | None:
         try:
