@@ -12,6 +12,7 @@ import pytest
 from preflight_kube.client.client import Client, Conflict, Fenced, KubeError
 from preflight_kube.clock import Clock
 from preflight_kube.errors import NotFound
+from preflight_kube.runtime import event_recorder
 from preflight_kube.runtime.event_recorder import MAX_TRIES, EventRecorder
 from preflight_kube.runtime.events import Regarding
 from preflight_kube.runtime.workqueue import Backoff
@@ -20,6 +21,11 @@ from preflight_testing.waiting import until
 pytestmark = pytest.mark.anyio
 
 Answer = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_recorder, "BACKOFF", Backoff(first=0.001, longest=0.001))
 
 
 def pod(name: str) -> Regarding:
@@ -45,15 +51,14 @@ class Events(Client):
 
 @asynccontextmanager
 async def recording(
-    client: Client, **more: Any
+    client: Client,
 ) -> AsyncIterator[tuple[EventRecorder, Counter[str]]]:
     counted = Counter[str]()
 
     def count(result: str) -> None:
         counted[result] += 1
 
-    backoff = Backoff(first=0.001, longest=0.001)
-    recorder = EventRecorder(client, "tests", counted=count, backoff=backoff, **more)
+    recorder = EventRecorder(client, "tests", counted=count)
     async with anyio.create_task_group() as group:
         group.start_soon(recorder.run)
         yield recorder, counted
@@ -149,11 +154,10 @@ async def test_one_that_exists_is_neither_lost_nor_written() -> None:
     assert len(client.tried) == 2
 
 
-async def test_of_more_than_may_wait_the_oldest_is_lost() -> None:
+async def test_of_more_than_may_wait_the_oldest_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_recorder, "MAX_PENDING", 2)
     client, counted = Events(), Counter[str]()
-    recorder = EventRecorder(
-        client, "tests", counted=lambda it: counted.update([it]), max_pending=2
-    )
+    recorder = EventRecorder(client, "tests", counted=lambda it: counted.update([it]))
     for name in "abc":
         recorder.event(pod(name), reason="Moved", message="m", warning=True)
     assert counted == {"failed": 1}

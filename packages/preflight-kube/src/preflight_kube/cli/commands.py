@@ -20,12 +20,10 @@ is wrong. Loads neither the Kubernetes client nor the event loop.
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -52,9 +50,6 @@ EXIT_CODES: Final = (
 """What every command line says in its help."""
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of a file that is read; an object in a cluster has at most 1.5 MB."""
-
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""What writing says of standard output that goes to a file which takes no more."""
 
 
 class BadInput(Exception):
@@ -98,12 +93,11 @@ def command(
     run: Callable[[argparse.Namespace], int],
     *,
     help: str,
-    description: str | None = None,
 ) -> argparse.ArgumentParser:
     """The parser of a new command, for its arguments. ``run`` gets what was parsed, and returns the
     exit status.
     """
-    subparser = subparsers.add_parser(name, help=help, description=description)
+    subparser = subparsers.add_parser(name, help=help)
     subparser.set_defaults(run=run)
     return subparser
 
@@ -253,24 +247,24 @@ def add_port(
     )
 
 
-def read(path: Path | str, *, most: int = MOST_BYTES) -> str:
-    """The text of a file of ``most`` bytes at most; ``-`` is standard input. Raises
+def read(path: Path | str) -> str:
+    """The text of a file of :data:`MOST_BYTES` at most; ``-`` is standard input. Raises
     :class:`BadInput`.
     """
     try:
         if str(path) == "-":
             if sys.stdin is None:  # it was closed before the start
                 raise BadInput("standard input: is closed; give a readable file.")
-            data = sys.stdin.buffer.read(most + 1)
+            data = sys.stdin.buffer.read(MOST_BYTES + 1)
         else:
             with Path(path).open("rb") as file:
-                data = file.read(most + 1)
+                data = file.read(MOST_BYTES + 1)
         text = data.decode()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "not UTF-8"
         raise BadInput(f"{named(path)}: {why}; give a readable file.") from None
-    if len(data) > most:
-        raise BadInput(f"{named(path)}: has more than {most} bytes; give a smaller file.")
+    if len(data) > MOST_BYTES:
+        raise BadInput(f"{named(path)}: has more than {MOST_BYTES} bytes; give a smaller file.")
     return text
 
 
@@ -365,27 +359,17 @@ def main(
 
     What is bad input or fails ends with its sentences on standard error: :class:`BadInput`,
     :class:`CommandFailed`, :class:`~.configfile.ConfigError`, :class:`~.errors.KubeError`. There is
-    no traceback for a reader that went away, a full disk or Ctrl-C.
+    no traceback for a reader that went away, or Ctrl-C.
     """
-    status = FAILED
     try:
         status = _ended(make, arguments)
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:  # None: it was closed before the start
                 stream.flush()
     except BrokenPipeError:
-        _discard()
+        # What is left goes nowhere: the interpreter flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = UNREAD
-    except OSError as error:
-        if error.errno not in _FULL or error.filename is not None:
-            raise
-        _discard()
-        with suppress(OSError, ValueError):
-            print(
-                f"standard output: cannot be written ({error.strerror or error}); write elsewhere.",
-                file=sys.stderr,
-            )
-        status = FAILED
     sys.exit(status)
 
 
@@ -402,7 +386,7 @@ def _ended(make: Callable[[], argparse.ArgumentParser], arguments: list[str] | N
     except KeyboardInterrupt:
         return CANCELLED
     except SystemExit as asked:  # of argparse: what it has printed is still to be flushed
-        return asked.code if isinstance(asked.code, int) else DONE if asked.code is None else FAILED
+        return int(asked.code or DONE)
 
 
 def complain(sentences: Iterable[str], status: int) -> int:
@@ -410,19 +394,6 @@ def complain(sentences: Iterable[str], status: int) -> int:
     for sentence in map(printable_lines, sentences):
         print(sentence if sentence.endswith((".", "?", "!")) else f"{sentence}.", file=sys.stderr)
     return status
-
-
-def _discard() -> None:
-    """Let what is left in the buffers go nowhere: the interpreter flushes them once more at its
-    end.
-    """
-    with suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):
-                os.dup2(nowhere, stream.fileno())
 
 
 class _Version(argparse.Action):

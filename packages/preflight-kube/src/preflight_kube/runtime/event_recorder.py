@@ -49,11 +49,8 @@ class EventRecorder:
         component: str,
         *,
         counted: Callable[[Literal["written", "failed"]], None] = lambda _: None,
-        backoff: Backoff = BACKOFF,
-        max_pending: int = MAX_PENDING,
     ) -> None:
         self._client, self._component, self._counted = client, component, counted
-        self._backoff, self._max_pending = backoff, max_pending
         self._pending: dict[Key, _Pending] = {}  # the oldest first
         self._written: OrderedDict[Key, None] = OrderedDict()
         self._queue = Queue("event", clock=client.clock)
@@ -86,9 +83,9 @@ class EventRecorder:
             return False
         new = key not in self._pending
         self._pending[key] = _Pending(body)
-        if len(self._pending) > self._max_pending:
+        if len(self._pending) > MAX_PENDING:
             oldest = next(iter(self._pending))
-            self._lost(self._pending.pop(oldest).body, f"more than {self._max_pending} wait")
+            self._lost(self._pending.pop(oldest).body, f"more than {MAX_PENDING} wait")
         self._queue.add(key)
         return new
 
@@ -111,7 +108,7 @@ class EventRecorder:
             pending.tries += 1
             unanswered = not error.status or error.status == 429 or error.status >= 500
             if unanswered and pending.tries < MAX_TRIES:
-                return self._backoff.pause(pending.tries)
+                return BACKOFF.pause(pending.tries)
             if error.reason == "AlreadyExists":
                 self._remember(key)
             # Who would read it goes, or has gone, with the namespace.
