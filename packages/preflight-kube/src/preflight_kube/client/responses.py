@@ -5,7 +5,6 @@ are.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Final, Literal
 
@@ -21,16 +20,12 @@ LONGEST: Final = 120.0
 """Seconds that one answer may take in all; one that comes byte by byte never meets the time for its
 next bytes.
 """
-_MOST_WORDS: Final = 64 * 1024
-"""Bytes of a refusal that are read."""
+_MOST_WORDS: Final = 8192
+"""Characters of what a refusal says that are kept."""
 _STATUS: Final = msgspec.json.Decoder(Status)
 _NOT_SERVED: Final = b"404 page not found"
 """What an API server says of an API group that it does not have; to all else that is not there it
 answers with a Status.
-"""
-_STATUS_BEGINS: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"Status"\s*,\s*"apiVersion"\s*:\s*"v1"')
-"""A Status names its object in its message before it gives its reason, and a name may be as long as
-whoever asked made it.
 """
 
 
@@ -93,10 +88,9 @@ def refusal(code: int, body: bytes, what: str, *, json_patch: bool = False) -> K
     try:
         status = decode(_STATUS, body)
     except Undecodable:
-        cut = len(body) >= _MOST_WORDS and _STATUS_BEGINS.match(body) is not None
-        # A Status of 404 has no other reason.
-        status = Status(kind="Status", reason="NotFound") if cut and code == 404 else Status()
-    status.message = status.message or body[:200].decode(errors="replace").strip()
+        status = Status()
+    message = status.message or body[:200].decode(errors="replace").strip()
+    status.message = message[:_MOST_WORDS]
     absent = (status.kind, status.reason) == ("Status", "NotFound") or body.strip() == _NOT_SERVED
     if code == 404 and not absent:  # a proxy's: nobody knows what there is
         return KubeError(
@@ -141,10 +135,10 @@ async def timely(answer: httpcore.Response, longest: float, what: str) -> AsyncI
 
 
 async def words(answer: httpcore.Response) -> bytes:
-    """What an answer says that is none of those that are wanted."""
-    kept = b""
-    async for piece in timely(answer, LONGEST, "a refusal"):
-        kept += piece[:_MOST_WORDS]
-        if len(kept) >= _MOST_WORDS:
-            break
-    return kept
+    """What an answer says that is none of those that are wanted. A Status names its object, and a
+    name may be as long as whoever asked made it.
+    """
+    try:
+        return await whole(timely(answer, LONGEST, "a refusal"))
+    except TooMuch:
+        return b""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from ssl import SSLContext, SSLError
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import anyio
@@ -282,16 +282,8 @@ def connection(origin: httpcore.Origin, verify: SSLContext) -> httpcore.AsyncHTT
 
 
 class _Backend(httpcore.AnyIOBackend):
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        plain = await super().connect_tcp(host, port, timeout, local_address, socket_options)
-        return _Stream(plain)
+    async def connect_tcp(self, *args: Any, **more: Any) -> httpcore.AsyncNetworkStream:
+        return _Stream(await super().connect_tcp(*args, **more))
 
 
 class _Stream(httpcore.AsyncNetworkStream):
@@ -315,14 +307,9 @@ class _Stream(httpcore.AsyncNetworkStream):
         whole, self._head = self._head + buffer if self._head else buffer, b""
         await self._plain.write(whole, timeout)
 
-    async def start_tls(
-        self,
-        ssl_context: SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+    async def start_tls(self, *args: Any, **more: Any) -> httpcore.AsyncNetworkStream:
         try:
-            return _Stream(await self._plain.start_tls(ssl_context, server_hostname, timeout))
+            return _Stream(await self._plain.start_tls(*args, **more))
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._plain.aclose()
