@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from preflight_kube.api.workloads import grove, jobset, kubeflow, labels, leaderworkerset
-from preflight_kube.api.workloads.model import dotted
-from preflight_kube.api.workloads.places import places, pods_at
+from preflight_kube.api.workloads.model import dotted, places
 from preflight_kube.api.workloads.sizes import MAX_SIZE, DeclaredSize
 from preflight_kube.api.workloads.table import KINDS, kind_of, named, templates
 
@@ -109,7 +108,7 @@ def test_each_template_of_an_object_has_a_place_and_a_number_of_pods(
     kind = kind_of(item)
     assert kind is not None
     found = list(places(item, kind))
-    assert {dotted(one.keys): pods_at(item, kind, one.keys) for one in found} == wanted
+    assert {dotted(one.keys): kind.pods(item, one.keys) for one in found} == wanted
 
 
 @pytest.mark.parametrize("replicas", ["3", 1.5, True, [], {}])
@@ -119,7 +118,7 @@ def test_a_number_of_replicas_that_is_none_is_named_with_its_path(replicas: obje
     assert kind is not None
     [place] = places(item, kind)
     with pytest.raises(ValueError, match=r"spec\.workerGroupSpecs\[0\]\.replicas is not a whole"):
-        pods_at(item, kind, place.keys)
+        kind.pods(item, place.keys)
 
 
 @pytest.mark.parametrize("title", KINDS)

@@ -10,8 +10,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from preflight_kube.api.workloads.model import Keys, Object, at, dotted, map_of, maps, whole
-from preflight_kube.api.workloads.places import places, pods_at
+from preflight_kube.api.workloads.model import (
+    Keys,
+    Object,
+    at,
+    dotted,
+    map_of,
+    maps,
+    places,
+    whole,
+)
 from preflight_kube.api.workloads.table import kind_of
 
 from preflight_appwrapper.api.names import PREFIX
@@ -176,7 +184,7 @@ def _sets(item: Object, known: _Sets) -> Iterator[PodSet]:
         templates.sort(key=lambda keys: known.roles.index(str(keys[-2])))
     needs = _of_each_job(item) if known.jobs else known.needs
     for keys in (*(keys for keys in needs if keys not in templates), *templates):
-        count = pods_at(item, kind, keys)
+        count = kind.pods(item, keys)
         if count is None:
             continue
         path = f"template.{dotted(keys)}".removesuffix(".")

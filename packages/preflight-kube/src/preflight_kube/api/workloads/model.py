@@ -5,7 +5,7 @@ writes to the pods. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 Object = dict[str, Any]
 Path = tuple[str, ...]
@@ -29,6 +29,10 @@ def nothing(_: Object, __: str, ___: str) -> PodMarks:
     return PodMarks()
 
 
+def _single(_: Object, __: Keys) -> int:
+    return 1
+
+
 class WorkloadKind(NamedTuple):
     """``group`` is empty for the core; ``versions`` are those that are known, newest first.
 
@@ -37,8 +41,8 @@ class WorkloadKind(NamedTuple):
     for what its controller writes. ``inner``: of a kind whose templates are in other objects,
     these, each with its place; of an object and those beside it. It raises ValueError, without the
     object's name. ``pods`` says of an object and the place of a template how many pods exist
-    together that are made from it, and None where none ever is; it raises ValueError with the path
-    of a number that is none.
+    together that are made from it, and None where none ever is (1 where no number is known); it
+    raises ValueError with the path of a number that is none.
     """
 
     kind: str
@@ -48,7 +52,7 @@ class WorkloadKind(NamedTuple):
     paths: tuple[Path, ...] = ()
     written: Callable[[Object, str, str], PodMarks] = nothing
     inner: Callable[[Object, Iterable[Object]], Iterator[tuple[str, Object]]] | None = None
-    pods: Callable[[Object, Keys], int | None] | None = None
+    pods: Callable[[Object, Keys], int | None] = _single
 
     @property
     def title(self) -> str:
@@ -103,3 +107,46 @@ def replicas(item: Any, *keys: str | int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{dotted(keys)} is not a whole number")
     return value
+
+
+_PARTS: Final = {
+    "leaderTemplate": "leader",
+    "workerTemplate": "worker",
+    "headGroupSpec": "head",
+    "submitterPodTemplate": "submitter",
+}
+
+
+class TemplatePlace(NamedTuple):
+    """``keys`` lead from the object to ``template``, which may be anything but None; ``part`` is
+    what of the object it is for, empty where there is one only.
+    """
+
+    keys: Keys
+    part: str
+    template: Any
+
+
+def places(item: Object, kind: WorkloadKind) -> Iterator[TemplatePlace]:
+    """The templates of an object of this kind, path by path; none where another
+    object holds them.
+    """
+    for path in kind.paths:
+        yield from _below(item, path, (), "")
+
+
+def _below(item: Any, path: Path, keys: Keys, part: str) -> Iterator[TemplatePlace]:
+    if not path:
+        if item is not None:
+            yield TemplatePlace(keys, part, item)
+    elif path[0] == "*":
+        for i, child in enumerate(item if isinstance(item, list) else []):
+            about = map_of(child)
+            name = about.get("name") or about.get("groupName")
+            yield from _below(child, path[1:], (*keys, i), str(name or i))
+    elif path[0] == "%":
+        for name, child in map_of(item).items():
+            yield from _below(child, path[1:], (*keys, str(name)), str(name))
+    elif isinstance(item, dict):
+        step = path[0]
+        yield from _below(item.get(step), path[1:], (*keys, step), _PARTS.get(step, part))

@@ -21,8 +21,7 @@ from preflight_kube.api.workloads import (
     ray,
 )
 from preflight_kube.api.workloads.labels import KUEUE_PARENT, KUEUE_PODSET, KUEUE_QUEUE
-from preflight_kube.api.workloads.model import Object, WorkloadKind, map_of, name_of
-from preflight_kube.api.workloads.places import places
+from preflight_kube.api.workloads.model import Object, WorkloadKind, map_of, name_of, places
 
 _ALL: Final = (
     *batch.KINDS,
