@@ -70,6 +70,12 @@ def to(double: ApiDouble, **how: Any) -> Connection:
     return Connection(double.url, ssl.create_default_context(), **how)
 
 
+def by_file(double: ApiDouble, token: Path) -> Connection:
+    """By a token that stands in a file, as a pod has it."""
+    said = token.read_text().strip()
+    return to(double, token=said, files=(token,), again=lambda: by_file(double, token))
+
+
 @pytest.mark.parametrize("code", [429, 503])
 async def test_a_read_is_repeated_when_the_server_says_after_how_long(
     double: ApiDouble, client: Client, code: int
@@ -190,32 +196,23 @@ async def test_a_reflector_says_why_it_is_behind_and_recovers(
         tasks.cancel_scope.cancel()
 
 
-async def test_a_rotated_token_is_read_again_when_the_old_one_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("age", "requests"), [(10.0, 3), (0.0, 2)], ids=["refused", "old"])
+async def test_a_rotated_token_is_read_again_when_it_is_refused_and_when_its_file_has_changed(
+    age: float, requests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "TRUST_AGE", age)
     file = tmp_path / "token"
     file.write_text("old\n")
     async with (
         ApiDouble(token="old") as double,
-        Client(to(double, token="old", token_file=file), agent="tests") as client,
+        Client(by_file(double, file), agent="tests") as client,
     ):
         await client.create(PATH, config_map("one"))
         double.token = "new"
         file.write_text("new\n")
         await client.create(PATH, config_map("two"))
         assert client.requests.count["create"] == 2
-
-
-async def test_a_token_file_is_read_again_when_the_token_is_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "token"
-    file.write_text("new")
-    monkeypatch.setattr(transport, "TOKEN_AGE", -1.0)
-    async with (
-        ApiDouble(token="new") as double,
-        Client(to(double, token="old", token_file=file), agent="tests") as client,
-    ):
-        await client.create(PATH, config_map("one"))
-        assert len(double.requests) == 1
+        assert len(double.requests) == requests
 
 
 async def test_a_token_that_stays_refused_is_an_error() -> None:
@@ -273,8 +270,8 @@ async def test_files_that_a_kubeconfig_names_are_found_beside_it_wherever_we_run
         found = connection({"KUBECONFIG": str(path)})
         async with Client(found, agent="tests") as client:
             await client.create(PATH, config_map("one"))
-    assert set(found.files) == {folder / "ca.crt", folder / "client.crt", folder / "client.key"}
-    assert found.token_file == folder / "token"
+    names = ("ca.crt", "client.crt", "client.key", "token")
+    assert set(found.files) == {folder / name for name in names}
 
 
 async def test_a_pod_reaches_the_server_by_its_service_account(tmp_path: Path) -> None:
@@ -283,11 +280,8 @@ async def test_a_pod_reaches_the_server_by_its_service_account(tmp_path: Path) -
     found = connection(
         {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}, tmp_path
     )
-    assert (found.server, found.token, found.token_file) == (
-        "https://[fd00::1]:6443",
-        "ours",
-        tmp_path / "token",
-    )
+    assert (found.server, found.token) == ("https://[fd00::1]:6443", "ours")
+    assert found.files == (tmp_path / "token", tmp_path / "ca.crt")
 
 
 async def test_a_pod_without_a_token_is_told_what_to_do(tmp_path: Path) -> None:
@@ -337,10 +331,10 @@ async def test_nothing_in_the_layer_blocks_the_event_loop(
 ) -> None:
     file = tmp_path / "token"
     file.write_text("any")
-    monkeypatch.setattr(transport, "TOKEN_AGE", -1.0)
-    target = to(double, token="any", token_file=file)
+    monkeypatch.setattr(transport, "TRUST_AGE", 0.0)
+    client = Client(by_file(double, file), agent="tests")
     with blockbuster_ctx("preflight_kube"):
-        async with Client(target, agent="tests") as client, anyio.create_task_group() as tasks:
+        async with client, anyio.create_task_group() as tasks:
             reflector = Reflector(client, PATH, Kept)
             tasks.start_soon(reflector.run)
             await reflector.synced.wait()

@@ -154,7 +154,9 @@ async def test_all_that_were_under_way_with_an_old_token_are_sent_again_with_the
     ):
         group.start_soon(listener.serve, serve)
         server = f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
-        target = Connection(server, ssl.create_default_context(), token="old", token_file=token)
+        verify = ssl.create_default_context()
+        new = Connection(server, verify, token=token.read_text())
+        target = Connection(server, verify, token="old", again=lambda: new)
         async with (
             Client(target, agent="tests", attempts=1) as client,
             anyio.create_task_group() as asking,

@@ -95,7 +95,7 @@ async def test_a_plug_in_s_certificate_that_is_refused_is_asked_for_anew_before_
     """The double believes everybody once the plug-in has been asked: it reads no certificate."""
     asked = 0
     async with ApiDouble(token="new") as double:
-        old = Connection(double.url, ssl.create_default_context(), plugin=True)
+        old = Connection(double.url, ssl.create_default_context())
 
         def again() -> Connection:
             nonlocal asked
@@ -109,17 +109,6 @@ async def test_a_plug_in_s_certificate_that_is_refused_is_asked_for_anew_before_
             assert await reads(client)
             assert await reads(client)
     assert asked == 1
-
-
-async def test_a_credential_that_has_expired_is_asked_for_before_the_request(
-    log_in: LogIn, real_api_server: ApiServer
-) -> None:
-    log_in.answers("of yesterday")
-    target = connection({**os.environ, "KUBECONFIG": str(log_in.kubeconfig)})
-    log_in.answers(real_api_server.token)
-    async with Client(replace(target, expires=0.0), agent="tests") as client:
-        assert await reads(client)
-    assert log_in.asked == 2
 
 
 async def test_a_plug_in_that_has_nothing_better_leaves_the_server_s_refusal(log_in: LogIn) -> None:
@@ -139,7 +128,7 @@ def test_people_s_commands_know_kubectl_s_own_kubeconfig_and_services_do_not(
     (tmp_path / ".kube" / "config").symlink_to(log_in.kubeconfig)
     (tmp_path / ".kube" / "log-in").symlink_to(tmp_path / "log-in")
     (tmp_path / ".kube" / "token").symlink_to(tmp_path / "token")
-    assert connection(environ, home=tmp_path).plugin
+    assert connection(environ, home=tmp_path).token == (tmp_path / "token").read_text()
     with pytest.raises(BadAccess, match="KUBECONFIG is not set and this is not a pod"):
         connection(environ)
     with pytest.raises(

@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -35,10 +34,6 @@ DEFAULT: Final = Path(".kube", "config")
 VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 PATIENCE: Final = 60.0
 """Seconds that a plug-in may take which asks nobody anything."""
-EARLY: Final = 10.0
-"""Seconds before its end in which a credential is not used any more: a request takes some time to
-arrive.
-"""
 _EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
@@ -49,19 +44,13 @@ class Connection:
     server: str
     verify: ssl.SSLContext
     token: str | None = None
-    token_file: Path | None = None
-    """Read again while we run: the kubelet replaces a ServiceAccount's token before its hour is
-    over.
-    """
     files: tuple[Path, ...] = ()
-    """Certificates and keys that ``verify`` was made of; what they hold may be replaced, too."""
+    """What of this was read from, and is read again when it has changed: a kubelet replaces a
+    ServiceAccount's token before its hour is over.
+    """
     again: Callable[[], Connection] | None = None
-    """Make all of it anew; may take its time. Raises KubeError."""
-    expires: float | None = None
-    """When (seconds since the epoch) what a plug-in said is no longer good."""
-    plugin: bool = False
-    """Whether a plug-in said who we are; it may be asked again when the server does
-    not believe it.
+    """Make all of it anew, where files have changed or the server does not believe us; may take its
+    time. Raises KubeError.
     """
     server_name: str | None = None
     """Whose certificate the server has to show, where not that of the host in ``server``."""
@@ -96,10 +85,10 @@ def connection(
         raise NoCluster(
             f"KUBECONFIG is not set{beside} and this is not a pod; set KUBECONFIG to a kubeconfig file."
         )
-    token_file = service_account / "token"
+    files = service_account / "token", service_account / "ca.crt"
     try:
-        token = token_file.read_text().strip()
-        verify = _trusting(cafile=str(service_account / "ca.crt"))
+        token = files[0].read_text().strip()
+        verify = _trusting(cafile=str(files[1]))
     except (OSError, ValueError) as error:
         raise BadAccess(
             f"{service_account}: token or ca.crt cannot be read ({getattr(error, 'strerror', None) or error}); "
@@ -109,8 +98,7 @@ def connection(
         f"https://{f'[{host}]' if ':' in host else host}:{port}",
         verify,
         token,
-        token_file,
-        (service_account / "ca.crt",),
+        files,
         partial(connection, environ, service_account),
     )
 
@@ -129,7 +117,6 @@ class _Credential(NamedTuple):
     token: str | None
     certificate: str | None
     key: str | None
-    expires: float | None
 
 
 def by_kubeconfig(
@@ -210,18 +197,14 @@ def _connection(
         ) from None
     named = (
         cluster.get("certificate-authority"),
-        user.get("client-certificate"),
-        user.get("client-key"),
+        *(user.get(name) for name in ("client-certificate", "client-key", "tokenFile")),
     )
     return Connection(
         server,
         verify,
         credential.token or token if credential is not None else token,
-        token_file,
         tuple(Path(name) for name in named if name),
         again,
-        credential.expires if credential is not None else None,
-        credential is not None,
         cluster.get("tls-server-name") or None,
     )
 
@@ -366,16 +349,4 @@ def _answer(command: str, output: bytes, version: str) -> _Credential:
         )
     if token is None and certificate is None:
         raise bad("answered with neither a token nor a client certificate; log in again")
-    expires = None
-    if when := status.get("expirationTimestamp"):
-        try:
-            moment = datetime.fromisoformat(str(when))
-        except ValueError:
-            raise bad(
-                f'answered with expirationTimestamp "{one_line(str(when), 40)}", which is not an RFC 3339 time'
-            ) from None
-        expires = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        if expires <= datetime.now(UTC).timestamp():
-            raise bad(f"answered with a credential that expired at {when}; log in again")
-        expires -= EARLY
-    return _Credential(token, certificate, key, expires)
+    return _Credential(token, certificate, key)

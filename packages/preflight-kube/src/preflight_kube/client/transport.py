@@ -10,7 +10,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from ssl import SSLContext, SSLError
 from typing import Any, Final
@@ -23,16 +23,14 @@ from preflight_kube.auth.connection import Connection
 from preflight_kube.errors import KubeError
 from preflight_kube.logs import get_logger
 
-TOKEN_AGE: Final = 60.0
-"""The kubelet replaces a token when a fifth of its life is left (12 minutes of an hour): a minute
-is early enough.
-"""
 TRUST_AGE: Final = 10.0
-"""Seconds after which it is seen whether the cluster's authority, or our certificate, has been
-replaced.
+"""Seconds after which it is seen whether the cluster's authority, or our token or certificate, has
+been replaced.
 """
 ASK_AGAIN: Final = 5.0
-"""Seconds between two questions to a plug-in that has no new credential."""
+"""Seconds from one look for credentials that the server believes to the next; a plug-in may take
+its time.
+"""
 UNREACHABLE: Final = (
     httpcore.NetworkError,
     httpcore.TimeoutException,
@@ -62,7 +60,8 @@ class ConnectionPool:
 
     def __init__(self, target: Connection, agent: str, timeout: float) -> None:
         self._target, self._timeout = target, timeout
-        self._token = target.token or ""
+        self.token = target.token or ""
+        """The one to send now; empty where there is none."""
         self._headers = {
             "User-Agent": agent,
             "Accept": "application/json",
@@ -71,8 +70,8 @@ class ConnectionPool:
         }
         self._free: list[Http1Connection] = []
         self._renewing = anyio.Lock()
-        self._looked = self._token_read = time.monotonic()
-        self._read, self._asked = _contents(target), -ASK_AGAIN
+        self._looked, self._asked = time.monotonic(), -ASK_AGAIN
+        self._read = _contents(target)
 
     @asynccontextmanager
     async def acquire(self) -> AsyncGenerator[Http1Connection]:
@@ -99,65 +98,42 @@ class ConnectionPool:
         else:
             await _close(conn)
 
-    async def token(self) -> str:
-        """The token to send now; empty where there is none. Its file is read again when what was
-        read of it is a minute old.
-        """
-        now = time.monotonic()
-        if self._target.token_file is not None and now - self._token_read > TOKEN_AGE:
-            self._token_read = now  # for one is enough
-            await self.renewed(self._token)
-        return self._token
-
     async def renewed(self, sent: str) -> bool:
-        """Look for other credentials than the token ``sent``, or the certificate, which is refused
-        or old; True where there is another token, whoever has found it.
+        """Look for other credentials, as the server does not believe the token ``sent``, or our
+        certificate; True where there is another token, whoever has found it.
         """
         async with self._renewing:
-            if sent == self._token:
-                if (file := self._target.token_file) is not None:
-                    with suppress(OSError):  # what we have is kept; the server says when it ends
-                        self._token = (await anyio.Path(file).read_text()).strip()
-                elif self._target.plugin and time.monotonic() - self._asked >= ASK_AGAIN:
-                    await self._read_again(_contents(self._target))
-            return self._token != sent
+            if sent == self.token and time.monotonic() - self._asked >= ASK_AGAIN:
+                await self._read_again()
+            return sent != self.token
 
     async def _renew(self) -> None:
         """Go on with new connections where the files that say whom to trust, and who we are, have
-        changed, or a credential has expired.
+        changed.
         """
-        if self._expired():
-            async with self._renewing:  # one asks the plug-in, the others wait for what it says
-                if self._expired():
-                    await self._read_again(_contents(self._target))
-            return
         if not self._target.files or time.monotonic() - self._looked < TRUST_AGE:
             return
         self._looked = time.monotonic()
-        contents = _contents(self._target)
-        if contents is None or contents == self._read:
-            return
-        async with self._renewing:
-            await self._read_again(contents)
+        contents = await anyio.to_thread.run_sync(_contents, self._target)
+        if contents is not None and contents != self._read:
+            async with self._renewing:
+                await self._read_again()
 
-    def _expired(self) -> bool:
-        """Tell whether a plug-in is to be asked again, since its answer has ended."""
-        expires = self._target.expires
-        over = expires is not None and time.time() >= expires
-        return over and time.monotonic() - self._asked >= ASK_AGAIN
-
-    async def _read_again(self, contents: tuple[bytes, ...] | None) -> None:
+    async def _read_again(self) -> None:
         self._asked = time.monotonic()
         if self._target.again is None:
             return
+        contents = await anyio.to_thread.run_sync(_contents, self._target)
         try:
             again = await anyio.to_thread.run_sync(self._target.again)
         except KubeError as error:  # half written, perhaps: what we have is all there is
             log.warning("the cluster's new credentials cannot be used yet", error=str(error))
             return
+        if again.token and again.token == self.token and contents == self._read:
+            return
         # Where we are sent to stays: it may have been set beside the files.
         self._target, self._read = replace(again, server=self._target.server), contents
-        self._token, self._token_read = self._target.token or "", time.monotonic()
+        self.token = again.token or ""
         log.info("the cluster's credentials were replaced", server=self._target.server)
         await self.aclose()
 
@@ -234,20 +210,20 @@ class Http1Connection:
         request = httpcore.Request(
             method, url, headers=head, content=content, extensions={"timeout": steps, **self._named}
         )
-        token = await self._authorized(request)
+        token = self._authorized(request)
         answer = await self._answered(request)
         if answer.status == 401 and await self._pool.renewed(token):
             await answer.aclose()
-            await self._authorized(request)
+            self._authorized(request)
             answer = await self._answered(request)
         try:
             yield answer
         finally:
             await answer.aclose()
 
-    async def _authorized(self, request: httpcore.Request) -> str:
+    def _authorized(self, request: httpcore.Request) -> str:
         """Give it the newest token; which."""
-        if not (token := await self._pool.token()):
+        if not (token := self._pool.token):
             return ""
         name = b"Authorization"
         others = [header for header in request.headers if header[0] != name]
