@@ -30,7 +30,6 @@ from preflight_kube.client.responses import (
     known,
     refusal,
     retry_after,
-    succeeded,
     timely,
     whole,
     words,
@@ -255,7 +254,7 @@ class Client:
                 self._pool.acquire() as http,
                 http.stream("GET", path, params=asked, patience=seconds) as answer,
             ):
-                if not succeeded(answer):
+                if answer.status >= 300:
                     raise await self._refusal(answer, what)
                 pieces = timely(answer, seconds + self._timeout, what)
                 watch_events = self._events(pieces, msgspec.json.Decoder(type_), path)
@@ -428,7 +427,7 @@ class Client:
             async with http.stream(
                 method, path, content=data or None, headers=head, params=params
             ) as answer:
-                if succeeded(answer):
+                if answer.status < 300:
                     return answer.status, await take(timely(answer, LONGEST, what))
                 refused = await self._refusal(answer, what, kind)
         raise refused

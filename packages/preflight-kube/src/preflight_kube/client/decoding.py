@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from preflight_kube.errors import KubeError
+from preflight_kube.text import one_line
 
 T = TypeVar("T")
 
@@ -23,7 +24,6 @@ _MOST_WITH_NULLS: Final = 1024 * 1024
 """Bytes of an object that is looked through for nulls: for that it is built whole, which takes up
 to thirty times as much.
 """
-_MOST_WORDS: Final = 200
 _MOST_NAME: Final = 4096
 """Characters: names have 253 at most."""
 _MARK: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
@@ -60,25 +60,17 @@ def decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
     Raises :class:`Undecodable`, and nothing else, whatever the bytes are.
     """
     try:
-        return decoder.decode(data)
-    except RecursionError:
-        raise Undecodable("it is nested too deeply") from None
-    except msgspec.ValidationError as error:
-        message = str(error)
-    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
-        raise Undecodable(_words(error)) from None
-    if b"null" not in bytes(data):
-        raise Undecodable(_words(message))
-    if len(bytes(data)) > _MOST_WITH_NULLS:
-        raise Undecodable(
-            f"{_words(message)}, and with more than {_MOST_WITH_NULLS} bytes it is not looked at closer"
-        )
-    try:
-        return msgspec.convert(_without_nulls(msgspec.json.decode(data)), decoder.type)
+        try:
+            return decoder.decode(data)
+        except msgspec.ValidationError:
+            text = bytes(data)
+            if b"null" not in text or len(text) > _MOST_WITH_NULLS:
+                raise
+            return msgspec.convert(_without_nulls(msgspec.json.decode(text)), decoder.type)
     except RecursionError:
         raise Undecodable("it is nested too deeply") from None
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
-        raise Undecodable(_words(error)) from None
+        raise Undecodable(one_line(str(error), 200)) from None
 
 
 def decoded(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str) -> T:
@@ -95,13 +87,6 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nulls(inner) for inner in value if inner is not None]
     return value
-
-
-def _words(error: object) -> str:
-    """Why, without whatever an object's author wants to have in a log."""
-    text = str(error).replace("\n", " ")
-    text = text if text.isprintable() else ascii(text)
-    return text if len(text) <= _MOST_WORDS else text[:_MOST_WORDS] + "…"
 
 
 # --- what is still found out about what cannot be read

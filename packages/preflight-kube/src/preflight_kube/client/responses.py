@@ -64,11 +64,6 @@ def known(code: int, body: bytes, what: str, *, bare: bool = False) -> None:
         ) from None
 
 
-def succeeded(answer: httpcore.Response) -> bool:
-    """Whether it says that what was asked has been done."""
-    return 200 <= answer.status < 300
-
-
 def retry_after(answer: httpcore.Response) -> float | None:
     """Seconds that the server asks us to wait before the next attempt: also while it cannot reach
     its own storage (500), or is behind it (504).

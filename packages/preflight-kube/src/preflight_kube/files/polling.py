@@ -43,7 +43,6 @@ class Polling:
         is logged and tried again.
         """
         failures = 0
-        self._show(name, works=True)
         while True:
             try:
                 if (waited := poll()) is not None:
@@ -57,9 +56,6 @@ class Polling:
             else:
                 failures = 0
                 self._failing.pop(name, None)
-            self._show(name, works=not failures)
+            if self._up is not None:
+                self._up.labels(name).set(int(not failures))
             await asyncio.sleep(every)
-
-    def _show(self, name: str, *, works: bool) -> None:
-        if self._up is not None:
-            self._up.labels(name).set(int(works))

@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from preflight_kube.errors import Conflict, KubeError, NotFound, PreconditionFailed
-from preflight_kube.text import printable
+from preflight_kube.text import one_line
 
 K = TypeVar("K", bound=Hashable)
 
@@ -39,7 +39,6 @@ answer) counts as the cause.
 """
 _LATER: Final = frozenset({0, 429, 503, 504})
 """No answer, or "later": says nothing about what was asked."""
-_MOST_WORDS: Final = 300
 _FORBIDDEN: Final = 403
 _FOR_GOOD: Final = frozenset({400, 403, 405, 413, 422})
 
@@ -62,8 +61,7 @@ def terminating(error: KubeError) -> bool:
 
 def cause_of(error: KubeError) -> str:
     """What the API server said, as part of a sentence for a person: printable, and bounded."""
-    text = printable(str(error)).rstrip(". ")
-    return text if len(text) <= _MOST_WORDS else text[: _MOST_WORDS - 1] + "…"
+    return one_line(str(error).rstrip(". "), 300)
 
 
 class _Refused(msgspec.Struct):
