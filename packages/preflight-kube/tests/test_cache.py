@@ -20,6 +20,7 @@ from preflight_kube.errors import Gone, KubeError
 from preflight_kube.runtime import reflector
 from preflight_kube.runtime.cache import OVERLAY_TTL, Cache
 from preflight_kube.runtime.reflector import Change
+from preflight_kube.runtime.workqueue import Backoff
 from preflight_testing.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -235,7 +236,7 @@ STEPS = st.lists(
 @pytest.fixture(scope="module", autouse=True)
 def _at_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reflector, "BACK_OFF", (0.0, 0.0))
+        patch.setattr(reflector, "BACK_OFF", Backoff(0.0, 0.0))
         yield
 
 

@@ -14,11 +14,11 @@ from preflight_kube.client.decoding import Identity, Unreadable
 from preflight_kube.errors import Gone, KubeError, NotFound
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.indexes import Index
+from preflight_kube.runtime.workqueue import Backoff
 
 T = TypeVar("T")
 
-BACK_OFF: Final = (0.1, 30.0)
-"""Seconds, first and longest pause after failures in a row."""
+BACK_OFF: Final = Backoff(first=0.1, longest=30.0)
 STEADY: Final = 1.0
 """A watch that held this long (seconds) and ended without an error is taken up again at once."""
 _ALWAYS: Final = "/api/"
@@ -165,7 +165,7 @@ class Reflector(Generic[T]):
                 log.info("kind not served by this cluster", path=self._path)
             self.synced.set()
             self.problem = error
-            return self._absent_retry * _jitter()
+            return self._absent_retry * random.uniform(0.5, 1.0)  # noqa: S311
         except Gone as error:
             self._version = None
             return self._failed(error)
@@ -327,11 +327,5 @@ class Reflector(Generic[T]):
         return self._pause()
 
     def _pause(self) -> float:
-        first, longest = BACK_OFF
-        pause = min(longest, first * 2.0 ** min(self._failures, 16))
         self._failures += 1
-        return pause * _jitter()
-
-
-def _jitter() -> float:
-    return random.uniform(0.5, 1.0)  # noqa: S311 - spread, not a secret
+        return BACK_OFF.pause(self._failures)
