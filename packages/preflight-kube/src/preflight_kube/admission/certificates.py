@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from preflight_kube.runtime.events import timestamp
+
 BACKDATE = timedelta(hours=1)
 """Clocks of API server and certificate maker may differ by this much."""
 
@@ -66,12 +68,12 @@ def plan(stored: Material | None, names: tuple[str, ...], now: datetime) -> date
         return Renew(f"the certificate is not for {', '.join(missing)}", trusted)
     if now < leaf.not_valid_before_utc:
         return Renew(
-            f"the certificate is not valid before {_moment(leaf.not_valid_before_utc)}", trusted
+            f"the certificate is not valid before {timestamp(leaf.not_valid_before_utc)}", trusted
         )
     begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
     renew_at = begins + (ends - begins) * 2 / 3
     if now >= renew_at:
-        return Renew(f"the certificate expires at {_moment(ends)}", trusted)
+        return Renew(f"the certificate expires at {timestamp(ends)}", trusted)
     return renew_at
 
 
@@ -87,7 +89,7 @@ def issue(
     authority_key = ec.generate_private_key(ec.SECP256R1())
     key = ec.generate_private_key(ec.SECP256R1())
     # The moment makes the subject unique: verifiers look authorities up by subject.
-    authority_name = _subject(f"{by} authority {_moment(now)}")
+    authority_name = _subject(f"{by} authority {timestamp(now)}")
     authority_id = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
     authority = (
         _builder(authority_name, authority_name, authority_key.public_key(), lifetime, now)
@@ -212,7 +214,3 @@ def _dns_names(leaf: x509.Certificate) -> set[str]:
 
 def _subject(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _moment(when: datetime) -> str:
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ")

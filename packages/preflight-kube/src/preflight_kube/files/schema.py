@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from preflight_kube.text import one_line
+
 _Problem = Any
 """A jsonschema.ValidationError, whose own types say that any of its fields may be unset."""
 _SHOWN: Final = 60
@@ -97,7 +99,7 @@ def _unknown(below: str, unknown: Sequence[str], known: Sequence[str]) -> list[s
             hint = "remove it."
         else:
             hint, listed = f"known here are {', '.join(known)}.", True
-        sentences.append(f"{below}{_in_one_line(key)}: unknown key; {hint}")
+        sentences.append(f"{below}{one_line(key, _SHOWN)}: unknown key; {hint}")
     return sentences
 
 
@@ -105,9 +107,9 @@ def _of_type(where: str, wanted: Sequence[str], instance: Any, hint: str) -> str
     example = hint
     scalar = isinstance(instance, str | int | float) and not isinstance(instance, bool)
     if list(wanted) == ["array"] and scalar:
-        example = f", e.g. [{_in_one_line(str(instance))}]"
+        example = f", e.g. [{one_line(str(instance), _SHOWN)}]"
     elif not hint and "string" in wanted and isinstance(instance, int | float):
-        example = f', e.g. "{_in_one_line(json.dumps(instance))}" in quotes'
+        example = f', e.g. "{one_line(json.dumps(instance), _SHOWN)}" in quotes'
     return f"{where}: must be {_or([_NAMES.get(kind, kind) for kind in wanted])}{example}; found {_found(instance)}."
 
 
@@ -157,13 +159,13 @@ def _found(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f'the string "{_in_one_line(value)}"' if value else "an empty string"
+        return f'the string "{one_line(value, _SHOWN)}"' if value else "an empty string"
     if isinstance(value, dict):
         return "a map" if value else "an empty map"
     if isinstance(value, list):
         return f"a list of {len(value)}" if value else "an empty list"
     kind = "number" if isinstance(value, int | float) else type(value).__name__  # as a YAML date
-    return f"the {kind} {_in_one_line(str(value))}"
+    return f"the {kind} {one_line(str(value), _SHOWN)}"
 
 
 def _word(value: Any) -> str:
@@ -173,8 +175,3 @@ def _word(value: Any) -> str:
 def _or(words: Sequence[str]) -> str:
     *first, last = words or ["something else"]
     return " or ".join(filter(None, [", ".join(first), last]))
-
-
-def _in_one_line(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
