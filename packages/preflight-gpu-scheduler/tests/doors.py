@@ -83,11 +83,12 @@ def _serving(world: Plane, authority: trustme.CA, config: dict[str, Any]) -> Ite
     log.close()
     try:
         while (
-            not (told := (world.home / "preflight.log").read_text().splitlines(keepends=True))
-            or "\n" not in told[0]
+            not (told := (world.home / "preflight.log").read_text()).endswith("\n")
+            or '"serving"' not in told
         ):
             assert process.poll() is None, told
-        yield int(json.loads(told[0])["ports"][0])
+        lines = map(json.loads, told.splitlines())
+        yield next(int(line["port"]) for line in lines if line["msg"] == "serving")
     finally:
         process.kill()
         process.wait()

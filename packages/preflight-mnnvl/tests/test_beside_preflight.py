@@ -59,18 +59,19 @@ async def preflight(space: Space, folder: Path) -> AsyncIterator[None]:
             env={**os.environ, "KUBECONFIG": str(access)},
         )
 
-    def told() -> list[str]:
+    def serving() -> list[int]:
         lines = (folder / "log").read_text().splitlines(keepends=True)
         assert process.poll() is None, lines
-        return [line for line in lines if line.endswith("\n")]
+        logged = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [line["port"] for line in logged if line["msg"] == "serving"]
 
     name = f"preflight-{space.namespace}"
     try:
-        await until(told, "it starts")
+        await until(serving, "it starts")
         entry = {
             "name": "preflight.nvsentinel.nvidia.com",
             "clientConfig": {
-                "url": f"https://127.0.0.1:{json.loads(told()[0])['ports'][0]}/mutate-pod",
+                "url": f"https://127.0.0.1:{serving()[0]}/mutate-pod",
                 "caBundle": base64.b64encode(authority.cert_pem.bytes()).decode(),
             },
             "rules": [RULE],

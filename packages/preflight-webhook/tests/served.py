@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,8 +82,8 @@ def webhook(
     with told.open("wb") as out:  # no pipe: nobody reads it
         process = subprocess.Popen(command, stdout=out, env=environ)
     try:
-        wait_until(lambda: bool(ports(told)), process)
-        port, plain = ports(told)
+        wait_until(lambda: bool(ports(told.read_text().splitlines(keepends=True))), process)
+        port, plain = ports(told.read_text().splitlines(keepends=True))
         bundle = (
             base64.b64encode(authority.cert_pem.bytes()).decode() if authority is not None else ""
         )
@@ -93,10 +93,17 @@ def webhook(
         process.wait()
 
 
-def ports(told: Path) -> list[int]:
-    """Where it serves, once it says so; it may say something else before."""
-    whole = [line for line in told.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    return next((line["ports"] for line in map(json.loads, whole) if "ports" in line), [])
+def ports(lines: Iterable[str]) -> list[int]:
+    """Where it serves (admission, plain), once it says so; it may say something else before."""
+    plain = 0
+    for line in lines:
+        log = json.loads(line) if line.endswith("\n") else {}
+        match log.get("msg"):
+            case "started":
+                plain = log["port"]
+            case "serving":
+                return [log["port"], plain]
+    return []
 
 
 def wait_until(done: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import trustme
 from hypothesis import settings
-from served import write_certificate
+from served import ports, write_certificate
 from test_fuzz import REVIEW, mutated
 from test_serve import Server, start
 
@@ -48,7 +48,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     write_certificate(authority, tmp_path)
     process = start(tmp_path, "--port", "0", "--plain-port", "0", config=CONFIG)
     assert process.stdout is not None
-    port, plain_port = json.loads(process.stdout.readline())["ports"]
+    port, plain_port = ports(process.stdout)
     reader = threading.Thread(
         target=deque, args=(process.stdout, 0), daemon=True
     )  # a full pipe would stop the server

@@ -17,11 +17,11 @@ from preflight_kube.admission.limits import REQUESTS
 from preflight_kube.admission.reviews import Unavailable
 from preflight_kube.auth.connection import Connection
 from preflight_kube.client import budget
-from preflight_kube.errors import KubeError
+from preflight_kube.client.client import Client
 from preflight_webhook.core import limits
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.metrics import Metrics
-from preflight_webhook.webhook.access import ClusterAccess
+from preflight_webhook.service import ATTEMPTS
 from preflight_webhook.webhook.claim_lookups import Lookups
 
 T = TypeVar("T")
@@ -64,10 +64,9 @@ class Api:
         self.now, self.metrics = 100.0, Metrics()
 
     def lookups(self) -> Lookups:
-        return Lookups(ClusterAccess(self.connect), self.metrics, clock=lambda: self.now)
-
-    def connect(self) -> Connection:
-        return Connection("https://api", ssl.create_default_context(), "token")
+        target = Connection("https://api", ssl.create_default_context(), "token")
+        client = Client(target, agent="preflight-webhook", attempts=ATTEMPTS)
+        return Lookups(client, self.metrics, clock=lambda: self.now)
 
     async def handle(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(request.url.path)
@@ -327,16 +326,6 @@ def test_an_api_server_that_has_just_restarted_is_asked_once_more(api: Api) -> N
     api.answer = restarting
     assert run(api.lookups().claims("ml", [OWN]))[OWN]
     assert (api.counted("found"), api.counted("failed")) == (1, 0)
-
-
-def test_outside_of_a_cluster_it_is_said_how_to_get_in() -> None:
-    def nowhere() -> Connection:
-        raise KubeError(
-            "KUBECONFIG is not set and this is not a pod; set KUBECONFIG to a kubeconfig file."
-        )
-
-    with pytest.raises(Unavailable, match="KUBECONFIG is not set"):
-        run(Lookups(ClusterAccess(nowhere), Metrics()).claims("ml", [OWN]))
 
 
 def test_whose_a_claim_is_and_which_comes_with_the_api_servers_answer(api: Api) -> None:

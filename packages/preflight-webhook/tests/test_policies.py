@@ -20,8 +20,8 @@ import pytest
 import yaml
 from handled import handled
 from preflight_kube.auth.connection import Connection, connection
+from preflight_kube.client.client import Client
 from preflight_kube.client.decoding import MOST_BYTES
-from preflight_kube.errors import KubeError
 from preflight_proto.policy import GROUP, KIND, VERSION, PreflightConfigSpec, decode_spec, path
 from preflight_testing.apidouble import ApiAnswer, ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ApiServer
@@ -30,9 +30,9 @@ from preflight_testing.plugin import ApiFixture, api, real_api_server
 from preflight_webhook.config.config import parse
 from preflight_webhook.config.merged_config import effective
 from preflight_webhook.metrics import Metrics
-from preflight_webhook.webhook.access import ClusterAccess
 from preflight_webhook.webhook.handler import Admission, ServingState
 from preflight_webhook.webhook.namespace_overrides import NamespaceOverride, NamespaceOverrides
+from prometheus_client import generate_latest
 
 __all__ = ["api", "real_api_server"]
 
@@ -148,26 +148,27 @@ def cluster(api: ApiFixture, request: pytest.FixtureRequest) -> Cluster:
 
 @asynccontextmanager
 async def following(kubeconfig: Path, **options: Any) -> AsyncIterator[NamespaceOverrides]:
-    async with followed_by(
-        lambda: connection({"KUBECONFIG": str(kubeconfig)}), **options
-    ) as policies:
+    async with followed_by(connection({"KUBECONFIG": str(kubeconfig)}), **options) as policies:
         yield policies
 
 
 @asynccontextmanager
 async def followed_by(
-    connect: Callable[[], Connection], metrics: Metrics | None = None, **options: Any
+    target: Connection, metrics: Metrics | None = None, **options: Any
 ) -> AsyncIterator[NamespaceOverrides]:
-    access = ClusterAccess(connect)
-    policies = NamespaceOverrides(access, metrics or Metrics(), **options)
-    task = asyncio.create_task(policies.run())
-    try:
-        yield policies
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        await access.close()
+    async with Client(target, agent="preflight-webhook", attempts=2) as client:
+        policies = NamespaceOverrides(client, metrics or Metrics(), **options)
+        task = asyncio.create_task(policies.run())
+        try:
+            yield policies
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def behind(policies: NamespaceOverrides) -> float:
+    return policies._mirrors.behind().get(path(), 0.0)
 
 
 async def until(true: Callable[[], object], what: str) -> None:
@@ -180,7 +181,7 @@ async def until(true: Callable[[], object], what: str) -> None:
 def followed(api: ApiFixture, story: Callable[[NamespaceOverrides], Any]) -> None:
     async def run() -> None:
         async with following(api.kubeconfig) as policies:
-            await until(lambda: policies.synced, "they are read")
+            await until(policies._reflector.synced.is_set, "they are read")
             await story(policies)
 
     asyncio.run(run())
@@ -268,13 +269,13 @@ def test_a_cluster_without_the_kind_has_none_and_is_asked_again(
 
     async def story() -> None:
         async with following(tmp_path / "kubeconfig", absent_retry=0.05) as policies:
-            await until(lambda: policies.synced, "it is known that there are none")
-            assert (policies.problem, policies.behind_for()) == ("", 0.0)
+            await until(lambda: not policies.unready(), "it is known that there are none")
+            assert behind(policies) == 0
             double.within(double.api.absent.clear)
             cluster = Cluster(tmp_path / "kubeconfig", "default")
             await asyncio.to_thread(cluster.accepted, "one", OBSERVE)
             await until(lambda: policies.of("default"), "it is found")
-            assert not policies.problem
+            assert behind(policies) == 0
 
     asyncio.run(story())
 
@@ -286,18 +287,20 @@ def test_what_was_seen_last_holds_while_the_api_server_does_not_answer(
     sad = {"kind": "Status", "message": "no", "code": 500}
 
     async def story() -> None:
-        async with following(tmp_path / "kubeconfig") as policies:
+        metrics = Metrics()
+        async with following(tmp_path / "kubeconfig", metrics=metrics) as policies:
             await until(lambda: policies.of("default"), "it is seen")
-            state = ServingState(CONFIG, policies=policies, started=True)
 
             def break_off() -> None:
                 double.fault = lambda request: ApiAnswer(500, sad)
                 double.cut()
 
             double.within(break_off)
-            await until(lambda: "500" in policies.problem, "trouble")
+            await until(lambda: behind(policies), "trouble")
             assert policies.of("default")
-            assert state.unready() == ""
+            assert policies.unready() == ""
+            shown = generate_latest(metrics.registry)
+            assert b"preflight_webhook_preflight_configs_behind 1.0" in shown
 
     asyncio.run(story())
 
@@ -305,20 +308,16 @@ def test_what_was_seen_last_holds_while_the_api_server_does_not_answer(
 def test_who_may_not_read_them_is_not_ready_and_says_why(double: ApiDouble, tmp_path: Path) -> None:
     sad = {"kind": "Status", "message": "no", "code": 403}
     double.fault = lambda request: ApiAnswer(403, sad)
+    wanted = True
 
     async def story() -> None:
-        async with following(tmp_path / "kubeconfig") as policies:
-            await until(lambda: "403" in policies.problem, "refused")
-            state = ServingState(CONFIG, policies=policies, started=True)
-            assert "list and watch" in state.unready()
-            off = ServingState(
-                parse("checks: []\npreflightConfigs: {enabled: false}"),
-                policies=policies,
-                started=True,
-            )
-            assert off.unready() == ""
-            off.config = CONFIG
-            assert off.unready() == "", "who was ready stays so"
+        nonlocal wanted
+        async with following(tmp_path / "kubeconfig", wanted=lambda: wanted) as policies:
+            await until(lambda: "403" in policies.unready(), "refused")
+            wanted = False
+            assert policies.unready() == ""
+            wanted = True
+            assert policies.unready() == "", "who was ready stays so"
 
     asyncio.run(story())
 
@@ -389,13 +388,12 @@ def test_any_character_may_stand_in_one_and_the_watch_goes_on(
 
     async def story() -> None:
         metrics = Metrics()
-        async with followed_by(lambda: API, metrics) as policies:
+        async with followed_by(API, metrics) as policies:
             await until(lambda: policies.of("other"), "the watch brings the later one")
             assert policies.of("ml") is not None
-            assert (policies.problem, policies.behind_for(), lists) == ("", 0.0, 2)
-            assert (
-                b'preflight_webhook_unreadable_total{kind="PreflightConfig"} 2.0' in metrics.text()
-            )
+            assert (behind(policies), lists) == (0, 2)
+            shown = generate_latest(metrics.registry)
+            assert b'preflight_webhook_unreadable_total{kind="PreflightConfig"} 2.0' in shown
 
     asyncio.run(story())
 
@@ -427,52 +425,9 @@ def test_what_no_api_server_says_takes_no_policy_away(
     mocked(monkeypatch, handle)
 
     async def story() -> None:
-        async with followed_by(lambda: API) as policies:
-            await until(lambda: policies.problem and policies.synced, "it is behind")
+        async with followed_by(API) as policies:
+            await until(lambda: behind(policies) and not policies.unready(), "it is behind")
             assert policies.of("ml") is not None
-
-    asyncio.run(story())
-
-
-def test_who_has_not_read_them_for_long_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails() -> Connection:
-        raise KubeError("no answer.")
-
-    async def story() -> None:
-        metrics = Metrics()
-        async with followed_by(fails, metrics) as policies:
-            state = ServingState(CONFIG, policies=policies, started=True)
-            state._was_ready = True
-            await until(policies.behind_for, "it is behind")
-            assert state.unready() == "", "those seen last hold"
-            assert b"preflight_webhook_preflight_configs_behind 1.0" in metrics.text()
-            now = time.monotonic()
-            monkeypatch.setattr(
-                "preflight_webhook.webhook.namespace_overrides.time.monotonic", lambda: now + 301
-            )
-            assert "have not been read for 300 s: no answer" in state.unready()
-
-    asyncio.run(story())
-
-
-def test_an_api_server_that_cannot_be_reached_at_first_is_looked_for_again(
-    double: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("preflight_webhook.webhook.namespace_overrides.POLL_EVERY", 0.01)
-    tried = 0
-
-    def connect() -> Connection:
-        nonlocal tried
-        tried += 1
-        if tried < 4:
-            raise KubeError("the token cannot be read.")
-        return connection({"KUBECONFIG": str(tmp_path / "kubeconfig")})
-
-    async def story() -> None:
-        async with followed_by(connect) as policies:
-            await until(lambda: policies.problem == "the token cannot be read", "it says why")
-            await until(lambda: policies.synced, "they are read")
-            assert (policies.problem, policies.behind_for()) == ("", 0.0)
 
     asyncio.run(story())
 
@@ -485,8 +440,6 @@ def test_they_are_not_asked_for_while_the_configuration_does_not_want_them(
 
     async def story() -> None:
         nonlocal wanted
-        access = ClusterAccess(lambda: connection({"KUBECONFIG": str(tmp_path / "kubeconfig")}))
-        policies = NamespaceOverrides(access, Metrics())
         looked = 0
 
         def look() -> bool:
@@ -494,20 +447,16 @@ def test_they_are_not_asked_for_while_the_configuration_does_not_want_them(
             looked += 1
             return wanted
 
-        task = asyncio.create_task(policies.run(look))
-        await until(lambda: looked > 3, "it is looked at")
-        assert double.requests == []
-        wanted = True
-        await until(
-            lambda: any("watch" in request.params for request in double.requests),
-            "they are followed",
-        )
-        wanted = False
-        await until(
-            lambda: policies._mirrors and not policies._mirrors.behind(), "the watch is left"
-        )
-        task.cancel()
-        await access.close()
+        async with following(tmp_path / "kubeconfig", wanted=look) as policies:
+            await until(lambda: looked > 3, "it is looked at")
+            assert double.requests == []
+            wanted = True
+            await until(
+                lambda: any("watch" in request.params for request in double.requests),
+                "they are followed",
+            )
+            wanted = False
+            await until(lambda: not policies._mirrors.behind(), "the watch is left")
 
     asyncio.run(story())
 
@@ -530,15 +479,6 @@ def test_one_that_is_not_understood_is_told_and_does_not_hide_the_others(
         record.message == "PreflightConfig is accepted but not understood"
         for record in caplog.records
     )
-
-
-def test_where_there_is_no_cluster_there_are_none() -> None:
-    async def story() -> None:
-        async with followed_by(lambda: connection({})) as policies:
-            await until(lambda: policies.synced, "it is known")
-            assert (policies.problem, policies.behind_for()) == ("", 0.0)
-
-    asyncio.run(story())
 
 
 # --- admission
@@ -591,7 +531,7 @@ def test_a_gang_of_128_that_only_its_namespace_knows_takes_no_request(
                 lambda: any("watch" in request.params for request in double.requests),
                 "it is watched",
             )
-            state = ServingState(CONFIG, policies=policies, started=True)
+            state = ServingState(CONFIG, policies=policies)
             asked = len(double.requests)
             patches = await asyncio.gather(
                 *(admitted(state, "default", number) for number in range(128))

@@ -20,7 +20,7 @@ import httpx
 import pytest
 import trustme
 from preflight_kube.admission.limits import VALUES
-from served import wait_until, write_certificate
+from served import ports, wait_until, write_certificate
 
 GPU_POD = {
     "metadata": {"name": "p"},
@@ -100,7 +100,7 @@ def running(folder: Path, authority: trustme.CA, *options: str) -> Iterator[Serv
     write_certificate(authority, folder)
     process = start(folder, "--port", "0", "--plain-port", "0", *options)
     assert process.stdout is not None
-    port, plain_port = json.loads(process.stdout.readline())["ports"]
+    port, plain_port = ports(process.stdout)
     yield Server(process, port, plain_port, authority, folder)
     process.kill()
     process.communicate()
@@ -351,8 +351,7 @@ def test_a_new_configuration_holds_without_a_restart_and_a_broken_one_is_refused
 
 
 def test_all_that_is_looked_at_is_in_the_metrics(server: Server) -> None:
-    looks = ("admission-connections", "plain-connections", "certificate", "configuration")
-    for name in (*looks, "preflightconfigs"):
+    for name in ("admission-connections", "certificate", "configuration"):
         wait_for(server, f'preflight_webhook_watching{{watcher="{name}"}}', 1)
     assert metric(server, "preflight_webhook_certificate_valid") == 1
 

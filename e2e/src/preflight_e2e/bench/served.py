@@ -95,11 +95,15 @@ def webhook(
     log = folder / "log"
     with pinned(command, core, log, environ) as process:
         end = time.monotonic() + PATIENCE
-        while not (lines := log.read_text().splitlines()):
+        while '"serving"' not in (text := log.read_text()) or not text.endswith("\n"):
             if process.poll() is not None or time.monotonic() > end:
                 raise BenchError("preflight-webhook did not start; its words are above.")
             time.sleep(0.02)
-        port, plain = json.loads(lines[0])["ports"]
+        lines = [json.loads(line) for line in text.splitlines()]
+        port, plain = (
+            next(line["port"] for line in lines if line["msg"] == event)
+            for event in ("serving", "started")
+        )
         yield ReviewServer(f"127.0.0.1:{port}", pid=process.pid, plain=plain)
 
 

@@ -304,10 +304,10 @@ class SimulatedLab(Lab):
         self._start(gang, [str(self._program(gang)), "run", *arguments, *ports], cluster)
         serving = until(
             "the webhook serves",
-            lambda: [x["ports"] for x in self._lines(webhook) if "ports" in x],
+            lambda: [x["port"] for x in self._lines(webhook) if x.get("msg") == "serving"],
             START_SECONDS,
         )
-        url = f"https://127.0.0.1:{serving[0][0]}/mutate-pod"
+        url = f"https://127.0.0.1:{serving[0]}/mutate-pod"
         self.double.admit = SimulatedAdmission(
             self.double.api, url, folder / "ca.crt", lambda pod: unimplemented(pod, self.images)
         )

@@ -118,13 +118,9 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from preflight_kube import logs
-
     from preflight_webhook.service import serve
 
-    logs.set_up("preflight-webhook", args.log_level)
-    serve(args)
-    return commands.DONE
+    return serve(args)
 
 
 def _about(release: InstalledRelease) -> Iterator[str]:

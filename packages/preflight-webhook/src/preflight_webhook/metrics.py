@@ -10,12 +10,10 @@ from typing import Final
 from preflight_proto.gang_source import BUILT_IN
 from preflight_proto.program import package_version
 from prometheus_client import (
-    CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Counter,
     Gauge,
     disable_created_metrics,
-    generate_latest,
 )
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -26,7 +24,6 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 # A review takes some tens of microseconds; what is above a second is the machine's trouble, not
 # ours.
 _BUCKETS: Final = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
@@ -88,7 +85,7 @@ class _Plain(Collector):
             (counter("preflight_gang_members", labels=["source"]), metrics.members),
             (counter("preflight_webhook_unreadable", labels=["kind"]), unreadable),
         ):
-            for value, number in values.items():
+            for value, number in list(values.items()):  # a scrape has a thread of its own
                 family.add_metric([value], number)
             yield family
 
@@ -147,7 +144,3 @@ class Metrics:
     def cut(self, port: str, reason: str) -> None:
         """Count a connection that was cut off."""
         self.closed.labels(port, reason).inc()
-
-    def text(self) -> bytes:
-        """The exposition for `/metrics`."""
-        return generate_latest(self.registry)

@@ -13,7 +13,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import httptools
 from prometheus_client import Counter
@@ -51,8 +51,8 @@ _MOST_DROPPED: Final = 24
 """Connections that go on sending a body of which only the beginning is kept: TLS alone takes half a
 megabyte for each.
 """
-_SPARE: Final = 64
-"""Descriptors for all else: files, the API server, standard streams."""
+_SPARE: Final = 128
+"""Descriptors for all else: files, the API server, health and metrics, standard streams."""
 _LARGE_HEAD: Final = f"a request line and headers of more than {MOST_HEAD} bytes are too large"
 _ALERTS: Final = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_EXPIRED", "CERTIFICATE_UNKNOWN")
 
@@ -68,33 +68,20 @@ class Counted(Protocol):
         """Count a connection that was cut off."""
 
 
-class Limits(NamedTuple):
-    """Connections of the two ports."""
-
-    admission: int
-    plain: int
+MOST: Final = 384
+"""An API server keeps 25 idle connections and opens one for each admission at a time."""
 
 
-MOST: Final = Limits(384, 192)
-"""An API server keeps 25 idle connections and opens one for each admission at a time; probes and
-scrapes take a few.
-"""
-
-
-def limits() -> Limits:
+def most_connections() -> int:
     """Connections that the process can serve: :data:`MOST`, or less where the system lets it open
     fewer files than that; as many as it lets are set.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = sum(MOST) + _SPARE
+    wanted = MOST + _SPARE
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return MOST
-    room = max(soft - _SPARE, 16)
-    plain = max(4, room // 8)
-    return Limits(room - plain, plain)
+    return MOST if soft == resource.RLIM_INFINITY else min(MOST, max(soft - _SPARE, 16))
 
 
 class Connections:

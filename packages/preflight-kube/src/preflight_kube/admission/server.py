@@ -21,9 +21,15 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Protocol
 
+import anyio
 import uvicorn
 
-from preflight_kube.admission.connections import MOST, Bounded, Connections, Counted, limits
+from preflight_kube.admission.connections import (
+    Bounded,
+    Connections,
+    Counted,
+    most_connections,
+)
 from preflight_kube.admission.fast_path import AtOnce
 from preflight_kube.admission.tls import Certificate
 from preflight_kube.files.polling import Polling
@@ -112,7 +118,7 @@ class _BoundedServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Of uvicorn: signals are the service's to handle."""
-        yield  # one handler stops both servers
+        yield  # the service stops its servers
 
 
 def _announce(server: HttpServer) -> None:
@@ -125,9 +131,8 @@ class HttpServer:
 
     ``certificate``: None for a plain port. ``metrics`` counts connections that are cut off and
     handshakes that fail, and may have the gauges ``certificate_expiry`` and ``certificate_valid``.
-    ``patience``, ``drain``: as :data:`PATIENCE`, :data:`DRAIN`; ``most``: connections at a time;
-    ``looks``: those of the service, where it has others; ``serving`` is called once
-    requests are answered, instead of a log line.
+    ``patience``, ``drain``: as :data:`PATIENCE`, :data:`DRAIN`; ``polling``: that of the service,
+    where it has others; ``serving`` is called once requests are answered, instead of a log line.
     """
 
     def __init__(
@@ -141,14 +146,13 @@ class HttpServer:
         port: int = 8443,
         patience: float = PATIENCE,
         drain: int = DRAIN,
-        most: int = MOST.admission,
         polling: Polling | None = None,
         serving: Callable[[HttpServer], None] = _announce,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.name, self._application, self._metrics = name, application, metrics
         self._certificate, self._serving = certificate, serving
-        self._patience, self._drain, self._most, self._now = patience, drain, most, now
+        self._patience, self._drain, self._now = patience, drain, now
         self._polling = polling or Polling()
         self._said = ""
         self._server: _BoundedServer | None = None
@@ -195,8 +199,7 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=self._drain,
         )
-        most = min(self._most, limits().admission)
-        server = _BoundedServer(config, self.name, most, self._metrics, self._context)
+        server = _BoundedServer(config, self.name, most_connections(), self._metrics, self._context)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         looking: list[asyncio.Task[None]] = []
         try:
@@ -213,8 +216,6 @@ class HttpServer:
             for task in looking:
                 task.cancel()
             server.should_exit = True
-            import anyio  # megabytes, for the end alone where nothing else stands on it
-
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([serving])
             listener.close()

@@ -34,7 +34,7 @@ from prometheus_client import CollectorRegistry
 from preflight_kube import logs
 from preflight_kube.auth.connection import Connection, connection
 from preflight_kube.cli.commands import BAD_INPUT, DONE, FAILED, BadInput
-from preflight_kube.client.client import Client
+from preflight_kube.client.client import READ_ATTEMPTS, Client
 from preflight_kube.errors import KubeError
 from preflight_kube.logs import get_logger
 from preflight_kube.runtime.health import HealthServer
@@ -98,7 +98,7 @@ class Parts:
     nor while one is behind. ``servers`` and ``tasks`` (by name) are run in every replica, from the
     start. ``lead`` is called while this replica leads, after the reflectors have synced; without an
     election, once they have. ``ready``: more reasons why requests should go elsewhere, empty
-    strings where all is well.
+    strings where all is well. ``behind``: as :data:`BEHIND`.
     """
 
     reflectors: Sequence[Reflector[Any]] = ()
@@ -106,6 +106,7 @@ class Parts:
     tasks: Mapping[str, Task] = field(default_factory=dict)
     lead: Callable[[Leadership], Awaitable[None]] | None = None
     ready: Sequence[Callable[[], str]] = ()
+    behind: float = BEHIND
 
 
 Build = Callable[[Client], Awaitable[Parts]]
@@ -122,6 +123,7 @@ def run(
     port: int = 8080,
     election: Election | None = None,
     concurrency: int = 32,
+    attempts: int = READ_ATTEMPTS,
     linger: float = 0.0,
     log_level: str = "info",
     uvloop: bool = False,
@@ -153,6 +155,7 @@ def run(
         port=port,
         election=election,
         concurrency=concurrency,
+        attempts=attempts,
         linger=linger,
     )
     try:
@@ -179,12 +182,13 @@ async def serve(
     port: int,
     election: Election | None = None,
     concurrency: int = 32,
+    attempts: int = READ_ATTEMPTS,
     linger: float = 0.0,
 ) -> None:
     """Be one replica until SIGTERM or SIGINT, or until cancelled.
 
     ``registry`` is served at /metrics of ``host``:``port`` (0: any; it is logged), beside /healthz
-    and /readyz. ``concurrency`` bounds the client's requests under way. ``linger``: seconds after
+    and /readyz. ``concurrency`` and ``attempts`` are the client's. ``linger``: seconds after
     SIGTERM for which servers go on answering, not ready, while the endpoints of the Service are
     updated; the lease is given back at once. A second signal, or SIGINT, ends that time.
 
@@ -192,7 +196,9 @@ async def serve(
         PortTaken: the port of the health server cannot be had.
         ExceptionGroup: a part has failed, or :class:`Ended`.
     """
-    async with Client(target, agent=component, concurrency=concurrency) as client:
+    async with Client(
+        target, agent=component, concurrency=concurrency, attempts=attempts
+    ) as client:
         await _Replica(client, registry, election, linger).run(build, host, port)
 
 
@@ -247,7 +253,7 @@ class _Replica:
         if not all(reflector.synced.is_set() for reflector in parts.reflectors):
             return self._client.mirrors.trouble(0.0) or "the cluster has not been read yet"
         troubles = [
-            self._client.mirrors.trouble(BEHIND),
+            self._client.mirrors.trouble(parts.behind),
             *[server.unready() for server in parts.servers],
         ]
         return "; ".join(filter(None, [*troubles, *[rule() for rule in parts.ready]]))

@@ -20,6 +20,7 @@ from urllib.parse import quote
 import msgspec
 from preflight_kube.admission.reviews import Unavailable
 from preflight_kube.api.workloads.model import maps
+from preflight_kube.client.client import Client
 from preflight_kube.errors import KubeError
 from preflight_proto.devices import GROUP, VERSIONS, DeviceRequest
 
@@ -27,7 +28,6 @@ from preflight_webhook.core.cache import SizedCache
 from preflight_webhook.core.detect import claims
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.metrics import Metrics
-from preflight_webhook.webhook.access import ClusterAccess
 
 KEPT: Final = 5.0
 """Seconds: enough for the pods of one job, and short, as a claim of the same name may have been
@@ -82,12 +82,12 @@ class Lookups:
 
     def __init__(
         self,
-        access: ClusterAccess,
+        client: Client,
         metrics: Metrics,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._access, self._metrics, self._clock = access, metrics, clock
+        self._client, self._metrics, self._clock = client, metrics, clock
         self._count_known = metrics.lookups.labels("known").inc
         # By _key, with the end of its time.
         self._kept: SizedCache[str, tuple[float, DeviceClaim | None]] = SizedCache(MOST_BYTES)
@@ -204,7 +204,7 @@ class Lookups:
     async def _get(self, path: str, namespace: str = "") -> dict[str, Any] | None:
         try:
             async with asyncio.timeout(PATIENCE), self._share(namespace):
-                answer = await (await self._access.client()).get_or_none(path, _Answer)
+                answer = await self._client.get_or_none(path, _Answer)
                 return None if answer is None else msgspec.to_builtins(answer)
         except TimeoutError:
             raise self._unavailable(f"GET {path}: no answer within {PATIENCE:g} s") from None

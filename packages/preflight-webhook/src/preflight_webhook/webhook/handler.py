@@ -1,8 +1,8 @@
-"""The two HTTP applications: admission (TLS) and plain (health, metrics)."""
+"""The HTTP application of admission, and what it counts and logs of each review."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -11,7 +11,6 @@ from preflight_kube import logs
 from preflight_kube.admission.request_body import Receive, ReviewRefused, Scope
 from preflight_kube.admission.review import MOST_TEXT, AdmissionRequest, BadReview, Response
 from preflight_kube.admission.reviews import Reviews, Send, Unavailable
-from preflight_kube.files.polling import Polling
 
 from preflight_webhook.api import review
 from preflight_webhook.api.review import shown
@@ -22,7 +21,7 @@ from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import UNKNOWN, Decision
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref, detects
 from preflight_webhook.core.limits import OBJECT_NAME, of_pod
-from preflight_webhook.metrics import CONTENT_TYPE, Metrics
+from preflight_webhook.metrics import Metrics
 from preflight_webhook.webhook.claim_lookups import NO_LOOKUP, Lookups
 from preflight_webhook.webhook.namespace_overrides import NamespaceOverride, NamespaceOverrides
 
@@ -32,49 +31,18 @@ CONFINED_PATH: Final = PATH + "/confined"
 those apart by their label, so nobody here has to ask for it."""
 WAITING: Final = 8 * 1024 * 1024
 """Bytes of the reviews of one namespace that may wait for claims at a time."""
-BEHIND: Final = 300.0
-"""Seconds for which PreflightConfigs may go unread before requests should go elsewhere."""
-_TEXT: Final = b"text/plain; charset=utf-8"
 
 log = logs.get_logger(__name__)
 
 
 @dataclass
 class ServingState:
-    """What both applications share."""
+    """What decisions stand on besides the pod."""
 
     config: Config
     metrics: Metrics = field(default_factory=Metrics)
     lookups: Lookups | None = None
     policies: NamespaceOverrides | None = None
-    started: bool = False
-    stopping: bool = False
-    server_problem: Callable[[], str] = str
-    """Why the admission port cannot be used, such as its certificate; empty where it can."""
-    _was_ready: bool = False
-
-    def __post_init__(self) -> None:
-        self.polling = Polling(self.metrics.watching)
-
-    def unready(self) -> str:
-        """Why requests should go elsewhere; empty where they need not.
-
-        What ends it is what would also keep a new replica from becoming ready, or what no restart
-        would notice by itself.
-        """
-        if self.stopping:
-            return "stopping"
-        if not self.started:
-            return "starting"
-        if problem := self.server_problem() or self.polling.unready():
-            return problem
-        if self.policies is not None and self.config.preflight_configs.enabled:
-            if not self.policies.synced and not self._was_ready:
-                return f"starting: PreflightConfigs of namespaces: {self.policies.problem}"
-            if self.policies.behind_for() > BEHIND:
-                return f"PreflightConfigs of namespaces have not been read for {BEHIND:g} s: {self.policies.problem}"
-        self._was_ready = True
-        return ""
 
     def rules(self, namespace: str) -> tuple[Config, NamespaceOverride | None]:
         """The configuration that holds in ``namespace``, and what of it the namespace has set for
@@ -177,34 +145,6 @@ class Admission(Reviews):
                 self._waiting[namespace] = left
             else:
                 del self._waiting[namespace]
-
-
-class Plain:
-    """Answers `/healthz`, `/readyz` and `/metrics`."""
-
-    stopping = False
-
-    def __init__(self, state: ServingState) -> None:
-        self.state = state
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request (ASGI)."""
-        if scope["type"] != "http":
-            return
-        status, kind, body = self._answer(scope["path"])
-        headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    def _answer(self, path: str) -> tuple[int, bytes, bytes]:
-        if path == "/healthz":
-            return 200, _TEXT, b"ok\n"
-        if path == "/readyz":
-            why = self.state.unready()
-            return 503 if why else 200, _TEXT, f"{why or 'ok'}\n".encode()
-        if path == "/metrics":
-            return 200, CONTENT_TYPE.encode(), self.state.metrics.text()
-        return 404, _TEXT, b"not found; here are /healthz, /readyz and /metrics\n"
 
 
 def _record(

@@ -6,14 +6,14 @@ stays as last seen while the API server does not answer.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import anyio
 import msgspec
-from preflight_kube.errors import KubeError, NoCluster
+from preflight_kube.client.client import Client
 from preflight_kube.logs import get_logger
+from preflight_kube.runtime.reflector import Change, Reflector
 from preflight_proto.policy import (
     ContractError,
     PreflightConfig,
@@ -24,25 +24,17 @@ from preflight_proto.policy import (
 
 from preflight_webhook.config.merged_config import in_force
 from preflight_webhook.metrics import Metrics
-from preflight_webhook.webhook.access import ClusterAccess
-
-if TYPE_CHECKING:
-    from preflight_kube.client.watch_lag import Mirrors
-    from preflight_kube.runtime.reflector import Change, Reflector
 
 WATCH: Final = 60
 """Seconds of one watch: so late is a silent break of it noticed."""
 ABSENT: Final = 60.0
 """Seconds after which it is seen whether the cluster has the kind by now."""
 POLL_EVERY: Final = 5.0
-"""Seconds after which it is seen whether a new configuration wants them followed, or there is an
-API server by now.
-"""
+"""Seconds after which it is seen whether a new configuration wants them followed."""
 PAGE: Final = 20
 """Objects of one answer: each may have megabytes that are not read."""
 MOST_SPEC: Final = 64 * 1024
 """Bytes; what the CRD lets through is a tenth of that."""
-_FORBIDDEN: Final = 403
 
 log = get_logger(__name__)
 
@@ -64,103 +56,64 @@ class _Read(PreflightConfig, frozen=True, kw_only=True):
 
 
 class NamespaceOverrides:
-    """Use within one event loop."""
+    """Use within one event loop. ``wanted``: whether the configuration has them followed just
+    now.
+    """
 
     def __init__(
-        self, access: ClusterAccess, metrics: Metrics, *, absent_retry: float = ABSENT
+        self,
+        client: Client,
+        metrics: Metrics,
+        wanted: Callable[[], bool] = lambda: True,
+        *,
+        absent_retry: float = ABSENT,
     ) -> None:
-        self._access, self._metrics, self._absent_retry = access, metrics, absent_retry
+        self._metrics, self._wanted, self._mirrors = metrics, wanted, client.mirrors
         self._in_force: dict[str, NamespaceOverride] = {}
-        self._reflector: Reflector[_Read] | None = None
-        self._mirrors: Mirrors | None = None
-        self._alone = False  # there is no API server to ask
-        self._unconnected: tuple[float, str] | None = None  # since when it cannot be asked, and why
-        metrics.policies_behind.set_function(lambda: 1 if self.behind_for() else 0)
-        metrics.unreadable = lambda: (
-            self._mirrors.unreadable[path()] if self._mirrors is not None else 0
+        self._was_ready = False
+        self._reflector = Reflector(
+            client,
+            path(),
+            _Read,
+            on_change=self._changed,
+            indexes={"namespace": lambda item: (item.metadata.namespace,)},
+            limit=PAGE,
+            absent_retry=absent_retry,
+            watch_seconds=WATCH,
         )
+        metrics.policies_behind.set_function(lambda: int(self._mirrors.behind().get(path(), 0) > 0))
+        metrics.unreadable = lambda: self._mirrors.unreadable[path()]
 
-    @property
-    def synced(self) -> bool:
-        """Whether all of them have been read once, or are known not to be there."""
-        return self._alone or (self._reflector is not None and self._reflector.synced.is_set())
-
-    @property
-    def problem(self) -> str:
-        """Why what is known may be out of date; empty while it is not."""
-        if self._unconnected is not None:
-            return self._unconnected[1]
-        if self.synced and not self.behind_for():  # that the cluster lacks the kind is no problem
+    def unready(self) -> str:
+        """Why requests should go elsewhere: a new replica has not read them yet, nor learned that
+        the cluster does not have the kind. Empty where they need not.
+        """
+        if self._was_ready or not self._wanted() or self._reflector.synced.is_set():
+            self._was_ready = True
             return ""
-        if self._reflector is None or (error := self._reflector.problem) is None:
-            return "they have not been read yet"
-        hint = "; does the ServiceAccount have list and watch on it?"
-        return str(error).rstrip(".") + (hint if error.status == _FORBIDDEN else "")
-
-    def behind_for(self) -> float:
-        """Seconds since they were last read, where that has not worked since; 0 where it has."""
-        if self._unconnected is not None:
-            return max(time.monotonic() - self._unconnected[0], 1e-9)
-        return self._mirrors.behind().get(path(), 0.0) if self._mirrors is not None else 0.0
+        why = self._mirrors.trouble(0.0) or "they have not been read yet"
+        return f"starting: PreflightConfigs of namespaces: {why}"
 
     def of(self, namespace: str) -> NamespaceOverride | None:
         """What is in force there. Asks nobody."""
         return self._in_force.get(namespace)
 
-    async def run(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Follow the cluster until cancelled, as long as it is ``wanted``."""
+    async def run(self) -> None:
+        """Follow the cluster until cancelled, as long as it is wanted."""
         while True:
-            if wanted():
-                await self._follow(wanted)
-            await asyncio.sleep(POLL_EVERY)
-
-    async def _follow(self, wanted: Callable[[], bool]) -> None:
-        """Until they are not wanted any more; returns at once where there is nobody to ask."""
-        try:
-            client = await self._access.client()
-        except NoCluster:
-            self._alone = True
-            return
-        except KubeError as error:
-            if self._unconnected is None:
-                log.warning("PreflightConfigs cannot be read", error=str(error))
-            since = self._unconnected[0] if self._unconnected is not None else time.monotonic()
-            self._unconnected = since, str(error).rstrip(".")
-            return
-        self._alone, self._unconnected = False, None
-        if self._reflector is None:
-            # Stands on the client, which has been loaded by now.
-            from preflight_kube.runtime.reflector import Reflector
-
-            self._mirrors = client.mirrors
-            self._reflector = Reflector(
-                client,
-                path(),
-                _Read,
-                on_change=self._changed,
-                indexes={"namespace": lambda item: (item.metadata.namespace,)},
-                limit=PAGE,
-                absent_retry=self._absent_retry,
-                watch_seconds=WATCH,
-            )
-        following = asyncio.create_task(self._reflector.run())
-        try:
-            while wanted() and not following.done():
-                await asyncio.wait([following], timeout=POLL_EVERY)
-        finally:
-            following.cancel()
-            await asyncio.wait([following])
-        if not following.cancelled():
-            following.result()
+            if self._wanted():
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._reflector.run)
+                    while self._wanted():  # noqa: ASYNC110 - nobody says when that changes
+                        await anyio.sleep(POLL_EVERY)
+                    group.cancel_scope.cancel()
+            await anyio.sleep(POLL_EVERY)
 
     def _changed(self, change: Change[_Read]) -> None:
         """Which one of a namespace is in force now."""
         namespace = change.object.metadata.namespace
         before, now = self._in_force.pop(namespace, None), None
-        there = (
-            self._reflector.by_index("namespace", namespace) if self._reflector is not None else ()
-        )
-        if (item := in_force(there)) is not None:
+        if (item := in_force(self._reflector.by_index("namespace", namespace))) is not None:
             about = {"namespace": namespace, "name": item.metadata.name}
             try:
                 now = NamespaceOverride(item.metadata.name, decode_spec(item.spec))
