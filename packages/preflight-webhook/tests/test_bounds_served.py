@@ -356,7 +356,7 @@ def test_a_pod_of_thirty_thousand_claims_asks_for_none_and_others_get_theirs(
     with serving(tmp_path, config=config, kubeconfig=kubeconfig) as server:
         many = claiming(*[f"a-{i}" for i in range(30_000)])
         answer = server.answered(many, namespace="greedy")
-        assert "30000 claims are more than the 16" in answer["status"]["message"]
+        assert "has 30000 entries, more than the 1024" in answer["status"]["message"]
         assert not [path for path in Claims.asked if "resourceclaims" in path]
         # As many as there may be, from many pods at a time: a share of the requests, not all of
         # them.

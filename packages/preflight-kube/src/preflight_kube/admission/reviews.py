@@ -64,7 +64,6 @@ class Reviews:
     nothing unseen; what is not a review is refused with 4xx. ``longest``: seconds for an answer,
     at most.
 
-    ``own_limits`` says what is beyond a limit in the application's words, where it has some.
     ``at_once``, by path too: asked before the application. Where the whole review came in one
     piece, its answer leaves without a task of its own.
     """
@@ -76,10 +75,9 @@ class Reviews:
         *,
         longest: float = LONGEST,
         at_once: Mapping[str, Immediate] | None = None,
-        own_limits: Callable[[AdmissionRequest], str | None] = lambda _: None,
     ) -> None:
         self._applications, self._metrics, self._longest = dict(applications), metrics, longest
-        self._immediate, self._own_limits = dict(at_once or {}), own_limits
+        self._immediate = dict(at_once or {})
         self._callers = budget.Callers(limits.CALLER_A_SECOND, limits.CALLER_AT_ONCE)
         self.immediate = bool(at_once)
         """Whether some reviews are answered where their last byte is read."""
@@ -204,8 +202,6 @@ class Reviews:
             return None
         if request.operation == "UPDATE" and request.old(_Object).metadata.deletion_timestamp:
             return Response()
-        with suppress(BadReview):
-            why = self._own_limits(request) or why
         uid = request.uid[:128]
         log.warning("review denied before its application", why=why, uid=uid, path=path)
         return Response.denied(why)

@@ -30,7 +30,7 @@ from preflight_webhook.api.review import (
     decode_whole,
     shown,
 )
-from preflight_webhook.api.types import Container, Pod, Volume
+from preflight_webhook.api.types import Container, Pod, ResourceRequirements, Volume
 from preflight_webhook.config.config import Config
 from preflight_webhook.core import limits
 from preflight_webhook.core.cache import remembered
@@ -267,8 +267,13 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
     missing = _unresolved(facts, config)
     if config.gpu_detection.device_classes:  # it may be the claim that gives the pod its GPUs
         _refuse(missing)
-    init = [StartStep(name, _demands(raw), policy == "Always") for name, raw, policy in facts.init]
-    containers = [_demands(raw) for raw in facts.containers]
+    asked = [_asked(raw) for raw in facts.containers]
+    asked_init = [_asked(raw) for _, raw, _ in facts.init]
+    containers = [demands for demands, _ in asked]
+    init = [
+        StartStep(name, demands, policy == "Always")
+        for (name, _, policy), (demands, _) in zip(facts.init, asked_init, strict=True)
+    ]
     everyone = [*containers, *[step.demands for step in init]]
     resources = _names(everyone, config)
     first = effective_resources(init, containers, resources, place(init, config.provider_init))
@@ -282,7 +287,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
     checks, skipped = select(config, facts.asked, devices, gang=in_gang, ordered=facts.ordered)
     behind = any(check.placement == "last" for check in checks)
     last = effective_resources(init, containers, resources, len(init)) if behind else first
-    gets = _who_gets_gpus(facts, everyone, devices)
+    gets = _who_gets_gpus([*asked, *asked_init], devices)
     users = {i: step for i, step in enumerate(init) if gets[len(containers) + i]}
     checks, skipped = guarded(checks, skipped, devices, facts.redirects, users, first, last, config)
     gpus = {**devices.gpus, **{f"claim {name}": 1 for name in devices.gpu_claims}}
@@ -301,7 +306,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
     workload = WorkloadTraits(
         devices=devices,
         containers=len(everyone),
-        own={demand.resource: demand for demand in _demands(facts.own)},
+        own={demand.resource: demand for demand in _asked(facts.own)[0]},
         gang_config_map=member.config_map if member is not None and member.takes_part else None,
         inherited=inherited,
         ipc_lock=locks_memory(facts.settings),
@@ -373,19 +378,16 @@ def _unresolved(facts: DecisionKey, config: Config) -> str | None:
 
 
 def _who_gets_gpus(
-    facts: DecisionKey, everyone: Sequence[tuple[Demand, ...]], devices: PodDevices
+    asked: Sequence[tuple[tuple[Demand, ...], tuple[str, ...]]], devices: PodDevices
 ) -> tuple[bool, ...]:
     """Of each container, then of each init container."""
     gets = [
         any(request and resource in devices.gpus for resource, request, _ in wanted)
-        for wanted in everyone
+        or any(name in devices.gpu_claims for name in claims)
+        for wanted, claims in asked
     ]
-    if devices.annotation and facts.containers:
+    if devices.annotation and gets:
         gets[0] = True  # which the count is added to where the claim is known
-    if devices.gpu_claims:
-        for i, raw in enumerate((*facts.containers, *[raw for _, raw, _ in facts.init])):
-            uses = (own.claims if (own := decode_resources(raw)) is not None else None) or ()
-            gets[i] = gets[i] or any(use.name in devices.gpu_claims for use in uses)
     return tuple(gets)
 
 
@@ -393,13 +395,15 @@ _SMALL: Final = 1024
 """Bytes of resources that are remembered, a thousand of them; ordinary ones have two hundred."""
 
 
-def _demands(raw: bytes) -> tuple[Demand, ...]:
-    return _ordinary(raw) if len(raw) <= _SMALL else demands(decode_resources(raw))
+def _asked(raw: bytes) -> tuple[tuple[Demand, ...], tuple[str, ...]]:
+    """What a container's resources say, and which of the pod's claims it uses."""
+    return _ordinary(raw) if len(raw) <= _SMALL else _ordinary.__wrapped__(raw)
 
 
 @lru_cache(maxsize=1024)
-def _ordinary(raw: bytes) -> tuple[Demand, ...]:
-    return demands(decode_resources(raw))
+def _ordinary(raw: bytes) -> tuple[tuple[Demand, ...], tuple[str, ...]]:
+    own = decode_resources(raw) or ResourceRequirements()
+    return demands(own), tuple([use.name for use in own.claims or ()])
 
 
 def _unchecked(

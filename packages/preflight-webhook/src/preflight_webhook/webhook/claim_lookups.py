@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 import msgspec
 from preflight_kube.admission.reviews import Unavailable
@@ -28,6 +28,8 @@ from preflight_webhook.core.cache import SizedCache
 from preflight_webhook.core.detect import claims
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.metrics import Metrics
+
+T = TypeVar("T")
 
 KEPT: Final = 5.0
 """Seconds: enough for the pods of one job, and short, as a claim of the same name may have been
@@ -91,9 +93,9 @@ class Lookups:
         self._count_known = metrics.lookups.labels("known").inc
         # By _key, with the end of its time.
         self._kept: SizedCache[str, tuple[float, DeviceClaim | None]] = SizedCache(MOST_BYTES)
-        self._asking: dict[str, asyncio.Task[Any]] = {}
-        # By namespace, with how many ask or wait.
-        self._shares: dict[str, tuple[asyncio.Semaphore, int]] = {}
+        # By namespace, what is asked for or waits to be, and the namespace's share meanwhile.
+        self._asking: dict[str, dict[Ref | None, asyncio.Task[Any]]] = {}
+        self._shares: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._version: tuple[float, str | None] = (0.0, None)
 
     def known(self, namespace: str, refs: Iterable[Ref]) -> dict[Ref, DeviceClaim | None] | None:
@@ -114,12 +116,12 @@ class Lookups:
         known, unknown = self._recall(namespace, refs)
         self._count_known(len(known))
         if unknown:
-            if self._waiting(namespace) + len(unknown) > MOST_WAITING:
+            if (waiting := len(self._asking.get(namespace, ()))) + len(unknown) > MOST_WAITING:
                 raise self._unavailable(
-                    f"{self._waiting(namespace)} claims of namespace {namespace} are being looked up already; create fewer pods at a time"
+                    f"{waiting} claims of namespace {namespace} are being looked up already; create fewer pods at a time"
                 )
             asked = [
-                self._together(_key(namespace, ref), partial(self._fetch, namespace, ref))
+                self._together(namespace, ref, partial(self._fetch, namespace, ref))
                 for ref in unknown
             ]
             answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -144,35 +146,26 @@ class Lookups:
                 known[ref] = kept[1]
         return known, unknown
 
-    def _waiting(self, namespace: str) -> int:
-        return self._shares[namespace][1] if namespace in self._shares else 0
-
-    @asynccontextmanager
-    async def _share(self, namespace: str) -> AsyncIterator[None]:
-        """One of the namespace's requests."""
-        share, number = self._shares.get(namespace) or (asyncio.Semaphore(SHARE), 0)
-        self._shares[namespace] = share, number + 1
-        try:
-            async with share:
-                yield
-        finally:
-            share, number = self._shares[namespace]
-            if number > 1:
-                self._shares[namespace] = share, number - 1
-            else:
-                del self._shares[namespace]
-
-    async def _together(self, key: str, ask: Callable[[], Any]) -> Any:
+    async def _together(
+        self, namespace: str, what: Ref | None, ask: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
         """The one answer for all who wait for it; it goes on when one of them gives up."""
-        if (task := self._asking.get(key)) is None:
+        asking = self._asking.setdefault(namespace, {})
+        if (task := asking.get(what)) is None:
             # What all need, and not this review alone, is no request of this review.
-            context = Context() if key == GROUP else None
-            task = self._asking[key] = asyncio.create_task(ask(), context=context)
-            task.add_done_callback(lambda _: self._asking.pop(key, None))
+            context = None if what is not None else Context()
+            task = asking[what] = asyncio.create_task(ask(), context=context)
+
+            def ended(_: object) -> None:
+                del asking[what]
+                if not asking:
+                    del self._asking[namespace]
+
+            task.add_done_callback(ended)
         return await asyncio.shield(task)
 
     async def _fetch(self, namespace: str, ref: Ref) -> DeviceClaim | None:
-        version = await self._together(GROUP, self._served)
+        version = await self._together("", None, self._served)
         item = None
         if version is not None:
             name = quote(ref.name, safe="")
@@ -203,7 +196,8 @@ class Lookups:
 
     async def _get(self, path: str, namespace: str = "") -> dict[str, Any] | None:
         try:
-            async with asyncio.timeout(PATIENCE), self._share(namespace):
+            share = self._shares.setdefault(namespace, asyncio.Semaphore(SHARE))
+            async with asyncio.timeout(PATIENCE), share:
                 answer = await self._client.get_or_none(path, _Answer)
                 return None if answer is None else msgspec.to_builtins(answer)
         except TimeoutError:

@@ -19,8 +19,8 @@ from preflight_webhook.config.config import Config
 from preflight_webhook.config.merged_config import effective
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import UNKNOWN, Decision
-from preflight_webhook.core.detect.claims import DeviceClaim, Ref, detects
-from preflight_webhook.core.limits import OBJECT_NAME, of_pod
+from preflight_webhook.core.detect.claims import DeviceClaim, Ref
+from preflight_webhook.core.limits import OBJECT_NAME
 from preflight_webhook.metrics import Metrics
 from preflight_webhook.webhook.claim_lookups import NO_LOOKUP, Lookups
 from preflight_webhook.webhook.namespace_overrides import NamespaceOverride, NamespaceOverrides
@@ -68,7 +68,6 @@ class Admission(Reviews):
             {path: partial(self._answer, confined) for path, confined in paths.items()},
             state.metrics,
             at_once={path: partial(self._known, confined) for path, confined in paths.items()},
-            own_limits=self._own_limit,
         )
         self.state = state
         self._waiting: dict[str, int] = {}  # bytes, by namespace
@@ -80,9 +79,6 @@ class Admission(Reviews):
             await super().__call__(scope, receive, send)
         finally:
             self.state.metrics.in_flight -= 1
-
-    def _own_limit(self, request: AdmissionRequest) -> str | None:
-        return of_pod(review.pod_of(request), claims=detects(self.state.config))
 
     def _known(self, confined: bool, request: AdmissionRequest) -> Response | None:
         """The answer, where all that it takes is known."""

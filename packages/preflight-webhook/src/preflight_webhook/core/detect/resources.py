@@ -119,14 +119,12 @@ def unknown(wanted: Iterable[tuple[Demand, ...]], config: Config) -> list[str]:
     return sorted([name for name in asked if may_be_gpus(name, others) and not kind(name, config)])
 
 
-def demands(resources: ResourceRequirements | None) -> tuple[Demand, ...]:
+def demands(resources: ResourceRequirements) -> tuple[Demand, ...]:
     """What a container's ``resources`` say; a limit alone is a request too, as the API server
     defaults it.
 
     Raises :class:`ValueError` with one sentence for an amount that is not a quantity.
     """
-    if resources is None:
-        return ()
     requests, limits = resources.requests or {}, resources.limits or {}
     demands = []
     for resource in requests if requests.keys() == limits.keys() else {**requests, **limits}:
