@@ -191,7 +191,7 @@ def test_they_may_stand_in_another_file_and_without_them_it_is_said_so(
     assert "workers: injected" in both.out
     alone = explain("-f", str(tmp_path / "job.yaml"), "--config", dra)
     assert "workers: denied" in alone.out
-    assert "give it with another -f (ResourceClaimTemplate gpus)" in alone.out
+    assert "create the claim first, then the pod." in alone.out
 
 
 def test_leaders_and_workers_are_told_apart() -> None:
@@ -208,14 +208,8 @@ spec:
     assert "LeaderWorkerSet serve, worker: injected" in done.out
 
 
-def test_the_patch_is_shown_as_a_diff_in_colors_where_wanted() -> None:
-    plain = explain("-f", "-", stdin=JOB).out
-    assert "    +  - name: preflight-dcgm-diag" in plain
-    assert "\33[" not in plain
-    assert (
-        "\33[32m+  - name: preflight-dcgm-diag\33[0m"
-        in explain("-f", "-", "--color", "always", stdin=JOB).out
-    )
+def test_the_patch_is_shown_as_a_diff() -> None:
+    assert "    +  - name: preflight-dcgm-diag" in explain("-f", "-", stdin=JOB).out
 
 
 def test_yaml_says_what_json_says() -> None:
@@ -231,29 +225,17 @@ def test_a_confined_namespace_in_the_file_is_taken_into_account() -> None:
     assert "Job train: denied" in explain("-f", "-", stdin=text).out
 
 
-def test_names_that_load_code_are_warned_of(tmp_path: Path) -> None:
+def test_names_that_load_code_stay_behind_unless_the_operator_lists_them(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(
         "checks: [{name: nccl-loopback, image: l}]\nskipNcclWithoutNetwork: false\nncclEnvPatterns: [NCCL_*, NCCL_NET_PLUGIN]"
     )
     env = "env: [{name: NCCL_NET_PLUGIN, value: x}, {name: NCCL_TUNER_PLUGIN, value: x}], resources"
     done = explain("-f", "-", "--config", str(config), stdin=JOB.replace("resources", env, 1))
-    assert "warning: NCCL_NET_PLUGIN may make preflight-nccl-loopback load code" in done.out
     assert (
         "warning: NCCL_TUNER_PLUGIN is not passed on to the checks, as it may load code" in done.out
     )
-
-
-def test_of_what_the_configuration_sets_nobody_is_warned(tmp_path: Path) -> None:
-    """Of GANG_CONFIG_DIR and PREFLIGHT_STATE_DIR neither, which every gang-wide check gets."""
-    config = tmp_path / "config.yaml"
-    own = "env: [{name: NCCL_NET_PLUGIN, value: ours}]"
-    config.write_text(
-        f"checks: [{{name: nccl-allreduce, image: a, {own}}}]\nskipNcclWithoutNetwork: false"
-    )
-    said = explain("-f", "-", "--config", str(config), stdin=MEMBERS).out
-    assert "name: GANG_CONFIG_DIR" in said
-    assert "may make" not in said
+    assert "NCCL_NET_PLUGIN is not passed on" not in done.out
 
 
 def test_variables_that_only_the_cluster_knows_are_warned_of(tmp_path: Path) -> None:

@@ -141,24 +141,6 @@ def test_the_excluded_namespaces_are_the_chart_s_own() -> None:
     assert tuple(yaml.safe_load(values.read_text())["excludeNamespaces"]) == EXCLUDED
 
 
-CLAIMING = POD.replace(
-    "{containers:", "{resourceClaims: [{name: g, resourceClaimTemplateName: gpus}], containers:"
-)
-
-
-def test_a_claim_template_that_is_in_no_file_is_asked_for_with_f(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(
-        "checks: [{name: dcgm-diag, image: d}]\ngpuDetection: {deviceClasses: [gpu.nvidia.com]}"
-    )
-    done = said(
-        "explain", "--brief", "--config", str(tmp_path / "c.yaml"), "-f", "-", stdin=CLAIMING
-    )
-    assert (
-        "give it with another -f (ResourceClaimTemplate gpus), and create it before the pod."
-        in done.out
-    )
-
-
 ENV = POD.replace(
     "image: i,", "image: i, env: [{name: FI_PROVIDER, value: efa}, {name: LD_LIBRARY_PATH, value: /opt}, {name: NCCL_NET_PLUGIN, value: x}, "
     "{name: NCCL_COMM_ID, value: x}, {name: NCCL_IB_HCA, value: x}, {name: HOME_OF_DATA, value: x}],"

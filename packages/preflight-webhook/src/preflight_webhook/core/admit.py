@@ -105,8 +105,6 @@ class DecisionKey(msgspec.Struct, frozen=True):
     profiled: bool  # by AppArmor, with a profile that would hold for checks, too
 
 
-CREATE_FIRST: Final = "create the claim first, then the pod."
-"""What to do about a claim that the cluster does not have."""
 _MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a pod that shows a static one; Kubernetes takes it only with a node's name."""
 _NO_CHECK_IN_A_MIRROR: Final = (
@@ -373,7 +371,7 @@ def _unresolved(facts: DecisionKey, config: Config) -> str | None:
         return None
     return (
         f"spec.resourceClaims: what {', '.join(unknown)} asks for is not known, as there is no such claim or template in the namespace; "
-        f"{CREATE_FIRST}"
+        "create the claim first, then the pod."
     )
 
 

@@ -6,7 +6,6 @@ import argparse
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import anyio
 from preflight_kube.api.workloads.table import KINDS
@@ -57,12 +56,6 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", choices=("text", "json", "yaml"), default="text", help="%(default)s"
     )
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="of the diff; auto: on a terminal, unless NO_COLOR is set (%(default)s)",
-    )
     parser.add_argument("--brief", action="store_true", help="without the patch")
 
 
@@ -70,10 +63,9 @@ def _run(args: argparse.Namespace) -> int:
     problems: list[str] = []
     pods, given = anyio.run(_from_cluster, args) if args.live else _from_files(args, problems)
     reports = []
-    form: dict[str, Any] = {"colored": commands.colored(args.color), "brief": args.brief}
     for pod in pods:
         try:
-            reports.append(explain(pod, given, args.output, from_files=not args.live, **form))
+            reports.append(explain(pod, given, args.output, brief=args.brief))
         except ValueError as error:
             problems.append(str(error))
     between = {"text": "\n\n", "json": "\n", "yaml": "\n---\n"}

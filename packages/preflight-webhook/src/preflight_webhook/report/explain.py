@@ -21,23 +21,17 @@ from preflight_proto.policy import KIND, ContractError, decode_spec, refusal
 from preflight_webhook.config import allow
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.merged_config import effective, in_force
-from preflight_webhook.core.admit import CREATE_FIRST, decide
+from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import Decision
-from preflight_webhook.core.detect.claims import Ref
 from preflight_webhook.core.inject.allow_list import (
     NEVER,
     VARIABLES,
     WorkloadSetting,
-    loads_code,
     of_the_fabric,
 )
-from preflight_webhook.core.inject.injection import variables_of
 from preflight_webhook.core.inject.patch import applied
 from preflight_webhook.report.release import InstalledRelease, OptIn, opt_in
-from preflight_webhook.report.workloads import FoundPod, Object, missing
-
-_COLORS = {"+": "\33[32m", "-": "\33[31m", "@": "\33[36m"}
-_END = "\33[0m"
+from preflight_webhook.report.workloads import FoundPod, Object
 
 
 class _Report(NamedTuple):
@@ -47,24 +41,14 @@ class _Report(NamedTuple):
     given: InstalledRelease
     asked: OptIn
     decision: Decision
-    message: str
     own: str
     delays: dict[str, float]
     warnings: list[str]
 
 
-def explain(
-    target: FoundPod,
-    given: InstalledRelease,
-    form: str,
-    *,
-    from_files: bool,
-    colored: bool = False,
-    brief: bool = False,
-) -> str:
-    """The decision about one pod as text, JSON or YAML; ``brief``: without the patch;
-    ``from_files``: what is not known may be given with another file, else it is not in the cluster.
-    Raises :class:`ValueError` when the pod cannot be read.
+def explain(target: FoundPod, given: InstalledRelease, form: str, *, brief: bool = False) -> str:
+    """The decision about one pod as text, JSON or YAML; ``brief``: without the patch. Raises
+    :class:`ValueError` when the pod cannot be read.
     """
     config, own = _of_namespace(target, given.config)
     try:
@@ -84,21 +68,17 @@ def explain(
         for check in config.checks
         if check.name in decision.checks
     }
-    after = applied(deepcopy(target.pod), decision.patch)
     warnings = [
         *decision.warnings,
         *_unseen(decision),
-        *(_code(after, config) if decision.checks else ()),
         *_left_behind(target.pod, decision, config),
     ]
     asked = opt_in(target.namespace, target.labels, given.lists)
-    absent = missing(target) if from_files and decision.denied else []
-    message = _message(decision.message, absent)
-    report = _Report(target, given, asked, decision, message, own, delays, warnings)
+    report = _Report(target, given, asked, decision, own, delays, warnings)
     if form == "text":
         lines = [*map(printable, _unasked(report) if asked.asked == "no" else _lines(report))]
         if decision.patch and not brief and asked.asked != "no":
-            lines += _diff(target.pod, after, colored=colored)
+            lines += _diff(target.pod, applied(deepcopy(target.pod), decision.patch))
         return "\n".join(lines)
     fields = _fields(report)
     if brief:
@@ -111,7 +91,7 @@ def _fields(report: _Report) -> dict[str, Any]:
     fields: dict[str, Any] = {"object": report.target.what, "opt_in": asked._asdict()}
     fields["configuration"] = report.given.source
     if asked.asked == "no":
-        otherwise = {"result": decision.result, "message": report.message}
+        otherwise = {"result": decision.result, "message": decision.message}
         return {
             **fields,
             "result": "not-opted-in",
@@ -123,7 +103,7 @@ def _fields(report: _Report) -> dict[str, Any]:
     fields |= {name: getattr(decision, name) for name in ("result", "checks", "gpus", "patch")}
     return {
         **fields,
-        "message": report.message,
+        "message": decision.message,
         "warnings": report.warnings,
         "skipped": to_builtins(decision.skipped),
         "claims": to_builtins(decision.claims),
@@ -133,21 +113,11 @@ def _fields(report: _Report) -> dict[str, Any]:
     }
 
 
-def _message(message: str, absent: list[Ref]) -> str:
-    """Why, in the words of whoever has files: what a claim asks for is in one of them, or can be
-    given.
-    """
-    if not absent or not message.endswith(CREATE_FIRST):
-        return message
-    named = ", ".join(f"{ref.kind} {ref.name}" for ref in absent)
-    return f"{message.removesuffix(CREATE_FIRST)}give it with another -f ({named}), and create it before the pod."
-
-
 def _unasked(report: _Report) -> Iterator[str]:
     """About a pod that the API server never asks the webhook about."""
     yield f"{report.target.what}: not checked"
     yield f"  opt-in: {report.asked.why}"
-    yield f"  if it were asked about: {report.decision.result}: {report.message}"
+    yield f"  if it were asked about: {report.decision.result}: {report.decision.message}"
     yield f"  configuration: {report.given.source}"
 
 
@@ -186,19 +156,6 @@ def _unseen(decision: Decision) -> Iterator[str]:
         )
 
 
-def _code(after: Object, config: Config) -> Iterator[str]:
-    """Variables of the workload that may load code and reach a check, as the operator listed them;
-    ``after``: the pod with its checks.
-    """
-    for check in config.checks:
-        name = names.container_name(check.name)
-        ours = {entry["name"] for entry in variables_of(check, config)}
-        for container in maps(map_of(after.get("spec")).get("initContainers")):
-            for entry in maps(container.get("env")) if container.get("name") == name else ():
-                if loads_code(entry["name"]) and entry["name"] not in ours:
-                    yield f"{entry['name']} may make {name} load code, or read and write files, of the workload's choice"
-
-
 def _left_behind(pod: Object, decision: Decision, config: Config) -> Iterator[str]:
     """Variables that change how the workload uses its fabric, do not reach the checks of it, and
     which value brings them there.
@@ -230,7 +187,7 @@ def _lines(report: _Report) -> Iterator[str]:
     yield f"  opt-in: {report.asked.why}"
     if report.own:
         yield f"  by: {report.own}"
-    yield f"  why: {report.message}"
+    yield f"  why: {decision.message}"
     for name, count in decision.gpus.items():
         yield f"  reserves: {count} {name}"
     for name, seen in decision.claims.items():
@@ -252,12 +209,10 @@ def _lines(report: _Report) -> Iterator[str]:
     yield f"  patch: {len(decision.patch)} operation(s)"
 
 
-def _diff(before: Object, after: Object, *, colored: bool) -> Iterator[str]:
+def _diff(before: Object, after: Object) -> Iterator[str]:
     old, new = _yaml(before).splitlines(), _yaml(after).splitlines()
     _, _, *lines = difflib.unified_diff(old, new, lineterm="", n=2)  # two are names of files
-    for line in lines:
-        color = _COLORS.get(line[:1], "") if colored else ""
-        yield f"    {color}{line}{_END if color else ''}"
+    yield from (f"    {line}" for line in lines)
 
 
 def _yaml(value: Any) -> str:

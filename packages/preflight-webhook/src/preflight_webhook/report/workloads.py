@@ -131,11 +131,6 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[FoundPod], lis
     return pods, problems
 
 
-def missing(pod: FoundPod) -> list[Ref]:
-    """The claims and templates that a pod names and that are not known."""
-    return [ref for ref in references(pod.pod) if pod.claims.get(ref) is None]
-
-
 def references(pod: Object) -> list[Ref]:
     """The claims and templates that a pod names."""
     return [
