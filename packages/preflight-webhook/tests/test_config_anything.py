@@ -67,7 +67,7 @@ REFUSED = {
     ),
     "a token for ever": (
         "platformConnector: {auth: {expirationSeconds: 99999999999}}",
-        "more than 4294967296",
+        "must be at most 4294967296",
     ),
     "a folder above": ("platformConnector: {socketDir: /a/../b}", '".."'),
     "a list as a name": ("checks: [{name: [1], image: {a: b}}]", "checks[0].name"),

@@ -537,7 +537,6 @@ def test_a_gpu_that_nothing_stands_against_needs_no_farewell(played: Played) -> 
     [
         (["--replaced", "GPU"], "--replaced GPU: is a part of GPU-1, GPU-2; write the whole UUID."),
         (["--replaced=-2"], "--replaced -2: is a part of GPU-2; write the whole UUID."),
-        (["--replaced", "GPU-1", "--no-wait"], "--no-wait: what stands against a GPU"),
     ],
 )
 def test_what_cannot_be_cleared_as_it_is_asked_is_refused_before_anything_runs(

@@ -62,7 +62,9 @@ class _Section(
 
 
 class EnvVar(_Section, frozen=True, kw_only=True):
-    name: Annotated[str, Meta(pattern=r"^[^=\s]+$")]
+    name: Annotated[
+        str, Meta(pattern=r"^[!-<>-~]+$", description="printable ASCII without spaces and '='.")
+    ]
     value: str = ""
 
 
@@ -227,7 +229,7 @@ class ConnectorAuth(_Section, frozen=True, kw_only=True):
     enabled: bool = False
     audience: Annotated[str, Meta(min_length=1)] = names.TOKEN_AUDIENCE
     expiration_seconds: Annotated[
-        int, Meta(ge=600, description="The API server refuses less than ten minutes.")
+        int, Meta(ge=600, le=2**32, description="Within what the API server takes.")
     ] = 3600
 
 

@@ -11,14 +11,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-Port = Annotated[int, Meta(ge=1, le=65535)]
 User = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Some = Annotated[str, Meta(min_length=1)]
 EnvName = Annotated[str, Meta(pattern=r"^[ -<>-~]+$")]
 """Printable ASCII without the equals sign, as Kubernetes has it."""
 
 
-Policy = Literal["Always", "IfNotPresent", "Never"]
 Type = type[msgspec.Struct]
 
 
@@ -42,13 +40,6 @@ _FROM: Final = _shape(
     file_key_ref=_shape({"key": Some, "path": Some, "volume_name": Some}, optional=bool),
 )
 _REF: Final = _shape({"name": Some}, optional=bool)
-_PORT: Final = _shape(
-    {"container_port": Port},
-    name=Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$")],
-    protocol=Literal["TCP", "UDP", "SCTP"],
-    host_port=Port,
-    hostIP=str,
-)
 _MOUNT: Final = _shape(
     {"name": Some, "mount_path": Some},
     read_only=bool,
@@ -57,28 +48,16 @@ _MOUNT: Final = _shape(
     sub_path_expr=str,
     mount_propagation=Literal["None", "HostToContainer", "Bidirectional"],
 )
-_RESIZE: Final = _shape(
-    {
-        "resource_name": Literal["cpu", "memory"],
-        "restart_policy": Literal["NotRequired", "RestartContainer"],
-    }
-)
-_CONTAINER: Final = _shape(  # without what is set elsewhere, and what no init container can have
+_CONTAINER: Final = _shape(  # without what is set elsewhere, and what no check can use
     command=list[str],
     args=list[str],
     working_dir=str,
-    ports=_list(_PORT),
     env=_list(_shape({"name": EnvName}, value=str, value_from=_FROM)),
     env_from=_list(_shape(prefix=str, config_map_ref=_REF, secret_ref=_REF)),
     volume_mounts=_list(_MOUNT),
-    volume_devices=_list(_shape({"name": Some, "device_path": Some})),
-    resize_policy=_list(_RESIZE),
     termination_message_path=Annotated[str, Meta(pattern=r"^/")],
     termination_message_policy=Literal["File", "FallbackToLogsOnError"],
-    image_pull_policy=Policy,
-    stdin=bool,
-    stdin_once=bool,
-    tty=bool,
+    image_pull_policy=Literal["Always", "IfNotPresent", "Never"],
 )
 _PROFILE: Final = _shape(
     {"type": Literal["RuntimeDefault", "Unconfined", "Localhost"]}, localhost_profile=Some

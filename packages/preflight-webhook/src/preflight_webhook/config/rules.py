@@ -26,9 +26,6 @@ LONGEST: Final = 7 * 24 * 3600.0
 """Seconds that a check or a gang may be given; more is a typing error."""
 MOST_DURATION: Final = 64
 """Characters."""
-MOST_TOKEN_SECONDS: Final = 2**32
-"""The API server refuses a projected token that lives longer."""
-_ENV_NAME: Final = re.compile(r"[ -<>-~]+")
 _ENV_NAMES: Final = frozenset(value for key, value in vars(names).items() if key[:4] == "ENV_")
 _DEVICES: Final = DeviceVariables()
 _NOT_IN_CONTAINER: Final = {
@@ -101,12 +98,6 @@ def _duration(value: str) -> str:
     return "" if seconds > 0 else f'"{_shown(value)}" is not longer than nothing; set e.g. 300s.'
 
 
-def _variable(name: str) -> str:
-    if not name or _ENV_NAME.fullmatch(name):
-        return ""
-    return f'"{_shown(name)}" is not the name of a variable; use printable ASCII without "=".'
-
-
 def _amount(value: object) -> str:
     try:
         nothing = value is not None and parse_quantity(str(value)) <= 0
@@ -119,12 +110,6 @@ def _folder(path: str) -> str:
     if ".." not in path.split("/"):
         return ""
     return f'"{_shown(path)}" has ".." in it; write the folder itself.'
-
-
-def _token_seconds(seconds: int) -> str:
-    if seconds <= MOST_TOKEN_SECONDS:
-        return ""
-    return f"{seconds} is more than {MOST_TOKEN_SECONDS}; set less."
 
 
 def _below_volume(path: str) -> str:
@@ -147,12 +132,10 @@ _VALUES: Final[tuple[tuple[str, type[Any], Callable[[Any], str]], ...]] = (
         (f"checks[].container.{key}", object, f"not allowed here ({why}); remove it.".format)
         for key, why in sorted(_NOT_IN_CONTAINER.items())
     ),
-    ("checks[].env[].name", str, _variable),
     ("checks[].resources.*.*", object, _amount),
     ("checks[].extraVolumes[].hostPath.path", str, _folder),
     ("checks[].extraVolumeMounts[].subPath", str, _below_volume),
     ("platformConnector.socketDir", str, _folder),
-    ("platformConnector.auth.expirationSeconds", int, _token_seconds),
 )
 """(where, of which type, what is wrong with a value there), a row each."""
 

@@ -113,15 +113,10 @@ def add_revalidate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="print what would be created, and create nothing"
     )
-    parser.add_argument("--no-wait", action="store_true", help="do not follow the run")
 
 
 async def _revalidate(args: argparse.Namespace) -> int:
     like = _like(args.like) if args.like else []
-    if args.replaced and args.no_wait:
-        raise BadInput(
-            "--no-wait: what stands against a GPU that was --replaced is cleared after the node has passed; leave one of them out."
-        )
     async with Client(connection(home=Path.home()), agent="preflight") as client:
         try:
             run = await _planned(args, client, like)
@@ -134,9 +129,6 @@ async def _revalidate(args: argparse.Namespace) -> int:
         for line in run.announced():
             commands.say(line)
         await _create(client, run)
-        if args.no_wait:
-            commands.say(f"follow it: kubectl -n {run.namespace} get job {name_of(run.job)} -w")
-            return commands.DONE
         if not await _passed(client, run):
             return commands.FAILED
         return await _cleared(client, run)

@@ -443,8 +443,6 @@ def _number(of: float | None) -> str:
 _KEYS: Final = {
     "env": "name",
     "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "ports": "containerPort",
 }
 """Lists whose entries are known by a field, as in Kubernetes' strategic merge patch; other lists
 are replaced.
