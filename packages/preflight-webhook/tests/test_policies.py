@@ -27,8 +27,7 @@ from preflight_testing.apidouble import ApiAnswer, ApiDouble, write_kubeconfig
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import GANG as GANG_CHART
 from preflight_testing.plugin import ApiFixture, api, real_api_server
-from preflight_webhook.config.config import parse
-from preflight_webhook.config.merged_config import effective
+from preflight_webhook.config.config import effective, parse
 from preflight_webhook.metrics import Metrics
 from preflight_webhook.webhook.handler import Admission, ServingState
 from preflight_webhook.webhook.namespace_overrides import NamespaceOverride, NamespaceOverrides

@@ -5,11 +5,14 @@ One Struct is the schema. :func:`parse` lists *every* problem of a file with its
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
 import jsonschema
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
+from msgspec.structs import asdict, replace
 from preflight_kube.files import schema
 from preflight_kube.files import yaml_document as document
 from preflight_kube.files.configfile import ConfigError
@@ -17,7 +20,14 @@ from preflight_kube.files.yaml_document import DocumentError
 from preflight_proto import names
 from preflight_proto.devices import OTHER_RESOURCES
 from preflight_proto.gang_source import GangSource
-from preflight_proto.policy import Enforcement, Method, OptIn
+from preflight_proto.policy import (
+    Enforcement,
+    Method,
+    OptIn,
+    PreflightConfig,
+    PreflightConfigSpec,
+    refusal,
+)
 
 from preflight_webhook.config import extra_volumes, rules
 from preflight_webhook.config.devices import DeviceVariables
@@ -283,6 +293,42 @@ class Config(_Section, frozen=True, kw_only=True):
     skip_nccl_without_network: bool = True
 
 
+@lru_cache(maxsize=256)
+def effective(config: Config, spec: PreflightConfigSpec) -> Config:
+    """The configuration for a namespace that has set ``spec``.
+
+    The same object for the same two, as decisions are remembered by it.
+    """
+    if spec.gang_discovery is not UNSET:
+        config = replace(config, gang_discovery=_laid(config.gang_discovery, spec.gang_discovery))
+    if spec.enforcement is not UNSET:
+        checks = tuple(replace(check, enforcement=spec.enforcement) for check in config.checks)
+        config = replace(config, checks=checks)
+    return config
+
+
+def _laid(under: Any, over: msgspec.Struct) -> Any:
+    """Field by field; the two have the same names."""
+    given = {name: value for name, value in asdict(over).items() if value is not UNSET}
+    return replace(
+        under,
+        **{
+            n: _laid(getattr(under, n), v) if isinstance(v, msgspec.Struct) else v
+            for n, v in given.items()
+        },
+    )
+
+
+def in_force(items: Iterable[PreflightConfig]) -> PreflightConfig | None:
+    """Of those of one namespace, the one that the gang controller has put in force.
+
+    None as well where two say so: then one status is out of date, and it is the controller's to say
+    which.
+    """
+    readable = [item for item in items if not refusal(item)]
+    return readable[0] if len(readable) == 1 else None
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of :class:`Config`; the chart's values.schema.json contains it."""
     return msgspec.json.schema(Config)
@@ -319,9 +365,7 @@ def of(raw: Any) -> Config:
         raise ConfigError(
             [f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."]
         ) from None
-    return msgspec.structs.replace(
-        config, checks=tuple(check for check in config.checks if check.enabled)
-    )
+    return replace(config, checks=tuple(check for check in config.checks if check.enabled))
 
 
 _TYPES: Final = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(

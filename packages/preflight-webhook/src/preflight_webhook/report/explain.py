@@ -19,8 +19,7 @@ from preflight_proto.durations import format_duration, gang_run, parse_duration
 from preflight_proto.policy import KIND, ContractError, decode_spec, refusal
 
 from preflight_webhook.config import allow
-from preflight_webhook.config.config import CheckConfig, Config
-from preflight_webhook.config.merged_config import effective, in_force
+from preflight_webhook.config.config import CheckConfig, Config, effective, in_force
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import Decision
 from preflight_webhook.core.inject.allow_list import (

@@ -15,8 +15,7 @@ from preflight_kube.admission.reviews import Reviews, Send, Unavailable
 from preflight_webhook.api import review
 from preflight_webhook.api.review import shown
 from preflight_webhook.api.types import Pod
-from preflight_webhook.config.config import Config
-from preflight_webhook.config.merged_config import effective
+from preflight_webhook.config.config import Config, effective
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import UNKNOWN, Decision
 from preflight_webhook.core.detect.claims import DeviceClaim, Ref

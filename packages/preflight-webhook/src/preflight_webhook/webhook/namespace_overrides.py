@@ -22,7 +22,7 @@ from preflight_proto.policy import (
     path,
 )
 
-from preflight_webhook.config.merged_config import in_force
+from preflight_webhook.config.config import in_force
 from preflight_webhook.metrics import Metrics
 
 WATCH: Final = 60
