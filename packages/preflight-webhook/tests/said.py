@@ -26,7 +26,7 @@ def said(*arguments: str, stdin: str = "") -> Said:
     out, err = io.StringIO(), io.StringIO()
     with (
         patch.object(sys, "argv", ["preflight-webhook", *arguments]),
-        patch.object(sys, "stdin", io.StringIO(stdin)),
+        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))),
         redirect_stdout(out),
         redirect_stderr(err),
         pytest.raises(SystemExit) as ended,

@@ -41,9 +41,7 @@ def of(double: ApiDouble, plural: str, namespace: str, name: str) -> dict[str, A
     return double.within(lambda: double.store.get(resource, namespace, name))
 
 
-@pytest.mark.parametrize(
-    "more", [[], ["--webhook-configuration=preflight-injector"], ["--mutating=preflight-injector"]]
-)
+@pytest.mark.parametrize("more", [[], ["--mutating=preflight-injector"]])
 def test_without_names_they_are_those_of_the_chart(double: ApiDouble, more: list[str]) -> None:
     configuration = {"metadata": {"name": "preflight-injector"}, "webhooks": [ENTRY]}
     double.within(lambda: double.create("mutatingwebhookconfigurations", configuration))

@@ -58,7 +58,7 @@ def test_standard_input_that_is_closed_is_one_sentence() -> None:
     command = ["sh", "-c", 'exec "$@" <&-', "sh", *program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "standard input: is closed; give a file with a pod in it.\n"
+    assert done.stderr == "standard input: is closed; give a readable file.\n"
 
 
 def test_standard_input_and_json_work() -> None:
@@ -93,7 +93,7 @@ def test_a_missing_file_is_one_sentence_and_exit_2() -> None:
     done = explain("-f", "/nowhere.yaml")
     assert (done.status, done.err) == (
         2,
-        "/nowhere.yaml: No such file or directory; give a file with a pod in it.\n",
+        "/nowhere.yaml: No such file or directory; give a readable file.\n",
     )
 
 

@@ -91,16 +91,12 @@ def _others(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     commands.report(subparsers, "revalidate", add_revalidate)
     commands.report(subparsers, "validate-config", add_validate)
     commands.add_schema(subparsers, json_schema)
-    keep = certs.add_command(
+    certs.add_command(
         subparsers,
         component="preflight-webhook",
         service="preflight-injector",
         mutating=["preflight-injector"],
         managed_by=MANAGED_BY_LABEL,
-    )
-    # Its name before there was another kind of configuration.
-    keep.add_argument(
-        "--webhook-configuration", dest="mutating", action="append", help=argparse.SUPPRESS
     )
 
 

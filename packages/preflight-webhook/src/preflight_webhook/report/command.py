@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from preflight_webhook.report import live
 from preflight_webhook.report.explain import explain
 from preflight_webhook.report.release import InstalledRelease
 from preflight_webhook.report.release import parse as parse_release
-from preflight_webhook.report.workloads import FoundPod, Object, documents, found_in
+from preflight_webhook.report.workloads import FoundPod, Object, found_in, objects_in
 
 STORED = "preflight.stored"
 """Entry points of what other parts' webhooks make of the objects of a file before their pods are
@@ -93,19 +92,10 @@ def _from_files(
         given = InstalledRelease(config, None, by)
     objects: list[Object] = []
     for file in args.file:
-        where = commands.named(file)
-        if file == "-" and sys.stdin is None:  # it was closed before the start
-            problems.append(f"{where}: is closed; give a file with a pod in it.")
-            continue
         try:
-            text = sys.stdin.read() if file == "-" else Path(file).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "not UTF-8"
-            problems.append(f"{where}: {why}; give a file with a pod in it.")
-            continue
-        read, bad = documents(text, where)
-        objects += read
-        problems += bad
+            objects += objects_in(file)
+        except BadInput as error:
+            problems += error.problems
     for point in entry_points(group=STORED):
         objects = point.load()(objects)
     pods, bad = found_in(objects, ", ".join(map(commands.named, args.file)))
@@ -117,7 +107,7 @@ def _from_files(
 async def _from_cluster(args: argparse.Namespace) -> tuple[list[FoundPod], InstalledRelease]:
     kind, name = live.wanted_of(args.live)
     async with Client(connection(home=Path.home()), agent="preflight-webhook") as client:
-        given = _configured(args.config) if args.config else await live.readable_release(client)
+        given = _configured(args.config) if args.config else await live.release_of(client)
         policies = given.config.preflight_configs.enabled
         objects = await live.objects_of(client, kind, name, args.namespace, policies=policies)
         pods, problems = found_in(objects, args.live)

@@ -10,7 +10,7 @@ from preflight_kube.api.workloads.kubeflow import runtime_of
 from preflight_kube.api.workloads.model import Object, WorkloadKind
 from preflight_kube.api.workloads.table import KINDS, named
 from preflight_kube.cli.commands import BadInput, CommandFailed
-from preflight_kube.client.client import Client, KubeError, Params
+from preflight_kube.client.client import Client, Params
 from preflight_kube.runtime.discovery import RESTMapper
 from preflight_proto import policy
 from preflight_proto.devices import GROUP, VERSIONS
@@ -21,25 +21,22 @@ from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 from preflight_webhook.report.release import InstalledRelease, lists_of
 from preflight_webhook.report.workloads import FoundPod, references
 
-_FORBIDDEN: Final = 403
 _WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _OURS: Final[Params] = {"labelSelector": "app.kubernetes.io/name=preflight-injector"}
 
 
-async def release_of(client: Client, otherwise: str = "") -> InstalledRelease:
+async def release_of(client: Client) -> InstalledRelease:
     """The injector's release of the cluster. Raises :class:`CommandFailed` where there is none or
-    not one, with what to do ``otherwise``, :class:`KubeError`.
+    not one, :class:`KubeError`.
     """
     listed = (await client.get_or_none(_WEBHOOKS, dict, params=_OURS) or {}).get("items") or []
     names = ", ".join(str(webhook["metadata"]["name"]) for webhook in listed)
     if not listed:
         raise CommandFailed(
-            f"the cluster has no MutatingWebhookConfiguration of preflight-injector; install the chart{otherwise}."
+            "the cluster has no MutatingWebhookConfiguration of preflight-injector; install the chart."
         )
     if len(listed) > 1:
-        raise CommandFailed(
-            f"the cluster has several releases ({names}); leave one of them{otherwise}."
-        )
+        raise CommandFailed(f"the cluster has several releases ({names}); leave one of them.")
     lists = lists_of(listed[0])
     where = f"ConfigMap {names} in namespace {lists.release}"
     config_map = await client.get_or_none(
@@ -48,24 +45,12 @@ async def release_of(client: Client, otherwise: str = "") -> InstalledRelease:
     text = ((config_map or {}).get("data") or {}).get("config.yaml")
     if not isinstance(text, str):
         raise CommandFailed(
-            f"{where}: is not there, or has no config.yaml; install the chart again{otherwise}."
+            f"{where}: is not there, or has no config.yaml; install the chart again."
         )
     try:
         return InstalledRelease(parse(text), lists, where)
     except ConfigError as error:
         raise ConfigError([f"{where}: {problem}" for problem in error.problems]) from None
-
-
-async def readable_release(client: Client) -> InstalledRelease:
-    """As :func:`release_of`, with what a person can do who may not read it."""
-    try:
-        return await release_of(client, ", or give its configuration with --config")
-    except KubeError as error:
-        if error.status != _FORBIDDEN:
-            raise
-        raise CommandFailed(
-            f"the release's own configuration cannot be read ({str(error).rstrip('.')}); give it with --config."
-        ) from None
 
 
 def wanted_of(text: str) -> tuple[WorkloadKind, str]:

@@ -23,7 +23,7 @@ from preflight_webhook.config.config import Config
 from preflight_webhook.report import live, revalidation
 from preflight_webhook.report.release import opt_in
 from preflight_webhook.report.revalidation import CannotRevalidate
-from preflight_webhook.report.workloads import FoundPod, Object, documents, found_in
+from preflight_webhook.report.workloads import FoundPod, Object, found_in, objects_in
 
 _LOOK: Final = 1.0
 """Seconds between two looks at what runs."""
@@ -310,9 +310,7 @@ def _number(devices: Mapping[str, Sequence[str]]) -> int:
 
 
 def _like(file: str) -> list[FoundPod]:
-    where = commands.named(file)
-    objects, problems = documents(commands.read(file), where)
-    pods, more = found_in(objects, where)
-    if problems or more:
-        raise BadInput([*problems, *more])
+    pods, problems = found_in(objects_in(file), commands.named(file))
+    if problems:
+        raise BadInput(problems)
     return pods

@@ -4,14 +4,14 @@ and what those need.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
 from preflight_kube.api.workloads.model import Object, map_of, maps, name_of
 from preflight_kube.api.workloads.table import KINDS, kind_of, templates
-from preflight_kube.files.yaml_document import MANIFEST, DocumentError, read
+from preflight_kube.cli import commands
+from preflight_kube.cli.commands import BadInput
 from preflight_proto.policy import KIND as POLICY
 from preflight_proto.policy import PreflightConfig
 
@@ -21,7 +21,6 @@ from preflight_webhook.core.detect.claims import DeviceClaim, Ref
 __all__ = ["Object"]
 
 _CONFINING: Final = frozenset({"baseline", "restricted"})
-_START: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
 class FoundPod(NamedTuple):
@@ -38,51 +37,23 @@ class FoundPod(NamedTuple):
     labels: dict[str, str] | None = None
 
 
-def documents(text: str, where: str) -> tuple[list[Object], list[str]]:
-    """(objects in YAML or JSON documents, one sentence for each document that cannot be read)."""
+def objects_in(file: str) -> list[Object]:
+    """The objects in a file, a list's one by one. Raises
+    :class:`~preflight_kube.cli.commands.BadInput`.
+    """
     objects: list[Object] = []
-    problems: list[str] = []
-    for line, part in _parts(text):
-        try:
-            document = read(part, MANIFEST)
-        except DocumentError as error:
-            problems += [f"{where}: {_placed(problem, line)}" for problem in error.problems]
-            continue
-        if document is None:
-            continue
+    for document in commands.manifests(file):
         if not isinstance(document, dict):
-            kind = "a list" if isinstance(document, list) else "a single value"
-            problems.append(
-                f"{where}: line {line}: the document is {kind}, no object; give an object with kind and metadata."
+            raise BadInput(
+                f"{commands.named(file)}: has a document that is no object; give objects with kind and metadata."
             )
-            continue
         items = document.get("items") if str(document.get("kind", "")).endswith("List") else None
         objects += (
             [item for item in items if isinstance(item, dict)]
             if isinstance(items, list)
             else [document]
         )
-    return objects, problems
-
-
-def _placed(problem: str, first: int) -> str:
-    """``problem`` by the lines of the file. ``first``: of the document in it."""
-    if (within := re.match(r"line (\d+)", problem)) is None:
-        return f"line {first}: {problem.replace('the file:', 'the document', 1)}"
-    return f"line {first - 1 + int(within[1])}{problem[within.end() :]}"
-
-
-def _parts(text: str) -> Iterator[tuple[int, str]]:
-    """(number of the first line, text) of each document: one that cannot be read shall not hide the
-    next.
-    """
-    starts = [match.start() for match in _START.finditer(text)]
-    for start, end in zip([0, *starts], [*starts, len(text)], strict=True):
-        part = text[start:end]
-        if part.strip() and not all(
-            line.startswith(("#", "%")) or not line.strip() for line in part.splitlines()
-        ):
-            yield text.count("\n", 0, start) + 1, part
+    return objects
 
 
 def found_in(objects: Iterable[Object], where: str) -> tuple[list[FoundPod], list[str]]:
