@@ -396,26 +396,17 @@ def flood(connect: Callable[[], socket.socket], chunk: bytes, size: int) -> byte
     return b""
 
 
-@pytest.mark.parametrize("port", ["admission", "plain"])
 @pytest.mark.parametrize(
     "chunk",
     [b"x" * 65_536, b"a: b\r\n" * 10_000],
     ids=["one header of 100 MB", "millions of headers"],
 )
-def test_headers_without_end_are_refused_and_cost_no_memory(
-    attacked: Served, port: str, chunk: bytes
-) -> None:
+def test_headers_without_end_are_refused_and_cost_no_memory(attacked: Served, chunk: bytes) -> None:
     server = attacked
 
     def connect() -> socket.socket:
-        plain = socket.create_connection(
-            ("127.0.0.1", server.plain_port if port == "plain" else server.hook.port)
-        )
-        return (
-            plain
-            if port == "plain"
-            else server.trust.wrap_socket(plain, server_hostname="localhost")
-        )
+        plain = socket.create_connection(("127.0.0.1", server.hook.port))
+        return server.trust.wrap_socket(plain, server_hostname="localhost")
 
     with server.others():
         if chunk[0] == b"x"[0]:
@@ -425,22 +416,17 @@ def test_headers_without_end_are_refused_and_cost_no_memory(
     assert server.memory("VmHWM") < MOST
 
 
-@pytest.mark.parametrize("kind", ["handshaken", "without a handshake", "plain"])
+@pytest.mark.parametrize("kind", ["handshaken", "without a handshake"])
 def test_five_thousand_idle_connections_stop_neither_probes_nor_admission(
     attacked: Served, kind: str
 ) -> None:
     server = attacked
-    number = {"handshaken": 1_000, "without a handshake": 5_000, "plain": 5_000}[
-        kind
-    ]  # a handshake costs both sides
+    number = 1_000 if kind == "handshaken" else 5_000  # a handshake costs both sides
     assert server.healthy()
     with ExitStack() as stack:
         for i in range(number):
             try:
-                one = socket.create_connection(
-                    ("127.0.0.1", server.plain_port if kind == "plain" else server.hook.port),
-                    timeout=20,
-                )
+                one = socket.create_connection(("127.0.0.1", server.hook.port), timeout=20)
                 stack.callback(one.close)
                 if kind == "handshaken":
                     one = server.trust.wrap_socket(one, server_hostname="localhost")
@@ -482,14 +468,10 @@ def test_who_shakes_no_hand_is_cut_off_within_seconds(server: Served, *, timed: 
         assert time.monotonic() - begun < 10
 
 
-@pytest.mark.parametrize("port", ["admission", "plain"])
-def test_a_drain_waits_for_nobody_who_is_idle_or_half_done(
-    server: Served, port: str, *, timed: bool
-) -> None:
-    number = server.plain_port if port == "plain" else server.hook.port
+def test_a_drain_waits_for_nobody_who_is_idle_or_half_done(server: Served, *, timed: bool) -> None:
     with (
-        socket.create_connection(("127.0.0.1", number)),
-        socket.create_connection(("127.0.0.1", number)) as half,
+        socket.create_connection(("127.0.0.1", server.hook.port)),
+        socket.create_connection(("127.0.0.1", server.hook.port)) as half,
     ):
         half.sendall(HEAD[:10])
         assert server.healthy()

@@ -118,12 +118,6 @@ def _below_volume(path: str) -> str:
     return f'"{path[:60]}" is not a path below the volume; remove / at its beginning and "..".'
 
 
-def _sources(variable: dict[str, Any]) -> str:
-    if variable.get("annotation") is None or not variable.get("value"):
-        return ""
-    return "it has an annotation and a value; remove one of the two."
-
-
 _VALUES: Final[tuple[tuple[str, type[Any], Callable[[Any], str]], ...]] = (
     ("checkTimeout", str, _duration),
     ("gangTimeout", str, _duration),
@@ -190,8 +184,8 @@ def _device_variables(raw: dict[str, Any]) -> Iterator[str]:
             yield f'{path}.name: "{name}" is there twice; remove one.'
         if name in _ENV_NAMES:
             yield f'{path}.name: "{name}" is a setting of the checks; use another one.'
-        if problem := _sources(variable):
-            yield f"{path}: {problem}"
+        if variable.get("annotation") is not None and variable.get("value"):
+            yield f"{path}: it has an annotation and a value; remove one of the two."
         own.add(name)
     for where in ("checks[].env[].name", "checks[].container.env[].name"):
         for path, name in _at(raw, where, str):

@@ -265,14 +265,13 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
     missing = _unresolved(facts, config)
     if config.gpu_detection.device_classes:  # it may be the claim that gives the pod its GPUs
         _refuse(missing)
-    asked = [_asked(raw) for raw in facts.containers]
-    asked_init = [_asked(raw) for _, raw, _ in facts.init]
-    containers = [demands for demands, _ in asked]
+    asked = [_asked(raw) for raw in (*facts.containers, *[raw for _, raw, _ in facts.init])]
+    everyone, number = [demands for demands, _ in asked], len(facts.containers)
+    containers = everyone[:number]
     init = [
         StartStep(name, demands, policy == "Always")
-        for (name, _, policy), (demands, _) in zip(facts.init, asked_init, strict=True)
+        for (name, _, policy), demands in zip(facts.init, everyone[number:], strict=True)
     ]
-    everyone = [*containers, *[step.demands for step in init]]
     resources = _names(everyone, config)
     first = effective_resources(init, containers, resources, place(init, config.provider_init))
     devices = devices_of(first.accounts, facts.claims, config, claimed=facts.claimed)
@@ -285,8 +284,8 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
     checks, skipped = select(config, facts.asked, devices, gang=in_gang, ordered=facts.ordered)
     behind = any(check.placement == "last" for check in checks)
     last = effective_resources(init, containers, resources, len(init)) if behind else first
-    gets = _who_gets_gpus([*asked, *asked_init], devices)
-    users = {i: step for i, step in enumerate(init) if gets[len(containers) + i]}
+    gets = _who_gets_gpus(asked, devices)
+    users = {i: step for i, step in enumerate(init) if gets[number + i]}
     checks, skipped = guarded(checks, skipped, devices, facts.redirects, users, first, last, config)
     gpus = {**devices.gpus, **{f"claim {name}": 1 for name in devices.gpu_claims}}
     if devices.annotation:
@@ -298,9 +297,7 @@ def _checked(facts: DecisionKey, config: Config) -> tuple[Decision, Injection | 
     _refuse(forbidden(checks, config) if facts.confined else None)
     _refuse(limits.of_inherited(facts.settings, facts.volumes))
     member = stamp(facts.namespace, facts.gang, takes_part=any(check.gang_wide for check in checks))
-    inherited = inherit(
-        facts.settings, gets if facts.settings else (), len(containers), facts.empty, config
-    )
+    inherited = inherit(facts.settings, gets if facts.settings else (), number, facts.empty, config)
     workload = WorkloadTraits(
         devices=devices,
         containers=len(everyone),

@@ -52,10 +52,6 @@ class ServingState:
         return (effective(self.config, policy.spec) if policy else self.config), policy
 
 
-_Reviewed = tuple[Pod, Decision, NamespaceOverride | None]
-"""The pod of a review, what was decided about it, and what its namespace has set for itself."""
-
-
 class Admission(Reviews):
     """Answers `POST /mutate-pod`, and for pods that may mount no hostPath `…/confined`. A review of
     anything but a pod is refused: the rule that sends it is the operator's to correct.
@@ -81,27 +77,27 @@ class Admission(Reviews):
 
     def _known(self, confined: bool, request: AdmissionRequest) -> Response | None:
         """The answer, where all that it takes is known."""
-        reviewed = self._reviewed(request, confined)
-        return None if reviewed[1].needs else self._response(request, *reviewed)
+        decision = self._decision(request, confined)
+        return None if decision.needs else decision.response
 
     async def _answer(self, confined: bool, request: AdmissionRequest) -> Response:
         """The answer, with what the pod's claims ask for looked up."""
         try:
-            reviewed = self._reviewed(request, confined)
-            if needs := reviewed[1].needs:
-                size = len(bytes(request.object))
-                claims = await self._claims(request.namespace, needs, size)
-                reviewed = self._reviewed(request, confined, claims)
+            decision = self._decision(request, confined)
+            if needs := decision.needs:
+                claims = await self._claims(request.namespace, needs, len(bytes(request.object)))
+                decision = self._decision(request, confined, claims)
         except BadReview as error:
             raise ReviewRefused(400, str(error), request.uid) from None
-        return self._response(request, *reviewed)
+        return decision.response
 
-    def _reviewed(
+    def _decision(
         self,
         request: AdmissionRequest,
         confined: bool,
         claims: Mapping[Ref, DeviceClaim | None] | None = None,
-    ) -> _Reviewed:
+    ) -> Decision:
+        """The decision, counted and logged unless claims must be known first."""
         state, namespace = self.state, request.namespace
         pod = review.pod_of(request)
         config, policy = state.rules(namespace)
@@ -109,17 +105,9 @@ class Admission(Reviews):
         decision = decide(
             request.object, namespace, config, claims, confined=confined, recall=recall, read=pod
         )
-        return pod, decision, policy
-
-    def _response(
-        self,
-        request: AdmissionRequest,
-        pod: Pod,
-        decision: Decision,
-        policy: NamespaceOverride | None,
-    ) -> Response:
-        _record(self.state.metrics, request, pod, decision, policy)
-        return decision.response
+        if not decision.needs:
+            _record(state.metrics, request, pod, decision, policy)
+        return decision
 
     async def _claims(
         self, namespace: str, needs: tuple[Ref, ...], size: int
