@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
 from preflight_kube.admission.review import AdmissionRequest, Alike, BadReview
 from preflight_proto.printable import printable
 
-from preflight_webhook.api.types import (
-    DnsConfig,
-    HostAlias,
-    NameOnly,
-    Pod,
-    ResourceRequirements,
-    SecurityContext,
-)
+from preflight_webhook.api.types import Pod, ResourceRequirements
 
 T = TypeVar("T")
 Encoded = bytes | bytearray | msgspec.Raw
-_entries: Final[msgspec.json.Decoder[list[dict[str, Any]] | None]] = msgspec.json.Decoder(
-    list[dict[str, Any]] | None
-)
+_list: Final = list[dict[str, Any]] | None
+_map: Final = dict[str, Any] | None
+_entries: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(_list)
 
 
 def shown(text: str, most: int = 256) -> str:
@@ -80,16 +73,15 @@ def pod_of(request: AdmissionRequest) -> Pod:
 decode_resources: Callable[[bytes], ResourceRequirements | None] = _reader(
     ResourceRequirements | None, "resources"
 )
-decode_mounts: Callable[[bytes], Sequence[NameOnly] | None] = _reader(
-    list[NameOnly] | None, "volumeMounts"
-)
-decode_security: Callable[[bytes], SecurityContext | None] = _reader(
-    SecurityContext | None, "securityContext"
-)
-decode_aliases: Callable[[bytes], Sequence[HostAlias] | None] = _reader(
-    list[HostAlias] | None, "hostAliases"
-)
-decode_dns: Callable[[bytes], DnsConfig | None] = _reader(DnsConfig | None, "dnsConfig")
+decode_mounts: Callable[[bytes], list[dict[str, Any]] | None] = _reader(_list, "volumeMounts")
+decode_aliases: Callable[[bytes], list[dict[str, Any]] | None] = _reader(_list, "hostAliases")
+decode_security: Callable[[bytes], dict[str, Any] | None] = _reader(_map, "securityContext")
+decode_dns: Callable[[bytes], dict[str, Any] | None] = _reader(_map, "dnsConfig")
+
+
+def texts(value: object) -> list[str]:
+    """The strings of a list; none of what is no list, which is the API server's to refuse."""
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def decode_entries(raw: bytes) -> list[dict[str, Any]]:

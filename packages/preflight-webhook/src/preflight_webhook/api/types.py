@@ -37,19 +37,6 @@ class ResourceRequirements(_Object):
     claims: list[NameOnly] | None = None
 
 
-class Capabilities(_Object):
-    """Linux capabilities beyond the runtime's own."""
-
-    add: list[str] | None = None
-
-
-class SecurityContext(_Object):
-    """What of a container's security context its checks must match."""
-
-    privileged: bool | None = None
-    capabilities: Capabilities | None = None
-
-
 class Container(_Object):
     """What is Raw stays as it came: it is read only for pods whose like has not been seen (see
     :mod:`..core.admit`).
@@ -64,15 +51,6 @@ class Container(_Object):
     security_context: msgspec.Raw = NULL
 
 
-class Variable(_Object):
-    """One variable of a container; without a ``value`` where it comes from elsewhere
-    (``valueFrom``).
-    """
-
-    name: str = ""
-    value: str | None = None
-
-
 class EmptyDirVolumeSource(_Object):
     """An emptyDir; ``medium``: Memory for a tmpfs."""
 
@@ -84,27 +62,6 @@ class Volume(_Object):
 
     name: str = ""
     empty_dir: EmptyDirVolumeSource | None = None
-
-
-class HostAlias(_Object):
-    """Names that the pod's hosts file has for an address."""
-
-    hostnames: list[str] | None = None
-
-
-class DnsOption(_Object):
-    """A resolver option."""
-
-    name: str = ""
-    value: str | None = None
-
-
-class DnsConfig(_Object):
-    """What the pod has its resolver do beside its dnsPolicy."""
-
-    nameservers: list[str] | None = None
-    searches: list[str] | None = None
-    options: list[DnsOption] | None = None
 
 
 class SchedulingGroup(_Object):

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-import msgspec
 from preflight_kube.api.workloads import labels as keys
 from preflight_proto import names
 from preflight_proto.stamp import VERSION, Stamp, configmap_name, encode_stamp, gang_hash
 
-from preflight_webhook.api.types import Container, OwnerReference, Pod, Variable
+from preflight_webhook.api.review import decode_entries
+from preflight_webhook.api.types import OwnerReference, Pod
 from preflight_webhook.config.config import GangDiscovery
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
@@ -38,7 +38,6 @@ _NOT_SCHEDULED_TOGETHER: Final = frozenset({"labels", "kueue", "kueueWorkload"})
 never start it.
 """
 _NONE: Final[Mapping[str, str]] = {}
-_env = msgspec.json.Decoder(list[Variable] | None)
 
 
 class GangIdentity(NamedTuple):
@@ -198,8 +197,9 @@ def kubeflow(pod: Pod, _: GangDiscovery) -> GangIdentity | None:
     train_job = _name(labels.get(keys.JOBSET + "jobset-name")) if trains and not name else None
     if not name and not train_job:
         return None
-    variables = (v for c in pod.spec.containers for v in _variables(c))
-    nodes = next((v.value for v in variables if v.name == keys.TRAINING_NODES), None)
+    variables = (v for c in pod.spec.containers for v in decode_entries(bytes(c.env)))
+    given = next((v.get("value") for v in variables if v.get("name") == keys.TRAINING_NODES), None)
+    nodes = given if isinstance(given, str) else None
     if not name and nodes is None:
         return None
     job = name or train_job or ""
@@ -317,13 +317,6 @@ def _role(pod: Pod) -> str:
 
 def _labels(pod: Pod) -> Mapping[str, str]:
     return pod.metadata.labels or _NONE
-
-
-def _variables(container: Container) -> list[Variable]:
-    try:
-        return _env.decode(container.env) or []
-    except msgspec.DecodeError:
-        return []  # the API server will not take it either
 
 
 def _name(text: str | None) -> str | None:

@@ -11,10 +11,11 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
+from preflight_kube.api.workloads.model import maps
 from preflight_proto import names
 
-from preflight_webhook.api.review import decode_aliases, decode_dns, shown
-from preflight_webhook.api.types import DnsConfig, Pod
+from preflight_webhook.api.review import decode_aliases, decode_dns, shown, texts
+from preflight_webhook.api.types import Pod
 from preflight_webhook.config.addresses import Host, hosts_in
 from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.config import CheckConfig, Config
@@ -108,7 +109,7 @@ class _Question(NamedTuple):
 
 def _alias(case: _Question) -> str:
     aliases = decode_aliases(bytes(case.pod.spec.host_aliases)) or ()
-    named = (name for alias in aliases for name in alias.hostnames or ())
+    named = (name for alias in aliases for name in texts(alias.get("hostnames")))
     aliased = (name for name in named if _same(name.lower().rstrip("."), case.host.name))
     return next((f'"{shown(name)}"' for name in aliased), "")
 
@@ -138,16 +139,17 @@ def _at_the_node(case: _Question) -> str:
     return "dnsPolicy" if case.host.of_cluster and policy == "Default" else ""
 
 
-def _dns(case: _Question) -> DnsConfig:
-    return decode_dns(bytes(case.pod.spec.dns_config)) or DnsConfig()
+def _dns(case: _Question) -> dict[str, Any]:
+    return decode_dns(bytes(case.pod.spec.dns_config)) or {}
 
 
 def _option(case: _Question) -> str:
-    for option in _dns(case).options or ():
-        dots, given = case.host.name.count("."), option.value or ""
+    for option in maps(_dns(case).get("options")):
+        name, given = str(option.get("name") or ""), str(option.get("value") or "")
+        dots = case.host.name.count(".")
         enough = case.host.absolute or (given.isdecimal() and int(given[:9]) > dots)
-        if option.name not in _HARMLESS_OPTIONS and not (option.name == "ndots" and enough):
-            return f'"{shown(option.name, 64)}"'
+        if name not in _HARMLESS_OPTIONS and not (name == "ndots" and enough):
+            return f'"{shown(name, 64)}"'
     return ""
 
 
@@ -167,11 +169,11 @@ _ANSWERS: Final = (
         "with spec.{1} as it is the node's DNS is asked, which does not know it; set spec.dnsPolicy: ClusterFirstWithHostNet",
     ),
     AllowRow(
-        lambda case: _dns(case).nameservers,
+        lambda case: _dns(case).get("nameservers"),
         "spec.dnsConfig.nameservers says who is asked for it; leave them out",
     ),
     AllowRow(
-        lambda case: _dns(case).searches and not case.host.absolute,
+        lambda case: _dns(case).get("searches") and not case.host.absolute,
         "spec.dnsConfig.searches says where it is looked for; leave them out",
     ),
     AllowRow(_option, "spec.dnsConfig.options {1} says how it is looked for; leave it out"),

@@ -87,9 +87,9 @@ def misuse(pod: Pod, config: Config) -> str | None:
                 continue
             raw = bytes(container.volume_mounts)
             for mount in (decode_mounts(raw) if _may_mount(raw) else None) or ():
-                if mount.name.startswith(VOLUME_PREFIX):
+                if (volume := str(mount.get("name"))).startswith(VOLUME_PREFIX):
                     return (
-                        f'spec.{section}: container "{container.name}" mounts the volume "{shown(mount.name, 64)}", which belongs to the preflight checks '
+                        f'spec.{section}: container "{container.name}" mounts the volume "{shown(volume, 64)}", which belongs to the preflight checks '
                         "(through it a workload could report about the node); remove the mount, or give your own volume another name."
                     )
     return None

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from preflight_webhook.api.review import decode_entries, decode_security
+from preflight_kube.api.workloads.model import map_of
+
+from preflight_webhook.api.review import decode_entries, decode_security, texts
 from preflight_webhook.config.allow import refusal
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.extra_volumes import normal
@@ -97,8 +99,10 @@ def locks_memory(settings: Iterable[ContainerSettings]) -> bool:
     :class:`BadReview` when a security context is none.
     """
     for own in filter(None, [decode_security(setting.security) for setting in settings]):
-        added = (own.capabilities and own.capabilities.add) or ()
-        if own.privileged or {"IPC_LOCK", "ALL"} & {name.removeprefix("CAP_") for name in added}:
+        added = {
+            name.removeprefix("CAP_") for name in texts(map_of(own.get("capabilities")).get("add"))
+        }
+        if own.get("privileged") or {"IPC_LOCK", "ALL"} & added:
             return True
     return False
 
