@@ -20,7 +20,13 @@ from preflight_proto.names import CLAIMS_ANNOTATION
 from preflight_webhook.config.config import Config, parse
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import Decision
-from preflight_webhook.core.detect.claims import ClaimDevices, DeviceClaim, Ref, devices, read
+from preflight_webhook.core.detect.devices import (
+    ClaimDevices,
+    DeviceClaim,
+    Ref,
+    given_by,
+    read_claim,
+)
 from preflight_webhook.report.live import needed
 from preflight_webhook.report.workloads import FoundPod
 
@@ -91,7 +97,7 @@ ADMIN = exactly("gpu.nvidia.com", adminAccess=True)
 def test_what_a_claim_gives_is_read_in_every_shape(
     made: dict[str, Any], expected: ClaimDevices
 ) -> None:
-    assert devices(read(made), CONFIG) == expected
+    assert given_by(read_claim(made), CONFIG) == expected
 
 
 anything = st.recursive(
@@ -110,7 +116,7 @@ anything = st.recursive(
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(["spec", "kind"]), anything))
 def test_reading_never_raises(made: dict[str, Any]) -> None:
-    devices(read(made), CONFIG)
+    given_by(read_claim(made), CONFIG)
 
 
 ENTRIES = {
@@ -121,10 +127,10 @@ ENTRIES = {
 }
 TEMPLATES = "resourceclaimtemplates"
 KNOWN: dict[Ref, DeviceClaim | None] = {
-    Ref(TEMPLATES, "own"): read(template(GPU)),
-    Ref("resourceclaims", "shared"): read(claim(GPU)),
-    Ref(TEMPLATES, "net"): read(template(NIC)),
-    Ref(TEMPLATES, "fpga"): read(template(exactly("fpga.example.com"))),
+    Ref(TEMPLATES, "own"): read_claim(template(GPU)),
+    Ref("resourceclaims", "shared"): read_claim(claim(GPU)),
+    Ref(TEMPLATES, "net"): read_claim(template(NIC)),
+    Ref(TEMPLATES, "fpga"): read_claim(template(exactly("fpga.example.com"))),
 }
 
 
@@ -189,7 +195,7 @@ def in_use(pod: str) -> dict[Ref, DeviceClaim | None]:
         **claim(GPU),
         "status": {"reservedFor": [{"resource": "pods", "name": pod, "uid": "u"}]},
     }
-    return {**KNOWN, Ref("resourceclaims", "shared"): read(made)}
+    return {**KNOWN, Ref("resourceclaims", "shared"): read_claim(made)}
 
 
 def test_the_gpus_of_a_claim_by_name_are_tested_where_no_other_pod_has_it() -> None:
@@ -239,7 +245,7 @@ def test_the_operator_may_leave_claims_by_name_out_or_test_them_always() -> None
 def test_alternatives_of_which_one_is_a_gpu_are_tested() -> None:
     known = {
         **KNOWN,
-        Ref(TEMPLATES, "own"): read(
+        Ref(TEMPLATES, "own"): read_claim(
             template(first_available(("gpu.nvidia.com", 1), ("fpga.example.com", 1)))
         ),
     }
@@ -270,7 +276,7 @@ def seen(after: dict[str, Any]) -> dict[str, SeenClaim]:
 
 
 def with_uid(made: dict[str, Any], uid: str) -> DeviceClaim:
-    return read({**made, "metadata": {"uid": uid}})
+    return read_claim({**made, "metadata": {"uid": uid}})
 
 
 def test_what_was_known_of_claims_is_written_down_whether_the_pod_is_checked_or_not() -> None:
@@ -325,7 +331,7 @@ def test_where_no_class_matters_claims_do_not() -> None:
 CHANNEL = "compute-domain-default-channel.nvidia.com"
 WITH_CHANNEL: dict[Ref, DeviceClaim | None] = {
     **KNOWN,
-    Ref(TEMPLATES, "net"): read(template(exactly(CHANNEL))),
+    Ref(TEMPLATES, "net"): read_claim(template(exactly(CHANNEL))),
 }
 
 
@@ -353,7 +359,7 @@ def test_claims_of_any_class_can_be_mirrored_and_no_other_is() -> None:
 def test_a_request_that_may_be_met_by_another_class_is_not_mirrored() -> None:
     known = {
         **KNOWN,
-        Ref(TEMPLATES, "net"): read(
+        Ref(TEMPLATES, "net"): read_claim(
             template(first_available((CHANNEL, 1), ("fpga.example.com", 1)))
         ),
     }

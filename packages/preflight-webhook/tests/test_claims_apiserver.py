@@ -23,7 +23,7 @@ from preflight_proto import policy
 from preflight_proto.devices import VERSIONS
 from preflight_testing.apiserver import ApiServer
 from preflight_testing.helm import GANG as GANG_CHART
-from preflight_webhook.core.detect.claims import read
+from preflight_webhook.core.detect.devices import read_claim
 from served import Webhook, api_server, asking, client_of, entry
 from served import webhook as serving
 
@@ -199,7 +199,7 @@ def test_a_claim_reads_alike_in_every_version_that_the_api_server_has(cluster: C
     assert {one["apiVersion"] for one in found.values()} == {
         f"resource.k8s.io/{version}" for version in VERSIONS
     }
-    newest, *others = [read(one) for one in found.values()]
+    newest, *others = [read_claim(one) for one in found.values()]
     assert newest.uid
     assert [(one.classes, one.amount, one.admin) for one in newest.requests] == [
         (("gpu.nvidia.com",), 2, False),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from preflight_webhook.config.config import parse
-from preflight_webhook.core.detect.claims import DeviceClaim, Ref
+from preflight_webhook.core.detect.devices import DeviceClaim, Ref
 from preflight_webhook.webhook.handler import Admission, ServingState
 
 CONFIG = parse("""

@@ -19,7 +19,7 @@ from preflight_kube.auth.connection import Connection
 from preflight_kube.client import budget
 from preflight_kube.client.client import Client
 from preflight_webhook.core import limits
-from preflight_webhook.core.detect.claims import DeviceClaim, Ref
+from preflight_webhook.core.detect.devices import DeviceClaim, Ref
 from preflight_webhook.metrics import Metrics
 from preflight_webhook.service import ATTEMPTS
 from preflight_webhook.webhook.claim_lookups import Lookups

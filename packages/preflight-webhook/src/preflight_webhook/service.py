@@ -60,6 +60,8 @@ def serve(args: Namespace) -> int:
         """In a thread: a file can take a second to read, and admissions go on meanwhile."""
         if await asyncio.to_thread(file.refresh):
             state.config = file.config  # what is being decided ends as it began
+            checks = [check.name for check in file.config.checks]
+            log.info("configuration reloaded", checks=checks)
 
     async def build(client: Client) -> Parts:
         polled: dict[str, Task] = {"configuration": configuration}
@@ -115,16 +117,10 @@ def _target(config: Config) -> Connection | None:
 
 def _followed(path: Path, metrics: Metrics) -> ConfigFile[Config]:
     """The configuration file, counted and logged as it changes."""
-    generation = 0
 
-    def accepted(config: Config) -> None:
-        nonlocal generation
-        generation += 1
+    def accepted(_: Config) -> None:
         metrics.config_valid.set(1)
         metrics.config_generation.inc()
-        if generation > 1:
-            checks = [check.name for check in config.checks]
-            log.info("configuration reloaded", checks=checks)
 
     def refused(problems: list[str]) -> None:
         log.error("new configuration refused, the old one stays", problems=problems)

@@ -35,12 +35,15 @@ from preflight_webhook.config.config import Config
 from preflight_webhook.core import limits
 from preflight_webhook.core.cache import remembered
 from preflight_webhook.core.decision import UNKNOWN, Decision, Skip
-from preflight_webhook.core.detect.claims import DeviceClaim, Ref, detects, ref
-from preflight_webhook.core.detect.claims import devices as given_by
-from preflight_webhook.core.detect.pod_devices import (
+from preflight_webhook.core.detect.devices import (
+    DeviceClaim,
     PodClaim,
     PodDevices,
+    Ref,
+    detects,
     devices_of,
+    given_by,
+    ref,
     will_test,
 )
 from preflight_webhook.core.detect.resources import (

@@ -11,7 +11,7 @@ from preflight_proto.admitted import SeenClaim
 from preflight_proto.stamp import Stamp
 
 from preflight_webhook.api.review import shown
-from preflight_webhook.core.detect.claims import Ref
+from preflight_webhook.core.detect.devices import Ref
 
 UNKNOWN: Final = "unknown-resource"
 """Why a pod gets no checks that asks for what may be a GPU and is not configured."""

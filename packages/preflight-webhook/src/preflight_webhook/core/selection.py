@@ -15,7 +15,7 @@ from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.config import CheckConfig, Config
 from preflight_webhook.config.extra_volumes import host_paths
 from preflight_webhook.core.decision import Skip
-from preflight_webhook.core.detect.pod_devices import PodDevices
+from preflight_webhook.core.detect.devices import PodDevices
 from preflight_webhook.core.detect.resources import InjectionPoint, StartStep
 from preflight_webhook.core.guard.endpoint_guard import Redirect, servers
 

@@ -14,7 +14,7 @@ from preflight_kube.cli.commands import BadInput
 from preflight_kube.client.client import Client
 
 from preflight_webhook.config.config import parse
-from preflight_webhook.core.detect.claims import detects
+from preflight_webhook.core.detect.devices import detects
 from preflight_webhook.report import live
 from preflight_webhook.report.explain import explain
 from preflight_webhook.report.release import InstalledRelease

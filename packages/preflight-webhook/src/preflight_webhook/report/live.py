@@ -16,8 +16,7 @@ from preflight_proto import policy
 from preflight_proto.devices import GROUP, VERSIONS
 
 from preflight_webhook.config.config import ConfigError, parse
-from preflight_webhook.core.detect import claims
-from preflight_webhook.core.detect.claims import DeviceClaim, Ref
+from preflight_webhook.core.detect.devices import DeviceClaim, Ref, read_claim
 from preflight_webhook.report.release import InstalledRelease, lists_of
 from preflight_webhook.report.workloads import FoundPod, references
 
@@ -100,5 +99,5 @@ async def needed(pod: FoundPod, client: Client) -> dict[Ref, DeviceClaim | None]
     for ref in references(pod.pod):
         path = await kinds.newest(GROUP, VERSIONS, ref.kind, pod.namespace)
         claim = await client.get_or_none(f"{path}/{ref.name}", dict) if path is not None else None
-        known[ref] = None if claim is None else claims.read(claim)
+        known[ref] = None if claim is None else read_claim(claim)
     return known

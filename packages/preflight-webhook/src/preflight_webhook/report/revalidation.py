@@ -23,9 +23,7 @@ from preflight_webhook.api.types import Metadata, Pod, PodSpec
 from preflight_webhook.config.config import Config
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import Decision
-from preflight_webhook.core.detect.claims import DeviceClaim, Ref
-from preflight_webhook.core.detect.claims import devices as given_by
-from preflight_webhook.core.detect.claims import read as read_claim
+from preflight_webhook.core.detect.devices import DeviceClaim, Ref, given_by, read_claim
 from preflight_webhook.core.detect.resources import kind, matches
 from preflight_webhook.core.gang import identify
 from preflight_webhook.core.inject.injection import UID

@@ -15,8 +15,13 @@ from preflight_kube.cli.commands import BadInput
 from preflight_proto.policy import KIND as POLICY
 from preflight_proto.policy import PreflightConfig
 
-from preflight_webhook.core.detect import claims
-from preflight_webhook.core.detect.claims import DeviceClaim, Ref
+from preflight_webhook.core.detect.devices import (
+    CLAIMS,
+    TEMPLATES,
+    DeviceClaim,
+    Ref,
+    read_claim,
+)
 
 __all__ = ["Object"]
 
@@ -70,7 +75,7 @@ def found_in(objects: Iterable[Object], where: str) -> tuple[list[FoundPod], lis
         namespace, name = _place(item)
         try:
             if item.get("kind") in {"ResourceClaim", "ResourceClaimTemplate"}:
-                known[namespace, Ref(f"{item['kind'].lower()}s", name)] = claims.read(item)
+                known[namespace, Ref(f"{item['kind'].lower()}s", name)] = read_claim(item)
             elif item.get("kind") == POLICY:
                 policies.setdefault(namespace, []).append(_policy(item))
             elif item.get("kind") == "Namespace":
@@ -108,8 +113,8 @@ def references(pod: Object) -> list[Ref]:
         Ref(plural, str(entry[key]))
         for entry in maps(map_of(pod.get("spec")).get("resourceClaims"))
         for key, plural in (
-            ("resourceClaimTemplateName", claims.TEMPLATES),
-            ("resourceClaimName", claims.CLAIMS),
+            ("resourceClaimTemplateName", TEMPLATES),
+            ("resourceClaimName", CLAIMS),
         )
         if entry.get(key)
     ]

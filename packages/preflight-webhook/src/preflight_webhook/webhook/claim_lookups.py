@@ -25,8 +25,7 @@ from preflight_kube.errors import KubeError
 from preflight_proto.devices import GROUP, VERSIONS, DeviceRequest
 
 from preflight_webhook.core.cache import SizedCache
-from preflight_webhook.core.detect import claims
-from preflight_webhook.core.detect.claims import DeviceClaim, Ref
+from preflight_webhook.core.detect.devices import DeviceClaim, Ref, read_claim
 from preflight_webhook.metrics import Metrics
 
 T = TypeVar("T")
@@ -162,7 +161,8 @@ class Lookups:
                     del self._asking[namespace]
 
             task.add_done_callback(ended)
-        return await asyncio.shield(task)
+        answer: T = await asyncio.shield(task)
+        return answer
 
     async def _fetch(self, namespace: str, ref: Ref) -> DeviceClaim | None:
         version = await self._together("", None, self._served)
@@ -171,7 +171,7 @@ class Lookups:
             name = quote(ref.name, safe="")
             path = f"/apis/{GROUP}/{version}/namespaces/{quote(namespace, safe='')}/{ref.plural}/{name}"
             item = await self._get(path, namespace)
-        claim = None if item is None else claims.read(item)
+        claim = None if item is None else read_claim(item)
         self._metrics.lookups.labels("absent" if claim is None else "found").inc()
         kept = self._clock() + (ABSENT_KEPT if claim is None else KEPT), claim
         key, size = _key(namespace, ref), len(msgspec.json.encode(claim))

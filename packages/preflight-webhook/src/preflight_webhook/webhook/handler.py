@@ -18,7 +18,7 @@ from preflight_webhook.api.types import Pod
 from preflight_webhook.config.config import Config, effective
 from preflight_webhook.core.admit import decide
 from preflight_webhook.core.decision import UNKNOWN, Decision
-from preflight_webhook.core.detect.claims import DeviceClaim, Ref
+from preflight_webhook.core.detect.devices import DeviceClaim, Ref
 from preflight_webhook.core.limits import OBJECT_NAME
 from preflight_webhook.metrics import Metrics
 from preflight_webhook.webhook.claim_lookups import NO_LOOKUP, Lookups

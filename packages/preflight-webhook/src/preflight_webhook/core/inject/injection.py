@@ -28,7 +28,7 @@ from preflight_proto.roster import FILE as ROSTER_FILE
 
 from preflight_webhook.config import extra_volumes as extras
 from preflight_webhook.config.config import CheckConfig, Config
-from preflight_webhook.core.detect.pod_devices import NO_GPU, PodDevices
+from preflight_webhook.core.detect.devices import NO_GPU, PodDevices
 from preflight_webhook.core.detect.resources import (
     COMPUTE,
     Demand,
