@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
-import jsonschema
 import msgspec
 from msgspec import UNSET, Meta
 from msgspec.structs import asdict, replace
@@ -29,7 +28,7 @@ from preflight_proto.policy import (
     refusal,
 )
 
-from preflight_webhook.config import extra_volumes, rules
+from preflight_webhook.config import rules
 from preflight_webhook.config.devices import DeviceVariables
 from preflight_webhook.config.extra_volumes import ExtraMount, ExtraVolume
 
@@ -49,18 +48,6 @@ Image = Annotated[
 _NCCL: Final = frozenset({names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE})
 Names = tuple[Annotated[str, Meta(min_length=1)], ...]
 Address = Annotated[str, Meta(min_length=1, max_length=1024)]
-_MOUNTS_OF_OURS: Final = {
-    "volumeMounts": {
-        "items": {
-            "properties": {
-                "name": {
-                    "pattern": f"^({'|'.join(extra_volumes.OUR_VOLUMES)})$",
-                    "description": "a volume that is injected; one of your own goes into extraVolumes and extraVolumeMounts.",
-                }
-            }
-        }
-    }
-}
 
 
 class _Section(
@@ -120,9 +107,7 @@ class CheckConfig(_Section, frozen=True, kw_only=True):
     extra_volumes: tuple[ExtraVolume, ...] = ()
     extra_volume_mounts: tuple[ExtraMount, ...] = ()
     security_context: dict[str, Any] = {}
-    container: Annotated[
-        dict[str, Any], Meta(extra_json_schema={"properties": _MOUNTS_OF_OURS})
-    ] = {}
+    container: dict[str, Any] = {}
 
     @property
     def gang_wide(self) -> bool:
@@ -352,26 +337,18 @@ def raw_of(text: str) -> Any:
 
 def of(raw: Any) -> Config:
     """The configuration that ``raw`` says; as :func:`parse`."""
-    problems = schema.sentences(_VALIDATOR.iter_errors(raw), "the file")
-    if not isinstance(raw, dict):
-        raise ConfigError(problems)
-    problems += rules.problems(raw)
-    if problems:
-        raise ConfigError(problems)
+    problems: list[str] = []
+    config = Config()
     try:
         config = msgspec.convert(raw, Config)
-    except msgspec.ValidationError as error:  # the schema says less than the types
+    except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
-        raise ConfigError(
-            [f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."]
-        ) from None
+        # It stops at the first; the schema lists all, and says a little less.
+        problems = schema.problems(json_schema(), raw, "the file") or [
+            f"{where.rstrip('`') or 'the file'}: {what[:1].lower()}{what[1:200]}; change it."
+        ]
+    if isinstance(raw, dict):
+        problems += rules.problems(raw)
+    if problems:
+        raise ConfigError(problems)
     return replace(config, checks=tuple(check for check in config.checks if check.enabled))
-
-
-_TYPES: Final = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
-    "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
-)
-"""1.0 is not a whole number for us, as it is none for Kubernetes."""
-_VALIDATOR: Final = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
-    jsonschema.Draft202012Validator, type_checker=_TYPES
-)(json_schema())

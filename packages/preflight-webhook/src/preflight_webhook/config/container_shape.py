@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from preflight_webhook.config.extra_volumes import OUR_VOLUMES
+
 User = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Some = Annotated[str, Meta(min_length=1)]
 EnvName = Annotated[str, Meta(pattern=r"^[ -<>-~]+$")]
@@ -104,6 +106,8 @@ def _sources(container: Any, path: str) -> Iterator[str]:
         if (source.config_map_ref is None) == (source.secret_ref is None):
             yield f"{path}.envFrom[{i}]: must have one of configMapRef and secretRef; set one."
     for i, mount in enumerate(container.volume_mounts or ()):
+        if mount.name not in OUR_VOLUMES:
+            yield f'{path}.volumeMounts[{i}].name: "{mount.name[:60]}" is no volume that is injected; one of your own goes into extraVolumes and extraVolumeMounts.'
         if mount.sub_path and mount.sub_path_expr:
             yield f"{path}.volumeMounts[{i}]: has subPath and subPathExpr; keep one."
         for key, value in (("subPath", mount.sub_path), ("subPathExpr", mount.sub_path_expr)):

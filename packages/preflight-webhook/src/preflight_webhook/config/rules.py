@@ -16,7 +16,6 @@ from preflight_proto import gang_source, names, settings
 from preflight_proto.durations import parse_duration
 
 from preflight_webhook.config import addresses, container_shape
-from preflight_webhook.config.allow import AllowRow, refusal
 from preflight_webhook.config.devices import DeviceVariables
 from preflight_webhook.config.extra_volumes import covered, normal
 
@@ -231,23 +230,6 @@ def _leads_to(path: str, folder: str) -> bool:
     )
 
 
-_MOUNTED: Final = (
-    AllowRow(
-        lambda mount: ".." in mount[0].split("/") or ":" in mount[0],
-        'has ".." or ":" in it; write the path itself.',
-    ),
-    AllowRow(
-        lambda mount: covered(normal(mount[0])),
-        "would cover {1}, which the check needs; mount it beside or below that.",
-    ),
-    AllowRow(
-        lambda mount: mount[1].get(normal(mount[0])),
-        "is also that of {1}; mount them at different paths.",
-    ),
-)
-"""Of a path at which the operator mounts something, and the paths that are taken already."""
-
-
 def _extra_mounts(raw: dict[str, Any]) -> Iterator[str]:
     for check_path, check in _at(raw, "checks[]", dict):
         extra = {name for _, name in _at(check, "extraVolumes[].name", str)}
@@ -259,7 +241,14 @@ def _extra_mounts(raw: dict[str, Any]) -> Iterator[str]:
                 yield f'{path}.name: "{name[:60]}" is none of the check\'s extraVolumes ({what}); add the volume there.'
             if not isinstance(at, str) or not at.startswith("/"):
                 continue
-            if why := refusal(_MOUNTED, (at, taken)):
+            why = ""
+            if ".." in at.split("/") or ":" in at:
+                why = 'has ".." or ":" in it; write the path itself.'
+            elif ours := covered(normal(at)):
+                why = f"would cover {ours}, which the check needs; mount it beside or below that."
+            elif other := taken.get(normal(at)):
+                why = f"is also that of {other}; mount them at different paths."
+            if why:
                 yield f'{path}.mountPath: "{at[:60]}" {why}'
             taken.setdefault(normal(at), path)
 

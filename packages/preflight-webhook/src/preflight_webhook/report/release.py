@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-import jsonschema
 from preflight_kube.api.workloads.model import at, map_of, maps
 from preflight_kube.files import schema
 from preflight_proto.helm_values import DEPLOYED, part_of
@@ -29,14 +28,12 @@ OWN: Final = DEPLOYED | {
 """Values that say how the chart itself is deployed; the others are the webhook's configuration."""
 _CHECKS: Final = [{"name": "dcgm-diag", "image": "preflight-dcgm-diag"}]
 """The chart's own checks, where its values name none."""
-_LISTS: Final = jsonschema.Draft202012Validator(
-    {
-        "properties": {
-            key: {"type": "array", "items": {"type": "string"}}
-            for key in ("namespaces", "excludeNamespaces")
-        }
+_LISTS: Final = {
+    "properties": {
+        key: {"type": "array", "items": {"type": "string"}}
+        for key in ("namespaces", "excludeNamespaces")
     }
-)
+}
 _NAME: Final = "kubernetes.io/metadata.name"
 _LABELED: Final = f"label {NAMESPACE_LABEL}={NAMESPACE_ENABLED}"
 _LISTED: Final = "is in `namespaces` of the chart"
@@ -136,7 +133,7 @@ def parse(text: str) -> InstalledRelease:
     if part.chart is None:
         return InstalledRelease(of(part.config), None, "")
     own = {key: value for key, value in part.chart.items() if value is not None}
-    problems = schema.sentences(_LISTS.iter_errors(own), "the file")
+    problems = schema.problems(_LISTS, own, "the file")
     try:
         config = of(
             {"checks": _CHECKS, **part.config} if isinstance(part.config, dict) else part.config
