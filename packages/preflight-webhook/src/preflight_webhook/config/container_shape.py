@@ -39,7 +39,6 @@ _FROM: Final = _shape(
     resource_field_ref=_shape({"resource": Some}, container_name=str, divisor=str | int | float),
     config_map_key_ref=_KEY,
     secret_key_ref=_KEY,
-    file_key_ref=_shape({"key": Some, "path": Some, "volume_name": Some}, optional=bool),
 )
 _REF: Final = _shape({"name": Some}, optional=bool)
 _MOUNT: Final = _shape(

@@ -26,7 +26,7 @@ from preflight_webhook.core.decision import Decision
 from preflight_webhook.core.detect.devices import DeviceClaim, Ref, given_by, read_claim
 from preflight_webhook.core.detect.resources import kind, matches
 from preflight_webhook.core.gang import identify
-from preflight_webhook.core.inject.injection import UID
+from preflight_webhook.core.inject.injection import SECURITY
 from preflight_webhook.core.inject.patch import applied
 from preflight_webhook.report.explain import worst_case_delay
 from preflight_webhook.report.workloads import Object, references
@@ -447,11 +447,5 @@ def _container(node: Object, config: Config, like: Object, claim: Object | None)
         "imagePullPolicy": check.image_pull_policy,
         "command": ["true"],
         "resources": resources,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "runAsNonRoot": True,
-            "runAsUser": UID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": SECURITY,
     }

@@ -39,15 +39,15 @@ from preflight_webhook.core.detect.resources import (
 )
 from preflight_webhook.core.inject.inheritance import Inherited
 
-UID: Final = 65532  # no user of any image; the check's files are world-readable
-_SECURITY: Final[dict[str, Any]] = {
+_UID: Final = 65532  # no user of any image; the check's files are world-readable
+SECURITY: Final[dict[str, Any]] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     "privileged": False,
     "readOnlyRootFilesystem": True,
-    "runAsGroup": UID,
+    "runAsGroup": _UID,
     "runAsNonRoot": True,
-    "runAsUser": UID,
+    "runAsUser": _UID,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 _FIELDS: Final = (
@@ -365,9 +365,9 @@ def _container(case: _Case, pod: WorkloadTraits) -> dict[str, Any]:
         env += [entry for entry in inherited.env if entry["name"] not in ours]
         there = {mount["mountPath"] for mount in mounts}
         mounts += [m for m in inherited.mounts.values() if m["mountPath"] not in there]
-    security = _SECURITY
+    security = SECURITY
     if pod.ipc_lock and check.nccl:
-        security = {**_SECURITY, "capabilities": {"add": ["IPC_LOCK"], "drop": ["ALL"]}}
+        security = {**SECURITY, "capabilities": {"add": ["IPC_LOCK"], "drop": ["ALL"]}}
     if pod.profiled:  # not named elsewhere: a node without AppArmor would refuse the pod
         security = {"appArmorProfile": {"type": "RuntimeDefault"}, **security}
     container = {
