@@ -115,11 +115,11 @@ def test_the_program_says_so_in_one_sentence_and_exits_2(command: str, tmp_path:
         ({"gangTimeout": "1ms"}, 'gangTimeout: "1ms" is not a duration of at least 1s'),
         (
             {"nccl": {"allreduceThresholdGBps": 1e9}},
-            'nccl.allreduceThresholdGBps: "1000000000.0" is not a number of GB/s',
+            "nccl.allreduceThresholdGBps: must be at most 1000000.0",
         ),
         (
             {"ncclTopology": {"instanceTypeMapping": {"kind": "/etc/topo.xml"}}},
-            'ncclTopology.instanceTypeMapping: "kind=/etc/topo.xml" is not a list of instance-type=file',
+            "ncclTopology.instanceTypeMapping.kind: must match ",
         ),
     ],
 )
@@ -136,24 +136,8 @@ def test_a_value_that_a_known_check_would_refuse_in_every_pod_is_refused_by_its_
     assert error.value.problems[0].startswith(problem)
 
 
-def test_a_checks_own_timeout_is_judged_too_and_only_of_checks_that_are_known_and_on() -> None:
-    def checks(**more: Any) -> str:
-        return json.dumps(
-            {
-                "checks": [
-                    {
-                        "name": "dcgm-diag",
-                        "image": "preflight-dcgm-diag:1",
-                        "timeout": "1ms",
-                        **more,
-                    }
-                ]
-            }
-        )
-
+def test_a_checks_own_timeout_is_judged_too() -> None:
     with pytest.raises(
         ConfigError, match=r'checks\[0\]\.timeout: "1ms" is not a duration of at least 1s'
     ):
-        parse(checks())
-    assert parse(checks(image="registry.example.com/mine:1")).checks
-    assert parse(checks(enabled=False)).checks == ()
+        parse("checks: [{name: mine, image: m, timeout: 1ms}]")

@@ -27,6 +27,7 @@ from preflight_proto.policy import (
     PreflightConfigSpec,
     refusal,
 )
+from preflight_proto.settings import MAX_GBPS
 
 from preflight_webhook.config import rules
 from preflight_webhook.config.devices import DeviceVariables
@@ -46,6 +47,11 @@ Image = Annotated[
     str, Meta(pattern=r"^[^\s]+$", description="Image of the check's init container.")
 ]
 _NCCL: Final = frozenset({names.NCCL_LOOPBACK, names.NCCL_ALLREDUCE})
+Threshold = Annotated[float, Meta(gt=0, le=MAX_GBPS)]
+InstanceType = Annotated[str, Meta(pattern=r"^[^=,]*[^=,\s][^=,]*$")]
+TopologyFile = Annotated[
+    str, Meta(pattern=r"^[^,/]*$", description="a file's name, without its folder.")
+]
 Names = tuple[Annotated[str, Meta(min_length=1)], ...]
 Address = Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -150,10 +156,10 @@ class Dcgm(_Section, frozen=True, kw_only=True):
 class Nccl(_Section, frozen=True, kw_only=True):
     """GB/s; unset means the floors table of the check."""
 
-    loopback_threshold_g_bps: Annotated[float, Meta(gt=0)] | None = msgspec.field(
+    loopback_threshold_g_bps: Threshold | None = msgspec.field(
         name="loopbackThresholdGBps", default=None
     )
-    allreduce_threshold_g_bps: Annotated[float, Meta(gt=0)] | None = msgspec.field(
+    allreduce_threshold_g_bps: Threshold | None = msgspec.field(
         name="allreduceThresholdGBps", default=None
     )
 
@@ -216,7 +222,7 @@ class NcclTopology(_Section, frozen=True, kw_only=True):
     """``instance_type_label`` is the node's; the gang controller brings it into the pod."""
 
     instance_type_label: str = "node.kubernetes.io/instance-type"
-    instance_type_mapping: dict[str, str] = {}
+    instance_type_mapping: dict[InstanceType, TopologyFile] = {}
     enable_fallback: bool = True
 
 

@@ -1,7 +1,7 @@
 """What no schema can say of a configuration: rows about values, rules about what stands together.
 
 Each problem is one sentence that begins with the path of what is wrong. What the API server, or a
-check itself, would refuse in every pod is refused here once.
+check itself, would refuse in every pod is refused here once, or by the schema.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from preflight_webhook.config.extra_volumes import covered, normal
 
 T = TypeVar("T")
 
+SHORTEST: Final = 1.0
+"""Seconds; every check refuses less."""
 LONGEST: Final = 7 * 24 * 3600.0
 """Seconds that a check or a gang may be given; more is a typing error."""
 MOST_DURATION: Final = 64
@@ -45,16 +47,7 @@ def problems(raw: dict[str, Any]) -> list[str]:
         for path, value in _at(raw, where, kind)
         if (problem := rule(value))
     ]
-    problems += chain.from_iterable(rule(raw) for rule in _RELATIONS)
-    refused = tuple(problem.partition(":")[0] for problem in problems)
-    # What is refused already needs no second sentence.
-    return problems + [
-        text
-        for text in dict.fromkeys(_check_settings(raw))
-        if not any(
-            re.match(rf"{re.escape(text.partition(':')[0])}(\[|$)", path) for path in refused
-        )
-    ]
+    return [*problems, *chain.from_iterable(rule(raw) for rule in _RELATIONS)]
 
 
 def _at(raw: Any, where: str, kind: type[T], path: str = "") -> Iterator[tuple[str, T]]:
@@ -94,7 +87,9 @@ def _duration(value: str) -> str:
         return f"{' '.join(str(error).split())[:200]}."
     if seconds > LONGEST:
         return f'"{_shown(value)}" is longer than {LONGEST / 3600:g} hours; set less.'
-    return "" if seconds > 0 else f'"{_shown(value)}" is not longer than nothing; set e.g. 300s.'
+    if seconds < SHORTEST:
+        return f'"{_shown(value)}" is not a duration of at least 1s; set e.g. 300s, 10m or 1h30m.'
+    return ""
 
 
 def _amount(value: object) -> str:
@@ -279,41 +274,3 @@ _RELATIONS: Final = (
     _engines,
     _same_names,
 )
-_SETTINGS: Final = (
-    ("checkTimeout", names.ENV_CHECK_TIMEOUT),
-    ("gangTimeout", names.ENV_GANG_TIMEOUT),
-    ("dcgm.hostengineAddr", names.ENV_DCGM_HOSTENGINE),
-    ("nccl.loopbackThresholdGBps", names.ENV_LOOPBACK_THRESHOLD),
-    ("nccl.allreduceThresholdGBps", names.ENV_ALLREDUCE_THRESHOLD),
-    ("ncclTopology.instanceTypeMapping", names.ENV_TOPOLOGY_MAP),
-)
-"""(where, the variable that all checks get of it)."""
-
-
-def _check_settings(raw: dict[str, Any]) -> Iterator[str]:
-    """What a known check among the checks would refuse of a value that becomes its variable."""
-    known: set[str] = set()
-    for path, check in _at(raw, "checks[]", dict):
-        if (program := settings.check_of(_image(check))) and check.get("enabled") is not False:
-            known.add(program)
-            yield from _judged(
-                program, names.ENV_CHECK_TIMEOUT, _at(check, "timeout", object, path)
-            )
-    for program in sorted(known):
-        for where, variable in _SETTINGS:
-            if variable in settings.schema(program)["properties"]:
-                yield from _judged(program, variable, _at(raw, where, object))
-
-
-def _judged(program: str, variable: str, values: Iterator[tuple[str, Any]]) -> Iterator[str]:
-    for path, value in values:
-        text = value
-        if isinstance(value, list):
-            text = ",".join(map(str, value))
-        elif isinstance(value, dict):
-            text = ",".join(f"{key}={number}" for key, number in value.items())
-        if not isinstance(text, str | int | float) or isinstance(text, bool):
-            continue  # the schema says so
-        for problem in settings.problems(program, {variable: str(text)}):
-            what = problem.partition(": ")[2].partition(", or remove it to use ")[0]
-            yield f"{path}: {what.rstrip('.')}."
