@@ -88,18 +88,6 @@ class ClaimEntry(_Object):
     resource_claim_template_name: str | None = None
 
 
-class AppArmorProfile(_Object):
-    """``type``: Localhost for a profile of the node's own."""
-
-    type: str = ""
-
-
-class PodSecurityContext(_Object):
-    """The part of a pod's security context that holds where a container does not say it."""
-
-    app_armor_profile: AppArmorProfile | None = None
-
-
 class PodSpec(_Object):
     """A pod's spec; what is Raw is decoded where it is needed."""
 
@@ -107,7 +95,7 @@ class PodSpec(_Object):
     init_containers: list[Container] | None = None
     volumes: list[Volume] | None = None
     resources: msgspec.Raw = NULL
-    security_context: PodSecurityContext | None = None
+    security_context: msgspec.Raw = NULL
     os: NameOnly | None = None
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None

@@ -37,19 +37,13 @@ _HARMLESS_OPTIONS: Final = frozenset(
 def servers(check: CheckConfig, config: Config) -> tuple[Host, ...]:
     """The names, not addresses, that ``check`` is set to connect to."""
     variables = variables_of(check, config)
-    known: dict[str, str | None] = {entry["name"]: _text(entry) for entry in variables}
-    values = [entry["value"] for entry in variables if isinstance(entry.get("value"), str)]
-    return tuple(dict.fromkeys(host for value in values for host in hosts_in(value, known)))
-
-
-def _text(variable: dict[str, Any]) -> str | None:
-    """What a variable holds: None for an IP address, `*` for what is only known
-    in the container.
-    """
-    value = variable.get("value")
-    if isinstance(value, str):
-        return value
-    return None if variable["name"] in _ADDRESSES else "*"
+    values = {e["name"]: e["value"] for e in variables if isinstance(e.get("value"), str)}
+    # What is only known in the container may be anything, but for IP addresses.
+    known: dict[str, str | None] = dict.fromkeys([e["name"] for e in variables], "*")
+    known |= {**dict.fromkeys(_ADDRESSES), **values}
+    return tuple(
+        dict.fromkeys(host for value in values.values() for host in hosts_in(value, known))
+    )
 
 
 @lru_cache(maxsize=256)

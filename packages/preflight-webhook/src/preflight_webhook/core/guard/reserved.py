@@ -16,7 +16,7 @@ from preflight_proto.names import (
     container_name,
 )
 
-from preflight_webhook.api.review import decode_mounts, shown
+from preflight_webhook.api.review import decode_mounts, decode_security, shown
 from preflight_webhook.api.types import Pod
 from preflight_webhook.config.config import Config
 
@@ -59,8 +59,9 @@ def _may_mount(raw: bytes) -> bool:
 
 def profiled(pod: Pod) -> bool:
     """Tell whether a profile of AppArmor that the pod's author chose would hold for a check."""
-    own = pod.spec.security_context and pod.spec.security_context.app_armor_profile
-    if own and own.type == "Localhost":
+    raw = bytes(pod.spec.security_context)
+    own = decode_security(raw) if b"Localhost" in raw or b"\\" in raw else None
+    if own and map_of(own.get("appArmorProfile")).get("type") == "Localhost":
         return True
     named = pod.metadata.annotations or {}
     return any(named[key].startswith("localhost/") for key in named if key.startswith(_PROFILE))
