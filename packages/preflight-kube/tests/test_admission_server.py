@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ctypes
 import json
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -45,6 +48,44 @@ def write_certificate(authority: trustme.CA, folder: Path, **how: Any) -> None:
     leaf = authority.issue_cert("127.0.0.1", "localhost", **how)
     leaf.private_key_pem.write_to_path(folder / "tls.key")
     leaf.cert_chain_pems[0].write_to_path(folder / "tls.crt")
+
+
+MEMORY_OF_READS = """
+import asyncio, ctypes
+from preflight_kube.admission.metrics import AdmissionMetrics
+from preflight_kube.admission.reviews import Reviews
+from preflight_kube.admission.server import HttpServer
+from prometheus_client import CollectorRegistry
+
+class Used(ctypes.Structure):  # struct mallinfo2 of malloc.h
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks rest".split()] + [
+        ("more", ctypes.c_size_t * 5)]
+
+mapped = ctypes.CDLL(None).mallinfo2
+mapped.restype = Used
+
+async def served():
+    metrics = AdmissionMetrics("t", CollectorRegistry())
+    ready = asyncio.Event()
+    server = HttpServer("t", Reviews({}, metrics), metrics, None, host="127.0.0.1", port=0,
+                        serving=lambda _: ready.set())
+    running = asyncio.create_task(server.run())
+    await ready.wait()
+    before = mapped().hblks
+    read = bytes(256 * 1024)
+    print(mapped().hblks - before)
+    running.cancel()
+
+asyncio.run(served())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="not glibc 2.33 or newer")
+def test_what_is_read_of_tls_is_not_memory_mapped_anew_each_time() -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", MEMORY_OF_READS], capture_output=True, text=True, check=False
+    )
+    assert process.stdout.split() == ["0"], process.stderr
 
 
 class Hook:

@@ -54,6 +54,9 @@ that.
 FAREWELL: Final = 1.0
 """Seconds after the order to stop after which who has sent no whole request is cut off."""
 
+_LARGER_THAN_A_READ: Final = 1 << 20
+"""Bytes; what is read of TLS goes into 256 KiB."""
+
 log = get_logger(__name__)
 
 
@@ -184,6 +187,10 @@ class HttpServer:
 
         Raises :class:`~preflight_kube.runtime.ports.PortTaken`.
         """
+        # Until glibc has freed a larger block, it maps and unmaps the memory of each read: more
+        # than a tenth of a review's time.
+        block = bytes(_LARGER_THAN_A_READ)
+        del block
         listener = listen(self._host, self.port)
         self.port = int(listener.getsockname()[1])
         config = uvicorn.Config(
