@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -283,54 +282,3 @@ def test_an_error_class_beside_foreign_processes_accuses_nobody(
         "GPU_OCCUPIED",
     )
     assert not any(fatal for _, _, fatal, *_ in raised(connector))
-
-
-def test_record_writes_what_the_tools_print_without_serials_and_names(
-    go: Go, tmp_path: Path, library: Path
-) -> None:
-    go({})
-    environ = {
-        "PATH": f"{FAKES}/bin:{Path(sys.executable).parent}:/usr/bin:/bin",
-        "LD_LIBRARY_PATH": str(library),
-        "FAKE_NODE_JSON": str(tmp_path / "node.json"),
-        "NVIDIA_VISIBLE_DEVICES": ",".join(f"GPU-{i}" for i in range(8)),
-        "NODE_NAME": "gpu-node-17",
-        "API_TOKEN": "secret",
-    }
-    target = tmp_path / "sample.json"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from check_nccl_loopback.check import main; main()",
-            "record",
-            str(target),
-        ],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=50,
-    )
-    assert done.returncode == 0, done.stderr
-    text = target.read_text()
-    sample = json.loads(text)
-    assert [gpu["name"] for gpu in sample["gpus"]] == [H100] * 8
-    assert len(sample["before"]) == len(sample["after"]) == 8
-    by_json = [run for run in sample["runs"] if run.get("json")]
-    assert len(by_json) == 1
-    assert json.loads(by_json[0]["json"])["results"][0]["size"] == 1 << 30
-    for private in ("1650003", "gpu-node-17", "secret", "FAKE_NODE_JSON"):
-        assert private not in text
-
-
-def test_record_refuses_an_option() -> None:
-    command = [
-        sys.executable,
-        "-c",
-        "from check_nccl_loopback.check import main; main()",
-        "record",
-        "--all",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-    assert (done.returncode, done.stderr) == (2, "usage: check-nccl-loopback record [FILE]\n")

@@ -5,7 +5,6 @@ is → the verdict.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -29,7 +28,6 @@ from preflight_proto.check import (
     scan,
 )
 from preflight_proto.durations import format_duration
-from preflight_proto.program import leave
 
 from . import hostengine, identity
 from .candidates import Candidates, connect
@@ -370,14 +368,10 @@ CHECK: Final = Check(
     gpu_tests=None,  # which are clear depends on what was tested: its verdicts say it
     later=("check_dcgm.judge", "check_dcgm.missing"),
     tool_variables=("^__DCGM_", "^DCGM_HOME_DIR$"),
-    about="DCGM diagnostics of this pod's own GPUs, run by the node's hostengine. `check-dcgm record` writes what the tools here print.",
+    about="DCGM diagnostics of this pod's own GPUs, run by the node's hostengine.",
 )
 
 
 def main() -> NoReturn:
-    """The program: the check, or with ``record`` the recorder of real diagnostics."""
-    if sys.argv[1:2] == ["record"]:
-        from . import record
-
-        leave(lambda: record.main(sys.argv[2:]))
+    """The program."""
     run_main(CHECK)

@@ -8,7 +8,6 @@ a GPU that bandwidth hides, and say why a run was slow.
 
 from __future__ import annotations
 
-import sys
 from typing import Final, NoReturn
 
 from preflight_proto import time_limits
@@ -21,7 +20,6 @@ from preflight_proto.check import (
     run_main,
     scan,
 )
-from preflight_proto.program import leave
 
 from .settings import Settings
 from .tool import find_tool
@@ -80,9 +78,5 @@ CHECK: Final = Check(
 
 
 def main() -> NoReturn:
-    """The check; with the argument ``record``, a sample of this node for the tests instead."""
-    if sys.argv[1:2] == ["record"]:
-        from . import record
-
-        leave(lambda: record.main(sys.argv[2:]))
+    """The program."""
     run_main(CHECK)
