@@ -18,7 +18,6 @@ from check_nccl_loopback.links import parse_matrix
 from check_nccl_loopback.measurement import Measurement, read
 from check_nccl_loopback.settings import Settings
 from check_nccl_loopback.tool import Tool
-from check_nccl_loopback.watch import DriverWatch
 from hypothesis import given
 from hypothesis import strategies as st
 from nodes import GIB, H100, Node, conclude, gpus
@@ -565,7 +564,9 @@ def test_a_driver_that_answers_nothing_is_named_before_the_time_is_up(
         )
         pair = case(2)
         with anyio.CancelScope(deadline=run.deadline):
-            seen, _ = await steps._measure(run, pair, None, Tool(), DriverWatch(pair.gpus, ()))
+            seen, _ = await steps._measure(
+                run, pair, None, Tool(), counters.DriverWatch(pair.gpus, ())
+            )
             return seen
         raise AssertionError("no verdict in time")
 

@@ -374,3 +374,16 @@ async def test_without_a_driver_nothing_is_known(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(pynvml, "nvmlInit", absent)
     assert await counters.snapshot([gpus.Gpu(0, "GPU-0", "H100", "0:0")]) == ()
+
+
+async def test_a_driver_that_answers_nothing_after_the_load_clears_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def unanswered(_: object) -> tuple[DeviceFacts, ...]:
+        return ()
+
+    monkeypatch.setattr(counters, "snapshot", unanswered)
+    watch = counters.DriverWatch((), (DeviceFacts("GPU-0"),))
+    assert watch.beside(PASSED).clears
+    await watch.poll()
+    assert not watch.beside(PASSED).clears

@@ -85,30 +85,21 @@ async def _probe(run: Run[Settings], allowed: float, patience: float) -> Verdict
         raise Skipped(
             "MIG", f"DCGM cannot diagnose MIG devices, and this pod was given {len(mig)}."
         )
-    before = await _free(run, listed)
-    signs = scan.scan(before)
+    watch = await _free(run, listed)
+    signs = scan.scan(watch.before)
     for sign in signs:
-        run.progress(
-            f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.reading})"
-        )
-    if _broken(before):
-        return scan.with_signs(
-            Verdict.inconclusive("NOT_TESTED", "nothing was diagnosed."),
-            signs,
-            scan.complete(before, before),
-        )
+        run.progress(scan.line(sign))
+    if watch.broken:
+        nothing = Verdict.inconclusive("NOT_TESTED", "nothing was diagnosed.")
+        return scan.with_signs(nothing, signs, scan.complete(watch.before, watch.before))
     try:
         verdict = await _diagnosed(run, listed, allowed, patience)
     except Inconclusive as error:
         verdict = Verdict.inconclusive(error.code, error.reason)
     if verdict.outcome is not Outcome.FAILED and (gone := await gpus.lost(listed)):
         verdict = await _ask_engine_too(run, _gone(gone, listed))
-    after = await counters.snapshot(listed)
-    every = {(sign.code, sign.uuid): sign for sign in signs + scan.load(before, after)}
-    ordered = sorted(every.values(), key=lambda s: (-s.severity, s.code, s.uuid))
-    return scan.with_signs(
-        verdict, ordered, scan.complete(before, after), computed=run.settings.level > 1
-    )
+    await watch.poll()
+    return watch.beside(verdict, computed=run.settings.level > 1)
 
 
 def _gone(words: Mapping[str, str], listed: Sequence[Gpu]) -> Verdict:
@@ -124,27 +115,23 @@ def _gone(words: Mapping[str, str], listed: Sequence[Gpu]) -> Verdict:
     return presence.verdict(devices, len(listed), left)
 
 
-async def _free(run: Run[Settings], listed: Sequence[Gpu]) -> tuple[scan.DeviceFacts, ...]:
+async def _free(run: Run[Settings], listed: Sequence[Gpu]) -> counters.DriverWatch:
     """What the driver knows of the GPUs before the load. Those that somebody else computes on are
     not loaded besides: skipped, unless the driver calls one broken anyway.
     """
     for attempt in range(LOOKS):
-        facts = await counters.snapshot(listed)
-        held = [f"{device.uuid} ({device.processes})" for device in facts if device.processes]
-        if not held or run.settings.level == 1 or _broken(facts):
-            return facts
+        watch = counters.DriverWatch(listed, await counters.snapshot(listed))
+        if not watch.held or run.settings.level == 1 or watch.broken:
+            return watch
+        held = ", ".join(f"{uuid} ({number})" for uuid, number in watch.held.items())
         if attempt == 0:
-            run.progress(f"processes of somebody else use {', '.join(held)}; waiting for their end")
+            run.progress(f"processes of somebody else use {held}; waiting for their end")
         await anyio.sleep(BETWEEN_LOOKS)
     raise Skipped(
         "GPU_IN_USE",
-        f"processes of somebody else use {', '.join(held)} (how many), and a diagnostic would disturb them and be disturbed; "
+        f"processes of somebody else use {held} (how many), and a diagnostic would disturb them and be disturbed; "
         "see what runs there with nvidia-smi on the node.",
     )
-
-
-def _broken(facts: Sequence[scan.DeviceFacts]) -> bool:
-    return any(sign.severity is scan.FactSeverity.FATAL for sign in scan.scan(facts))
 
 
 async def _diagnosed(

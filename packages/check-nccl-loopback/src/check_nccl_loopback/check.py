@@ -23,7 +23,6 @@ from preflight_proto.check import (
 
 from .settings import Settings
 from .tool import find_tool
-from .watch import DriverWatch
 
 
 async def probe(run: Run[Settings]) -> Verdict:
@@ -43,14 +42,11 @@ async def probe(run: Run[Settings]) -> Verdict:
             "ONE_GPU",
             "the pod has one GPU, and between GPUs there is nothing to measure.",
         )
-    watch = DriverWatch(gpus, await counters.snapshot(gpus))
+    watch = counters.DriverWatch(gpus, await counters.snapshot(gpus))
     for sign in watch.signs:
-        run.progress(
-            f"driver: {sign.code.lower().replace('_', ' ')}: {sign.uuid}: {sign.says} ({sign.reading})"
-        )
-    if any(sign.severity is scan.FactSeverity.FATAL for sign in watch.signs):
-        nothing = Verdict.inconclusive("NOT_MEASURED", "nothing was measured.")
-        return scan.with_signs(nothing, watch.signs, watch.complete)
+        run.progress(scan.line(sign))
+    if watch.broken:
+        return watch.beside(Verdict.inconclusive("NOT_MEASURED", "nothing was measured."))
     tool = await find_tool(run)
     if tool.broken:
         return Verdict(

@@ -22,7 +22,6 @@ from . import floors, links, perf, verdicts
 from .judge import SMALLER, Progress, Step, StepKind, StepResult, decide
 from .settings import Settings
 from .tool import Tool
-from .watch import DriverWatch
 
 RESERVE: Final = 25.0
 """Seconds kept of the time allowed: to end a tool that hangs, to ask the driver, to judge."""
@@ -34,7 +33,7 @@ FIRST: Final = 0.45
 """Part of the time that the first run may take; the rest is for finding where it hangs."""
 
 
-async def measure(run: Run[Settings], tool: Tool, watch: DriverWatch) -> Verdict:
+async def measure(run: Run[Settings], tool: Tool, watch: counters.DriverWatch) -> Verdict:
     """The verdict about the GPUs of ``watch``, by ``tool``."""
     case, topology_file = await _case(run, watch.gpus)
     case = replace(case, held=watch.held)
@@ -47,7 +46,7 @@ async def _measure(
     case: Progress,
     topology_file: str | None,
     tool: Tool,
-    watch: DriverWatch,
+    watch: counters.DriverWatch,
 ) -> tuple[Verdict, Progress]:
     """Take the steps that the judge asks for, until it has a verdict."""
     gpus, reserve, longest = (
@@ -106,7 +105,7 @@ def _allowed(case: Progress, step: Step, left: float, longest: float) -> float:
 
 
 def _with_watch(
-    run: Run[Settings], verdict: Verdict, case: Progress, watch: DriverWatch
+    run: Run[Settings], verdict: Verdict, case: Progress, watch: counters.DriverWatch
 ) -> Verdict:
     """The verdict beside what the driver said, and the measurement for the fleet's baseline."""
     signs = watch.signs
@@ -116,7 +115,7 @@ def _with_watch(
     )
     if verdict.code in {"SLOW_GPU", "SLOW_NODE", "BELOW_ONE_SOURCE"} and signs:
         verdict = replace(verdict, reason=f"{verdict.reason} The driver says: {scan.words(signs)}.")
-    verdict = scan.with_signs(verdict, signs, watch.complete)
+    verdict = watch.beside(verdict)
     if measured is None or verdict.measured is None:
         return verdict
     result = measured.result

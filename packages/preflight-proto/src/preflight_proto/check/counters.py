@@ -15,8 +15,10 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from .. import nvml
-from .facts import CounterSample, DeviceFacts
+from . import scan
+from .facts import CounterSample, DeviceFacts, FactSeverity, Sign
 from .gpus import Gpu
+from .verdict import Verdict
 
 T = TypeVar("T")
 
@@ -56,6 +58,44 @@ async def snapshot(gpus: Sequence[Gpu]) -> tuple[DeviceFacts, ...]:
     does not answer in time.
     """
     return await _asked(_snapshot, gpus) or ()
+
+
+class DriverWatch:
+    """What the driver says of ``gpus`` before, under and after a load."""
+
+    def __init__(self, gpus: Sequence[Gpu], before: tuple[DeviceFacts, ...]) -> None:
+        self.gpus, self.before = gpus, before
+        self.after: tuple[DeviceFacts, ...] | None = None
+        self.samples: list[CounterSample] = []
+
+    @property
+    def broken(self) -> bool:
+        """Whether the driver calls a GPU broken before any load."""
+        return any(sign.severity is FactSeverity.FATAL for sign in scan.scan(self.before))
+
+    @property
+    def held(self) -> dict[str, int]:
+        """GPUs that had processes on them before ours came, with their number."""
+        return {device.uuid: device.processes for device in self.before if device.processes}
+
+    @property
+    def signs(self) -> list[Sign]:
+        """Each thing once, the worst first."""
+        signs = scan.scan(self.before)
+        if self.after:
+            signs += scan.load(self.before, self.after, self.samples)
+        each = {(sign.code, sign.uuid): sign for sign in signs}.values()
+        return sorted(each, key=lambda sign: (-sign.severity, sign.code, sign.uuid))
+
+    async def poll(self) -> None:
+        """Ask once more, after the load; what it does not answer then is as it was."""
+        self.after = self.after or ()  # also where the answer is not waited for
+        self.after = await snapshot(self.gpus) or self.after
+
+    def beside(self, verdict: Verdict, *, computed: bool = True) -> Verdict:
+        """``verdict`` beside the signs; see :func:`.scan.with_signs`."""
+        whole = scan.complete(self.before, self.before if self.after is None else self.after)
+        return scan.with_signs(verdict, self.signs, whole, computed=computed)
 
 
 async def nvlink_domain(gpus: Sequence[Gpu]) -> str:

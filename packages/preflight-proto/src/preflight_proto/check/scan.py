@@ -317,6 +317,12 @@ def findings(signs: Iterable[Sign]) -> tuple[Finding, ...]:
     )
 
 
+def line(sign: Sign) -> str:
+    """The sign as a line of the log."""
+    code = sign.code.lower().replace("_", " ")
+    return f"driver: {code}: {sign.uuid}: {sign.says} ({sign.reading})"
+
+
 def words(signs: Iterable[Sign]) -> str:
     """The signs in one sentence for people; empty without any."""
     return "; ".join(f"{sign.uuid}: {sign.says} ({sign.reading})" for sign in signs)
