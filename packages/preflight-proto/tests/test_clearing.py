@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from preflight_proto.check import NODE, Action, Check, Finding, Outcome, Run, Subject, Verdict
-from preflight_proto.check.clearing import cleared
+from preflight_proto.check.events import cleared
 from preflight_proto.check.kit import KitSettings
 from preflight_proto.check.testing import FakeConnector, run_check
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from preflight_proto.check.kit import KitSettings
-from preflight_proto.check.settings import manual
+from preflight_proto.check.settings import described
 from preflight_proto.check.testing import CheckRun, FakeConnector, run_check
 from preflight_proto.result import MAX_BYTES, Result
 
@@ -117,7 +117,7 @@ def test_a_misspelt_gate_is_misconfigured_in_any_language(
 
 def test_the_page_names_every_variable_that_all_checks_have_and_every_field_of_a_result() -> None:
     said = set(re.findall(r"`([A-Za-z_]+)`", PAGE))
-    assert {variable for variable, _, _ in manual(KitSettings)} <= said
+    assert {*described(KitSettings)} <= said
     assert set(Result.__struct_fields__) <= said
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from preflight_proto.check.spent import Spent
+from preflight_proto.check.child import Spent
 
 
 class Clock:

@@ -63,6 +63,27 @@ class Completed:
     stuck: bool = False
 
 
+class Spent:
+    """``with spent:`` around each tool of a run. ``runs``: how many; ``seconds``: while at least
+    one of them ran, by ``clock``.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.runs, self.seconds = 0, 0.0
+        self._clock, self._now, self._since = clock, 0, 0.0
+
+    def __enter__(self) -> None:
+        if not self._now:
+            self._since = self._clock()
+        self._now += 1
+        self.runs += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._now -= 1
+        if not self._now:
+            self.seconds += self._clock() - self._since
+
+
 async def run(
     argv: Sequence[str],
     *,

@@ -16,8 +16,8 @@ import anyio
 
 from .. import nvml
 from . import scan
-from .facts import CounterSample, DeviceFacts, FactSeverity, Sign
 from .gpus import Gpu
+from .scan import CounterSample, DeviceFacts, FactSeverity, Sign
 from .verdict import Verdict
 
 T = TypeVar("T")

@@ -8,16 +8,19 @@ Rules of the connector shape this module. It de-duplicates node conditions by th
 joins the messages of a condition by semicolons and takes them apart there, so that none has one:
 what stands behind it would never be cleared. And it clears by identity (agent, component, check
 name, entities), so what a failing verdict raises and what a passing one clears are made by the same
-function.
+function. A condition of the node is cleared by a passing run of the same check with the same
+subject, and by nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..names import container_name
-from .verdict import NODE, Action, Finding, Outcome, Verdict
+from . import scan
+from .presence import PRESENCE
+from .verdict import NODE, Action, Finding, Outcome, Subject, Verdict
 
 GPU_ENTITY = "GPU_UUID"
 GPU_COMPONENT = "GPU"
@@ -43,6 +46,35 @@ class EventDraft:
     def identity(self) -> tuple[str, str, str, tuple[tuple[str, str], ...]]:
         """What the connector keys a condition by, besides version and node."""
         return self.agent, self.component, self.check_name, self.entities
+
+
+def cleared(verdict: Verdict, declared: Sequence[str] | None, present: Sequence[str]) -> Verdict:
+    """``verdict`` with all that a pass clears on the GPUs that are ``present`` (UUIDs): that they
+    are there, and every test of ``declared``.
+
+    None: the probe has said which tests it clears. A verdict that raises what no pass would ever
+    clear is inconclusive ``INTERNAL_ERROR``, and so is a pass of declared tests on no GPU: both are
+    mistakes of the check, which its first tests then show.
+    """
+    if declared is not None:
+        known = {*declared, PRESENCE, scan.TEST}
+        if unknown := sorted(
+            {f.subject.test for f in verdict.findings if f.subject.gpu_uuid is not None} - known
+        ):
+            what = f"the check raised {', '.join(unknown)} about a GPU without naming it in its gpu_tests, and would never clear it"
+            return Verdict.inconclusive(
+                "INTERNAL_ERROR", f"{what}; it found {verdict.code}: {verdict.reason}"
+            )
+    if verdict.outcome is not Outcome.PASSED:
+        return verdict
+    if declared and not present:
+        what = f"the check passed its gpu_tests ({', '.join(declared)}) without asking for the GPUs"
+        return Verdict.inconclusive("INTERNAL_ERROR", f"{what}; await run.gpus() in its probe.")
+    return replace(
+        verdict,
+        clears=verdict.clears
+        | {Subject(test, uuid) for test in (PRESENCE, *(declared or ())) for uuid in present},
+    )
 
 
 def events(check: str, condition: str, component: str, verdict: Verdict) -> list[EventDraft]:

@@ -1,4 +1,5 @@
-"""Report to the node's platform connector: one batch a run, one budget of time for everything.
+"""What a run leaves behind: a batch of events at the node's platform connector, within one budget
+of time, and the result where the kubelet finds it.
 
 A connector that is absent, slow, refusing or hanging never decides a verdict: :func:`send` returns
 what happened as a sentence and raises nothing.
@@ -8,14 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 
 from .. import names, time_limits
 from ..printable import printable
+from . import log
 from .events import EventDraft
 from .kit import KitSettings
+from .verdict import Verdict
 
 if TYPE_CHECKING:
     import datetime
@@ -166,3 +170,40 @@ async def _attempt(
     finally:
         channel.close()
     return True, None
+
+
+def write_result(
+    check: str, verdict: Verdict, path: str, *, gated: bool, seconds: float, unreported: str = ""
+) -> None:
+    """Write the result to ``path``, over one that is there; a line in the log where that fails.
+
+    ``seconds``: how long the check took; ``unreported``: why its events did not arrive, which the
+    result's reader is the only one to learn. It stands first in the reason: what is too long is cut
+    at its end.
+    """
+    import msgspec  # loaded beside the tools; see Check.later
+
+    from ..result import VERSION, Result, encode_result
+
+    reason = f"not reported ({unreported}): {verdict.reason}" if unreported else verdict.reason
+    result = Result(
+        v=VERSION,
+        check=check,
+        outcome=verdict.outcome.value,
+        code=verdict.code,
+        gated=gated,
+        duration=round(seconds, 3),
+        subject=verdict.subject,
+        reason=reason,
+        measured=verdict.measured,
+        expected=verdict.expected,
+        blames=verdict.blames or msgspec.UNSET,
+        details=dict(verdict.details) if verdict.details else msgspec.UNSET,
+    )
+    try:
+        Path(path).write_bytes(encode_result(result))
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        why = getattr(error, "strerror", None) or error
+        log.echo(
+            f"result: {path} cannot be written ({why}); the exit status still says the verdict"
+        )

@@ -44,14 +44,12 @@ from ..names import (
 from ..printable import printable
 from ..program import version_of
 from ..settings import misspelt
-from . import child, gpus, log, processes, report, resultfile
-from .clearing import cleared
-from .events import EventDraft, events
+from . import child, gpus, log, processes, report
+from .child import Spent
+from .events import EventDraft, cleared, events
 from .gang import GangMembership, GangSettings
 from .kit import KitSettings, observes
-from .schema import schema
-from .settings import SettingsError, deduplicated, manual, read
-from .spent import Spent
+from .settings import SettingsError, deduplicated, read, schema
 from .verdict import CAMEL_CASE, Failed, Inconclusive, Outcome, Skipped, Verdict
 
 if TYPE_CHECKING:
@@ -305,7 +303,7 @@ async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
         verdict = await _judge(run)
         status = exit_status(check, verdict, kit)
         write = partial(
-            resultfile.write, check.name, verdict, kit.result_path, gated=not kit.observe
+            report.write_result, check.name, verdict, kit.result_path, gated=not kit.observe
         )
         seconds = time.monotonic() - started
         # Before the report: whatever a connector makes of that, the result is there.
@@ -336,7 +334,9 @@ def misconfigured(
     for problem in problems:
         log.echo(f"misconfigured: {problem}")
     verdict = Verdict(Outcome.MISCONFIGURED, "MISCONFIGURED", " ".join(problems))
-    resultfile.write(check.name, verdict, _result_path(environ), gated=not observe, seconds=seconds)
+    report.write_result(
+        check.name, verdict, _result_path(environ), gated=not observe, seconds=seconds
+    )
     log.echo(
         f"{check.name}: misconfigured, {len(problems)} problem(s) above; exit {status}{OBSERVED if observe else ''}"
     )
@@ -351,7 +351,7 @@ def _broken(check: Check[Any], error: Exception, environ: Mapping[str, str]) -> 
     blocks = (
         environ.get(ENV_ON_INCONCLUSIVE, "").strip() or check.on_inconclusive
     ) == "block" and not observe
-    resultfile.write(check.name, verdict, _result_path(environ), gated=not observe, seconds=0.0)
+    report.write_result(check.name, verdict, _result_path(environ), gated=not observe, seconds=0.0)
     _log_verdict(check, verdict, int(blocks), observe=observe)
     return int(blocks)
 
@@ -506,7 +506,7 @@ def _by_exception(check: str, raised: Exception) -> Verdict:
 
 
 def described(check: Check[Any]) -> str:
-    """The JSON Schema of the check's variables as indented text; see :mod:`.schema`."""
+    """The JSON Schema of the check's variables as indented text; see :func:`.settings.schema`."""
     import json  # a run needs none
 
     return json.dumps(_schema(check), indent=2, ensure_ascii=False) + "\n"
@@ -526,11 +526,9 @@ def help_text(check: Check[Any]) -> str:
         "Runs as an init container and takes no arguments. Variables:",
         "",
     ]
-    # A later class may ask more strictly for a variable of an earlier one: its word is the
-    # manual's.
-    rows = {row[0]: row for cls in _classes(check) for row in manual(cls, _defaults(check))}
-    for env, meaning, default in rows.values():
-        lines += [f"  {env}", f"      {meaning}; default: {default}"]
+    for env, of in _schema(check)["properties"].items():
+        default = of.get("default", "required") or "none"
+        lines += [f"  {env}", f"      {of['description']} ({of['x-set']}); default: {default}"]
     inconclusive = f"inconclusive (could not judge) exits 1 under ON_INCONCLUSIVE=block and 0 under allow; here {check.on_inconclusive}"
     lines += [
         "",

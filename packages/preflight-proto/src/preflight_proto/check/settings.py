@@ -12,11 +12,12 @@ each.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from .. import settings as contract
 from ..durations import format_duration, parse_duration
+from ..names import container_name
 from ..printable import printable
 from ..settings import MAX_GBPS
 
@@ -29,6 +30,15 @@ hold it exactly.
 """
 MAX_DURATION: Final = 366 * 86_400.0
 """Seconds of the longest duration that is taken: a year, far beyond what a pod lives."""
+COMMON_VARIABLES: Final = (
+    "^(PATH|HOME|TMPDIR|TZ|LANG|PREFLIGHT_LOG|NODE_IP|PREFLIGHT_USER_TOPOLOGY)$",
+    "^(LC|LD|SSL|NVIDIA|CUDA|OMP|MKL|MALLOC)_",
+    "^PYTHON[A-Z]+$",
+    "^(https?|no|all|HTTPS?|NO|ALL)_(proxy|PROXY)$",
+)
+"""What any image's interpreter, C library and driver may read, and what the webhook gives to checks
+besides their settings.
+"""
 _META: Final = "preflight.setting"
 _REQUIRED: Final = object()
 
@@ -94,7 +104,7 @@ def read(cls: type[S], environ: Mapping[str, str], defaults: Mapping[str, str] |
 
     Raises :class:`SettingsError` with every problem: each variable that is missing or malformed
     and, when all of them can be read, what the class's own ``problems()`` says about their
-    combination. ``defaults``: see :func:`manual`.
+    combination. ``defaults``: see :func:`described`.
     """
     values, problems = {}, []
     own = defaults or {}
@@ -124,22 +134,12 @@ def read(cls: type[S], environ: Mapping[str, str], defaults: Mapping[str, str] |
     return instance
 
 
-def manual(cls: type[Any], defaults: Mapping[str, str] | None = None) -> list[tuple[str, str, str]]:
-    """(variable, what it means and takes, default) for each setting, in the order of the class.
-
-    ``defaults``: variable → what holds where the class leaves it to the check.
-    """
-    return [
-        (env, f"{of['description']} ({of['x-set']})", of.get("default", "required") or "none")
-        for env, of in described(cls, defaults).items()
-    ]
-
-
 def described(
     cls: type[Any], defaults: Mapping[str, str] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Variable → its schema, in the order of the class; see :mod:`preflight_proto.settings`, and
-    :func:`manual` for ``defaults``.
+    """Variable → its schema, in the order of the class; see :mod:`preflight_proto.settings`.
+
+    ``defaults``: variable → what holds where the class leaves it to the check.
     """
     own = defaults or {}
     return {
@@ -156,6 +156,37 @@ def described(
             "x-set": spec.parser.set_,
         }
         for _, spec in _settings(cls)
+    }
+
+
+def schema(
+    check: str,
+    about: str,
+    classes: Sequence[type[Any]],
+    defaults: Mapping[str, str],
+    tool_variables: Sequence[str],
+) -> dict[str, Any]:
+    """JSON Schema 2020-12 of the variables of ``classes``.
+
+    A later class may ask more strictly for a variable of an earlier one: its word counts.
+    ``tool_variables``: regular expressions of what the check's tools and libraries read themselves.
+    ``defaults``: see :func:`described`.
+    """
+    variables = {
+        env: variable for cls in classes for env, variable in described(cls, defaults).items()
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": check,
+        "description": about,
+        "x-image": container_name(check),
+        "type": "object",
+        "properties": variables,
+        "patternProperties": {
+            name: {"type": "string"} for name in [*COMMON_VARIABLES, *tool_variables]
+        },
+        "additionalProperties": False,
+        "required": sorted(env for env, variable in variables.items() if "default" not in variable),
     }
 
 
