@@ -52,14 +52,28 @@ _HCA_NAMED: Final = "NCCL_IB_HCA set"
 _GOES_ON: Final = "NCCL INFO Using network "
 _FABRIC: Final = "the NVSwitch fabric is not ready"
 _START_FABRIC: Final = "start nvidia-fabricmanager on the node (and nvidia-imex where there is one), or restart the node if it runs"
-_E, _D, _P, _C = ErrorKind.ENVIRONMENT, ErrorKind.DEVICE, ErrorKind.PEER, ErrorKind.CLASS
+
+
+def _environment(code: str, pattern: str, says: str, fix: str) -> NcclError:
+    return NcclError(ErrorKind.ENVIRONMENT, code, pattern, says, fix)
+
+
+def _device(code: str, pattern: str, says: str) -> NcclError:
+    support = Action.CONTACT_SUPPORT
+    return NcclError(ErrorKind.DEVICE, code, pattern, says, action=support, fatal=True)
+
+
+def _peer(pattern: str) -> NcclError:
+    code, says = "NCCL_REMOTE_ERROR", "a peer ended, or the network between failed"
+    support = Action.CONTACT_SUPPORT
+    return NcclError(ErrorKind.PEER, code, pattern, says, action=support, fatal=True)
+
 
 # The first rule that matches any line decides.
 _RULES: Final = (
     # --- environment: what the container or the node's software lacks. nccl-tests#166: ENOSPC ends
     # as "internal error".
-    NcclError(
-        _E,
+    _environment(
         "SHM_FULL",
         # The path is NCCL's.
         r"/dev/shm\S* .*No space left|failed to extend /dev/shm|posix_fallocate failed.*No space left"  # noqa: S108
@@ -67,39 +81,34 @@ _RULES: Final = (
         "NCCL could not get shared memory",
         "give the check's container a memory-backed volume at /dev/shm (the default is 64 MiB)",
     ),
-    NcclError(
-        _E,
+    _environment(
         "MEMLOCK",
         r"ibv_(?:exp_)?reg_mr\w* failed|NET/OFI (?:Could not|Unable to) register memory|ibv_create_(?:cq|qp)\w* failed.*Cannot allocate memory|RLIMIT_MEMLOCK|memlock",
         "memory could not be registered with the network card",
         "raise the container's memlock limit or give it IPC_LOCK, and where NCCL says Bad address load nvidia-peermem on the node",
     ),
-    NcclError(
-        _E,
+    _environment(
         "DUPLICATE_GPU",
         # The latter since NCCL 2.30.
         r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
         "one GPU was handed out twice",
         "switch off time-slicing for pods that ask for several GPUs",
     ),
-    NcclError(
-        _E,
+    _environment(
         "GPU_COUNT",
         r"Invalid number of GPUs: \d+ requested|invalid device ordinal|no CUDA-capable device is detected"
         r"|No CUDA GPUs are available|Found no NVIDIA driver",  # torch's
         "CUDA sees fewer GPUs than the driver lists",
         "look at the driver's log on the node (dmesg, Xid)",
     ),
-    NcclError(
-        _E,
+    _environment(
         "FABRIC_NOT_READY",
         r"system not yet initialized|fabric manager.*not (?:running|ready)|IMEX.*not (?:running|ready|initialized)"
         r"|MNNVL \(cliqueSize \d+\) is available but not working|Failed to bind NVLink SHARP",
         _FABRIC,
         _START_FABRIC,
     ),
-    NcclError(
-        _E,
+    _environment(
         "DRIVER_MISMATCH",
         r"driver version is insufficient|no kernel image is available|device kernel image is invalid|unsupported display driver|forward compatib"
         r"|named symbol not found|PTX was compiled with an unsupported toolchain|NVIDIA driver on your system is too old"
@@ -108,86 +117,69 @@ _RULES: Final = (
         "the driver and the image's CUDA do not fit",
         "use an image that was built for this driver and these GPUs, and restart a node whose driver was upgraded while it ran",
     ),
-    NcclError(
-        _E,
+    _environment(
         "GPU_MEMORY",
         r"out of memory",
         "a GPU's memory did not suffice",
         "find what else holds memory on it (nvidia-smi), or set a smaller size",
     ),
-    NcclError(
-        _E,
+    _environment(
         "GPU_OCCUPIED",
         r"CUDA-capable device(?:s|\(s\))? (?:is|are|is/are) busy or unavailable|cudaErrorDevicesUnavailable|\bMPS (?:client|server)\b",
         "a GPU is held by another process",
         "find what else uses it (compute mode, MPS, a process of an earlier pod that is still ending; nvidia-smi)",
     ),
-    NcclError(
-        _E,
+    _environment(
         "GPU_NOT_VISIBLE",
         r"nvmlDeviceGetHandleBy\w+\(\d*\) failed: ?Not Found|nvmlInit\w*\(\) failed|libnvidia-ml\.so\S*: cannot open"
         r"|Failed to open libnvidia-ml",
         "NVML does not show NCCL a GPU that CUDA shows it",
         "give the container the driver's utility capability and all devices of its GPUs",
     ),
-    NcclError(
-        _E,
+    _environment(
         "LIBRARY_MISSING",
         r"error while loading shared libraries: \S+|symbol lookup error: \S+|version `\S+' not found \(required by",
         "a shared library of the tool is not in the image, or not in the version that it needs",
         "build the image as its Dockerfile says, or let LD_LIBRARY_PATH name the library's folder",
     ),
     # --- device: what only a fault of the GPU itself makes CUDA say
-    NcclError(
-        _D,
+    _device(
         "GPU_ECC",
         r"uncorrectable ECC error|cudaErrorECCUncorrectable",
         "CUDA met an uncorrectable memory error (214)",
-        action=Action.CONTACT_SUPPORT,
-        fatal=True,
     ),
-    NcclError(
-        _D,
+    _device(
         "GPU_NVLINK",
         r"uncorrectable NVLink error|cudaErrorNvlinkUncorrectable|NVLink.*uncorrectable",
         "CUDA met an uncorrectable NVLink error (220)",
-        action=Action.CONTACT_SUPPORT,
-        fatal=True,
     ),
-    NcclError(
-        _D,
+    _device(
         "GPU_LOST",
         r"GPU is lost|fallen off the bus|\bXid\b[^\n]*: (?:79|62|119|120)\b",
         "the driver has lost the GPU",
-        action=Action.CONTACT_SUPPORT,
-        fatal=True,
     ),
     # --- environment again. After device faults: NCCL warns of the first two and goes on, and of a
     # peer that died of a fault neither the shared memory nor the listening sockets are left.
-    NcclError(
-        _E,
+    _environment(
         "TOPOLOGY_FILE_UNREADABLE",
         r"Could not open XML topology file|XML (?:Parse(?: error)?|Mismatch) :|XML parse error|too many XML|XML parser is limited"
         r"|topology file.*(?:No such file|not found)",
         "NCCL could not read its topology file",
         "correct or remove NCCL_TOPO_FILE",
     ),
-    NcclError(
-        _E,
+    _environment(
         "NO_SUCH_HCA",
         rf"{_NO_HCA}|NCCL_IB_HCA.*(?:not found|no match)",
         "NCCL_IB_HCA names a card that is not there",
         "correct NCCL_IB_HCA",
     ),
-    NcclError(
-        _E,
+    _environment(
         "SHM_FULL",
         r"attaching to shared memory segment",
         "NCCL could not get shared memory",
         "give the check's container a memory-backed volume at /dev/shm (the default is 64 MiB)",
     ),
-    NcclError(
-        _E,
+    _environment(
         "HOST_LIMIT",
         r"Too many open files|(?:pthread_create|Thread creation) failed|Failed to malloc \d+ bytes|alloc\([^)]*\) returned null"
         r"|(?:shared memory|Call to \w+ failed).*(?:Permission denied|Operation not permitted|Read-only file system)"
@@ -195,15 +187,13 @@ _RULES: Final = (
         "the operating system refused NCCL files, threads, memory or access",
         "raise the container's limits (open files, processes, memory), and see that it may write to /dev/shm and open its devices",
     ),
-    NcclError(
-        _E,
+    _environment(
         "NO_NETWORK",
         r"Error: network .*not found|Failed to initialize any NET plugin",
         "NCCL has no network of the name that it was given",
         "see that the plugin of NCCL_NET and NCCL_NET_PLUGIN is in the image and finds its devices, or unset them",
     ),
-    NcclError(
-        _E,
+    _environment(
         "NCCL_VERSIONS",
         r"Mismatched NCCL version detected",
         "the ranks have different versions of NCCL",
@@ -211,18 +201,12 @@ _RULES: Final = (
     ),
     # --- peer, by what only an open connection can say: once a peer has died, others are refused
     # when they connect to it
-    NcclError(
-        _P,
-        "NCCL_REMOTE_ERROR",
+    _peer(
         r"Connection closed by remote peer|socketProgress: Connection closed|NET/IB(?:/GIN)? ?: Got completion from peer"
         r"|Call to (?:recv from|send to) \S+ failed : (?:\d+ \()?(?:Connection reset by peer|Broken pipe)"
         r"|NET/OFI Request .*completed with error",  # aws-ofi-nccl: libfabric's completion queue
-        "a peer ended, or the network between failed",
-        action=Action.CONTACT_SUPPORT,
-        fatal=True,
     ),
-    NcclError(
-        _E,
+    _environment(
         "BOOTSTRAP",
         # "Net : Connect" up to NCCL 2.17, "returned" from 2.21, with the number of attempts from
         # 2.27
@@ -234,8 +218,7 @@ _RULES: Final = (
         "check NCCL_SOCKET_IFNAME and the network policies between the pods",
     ),
     # --- environment for the last time: what NCCL may survive
-    NcclError(
-        _E,
+    _environment(
         "FABRIC_NOT_READY",
         # What NCCL up to 2.26 says of a fabric manager that was restarted under running processes
         # (nccl#976, #1338); 2.29 explains it.
@@ -243,15 +226,13 @@ _RULES: Final = (
         _FABRIC,
         _START_FABRIC,
     ),
-    NcclError(
-        _E,
+    _environment(
         "PEER_ACCESS",
         r"peer access is not supported between these two devices|cudaErrorPeerAccessUnsupported",
         "CUDA refuses the GPUs access to each other's memory, which NCCL took for granted",
         "see how the GPUs are passed to this virtual machine, or set NCCL_P2P_DISABLE=1 and NCCL_SHM_DISABLE=1 where it has none",
     ),
-    NcclError(
-        _E,
+    _environment(
         "RDMA_ADDRESS",
         # Between nodes that reach each other; a way that does not answer ends in a time-out
         # instead, and is the peer's.
@@ -260,24 +241,19 @@ _RULES: Final = (
         "see that the card has its IP address (show_gids), and correct NCCL_IB_GID_INDEX and NCCL_IB_HCA, which must not mix link types",
     ),
     # --- peer: what survivors say of somebody else
-    NcclError(
-        _P,
-        "NCCL_REMOTE_ERROR",
+    _peer(
         r"ncclRemoteError|remote process exited or there was a network error"
         r"|Call to ibv_modify_qp failed\b.*(?:timed out|unreachable|No route)",
-        "a peer ended, or the network between failed",
-        action=Action.CONTACT_SUPPORT,
-        fatal=True,
     ),
     # --- ADR-026's table
     NcclError(
-        _C,
+        ErrorKind.CLASS,
         "NCCL_TIMEOUT",
         r"ncclTimeout|Watchdog caught collective operation timeout|Test timeout \(\d+s\)|^.*Timed ?out after \d+ ?(?:ms|seconds)",
         "the collective did not end in time",
     ),
     NcclError(
-        _C,
+        ErrorKind.CLASS,
         "NCCL_SYSTEM_ERROR",
         r"ncclSystemError|unhandled system error",
         "a system call failed in NCCL",
@@ -285,7 +261,7 @@ _RULES: Final = (
         fatal=True,
     ),
     NcclError(
-        _C,
+        ErrorKind.CLASS,
         "NCCL_INTERNAL_ERROR",
         r"ncclInternalError|internal error - please report|'internal error",
         "NCCL met an internal error",
@@ -293,19 +269,19 @@ _RULES: Final = (
         fatal=True,
     ),
     NcclError(
-        _C,
+        ErrorKind.CLASS,
         "NCCL_INVALID_USAGE",
         r"ncclInvalidUsage|invalid usage",
         "NCCL was used in a way it refuses",
     ),
     NcclError(
-        _C,
+        ErrorKind.CLASS,
         "NCCL_INVALID_ARGUMENT",
         r"ncclInvalidArgument|NCCL (?:failure|error)[^\n]*\binvalid argument",
         "NCCL refused an argument",
     ),
     NcclError(
-        _C,
+        ErrorKind.CLASS,
         "NCCL_CUDA_ERROR",
         r"ncclUnhandledCudaError|unhandled cuda error|Test CUDA failure|NCCL WARN Cuda failure|(?:RuntimeError|AcceleratorError): CUDA error: ",
         "CUDA failed under NCCL",
