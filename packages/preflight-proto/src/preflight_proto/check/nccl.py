@@ -1,10 +1,9 @@
-"""NCCL, for every check that runs it: what its words mean (:mod:`.nccl_errors`), which variables
-bend a measurement, and which topology file it gets."""
+"""NCCL, for every check that runs it: what its words mean (:mod:`.nccl_errors`), and which
+variables bend a measurement."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -168,52 +167,3 @@ def transport_variables(environ: Mapping[str, str]) -> list[str]:
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-# --- topology file
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyFile:
-    """Which topology file NCCL gets: ``path`` None lets NCCL find out for itself. ``why`` is for
-    people.
-    """
-
-    path: str | None
-    why: str
-
-
-def choose_topology(  # noqa: PLR0917
-    user_file: str,
-    instance_type: str,
-    mapping: Mapping[str, str],
-    available: Collection[str],
-    folder: str,
-    absent: Mapping[str, str],
-    origin: str = "",
-) -> TopologyFile:
-    """ADR-026's order: the workload's own file, else the built-in one for the instance type, else
-    NCCL's own eyes.
-
-    ``mapping``: instance type → file name; ``available``: the file names in ``folder``; ``absent``:
-    why others are not there; ``origin``: where the workload has ``user_file``, if elsewhere.
-    """
-    if user_file:
-        return TopologyFile(user_file, f"{origin or user_file}, the workload's NCCL_TOPO_FILE")
-    own = "NCCL's own detection"
-    if not mapping:
-        return TopologyFile(None, f"{own}, as no instance type is mapped to a file")
-    if not instance_type:
-        return TopologyFile(None, f"{own}, as the node's instance type is not known")
-    if (name := mapping.get(instance_type)) is None:
-        return TopologyFile(
-            None, f"{own}, as the instance type {instance_type} is not mapped to a file"
-        )
-    if name not in available:
-        why = absent.get(name, f"there is none in {folder}")
-        return TopologyFile(
-            None, f"{own} instead of {name} for the instance type {instance_type}: {why}"
-        )
-    return TopologyFile(
-        f"{folder}/{name}", f"{folder}/{name} for the instance type {instance_type}"
-    )

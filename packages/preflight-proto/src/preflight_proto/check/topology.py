@@ -10,12 +10,9 @@ from dataclasses import dataclass
 import anyio
 
 from .. import names
-from .nccl import TopologyFile, choose_topology
 from .node import instance_type
 from .settings import Parser, one_of, setting, text
 from .verdict import Inconclusive
-
-__all__ = ["TopologyFile"]
 
 
 def _mapping() -> Parser[tuple[tuple[str, str], ...]]:
@@ -78,24 +75,32 @@ class TopologySettings:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TopologyFile:
+    """Which topology file NCCL gets: ``path`` None lets NCCL find out for itself. ``why`` is for
+    people.
+    """
+
+    path: str | None
+    why: str
+
+
 async def find_topology(settings: TopologySettings, environ: Mapping[str, str]) -> TopologyFile:
-    """Which file NCCL gets, and why. Raises :class:`Inconclusive`: NO_TOPOLOGY where it must have
-    one and there is none, TOPOLOGY_FILE_UNREADABLE where the workload's own is not a file of the
-    volume that was mounted for it."""
-    own, kind, mapping = (
-        environ.get("NCCL_TOPO_FILE", ""),
-        settings.instance_type,
-        dict(settings.topology_mapping),
-    )
-    if not own and not kind and mapping and settings.instance_type_path:
+    """Which file NCCL gets, in ADR-026's order: the workload's own, else the one of the image for
+    the instance type, else none.
+
+    Raises :class:`Inconclusive`: NO_TOPOLOGY where it must have one and there is none,
+    TOPOLOGY_FILE_UNREADABLE where the workload's own is not a file of the volume that was mounted
+    for it.
+    """
+    if own := environ.get("NCCL_TOPO_FILE", ""):
+        if origin := environ.get(names.ENV_USER_TOPOLOGY, ""):
+            await _within(own, origin)
+        return TopologyFile(own, f"{origin or own}, the workload's NCCL_TOPO_FILE")
+    kind, mapping = settings.instance_type, dict(settings.topology_mapping)
+    if not kind and mapping and settings.instance_type_path:
         kind = await instance_type(settings.instance_type_path, settings.topology_path)
-    folder = settings.topology_folder
-    origin = environ.get(names.ENV_USER_TOPOLOGY, "")
-    if own and origin:
-        await _within(own, origin)
-    chosen = choose_topology(
-        own, kind, mapping, await _files(folder), folder, not_built_in(), origin
-    )
+    chosen = await _mapped(kind, mapping, settings.topology_folder)
     if chosen.path is None and settings.topology_fallback == "false":
         raise Inconclusive(
             "NO_TOPOLOGY",
@@ -103,6 +108,21 @@ async def find_topology(settings: TopologySettings, environ: Mapping[str, str]) 
             "map the instance type to a file of the image in ncclTopology.instanceTypeMapping, or set enableFallback.",
         )
     return chosen
+
+
+async def _mapped(kind: str, mapping: Mapping[str, str], folder: str) -> TopologyFile:
+    """The file of the image for the instance type ``kind``."""
+    own = "NCCL's own detection"
+    if not mapping:
+        return TopologyFile(None, f"{own}, as no instance type is mapped to a file")
+    if not kind:
+        return TopologyFile(None, f"{own}, as the node's instance type is not known")
+    if (name := mapping.get(kind)) is None:
+        return TopologyFile(None, f"{own}, as the instance type {kind} is not mapped to a file")
+    if name in await _files(folder):
+        return TopologyFile(f"{folder}/{name}", f"{folder}/{name} for the instance type {kind}")
+    why = not_built_in().get(name, f"there is none in {folder}")
+    return TopologyFile(None, f"{own} instead of {name} for the instance type {kind}: {why}")
 
 
 async def _within(path: str, origin: str) -> None:
