@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check import Outcome, Run, Verdict
 from preflight_proto.check.gang import GangSettings
-from preflight_proto.check.kit import KitSettings
 from preflight_proto.check.runner import _judge
 
 
@@ -90,9 +89,8 @@ def test_a_verdict_stands_whatever_time_is_left_to_see_the_ranks_go(
     monkeypatch.setattr(check, "_once", once)
 
     async def story() -> Verdict:
-        own = GangSettings(pod_uid="u", pod_ip="127.0.0.1")
-        kit = KitSettings(node_name="n")
-        run = Run(check.CHECK, Settings(), kit, gang=own, say=print, started=0.0)
+        kit = GangSettings(node_name="n", pod_uid="u", pod_ip="127.0.0.1")
+        run = Run(check.CHECK, Settings(), kit, say=print, started=0.0)
         run.restart_deadline(0.1)
         return await _judge(run)
 

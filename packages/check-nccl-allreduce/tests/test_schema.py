@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from preflight_proto import settings
 from preflight_proto.check.runner import _classes, _defaults, described
-from preflight_proto.check.settings import SettingsError, deduplicated, read
+from preflight_proto.check.settings import SettingsError, read
 
 VARIABLES = sorted(settings.schema(CHECK.name)["properties"])
 FURTHER = {"POD_IP"}
@@ -43,7 +43,7 @@ def refused_by_the_check(name: str, value: str) -> list[str]:
             read(cls, {name: value}, _defaults(CHECK))
         except SettingsError as error:
             problems += [one for one in error.problems if one.startswith(f"{name}:")]
-    return deduplicated(problems)
+    return problems
 
 
 @given(name=st.sampled_from(VARIABLES), value=VALUES)

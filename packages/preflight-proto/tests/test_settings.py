@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check.settings import (
     SettingsError,
-    deduplicated,
     duration,
     endpoints,
     gbps,
@@ -133,12 +132,3 @@ def test_what_no_hardware_has_and_no_log_shows_is_refused_with_one_printable_sen
     assert problem.startswith(f"{variable}: ")
     assert problem.isprintable()
     assert len(problem) < 300
-
-
-def test_a_variable_that_two_groups_of_settings_read_is_told_once_as_by_the_one_that_needs_it() -> (
-    None
-):
-    assert deduplicated(["A: no; set 1, or remove it.", "B: no; set 2.", "A: no; set 1."]) == [
-        "A: no; set 1.",
-        "B: no; set 2.",
-    ]

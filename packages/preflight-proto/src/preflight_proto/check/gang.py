@@ -20,6 +20,7 @@ import anyio
 
 from .. import names
 from ..durations import format_duration
+from .kit import KitSettings
 from .settings import duration, setting, text
 from .verdict import Inconclusive, Skipped
 
@@ -36,8 +37,8 @@ GENERATION_FILE: Final = "generation"
 
 
 @dataclass(frozen=True)
-class GangSettings:
-    """What the webhook gives to a gang-wide check besides :class:`.kit.KitSettings`."""
+class GangSettings(KitSettings):
+    """What the webhook gives to a gang-wide check, which must know whose roster it reads."""
 
     timeout: float = setting(
         names.ENV_GANG_TIMEOUT,

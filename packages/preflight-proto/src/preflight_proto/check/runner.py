@@ -49,7 +49,7 @@ from .child import Spent
 from .events import EventDraft, cleared, events
 from .gang import GangMembership, GangSettings
 from .kit import KitSettings, observes
-from .settings import SettingsError, deduplicated, read, schema
+from .settings import SettingsError, read, schema
 from .verdict import CAMEL_CASE, Failed, Inconclusive, Outcome, Skipped, Verdict
 
 if TYPE_CHECKING:
@@ -128,15 +128,14 @@ class Run(Generic[S]):
         settings: S,
         kit: KitSettings,
         *,
-        gang: GangSettings | None,
         say: Callable[[str], None],
         started: float,
     ) -> None:
         self.check, self.settings, self.kit = check, settings, kit
         self._say = say
         self._gang = (
-            GangMembership(gang, say, lambda: time.monotonic() - started)
-            if gang is not None
+            GangMembership(kit, say, lambda: time.monotonic() - started)
+            if isinstance(kit, GangSettings)
             else None
         )
         self.scope = anyio.CancelScope()
@@ -290,10 +289,10 @@ async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
     for problem in misspelt(_schema(check), environ):
         log.echo(f"warning: {problem}")
     try:
-        settings, kit, gang = _settings(check, environ)
+        settings, kit = _settings(check, environ)
     except SettingsError as error:
         return misconfigured(check, error.problems, environ, time.monotonic() - started)
-    run = Run(check, settings, kit, gang=gang, say=log.echo, started=started)
+    run = Run(check, settings, kit, say=log.echo, started=started)
     # Signals stop the probe and hurry the report, and nothing else. The handler stays to the end:
     # default ones would end the process.
     loop = asyncio.get_running_loop()
@@ -422,9 +421,7 @@ def exit_status(check: Check[Any], verdict: Verdict, kit: KitSettings) -> int:
     )
 
 
-def _settings(
-    check: Check[S], environ: Mapping[str, str]
-) -> tuple[S, KitSettings, GangSettings | None]:
+def _settings(check: Check[S], environ: Mapping[str, str]) -> tuple[S, KitSettings]:
     problems: list[str] = []
     read_all: list[Any] = []
     for cls in _classes(check):
@@ -433,12 +430,12 @@ def _settings(
         except SettingsError as error:
             problems += error.problems
     if problems:
-        raise SettingsError(deduplicated(problems))
-    return read_all[0], read_all[1], read_all[2] if check.gang else None
+        raise SettingsError(list(dict.fromkeys(problems)))
+    return read_all[0], read_all[1]
 
 
 def _classes(check: Check[Any]) -> list[type[Any]]:
-    return [check.settings, KitSettings, *([GangSettings] if check.gang else [])]
+    return [check.settings, GangSettings if check.gang else KitSettings]
 
 
 def _defaults(check: Check[Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ each.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from .. import settings as contract
@@ -49,17 +49,6 @@ class SettingsError(Exception):
     def __init__(self, problems: list[str]) -> None:
         super().__init__(" ".join(problems))
         self.problems = problems
-
-
-def deduplicated(problems: Iterable[str]) -> list[str]:
-    """One problem for each variable. Where two groups of settings read it, the one that cannot do
-    without says so in fewer words.
-    """
-    kept: dict[str, str] = {}
-    for problem in problems:
-        name = problem.partition(":")[0]
-        kept[name] = min(kept.get(name, problem), problem, key=len)
-    return list(kept.values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
