@@ -17,10 +17,8 @@ from typing import Final
 import anyio
 
 from .. import nvml
-from .gpus import Gpu
+from .gpus import Gpu, silence
 
-_OK: Final = ""
-_CANNOT_SAY: Final = None
 _BESIDES: Final = 5.0
 """Seconds more than those that a GPU has, for a process to start and to end."""
 
@@ -45,7 +43,7 @@ async def silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
 
 
 def _silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
-    answers: dict[str, str | None] = {}
+    answers: dict[str, str] = {}
     # Threads of their own: one that never comes back must hold up neither the others nor the
     # process's end.
     for gpu in gpus:
@@ -58,28 +56,19 @@ def _silent(gpus: Sequence[Gpu], within: float) -> dict[str, str]:
     return {uuid: words for uuid, words in faults.items() if words}
 
 
-def _ask(gpu: Gpu, answers: dict[str, str | None]) -> None:
-    """``answers`` gets the words of one GPU: none where it answers, None where nobody can say."""
+def _ask(gpu: Gpu, answers: dict[str, str]) -> None:
+    """Add the words of one GPU to ``answers``: none where it answers, or nobody can say."""
     try:
         import pynvml
-    except ImportError:
-        answers[gpu.uuid] = _CANNOT_SAY
-        return
-    try:
+
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        answers[gpu.uuid] = _CANNOT_SAY
+    except Exception:
+        answers[gpu.uuid] = ""
         return
     try:
-        handle = pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id.encode())
-        pynvml.nvmlDeviceGetTemperature(
-            handle, pynvml.NVML_TEMPERATURE_GPU
-        )  # must ask the GPU itself
-        answers[gpu.uuid] = _OK
-    except (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_Unknown) as error:
-        answers[gpu.uuid] = str(error)
-    except pynvml.NVMLError as error:
-        answers[gpu.uuid] = _OK if isinstance(error, pynvml.NVMLError_NotSupported) else _CANNOT_SAY
+        error = silence(gpu)
+        lost = isinstance(error, pynvml.NVMLError_GpuIsLost | pynvml.NVMLError_Unknown)
+        answers[gpu.uuid] = str(error) if lost else ""
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()

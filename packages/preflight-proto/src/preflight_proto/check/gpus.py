@@ -361,30 +361,39 @@ def _ask_lost(gpus: Sequence[Gpu], places: Places = Places()) -> dict[str, str]:
     except Exception:
         # No binding, no library or no driver: a matter of the environment, not of one GPU.
         return {}
-    gone: dict[str, str] = {}
-    unknown: dict[str, str] = {}
-    answered = False
     try:
-        for gpu in gpus:
-            try:
-                # By address: a search by UUID walks over all GPUs, and one that is lost makes it
-                # fail for the healthy ones too.
-                handle = pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id.encode())
-                pynvml.nvmlDeviceGetTemperature(
-                    handle, pynvml.NVML_TEMPERATURE_GPU
-                )  # must ask the GPU itself
-                answered = True
-            except pynvml.NVMLError_GpuIsLost as error:
-                gone[gpu.uuid] = str(error)
-            except pynvml.NVMLError_Unknown as error:
-                unknown[gpu.uuid] = str(error)
-            except pynvml.NVMLError as error:
-                answered = answered or isinstance(error, pynvml.NVMLError_NotSupported)
+        errors = {gpu: silence(gpu) for gpu in gpus}
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-    pci = {gpu.uuid: places.devices / presence.address(gpu.pci_bus_id) / "config" for gpu in gpus}
-    return gone | {uuid: words for uuid, words in unknown.items() if answered or _dead(pci[uuid])}
+    answered = any(error is None for error in errors.values())  # NVMLError compares with no other
+    return {
+        gpu.uuid: str(error)
+        for gpu, error in errors.items()
+        if isinstance(error, pynvml.NVMLError_GpuIsLost)
+        or (
+            isinstance(error, pynvml.NVMLError_Unknown)
+            and (answered or _dead(places.devices / presence.address(gpu.pci_bus_id) / "config"))
+        )
+    }
+
+
+def silence(gpu: Gpu) -> Exception | None:
+    """NVML's error where the GPU itself gives no answer, None where it does. NVML is started.
+
+    By address: a search by UUID walks over all GPUs, and one that is lost makes it fail for the
+    healthy ones too.
+    """
+    import pynvml
+
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id.encode())
+        pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)  # of the GPU itself
+    except pynvml.NVMLError_NotSupported:
+        return None
+    except pynvml.NVMLError as error:
+        return error  # type: ignore[no-any-return]
+    return None
 
 
 def _str(value: str | bytes) -> str:
