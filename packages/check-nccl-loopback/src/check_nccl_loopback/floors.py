@@ -12,6 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+from preflight_proto.settings import size_bytes
+
 FEWER: Final = 0.5
 """Of a whole board's floor by rings, for fewer GPUs of the same board: each has the same port,
 whoever takes part.
@@ -69,32 +71,11 @@ class Floor:
         return self.uniform or self.link is link
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A figure of healthy hardware that somebody has published, in GB/s."""
-
-    model: str
-    gpus: int
-    link: LinkClass
-    size: int
-    busbw: float
-    source: str
-
-
 @cache
 def table() -> tuple[Floor, ...]:
     """All rows, in the file's order."""
-    return tuple(_row(dict(row)) for row in _document()["floor"])
-
-
-@cache
-def published() -> tuple[Published, ...]:
-    """The figures that no floor may fail."""
-    rows = (dict(row) for row in _document()["published"])
-    return tuple(
-        Published(**{**row, "link": LinkClass(row["link"]), "size": _size(row["size"])})
-        for row in rows
-    )
+    document = tomllib.loads((files(__package__) / "floors.toml").read_text())
+    return tuple(_row(row) for row in document["floor"])
 
 
 def find(
@@ -155,16 +136,8 @@ def _plain(name: str) -> str:
     return re.sub(r"^(?:NVIDIA|TESLA)\s+", "", re.sub(r"[\s_]+", " ", name.upper().strip()))
 
 
-@cache
-def _document() -> dict[str, Any]:
-    return tomllib.loads((files(__package__) / "floors.toml").read_text())
-
-
-def _size(text: str) -> int:
-    number, unit = re.fullmatch(r"(\d+)([MG])", text).groups()  # type: ignore[union-attr]
-    return int(number) << {"M": 20, "G": 30}[unit]
-
-
 def _row(row: dict[str, Any]) -> Floor:
     lists = {name: tuple(row[name]) for name in ("models", "sources")}
-    return Floor(**{**row, **lists, "link": LinkClass(row["link"]), "size": _size(row["size"])})
+    return Floor(
+        **{**row, **lists, "link": LinkClass(row["link"]), "size": size_bytes(row["size"])}
+    )
