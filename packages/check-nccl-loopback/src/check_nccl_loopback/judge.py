@@ -139,6 +139,11 @@ class Progress:
     exhausted: bool = False
 
     @property
+    def unlike(self) -> Mapping[Pair, str]:
+        """``kinds``, where pairs may differ."""
+        return {} if self.comparable else self.kinds
+
+    @property
     def deciding(self) -> list[StepResult]:
         """The runs that may fail a node."""
         return [taken for taken in self.results if taken.step.decides]
@@ -239,7 +244,7 @@ def _decide(case: Progress) -> Step | Verdict:
     wrong = [t for t in case.deciding if t.result.wrong and t.step.what is not StepKind.PAIR]
     if wrong:
         return _next_pair(case, "wrong") or verdicts.wrong(
-            case.gpus, wrong[0].result, localize.contrast(len(case.gpus), case.pairs, "wrong")
+            case.gpus, wrong[0].result, _contrast(case, "wrong")
         )
     broken = next((t for t in whole if t.result.busbw is None), None)
     if broken is not None:
@@ -410,16 +415,13 @@ def _with_workload_variables(case: Progress, passed: Verdict) -> Step | Verdict:
 
 
 def _contrast(case: Progress, mode: Mode) -> Contrast:
-    return localize.contrast(
-        len(case.gpus), case.pairs, mode, {} if case.comparable else case.kinds
-    )
+    return localize.contrast(len(case.gpus), case.pairs, mode, case.unlike)
 
 
 def _next_pair(case: Progress, mode: Mode) -> Step | None:
     if case.exhausted or (mode == "slow" and not case.comparable and not case.kinds):
         return None
-    kinds = {} if case.comparable else case.kinds
-    pair = localize.next_pair(len(case.gpus), case.pairs, mode, kinds)
+    pair = localize.next_pair(len(case.gpus), case.pairs, mode, case.unlike)
     return Step(StepKind.PAIR, pair, case.full_runs[-1].step.size) if pair is not None else None
 
 

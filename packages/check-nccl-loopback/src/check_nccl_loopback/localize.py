@@ -43,8 +43,25 @@ class Contrast:
     reference: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """``good`` GPUs, ``bad`` pairs, and what the fastest kind of pair reaches."""
+
+    good: set[int]
+    bad: set[Pair]
+    reference: float
+
+    @property
+    def suspects(self) -> list[int]:
+        return sorted({gpu for pair in self.bad for gpu in pair} - self.good)
+
+    def witnesses(self, suspect: int) -> set[int]:
+        """The good GPUs with which ``suspect`` is bad."""
+        return {_other(pair, suspect) for pair in self.bad if suspect in pair} & self.good
+
+
 def next_pair(
-    count: int, seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds | None = None
+    count: int, seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds
 ) -> Pair | None:
     """The next pair to measure among ``count`` GPUs, None when nothing more can be learned.
 
@@ -57,34 +74,27 @@ def next_pair(
     for pair in ring:
         if pair not in seen:
             return pair
-    good, suspects, _, _ = _sort(seen, mode, kinds)
-    if len(suspects) > count // 2:
+    pairs = _sort(seen, mode, kinds)
+    if len(pairs.suspects) > count // 2:
         return None
-    for suspect in sorted(suspects):
+    for suspect in pairs.suspects:
         met = {_other(pair, suspect) for pair in seen if suspect in pair}
-        if (
-            len(_witnesses(suspect, seen, good, mode, kinds)) < WITNESSES
-            and len(met) < WITNESSES + 2
-        ):
-            for witness in sorted(good - met):
+        if len(pairs.witnesses(suspect)) < WITNESSES and len(met) < WITNESSES + 2:
+            for witness in sorted(pairs.good - met):
                 return _pair(suspect, witness)
     return None
 
 
-def contrast(
-    count: int, seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds | None = None
-) -> Contrast:
+def contrast(count: int, seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds) -> Contrast:
     """Whom the pairs seen so far accuse. More accused than a quarter of the GPUs are a matter of
     the node.
     """
-    good, suspects, bad, reference = _sort(seen, mode, kinds)
-    links = tuple(sorted(pair for pair in bad if set(pair) <= good))
-    accused = tuple(
-        s for s in sorted(suspects) if len(_witnesses(s, seen, good, mode, kinds)) >= WITNESSES
-    )
+    pairs = _sort(seen, mode, kinds)
+    links = tuple(sorted(pair for pair in pairs.bad if set(pair) <= pairs.good))
+    accused = tuple(s for s in pairs.suspects if len(pairs.witnesses(s)) >= WITNESSES)
     if len(accused) > max(1, count // 4):
         accused = ()
-    return Contrast(accused, frozenset(good), links, reference)
+    return Contrast(accused, frozenset(pairs.good), links, pairs.reference)
 
 
 def left_out(whole: float, without: Mapping[int, Measurement]) -> int | None:
@@ -96,37 +106,27 @@ def left_out(whole: float, without: Mapping[int, Measurement]) -> int | None:
     return restored[0] if len(restored) == 1 and len(speeds) == len(without) else None
 
 
-def _sort(
-    seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds | None
-) -> tuple[set[int], set[int], set[Pair], float]:
-    """(known good, suspects, bad pairs, reference value of the fastest kind)."""
+def _sort(seen: Mapping[Pair, Measurement], mode: Mode, kinds: Kinds) -> _Pairs:
     references = _references(seen, kinds)
-    good: set[int] = set()
-    touched: set[int] = set()
-    bad: set[Pair] = set()
+    pairs = _Pairs(set(), set(), max(references.values(), default=0.0))
     for pair, m in seen.items():
-        reference = references.get(_kind(pair, kinds), 0.0)
+        reference = references.get(kinds.get(pair, ""), 0.0)
         if _is_good(m, mode, reference):
-            good.update(pair)
+            pairs.good.update(pair)
         elif _is_bad(m, mode, reference):
-            bad.add(pair)
-            touched.update(pair)
-    return good, touched - good, bad, max(references.values(), default=0.0)
+            pairs.bad.add(pair)
+    return pairs
 
 
-def _references(seen: Mapping[Pair, Measurement], kinds: Kinds | None) -> dict[str, float]:
+def _references(seen: Mapping[Pair, Measurement], kinds: Kinds) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for pair, m in seen.items():
         if m.busbw is not None and m.wrong == 0:
-            values.setdefault(_kind(pair, kinds), []).append(m.busbw)
+            values.setdefault(kinds.get(pair, ""), []).append(m.busbw)
     # An upper quantile: faults only slow things, and with three pairs one bad GPU spoils two.
     return {
         kind: sorted(of, reverse=True)[math.ceil(len(of) / 4) - 1] for kind, of in values.items()
     }
-
-
-def _kind(pair: Pair, kinds: Kinds | None) -> str:
-    return kinds.get(pair, "") if kinds else ""
 
 
 def _is_good(m: Measurement, mode: Mode, reference: float) -> bool:
@@ -143,13 +143,6 @@ def _is_bad(m: Measurement, mode: Mode, reference: float) -> bool:
     if mode == "wrong":
         return bool(m.wrong)
     return m.busbw is None and m.error is not None and m.error.kind is not ErrorKind.ENVIRONMENT
-
-
-def _witnesses(
-    suspect: int, seen: Mapping[Pair, Measurement], good: set[int], mode: Mode, kinds: Kinds | None
-) -> set[int]:
-    _, _, bad, _ = _sort(seen, mode, kinds)
-    return {_other(pair, suspect) for pair in bad if suspect in pair} & good
 
 
 def _pair(a: int, b: int) -> Pair:
