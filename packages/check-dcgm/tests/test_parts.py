@@ -9,10 +9,8 @@ import time
 import pytest
 from check_dcgm import alarms, hostengine, identity
 from check_dcgm.catalogue import STRESS, action_for, by_words, canonical_test, known, required
-from check_dcgm.extract import MAX_DEPTH, objects
-from check_dcgm.judge import DiagRequest, judge
-from check_dcgm.missing import confirmed
-from check_dcgm.parse import DocumentProblem, UnreadableDocument, parse
+from check_dcgm.judge import DiagRequest, confirmed, judge
+from check_dcgm.parse import MAX_DEPTH, DocumentProblem, UnreadableDocument, objects, parse
 from engines import VERSIONS, Fault, document
 from hypothesis import given
 from hypothesis import strategies as st

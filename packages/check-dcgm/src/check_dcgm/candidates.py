@@ -108,9 +108,7 @@ class Candidates:
             return await connect(self.command, self.tools, self.addresses[0], self.say)
         for address in self.addresses:
             try:
-                await _refuse_redirection(address)
-                await _reached(address)
-                engine = await hostengine.connect(self.command, self.tools, address)
+                engine = await self._connected(address)
             except Inconclusive as error:
                 self.say(f"passed over: {error.reason}")
                 continue
@@ -120,10 +118,13 @@ class Candidates:
             WRONG, f"none of the engines at {', '.join(self.addresses)} knows {', '.join(uuids)}."
         )
 
-    async def _tried(self, address: str, gpus: Sequence[Gpu]) -> Hostengine:
+    async def _connected(self, address: str) -> Hostengine:
         await _refuse_redirection(address)
         await _reached(address)
-        engine = await hostengine.connect(self.command, self.tools, address)
+        return await hostengine.connect(self.command, self.tools, address)
+
+    async def _tried(self, address: str, gpus: Sequence[Gpu]) -> Hostengine:
+        engine = await self._connected(address)
         await self._refuse_foreign(engine, gpus)
         # One suffices to pass an engine over; all of them are compared after the diagnostic.
         ours = dict([(gpu.uuid, gpu.serial) for gpu in gpus if gpu.serial][:1])

@@ -55,24 +55,22 @@ never a pass.
 MEMORY: Final = "Memory"
 """The test with one result for all GPUs, that of the last one."""
 
-_DEPLOYMENT: Final = frozenset(
-    {
-        "denylist",
-        "blacklist",
-        "nvml library",
-        "cuda main library",
-        "cuda toolkit library",
-        "permissions and os blocks",
-        "persistence mode",
-        "environment variables",
-        "page retirement/row remap",
-        "page retirement",  # up to 2.3
-        "graphics processes",
-        "inforom",
-    }
-)
+_DEPLOYMENT: Final = {
+    "denylist": 23,
+    "blacklist": 23,
+    "nvml library": 22,
+    "cuda main library": 22,
+    "cuda toolkit library": 22,
+    "permissions and os blocks": 18,
+    "persistence mode": 29,
+    "environment variables": 28,
+    "page retirement/row remap": None,
+    "page retirement": None,  # up to 2.3
+    "graphics processes": 25,
+    "inforom": 9,
+}
 """Up to 3.3 each is a test of its own, with one result for all GPUs; in 4.x they are one,
-`software`.
+`software`. With the id of the error that each finds.
 """
 
 _TESTS: Final = {
@@ -113,18 +111,6 @@ packages, and those are not asked for.
 """
 
 
-_BY_TEST: Final = {
-    "denylist": 23,
-    "blacklist": 23,
-    "nvml library": 22,
-    "cuda main library": 22,
-    "cuda toolkit library": 22,
-    "permissions and os blocks": 18,
-    "persistence mode": 29,
-    "environment variables": 28,
-    "graphics processes": 25,
-    "inforom": 9,
-}
 _BY_WORDS: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), number)
     for pattern, number in (
@@ -270,15 +256,19 @@ def canonical_test(name: str) -> str:
     """The CamelCase name under which a test is reported, the same for DCGM 3 (`GPU Memory`) and 4
     (`memory`).
     """
-    words = " ".join(name.replace("_", " ").lower().split())
+    words = _plain(name)
     if words in _TESTS:
         return _TESTS[words]
     return "".join(part.capitalize() for part in re.findall(r"[a-z0-9]+", words)) or "Unnamed"
 
 
+def _plain(name: str) -> str:
+    return " ".join(name.replace("_", " ").lower().split())
+
+
 def is_deployment(name: str) -> bool:
     """Whether it is a test of 2.x or 3.x that has one result for all GPUs."""
-    return " ".join(name.replace("_", " ").lower().split()) in _DEPLOYMENT
+    return _plain(name) in _DEPLOYMENT
 
 
 def required(level: int) -> frozenset[str]:
@@ -293,11 +283,7 @@ def by_words(test: str, text: str) -> int | None:
     words.
     """
     error_id = next((number for pattern, number in _BY_WORDS if pattern.search(text)), None)
-    return (
-        error_id
-        if error_id is not None
-        else _BY_TEST.get(" ".join(test.replace("_", " ").lower().split()))
-    )
+    return error_id if error_id is not None else _DEPLOYMENT.get(_plain(test))
 
 
 def action_for(test: str, row: KnownError | None = None) -> Action:

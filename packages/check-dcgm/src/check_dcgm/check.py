@@ -204,9 +204,9 @@ async def _ask_engine_too(run: Run[Settings], verdict: Verdict) -> Verdict:
     except (Inconclusive, hostengine.ToolsMissing) as error:
         run.progress(f"the engine cannot be asked about it: {error}")
         return verdict
-    from . import missing
+    from . import judge
 
-    return missing.confirmed(verdict, engine.gpus, statuses)
+    return judge.confirmed(verdict, engine.gpus, statuses)
 
 
 async def _refuse_impostor(
@@ -353,7 +353,7 @@ CHECK: Final = Check(
     ),
     on_inconclusive="allow",  # an outage of DCGM must not stop a cluster
     gpu_tests=None,  # which are clear depends on what was tested: its verdicts say it
-    later=("check_dcgm.judge", "check_dcgm.missing"),
+    later=("check_dcgm.judge",),
     tool_variables=("^__DCGM_", "^DCGM_HOME_DIR$"),
     about="DCGM diagnostics of this pod's own GPUs, run by the node's hostengine.",
 )

@@ -194,17 +194,8 @@ async def serials(command: Command, engine: Hostengine, uuids: Sequence[str]) ->
         number = engine.gpus.get(uuid)
         if number is None:
             continue
-        argv = [
-            engine.tool,
-            "discovery",
-            "--gpuid",
-            str(number),
-            "-i",
-            "a",
-            "--host",
-            engine.address,
-        ]
-        done = await command(argv, PATIENCE)
+        asked = ["discovery", "--gpuid", str(number), "-i", "a", "--host", engine.address]
+        done = await command([engine.tool, *asked], PATIENCE)
         reported, serial = parse_serial(done.stdout)
         if reported == uuid and serial:
             by_uuid[uuid] = serial
@@ -218,18 +209,8 @@ def diag_argv(
     ends the diagnostic, where it can.
     """
     by_uuid = engine.client_version >= (4,)
-    ids = [uuid if by_uuid else str(engine.gpus[uuid]) for uuid in uuids]
-    argv = [
-        engine.tool,
-        "diag",
-        "-r",
-        str(level),
-        "--host",
-        engine.address,
-        "-i",
-        ",".join(ids),
-        "-j",
-    ]
+    ids = ",".join(uuid if by_uuid else str(engine.gpus[uuid]) for uuid in uuids)
+    argv = [engine.tool, "diag", "-r", str(level), "--host", engine.address, "-i", ids, "-j"]
     if seconds is not None and engine.both >= TIMEOUT_SINCE:
         argv += ["-t", str(max(1, int(seconds)))]
     return [*argv, "--enable-heartbeat"] if engine.heartbeat else argv

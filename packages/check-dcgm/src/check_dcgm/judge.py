@@ -9,7 +9,8 @@ there is none; both together where the engine could not run the diagnostic.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from preflight_proto.check import NODE, Action, Finding, Gpu, Outcome, Subject, Verdict
 from preflight_proto.check.presence import PRESENCE
@@ -30,6 +31,10 @@ from .catalogue import (
 )
 from .parse import UNREADABLE, Document, DocumentProblem, TestResult
 
+LOST: Final = "LOST"
+"""The status in the engine's list of all GPUs that NVML's "GPU is lost" makes. ``INACCESSIBLE``
+says only that the engine could not open it, "usually due to cgroups" (dcgm_structs.h).
+"""
 RAN = frozenset({0, 205, 226})
 """Exit statuses of a diagnostic that ran: nothing found, an isolate error (-51),
 some error (-30).
@@ -500,3 +505,33 @@ def _inconclusive(code: str, reason: str, findings: tuple[Finding, ...]) -> Verd
 
 def _first_text(document: Document) -> str:
     return next((p.text for result in document.results for p in result.problems), "")
+
+
+def confirmed(verdict: Verdict, listed: Mapping[str, int], statuses: Mapping[str, str]) -> Verdict:
+    """``verdict`` (``GPU_MISSING``) with what the engine says of each GPU that it names.
+
+    Two sources make it fatal: the driver does not list the GPU, and the engine, which lists the
+    GPUs that are there, calls it lost or does not list it either while the driver calls it lost. An
+    engine that lists none of the pod's GPUs is not a source.
+    """
+    findings = tuple(_confirmed(finding, listed, statuses) for finding in verdict.findings)
+    return replace(verdict, findings=findings)
+
+
+def _confirmed(finding: Finding, listed: Mapping[str, int], statuses: Mapping[str, str]) -> Finding:
+    uuid = finding.subject.gpu_uuid
+    if uuid is None or not listed:
+        return finding
+    status = statuses.get(uuid)
+    if status == LOST:
+        reason, fatal = f"its status is {status}", True
+    elif uuid not in listed:
+        reason = f"its status is {status}" if status else "it does not list the GPU"
+        fatal = any(key.startswith("lost_by_") for key in finding.metadata)
+    else:
+        return replace(finding, metadata={**finding.metadata, "engine": "it lists the GPU"})
+    return replace(
+        finding,
+        fatal=finding.fatal or fatal,
+        metadata={**finding.metadata, "lost_by_engine": reason},
+    )

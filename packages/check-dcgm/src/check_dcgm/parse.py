@@ -1,4 +1,5 @@
-"""The document that ``dcgmi diag -j`` prints, of DCGM 2.4 to 4.6, as one shape.
+"""The document that ``dcgmi diag -j`` prints, of DCGM 2.4 to 4.6, as one shape; found in time
+linear in the length of the output, which comes from over the network.
 
 NVIDIA publishes no stable schema for it, so everything is looked for and nothing is assumed: what
 has another shape than expected is passed over, and the judge asks for a Pass of each test on every
@@ -19,15 +20,24 @@ Whose a result is, and where its problems are:
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from .catalogue import MEMORY, by_words, canonical_test, is_deployment
-from .extract import objects
 from .identity import known_serial
 
+MAX_DEPTH: Final = 64
+"""Levels of nesting; DCGM's documents have nine."""
+MAX_STARTS: Final = 256
+"""Places tried that turned out to begin no object. More is noise, and each may cost a look at all
+the rest.
+"""
+
+_START: Final = re.compile(r'\{(?=\s*+["}])')
+_TOKEN: Final = re.compile(r'"(?:[^"\\\n]|\\.)*+"|["{}\[\]]')
 ROOTS: Final = ("DCGM Diagnostic", "DCGM GPU Diagnostic")  # DCGM 4 and later; up to 3.3
 GPU_GROUP: Final = 1
 UNREADABLE: Final = "unreadable"
@@ -362,3 +372,57 @@ def _int(value: object) -> int | None:
     except (ValueError, OverflowError):
         return None
     return int(number) if number.is_integer() else None
+
+
+def objects(text: str, holding: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Every JSON object on the outermost level of ``text``, in order; what is not an object is
+    passed over. A tool's warnings may stand before, between and after the objects, and may hold
+    braces and quotes of their own.
+
+    ``holding``: only those in whose text one of these words stands; the others are not even
+    decoded.
+    """
+    position = starts = 0
+    while starts < MAX_STARTS and (start := _START.search(text, position)):
+        end, closed = _end(text, start.start())
+        if closed:
+            candidate = text[start.start() : end]
+            if holding and not any(word in candidate for word in holding):
+                position = end
+                continue
+            if (value := _decoded(candidate)) is not None:
+                yield value
+                position = end
+                continue
+            end = start.start()
+        starts += 1
+        # Too deep: nothing inside can be meant either. Else the brace was somebody's punctuation.
+        position = end if end > start.start() else start.end()
+
+
+def _end(text: str, start: int) -> tuple[int, bool]:
+    """Where the object that begins at ``start`` ends, and that it does; else where to look on, or
+    ``start`` for right after it.
+    """
+    depth = 0
+    for token in _TOKEN.finditer(text, start):
+        mark = token[0]
+        if mark in "{[":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return token.end(), False
+        elif mark in "}]":
+            depth -= 1
+            if depth == 0:
+                return token.end(), True
+        elif mark == '"':
+            return start, False  # a string without an end
+    return start, False
+
+
+def _decoded(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
