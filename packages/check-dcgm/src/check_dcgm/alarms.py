@@ -7,8 +7,9 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Literal
 
+from .catalogue import with_tuples
 from .parse import DocumentProblem
 
 Effect = Literal["inconclusive", "not tested", "fatal", "hang"]
@@ -81,17 +82,7 @@ class KnownAlarm:
 def rows() -> tuple[KnownAlarm, ...]:
     """The rows, in the order in which they are asked."""
     raw = tomllib.loads((files(__package__) / "known.toml").read_text())["row"]
-    return tuple(_row(row) for row in raw)
-
-
-def _row(row: dict[str, Any]) -> KnownAlarm:
-    renamed: dict[str, Any] = {
-        ("unless" if key == "except" else key): value for key, value in row.items()
-    }
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in renamed.items()
-    }
-    return KnownAlarm(**values)
+    return tuple(KnownAlarm(**with_tuples(row)) for row in raw)
 
 
 def explains(test: str, problem: DocumentProblem, around: Circumstances) -> KnownAlarm | None:

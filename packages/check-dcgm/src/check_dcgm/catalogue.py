@@ -180,10 +180,11 @@ class BadTable(ValueError):
 def known() -> dict[int, KnownError]:
     """The table by error id."""
     raw = tomllib.loads((files(__package__) / "errors.toml").read_text())
-    return {int(number): KnownError(**_tuples(row)) for number, row in raw.items()}
+    return {int(number): KnownError(**with_tuples(row)) for number, row in raw.items()}
 
 
-def _tuples(row: dict[str, Any]) -> dict[str, Any]:
+def with_tuples(row: dict[str, Any]) -> dict[str, Any]:
+    """``row`` of a TOML table, with tuples in place of lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
 
 

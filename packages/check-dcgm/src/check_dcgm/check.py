@@ -20,6 +20,7 @@ from preflight_proto.check import (
     Outcome,
     Run,
     Skipped,
+    Subject,
     Verdict,
     counters,
     gpus,
@@ -239,10 +240,8 @@ async def _named(run: Run[Settings], verdict: Verdict, listed: Sequence[Gpu]) ->
     if verdict.subject or len(lost) != 1:
         return verdict
     [(uuid, words)] = lost.items()
-    from . import judge
-
     finding = verdict.findings[0]
-    subject = judge.presence_of(uuid)
+    subject = Subject(presence.PRESENCE, uuid)
     updated = replace(finding, subject=subject, metadata={**finding.metadata, "nvml": words})
     return replace(
         verdict,
@@ -285,7 +284,11 @@ async def _diagnose(
                 engine = await connect(run.query, engine.others, engine.address, run.progress)
             except hostengine.ToolsMissing:
                 return engine, done  # no image needs all of them: the refusal stands
-            await _refuse_unlisted(engine, ours)
+            if absent := [uuid for uuid in ours if uuid not in engine.gpus]:
+                raise Inconclusive(
+                    "WRONG_HOSTENGINE",
+                    f"hostengine {engine.address} no longer lists {', '.join(absent)}; run the check again.",
+                )
             run.progress(f"the engine refuses its diagnostic to {refused}; trying {engine.tool}")
             run.progress(_runs(engine, run.settings.level, ours, allowed))
             continue
@@ -307,14 +310,6 @@ async def _diagnose(
 
 def _runs(engine: hostengine.Hostengine, level: int, ours: Sequence[str], allowed: float) -> str:
     return f"running: {' '.join(hostengine.diag_argv(engine, level, ours, allowed))}"
-
-
-async def _refuse_unlisted(engine: hostengine.Hostengine, ours: Sequence[str]) -> None:
-    if absent := [uuid for uuid in ours if uuid not in engine.gpus]:
-        raise Inconclusive(
-            "WRONG_HOSTENGINE",
-            f"hostengine {engine.address} no longer lists {', '.join(absent)}; run the check again.",
-        )
 
 
 async def _with_progress(

@@ -39,11 +39,7 @@ Version = tuple[int, ...]
 
 
 class ToolsMissing(Exception):
-    """None of ``tools`` is in this image."""
-
-    def __init__(self, tools: Sequence[str]) -> None:
-        super().__init__(", ".join(tools))
-        self.tools = tuple(tools)
+    """None of these tools is in this image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +114,7 @@ async def connect(command: Command, tools: Sequence[str], address: str) -> Hoste
         return Hostengine(tool, address, *versions, listing, tuple(tools[position + 1 :]))
     if refused:
         raise Inconclusive("ENGINE_VERSION", refusal(address, refused, engine))
-    raise ToolsMissing(tools)
+    raise ToolsMissing(", ".join(tools))
 
 
 def refusal(address: str, tools: Mapping[str, Version], engine: Version) -> str:

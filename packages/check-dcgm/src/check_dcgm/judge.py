@@ -461,20 +461,13 @@ def _gpu_fact(status: int, request: DiagRequest) -> Verdict:
         f"{code}: {what}",
         fatal=True,
         action=action,
-        subject=presence_of(alone) if alone else NODE,
+        subject=Subject(PRESENCE, alone) if alone else NODE,
         metadata={"gpus": gpus, "exit_status": str(status)},
     )
     whom = alone or f"one of {gpus}"
     return Verdict(
         Outcome.FAILED, code, f"{what}, {whom}; dcgmi exited {status}.", (finding,), subject=alone
     )
-
-
-def presence_of(uuid: str) -> Subject:
-    """The subject of a finding that a GPU is lost, which a passing run clears once the GPU is there
-    again.
-    """
-    return Subject(PRESENCE, uuid)
 
 
 def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
