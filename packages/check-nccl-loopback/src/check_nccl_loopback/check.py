@@ -11,15 +11,7 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from preflight_proto import time_limits
-from preflight_proto.check import (
-    Check,
-    Outcome,
-    Run,
-    Verdict,
-    counters,
-    run_main,
-    scan,
-)
+from preflight_proto.check import Check, Outcome, Run, Skipped, Verdict, counters, run_main, scan
 
 from .settings import Settings
 from .tool import find_tool
@@ -31,16 +23,12 @@ async def probe(run: Run[Settings]) -> Verdict:
     """
     gpus = await run.gpus()
     if mig := [gpu for gpu in gpus if gpu.mig]:
-        return Verdict(
-            Outcome.SKIPPED,
-            "MIG",
-            f"NCCL does not run between MIG devices, and this pod was given {len(mig)}.",
+        raise Skipped(
+            "MIG", f"NCCL does not run between MIG devices, and this pod was given {len(mig)}."
         )
     if len(gpus) == 1:
-        return Verdict(
-            Outcome.SKIPPED,
-            "ONE_GPU",
-            "the pod has one GPU, and between GPUs there is nothing to measure.",
+        raise Skipped(
+            "ONE_GPU", "the pod has one GPU, and between GPUs there is nothing to measure."
         )
     watch = counters.DriverWatch(gpus, await counters.snapshot(gpus))
     for sign in watch.signs:

@@ -78,26 +78,18 @@ def passed(gpus: Sequence[Gpu], bar: Comparison, *, by_file: bool = False) -> Ve
         if by_file
         else ""
     )
-    return _pass(
-        "OK",
-        f"{bar.text}{needs}, {held_to} is {bar.limit:g}; every element is right.",
-        gpus,
-        bar,
-        judged=True,
-    )
+    reason = f"{bar.text}{needs}, {held_to} is {bar.limit:g}; every element is right."
+    return _pass("OK", reason, gpus, bar, judged=True)
 
 
 def without_nvls(gpus: Sequence[Gpu], bar: Comparison) -> Verdict:
     """As fast as rings should be, on hardware that could reduce in its switches."""
     assert bar.floor is not None
-    return _pass(
-        "OK_WITHOUT_NVLS",
+    reason = (
         f"{bar.text}, as fast as it should be by rings (floor {bar.floor.no_nvls:g}); NVLS is not in use on this node, with it "
-        f"{bar.floor.expected:g} are expected.",
-        gpus,
-        bar,
-        judged=True,
+        f"{bar.floor.expected:g} are expected."
     )
+    return _pass("OK_WITHOUT_NVLS", reason, gpus, bar, judged=True)
 
 
 def unknown(gpus: Sequence[Gpu], bar: Comparison, sizes: Sequence[int]) -> Verdict:
@@ -105,30 +97,20 @@ def unknown(gpus: Sequence[Gpu], bar: Comparison, sizes: Sequence[int]) -> Verdi
     what = f"{len(gpus)} {gpus[0].name}"
     if sizes:
         known = ", ".join(size_text(size) for size in sizes)
-        return _pass(
-            "NO_FLOOR_FOR_SIZE",
-            f"{bar.text}; for {what} floors are known at {known} only.",
-            gpus,
-            bar,
-        )
-    return _pass(
-        "UNKNOWN_HARDWARE",
-        f"{bar.text}; no floor is known for {what} joined like this, so it was measured only; set NCCL_LOOPBACK_THRESHOLD_GBPS to have it judged.",
-        gpus,
-        bar,
-    )
+        reason = f"{bar.text}; for {what} floors are known at {known} only."
+        return _pass("NO_FLOOR_FOR_SIZE", reason, gpus, bar)
+    reason = f"{bar.text}; no floor is known for {what} joined like this, so it was measured only; set NCCL_LOOPBACK_THRESHOLD_GBPS to have it judged."
+    return _pass("UNKNOWN_HARDWARE", reason, gpus, bar)
 
 
 def unconfirmed(gpus: Sequence[Gpu], bar: Comparison) -> Verdict:
     """Below a floor that one source alone knows: no ground to fail a node, and worth a look."""
     assert bar.floor is not None
-    return _pass(
-        "BELOW_ONE_SOURCE",
+    reason = (
         f"{bar.text} is below {bar.limit:g}, which one source alone gives for {len(gpus)} {gpus[0].name} ({bar.floor.source}); no GPU stands "
-        "out from the others, so nothing is judged; set NCCL_LOOPBACK_THRESHOLD_GBPS to have it judged.",
-        gpus,
-        bar,
+        "out from the others, so nothing is judged; set NCCL_LOOPBACK_THRESHOLD_GBPS to have it judged."
     )
+    return _pass("BELOW_ONE_SOURCE", reason, gpus, bar)
 
 
 def cost_of_variables(
