@@ -7,7 +7,6 @@ from preflight_proto.settings import (
     KNOWN,
     check_of,
     endpoint_problems,
-    misspelt,
     problems,
     schema,
     size_bytes,
@@ -49,37 +48,6 @@ def test_a_value_is_refused_in_the_words_of_the_check() -> None:
         'NCCL_LOOPBACK_SIZE: "4Q" is not a size from 1M to 64G; set e.g. 1G or 256M, or remove it to use 1G.',
         'GATE: "obsrve" is not enforce or observe; set enforce or observe, or remove it to use enforce.',
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("DCGM_DIAG_LEVL", "DCGM_DIAG_LEVEL"),
-        ("DCGM_OPTIONAL_TEST", "DCGM_OPTIONAL_TESTS"),
-        ("CHECK_TIMOUT", "CHECK_TIMEOUT"),
-        ("DCGM_DIAG_LEVEL", ""),
-        ("DCGM_HOSTENGINE_PORT", ""),  # of a Service of that name
-        ("DCGM_HOSTENGINE_SERVICE_HOST", ""),
-        ("DCGM_EXPORTER_PORT_9400_TCP_ADDR", ""),
-        ("NODE_IP", ""),
-        ("POD_NAME", ""),
-        ("LD_LIBRARY_PATH", ""),
-        ("NCCL_IB_TIMEOUT", ""),
-        ("DIAG_LEVEL", ""),
-    ],
-)
-def test_of_anybodys_variables_those_are_named_that_are_all_but_one_of_the_checks(
-    name: str, meant: str
-) -> None:
-    said = [f"{name}: dcgm-diag reads no such variable; did you mean {meant}?"] if meant else []
-    assert misspelt(schema("dcgm-diag"), [name, "HOME", "SOMETHING"]) == said
-
-
-def test_the_workloads_own_variables_of_nccl_are_not_taken_for_a_checks() -> None:
-    theirs = ["NCCL_DEBUG", "NCCL_IB_TIMEOUT", "NCCL_ALGO", "NCCL_TOPO_FILE", "NCCL_NVLS_ENABLE"]
-    for check in KNOWN:
-        assert misspelt(schema(check), theirs) == []
-    assert len(misspelt(schema("nccl-loopback"), ["NCCL_LOOPBACK_SIZ"])) == 1
 
 
 def test_an_unknown_check_is_nobodys_to_judge() -> None:

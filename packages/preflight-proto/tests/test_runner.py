@@ -154,16 +154,6 @@ def test_a_misconfigured_check_exits_2_names_every_variable_and_reports_nothing(
     assert connector.attempts == 0
 
 
-def test_a_misspelt_variable_of_the_check_is_named_in_its_log_and_changes_no_verdict(
-    connector: FakeConnector, tmp_path: Path
-) -> None:
-    ran = run(connector, tmp_path, LEAST_GIBS="1000000", LEAST_PORT="1")
-    assert (ran.exit_code, ran.result.outcome) == (0, "passed")
-    assert [line for line in ran.lines if line.startswith("warning")] == [
-        "warning: LEAST_GIBS: tmp-space reads no such variable; did you mean LEAST_GIB?"
-    ]
-
-
 @pytest.mark.parametrize(("on_inconclusive", "exit_code"), [("block", 1), ("allow", 0)])
 def test_an_unexpected_exception_is_inconclusive(
     connector: FakeConnector, tmp_path: Path, on_inconclusive: str, exit_code: int

@@ -43,7 +43,6 @@ from ..names import (
 )
 from ..printable import printable
 from ..program import version_of
-from ..settings import misspelt
 from . import child, gpus, log, processes, report
 from .child import Spent
 from .events import EventDraft, cleared, events
@@ -286,8 +285,6 @@ def run_main(check: Check[Any]) -> NoReturn:
 async def conduct(check: Check[Any], environ: Mapping[str, str]) -> int:
     """The whole run; returns the exit status."""
     started = time.monotonic()
-    for problem in misspelt(_schema(check), environ):
-        log.echo(f"warning: {problem}")
     try:
         settings, kit = _settings(check, environ)
     except SettingsError as error:

@@ -34,10 +34,6 @@ _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _REFERENCE: Final = re.compile(r"\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 """What the kubelet replaces in a value."""
 _STAND_IN: Final = "replaced"
-NEAR: Final = 0.9
-"""How like a setting's name another one is at least that is taken for it, where it may be
-anybody's: `DCGM_HOSTENGINE_PORT`, of a Service, is 0.85 of `DCGM_HOSTENGINE_ADDR`.
-"""
 
 
 def check_of(check: str) -> str | None:
@@ -88,39 +84,12 @@ def refused(described: Schema, environ: Mapping[str, str]) -> list[str]:
     return errors
 
 
-def misspelt(described: Schema, environ: Iterable[str]) -> list[str]:
-    """Of the variables of a process, which may be anybody's, those that are all but one of the
-    schema ``described``, one sentence each.
-
-    Only names of its families are looked at (``DCGM_…``): a container has thousands where its
-    namespace has many Services.
-    """
-    variables: Mapping[str, Schema] = described["properties"]
-    families = {name.partition("_")[0] for name in variables}
-    others = [
-        name
-        for name in environ
-        if name not in variables
-        and name.partition("_")[0] in families
-        and not any(re.search(pattern, name) for pattern in described.get("patternProperties", ()))
-    ]
-    return [
-        _unknown(described["title"], name, variables)
-        for name in sorted(others)
-        if _nearest(name, variables, NEAR)
-    ]
-
-
-def _nearest(name: str, variables: Iterable[str], near: float) -> str:
+def _unknown(check: str, name: str, variables: Iterable[str]) -> str:
     from difflib import get_close_matches  # for mistakes alone
 
-    return next(iter(get_close_matches(name.upper(), list(variables), 1, near)), "")
-
-
-def _unknown(check: str, name: str, variables: Iterable[str]) -> str:
-    near = _nearest(name, variables, 0.75)
+    near = get_close_matches(name.upper(), list(variables), 1, 0.75)
     what = (
-        f"did you mean {near}?"
+        f"did you mean {near[0]}?"
         if near
         else "remove it; the check's --help lists those that it reads."
     )
