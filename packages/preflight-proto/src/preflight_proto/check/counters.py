@@ -35,8 +35,6 @@ LATE: Final = 1.0
 MOST: Final = 3000
 """Samples that are kept of each GPU: ten minutes."""
 
-FABRIC_COMPLETED: Final = 3
-"""nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED."""
 _LINK_FIELDS: Final = {
     "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS": "recovery failed",
     "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS": "recovery",
@@ -166,7 +164,7 @@ def _domains(gpus: tuple[Gpu, ...]) -> list[str]:
 
 def _domain(handle: Any) -> str:
     info = _ask(nvml.fabric_info, handle)
-    if info is None or int(info.state) != FABRIC_COMPLETED or not any(info.clusterUuid):
+    if info is None or int(info.state) != scan.FABRIC_COMPLETED or not any(info.clusterUuid):
         return ""
     from uuid import UUID  # for a rack's GPUs alone
 
@@ -213,12 +211,10 @@ def _facts(handle: Any, uuid: str) -> DeviceFacts:
     fabric = _fabric(handle)
     links = {
         link: bool(state)
-        for link in range(getattr(pynvml, "NVML_NVLINK_MAX_LINKS", 18))
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
         if (state := _ask(pynvml.nvmlDeviceGetNvLinkState, handle, link)) is not None
     }
-    counted = getattr(pynvml, "NVML_VOLATILE_ECC", 0)
-    corrected = getattr(pynvml, "NVML_MEMORY_ERROR_TYPE_CORRECTED", 0)
-    uncorrected = getattr(pynvml, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", 1)
+    ecc, volatile = pynvml.nvmlDeviceGetTotalEccErrors, pynvml.NVML_VOLATILE_ECC
     # By version: the binding's function without one raises an error of its own where it is missing.
     running = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
     if running is None:  # as drivers before R510 call it
@@ -227,8 +223,8 @@ def _facts(handle: Any, uuid: str) -> DeviceFacts:
         uuid,
         remap_pending=_flag(remapped and remapped[2]),
         remap_failed=_flag(remapped and remapped[3]),
-        ecc_uncorrectable=_ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, counted),
-        ecc_corrected=_ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, corrected, counted),
+        ecc_uncorrectable=_ask(ecc, handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, volatile),
+        ecc_corrected=_ask(ecc, handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, volatile),
         sram_threshold=_sram(handle),
         recovery=_recovery(handle),
         fabric_state=fabric[0],
@@ -254,7 +250,7 @@ def _facts(handle: Any, uuid: str) -> DeviceFacts:
 def _bridged(handle: Any, up: Sequence[int]) -> bool:
     import pynvml
 
-    to_gpu = getattr(pynvml, "NVML_NVLINK_DEVICE_TYPE_GPU", 0)
+    to_gpu = pynvml.NVML_NVLINK_DEVICE_TYPE_GPU
     ends = set()
     for link in up:
         if _ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link) != to_gpu:
@@ -291,10 +287,10 @@ def _recovery(handle: Any) -> int | None:
     if action := nvml.field(handle, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"):
         return action
     try:
-        pynvml.nvmlDeviceGetTemperature(handle, getattr(pynvml, "NVML_TEMPERATURE_GPU", 0))
-    except getattr(pynvml, "NVMLError_ResetRequired", ()):
+        pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+    except pynvml.NVMLError_ResetRequired:
         return 1
-    except (pynvml.NVMLError, AttributeError):
+    except pynvml.NVMLError:
         pass
     return action
 
@@ -313,9 +309,8 @@ def _link_errors(handle: Any, links: Sequence[int]) -> dict[tuple[int, str], int
     errors: dict[tuple[int, str], int] = {}
     for link in links:
         for name, kind in _LINK_COUNTERS.items():
-            count = _ask(
-                pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, getattr(pynvml, name, None)
-            )
+            counter = getattr(pynvml, name)
+            count = _ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, counter)
             if count is not None:
                 errors[link, kind] = int(count)
         if any(key[0] == link for key in errors):
@@ -335,10 +330,8 @@ def _one_sample(handle: Any, uuid: str) -> CounterSample:
     return CounterSample(
         uuid,
         reasons=reasons,
-        clock=_ask(pynvml.nvmlDeviceGetClockInfo, handle, getattr(pynvml, "NVML_CLOCK_SM", 1)),
-        temperature=_ask(
-            pynvml.nvmlDeviceGetTemperature, handle, getattr(pynvml, "NVML_TEMPERATURE_GPU", 0)
-        ),
+        clock=_ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        temperature=_ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
         pcie_generation=_ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
         pcie_replays=_ask(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
     )

@@ -150,7 +150,7 @@ _UNKNOWN_RECOVERY: Final = (
     Action.CONTACT_SUPPORT,
     FactSeverity.FAILS,
 )
-_FABRIC_COMPLETED: Final = 3  # nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED; 0 is not supported
+FABRIC_COMPLETED: Final = 3  # nvml.h: NVML_GPU_FABRIC_STATE_COMPLETED; 0 is not supported
 _FABRIC_HEALTH: Final = ((0, "its bandwidth is degraded"), (4, "a route of it is unhealthy"))
 """Shifts into nvml.h's health mask; two bits each, of which 1 is yes."""
 _FABRIC_CONFIGURATION: Final = (
@@ -202,11 +202,11 @@ def _state(device: DeviceFacts) -> Iterator[Sign]:
         needs, action, severity = _RECOVERY.get(device.recovery, _UNKNOWN_RECOVERY)
         sign = _sign("RECOVERY_NEEDED", device.uuid, device.recovery, needs)
         yield replace(sign, severity=severity, action=action)
-    if device.fabric_state not in {None, 0, _FABRIC_COMPLETED}:
+    if device.fabric_state not in {None, 0, FABRIC_COMPLETED}:
         yield _sign("FABRIC_STATE", device.uuid, device.fabric_state)
-    elif device.fabric_state == _FABRIC_COMPLETED and device.fabric_status:
+    elif device.fabric_state == FABRIC_COMPLETED and device.fabric_status:
         yield _sign("FABRIC_STATUS", device.uuid, device.fabric_status)
-    if device.fabric_state == _FABRIC_COMPLETED and device.fabric_health is not None:
+    if device.fabric_state == FABRIC_COMPLETED and device.fabric_health is not None:
         mask = device.fabric_health
         wrong = dict(enumerate(_FABRIC_CONFIGURATION, 2)).get(mask >> 8 & 15)
         if bad := [says for shift, says in _FABRIC_HEALTH if mask >> shift & 3 == 1]:
