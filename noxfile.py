@@ -940,9 +940,9 @@ images, since what lies beside a program is looked through when it imports."""
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- clean`, `-- reals`, `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl`, `-- compute-domain`, `-- appwrapper`, `-- appwrapper-trace`, `-- gpu-scheduler` (of these systems), `-- soak` (all of them for two hours by their clocks: memory, idle requests); `--json FILE`."""
+    """Measure: `-- webhook` (`--peer`: beside another), `-- admission`, `-- gang`, `-- localisation` (simulated gangs), `-- verdict` (real checks), `-- gang-scale` (thousands of members), `-- checks` (how soon they start their tools), `-- mnnvl`, `-- compute-domain`, `-- appwrapper`, `-- appwrapper-trace`, `-- gpu-scheduler` (of these systems), `-- soak` (all of them for two hours by their clocks: memory, idle requests); `--json FILE`."""
     chosen = "".join(session.posargs[:1])
-    if chosen in {"clean", "reals", "verdict"}:
+    if chosen == "verdict":
         sync(session, "--inexact", "--all-packages", "--group", "bench")  # torch, once added, stays
         add_torch(session, Path(session.virtualenv.location))
     else:

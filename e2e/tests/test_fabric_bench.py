@@ -8,13 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from preflight_e2e.bench.fabric import (
-    CLEAN,
-    REALS,
-    SCALE,
-    VERDICT,
-    FabricBench,
-)
+from preflight_e2e.bench.fabric import SCALE, VERDICT, FabricBench
 from preflight_e2e.bench.load import BenchError
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +16,7 @@ SOURCES = (ROOT / "e2e/src", ROOT / "packages/allreduce-testing/src")
 """Where the programs are; what they import is installed with the benches only."""
 
 
-@pytest.mark.parametrize("bench", [CLEAN, REALS, VERDICT, SCALE])
+@pytest.mark.parametrize("bench", [VERDICT, SCALE])
 def test_the_program_of_a_bench_is_a_module_that_is_there(
     bench: FabricBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,8 +45,6 @@ BENCHES: dict[str, tuple[Runnable, str]] = {
         localisation,
         "who is blamed in 3,000 simulated gangs of each world, with plots",
     ),
-    "clean": (fabric.CLEAN, "healthy gangs of real checks: nobody may be blamed"),
-    "reals": (fabric.REALS, "faults of real gangs, twenty times each: is each reported as it is?"),
     "verdict": (
         fabric.VERDICT,
         "seconds from sealed rosters to a verdict, one member slow or hanging",

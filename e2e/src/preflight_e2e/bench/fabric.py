@@ -1,5 +1,5 @@
-"""Gangs of real checks: healthy ones over and over (`clean`), faults over and over (`reals`), how
-soon a culprit is found (`verdict`), and thousands of members (`gang-scale`).
+"""Gangs of real checks: how soon a culprit is found (`verdict`), and thousands of members
+(`gang-scale`).
 
 Each is a program of ``preflight_e2e.gangs`` or ``allreduce_testing.gangs``, in a process of its
 own; here its figures are held against the bars.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .bars import Bar, BenchMeasurement, at_least, at_most, below
+from .bars import Bar, BenchMeasurement, at_most, below
 from .load import BenchError
 
 Figures = dict[str, Any]
@@ -29,30 +29,6 @@ class FabricBench(NamedTuple):
     run: Callable[[argparse.Namespace], BenchMeasurement]
 
 
-def add_clean_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--real", type=int, default=20, help="gangs that move their data by gloo (%(default)s)"
-    )
-    parser.add_argument(
-        "--scripted", type=int, default=1000, help="gangs with ranks made up (%(default)s)"
-    )
-
-
-def add_reals_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--runs",
-        type=int,
-        default=20,
-        help="of each fault, of gangs of eight a quarter (%(default)s)",
-    )
-    parser.add_argument(
-        "--at-once", type=int, default=4, help="gangs of three that run side by side (%(default)s)"
-    )
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="FAULT", help="this fault alone; repeatable"
-    )
-
-
 def add_verdict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--members", type=int, default=8, help="of each gang (%(default)s)")
     parser.add_argument(
@@ -62,27 +38,6 @@ def add_verdict_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_scale_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--members", type=int, default=4096, help="of the gang (%(default)s)")
-
-
-def run_clean(args: argparse.Namespace) -> BenchMeasurement:
-    figures = _run(
-        "preflight_e2e.gangs.clean", "--real", str(args.real), "--scripted", str(args.scripted)
-    )
-    for name, row in figures.items():
-        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in row["outcomes"].items())
-        print(
-            f"{name}: {row['gangs']} clean gangs, {row['members']} members, {row['localised']} localised, "
-            f"{row['fatal_events']} fatal events, {row['seconds']:.0f} s; members ended: {outcomes}"
-        )
-    return BenchMeasurement({"clean": figures}, clean_bars(figures), shown=False)
-
-
-def run_reals(args: argparse.Namespace) -> BenchMeasurement:
-    only = [word for name in args.only for word in ("--only", name)]
-    figures = _run(
-        "preflight_e2e.gangs.reals", "--runs", str(args.runs), "--at-once", str(args.at_once), *only
-    )
-    return BenchMeasurement({"reals": figures}, reals_bars(figures), shown=False)
 
 
 def run_verdict(args: argparse.Namespace) -> BenchMeasurement:
@@ -102,8 +57,6 @@ def run_scale(args: argparse.Namespace) -> BenchMeasurement:
     return BenchMeasurement({"gang_scale": figures}, scale_bars(figures), shown=False)
 
 
-CLEAN = FabricBench(add_clean_arguments, run_clean)
-REALS = FabricBench(add_reals_arguments, run_reals)
 VERDICT = FabricBench(add_verdict_arguments, run_verdict)
 SCALE = FabricBench(add_scale_arguments, run_scale)
 
@@ -122,24 +75,6 @@ def scale_bars(figures: Figures) -> Iterator[Bar]:
         0,
     )
     yield below("memory of the leader: MB", leader["memory_mb"], 150)
-
-
-def clean_bars(figures: Figures) -> Iterator[Bar]:
-    for name, row in figures.items():
-        yield at_most(f"{name}: fatal events of clean gangs", row["fatal_events"], 0)
-        unjudged = sum(
-            count
-            for outcome, count in row["outcomes"].items()
-            if outcome.startswith("inconclusive")
-        )
-        yield at_most(f"{name}: members of clean gangs that could not judge", unjudged, 0)
-
-
-def reals_bars(figures: Figures) -> Iterator[Bar]:
-    for name, row in figures.items():
-        yield at_least(
-            f"{name}: gangs of {row['members']} in which {row['says']}", row["true"], row["runs"]
-        )
 
 
 def verdict_bars(figures: Figures) -> Iterator[Bar]:

@@ -10,7 +10,6 @@ What a gang is made of:
 - `preloaded`: a process that has torch loaded and forks agents, so that each gang need not load it.
 - `mutants`: agents with a defect, by the name in the variable ``MUTANT``.
 - `doubles`: what a check on gloo is given although gloo has no use for it.
-- `scripted`: checks whose ranks are made up, forked from one process.
 
 What is played with them:
 

@@ -111,59 +111,18 @@ class SwitchedGang(GangUnderTest):
     def _loop_back(self, rank: int) -> None:
         """What this node sends to itself goes out by its adapter, which hands it back."""
         name, address = self.names[rank], self.address(rank)
+        inside = ("ip", "netns", "exec", name)
         self._link(f"set pf{rank} type bridge_slave hairpin on")
-        filters = {f"conf/{device}/rp_filter": 0 for device in ("all", "eth0")}
-        self._settings(name, {"conf/eth0/accept_local": 1} | filters)
+        values = {"eth0/accept_local": 1, "all/rp_filter": 0, "eth0/rp_filter": 0}
+        script = "; ".join(f"echo {value} > {IPV4}/conf/{at}" for at, value in values.items())
+        subprocess.run([*inside, "sh", "-e", "-c", script], check=True, capture_output=True)
         run(f"ip -n {name} rule add pref 10 iif lo to {address} lookup {ROUND}")
         run(f"ip -n {name} rule add pref 100 lookup local")
         run(f"ip -n {name} rule del pref 0")
         run(f"ip -n {name} route add {address} dev eth0 scope link src {address} table {ROUND}")
-        self._reach_itself_by(name, address, self._hardware(name))
-
-    def _settings(self, namespace: str, values: dict[str, int]) -> None:
-        """Set these of IPv4 in a namespace."""
-        script = "; ".join(f"echo {value} > {IPV4}/{at}" for at, value in values.items())
-        inside = ("ip", "netns", "exec", namespace, "sh", "-e", "-c", script)
-        subprocess.run(inside, check=True, capture_output=True)
-
-    def _hardware(self, namespace: str) -> str:
-        """The hardware address of its adapter."""
-        show = ("ip", "netns", "exec", namespace, "cat", "/sys/class/net/eth0/address")
-        return subprocess.run(show, check=True, capture_output=True, text=True).stdout.strip()
-
-    def _reach_itself_by(self, namespace: str, address: str, hardware: str) -> None:
-        """What this node sends to its own address goes to who has this hardware address."""
-        to = f"{address} lladdr {hardware} dev eth0 nud permanent"
-        run(f"ip -n {namespace} neigh replace {to}")
-
-    def loop_at_leaf(self, rank: int) -> None:
-        """Have what this node sends to itself pass its cable and come back by its switch port, as
-        what two adapters of one node exchange does.
-        """
-        self._link(f"set pf{rank} type bridge_slave hairpin off learning off")
-        self._link(f"set cable{rank} type bridge_slave learning off")
-        self._link(f"set port{rank} type bridge_slave hairpin on")
-        self._link(f"set nic{rank} type bridge fdb_flush")
-
-    def route_rails(self) -> None:
-        """Put the adapters of each node into subnets of their own: a spine, whose links are not
-        shaped, routes what two of them exchange, and so what a node sends to itself.
-        """
-        spine = f"{self.prefix}-spine"
-        self._namespace(spine)
-        self._link(f"add spine type veth peer name eth0 netns {spine}")
-        self._link("set spine master hub up")
-        run(f"ip -n {spine} address add {self.address(253)}/24 dev eth0")
-        run(f"ip -n {spine} link set eth0 up")
-        off = {
-            f"conf/{device}/{name}": 0
-            for device in ("all", "eth0")
-            for name in ("rp_filter", "send_redirects")
-        }
-        self._settings(spine, {"ip_forward": 1} | off)
-        hardware = self._hardware(spine)
-        for rank, name in enumerate(self.names):
-            self._reach_itself_by(name, self.address(rank), hardware)
+        show = [*inside, "cat", "/sys/class/net/eth0/address"]
+        own = subprocess.run(show, check=True, capture_output=True, text=True).stdout.strip()
+        run(f"ip -n {name} neigh replace {address} lladdr {own} dev eth0 nud permanent")
 
     def shape(
         self, rank: int, sends: int, receives: int | None = None, *, beyond: bool = False
