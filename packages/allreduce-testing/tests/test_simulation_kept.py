@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from allreduce_testing.worlds import kept, simulation
-from allreduce_testing.worlds.fabrics import FabricWorld
+from allreduce_testing.worlds.stages import StagedWorld
+from allreduce_testing.worlds.tally import Tally
 
-WORLD = FabricWorld("kept", 120, nodes=8)
+WORLD = StagedWorld("kept", gangs=120, nodes=(8, 8))
 
 
-def figures(played: dict[str, simulation.Tally]) -> dict[str, object]:
+def figures(played: dict[str, Tally]) -> dict[str, object]:
     return {key: value for key, value in played["kept"].figures().items() if key != "seconds"}
 
 

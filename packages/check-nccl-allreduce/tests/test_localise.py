@@ -13,8 +13,10 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from allreduce_testing.worlds.fabrics import SECONDS
-from allreduce_testing.worlds.simulation import Fabric, FabricWorld, play
+from allreduce_testing.worlds.faults import SickNode
+from allreduce_testing.worlds.simulation import SECONDS, play
+from allreduce_testing.worlds.staged import known
+from allreduce_testing.worlds.stages import StagedFabric
 from check_nccl_allreduce.localise import (
     FATAL,
     MAX_ROUNDS,
@@ -410,7 +412,8 @@ def test_the_seed_alone_chooses_the_partners_and_is_the_same_in_every_process() 
 
 def dearest_answer(nodes: int) -> float:
     """Of the answers to a gang's rounds, in seconds of this process."""
-    fabric = Fabric(FabricWorld("speed", 1, nodes=nodes, shares=(0.1,)), 1)
+    sick = SickNode((nodes // 10, nodes // 10))
+    fabric = StagedFabric(known("speed", sick, nodes=(nodes, nodes), leaves=(4, 32)), 1)
     marks = [time.process_time()]
 
     def measure(one: Round) -> Sequence[Result]:

@@ -4,13 +4,11 @@ says, and which rules stand in the way.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from allreduce_testing.worlds.fabrics import Fabric, FabricWorld
-from allreduce_testing.worlds.faults import SickNode
-from allreduce_testing.worlds.simulation import play, simulate, worlds
-from allreduce_testing.worlds.stages import StagedWorld
+from allreduce_testing.worlds.faults import Kinds, Pauses, SickNode
+from allreduce_testing.worlds.simulation import play, play_staged, simulate
+from allreduce_testing.worlds.staged import known
+from allreduce_testing.worlds.stages import StagedFabric, StagedWorld
 from check_nccl_allreduce.localise import (
     APART,
     Endpoint,
@@ -46,12 +44,6 @@ def ok(share: float = 1.0, latency: float = 0.0) -> Result:
     return Result(Status.OK, 100.0 * share, latency=latency)
 
 
-def of_the_bench(key: str, gangs: int, group: str = "bad_nodes") -> FabricWorld:
-    members = worlds()[group]
-    assert isinstance(members, dict)
-    return replace(members[key], gangs=gangs)
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that_labels_lie(
     seed: int,
@@ -75,13 +67,19 @@ def test_nobody_meets_the_same_partner_twice_where_the_first_matching_shows_that
     [
         StagedWorld("lying labels", (SickNode((1, 3)),), 40, nodes=(8, 72), labels=("shuffled",)),
         StagedWorld("coarse labels", (SickNode((1, 3)),), 40, nodes=(8, 72), labels=("coarse",)),
-        of_the_bench("drift", 40),
-        of_the_bench("two generations", 40),
+        known("drift", SickNode((1, 3)), gangs=40, nodes=(8, 72), drift=0.03),
+        known(
+            "two generations",
+            Kinds((1 / 2,), (12, 12), visible=True),
+            SickNode((1, 3)),
+            gangs=40,
+            nodes=(24, 24),
+        ),
     ],
     ids=lambda world: world.name,
 )
 def test_where_labels_lie_nobody_healthy_is_blamed_and_who_is_bad_is_named(
-    world: FabricWorld | StagedWorld,
+    world: StagedWorld,
 ) -> None:
     tally = simulate([world])[world.name]
     assert tally.healthy_blamed == 0
@@ -176,15 +174,15 @@ def test_labels_clear_nobody_of_slowing_others_until_latencies_bear_them_out() -
 def test_where_more_are_suspected_than_cleared_they_are_asked_about_themselves_before_a_third_matching() -> (
     None
 ):
-    fabric = Fabric(of_the_bench("labels", 1, "victims"), 21)
-    verdict, state = play(fabric.state, fabric.measure)
+    fabric = StagedFabric(known("pause frames", Pauses(), nodes=(12, 72), leaves=(8, 16)), 1)
+    verdict, state = play_staged(fabric)
     assert [played.round.phase for played in state.rounds][:4] == [
         Phase.MATCH,
         Phase.MATCH,
         Phase.HAIRPIN,
         Phase.SILENCE,
     ]
-    assert set(verdict.blamed) <= set(fabric.bad)
+    assert set(verdict.blamed) <= fabric.truth.blamable
 
 
 @pytest.mark.parametrize(

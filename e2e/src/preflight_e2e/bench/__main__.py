@@ -41,10 +41,7 @@ BENCHES: dict[str, tuple[Runnable, str]] = {
         "the webhook before a real API server: a burst of pods, gangs at once",
     ),
     "gang": (gang, "seconds from the last member's address to the last member's roster"),
-    "localisation": (
-        localisation,
-        "who is blamed in 3,000 simulated gangs of each world, with plots",
-    ),
+    "localisation": (localisation, "who is blamed in 3,000 simulated gangs of each world"),
     "verdict": (
         fabric.VERDICT,
         "seconds from sealed rosters to a verdict, one member slow or hanging",

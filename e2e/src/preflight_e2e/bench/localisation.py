@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from allreduce_testing.worlds import simulation
-from allreduce_testing.worlds.simulation import STAGED
 
 from .bars import Bar, BenchMeasurement, at_least, at_most
 from .load import BenchError
@@ -21,25 +20,14 @@ BLAMED = {"two nodes, sick, device tells": 0.95}
 """Where it is not 97 %, the share of those bad nodes that must be blamed that is, at least."""
 NAMED = 0.99
 """Of bad nodes, the share that is named at least."""
-DRAWN = ("labels", "severity", "noise")
-"""Groups of worlds that the plots show."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the figures into FOLDER")
-    parser.add_argument("--plot-format", choices=["svg", "png"], default="svg", help="%(default)s")
     parser.add_argument(
         "--jobs", type=int, default=2, help="processes that share the gangs (%(default)s)"
     )
     parser.add_argument(
         "--scale", type=float, default=1.0, help="share of the gangs to play (%(default)s)"
-    )
-    parser.add_argument(
-        "--group",
-        action="append",
-        default=[],
-        choices=[STAGED, *simulation.worlds()],
-        help=f"play this group of worlds instead of {STAGED} (repeatable)",
     )
     parser.add_argument(
         "--keep",
@@ -50,48 +38,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> BenchMeasurement:
-    groups = dict.fromkeys((*(args.group or [STAGED]), *(DRAWN if args.plots else ())))
     try:
-        figures = simulation.report(args.jobs, args.scale, list(groups), args.keep)
+        figures = simulation.report(args.jobs, args.scale, args.keep)
     except ValueError as error:
         raise BenchError(str(error)) from error
     print("\n".join(table(figures)))
-    if args.plots:
-        from .localisation_plots import draw  # matplotlib: not for those who only want figures
-
-        for path in draw(figures, args.plots, args.plot_format):
-            print(f"plot: {path}")
-    result = {"localisation": {"worlds": worlds(figures), **figures}}
-    return BenchMeasurement(result, bars(figures), shown=False)
-
-
-def worlds(figures: Figures) -> Figures:
-    """By the name of each world: what is promised of it, in figures."""
-    flat = {name: entry for name, entry in figures.items() if "gangs" in entry}
-    for group, entry in figures.items():
-        flat |= {f"{group} {key}": row for key, row in entry.items() if "gangs" not in entry}
-    wanted = (
-        "gangs",
-        "judged",
-        "healthy_blamed",
-        "bound_percent",
-        "recall_blamed",
-        "recall_named",
-        "inconclusive",
-        "max_rounds",
-    )
-    return {
-        name: {"bad_nodes": row["bad"]} | {key: row[key] for key in wanted}
-        for name, row in flat.items()
-    }
+    return BenchMeasurement({"localisation": figures}, bars(figures), shown=False)
 
 
 def bars(figures: Figures) -> Iterator[Bar]:
     """What localisation promises, each held against what was simulated."""
-    for name, row in worlds(figures).items():
+    for name, row in figures.items():
         yield at_most(f"{name}: healthy nodes blamed", row["healthy_blamed"], 0)
         yield at_most(f"{name}: rounds", row["max_rounds"], 8)
-    for name, row in figures.get(STAGED, {}).items():
         if row["judged"]:
             least = BLAMED.get(name, 0.97)
             yield at_least(f"{name}: recall of blamed", row["recall_blamed"], least)
@@ -107,13 +66,8 @@ def table(figures: Figures) -> Iterator[str]:
         f"{'world':54} {'gangs':>6} {'healthy blamed':>20} {'blamed':>8} {'of':>6} {'named':>8} "
         f"{'of':>6} {'inconclusive':>12} {'healthy named':>13} {'rounds':>12}  verdicts"
     )
-    for name, entry in figures.items():
-        if "gangs" in entry:
-            yield _row(name, entry)
-            continue
-        yield f"-- {name.replace('_', ' ')}"
-        for key, row in entry.items():
-            yield _row(f"   {key}", row)
+    for name, row in figures.items():
+        yield _row(name, row)
 
 
 def _row(name: str, row: Figures) -> str:

@@ -3,12 +3,11 @@ was.
 
 A gang is drawn from its world's name and its number, so parts of a world may be played whenever one
 likes; but only by the same code. The file's first line says by which: a digest over the modules
-that decide and that draw, without their comments and docstrings.
+that decide and that draw.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 from collections import Counter
@@ -18,7 +17,8 @@ from typing import Any
 
 from check_nccl_allreduce import localise
 
-from . import fabrics, faults, stages, tally
+from . import faults, stages, tally
+from .stages import StagedWorld
 from .tally import Tally
 
 
@@ -44,60 +44,34 @@ class Kept:
         path.write_text("\n".join([json.dumps({"code": code()}), *whole, ""]))
         return cls(parts, path)
 
-    def of(self, world: Any, numbers: range) -> Tally | None:
+    def of(self, world: StagedWorld, numbers: range) -> Tally | None:
         """What was played of these numbers of the world, None: nothing."""
         return self.parts.get(_name(world, numbers))
 
-    def add(self, world: Any, numbers: range, played: Tally) -> None:
+    def add(self, world: StagedWorld, numbers: range, played: Tally) -> None:
         """Keep a part that has been played, unless it is kept."""
         name = _name(world, numbers)
         if name not in self.parts and self.file is not None:
             with self.file.open("a") as file:
-                file.write(
-                    json.dumps(
-                        {
-                            "part": name,
-                            "tally": {key: getattr(played, key) for key in Tally.__slots__},
-                        }
-                    )
-                    + "\n"
-                )
+                counts = {key: getattr(played, key) for key in Tally.__slots__}
+                file.write(json.dumps({"part": name, "tally": counts}) + "\n")
         self.parts[name] = played
 
 
 def code() -> str:
-    """A digest of what decides the figures: localisation and the worlds, whatever their comments
-    say.
-    """
+    """A digest of what decides the figures: localisation and the worlds."""
     files = [
         *sorted(Path(localise.__file__).parent.glob("*.py")),
-        *(Path(str(m.__file__)) for m in (fabrics, faults, stages, tally)),
+        *(Path(str(m.__file__)) for m in (faults, stages, tally)),
     ]
-    digest = hashlib.sha256()
-    for path in files:
-        tree = ast.parse(path.read_text())
-        for node in ast.walk(tree):
-            body = getattr(node, "body", None)
-            if isinstance(body, list):
-                node.body = [part for part in body if not _words(part)] or [ast.Pass()]  # type: ignore[attr-defined]
-        digest.update(f"{path.name} {ast.dump(tree)}".encode())
-    return digest.hexdigest()
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def _words(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
-
-
-def _name(world: Any, numbers: range) -> str:
+def _name(world: StagedWorld, numbers: range) -> str:
     return f"{world!r} {numbers.start}-{numbers.stop}"
 
 
 def _tally(read: dict[str, Any]) -> Tally:
     tally = Tally(**read)
     tally.kinds = Counter(read["kinds"])
-    tally.by_size = {int(size): row for size, row in read["by_size"].items()}
     return tally

@@ -47,6 +47,9 @@ WORLDS: Final[tuple[StagedWorld, ...]] = (
     # Nothing, or what is a node's own.
     W("healthy"),
     W("healthy, heavy noise", noise=(0.05, 0.12), dips=0.03, spread=0.04),
+    W("healthy, heavy tails", tail=3),
+    W("healthy, a fifth of all values dips", dips=0.2),
+    W("healthy, a fabric that drifts", drift=0.03),
     known("sick", SickNode()),
     W("sick, whatever the labels", (SickNode(),)),
     W("sick, device tells", (SickNode(tells=FACTS),), labels=TRUE, counted=True),

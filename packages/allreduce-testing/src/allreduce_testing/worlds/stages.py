@@ -29,10 +29,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from check_nccl_allreduce.localise import (
     Endpoint,
+    Layout,
     Local,
     PortErrors,
     PortFault,
@@ -89,7 +90,9 @@ class StagedWorld:
     ``counted``: whether nodes can read their counters, ``configured``: whether the fabric's layout
     is told where labels are true, None: either. ``latency``: seconds of eight
     bytes between neighbours, and of each hop more. ``seconds`` of a round; ``budget``: of them all.
-    ``unjudged``: the share of hairpins that do not come up in time.
+    ``unjudged``: the share of hairpins that do not come up in time. ``tail``: degrees of freedom of
+    Student's t in place of the normal noise, 0 for none; ``drift``: what the whole fabric loses
+    from round to round.
     """
 
     name: str
@@ -105,6 +108,8 @@ class StagedWorld:
     noise: tuple[float, float] = (0.01, 0.03)
     spread: float = 0.015
     dips: float = 0.005
+    tail: int = 0
+    drift: float = 0.0
     latency: tuple[float, float] = (14e-6, 70e-6)
     hop: tuple[float, float] = (0.3e-6, 1e-6)
     restless: float = 0.02  # of latencies
@@ -240,9 +245,7 @@ class StagedFabric:
         floor = FLOOR * NORMAL if random.random() < 0.5 else None
         self._silences.append((-random.uniform(LEAST_SILENCE, 5.0), 0.0))
         self.now, self._rounds = self.seconds, 1
-        known: dict[str, Any] = {}
-        if self.configured and "layout" in State.__dataclass_fields__:
-            known["layout"] = "rail" if self.shape.rail else "leaf"
+        layout = Layout.RAIL if self.shape.rail else Layout.LEAF
         self.state = State(
             tuple(
                 Endpoint(
@@ -256,7 +259,7 @@ class StagedFabric:
                 for i, (label, nic) in enumerate(zip(self._labelled(), self.nic, strict=True))
             ),
             seed=number,
-            **known,
+            layout=layout if self.configured else Layout.UNKNOWN,
         ).after_gang(Zone.BELOW if low_enough else Zone.UNKNOWN, gbps)
 
     def judged(self) -> frozenset[int]:
@@ -405,10 +408,16 @@ class StagedFabric:
         ):
             share *= random.uniform(0.4, 0.8)
         value = NORMAL * share * min([self.rate[i] for i in probe.members])
-        value *= math.exp(random.gauss(0, self.noise)) * self._dip()
-        trials = sorted([math.exp(random.gauss(0, self.noise)) * self._dip() for _ in range(3)])
+        value *= (1 - world.drift) ** self._rounds * math.exp(self._noise()) * self._dip()
+        trials = sorted([math.exp(self._noise()) * self._dip() for _ in range(3)])
         latency = self._latency(*probe.members) if len(probe.members) == 2 else 0.0
         return Result(Status.OK, value * trials[1], latency=latency)
+
+    def _noise(self) -> float:
+        noise = self.random.gauss(0, self.noise)
+        if not self.world.tail:
+            return noise
+        return noise / math.sqrt(self.random.gammavariate(self.world.tail / 2, 2) / self.world.tail)
 
     def _dip(self) -> float:
         return self.random.uniform(0.3, 0.9) if self.random.random() < self.world.dips else 1.0
@@ -455,13 +464,9 @@ class StagedFabric:
         faults = self._faults.get(i, [])
         if self._throttles.get(i, math.inf) < self.now:
             faults = [*faults, PortFault("GPU 3", "throttle", "hw_thermal_slowdown", "no reason")]
-        silent = {
-            "silence": sum(end - begin for begin, end in self._silences),
-            "foreign": max(self.foreign(i, *span) for span in self._silences),
-            "load": self._load(i),
-        }
-        known = {key: value for key, value in silent.items() if key in Local.__struct_fields__}
-        return Local(tuple(faults), errors, True, **known)
+        silence = sum(end - begin for begin, end in self._silences)
+        foreign = max(self.foreign(i, *span) for span in self._silences)
+        return Local(tuple(faults), errors, True, silence, foreign, self._load(i))
 
     def _shape(self, size: int) -> Shape:
         random, world = self.random, self.world

@@ -32,9 +32,6 @@ class Tally:
     max_rounds: int = 0
     probes: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
-    by_size: dict[int, list[int]] = field(
-        default_factory=dict
-    )  # power of two: gangs, rounds in all, most rounds
     seconds: float = 0.0  # of a processor
 
     def add(
@@ -44,14 +41,13 @@ class Tally:
         judged: frozenset[int],
         size: int,
         probes: int,
-        blamable: set[int] | None = None,
+        blamable: set[int],
     ) -> None:
         """Count one gang: its verdict against the nodes that are truly ``bad``; ``judged`` are
-        those that recall of blame counts, ``blamable`` those whom to blame is right (default: the
-        bad ones).
+        those that recall of blame counts, ``blamable`` those whom to blame is right.
         """
         blamed, named = set(verdict.blamed), set(verdict.named)
-        wrongly = blamed - (bad if blamable is None else blamable)
+        wrongly = blamed - blamable
         self.gangs += 1
         self.bad += len(bad)
         self.judged += len(judged)
@@ -66,18 +62,13 @@ class Tally:
         self.max_rounds = max(self.max_rounds, verdict.rounds)
         self.probes += probes
         self.kinds[verdict.kind] += 1
-        row = self.by_size.setdefault(size.bit_length() - 1, [0, 0, 0])
-        row[:] = [row[0] + 1, row[1] + verdict.rounds, max(row[2], verdict.rounds)]
 
     def merge(self, other: Tally) -> None:
         """Add the counts of another process."""
         for name in self.__slots__:
-            if name not in {"max_rounds", "by_size"}:
+            if name != "max_rounds":
                 setattr(self, name, getattr(self, name) + getattr(other, name))
         self.max_rounds = max(self.max_rounds, other.max_rounds)
-        for size, row in other.by_size.items():
-            mine = self.by_size.setdefault(size, [0, 0, 0])
-            mine[:] = [mine[0] + row[0], mine[1] + row[1], max(mine[2], row[2])]
 
     def figures(self) -> dict[str, Any]:
         """The counts and shares, as the bench's file has them."""
@@ -98,10 +89,6 @@ class Tally:
             if self.gangs
             else None,
             "kinds": dict(self.kinds.most_common()),
-            "rounds_by_size": {
-                str(2**k): {"gangs": gangs, "mean": round(rounds / gangs, 3), "max": most}
-                for k, (gangs, rounds, most) in sorted(self.by_size.items())
-            },
             "seconds": round(self.seconds, 2),
         }
 
