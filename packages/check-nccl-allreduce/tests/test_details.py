@@ -143,7 +143,7 @@ from check_nccl_allreduce.worker.probes import ProbeTask, Prober
 rank, port = int(sys.argv[1]), int(sys.argv[2])
 import torch.distributed as dist
 kept = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, use_libuv=False) if rank == 0 else None
-order = ProbeTask("gloo", 1 << 20, 2, 1, 20.0, "sum", rank, 4, "127.0.0.1", port, "p", 20.0, True)
+order = ProbeTask("gloo", 1 << 20, 2, 1, 20.0, rank, 4, "127.0.0.1", port, "p", 20.0, True)
 prober = Prober(rank % 2)
 times = prober.run(order, lambda *_: None).times
 detail = prober.refine(order)

@@ -120,13 +120,6 @@ def test_unknown_hardware_or_a_bent_measurement_passes_with_its_figure(
     assert why in verdict.reason
 
 
-def test_the_tables_floors_are_of_sums() -> None:
-    last = LaunchRound(msgspec.structs.replace(start(), op="max"), {0: at(6), 1: at(6)})
-    verdict, _ = judge.judge(Settings(), hellos(), last)
-    assert (verdict.outcome, verdict.expected) == ("passed", None)
-    assert "the table's are of sums, not of max" in verdict.reason
-
-
 def test_the_log_tells_median_and_spread_by_the_slowest_rank_of_each_iteration() -> None:
     reports = {0: RankReport(1, (0.10, 0.20, 0.11), 4), 1: RankReport(1, (0.12, 0.10, 0.10), 4)}
     line = judge.spread(LaunchRound(start(), reports))

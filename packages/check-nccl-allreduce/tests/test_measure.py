@@ -14,6 +14,7 @@ import pytest
 from check_nccl_allreduce import syndrome
 from check_nccl_allreduce.worker import pattern
 from needs import needs_torch
+from numbers_of_ranks import expected, first_row
 
 pytestmark = [needs_torch, pytest.mark.component]  # torch starts programs where it is imported
 
@@ -35,8 +36,8 @@ def tables(measure: Any) -> Any:
 
 
 def test_the_device_has_the_very_rows_of_the_pattern(tables: Any) -> None:
-    assert tables.row(3, 17).int().tolist() == pattern.first_row(4, 3, 17)
-    assert tables.reduced(17).int().tolist() == pattern.expected(4, 17)
+    assert tables.row(3, 17).int().tolist() == first_row(4, 3, 17)
+    assert tables.reduced(17).int().tolist() == expected(4, 17)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -114,9 +115,7 @@ def test_memory_is_checked_before_anybody_is_met(
 
     monkeypatch.setattr(measure, "device_of", lambda backend, local: torch.device("cuda", local))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4 << 30, 80 << 30))
-    order = measure.MeasureTask(
-        "nccl", 4 << 30, 1, 0, 5.0, "sum", "127.0.0.1", 1, "nobody listens there"
-    )
+    order = measure.MeasureTask("nccl", 4 << 30, 1, 0, 5.0, "127.0.0.1", 1, "nobody listens there")
     with pytest.raises(
         RuntimeError, match=f"out of memory before the start: {4 << 30} of .* are needed"
     ):
@@ -130,7 +129,7 @@ import torch, torch.distributed as dist
 rank, late, folder = int(sys.argv[1]), sys.argv[2] == "late", sys.argv[3]
 until = time.monotonic() + (0 if late else 1000)
 done = reduce_all(
-    Task("gloo", 4096, 20, 5, 100.0, "sum", until=until),
+    Task("gloo", 4096, 20, 5, 100.0, until=until),
     dist.FileStore(folder + "/store", 2), rank, 2,
     device=torch.device("cpu"), say=lambda *_: None,
 )

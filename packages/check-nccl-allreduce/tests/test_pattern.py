@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 from check_nccl_allreduce.worker import pattern
+from numbers_of_ranks import expected, first_row
 
 WORLDS = [2, 3, 8, 16]
 T = 4
@@ -19,7 +20,7 @@ Reduced = list[int]
 
 @cache
 def inputs(world: int, iteration: int = T) -> list[list[int]]:
-    return [pattern.first_row(world, rank, iteration) for rank in range(world)]
+    return [first_row(world, rank, iteration) for rank in range(world)]
 
 
 def total(rows: list[list[int]]) -> Reduced:
@@ -28,20 +29,7 @@ def total(rows: list[list[int]]) -> Reduced:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_table_is_the_sum_of_all_ranks(world: int) -> None:
-    assert total(inputs(world)) == pattern.expected(world, T)
-
-
-@pytest.mark.parametrize(("op", "best"), [("max", max), ("min", min)])
-@pytest.mark.parametrize("world", WORLDS)
-def test_the_tables_of_maximum_and_minimum_are_those_of_all_ranks(
-    world: int, op: str, best: Callable[[tuple[int, ...]], int]
-) -> None:
-    columns = zip(*inputs(world), strict=True)
-    assert [best(column) for column in columns] == pattern.expected(world, T, op)
-
-
-def test_a_world_larger_than_the_period_has_one_extreme_everywhere() -> None:
-    assert set(pattern.reduced(pattern.M + 5, "max")) == {max(pattern.values(pattern.M + 5))}
+    assert total(inputs(world)) == expected(world, T)
 
 
 def test_a_world_larger_than_the_period_is_summed_too() -> None:
@@ -77,16 +65,16 @@ def doubled_in_the_place_of_another(world: int) -> Reduced:
 
 
 def swapped_chunks(world: int) -> Reduced:
-    right = pattern.expected(world, T)
+    right = expected(world, T)
     return [*right[4096:8192], *right[:4096], *right[8192:]]
 
 
 def previous_iteration(world: int) -> Reduced:
-    return pattern.expected(world, T - 1)
+    return expected(world, T - 1)
 
 
 def flipped_bit(world: int) -> Reduced:
-    right = pattern.expected(world, T)
+    right = expected(world, T)
     bits = struct.unpack("<i", struct.pack("<f", right[77]))[0] ^ 1
     return [*right[:77], struct.unpack("<f", struct.pack("<i", bits))[0], *right[78:]]
 
@@ -111,7 +99,7 @@ def one_ranks_copy_only(world: int) -> Reduced:
 def test_a_wrong_reduction_differs_from_what_is_expected(
     mutant: Callable[[int], Reduced], world: int
 ) -> None:
-    right, wrong = pattern.expected(world, T), mutant(world)
+    right, wrong = expected(world, T), mutant(world)
     differing = sum(a != b for a, b in zip(right, wrong, strict=True))
     if mutant is flipped_bit:
         assert differing == 1
@@ -122,6 +110,6 @@ def test_a_wrong_reduction_differs_from_what_is_expected(
 def test_a_constant_per_rank_would_miss_swapped_chunks_and_ours_does_not_repeat_within_a_period() -> (
     None
 ):
-    row = pattern.first_row(2, 0, 0)
+    row = first_row(2, 0, 0)
     assert len(set(row)) > 1000
     assert all(row[shift:] != row[:-shift] for shift in (1, 1024, 4096, 32768))

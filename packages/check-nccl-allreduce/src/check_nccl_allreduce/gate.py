@@ -102,7 +102,7 @@ def table_row(hellos: Mapping[int, Hello], start: LaunchOrder) -> floors.FloorRo
     """
     kinds = {(hello.model, hello.workers) for hello in hellos.values()}
     fabric = ring_fabric(hellos, start)
-    if len(kinds) > 1 or fabric is None or start.op != "sum":
+    if len(kinds) > 1 or fabric is None:
         return None
     [(model, gpus)] = kinds
     nodes = len({hello.node for hello in hellos.values()})
@@ -124,8 +124,6 @@ def no_row(hellos: Mapping[int, Hello], start: LaunchOrder) -> str:
     """Why the table says nothing."""
     if start.backend != "nccl":
         return f"{start.backend} has none"
-    if start.op != "sum":
-        return f"the table's are of sums, not of {start.op} (NCCL_ALLREDUCE_OP)"
     if unusual := sorted({name for hello in hellos.values() for name in hello.unusual}):
         return f"the workload sets {', '.join(unusual)}"
     shared = fabric_of(hellos)

@@ -268,7 +268,6 @@ def _start(plan: JudgePlan, hellos: Mapping[int, Hello], number: int) -> LaunchO
         warmup=settings.warmup,
         world=sum(hello.workers for hello in hellos.values()),
         timeout=plan.timeout,
-        op=settings.op,
     )
 
 

@@ -385,7 +385,7 @@ def _task(order: LaunchOrder | ProbeOrder) -> dict[str, Any]:
     the clock that workers share (``time.monotonic``, by which this event loop goes); 0 for never.
     """
     until = anyio.current_time() + order.within if order.within else 0.0
-    same = ("backend", "size", "iterations", "warmup", "timeout", "op")
+    same = ("backend", "size", "iterations", "warmup", "timeout")
     return {"until": until, **{name: getattr(order, name) for name in same}}
 
 

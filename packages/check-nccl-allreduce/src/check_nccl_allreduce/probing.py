@@ -236,7 +236,6 @@ def next_probes(
         init=min(init, timeout),
         timeout=timeout,
         fresh=fresh,
-        op=start.op,
         detail=detail,
         hairpins=looped,
         wait=step.wait,

@@ -62,12 +62,6 @@ class Settings(TopologySettings):
         default=0,
         help="percent of the starts in which the nodes of a gang without a known floor are compared with each other although nothing stands out",
     )
-    op: str = setting(
-        "NCCL_ALLREDUCE_OP",
-        one_of("sum", "max", "min"),
-        default="sum",
-        help="how the ranks' numbers are reduced: what is exact in any order, so that every bit can be verified; the table of known hardware is of sums",
-    )
     fabric: str = setting(
         "NCCL_ALLREDUCE_FABRIC",
         text("a fabric class", "e.g. ib-8x400, see the README"),

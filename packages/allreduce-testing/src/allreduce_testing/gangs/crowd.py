@@ -37,7 +37,6 @@ from check_nccl_allreduce.control.messages import (
     StoreOrder,
     VerdictMessage,
 )
-from check_nccl_allreduce.control.pace import HeartbeatPace
 from check_nccl_allreduce.settings import Settings
 from preflight_proto.check import Inconclusive
 from preflight_proto.check.settings import read
@@ -89,8 +88,7 @@ def usage() -> dict[str, float]:
 
 async def lead(members: int, port: int, allowed: float | None, patience: float) -> dict[str, Any]:
     """The leader's process; what it used, and whom it lost."""
-    lag, lost, steps, rounds = 0.0, set[int](), [0.0], 0
-    idle: list[float] = []
+    lag, lost, rounds = 0.0, set[int](), 0
 
     async def watch() -> None:
         nonlocal lag
@@ -99,7 +97,7 @@ async def lead(members: int, port: int, allowed: float | None, patience: float) 
             await anyio.sleep(LOOK)
             lag = max(lag, time.monotonic() - before - LOOK)
 
-    real_gone, real_pause, real_lead = Leader.gone, Leader._pause, Leader.lead
+    real_gone, real_pause = Leader.gone, Leader._pause
 
     def gone(self: Leader, rank: int, why: str) -> None:
         if rank not in self._acks:
@@ -109,22 +107,10 @@ async def lead(members: int, port: int, allowed: float | None, patience: float) 
     async def pause(self: Leader, this: Any) -> None:
         nonlocal rounds
         rounds += 1
-        since, used = time.monotonic(), time.process_time()
         await real_pause(self, this)
-        if time.monotonic() - since > 10:  # heartbeats alone
-            idle.append((time.process_time() - used) / (time.monotonic() - since))
-
-    async def timed(self: Leader, hello_within: float, launch_within: Any, step: Any) -> None:
-        def one(hellos: Any, done: Any) -> Any:
-            before = time.process_time()
-            what = step(hellos, done)
-            steps.append(time.process_time() - before)
-            return what
-
-        await real_lead(self, hello_within, launch_within, one)
 
     vars_of: Any = Leader
-    vars_of.gone, vars_of._pause, vars_of.lead = gone, pause, timed
+    vars_of.gone, vars_of._pause = gone, pause
     settings = read(
         Settings, {"NCCL_ALLREDUCE_BACKEND": "gloo", "NCCL_ALLREDUCE_THRESHOLD_GBPS": str(FLOOR)}
     )
@@ -140,8 +126,6 @@ async def lead(members: int, port: int, allowed: float | None, patience: float) 
     return {
         **usage(),
         "largest_lag_seconds": round(lag, 3),
-        "longest_decision_cpu_seconds": round(max(steps), 3),
-        "heartbeats_cpu_share": round(max(idle), 3) if idle else None,
         "rounds_of_probes": rounds,
         "lost": len(lost),
     }
@@ -236,7 +220,6 @@ def play(
     leader, crowd = json.loads(outputs["lead"]), json.loads(outputs["follow"])
     return {
         "members": members,
-        "interval_seconds": round(HeartbeatPace.of(members).interval, 2),
         "load_before": round(load, 1),
         "wall_seconds": round(time.monotonic() - began, 1),
         "sick": sick,

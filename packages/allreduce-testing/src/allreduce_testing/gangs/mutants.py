@@ -201,7 +201,6 @@ SPOILT: dict[str, Callable[[Any, Any], object]] = {
 """Defects of the all-reduce's result, for this rank alone."""
 GIVEN: dict[str, Callable[[Any], object]] = {
     "part-doubled": lambda data: data.mul_(2),
-    "part-dropped": lambda data: data.zero_(),
     "part-with-flipped-bits": lambda data: flip(data, slice(12352, 12384), 22),
 }
 """Defects of its input: the rank's part of the sum is wrong, for all."""

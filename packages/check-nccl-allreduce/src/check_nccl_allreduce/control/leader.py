@@ -398,7 +398,6 @@ def _probe(order: Probes, index: int, rank: int, held: Opened, within: float) ->
         init=order.init,
         timeout=order.timeout,
         fresh=order.fresh,
-        op=order.op,
         detail=index in order.detail,
         hairpin=order.hairpins.get(rank, 0),
         within=within,

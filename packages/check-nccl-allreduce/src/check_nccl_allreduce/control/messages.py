@@ -126,7 +126,6 @@ class LaunchOrder(msgspec.Struct, frozen=True, tag="start"):
     warmup: int
     world: int
     timeout: float
-    op: str = "sum"
     without_topology_file: bool = False
     allowed: float = 0.0
     leader: str = ""
@@ -186,7 +185,6 @@ class ProbeOrder(msgspec.Struct, frozen=True, tag="probe"):
     init: float
     timeout: float
     fresh: bool = False
-    op: str = "sum"
     detail: bool = False
     """Measure rails and directions as well, once the all-reduce is done."""
     hairpin: int = 0

@@ -29,7 +29,6 @@ class Probes:
     init: float
     timeout: float
     fresh: bool
-    op: str = "sum"
     detail: frozenset[int] = frozenset()
     hairpins: dict[int, int] = field(default_factory=dict)
     """Of hairpins, by rank: this member's workers in its node's. Empty in any other round."""

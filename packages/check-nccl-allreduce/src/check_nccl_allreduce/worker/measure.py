@@ -24,7 +24,6 @@ the sum is wrong, in 2 kB.
 SAMPLES_AT_ONCE = 8
 SAMPLE_ROWS = 32
 """Rows looked through in one step for them: their positions take 16 MB."""
-OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 ENDS = 0.5
 """Of the time that is left once the communicator works, in which iterations are begun: the last one
 has as much to end.
@@ -35,7 +34,7 @@ SPARE = 1 << 30
 
 @dataclass(frozen=True)
 class Task:
-    """One communicator's work; ``timeout``: seconds of a collective. ``op``: sum, max or min.
+    """One communicator's work; ``timeout``: seconds of a collective.
 
     ``until``: the second of :func:`time.monotonic` at which it is given up, 0 for none. Where all
     iterations do not fit, there are fewer: what is merely slow is measured, and is no hang.
@@ -46,7 +45,6 @@ class Task:
     iterations: int
     warmup: int
     timeout: float
-    op: str
     until: float = field(default=0.0, kw_only=True)
 
 
@@ -134,7 +132,7 @@ def reduce_all(
         torch.cuda.synchronize(device)
     say("ready", 0)
     data = torch.empty(task.size // 4, dtype=torch.float32, device=device)
-    tables, op = _Tables(world, device, task.op), OPS[task.op]
+    tables = _Tables(world, device)
     times: list[float] = []
     wrong, where = 0, ""
     samples: list[tuple[int, int, float]] = []
@@ -147,7 +145,7 @@ def reduce_all(
             say("measuring", iteration)
         counts = iteration >= task.warmup or last
         align.fill_(time.monotonic() >= ends)
-        seconds = timed(partial(dist.all_reduce, data, op=op), align, device)
+        seconds = timed(partial(dist.all_reduce, data), align, device)
         # How many say that it is late: all ranks read the same, and so end with the same iteration.
         # What is no such number was corrupted on its way, and ends nobody's.
         last = 1 <= align.item() <= world
@@ -157,7 +155,7 @@ def reduce_all(
         if bad and not wrong:
             where = f"rank {rank}, iteration {iteration}, element {first}"
         wrong += bad
-        if bad and task.op == "sum" and len(samples) < SAMPLES:
+        if bad and len(samples) < SAMPLES:
             samples += [
                 (iteration, *residual) for residual in _residuals(data, tables.reduced(iteration))
             ]
@@ -169,18 +167,18 @@ def reduce_all(
 
 
 class _Tables:
-    """:func:`.pattern.first_row` and :func:`.pattern.expected` on the device."""
+    """The first elements of a rank's data, and of the sum of all ranks', on the device."""
 
-    def __init__(self, world: int, device: torch.device, op: str = "sum") -> None:
+    def __init__(self, world: int, device: torch.device) -> None:
         self._values = torch.tensor(pattern.values(world), dtype=torch.float32, device=device)
-        self._reduced = torch.tensor(pattern.reduced(world, op), dtype=torch.float32, device=device)
+        self._sums = torch.tensor(pattern.sums(world), dtype=torch.float32, device=device)
         self._steps = torch.arange(pattern.M, device=device) * pattern.P
 
     def row(self, rank: int, iteration: int) -> torch.Tensor:
         return self._values[(self._steps + rank * pattern.Q + iteration) % pattern.M]
 
     def reduced(self, iteration: int) -> torch.Tensor:
-        return self._reduced[(self._steps + iteration) % pattern.M]
+        return self._sums[(self._steps + iteration) % pattern.M]
 
 
 def _check_memory(size: int, device: torch.device) -> None:

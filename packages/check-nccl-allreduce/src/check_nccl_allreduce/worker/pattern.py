@@ -9,10 +9,7 @@ rounds.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from functools import lru_cache
-from operator import gt, lt
 from typing import Final
 
 M: Final = 65521
@@ -54,47 +51,3 @@ def sums(world: int) -> list[int]:
         table[j * Q % M] = window
         window += walk[(j + rest) % M] - walk[j]
     return table
-
-
-def extremes(world: int, better: Callable[[int, int], bool]) -> list[int]:
-    """As :func:`sums`, with the best of the ``world`` values, of which ``better`` tells two apart,
-    in place of their sum.
-    """
-    f = values(world)
-    walk = [f[j * Q % M] for j in range(M)]
-    table = [0] * M
-    window: deque[int] = (
-        deque()
-    )  # positions in the walk whose values may still be the best, best first
-    for end in range(M + min(world, M) - 1):
-        value = walk[end % M]
-        while window and not better(walk[window[-1] % M], value):
-            window.pop()
-        window.append(end)
-        start = end - min(world, M) + 1
-        if start >= 0:
-            while window[0] < start:
-                window.popleft()
-            table[start * Q % M] = walk[window[0] % M]
-    return table
-
-
-def reduced(world: int, op: str) -> list[int]:
-    """What all ranks' f reduce to by ``op`` (sum, max, min), for each offset, in any order."""
-    if op == "sum":
-        return sums(world)
-    return extremes(world, {"max": gt, "min": lt}[op])
-
-
-def _row(table: list[int], shift: int) -> list[int]:
-    return [table[(i * P + shift) % M] for i in range(M)]
-
-
-def first_row(world: int, rank: int, iteration: int) -> list[int]:
-    """The first M elements of a rank's data; the rest repeats them."""
-    return _row(values(world), rank * Q + iteration)
-
-
-def expected(world: int, iteration: int, op: str = "sum") -> list[int]:
-    """The first M elements of what every rank must hold afterwards; the rest repeats them."""
-    return _row(reduced(world, op), iteration)
