@@ -120,15 +120,6 @@ def test_unknown_hardware_or_a_bent_measurement_passes_with_its_figure(
     assert why in verdict.reason
 
 
-def test_the_log_tells_median_and_spread_by_the_slowest_rank_of_each_iteration() -> None:
-    reports = {0: RankReport(1, (0.10, 0.20, 0.11), 4), 1: RankReport(1, (0.12, 0.10, 0.10), 4)}
-    line = judge.spread(LaunchRound(start(), reports))
-    assert line.startswith(
-        "round 1: 3 iterations, each by its slowest rank: median 120.000 ms, 110.000 to 200.000 ms"
-    )
-    assert judge.spread(LaunchRound(start(), {0: trouble("died")})) == ""
-
-
 @pytest.mark.parametrize(("threshold", "warned"), [(5.0, True), (200.0, False), (None, False)])
 def test_a_threshold_of_less_than_half_the_floor_is_warned_of(
     threshold: float | None, warned: bool

@@ -39,22 +39,13 @@ def node(
 
 
 def counters(tree: dict[str, str], **values: int) -> dict[str, str]:
-    """The same, with these counters of each port, of those that the kernel has for InfiniBand, in
-    ``counters``; in ``hw_counters`` what belongs there.
-    """
+    """The same, with these counters of each port, of those that the kernel has for InfiniBand."""
     found = dict(tree)
     for path in tree:
         if path.endswith("/rate"):
             port = path.removesuffix("/rate")
-            for name, value in (
-                {"symbol_error": 0, "link_downed": 0, "port_xmit_wait": 7} | values
-            ).items():
-                folder = (
-                    "hw_counters"
-                    if name in {"out_of_sequence", "local_ack_timeout_err"}
-                    else "counters"
-                )
-                found[f"{port}/{folder}/{name}"] = str(value)
+            for name, value in ({"symbol_error": 0, "link_downed": 0} | values).items():
+                found[f"{port}/counters/{name}"] = str(value)
     return found
 
 

@@ -114,9 +114,5 @@ def bus_bandwidth(size: int, times: Sequence[Sequence[float]], world: int) -> fl
     ``times``: of each member, the seconds of each iteration. An iteration takes as long as on its
     slowest rank; the median iteration counts.
     """
-    return float(size / median(slowest(times)) * 2 * (world - 1) / world / 1e9)
-
-
-def slowest(times: Sequence[Sequence[float]]) -> list[float]:
-    """Of each iteration, the seconds of its slowest member."""
-    return [max(iteration) for iteration in zip(*times, strict=True)]
+    slowest = [max(iteration) for iteration in zip(*times, strict=True)]
+    return float(size / median(slowest) * 2 * (world - 1) / world / 1e9)

@@ -20,7 +20,6 @@ from . import (
     blame,
     equipment,
     fallback,
-    floors,
     gate,
     localise,
     probing,
@@ -125,8 +124,6 @@ def _next(
     last = launches[-1]
     verdict, worth_another = judge(plan.settings, hellos, last)
     code = verdict.code
-    if not probed and (line := spread(last)):
-        plan.say(line)
     number = len(launches) + len(probed) + 1
     if not probed and worth_another and plan.may_retry and number <= min(ROUNDS, len(plan.ports)):
         plan.say(f"round {number}, because: {verdict.reason}")
@@ -414,21 +411,6 @@ def _unfinished(hellos: Mapping[int, Hello], last: LaunchRound) -> tuple[Verdict
         who = f"every rank stopped {place}"
     why = f"the all-reduce did not end in time: {who}; raise CHECK_TIMEOUT if this hardware is just slow."
     return VerdictMessage("inconclusive", "ALLREDUCE_STALLED", why), False
-
-
-def spread(last: LaunchRound) -> str:
-    """How long the gang's iterations took, for the log: each as long as on its slowest rank. Empty
-    where some did not end.
-    """
-    times = [result.times for result in last.results.values()]
-    if not times or not all(times):
-        return ""
-    each = sorted(floors.slowest(times))
-    middle = median(each)
-    return (
-        f"round {last.number}: {len(each)} iterations, each by its slowest rank: median {middle * 1e3:.3f} ms, "
-        f"{each[0] * 1e3:.3f} to {each[-1] * 1e3:.3f} ms, a spread of {(each[-1] - each[0]) / middle:.0%}"
-    )
 
 
 def _who(hellos: Mapping[int, Hello], rank: int) -> str:

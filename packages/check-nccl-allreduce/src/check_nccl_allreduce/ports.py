@@ -1,7 +1,7 @@
 """What a node knows of its own network ports: what is wrong with one, and error counters that grew
 under load. Pure.
 
-Which counters speak of a port's own link, and which of congestion or of the other end, is by the
+Which counters speak of a port's own link, and not of congestion or of the other end, is by the
 kernel's ``Documentation/ABI/stable/ sysfs-class-infiniband``, the InfiniBand port counters of
 NVIDIA's UFM manual, the kernel's ``efa`` driver, and what NVSentinel's NIC health monitor takes for
 fatal, for degradation and for congestion. `docs/localisation.md` has the table.
@@ -43,22 +43,6 @@ LINK: Final[Mapping[str, tuple[str, frozenset[str], float]]] = {
 """Of the port's own link, its cable and the switch port at its other end included: folder below the
 adapter's, kinds of fabric, and how many a second say nothing yet. A credit loop or a switch that
 drops makes none of these grow at an adapter."""
-
-TRANSPORT: Final[Mapping[str, str]] = {
-    "port_xmit_wait": "ports/{port}/counters",
-    "port_xmit_discards": "ports/{port}/counters",
-    "port_rcv_remote_physical_errors": "ports/{port}/counters",
-    "out_of_sequence": "ports/{port}/hw_counters",
-    "packet_seq_err": "ports/{port}/hw_counters",
-    "implied_nak_seq_err": "ports/{port}/hw_counters",
-    "local_ack_timeout_err": "ports/{port}/hw_counters",
-    "rnr_nak_retry_err": "ports/{port}/hw_counters",
-    "roce_slow_restart": "ports/{port}/hw_counters",
-    "rx_drops": "ports/{port}/hw_counters",
-}
-"""Of congestion, of adaptive routing, or of any place between the two ends: the log has them, and
-they are not evidence about a node.
-"""
 
 BYTES: Final[Mapping[str, tuple[str, ...]]] = {
     "ib": ("ports/{port}/counters/port_xmit_data", "ports/{port}/counters/port_rcv_data"),
@@ -140,7 +124,6 @@ def bounded(faults: Iterable[PortFault]) -> tuple[PortFault, ...]:
 def paths(device: str, port: str, kind: str) -> dict[str, str]:
     """By counter, the pattern of its file below ``/sys/class/infiniband``, for such a port."""
     files = [f"{folder}/{name}" for name, (folder, kinds, _) in LINK.items() if kind in kinds]
-    files += [f"{folder}/{name}" for name, folder in TRANSPORT.items()]
     files += BYTES.get(kind, ())
     return {file.rpartition("/")[2]: f"{device}/{file.format(port=port)}" for file in files}
 
@@ -151,15 +134,17 @@ def number(text: str) -> int | None:
 
 
 def grown(before: Reading, after: Reading, seconds: float) -> tuple[PortErrors, ...]:
-    """What grew in between, most first. One that shrank was reset, or wrapped: no word of it."""
+    """What grew in between of a link's counters, most first, as many as a message takes. One that
+    shrank was reset, or wrapped: no word of it.
+    """
     if not seconds > 0:
         return ()
     errors = [
         PortErrors(port, counter, value - before[port, counter], seconds)
         for (port, counter), value in sorted(after.items())
-        if value > before.get((port, counter), value)
+        if counter in LINK and value > before.get((port, counter), value)
     ]
-    return tuple(sorted(errors, key=lambda error: -error.count))
+    return tuple(sorted(errors, key=lambda error: -error.count)[:MOST])
 
 
 def carried(before: Reading, after: Reading) -> int | None:
@@ -188,14 +173,6 @@ def taken(before: str, after: str) -> float | None:
     spent = [int(b) - int(a) for a, b in zip(lines[0][1:9], lines[1][1:9], strict=False)]
     whole = sum(spent)
     return 1 - sum(spent[3:5]) / whole if len(spent) == 8 and min(spent) >= 0 < whole else None
-
-
-def totals(errors: Iterable[PortErrors]) -> str:
-    """Of all ports together, each counter's growth in words."""
-    sums: dict[str, int] = {}
-    for error in errors:
-        sums[error.counter] = sums.get(error.counter, 0) + error.count
-    return ", ".join(f"{count} {counter}" for counter, count in sorted(sums.items()))
 
 
 def merged(rounds: Iterable[tuple[float, Iterable[PortErrors]]]) -> Local:

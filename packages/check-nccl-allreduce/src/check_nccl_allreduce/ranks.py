@@ -174,12 +174,9 @@ class Ranks:
                 )
                 whole = silence if self._counters.whole else 0.0
                 result = msgspec.structs.replace(result, silence=whole, foreign=gbps)
-        grown = ports.grown(before, after, seconds)
-        errors = tuple(error for error in grown if error.counter in ports.LINK)[: ports.MOST]
+        errors = ports.grown(before, after, seconds)
         for e in errors:
             self._say(f"{where} port {e.port} counted {e.count} {e.counter} in {seconds:.1f} s")
-        if other := ports.totals(error for error in grown if error.counter in ports.TRANSPORT):
-            self._say(f"{where} of congestion or another end, no evidence about this node: {other}")
         return msgspec.structs.replace(result, errors=errors, watched=max(seconds, 1e-3))
 
     async def _read(self) -> tuple[ports.Reading, float, str]:
