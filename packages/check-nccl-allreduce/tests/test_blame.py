@@ -35,10 +35,16 @@ def test_all_members_on_the_slow_node_report_it() -> None:
     world = sick(4, pods=2, workers=1)
     assert world.run().blamed == {2: "NODE_SLOW", 3: "NODE_SLOW"}
     assert {
-        len(group) for one in world.probes() for group in one.order.groups if not one.order.hairpins
+        len(group)
+        for one in world.probes()
+        for group in one.order.groups
+        if not one.order.common.hairpin
     } == {4}
     assert {
-        len(group) for one in world.probes() for group in one.order.groups if one.order.hairpins
+        len(group)
+        for one in world.probes()
+        for group in one.order.groups
+        if one.order.common.hairpin
     } == {2}
 
 
@@ -46,10 +52,10 @@ def test_each_member_of_a_probe_has_ranks_of_its_own() -> None:
     world = World(4, slow(2, 3), pods=2)
     world.run()
     for one in world.probes():
-        for index, group in enumerate(one.order.groups):
-            count = 2 if one.order.hairpins else 4
-            assert [one.order.bases[rank] for rank in group] == list(range(count))
-            assert one.order.worlds[index] == count
+        for group in one.order.groups:
+            count = 2 if one.order.common.hairpin else 4
+            assert [one.order.orders[rank].base for rank in group] == list(range(count))
+            assert one.order.orders[group[0]].world == count
 
 
 def test_a_gang_that_passes_is_asked_for_no_probe() -> None:
@@ -95,7 +101,7 @@ def test_of_two_nodes_without_time_to_look_again_the_slow_one_is_named_with_what
 def test_after_hairpins_a_pair_has_new_workers_that_go_over_the_network_again() -> None:
     world = World(2, slow(1))
     world.run()
-    assert [(bool(one.order.hairpins), one.order.fresh) for one in world.probes()] == [
+    assert [(bool(one.order.common.hairpin), one.order.common.fresh) for one in world.probes()] == [
         (True, False),
         (False, True),
         (True, False),
@@ -168,10 +174,10 @@ def test_without_time_to_look_again_later_nobody_is_blamed() -> None:
 def test_a_node_with_a_single_gpu_has_no_hairpin_by_nccl() -> None:
     world = World(4, slow(1), backend="nccl")
     world.run()
-    assert not any(one.order.hairpins for one in world.probes())
+    assert not any(one.order.common.hairpin for one in world.probes())
     world = World(4, slow(1), backend="nccl", workers=2)
     world.run()
-    assert any(one.order.hairpins for one in world.probes())
+    assert any(one.order.common.hairpin for one in world.probes())
 
 
 @pytest.mark.parametrize(("answer", "outcome"), [(slow(2), "failed"), (slow(), "passed")])
@@ -213,7 +219,7 @@ def test_a_hang_is_traced_to_its_node_by_fresh_workers() -> None:
     world = sick(4, 0, hangs(0), gang=dict.fromkeys(range(4), STUCK))
     verdict = world.run()
     assert (verdict.code, verdict.blamed) == ("ALLREDUCE_HUNG", {0: "NODE_HUNG"})
-    assert all(one.order.fresh for one in world.probes())
+    assert all(one.order.common.fresh for one in world.probes())
 
 
 def test_a_hang_that_no_pair_repeats_is_inconclusive() -> None:
@@ -228,13 +234,13 @@ def test_a_hang_that_no_pair_repeats_is_inconclusive() -> None:
 def test_a_slow_gang_keeps_its_workers() -> None:
     world = World(4, slow(1))
     world.run()
-    assert not any(one.order.fresh for one in world.probes() if not one.order.hairpins)
+    assert not any(one.order.common.fresh for one in world.probes() if not one.order.common.hairpin)
 
 
 def test_after_a_probe_that_hung_the_workers_are_new() -> None:
     world = World(4, hangs(1))
     world.run()
-    assert [one.order.fresh for one in world.probes()][:2] == [False, True]
+    assert [one.order.common.fresh for one in world.probes()][:2] == [False, True]
 
 
 def test_a_device_error_in_a_probe_is_its_own_nodes() -> None:

@@ -24,6 +24,18 @@ from test_control import PASSED, Gang, start
 Changed = Callable[[RankStage], None]
 
 
+def probes(groups: tuple[tuple[int, ...], ...], timeout: float, *, fresh: bool = False) -> Probes:
+    """A round of these, after the launch, of members with one worker each."""
+    orders = {
+        rank: ProbeOrder(
+            2, index, base, len(group), "", 0, "gloo", 4096, 3, 1, timeout / 2, timeout, fresh
+        )
+        for index, group in enumerate(groups)
+        for base, rank in enumerate(group)
+    }
+    return Probes(2, groups, orders)
+
+
 @dataclass
 class ProbedGang(Gang):
     """A gang that makes its launch and then one round of probes. ``seen``: what each rank was told
@@ -38,21 +50,7 @@ class ProbedGang(Gang):
     told: list[tuple[int, Order]] = field(default_factory=list)
 
     def probes(self) -> Probes:
-        bases = {rank: place for group in self.groups for place, rank in enumerate(group)}
-        worlds = tuple(len(group) for group in self.groups)
-        return Probes(
-            2,
-            self.groups,
-            bases,
-            worlds,
-            "gloo",
-            4096,
-            3,
-            1,
-            self.timeout / 2,
-            self.timeout,
-            self.fresh,
-        )
+        return probes(self.groups, self.timeout, fresh=self.fresh)
 
     async def lead_probes(self) -> None:
         def step(hellos: object, done: Rounds) -> LaunchOrder | Probes | VerdictMessage:

@@ -49,7 +49,7 @@ def within(*, hung: bool, launched: float, left: float = 80.0) -> tuple[float, f
     launch = LaunchRound(start, ready_after=launched)
     probes = probing.next_probes(step, SHAPE, hellos(2, 2), launch, [], left=left, hung=hung)
     assert probes is not None
-    return probes.init, probes.timeout
+    return probes.common.init, probes.common.timeout
 
 
 def test_new_workers_have_half_as_long_again_as_the_gang_took_for_its_communicator() -> None:
@@ -87,10 +87,10 @@ def test_where_one_end_gave_none_there_are_none() -> None:
 
 
 def test_nodes_whose_workers_have_no_counterparts_are_not_asked() -> None:
-    assert asked(2, 2).detail == {0}
-    assert asked(2, 1).detail == set()
+    assert asked(2, 2).common.detail
+    assert not asked(2, 1).common.detail
     two_pods = probing.EndpointMap(SHAPE.endpoints, ((0, 1), (2, 3)))
-    assert asked(1, 1, 1, 1, shape=two_pods).detail == set()
+    assert not asked(1, 1, 1, 1, shape=two_pods).common.detail
 
 
 def with_details(answer: Answer, **detail: float) -> Answer:
@@ -111,9 +111,8 @@ def test_the_verdict_says_which_way_the_slow_node_is_slow(slow_way: str) -> None
     world = World(4, with_details(slow(1), **{slow_way: 0.4}))
     verdict = world.run()
     assert verdict.metadata["named"] == "node-1"
-    [last] = [one for one in world.probes() if one.order.detail]
-    [index] = [i for i in last.order.detail if 1 in last.order.groups[i]]
-    sends = (last.order.groups[index][0] == 1) == (slow_way == "there")
+    [last] = [one.order.orders[1] for one in world.probes() if one.order.orders[1].detail]
+    sends = (last.base == 0) == (slow_way == "there")
     assert ("(sending)" if sends else "(receiving)") in verdict.reason
 
 
@@ -131,7 +130,7 @@ def test_after_a_probe_whose_details_never_came_the_workers_are_new() -> None:
         probes = probing.next_probes(
             step, SHAPE, hellos(2, 2), LaunchRound(start), after, left=60.0, hung=False
         )
-        return probes is not None and probes.fresh
+        return probes is not None and probes.common.fresh
 
     assert fresh(Detail((0.1, 0.1), 0.1, 0.1), None)
     assert not fresh(*[Detail((0.1, 0.1), 0.1, 0.1)] * 2)

@@ -41,6 +41,7 @@ from check_nccl_allreduce.control.succession import concluded
 from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 from test_control import PASSED, Gang, hello, sound, start
+from test_control_probes import probes
 
 PACE = HeartbeatPace(0.3)
 Changed = Callable[[RankStage], None]
@@ -74,20 +75,8 @@ class Line(Gang):
 
     def step(self, hellos: object, done: Rounds) -> LaunchOrder | Probes | VerdictMessage:
         self.rounds = done
-        probes = Probes(
-            2,
-            ((0, 1), (2, 3)),
-            {0: 0, 1: 1, 2: 0, 3: 1},
-            (2, 2),
-            "gloo",
-            4096,
-            3,
-            1,
-            9.0,
-            18.0,
-            fresh=False,
-        )
-        steps: list[LaunchOrder | Probes] = [start(), *([probes] if self.probing else [])]
+        probing = probes(((0, 1), (2, 3)), 18.0)
+        steps: list[LaunchOrder | Probes] = [start(), *([probing] if self.probing else [])]
         return steps[len(done)] if len(done) < len(steps) else PASSED
 
     async def lead_from(self, place: int) -> None:

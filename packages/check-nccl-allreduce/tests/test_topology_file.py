@@ -127,8 +127,10 @@ def test_a_slow_node_is_found_and_named_when_the_file_is_not_the_cause() -> None
     )
     assert verdict.measured == 0.00629
     assert [start.without_topology_file for start in one.launches()] == [False, True]
-    pairs = [probes.order for probes in one.probes() if not probes.order.hairpins]
-    assert not any(order.fresh for order in pairs)  # the last launch's workers, which have no file
+    pairs = [probes.order for probes in one.probes() if not probes.order.common.hairpin]
+    assert not any(
+        order.common.fresh for order in pairs
+    )  # the last launch's workers, which have no file
 
 
 def test_without_time_for_another_launch_pairs_are_measured_and_the_verdict_says_so() -> None:

@@ -188,7 +188,7 @@ def _localized(
             ends = localise.suspected(state)[:SUSPECTS]
             suspects = ", ".join(shape.endpoints[end].name for end in ends)
             plan.say(
-                f"round {step.number} of localisation: {len(probes.groups)} probe(s), {step.phase}, at most {probes.timeout:.1f} s"
+                f"round {step.number} of localisation: {len(probes.groups)} probe(s), {step.phase}, at most {probes.common.timeout:.1f} s"
                 f"{waits}{f'; suspected so far: {suspects}' if suspects else ''}"
             )
             return probes

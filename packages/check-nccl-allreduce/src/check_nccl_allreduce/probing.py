@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from . import domains, equipment, floors, localise, tuning
-from .control.messages import Failure, Hello, LaunchOrder, RankReport
+from .control.messages import Failure, Hello, LaunchOrder, ProbeOrder, RankReport
 from .control.rounds import LaunchRound, ProbeRound, Probes
 from .localise import FactKind, Status
 from .ports import UNKNOWN, Local, bounded
@@ -203,57 +203,52 @@ def next_probes(
     groups = tuple(shape.members(probe.members) for probe in step.probes)
     own = not hairpin and _looped(groups, rounds)
     fresh = hung or own or any(_broke(played) for played in rounds)
-    looped: dict[int, int] = {}
-    if hairpin:
-        for probe in step.probes:
-            looped |= _workers(shape, hellos, start, probe.members[0])
-    bases: dict[int, int] = {}
-    worlds = []
-    for group in groups:
-        count = 0
-        for rank in group:
-            bases[rank] = count
-            count += looped.get(rank, hellos[rank].workers)
-        worlds.append(count)
-    detail = frozenset(
-        i
-        for i, (probe, group) in enumerate(zip(step.probes, groups, strict=True))
-        if probe.detail and _halves(group, hellos)
-    )
     init, timeout = INIT_SHARE * seconds, seconds
-    if fresh or looped:
+    if fresh or hairpin:
         init = max(init, AS_LAUNCHED * last.ready_after)
         timeout = min(left - step.wait, init + (1 - INIT_SHARE) * seconds)
-    return Probes(
-        round=last.number + len(rounds) + 1,
-        groups=groups,
-        bases=bases,
-        worlds=tuple(worlds),
-        backend=start.backend,
-        size=start.size,
-        iterations=TRIALS,
-        warmup=WARMUP,
-        init=min(init, timeout),
-        timeout=timeout,
-        fresh=fresh,
-        detail=detail,
-        hairpins=looped,
-        wait=step.wait,
-    )
+    number = last.number + len(rounds) + 1
+    orders: dict[int, ProbeOrder] = {}
+    for index, (probe, group) in enumerate(zip(step.probes, groups, strict=True)):
+        workers = {rank: hellos[rank].workers for rank in group}
+        looped = _workers(shape, hellos, start, probe.members[0]) if hairpin else {}
+        workers |= looped
+        base = 0
+        for rank, count in workers.items():
+            orders[rank] = ProbeOrder(
+                round=number,
+                index=index,
+                base=base,
+                world=sum(workers.values()),
+                host="",
+                port=0,
+                backend=start.backend,
+                size=start.size,
+                iterations=TRIALS,
+                warmup=WARMUP,
+                init=min(init, timeout),
+                timeout=timeout,
+                fresh=fresh,
+                detail=probe.detail and _halves(group, hellos),
+                hairpin=looped.get(rank, 0),
+            )
+            base += count
+    return Probes(number, groups, orders, step.wait)
 
 
 def _broke(played: ProbeRound) -> bool:
     """Whether workers of this round may still sit in it."""
-    asked = {rank for index in played.order.detail for rank in played.order.groups[index]}
-    late = any(rank in asked and result.detail is None for rank, result in played.results.items())
-    return late or played.troubled or len(played.results) < len(played.order.bases)
+    orders, results = played.order.orders, played.results
+    detailed = (results[rank] for rank, order in orders.items() if order.detail and rank in results)
+    late = any(result.detail is None for result in detailed)
+    return late or played.troubled or len(results) < len(orders)
 
 
 def _looped(groups: Sequence[Sequence[int]], rounds: Sequence[ProbeRound]) -> bool:
     """Say whether workers of these probes had a hairpin as their last round."""
     last: dict[int, bool] = {}
     for played in rounds:
-        last |= {rank: rank in played.order.hairpins for rank in played.order.bases}
+        last |= {rank: order.hairpin > 0 for rank, order in played.order.orders.items()}
     return any(last.get(rank) for group in groups for rank in group)
 
 
@@ -268,7 +263,8 @@ def outcomes(shape: EndpointMap, played: ProbeRound) -> list[localise.Result]:
 
 
 def _outcome(shape: EndpointMap, played: ProbeRound, index: int) -> localise.Result:
-    order, group = played.order, played.order.groups[index]
+    group = played.order.groups[index]
+    order = played.order.orders[group[0]]
     if (own := _own(shape, played, group)) is not None:
         return own
     results = [played.results[rank] for rank in group if rank in played.results]
@@ -282,11 +278,11 @@ def _outcome(shape: EndpointMap, played: ProbeRound, index: int) -> localise.Res
     if len(results) < len(group):
         return localise.Result(Status.HANG if ready else Status.UNJUDGED)
     times = [result.times for result in results]
-    gbps = floors.bus_bandwidth(order.size, times, order.worlds[index])
+    gbps = floors.bus_bandwidth(order.size, times, order.world)
     latency = max(result.latency for result in results) if order.backend == "nccl" else 0.0
     measured = localise.Result(Status.OK, gbps, latency=latency)
     parts = [result.detail for result in results if result.detail is not None]
-    if index not in order.detail or len(parts) < len(group):
+    if not order.detail or len(parts) < len(group):
         return measured
     # As slow as the slower end saw it; between two ranks, bus bandwidth is size / time.
     size = order.size / 1e9
@@ -297,7 +293,7 @@ def _outcome(shape: EndpointMap, played: ProbeRound, index: int) -> localise.Res
 
 def causes(rounds: Sequence[ProbeRound]) -> tuple[tuple[int, Failure], ...]:
     """The members' local troubles in these rounds, by rank, those of devices first."""
-    failures = [cause for played in rounds for cause in _local(played, list(played.order.bases))]
+    failures = [cause for played in rounds for cause in _local(played, list(played.order.orders))]
     return tuple(sorted(failures, key=_devices_first))
 
 

@@ -28,7 +28,6 @@ from .messages import (
     Leaving,
     Message,
     Opened,
-    ProbeOrder,
     RankReport,
     Retained,
     StoreOrder,
@@ -240,7 +239,7 @@ class Leader:
         """All probes of one round at once; each until no better reports can be expected."""
         order, started = this.order, anyio.current_time()
         openers = [group if order.renews else group[:1] for group in order.groups]
-        init, timeout = order.init, order.timeout
+        init, timeout = order.common.init, order.common.timeout
         of_group = [
             Wait(this, group, started, self._pace, within=init, over=timeout)
             for group in order.groups
@@ -254,8 +253,9 @@ class Leader:
             self._waits[rank].news(rank, started)
         for group in openers:
             for rank in group:
-                hairpin, first = order.hairpins.get(rank, 0), rank == group[0]
-                self._hub.send(rank, StoreOrder(order.round, order.fresh, hairpin, first, init))
+                own, first = order.orders[rank], rank == group[0]
+                store = StoreOrder(order.round, own.fresh, own.hairpin, first, init)
+                self._hub.send(rank, store)
         asked: set[int] = set()
         running = set(of_group)
         ends: list[tuple[float, int]] = []
@@ -272,8 +272,10 @@ class Leader:
                     asked.add(index)
                     within = started + timeout - anyio.current_time()
                     held = this.opened[order.groups[index][0]]
+                    place = {"host": held.address, "port": held.port, "within": within}
                     for rank in order.groups[index]:
-                        self._hub.send(rank, _probe(order, index, rank, held, within))
+                        probe = msgspec.structs.replace(order.orders[rank], **place)
+                        self._hub.send(rank, probe)
                 heapq.heappush(ends, (wait.until, index))
             now = anyio.current_time()
             while ends and ends[0][0] <= now:
@@ -380,25 +382,3 @@ class Leader:
     def _wake(self) -> None:
         self._news.set()
         self._news = anyio.Event()
-
-
-def _probe(order: Probes, index: int, rank: int, held: Opened, within: float) -> ProbeOrder:
-    """One member's part in one probe."""
-    return ProbeOrder(
-        round=order.round,
-        index=index,
-        base=order.bases[rank],
-        world=order.worlds[index],
-        host=held.address,
-        port=held.port,
-        backend=order.backend,
-        size=order.size,
-        iterations=order.iterations,
-        warmup=order.warmup,
-        init=order.init,
-        timeout=order.timeout,
-        fresh=order.fresh,
-        detail=index in order.detail,
-        hairpin=order.hairpins.get(rank, 0),
-        within=within,
-    )

@@ -5,40 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from .messages import LaunchOrder, Leaving, Opened, RankReport, RankStage
+from .messages import LaunchOrder, Leaving, Opened, ProbeOrder, RankReport, RankStage
 
 
 @dataclass(frozen=True)
 class Probes:
     """Probes to run at the same time: the ranks of each one's members, the first of which holds the
-    store.
-
-    ``bases``: by rank, the number of a member's first worker in its probe. ``init`` and
-    ``timeout``: seconds until the communicators must work, and until the round is over. ``fresh``:
-    with new workers. ``detail``: indices of the probes that measure rails and directions too.
+    store. ``orders``: by rank, as a member gets it but for that store's place. ``wait``: seconds to
+    let pass before the round starts.
     """
 
     round: int
     groups: tuple[tuple[int, ...], ...]
-    bases: dict[int, int]
-    worlds: tuple[int, ...]
-    backend: str
-    size: int
-    iterations: int
-    warmup: int
-    init: float
-    timeout: float
-    fresh: bool
-    detail: frozenset[int] = frozenset()
-    hairpins: dict[int, int] = field(default_factory=dict)
-    """Of hairpins, by rank: this member's workers in its node's. Empty in any other round."""
+    orders: dict[int, ProbeOrder]
     wait: float = 0.0
-    """Seconds to let pass before the round starts."""
+
+    @property
+    def common(self) -> ProbeOrder:
+        """One of them, for what all have in common: times, size, fresh workers, hairpins or not."""
+        return next(iter(self.orders.values()))
 
     @property
     def renews(self) -> bool:
         """Whether every member makes new workers first."""
-        return self.fresh or bool(self.hairpins)
+        return self.common.fresh or self.common.hairpin > 0
 
 
 Ordered = TypeVar("Ordered", LaunchOrder, Probes)
