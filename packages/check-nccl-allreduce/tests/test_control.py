@@ -25,6 +25,7 @@ from check_nccl_allreduce.control.leader import Leader, Rounds
 from check_nccl_allreduce.control.member import MemberSession, Work
 from check_nccl_allreduce.control.messages import (
     Failure,
+    HeartbeatPace,
     Hello,
     LaunchOrder,
     Message,
@@ -34,7 +35,6 @@ from check_nccl_allreduce.control.messages import (
     VerdictMessage,
     encode,
 )
-from check_nccl_allreduce.control.pace import HeartbeatPace
 from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from allreduce_testing.gangs import crowd
-from check_nccl_allreduce.control.pace import HeartbeatPace
+from check_nccl_allreduce.control.messages import HeartbeatPace
 
 
 @pytest.mark.parametrize(

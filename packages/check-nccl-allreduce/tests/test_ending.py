@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from check_nccl_allreduce.worker import ending
+from check_nccl_allreduce.worker import process
 
 
-def process(proc: Path, pid: int, **states: str) -> None:
+def entry(proc: Path, pid: int, **states: str) -> None:
     """A process as /proc has it, with a state for each of its threads."""
     for name, state in states.items():
         folder = proc / str(pid) / "task" / name.removeprefix("t")
@@ -20,26 +20,26 @@ def process(proc: Path, pid: int, **states: str) -> None:
 def test_a_thread_that_sleeps_in_the_kernel_is_seen_behind_a_leader_that_is_a_zombie(
     tmp_path: Path,
 ) -> None:
-    process(tmp_path, 7, t7="Z", t8="D")
-    assert ending.end([7], 0.1, kill=lambda _: None, proc=str(tmp_path)) == [7]
-    assert ending.asleep([7], str(tmp_path))
+    entry(tmp_path, 7, t7="Z", t8="D")
+    assert process.end([7], 0.1, kill=lambda _: None, proc=str(tmp_path)) == [7]
+    assert process.asleep([7], str(tmp_path))
 
 
 def test_a_process_whose_threads_have_all_ended_is_gone(tmp_path: Path) -> None:
-    process(tmp_path, 7, t7="Z", t8="X")
-    assert ending.end([7], 60, kill=lambda _: None, proc=str(tmp_path)) == []
+    entry(tmp_path, 7, t7="Z", t8="X")
+    assert process.end([7], 60, kill=lambda _: None, proc=str(tmp_path)) == []
 
 
 def test_one_that_is_left_and_does_not_sleep_in_the_kernel_is_told_apart(tmp_path: Path) -> None:
-    process(tmp_path, 7, t7="Z", t8="R")
-    assert ending.end([7], 0.1, kill=lambda _: None, proc=str(tmp_path)) == [7]
-    assert not ending.asleep([7], str(tmp_path))
+    entry(tmp_path, 7, t7="Z", t8="R")
+    assert process.end([7], 0.1, kill=lambda _: None, proc=str(tmp_path)) == [7]
+    assert not process.asleep([7], str(tmp_path))
 
 
 GRANDCHILD = """
 import os, signal, sys
-from check_nccl_allreduce.worker import ending
-ending.adopt_orphans()
+from check_nccl_allreduce.worker import process
+process.adopt_orphans()
 read, write = os.pipe()
 if (child := os.fork()) == 0:
     if (worker := os.fork()) == 0:
@@ -48,8 +48,8 @@ if (child := os.fork()) == 0:
     signal.pause()
 os.read(read, 2)
 killed = []
-left = ending.end([child], 30, kill=lambda pid: (killed.append(pid), ending.kill(pid)))
-print(len(killed), left, ending._group("/proc"))
+left = process.end([child], 30, kill=lambda pid: (killed.append(pid), process.kill(pid)))
+print(len(killed), left, process._group("/proc"))
 """
 
 
@@ -70,7 +70,7 @@ def test_without_a_group_of_its_own_only_its_children_are_killed() -> None:
         [
             sys.executable,
             "-c",
-            "from check_nccl_allreduce.worker import ending; print(ending._group('/proc'))",
+            "from check_nccl_allreduce.worker import process; print(process._group('/proc'))",
         ],
         capture_output=True,
         text=True,

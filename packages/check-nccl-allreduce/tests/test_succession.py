@@ -24,6 +24,7 @@ from check_nccl_allreduce.control.leader import Leader, Rounds
 from check_nccl_allreduce.control.member import MemberSession, Work
 from check_nccl_allreduce.control.messages import (
     Failure,
+    HeartbeatPace,
     Hello,
     LaunchOrder,
     Opened,
@@ -35,7 +36,6 @@ from check_nccl_allreduce.control.messages import (
     StoreOrder,
     VerdictMessage,
 )
-from check_nccl_allreduce.control.pace import HeartbeatPace
 from check_nccl_allreduce.control.rounds import Probes
 from check_nccl_allreduce.control.succession import concluded
 from preflight_proto.check import Inconclusive

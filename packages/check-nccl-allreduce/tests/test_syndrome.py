@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 from anyio.abc import SocketStream
-from check_nccl_allreduce import blame, lines, syndrome
+from check_nccl_allreduce import blame, launch, syndrome
 from check_nccl_allreduce.control.frames import MAX_MESSAGE
 from check_nccl_allreduce.control.messages import Hello, RankReport, RankStage, Residuals, encode
-from check_nccl_allreduce.lines import Worker, WorkerLine
+from check_nccl_allreduce.launch import Worker, WorkerLine
 from check_nccl_allreduce.syndrome import ResidualSample, decode
 from check_nccl_allreduce.worker import pattern
 from hypothesis import assume, given, settings
@@ -239,7 +239,7 @@ def test_workers_with_the_same_wrong_sum_report_it_once_and_the_largest_report_f
         Worker(rank, rank, stream, 0.0, done=WorkerLine(samples=samples, gpu=f"GPU-{rank}"))
         for rank in (1, 0)
     ]
-    (one,) = lines.residuals(same)
+    (one,) = launch.residuals(same)
     assert (one.ranks, one.gpus, one.samples) == ((0, 1), ("GPU-0", "GPU-1"), samples)
     each = [
         Worker(
@@ -251,7 +251,7 @@ def test_workers_with_the_same_wrong_sum_report_it_once_and_the_largest_report_f
         )
         for rank in range(16)
     ]
-    report = RankReport(1, (1.5,) * 20, 25, 1 << 30, "somewhere", residuals=lines.residuals(each))
+    report = RankReport(1, (1.5,) * 20, 25, 1 << 30, "somewhere", residuals=launch.residuals(each))
     assert len(report.residuals) == 16
     assert len(encode(report)) < MAX_MESSAGE / 2
 

@@ -16,8 +16,7 @@ import anyio
 
 from . import frames
 from .frames import NotAuthentic
-from .messages import Message, decode, encode
-from .pace import HeartbeatPace
+from .messages import HeartbeatPace, Message, decode, encode
 
 FIRST_MESSAGE: Final = 8 * 1024
 """Bytes that a peer may send before it has proven that it holds the token."""

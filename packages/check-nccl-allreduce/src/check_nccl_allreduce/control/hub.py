@@ -16,8 +16,7 @@ from preflight_proto.check import Inconclusive
 from preflight_proto.roster import Roster
 
 from .channel import Awake, ControlChannel
-from .messages import Alive, Hello, Message, encode
-from .pace import HeartbeatPace
+from .messages import Alive, HeartbeatPace, Hello, Message, encode
 
 MAX_UNAUTHENTICATED: Final = 256
 MAX_UNAUTHENTICATED_PER_ADDRESS: Final = 8

@@ -22,6 +22,7 @@ from .messages import (
     Ack,
     Alive,
     Deposed,
+    HeartbeatPace,
     Held,
     Hello,
     LaunchOrder,
@@ -36,9 +37,7 @@ from .messages import (
     few,
     fitting,
 )
-from .pace import HeartbeatPace
-from .rounds import LaunchRound, ProbeRound, Probes
-from .waits import Wait
+from .rounds import LaunchRound, ProbeRound, Probes, Wait
 
 ACK_WITHIN: Final = 5.0
 """Seconds; in a large gang as long as a member may be silent."""

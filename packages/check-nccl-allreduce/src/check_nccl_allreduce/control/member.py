@@ -20,6 +20,7 @@ from .messages import (
     Ack,
     Alive,
     Deposed,
+    HeartbeatPace,
     Held,
     Hello,
     LaunchOrder,
@@ -35,7 +36,6 @@ from .messages import (
     StoreOrder,
     VerdictMessage,
 )
-from .pace import HeartbeatPace
 
 RETRY: Final = 0.2
 """Seconds until the leader is asked again, at first; each time half as long again, to a heartbeat's

@@ -1,4 +1,5 @@
-"""What the parents say to each other. Plain data; :mod:`.channel` carries it, authenticated.
+"""What the parents say to each other, and how often. Plain data; :mod:`.channel` carries it,
+authenticated.
 
 ``round`` numbers the launches and rounds of probes of one gang from 1: a result of an earlier one
 is not taken for one of the present.
@@ -7,6 +8,7 @@ is not taken for one of the present.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -19,9 +21,38 @@ NAMED, SOME = 16, 4
 REASON: Final = 8 * 1024
 DETAIL: Final = 1024
 """Characters of a reason, and of each further text, where the whole does not fit."""
+INTERVAL: Final = 1.0
+"""Seconds between two heartbeats in a gang of up to :data:`MEMBERS_PER_SECOND`."""
+MEMBERS_PER_SECOND: Final = 300
+"""Members that a leader hears, and speaks to, in one second: beyond that each speaks less often,
+and the leader's work stays the same.
+"""
+INTERVALS: Final = 5
+"""Of silence, after which the other side is lost."""
 STAGES: Final = ("waiting", "launched", "connected", "ready", "measuring", "done")
 """How far a member's slowest worker is. ``connected``: it has the rendezvous; ``ready``: the
 communicator works."""
+
+
+@dataclass(frozen=True)
+class HeartbeatPace:
+    """How often the parents speak to each other, and when silence means that one is lost: both
+    sides know it from the gang's size. ``interval``: seconds between two heartbeats.
+    """
+
+    interval: float = INTERVAL
+
+    @classmethod
+    def of(cls, members: int) -> HeartbeatPace:
+        """The pace for so many ``members``."""
+        return cls(max(INTERVAL, members / MEMBERS_PER_SECOND))
+
+    @property
+    def lost_after(self) -> float:
+        """Seconds without any frame after which the other side is lost; also what a handshake may
+        take.
+        """
+        return INTERVALS * self.interval
 
 
 class RankStage(msgspec.Struct, frozen=True):

@@ -17,8 +17,7 @@ from typing import Final
 
 from preflight_proto.roster import Roster
 
-from .messages import Hello, VerdictMessage, few
-from .pace import HeartbeatPace
+from .messages import HeartbeatPace, Hello, VerdictMessage, few
 
 TRIES: Final = 1.5
 """Times what a loss takes to be noticed, in which a successor, which may be later, answers."""

@@ -19,15 +19,13 @@ import sys
 import threading
 from contextlib import suppress
 
-from . import ending
-from .ending import asleep, kill
-from .process import AGENT, LINK, end_with_parent
+from .process import AGENT, LINK, adopt_orphans, asleep, end, end_with_parent, kill
 
 
 def main() -> None:
     """Load torch, then fork workers as the check orders, until it ends."""
     end_with_parent()
-    ending.adopt_orphans()
+    adopt_orphans()
     resource.setrlimit(
         resource.RLIMIT_CORE, (0, 0)
     )  # a rank that aborts has tens of gigabytes mapped, and nobody reads its core
@@ -45,7 +43,7 @@ def main() -> None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        left = ending.end(children, order["within"], kill=kill)
+        left = end(children, order["within"], kill=kill)
         children = []
         if left:  # they may hold their GPUs still: new workers would only fall over them
             report(stuck=True, asleep=asleep(left))
