@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import SocketStream
+from check_nccl_allreduce.budget import GANG_SHARE
 from check_nccl_allreduce.control import frames
 from check_nccl_allreduce.control.hub import Hub
 from check_nccl_allreduce.control.leader import Leader, Rounds
@@ -53,8 +54,9 @@ def hello(rank: int) -> Hello:
     return Hello(rank=rank, pod=f"pod-{rank}", node=f"node-{rank}", backend="gloo", workers=1)
 
 
-def start(number: int = 1) -> LaunchOrder:
-    return LaunchOrder(number, 29500, "gloo", 4096, 1, 0, 3, 10.0)
+def start(number: int = 1, within: float = 20.0) -> LaunchOrder:
+    times = {"within": within, "allowed": within / GANG_SHARE}
+    return LaunchOrder(number, 29500, "gloo", 4096, 1, 0, 3, 10.0, **times)
 
 
 async def sound(order: Order, changed: Callable[[RankStage], None]) -> RankReport:
@@ -100,10 +102,10 @@ class Gang:
     ) -> None:
         def step(hellos: object, done: Rounds) -> LaunchOrder | VerdictMessage:
             self.rounds = done
-            return start(len(done) + 1) if len(done) < rounds else PASSED
+            return start(len(done) + 1, over_within) if len(done) < rounds else PASSED
 
         leader = Leader(self.roster(0), "127.0.0.1", self.said.append, pace)
-        await leader.lead(hello_within, lambda _: (over_within, over_within), step)
+        await leader.lead(hello_within, step)
 
     async def member(
         self, rank: int, measure: Work = sound, pace: HeartbeatPace | None = None, **changes: Any

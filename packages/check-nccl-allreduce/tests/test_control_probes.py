@@ -58,9 +58,7 @@ class ProbedGang(Gang):
             steps: list[LaunchOrder | Probes | VerdictMessage] = [start(), self.probes(), PASSED]
             return steps[len(done)]
 
-        await Leader(self.roster(0), "127.0.0.1", self.said.append).lead(
-            10.0, lambda _: (10.0, 10.0), step
-        )
+        await Leader(self.roster(0), "127.0.0.1", self.said.append).lead(10.0, step)
 
     async def works(self, rank: int, order: Order, changed: Changed) -> RankReport | Opened:
         self.seen.setdefault(rank, []).append(order)

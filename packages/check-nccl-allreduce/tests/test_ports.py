@@ -281,9 +281,7 @@ def test_a_node_that_lost_ports_is_named_with_them_and_blamed_where_it_is_slow_f
 
 def test_a_lost_port_is_in_the_log_from_the_start_and_in_the_failed_gangs_events() -> None:
     those = fleet(nic="ib 7x400", fabric="ib-7x400", listed=NAMES[:3] + NAMES[4:])
-    [warning] = [
-        line for line in judge.remarks(Settings(), those, start(64)) if line.startswith("warning")
-    ]
+    [warning] = judge.warnings(Settings(), those, start(64))
     assert warning.startswith(
         "warning: rank 1 (pod-1 on node-1): network adapter mlx5_3:1 is not listed by the kernel"
     )

@@ -84,7 +84,7 @@ class Line(Gang):
             return
         self.led.append(place)
         leader = Leader(self.roster(place), f"127.0.0.{place + 1}", self.said.append, PACE, place)
-        await leader.lead(self.hello_within if place else 20.0, lambda _: (20.0, 20.0), self.step)
+        await leader.lead(self.hello_within if place else 20.0, self.step)
 
     async def process(self, rank: int, work: Work = sound) -> None:
         """A member with all that its process does."""

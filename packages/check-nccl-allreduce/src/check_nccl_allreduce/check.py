@@ -308,7 +308,7 @@ async def _lead(
         run.progress(f"leader: {text}")
 
     def step(hellos: Mapping[int, Hello], rounds: Rounds) -> LaunchOrder | Probes | VerdictMessage:
-        nonlocal budget
+        nonlocal budget, launched
         if not rounds:
             budget = Budget(given or gang_run(sum(hello.workers for hello in hellos.values())))
         plan = judge.JudgePlan(
@@ -324,21 +324,16 @@ async def _lead(
         what = judge.next_step(plan, hellos, rounds)
         if not isinstance(what, LaunchOrder):
             return what
-        for line in judge.remarks(run.settings, hellos, what) if not rounds else ():
+        for line in judge.warnings(run.settings, hellos, what) if not rounds else ():
             report(line)
-        return msgspec.structs.replace(what, allowed=budget.allowed)
-
-    def launch_within(what: LaunchOrder) -> tuple[float, float]:
-        """The first launch may take the gang's share, a second one all but what the report needs,
-        and one without topology files its own.
-        """
-        nonlocal launched
+        # The first launch may take the gang's share, a second one all but what the report needs,
+        # and one without topology files its own.
         launched = spent()
-        if what.without_topology_file:
-            return min(budget.launch, what.timeout), what.timeout
-        return budget.launch, budget.launch if what.round == 1 else budget.left(launched)
+        within = budget.left(launched) if rounds else budget.launch
+        within = what.timeout if what.without_topology_file else within
+        return msgspec.structs.replace(what, allowed=budget.allowed, within=within)
 
-    await Leader(roster, address, report, place=place).lead(patience, launch_within, step)
+    await Leader(roster, address, report, place=place).lead(patience, step)
 
 
 def _environment(environ: Mapping[str, str], interface: str | None) -> tuple[dict[str, str], str]:

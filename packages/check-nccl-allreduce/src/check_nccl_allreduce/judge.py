@@ -268,29 +268,17 @@ def _start(plan: JudgePlan, hellos: Mapping[int, Hello], number: int) -> LaunchO
     )
 
 
-def remarks(settings: Settings, hellos: Mapping[int, Hello], start: LaunchOrder) -> list[str]:
+def warnings(settings: Settings, hellos: Mapping[int, Hello], start: LaunchOrder) -> list[str]:
     """What the log should say about the members' adapters and the floor before the measurement."""
     lines = [
         f"warning: {hellos[rank].who}: network adapter {text}"
         for rank, texts in _ports(hellos).items()
         for text in texts
     ]
-    row, nccl = gate.table_row(hellos, start), start.backend == "nccl"
-    if settings.threshold is not None:
-        lines.append(f"floor {settings.threshold:g} GB/s from NCCL_ALLREDUCE_THRESHOLD_GBPS")
-        if row is not None and settings.threshold < row.floor / 2:
-            lines.append(
-                f"warning: NCCL_ALLREDUCE_THRESHOLD_GBPS is less than half of this hardware's floor of {row.floor:g} GB/s; a gang at a fraction of its speed passes"
-            )
-    elif row is None:
-        then = (
-            "only a contrast between its nodes fails" if nccl else "its measurement fails nobody in"
-        )
-        lines.append(f"no floor: {gate.no_row(hellos, start)}; the gang {then}")
-    else:
-        alone = "" if row.corroborated else ", one source alone: it fails nobody by itself"
+    row, threshold = gate.table_row(hellos, start), settings.threshold
+    if threshold is not None and row is not None and threshold < row.floor / 2:
         lines.append(
-            f"floor {row.floor:g} GB/s, {row.expected:g} expected, from the table ({row.source}){alone}"
+            f"warning: NCCL_ALLREDUCE_THRESHOLD_GBPS is less than half of this hardware's floor of {row.floor:g} GB/s; a gang at a fraction of its speed passes"
         )
     return lines
 

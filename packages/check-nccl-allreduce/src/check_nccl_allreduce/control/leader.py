@@ -15,6 +15,7 @@ import anyio.lowlevel
 import msgspec
 from preflight_proto.roster import Roster
 
+from ..budget import Budget
 from . import succession
 from .frames import MAX_MESSAGE
 from .hub import BURST, Hub
@@ -89,24 +90,18 @@ class Leader:
         self._verdict: VerdictMessage | None = None
         self._news = anyio.Event()
 
-    async def lead(
-        self,
-        hello_within: float,
-        launch_within: Callable[[LaunchOrder], tuple[float, float]],
-        step: Next,
-    ) -> None:
+    async def lead(self, hello_within: float, step: Next) -> None:
         """The whole way; returns when every member that can be reached has taken the verdict.
 
-        ``hello_within``: seconds to wait for the members. ``launch_within`` is asked as a launch
-        starts, and gives the seconds until every worker must be ready and until it must be over.
-        Raises :class:`Inconclusive` ``PORT_TAKEN``.
+        ``hello_within``: seconds to wait for the members. Raises :class:`Inconclusive`
+        ``PORT_TAKEN``.
         """
         async with self._hub.open(self._address, self._port):
             until = anyio.current_time() + succession.gathers_for(self._pace)
             verdict = None
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch_successors, group.cancel_scope)
-                verdict = await self._conduct(hello_within, launch_within, step)
+                verdict = await self._conduct(hello_within, step)
                 group.cancel_scope.cancel()
             if verdict is None or await self._deposed():
                 self._say("another member leads by now; this one follows it")
@@ -117,12 +112,7 @@ class Leader:
             if self._begun:
                 await self._linger(until)
 
-    async def _conduct(
-        self,
-        hello_within: float,
-        launch_within: Callable[[LaunchOrder], tuple[float, float]],
-        step: Next,
-    ) -> VerdictMessage:
+    async def _conduct(self, hello_within: float, step: Next) -> VerdictMessage:
         with anyio.move_on_after(hello_within):
             while len(self._hellos) < self._nnodes and not self._left and not self._begun:
                 await self._news.wait()
@@ -147,13 +137,13 @@ class Leader:
                 continue
             self._round = launched = LaunchRound(what)
             rounds.append(launched)
-            (within, over), everyone = launch_within(what), range(self._nnodes)
-            started = anyio.current_time()
+            everyone, started, over = range(self._nnodes), anyio.current_time(), what.within
+            within = min(Budget(what.allowed).launch, over)
             wait = Wait(launched, everyone, started, self._pace, within=within, over=over)
             self._waits = dict.fromkeys(everyone, wait)
             own = self._hellos[self._leaders[self._place].rank]
             leader = f"{own.pod} on {own.node}"
-            await self._hub.broadcast(msgspec.structs.replace(what, leader=leader, within=over))
+            await self._hub.broadcast(msgspec.structs.replace(what, leader=leader))
             await self._collect(launched, wait)
 
     @property
