@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from check_nccl_allreduce import blame, fallback, judge
+from check_nccl_allreduce import blame, gate, judge, tuning
 from check_nccl_allreduce.control.messages import Hello, RankReport, VerdictMessage
 from check_nccl_allreduce.control.rounds import LaunchRound
 from check_nccl_allreduce.failures import MAX_OUTPUT, Output
@@ -182,7 +182,7 @@ def test_wrong_data_and_errors_come_first() -> None:
     launch = LaunchRound(start(), {rank: at(8, networks=("Socket",)) for rank in those})
     launch.results[1] = msgspec.structs.replace(launch.results[1], wrong=3, where="rank 1")
     assert judge.judge(Settings(), those, launch)[0].code == "WRONG_DATA"
-    assert fallback.verdict(those, launch, judge.judge(Settings(), those, launch)[0]) is None
+    assert gate.fallen_back(those, launch, judge.judge(Settings(), those, launch)[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -198,4 +198,4 @@ def test_wrong_data_and_errors_come_first() -> None:
 def test_a_workload_that_chose_tcp_has_not_fallen_back(
     environ: dict[str, str], chosen: bool
 ) -> None:
-    assert fallback.chosen(environ) is chosen
+    assert tuning.goes_by_tcp(environ) is chosen

@@ -32,7 +32,7 @@ from preflight_proto.check.topology import find_topology
 from preflight_proto.durations import format_duration, gang_run
 from preflight_proto.roster import Roster
 
-from . import blame, domains, fallback, judge, network, nics, sysfs, tuning
+from . import blame, domains, judge, nics, sysfs, tuning
 from .budget import Budget
 from .control.leader import Leader, Rounds
 from .control.member import MemberSession
@@ -73,7 +73,7 @@ async def probe(run: Run[Settings]) -> Verdict:
     """One gang, one verdict. Joins again when the gang changes before its run has begun."""
     tree, address = sysfs.snapshot(), run.gang.settings.pod_ip
     adapters = _adapters(run, tree)
-    interface = network.interface_of(address)
+    interface = sysfs.interface_of(address)
     environ, chosen = _environment(os.environ, interface)
     if transport := nccl.transport_variables(environ):
         run.progress(f"variables for the network: {', '.join(transport)}")
@@ -86,7 +86,7 @@ async def probe(run: Run[Settings]) -> Verdict:
         fabric=adapters.fabric,
         nic=adapters.nic,
         imex=adapters.imex,
-        rdma=adapters.rdma and not fallback.chosen(environ),
+        rdma=adapters.rdma and not tuning.goes_by_tcp(environ),
         adapters=adapters.findings,
         ports=adapters.faults,
         listed=adapters.listed,
@@ -313,7 +313,7 @@ async def _lead(
             budget = Budget(given or gang_run(sum(hello.workers for hello in hellos.values())))
         plan = judge.JudgePlan(
             run.settings,
-            (master_port, *([network.free_port(address)] if rounds else [])),
+            (master_port, *([sysfs.free_port(address)] if rounds else [])),
             left(rounds),
             may_retry=budget.left(spent()) > budget.launch,
             spare=budget.spare(spent(), spent() - launched),

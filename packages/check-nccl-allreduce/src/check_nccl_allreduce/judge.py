@@ -19,12 +19,10 @@ import msgspec
 from . import (
     blame,
     equipment,
-    fallback,
     gate,
     localise,
     probing,
     syndrome,
-    topology,
 )
 from .control.messages import (
     STAGES,
@@ -85,7 +83,7 @@ def next_step(
     what = _next(plan, hellos, launches, probed)
     if not isinstance(what, VerdictMessage):
         return what
-    return _with_adapters(hellos, fallback.noted(launches[-1], what))
+    return _with_adapters(hellos, gate.with_networks(launches[-1], what))
 
 
 def _with_adapters(hellos: Mapping[int, Hello], verdict: VerdictMessage) -> VerdictMessage:
@@ -128,18 +126,18 @@ def _next(
     if not probed and worth_another and plan.may_retry and number <= min(ROUNDS, len(plan.ports)):
         plan.say(f"round {number}, because: {verdict.reason}")
         return _start(plan, hellos, number)
-    if (fallen := fallback.verdict(hellos, last, verdict)) is not None:
+    if (fallen := gate.fallen_back(hellos, last, verdict)) is not None:
         return fallen
-    if topology.suspected(hellos, last, verdict):
+    if gate.may_be_its_file(hellos, last, verdict):
         if not probed and plan.spare > 0:
             plan.say(f"round {number} without NCCL's topology file, because: {verdict.reason}")
             again = _start(plan, hellos, number)
             return msgspec.structs.replace(again, timeout=plan.spare, without_topology_file=True)
-        verdict = topology.untried(hellos, verdict)
+        verdict = gate.untried(hellos, verdict)
     if probed and probed[-1].left:
         return _left(probed[-1].left)
     if last.order.without_topology_file:
-        verdict, final = topology.compared(
+        verdict, final = gate.compared(
             hellos, gate.verdict(plan.settings, hellos, launches[-2]), last, verdict
         )
         if final:

@@ -1,5 +1,5 @@
 """What the kernel says of this node's network adapters: their description, once, for :mod:`.nics`;
-their ports' counters, for :mod:`.ports`.
+their ports' counters, for :mod:`.ports`; and which interface is this pod's.
 
 Every read is bounded: so many files of a pattern, so many bytes of a file, and nothing but regular
 files.
@@ -7,7 +7,9 @@ files.
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import socket
 import stat
 import threading
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import anyio
+import psutil
 
 from . import nics, ports
 
@@ -88,6 +91,33 @@ def interface(name: str | None, root: Path = Path("/")) -> tuple[nics.Port, ...]
     if not device.exists() or (device / "physfn").exists():
         return ()
     return (nics.Port(name or "", "0", "net", "", "ACTIVE", 0.0, usable=True),)
+
+
+def interface_of(address: str) -> str | None:
+    """The interface that has ``address``, else the one in whose subnet it lies, or None."""
+    wanted = ipaddress.ip_address(address)
+    containing = None
+    for name, entries in psutil.net_if_addrs().items():
+        for entry in entries:
+            try:
+                own = ipaddress.ip_interface(
+                    f"{entry.address.split('%')[0]}/{entry.netmask or ''}".rstrip("/")
+                )
+            except ValueError:  # a hardware address
+                continue
+            if own.ip == wanted:
+                return name
+            if wanted in own.network:
+                containing = containing or name
+    return containing
+
+
+def free_port(address: str) -> int:
+    """A port that nobody holds just now on ``address``."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 class Counters:

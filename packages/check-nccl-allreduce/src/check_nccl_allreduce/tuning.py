@@ -70,3 +70,10 @@ def hairpin_workers(backend: str, here: int, node: int) -> int:
     if node >= LEAST_WORKERS:
         return here
     return LEAST_WORKERS if backend == "gloo" else 0
+
+
+def goes_by_tcp(environ: Mapping[str, str]) -> bool:
+    """Whether the workload has set NCCL to go by TCP: then nothing has fallen back."""
+    return environ.get("NCCL_NET", "").lower() == "socket" or environ.get(
+        "NCCL_IB_DISABLE", "0"
+    ) not in {"", "0"}
