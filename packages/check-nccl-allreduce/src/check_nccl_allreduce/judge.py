@@ -25,7 +25,6 @@ from . import (
     syndrome,
 )
 from .control.messages import (
-    STAGES,
     Failure,
     Hello,
     LaunchOrder,
@@ -290,7 +289,7 @@ def judge(
     if wrong := {rank: result for rank, result in last.results.items() if result.wrong}:
         return _wrong_data(hellos, last, wrong), False
     if last.lost:
-        each = "; ".join(f"{_who(hellos, rank)}: {why}" for rank, why in sorted(last.lost.items()))
+        each = "; ".join(f"{hellos[rank].who}: {why}" for rank, why in sorted(last.lost.items()))
         why = f"the check of {each}; look at that pod first."
         return VerdictMessage("inconclusive", "MEMBER_LOST", why), False
     troubles = {
@@ -312,7 +311,7 @@ def _wrong_data(
     hellos: Mapping[int, Hello], last: LaunchRound, wrong: Mapping[int, RankReport]
 ) -> VerdictMessage:
     elements, where = sum(result.wrong for result in wrong.values()), wrong[min(wrong)].where
-    those = ", ".join(_who(hellos, rank) for rank in sorted(wrong))
+    those = ", ".join(hellos[rank].who for rank in sorted(wrong))
     whole = "every member" if len(wrong) == len(hellos) else those
     reason = (
         f"{elements} element(s) of the all-reduce were wrong, seen by {whole}, first by {where}"
@@ -342,7 +341,7 @@ def _troubled(
     rank, trouble = min(
         troubles.items(), key=lambda item: (_ORDER.index(_explains(item[1])), item[0])
     )
-    text = f"{_who(hellos, rank)}: {trouble.text}"
+    text = f"{hellos[rank].who}: {trouble.text}"
     if trouble.kind == "launch":
         text = f"torchrun could not bring the ranks together; {text}"
     if trouble.kind in {"environment", "launch"} or trouble.code == "WORKER_ERROR":
@@ -383,9 +382,9 @@ def _unfinished(hellos: Mapping[int, Hello], last: LaunchRound) -> tuple[Verdict
         why = f"a worker of {each} gave no sign of life; was it stopped? See its node."
         metadata = {"pod": silent[0].pod}
         return VerdictMessage("failed", "RANK_STALLED", why, metadata=metadata), False
-    behind = min(stages.values(), key=_how_far)
+    behind = min(stages.values(), key=lambda stage: stage.how_far)
     names = ", ".join(hellos[rank].who for rank, stage in stages.items() if stage == behind)
-    if _how_far(behind) < _how_far(RankStage("ready")):
+    if behind.how_far < RankStage("ready").how_far:
         where = {"waiting": "did not launch", "launched": "did not reach the rendezvous"}
         what = where.get(behind.name, "did not open the communicator")
         why = f"{names} {what} in time; may the pods reach each other on every port?"
@@ -397,12 +396,3 @@ def _unfinished(hellos: Mapping[int, Hello], last: LaunchRound) -> tuple[Verdict
         who = f"every rank stopped {place}"
     why = f"the all-reduce did not end in time: {who}; raise CHECK_TIMEOUT if this hardware is just slow."
     return VerdictMessage("inconclusive", "ALLREDUCE_STALLED", why), False
-
-
-def _who(hellos: Mapping[int, Hello], rank: int) -> str:
-    hello = hellos.get(rank)
-    return hello.who if hello is not None else f"rank {rank}"
-
-
-def _how_far(stage: RankStage) -> tuple[int, int]:
-    return (STAGES.index(stage.name) if stage.name in STAGES else 0), stage.iteration

@@ -31,7 +31,6 @@ from preflight_proto.roster import Roster
 
 from . import failures, sysfs
 from .control.messages import (
-    STAGES,
     Detail,
     Failure,
     LaunchOrder,
@@ -137,15 +136,10 @@ class Worker:
 
 def slowest(workers: Sequence[Worker], now: float) -> RankStage:
     """How far the slowest of these is, and whether one of them has fallen silent."""
-    behind = min((worker.stage for worker in workers), key=order_of)
+    behind = min((worker.stage for worker in workers), key=lambda stage: stage.how_far)
     limit = now - SILENT_AFTER
     silent = any(worker.heard < limit and worker.done is None for worker in workers)
     return RankStage(behind.name, behind.iteration, silent)
-
-
-def order_of(stage: RankStage) -> tuple[int, int]:
-    """Later stages are larger."""
-    return STAGES.index(stage.name), stage.iteration
 
 
 def residuals(workers: Sequence[Worker]) -> tuple[Residuals, ...]:
@@ -418,8 +412,8 @@ class LaunchAgent:
 
     def _failure(self, number: int) -> RankReport:
         workers = sorted(self._workers.values(), key=lambda worker: worker.local)
-        least = order_of(RankStage("ready"))
-        early = not workers or any(order_of(worker.stage) < least for worker in workers)
+        least = RankStage("ready").how_far
+        early = not workers or any(worker.stage.how_far < least for worker in workers)
         for worker in workers:
             if worker.gone and worker.done is None:
                 return RankReport(number, trouble=self._died(f"rank {worker.rank}'s process"))

@@ -64,6 +64,11 @@ class RankStage(msgspec.Struct, frozen=True):
     iteration: int = 0
     silent: bool = False
 
+    @property
+    def how_far(self) -> tuple[int, int]:
+        """Later stages are larger; a name that is none of STAGES is the first."""
+        return (STAGES.index(self.name) if self.name in STAGES else 0), self.iteration
+
 
 class Failure(msgspec.Struct, frozen=True):
     """Why something did not work. ``kind``: environment, device, peer, class (the kit's ``nccl``),
