@@ -24,6 +24,7 @@ from typing import Any
 
 import anyio
 from check_nccl_allreduce import check
+from check_nccl_allreduce.control.hub import allow_files
 from check_nccl_allreduce.control.leader import Leader
 from check_nccl_allreduce.control.member import MemberSession
 from check_nccl_allreduce.control.messages import (
@@ -52,6 +53,7 @@ LAUNCH, PROBE = 2.0, 1.0
 LOOK = 0.02
 """Seconds between two looks at how late the leader's loop is."""
 FILES = 64
+"""Open files of a process with all members, besides each one's connection."""
 
 
 def address(rank: int) -> str:
@@ -132,7 +134,7 @@ async def lead(members: int, port: int, allowed: float | None, patience: float) 
 
 
 class Workers:
-    """One member's, made up. ``sick``: the rank whose node is slow, -1 for none."""
+    """One member's, made up. ``sick``: the rank whose node is slow."""
 
     def __init__(self, rank: int, members: int, sick: int) -> None:
         self._rank, self._members, self._sick = rank, members, sick
@@ -147,16 +149,13 @@ class Workers:
         for iteration in range(steps):
             tell(RankStage("measuring", iteration))
             await anyio.sleep((LAUNCH if isinstance(order, LaunchOrder) else PROBE) / steps)
-        slow = isinstance(order, LaunchOrder) or self._sick == self._rank or self._meets(order)
-        speed = SICK if slow and self._sick >= 0 else NORMAL
-        chance = Random(f"{order.round} {order.host if isinstance(order, ProbeOrder) else ''}")
-        speed *= math.exp(chance.gauss(0, NOISE))
+        # Of a probe the slow member is the other end: it leads, or what it says counts as well.
+        host = order.host if isinstance(order, ProbeOrder) else ""
+        slow = not host or self._sick == self._rank or host == address(self._sick)
+        chance = Random(f"{order.round} {host}")
+        speed = (SICK if slow else NORMAL) * math.exp(chance.gauss(0, NOISE))
         moved = order.size * 2 * (order.world - 1) / order.world
         return RankReport(order.round, (moved / speed / 1e9,) * order.iterations, steps)
-
-    def _meets(self, order: ProbeOrder) -> bool:
-        """Whether the slow member is the other end: it leads, or what it says counts as well."""
-        return self._sick >= 0 and order.host == address(self._sick)
 
 
 async def follow(members: int, port: int, sick: int, patience: float) -> dict[str, Any]:
@@ -193,7 +192,7 @@ def play(
     patience: float = 600.0,
 ) -> dict[str, Any]:
     """One gang; its figures. ``core``: for both processes, None for any. ``sick``: the slow
-    member's rank, -1 for none. ``allowed``: CHECK_TIMEOUT, None for its default.
+    member's rank. ``allowed``: CHECK_TIMEOUT, None for its default.
     """
     from preflight_testing.apiserver import free_port
 
@@ -246,11 +245,8 @@ def main() -> None:
     if args.part == "lead":
         print(json.dumps(anyio.run(lead, args.members, args.port, args.allowed, args.patience)))
         return
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE,
-        (_files(args.members, parser), resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
-    )
     if args.part == "follow":
+        allow_files(args.members + FILES)
         print(json.dumps(anyio.run(follow, args.members, args.port, args.sick, args.patience)))
         return
     core = min(os.sched_getaffinity(0))
@@ -262,17 +258,6 @@ def main() -> None:
     )
     if args.json is not None:
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
-
-
-def _files(members: int, parser: argparse.ArgumentParser) -> int:
-    """Open files that one process with all members needs; each has one connection."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if hard != resource.RLIM_INFINITY and hard < members + FILES:
-        parser.exit(
-            2,
-            f"crowd: {members} members need {members + FILES} open files, and {hard} are allowed; raise `ulimit -Hn`.\n",
-        )
-    return members + FILES
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class Hub:
     @asynccontextmanager
     async def open(self, address: str, port: int) -> AsyncIterator[None]:
         """Listen; leaving ends all connections. Raises :class:`Inconclusive` ``PORT_TAKEN``."""
-        _allow_files(self._nnodes + self._room + OWN_FILES)
+        allow_files(self._nnodes + self._room + OWN_FILES)
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(self._make, address, port, backlog=BACKLOG)
@@ -185,7 +185,7 @@ class Hub:
                 del self._from[address]
 
 
-def _allow_files(needed: int) -> None:
+def allow_files(needed: int) -> None:
     """Have as many open files as the leader of a large gang needs; what the container's limit does
     not allow is its members' to retry.
     """
