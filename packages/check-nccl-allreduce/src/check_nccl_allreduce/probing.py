@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from . import domains, equipment, floors, localise, tuning
+from . import domains, equipment, floors, localise
 from .control.messages import Failure, Hello, LaunchOrder, ProbeOrder, RankReport
 from .control.rounds import LaunchRound, ProbeRound, Probes
 from .localise import FactKind, Status
@@ -22,6 +22,8 @@ LONGER: Final = 1.5
 """Times what the longest round so far has taken, for one to come."""
 AS_LAUNCHED: Final = 1.5
 """Times what the gang's own communicator took, for those of new workers, which load the same."""
+LEAST_WORKERS: Final = 2
+"""A hairpin has two ends."""
 LEAST_ROUND: Final = 1.0
 """Seconds; a round that has less is not begun."""
 
@@ -155,13 +157,14 @@ def _unplayed(state: localise.State, step: localise.Round) -> localise.State:
 def _workers(
     shape: EndpointMap, hellos: Mapping[int, Hello], start: LaunchOrder, node: int
 ) -> dict[int, int]:
-    """By rank, each member's workers in its node's hairpin; empty where there can be none."""
-    ranks = shape.ranks[node]
-    whole = sum(hellos[rank].workers for rank in ranks)
-    count = {
-        rank: tuning.hairpin_workers(start.backend, hellos[rank].workers, whole) for rank in ranks
-    }
-    return count if all(count.values()) else {}
+    """By rank, each member's workers in its node's hairpin; empty where there can be none.
+
+    gloo's are processes, as many as wanted; NCCL's have a GPU each, and one GPU makes no hairpin.
+    """
+    count = {rank: hellos[rank].workers for rank in shape.ranks[node]}
+    if sum(count.values()) >= LEAST_WORKERS:
+        return count if all(count.values()) else {}
+    return dict.fromkeys(count, LEAST_WORKERS) if start.backend == "gloo" else {}
 
 
 def last_start(shape: EndpointMap, rounds: Sequence[ProbeRound], now: float, left: float) -> float:

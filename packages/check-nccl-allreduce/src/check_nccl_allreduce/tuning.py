@@ -33,8 +33,6 @@ HAIRPIN: Final = {
 """With peer access and shared memory off, NCCL's only way from one GPU to another is its network:
 GPU → NIC → switch or loopback → NIC → GPU. Read by NCCL as a process makes its first communicator,
 so a hairpin takes workers of its own."""
-LEAST_WORKERS: Final = 2
-"""A hairpin has two ends."""
 _APART: Final = frozenset(
     {"NCCL_TOPO_FILE", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "GLOO_SOCKET_IFNAME"}
 )
@@ -59,17 +57,6 @@ def digest(environ: Mapping[str, str], own_interface: str) -> str:
 def short(data: bytes) -> str:
     """A digest of these data, such as a topology file; empty of none."""
     return hashlib.sha256(data).hexdigest()[:12] if data else ""
-
-
-def hairpin_workers(backend: str, here: int, node: int) -> int:
-    """How many workers a member has in its node's hairpin, of ``here`` in all its pods' ``node``; 0
-    where there can be none.
-
-    gloo's are processes, as many as wanted; NCCL's have a GPU each, and one GPU makes no hairpin.
-    """
-    if node >= LEAST_WORKERS:
-        return here
-    return LEAST_WORKERS if backend == "gloo" else 0
 
 
 def goes_by_tcp(environ: Mapping[str, str]) -> bool:
