@@ -17,14 +17,17 @@ from preflight_proto.check import Failed, Gpu, presence
 GPUS = tuple(Gpu(i, f"GPU-{i}", "NVIDIA H100 80GB HBM3", f"0000:{i:02x}:00.0") for i in range(8))
 
 
-def brought(settings: Settings) -> tuple[check.Equipment, list[str]]:
+def brought(settings: Settings, expected: int = 8) -> tuple[check.Equipment, list[str]]:
     said: list[str] = []
 
     async def gpus() -> tuple[Gpu, ...]:
         return GPUS
 
     run: Any = SimpleNamespace(
-        settings=settings, kit=SimpleNamespace(expected_gpus=8), gpus=gpus, progress=said.append
+        settings=settings,
+        kit=SimpleNamespace(expected_gpus=expected),
+        gpus=gpus,
+        progress=said.append,
     )
     return anyio.run(check._equipment, run), said
 
@@ -86,3 +89,9 @@ def test_where_it_may_not_the_gang_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     brings, _ = brought(Settings(topology_fallback="false"))
     assert brings.trouble is not None
     assert (brings.trouble.kind, brings.trouble.code) == ("local", "NO_TOPOLOGY")
+
+
+@pytest.mark.parametrize(("backend", "gpus"), [("gloo", 8), ("auto", 0)])
+def test_gloo_needs_none(backend: str, gpus: int) -> None:
+    brings, _ = brought(Settings(backend=backend, topology_fallback="false"), gpus)
+    assert (brings.backend, brings.variables, brings.trouble) == ("gloo", {}, None)
