@@ -121,9 +121,8 @@ def marked() -> Iterator[tuple[int, str]]:
         try:
             variables = (entry / "environ").read_bytes().split(b"\0")
             state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-            where = str(
-                (entry / "cwd").readlink()
-            )  # of those that were forked from the loaded process
+            # Of those that were forked from the loaded process.
+            where = str((entry / "cwd").readlink())
         except OSError:
             continue
         marks = [

@@ -48,9 +48,8 @@ def play_together(rows: Sequence[Fault], home: Callable[[Fault], Path]) -> dict[
 
     def one(row: Fault, folder: Path) -> None:
         def loaded() -> None:
-            with suppress(
-                threading.BrokenBarrierError
-            ):  # another has failed already: that is no reason to wait
+            # Where another has failed already there is no reason to wait.
+            with suppress(threading.BrokenBarrierError):
                 gate.wait()
 
         try:

@@ -37,9 +37,8 @@ class Kept:
         lines = path.read_text().splitlines() if path.exists() else []
         if lines and json.loads(lines[0]) != {"code": code()}:
             raise ValueError(f"{path}: was played by other code; remove it, or name another file.")
-        whole = [
-            line for line in lines[1:] if line.endswith("}")
-        ]  # whoever was killed in a line left half of it
+        # Whoever was killed in a line left half of it.
+        whole = [line for line in lines[1:] if line.endswith("}")]
         parts = {part["part"]: _tally(part["tally"]) for part in map(json.loads, whole)}
         path.write_text("\n".join([json.dumps({"code": code()}), *whole, ""]))
         return cls(parts, path)

@@ -26,9 +26,8 @@ def main() -> None:
     """Load torch, then fork workers as the check orders, until it ends."""
     end_with_parent()
     adopt_orphans()
-    resource.setrlimit(
-        resource.RLIMIT_CORE, (0, 0)
-    )  # a rank that aborts has tens of gigabytes mapped, and nobody reads its core
+    # A rank that aborts has tens of gigabytes mapped, and nobody reads its core.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # The seconds that these cost are the reason for this module.
     from torch.distributed import run  # noqa: F401
 

@@ -64,9 +64,8 @@ class Prober:
 
     def run(self, order: ProbeTask, say: Callable[[str, int], None]) -> MeasuredTimes:
         """Raises whatever torch raises."""
-        if (
-            dist.is_initialized()
-        ):  # everybody is done with the last one, or its workers would have been replaced
+        # Everybody is done with the last one, or its workers would have been replaced.
+        if dist.is_initialized():
             dist.destroy_process_group()
         # Read when a communicator is made: on two nodes trees and NVLS can exceed what the wire
         # carries.
@@ -83,17 +82,12 @@ class Prober:
         store.set_timeout(timeout)
         self._met = dist.PrefixStore(order.prefix, store)
         done = reduce_all(order, self._met, order.rank, order.world, device=device, say=say)
-        if (
-            device.type != "cuda"
-        ):  # processes that share a processor wait for each other, not for switches
+        # Processes that share a processor wait for each other, not for switches.
+        if device.type != "cuda":
             return done
         small, align = (torch.zeros(1, device=device) for _ in range(2))
-        return replace(
-            done,
-            latency=min(
-                timed(partial(dist.all_reduce, small), align, device) for _ in range(SMALL)
-            ),
-        )
+        work = partial(dist.all_reduce, small)
+        return replace(done, latency=min(timed(work, align, device) for _ in range(SMALL)))
 
     def refine(self, order: ProbeTask) -> tuple[float, float, float]:
         """After :meth:`run`, with this worker's counterpart on the other node: seconds of an
