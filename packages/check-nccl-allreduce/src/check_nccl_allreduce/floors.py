@@ -66,21 +66,14 @@ def rings() -> tuple[Ring, ...]:
     return msgspec.convert(_table()["ring"], tuple[Ring, ...])
 
 
-def nodes_class(nodes: int) -> str:
-    """``2`` or ``3+``: two nodes can exceed what their network cards carry, three cannot."""
-    return "2" if nodes == 2 else "3+"
-
-
 def find(model: str, gpus: int, fabric: str, nodes: int, size: int) -> FloorRow | None:
     """The row for this gang, or None: nothing is known. ``size`` in bytes per rank."""
     if size not in SIZES or nodes < 2 or not fabric:
         return None
-    for row in known():
-        if (row.gpus, row.nodes, row.fabric) == (gpus, nodes_class(nodes), fabric) and _is(
-            model, row
-        ):
-            return row
-    return None
+    # Two nodes can exceed what their network cards carry, three cannot.
+    shape = (gpus, "2" if nodes == 2 else "3+", fabric)
+    rows = (row for row in known() if (row.gpus, row.nodes, row.fabric) == shape)
+    return next((row for row in rows if _is(model, row)), None)
 
 
 def wire(fabric: str) -> float | None:

@@ -97,7 +97,7 @@ class Leader:
         ``PORT_TAKEN``.
         """
         async with self._hub.open(self._address, self._port):
-            until = anyio.current_time() + succession.gathers_for(self._pace)
+            until = anyio.current_time() + succession.GATHERS * self._pace.lost_after
             verdict = None
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch_successors, group.cancel_scope)
@@ -154,7 +154,7 @@ class Leader:
     async def _concluded(self) -> VerdictMessage:
         """Of a run that another has led: what that had decided, or that it was lost."""
         everyone = {*range(self._nnodes)} - {leader.rank for leader in self._leaders[: self._place]}
-        with anyio.move_on_after(succession.gathers_for(self._pace)):
+        with anyio.move_on_after(succession.GATHERS * self._pace.lost_after):
             while not everyone <= self._hellos.keys():
                 await self._news.wait()
         if self._held is not None:

@@ -130,7 +130,7 @@ class MemberSession:
                 self.say(
                     f"{self._leader(place - 1)}, is lost ({why}); rank {candidate.rank} is to lead"
                 )
-                until = anyio.current_time() + succession.tries_for(self._pace)
+                until = anyio.current_time() + succession.TRIES * self._pace.lost_after
                 if candidate.rank == self.roster.rank and self.lead is not None:
                     self.lead(place)
             try:

@@ -17,7 +17,7 @@ from typing import Final
 
 from preflight_proto.roster import Roster
 
-from .messages import HeartbeatPace, Hello, VerdictMessage, few
+from .messages import Hello, VerdictMessage, few
 
 TRIES: Final = 1.5
 """Times what a loss takes to be noticed, in which a successor, which may be later, answers."""
@@ -39,16 +39,6 @@ def leaders(roster: Roster) -> tuple[SuccessorAddress, ...]:
     return SuccessorAddress(0, roster.master_addr), *(
         SuccessorAddress(rank, address) for rank, address in roster.successors
     )
-
-
-def tries_for(pace: HeartbeatPace) -> float:
-    """Seconds in which a member tries to reach the leader that it has lost."""
-    return TRIES * pace.lost_after
-
-
-def gathers_for(pace: HeartbeatPace) -> float:
-    """Seconds in which a successor waits for the other members."""
-    return GATHERS * pace.lost_after
 
 
 def concluded(lost: str, members: int, by: int, hellos: Mapping[int, Hello]) -> VerdictMessage:
