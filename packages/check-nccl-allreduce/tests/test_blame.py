@@ -9,7 +9,7 @@ import re
 
 import pytest
 from check_nccl_allreduce import blame
-from check_nccl_allreduce.control.messages import Failure, RankStage, VerdictMessage
+from check_nccl_allreduce.control.messages import Failure, RankReport, RankStage, VerdictMessage
 from hypothesis import given
 from hypothesis import strategies as st
 from preflight_proto.check import Verdict
@@ -180,28 +180,27 @@ def test_a_node_with_a_single_gpu_has_no_hairpin_by_nccl() -> None:
     assert any(one.order.common.hairpin for one in world.probes())
 
 
+def apart(nodes: int, slow: int) -> dict[int, RankReport | RankStage]:
+    """The gang's own all-reduce, in which one member took twice as long as the others."""
+    return {rank: took(HEALTHY * (2 if rank == slow else 1)) for rank in range(nodes)}
+
+
 @pytest.mark.parametrize(("answer", "outcome"), [(slow(2), "failed"), (slow(), "passed")])
 def test_unknown_hardware_fails_on_a_confirmed_contrast_only(answer: Answer, outcome: str) -> None:
-    verdict = sick(4, 2, answer, threshold=None).run()
+    verdict = sick(4, 2, answer, gang=apart(4, 2), threshold=None).run()
     assert (verdict.outcome, verdict.blamed) == (
         outcome,
         {2: "NODE_SLOW"} if outcome == "failed" else {},
     )
 
 
-def test_a_healthy_gang_of_unknown_hardware_is_compared_in_a_share_of_starts_only() -> None:
-    world = World(4, slow(2), backend="nccl", threshold=None, share=0)
+def test_a_gang_of_unknown_hardware_whose_members_take_equally_long_is_not_compared() -> None:
+    world = World(4, slow(2), backend="nccl", threshold=None)
     assert (world.run().outcome, world.probes()) == ("passed", [])
 
 
-def test_a_gang_of_unknown_hardware_one_of_whose_members_has_times_of_its_own_is_compared() -> None:
-    gang = {rank: took(HEALTHY * (2 if rank == 2 else 1)) for rank in range(4)}
-    world = sick(4, 2, gang=dict(gang), threshold=None, share=0)
-    assert world.run().blamed == {2: "NODE_SLOW"}
-
-
 def test_gloo_without_a_floor_is_not_compared_among_itself() -> None:
-    world = World(4, slow(2), threshold=None)
+    world = World(4, slow(2), gang=apart(4, 2), threshold=None)
     assert (world.run().outcome, world.probes()) == ("passed", [])
 
 

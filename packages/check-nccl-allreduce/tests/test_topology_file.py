@@ -202,5 +202,8 @@ def test_a_node_is_not_blamed_for_a_file_that_the_others_do_not_have(
     file.
     """
     files = dict.fromkeys(having, MINE)
-    verdict = World(6, slow(*having), backend="nccl", threshold=None, files=files).run()
+    gang = {rank: took(HEALTHY * (2 if rank in having else 1)) for rank in range(6)}
+    world = World(6, slow(*having), dict(gang), backend="nccl", threshold=None, files=files)
+    verdict = world.run()
+    assert world.probes()
     assert (verdict.outcome, verdict.blamed) == ("passed", {})

@@ -75,9 +75,8 @@ class World:
 
     ``down``: nodes one of whose ports is.
 
-    ``share``: percent of starts without a floor in which nodes are compared; ``clock``: seconds of
-    probing so far. ``files``: topology files, by rank; ``bare``: the gang's answer without them,
-    for which there are ``spare`` seconds.
+    ``clock``: seconds of probing so far. ``files``: topology files, by rank; ``bare``: the gang's
+    answer without them, for which there are ``spare`` seconds.
     """
 
     nodes: int
@@ -95,7 +94,6 @@ class World:
     spare: float = 0.0
     said: list[str] = field(default_factory=list)
     rounds: list[LaunchRound | ProbeRound] = field(default_factory=list)
-    share: int = 100
     clock: float = 0.0
     down: tuple[int, ...] = ()
     leaf: bool = False
@@ -142,7 +140,6 @@ class World:
             threshold=self.threshold,
             size=4 * MIB,
             backend=self.backend,
-            localize_share=self.share,
             layout="leaf" if self.leaf else "",
         )
         plan = judge.JudgePlan(
@@ -186,7 +183,6 @@ def sick(
     workers: int = 2,
     threshold: float | None = 0.015,
     left: float = 100.0,
-    share: int = 100,
 ) -> World:
     """A gang one of whose nodes is slow, or answers otherwise, and whose port is down."""
     return World(
@@ -198,6 +194,5 @@ def sick(
         backend="nccl",
         threshold=threshold,
         left=left,
-        share=share,
         down=(one,),
     )

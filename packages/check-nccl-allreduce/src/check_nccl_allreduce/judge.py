@@ -211,8 +211,7 @@ def zone_of(
     That is: it passed, somebody could not take part, or what it says is known already. A gang that
     moves its data by gloo and has no floor is not compared among itself: the machines under it are
     shared, and it says nothing about hardware. Without a floor, nothing says that the gang is slow:
-    its nodes are compared where its own ranks' times differ, and in a share of starts that the seed
-    chooses.
+    its nodes are compared where its own ranks' times differ.
     """
     if last.left or last.lost:
         return None
@@ -229,11 +228,10 @@ def zone_of(
     held = gate.compare_with_floor(plan.settings, hellos, last)
     if held.zone is Zone.PASSED:
         return None
-    if held.floor is None:  # a member stands out, or it is this gang's turn
+    if held.floor is None:  # a member stands out
         middles = sorted(median(result.times) for result in last.results.values())
         apart = middles[-1] > CONTRAST * middles[len(middles) // 2]
-        turn = localise.chance(plan.seed) < plan.settings.localize_share / 100
-        if last.order.backend != "nccl" or not (apart or turn):
+        if last.order.backend != "nccl" or not apart:
             return None
     return held.zone, held.busbw
 

@@ -56,12 +56,6 @@ class Settings(TopologySettings):
     warmup: int = setting(
         "NCCL_ALLREDUCE_WARMUP", whole_number(0, 1000), default=5, help="iterations before them"
     )
-    localize_share: int = setting(
-        "NCCL_ALLREDUCE_LOCALISE_PERCENT",
-        whole_number(0, 100),
-        default=0,
-        help="percent of the starts in which the nodes of a gang without a known floor are compared with each other although nothing stands out",
-    )
     fabric: str = setting(
         "NCCL_ALLREDUCE_FABRIC",
         text("a fabric class", "e.g. ib-8x400, see the README"),
