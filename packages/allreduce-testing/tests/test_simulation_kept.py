@@ -16,7 +16,7 @@ WORLD = StagedWorld("kept", gangs=120, nodes=(8, 8))
 
 
 def figures(played: dict[str, Tally]) -> dict[str, object]:
-    return {key: value for key, value in played["kept"].figures().items() if key != "seconds"}
+    return played["kept"].figures()
 
 
 def test_a_run_that_was_stopped_in_a_line_goes_on_and_has_the_figures_of_one_that_was_not(

@@ -30,9 +30,7 @@ class Tally:
     inconclusive: int = 0
     rounds: int = 0
     max_rounds: int = 0
-    probes: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0  # of a processor
 
     def add(
         self,
@@ -40,7 +38,6 @@ class Tally:
         bad: set[int],
         judged: frozenset[int],
         size: int,
-        probes: int,
         blamable: set[int],
     ) -> None:
         """Count one gang: its verdict against the nodes that are truly ``bad``; ``judged`` are
@@ -60,7 +57,6 @@ class Tally:
         self.inconclusive += verdict.inconclusive
         self.rounds += verdict.rounds
         self.max_rounds = max(self.max_rounds, verdict.rounds)
-        self.probes += probes
         self.kinds[verdict.kind] += 1
 
     def merge(self, other: Tally) -> None:
@@ -85,11 +81,7 @@ class Tally:
             "inconclusive": self.inconclusive,
             "max_rounds": self.max_rounds,
             "mean_rounds": round(self.rounds / self.gangs, 3) if self.gangs else None,
-            "probes_per_node": round(self.probes / (self.healthy + self.bad), 3)
-            if self.gangs
-            else None,
             "kinds": dict(self.kinds.most_common()),
-            "seconds": round(self.seconds, 2),
         }
 
 
